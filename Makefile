@@ -1,0 +1,36 @@
+# Version control stamps are not wanted in throw-away builds, and git may refuse a checkout of another user.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := help
+.PHONY: help deps test short lint fuzz
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+
+deps: ## Install the Debian packages the tests need (root), or say which command does
+	@tools/deps
+
+test: deps ## Every test of every module, with the race detector
+	@go run ./tools/testall -race
+
+short: deps ## As test, without the race detector and without what testing.Short leaves out
+	@go run ./tools/testall -short
+
+lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt over every file
+	@failed=0; \
+	for dir in $$(go list -m -f '{{.Dir}}'); do \
+		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
+			(cd $$dir && go $$check ./...) || { echo "lint: go $$check failed in $$dir"; failed=1; }; \
+		done; \
+	done; \
+	unformatted=$$(go tool gofumpt -l .) || failed=1; \
+	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \
+	exit $$failed
+
+fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
+	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|/[^/]*_test.go:func \(Fuzz[A-Za-z0-9_]*\).*| \1|' | \
+	while read -r dir name; do \
+		(cd $$dir && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) .) || exit 1; \
+	done
