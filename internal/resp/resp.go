@@ -1,0 +1,241 @@
+// Package resp reads and writes RESP2 and RESP3, the wire formats of Redis and Valkey, one value at a time.
+//
+// It is for code that has to see the bytes themselves: a proxy, the check of a raw connection, a test. It does not
+// promise speed, and it does not know the streamed strings and aggregates of RESP3, which no server sends.
+package resp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// ErrFormat is returned, wrapped, for bytes that are no RESP. The stream cannot be read any further.
+var ErrFormat = errors.New("not RESP")
+
+const (
+	maxDepth = 32        // aggregates within aggregates
+	maxBulk  = 512 << 20 // bytes in one string: the server's own limit
+	maxLine  = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
+	maxCount = 1 << 30   // elements of one aggregate
+	chunk    = 64 << 10  // bytes asked for at once, so that a length alone reserves no memory
+)
+
+// Error is an error reply of the server, without the leading '-': "NOAUTH Authentication required."
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// Value is one value of the stream, with everything it contains.
+type Value struct {
+	Kind  byte    // the first byte: + - : $ * _ # , ( ! = % ~ >
+	Null  bool    // $-1, *-1 or _
+	Text  []byte  // of a scalar, without kind and line end
+	Elems []Value // of an aggregate; keys and values of a map take turns
+	Raw   []byte  // every byte of the value, attributes before it included; shared with Text
+}
+
+// IsError tells whether the server answered with an error.
+func (v Value) IsError() bool { return v.Kind == '-' || v.Kind == '!' }
+
+// Decode turns the value into nil, string, int64, []any or Error. Doubles, big numbers and booleans stay strings, a map
+// is the list of its keys and values, and an integer that does not fit an int64 is a string.
+func (v Value) Decode() any {
+	switch {
+	case v.Null:
+		return nil
+	case v.IsError():
+		return Error(v.Text)
+	case v.Kind == ':':
+		if n, err := strconv.ParseInt(string(v.Text), 10, 64); err == nil {
+			return n
+		}
+	case isAggregate(v.Kind):
+		list := make([]any, len(v.Elems))
+		for i, elem := range v.Elems {
+			list[i] = elem.Decode()
+		}
+		return list
+	}
+	return string(v.Text)
+}
+
+// AppendCommand appends a command in the form that every server reads: an array of strings.
+func AppendCommand(dst []byte, args ...string) []byte {
+	dst = append(dst, '*')
+	dst = strconv.AppendInt(dst, int64(len(args)), 10)
+	dst = append(dst, "\r\n"...)
+	for _, arg := range args {
+		dst = append(dst, '$')
+		dst = strconv.AppendInt(dst, int64(len(arg)), 10)
+		dst = append(dst, "\r\n"...)
+		dst = append(dst, arg...)
+		dst = append(dst, "\r\n"...)
+	}
+	return dst
+}
+
+// Reader reads values from one connection. It is not safe for concurrent use.
+type Reader struct {
+	in  *bufio.Reader
+	raw []byte // of the value being read
+}
+
+// NewReader returns a Reader with a buffer of its own.
+func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReader(in)} }
+
+// Buffered returns how many bytes can be read without waiting for the connection.
+func (r *Reader) Buffered() int { return r.in.Buffered() }
+
+// ReadValue blocks until a whole value has arrived. At the end of the stream it returns io.EOF between two values and
+// io.ErrUnexpectedEOF within one.
+func (r *Reader) ReadValue() (Value, error) {
+	r.raw = nil
+	v, err := r.value(0)
+	if err != nil {
+		return Value{}, r.within(err)
+	}
+	v.Raw = r.raw
+	return v, nil
+}
+
+// ReadCommand blocks until a whole command has arrived and returns its arguments and its bytes, which they share. An
+// inline command (a line of words, as typed into a terminal) is split at blanks, without regard to quotes. An empty
+// line has no arguments; the server ignores it.
+func (r *Reader) ReadCommand() (args [][]byte, raw []byte, err error) {
+	first, err := r.in.Peek(1)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.raw = nil
+	if first[0] != '*' {
+		line, err := r.line()
+		if err != nil {
+			return nil, nil, r.within(err)
+		}
+		return bytes.Fields(line), r.raw, nil
+	}
+	v, err := r.value(0)
+	if err != nil {
+		return nil, nil, r.within(err)
+	}
+	for _, elem := range v.Elems {
+		if elem.Kind != '$' || elem.Null {
+			return nil, nil, fmt.Errorf("%w: a command has an argument of kind %q", ErrFormat, elem.Kind)
+		}
+		args = append(args, elem.Text)
+	}
+	return args, r.raw, nil
+}
+
+func (r *Reader) within(err error) error {
+	if errors.Is(err, io.EOF) && len(r.raw) > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (r *Reader) value(depth int) (Value, error) {
+	if depth > maxDepth {
+		return Value{}, fmt.Errorf("%w: more than %d levels", ErrFormat, maxDepth)
+	}
+	line, err := r.line()
+	if err != nil {
+		return Value{}, err
+	}
+	if len(line) == 0 {
+		return Value{}, fmt.Errorf("%w: empty line", ErrFormat)
+	}
+	kind, text := line[0], line[1:]
+	switch {
+	case kind == '_':
+		return Value{Kind: kind, Null: true}, nil
+	case bytes.IndexByte([]byte("+-:#,("), kind) >= 0:
+		return Value{Kind: kind, Text: text}, nil
+	case bytes.IndexByte([]byte("$!="), kind) >= 0:
+		return r.bulk(kind, text)
+	case isAggregate(kind):
+		return r.aggregate(kind, text, depth)
+	case kind == '|': // attributes stand before the value that they describe
+		if _, err := r.aggregate(kind, text, depth); err != nil {
+			return Value{}, err
+		}
+		return r.value(depth + 1)
+	}
+	return Value{}, fmt.Errorf("%w: kind %q", ErrFormat, kind)
+}
+
+func isAggregate(kind byte) bool { return bytes.IndexByte([]byte("*%~>"), kind) >= 0 }
+
+func (r *Reader) bulk(kind byte, length []byte) (Value, error) {
+	n, null, err := parseLength(length, maxBulk)
+	if err != nil || null {
+		return Value{Kind: kind, Null: null}, err
+	}
+	start := len(r.raw)
+	for left := n + 2; left > 0; { // the line end belongs to it
+		part := min(left, chunk)
+		r.raw = append(r.raw, make([]byte, part)...)
+		if _, err := io.ReadFull(r.in, r.raw[len(r.raw)-part:]); err != nil {
+			return Value{}, err
+		}
+		left -= part
+	}
+	text, end := r.raw[start:start+n], r.raw[start+n:]
+	if string(end) != "\r\n" {
+		return Value{}, fmt.Errorf("%w: string without its line end", ErrFormat)
+	}
+	return Value{Kind: kind, Text: text}, nil
+}
+
+func (r *Reader) aggregate(kind byte, length []byte, depth int) (Value, error) {
+	n, null, err := parseLength(length, maxCount)
+	if err != nil || null {
+		return Value{Kind: kind, Null: null}, err
+	}
+	if kind == '%' || kind == '|' {
+		n *= 2
+	}
+	v := Value{Kind: kind, Elems: make([]Value, 0, min(n, 64))}
+	for range n {
+		elem, err := r.value(depth + 1)
+		if err != nil {
+			return Value{}, err
+		}
+		v.Elems = append(v.Elems, elem)
+	}
+	return v, nil
+}
+
+func parseLength(text []byte, most int) (n int, null bool, err error) {
+	n, err = strconv.Atoi(string(text))
+	switch {
+	case err != nil || n < -1 || n > most:
+		return 0, false, fmt.Errorf("%w: length %q", ErrFormat, text)
+	case n == -1:
+		return 0, true, nil
+	}
+	return n, false, nil
+}
+
+// line reads up to the line end and returns the line without it.
+func (r *Reader) line() ([]byte, error) {
+	start := len(r.raw)
+	for {
+		part, err := r.in.ReadSlice('\n')
+		r.raw = append(r.raw, part...)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+		if len(r.raw)-start > maxLine {
+			return nil, fmt.Errorf("%w: line longer than %d bytes", ErrFormat, maxLine)
+		}
+	}
+	return bytes.TrimSuffix(bytes.TrimSuffix(r.raw[start:], []byte("\n")), []byte("\r")), nil
+}

@@ -1,0 +1,127 @@
+package resp
+
+import (
+	"errors"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestEveryKindIsReadWhole(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		raw  string
+		want any
+	}{
+		{"+OK\r\n", "OK"},
+		{"-ERR no\r\n", Error("ERR no")},
+		{"!6\r\nERR no\r\n", Error("ERR no")},
+		{":-42\r\n", int64(-42)},
+		{":99999999999999999999\r\n", "99999999999999999999"},
+		{"$5\r\na\r\nbc\r\n", "a\r\nbc"},
+		{"$0\r\n\r\n", ""},
+		{"$-1\r\n", nil},
+		{"*-1\r\n", nil},
+		{"_\r\n", nil},
+		{"#t\r\n", "t"},
+		{",1.5\r\n", "1.5"},
+		{"(123\r\n", "123"},
+		{"=7\r\ntxt:abc\r\n", "txt:abc"},
+		{"*0\r\n", []any{}},
+		{"*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", []any{int64(1), []any{"x"}}},
+		{"%1\r\n+k\r\n:2\r\n", []any{"k", int64(2)}},
+		{"~1\r\n+a\r\n", []any{"a"}},
+		{">2\r\n+invalidate\r\n_\r\n", []any{"invalidate", nil}},
+		{"|1\r\n+ttl\r\n:1\r\n$1\r\nv\r\n", "v"},
+	} {
+		r := NewReader(strings.NewReader(c.raw + "+next\r\n"))
+		v, err := r.ReadValue()
+		if err != nil {
+			t.Errorf("%q: %v", c.raw, err)
+			continue
+		}
+		if got := v.Decode(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q: decoded %#v, want %#v", c.raw, got, c.want)
+		}
+		if string(v.Raw) != c.raw {
+			t.Errorf("%q: raw bytes %q", c.raw, v.Raw)
+		}
+		if next, err := r.ReadValue(); err != nil || string(next.Text) != "next" {
+			t.Errorf("%q: the value after it: %q, %v", c.raw, next.Text, err)
+		}
+	}
+}
+
+func TestMalformedBytesAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{
+		"hello\r\n", "\r\n", "$x\r\n", "$-2\r\n", "$1\r\nabc", "*1000000000000\r\n", "$999999999999\r\n",
+		strings.Repeat("*1\r\n", maxDepth+2), "+" + strings.Repeat("x", 2*maxLine),
+	} {
+		if _, err := NewReader(strings.NewReader(raw)).ReadValue(); !errors.Is(err, ErrFormat) {
+			t.Errorf("%.40q: error %v, want ErrFormat", raw, err)
+		}
+	}
+}
+
+func TestEndOfStream(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]error{
+		"": io.EOF, "+O": io.ErrUnexpectedEOF, "*2\r\n:1\r\n": io.ErrUnexpectedEOF, "$5\r\n": io.ErrUnexpectedEOF,
+	} {
+		if _, err := NewReader(strings.NewReader(raw)).ReadValue(); !errors.Is(err, want) {
+			t.Errorf("%q: error %v, want %v", raw, err, want)
+		}
+	}
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	sent := string(AppendCommand(nil, "SET", "a b", "")) + "PING  hello\r\n" + "\r\n"
+	r := NewReader(strings.NewReader(sent))
+	var seen strings.Builder
+	for _, want := range [][]string{{"SET", "a b", ""}, {"PING", "hello"}, nil} {
+		args, raw, err := r.ReadCommand()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, arg := range args {
+			got = append(got, string(arg))
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("read %q, want %q", got, want)
+		}
+		seen.Write(raw)
+	}
+	if seen.String() != sent {
+		t.Errorf("raw bytes %q, want %q", seen.String(), sent)
+	}
+	if _, _, err := r.ReadCommand(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v, want io.EOF", err)
+	}
+}
+
+// FuzzReader holds that any bytes are either refused or read such that the raw bytes of the values are the stream.
+func FuzzReader(f *testing.F) {
+	for _, seed := range []string{
+		"+OK\r\n:1\r\n", "*2\r\n$1\r\na\r\n_\r\n", ">1\r\n+x\r\n", "|1\r\n+a\r\n+b\r\n#t\r\n", "%1\r\n+a\r\n,1\r\n", "$-1\r\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, stream string) {
+		r, read := NewReader(strings.NewReader(stream)), 0
+		for {
+			v, err := r.ReadValue()
+			if err != nil {
+				return
+			}
+			if len(v.Raw) == 0 || !strings.HasPrefix(stream[read:], string(v.Raw)) {
+				t.Fatalf("value %q does not stand at byte %d", v.Raw, read)
+			}
+			read += len(v.Raw)
+			v.Decode()
+		}
+	})
+}
