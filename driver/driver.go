@@ -1,0 +1,264 @@
+// Package driver is the seam between the holdfast client and the service that
+// keeps the locks. It is for authors of drivers; programs that take locks use
+// package holdfast. The interface may grow, so a driver lives in this
+// repository or follows its releases.
+//
+// The client decides when a lease is renewed, when it is lost and who is next
+// inside the process. A driver decides only who of all processes holds a key,
+// and until when its word can be trusted. The suite in package locktest
+// exercises every promise made here.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Driver takes, keeps and frees locks. All methods are safe for concurrent
+// use. A driver returns plain errors: the client wraps them once.
+type Driver interface {
+	// Acquire takes the lock on req.Key. It blocks until the lock is granted,
+	// the service refuses for good, or ctx ends; with req.NoWait it makes one
+	// attempt. On any error nothing is left behind that outlives req.TTL, and
+	// while the service answers, nothing at all.
+	//
+	// Errors: *HeldError (NoWait only), *UnavailableError, or ctx.Err().
+	Acquire(ctx context.Context, req Request) (Grant, error)
+
+	// Renew asks for a fresh TTL for all grants at once, so that they travel
+	// together. It blocks until each has an outcome or ctx ends, and returns one
+	// Renewal for each grant, in order. A grant's TTL is the TTL it asks for.
+	Renew(ctx context.Context, grants []Grant) []Renewal
+
+	// Release frees the lock for the next holder. With keep > 0 the lock stays
+	// for that time and then lapses by itself. It is sent whatever becomes of
+	// ctx, which only shortens the wait for the answer. Releasing a grant that
+	// has passed to another holder changes nothing.
+	Release(ctx context.Context, grant Grant, keep time.Duration) error
+
+	// Limits says what the driver can do; it never changes.
+	Limits() Limits
+
+	// Close ends all waits with ErrClosed and frees the driver's resources.
+	// Held locks are not released: the client does that first.
+	Close() error
+}
+
+// Inspector is a Driver that can say who holds a lock.
+type Inspector interface {
+	// Inspect reports what the service knows about key, without changing it.
+	Inspect(ctx context.Context, key string) (Status, error)
+}
+
+// Lister is a Driver that can list locks.
+type Lister interface {
+	// List calls yield for each key that is held or waited for and begins with
+	// prefix, in no order, until yield returns false.
+	List(ctx context.Context, prefix string, yield func(Status) bool) error
+}
+
+// Forcer is a Driver that can take a lock away from its holder.
+type Forcer interface {
+	// Force frees key if token belongs to its present holder, and reports
+	// whether it did. Token 0 stands for a holder without a token, one that
+	// uses another library.
+	Force(ctx context.Context, key string, token int64) (bool, error)
+}
+
+// Adopter is a Driver whose grants can be continued by another process that
+// knows their owner and token.
+type Adopter interface {
+	// Adopt renews grant, of which Key, Owner, Token and TTL must be set, and
+	// takes it over on success. It fails with ErrLost when the lock has passed on.
+	Adopt(ctx context.Context, grant Grant) (Grant, error)
+}
+
+// Notifier is a Driver that reports the state of its nodes.
+type Notifier interface {
+	// Notify names the one function to call at each change, from any goroutine.
+	// It is called before the first Acquire, and fn returns quickly.
+	Notify(fn func(NodeEvent))
+}
+
+// Request asks for a lock.
+type Request struct {
+	Key    string
+	TTL    time.Duration
+	NoWait bool
+	Holder Holder
+}
+
+// Holder says who holds or wants a lock, for people who look at it.
+type Holder struct {
+	Host    string `json:"host,omitempty"`    // name of the machine
+	PID     int    `json:"pid,omitempty"`     // process id on that machine
+	Program string `json:"program,omitempty"` // what it runs
+}
+
+// String gives the holder in a form fit for a message: "web-3 pid 4121 (billing)".
+func (h Holder) String() string {
+	var b strings.Builder
+	b.WriteString(h.Host)
+	if h.Host == "" {
+		b.WriteString("unknown host")
+	}
+	if h.PID != 0 {
+		fmt.Fprintf(&b, " pid %d", h.PID)
+	}
+	if h.Program != "" {
+		fmt.Fprintf(&b, " (%s)", h.Program)
+	}
+	return b.String()
+}
+
+// Grant is a lock that was taken.
+type Grant struct {
+	Key   string
+	Owner string // names this grant on the service; never used for another
+	Token int64  // fencing token; 0 where Limits.Token is false
+	// Block is how many tokens, from Token on, belong to this grant: the client
+	// spends one on each hand-over inside the process.
+	Block int
+	TTL   time.Duration
+	// TrustedUntil is when the grant may end without further notice. It counts
+	// from before the request was sent and has both clock readings, so that the
+	// client can compare monotonic and wall time.
+	TrustedUntil time.Time
+}
+
+// Renewal is the outcome of renewing one grant.
+type Renewal struct {
+	TrustedUntil time.Time // valid when Err is nil
+	Waiters      int       // how many others wait, as far as is known
+	// Err is nil when the grant was renewed, ErrLost when the service has said
+	// that the lock passed on, and anything else when the outcome is unknown.
+	Err error
+}
+
+// Limits describes what a driver can do.
+type Limits struct {
+	MinTTL time.Duration // the smallest TTL it can honour
+	MaxTTL time.Duration // the largest; 0 means no bound
+	Token  bool          // whether grants carry a fencing token
+	Order  bool          // whether waiters are served in the order they came
+	// HandOver says whether the client may pass a grant on between waiters of
+	// one process without asking the service.
+	HandOver bool
+}
+
+// Status is what the service knows about one lock.
+type Status struct {
+	Key       string
+	Held      bool // a quorum names one holder
+	Owner     string
+	Holder    Holder
+	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
+	Token     int64
+	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
+	Waiters   int
+	Nodes     []NodeStatus // one for each node, in the order of opening
+}
+
+// NodeStatus is one node's view of one lock.
+type NodeStatus struct {
+	Node      string
+	Owner     string
+	Token     int64
+	Remaining time.Duration
+	Waiters   int
+	Err       error
+}
+
+// NodeEvent reports a change of one node's state.
+type NodeEvent struct {
+	Node  string
+	State NodeState
+	Err   error // why, unless it is up
+}
+
+// NodeState is what a node is fit for.
+type NodeState string
+
+// The states of a node.
+const (
+	NodeUp       NodeState = "up"       // votes
+	NodeDown     NodeState = "down"     // cannot be reached or refuses the connection
+	NodeStalled  NodeState = "stalled"  // connected, but does not answer in time
+	NodePolling  NodeState = "polling"  // votes, but cannot wake waiters: they poll
+	NodeDegraded NodeState = "degraded" // votes, with something an operator should mend
+)
+
+// Errors that a driver returns as they are.
+var (
+	// ErrLost says that the service has given the lock to somebody else or has
+	// forgotten it beyond repair.
+	ErrLost = errors.New("lock passed to another holder")
+	// ErrClosed says that the driver was closed.
+	ErrClosed = errors.New("driver is closed")
+)
+
+// HeldError says that a lock is held by somebody else.
+type HeldError struct {
+	Owner     string
+	Holder    Holder
+	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
+	Remaining time.Duration // negative: the holder set no end
+	Waiters   int
+}
+
+// Error names the holder.
+func (e *HeldError) Error() string {
+	if e.Holder == (Holder{}) {
+		return "held by " + quoteOwner(e.Owner)
+	}
+	return "held by " + e.Holder.String()
+}
+
+func quoteOwner(owner string) string {
+	if owner == "" {
+		return "another client"
+	}
+	return fmt.Sprintf("%q", owner)
+}
+
+// UnavailableError says that too few nodes answered, and why.
+type UnavailableError struct {
+	Need  int // how many must answer
+	Nodes []NodeError
+}
+
+// NodeError is what went wrong with one node.
+type NodeError struct {
+	Node string
+	Err  error
+}
+
+// Error names each node that failed, with its cause.
+func (e *UnavailableError) Error() string {
+	var b strings.Builder
+	if len(e.Nodes) == 1 && e.Need == 1 {
+		fmt.Fprintf(&b, "node %s: %v", e.Nodes[0].Node, e.Nodes[0].Err)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "need %d nodes", e.Need)
+	for i, n := range e.Nodes {
+		sep := "; "
+		if i == 0 {
+			sep = ": "
+		}
+		fmt.Fprintf(&b, "%snode %s: %v", sep, n.Node, n.Err)
+	}
+	return b.String()
+}
+
+// Unwrap gives the causes.
+func (e *UnavailableError) Unwrap() []error {
+	errs := make([]error, len(e.Nodes))
+	for i, n := range e.Nodes {
+		errs[i] = n.Err
+	}
+	return errs
+}

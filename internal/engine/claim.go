@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// claim runs one quorum.Claim: it brings events to Step one after the other and
+// carries out the actions in the same order, which the protocol relies on.
+type claim struct {
+	engine *Engine
+	lock   Lock
+
+	mu    sync.Mutex // guards what follows; never held while sending
+	state quorum.Claim
+	owner string
+	inbox []answer
+	busy  bool // a goroutine empties inbox
+	out   []*Request
+	timer *time.Timer
+	alarm int64 // what timer is set to
+
+	holder  string // of the last denial
+	left    int64
+	waiters int
+	errs    [quorum.MaxNodes]error
+	told    func(quorum.Outcome) // called with the next outcome, without mu
+}
+
+// post brings an event to the claim. Whoever finds it idle works until the
+// inbox is empty; others only leave their event. So a node may answer from
+// within Send, and nobody waits for a mutex while a request travels.
+func (c *claim) post(a answer) {
+	c.mu.Lock()
+	c.inbox = append(c.inbox, a)
+	if c.busy {
+		c.mu.Unlock()
+		return
+	}
+	c.busy = true
+	for i := 0; i < len(c.inbox); i++ {
+		overtaken, told, do := c.step(c.inbox[i])
+		c.mu.Unlock()
+		if overtaken != nil {
+			overtaken(quorum.None)
+		}
+		for _, r := range c.out {
+			c.engine.nodes[r.node].Send(r)
+		}
+		if do.Subscribe {
+			c.engine.subscribe()
+		}
+		if told != nil {
+			told(do.Outcome)
+		}
+		c.mu.Lock()
+	}
+	c.inbox, c.busy = c.inbox[:0], false
+	c.mu.Unlock()
+}
+
+// step applies one event and turns the actions into requests in c.out. The
+// caller holds mu. It returns whom to tell that no outcome comes, and whom to
+// tell do.Outcome.
+func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
+	if a.begins {
+		overtaken, c.told = c.told, a.told
+	}
+	now := c.engine.clock.now()
+	a.At = now
+	switch a.Kind {
+	case quorum.Start, quorum.Audible:
+		a.Nodes = quorum.Set(c.engine.heard.Load())
+	case quorum.Granted, quorum.Denied, quorum.Failed, quorum.Tick:
+		a.Rand = rand.Uint32()
+	}
+	c.note(&a)
+	before, owner := c.state.ID, c.owner
+	c.state, do = quorum.Step(c.state, a.Event)
+	if do.FreshID {
+		c.owner = c.engine.rename(c, owner)
+	}
+	c.out = c.out[:0]
+	c.request(quorum.AskRelease, do.Release, owner, before, 0, now)
+	id, stamp := c.state.ID, c.state.Stamp
+	c.request(quorum.AskGiveBack, do.GiveBack, c.owner, id, stamp, now)
+	c.request(quorum.AskAcquire, do.Acquire&do.Stamped, c.owner, id, stamp, now)
+	c.request(quorum.AskAcquire, do.Acquire&^do.Stamped, c.owner, id, 0, now)
+	c.request(quorum.AskCommit, do.Commit, c.owner, id, 0, now)
+	c.request(quorum.AskRenew, do.Renew, c.owner, id, 0, now)
+	c.setTimer(now)
+	if do.Outcome != quorum.None {
+		told, c.told = c.told, nil
+	}
+	return overtaken, told, do
+}
+
+// note keeps what an answer says for people.
+func (c *claim) note(a *answer) {
+	if a.ID != c.state.ID {
+		return
+	}
+	switch a.Kind {
+	case quorum.Denied:
+		c.holder, c.left, c.waiters = a.holder, a.Left, a.waiters
+		c.errs[a.Node] = nil
+	case quorum.Kept:
+		c.waiters = a.waiters
+		c.errs[a.Node] = nil
+	case quorum.Failed:
+		c.errs[a.Node] = a.err
+	case quorum.Granted, quorum.Accepted, quorum.Freed:
+		c.errs[a.Node] = nil
+	}
+}
+
+// request puts one request for each node in to into c.out.
+func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
+	deadline := now + quorum.RequestTimeout(c.state.TTL)
+	if trusted := c.state.Trusted(); kind == quorum.AskRenew && trusted > now {
+		deadline = min(deadline, trusted) // nothing is renewed after it was lost
+	}
+	for n := range to.Nodes {
+		r, _ := c.engine.requests.Get().(*Request)
+		if r == nil {
+			r = new(Request)
+		}
+		*r = Request{
+			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: c.state.Token,
+			Stamp: stamp, HandOver: quorum.HandOver(c.state.TTL),
+			Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n], sent: now,
+		}
+		c.out = append(c.out, r)
+	}
+}
+
+// setTimer sees to it that a Tick comes when the claim wants one. A timer that
+// is early is left alone: an early Tick does nothing. Rounds of a held lock are
+// timed together, by Engine.Renew.
+func (c *claim) setTimer(now int64) {
+	alarm := c.state.Alarm()
+	if c.state.Phase == quorum.Held {
+		alarm = 0
+	}
+	switch {
+	case alarm == 0:
+		if c.alarm != 0 {
+			c.timer.Stop()
+			c.alarm = 0
+		}
+	case c.alarm != 0 && c.alarm > now && c.alarm <= alarm:
+	case c.timer == nil:
+		c.timer = time.AfterFunc(time.Duration(alarm-now), func() { c.post(answer{Event: quorum.Event{Kind: quorum.Tick}}) })
+		c.alarm = alarm
+	default:
+		c.timer.Reset(time.Duration(alarm - now))
+		c.alarm = alarm
+	}
+}
+
+// begin posts e and has told called with the outcome that follows it. Whoever
+// waited for an earlier outcome is told that none comes.
+func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
+	c.post(answer{Event: e, begins: true, told: told})
+}

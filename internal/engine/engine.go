@@ -1,0 +1,453 @@
+// Package engine gives the protocol core of package quorum what it does
+// without: time, randomness, names for its ids, and a way for its requests to
+// travel. It decides nothing about votes, tokens, validity or the queue.
+// Packages memory and redlock are two kinds of nodes under one engine.
+//
+// Lock order: claim.mu before Engine.mu. Neither is held while a request is
+// sent or an outcome told.
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// Node carries requests to one node.
+type Node interface {
+	// Name is how errors and events call the node.
+	Name() string
+	// Send hands r on and returns at once. The node answers r exactly once,
+	// from any goroutine. Requests of one lock are executed in the order sent.
+	Send(r *Request)
+	// Subscribe sees to it, at once or later, that wake-ups reach Engine.Wake,
+	// and says with Engine.Hears whenever they do or no longer do. It does not
+	// block and is called once.
+	Subscribe()
+}
+
+// Config configures an Engine.
+type Config struct {
+	Nodes []Node
+	// Keys names a lock's keys on the nodes; nil where names are not needed.
+	Keys func(name string) Lock
+}
+
+// Engine takes, keeps and frees locks over a fixed set of nodes.
+type Engine struct {
+	nodes  []Node
+	keys   func(string) Lock
+	client string
+	clock  *clock
+	seq    atomic.Int64
+
+	requests sync.Pool // of *Request
+
+	heard      atomic.Uint32 // quorum.Set of the nodes whose wake-ups reach us
+	subscribed atomic.Bool
+
+	mu     sync.Mutex        // guards what follows
+	claims map[string]*claim // by owner id
+	closed bool
+}
+
+// New returns an Engine over 1 to quorum.MaxNodes nodes.
+func New(cfg Config) (*Engine, error) {
+	if n := len(cfg.Nodes); n < 1 || n > quorum.MaxNodes {
+		return nil, fmt.Errorf("%d nodes: give 1 to %d", n, quorum.MaxNodes)
+	}
+	if cfg.Keys == nil {
+		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
+	}
+	return &Engine{
+		nodes: cfg.Nodes, keys: cfg.Keys, client: newClientID(), clock: newClock(),
+		claims: make(map[string]*claim),
+	}, nil
+}
+
+// newClientID is 128 random bits in base 36.
+func newClientID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return new(big.Int).SetBytes(b[:]).Text(36)
+}
+
+// Client is the first part of every owner id of this engine.
+func (e *Engine) Client() string { return e.client }
+
+// Now is the engine's time, in the unit of Request.Deadline.
+func (e *Engine) Now() int64 { return e.clock.now() }
+
+// ClientOf is the client's part of an owner id, or "" if owner is not one.
+func ClientOf(owner string) string {
+	client, _, ok := split(owner)
+	if !ok {
+		return ""
+	}
+	return client
+}
+
+// Since is when the owner asked for the lock, by its own clock; zero for an
+// owner that is not one of ours.
+func Since(owner string) time.Time {
+	_, seq, ok := split(owner)
+	if !ok {
+		return time.Time{}
+	}
+	return time.UnixMicro(seq)
+}
+
+func split(owner string) (client string, seq int64, ok bool) {
+	client, s, found := strings.Cut(owner, ".")
+	seq, err := strconv.ParseInt(s, 36, 64)
+	return client, seq, found && err == nil && client != ""
+}
+
+// nextOwner makes an owner id that was never used: the client and a counter
+// that runs ahead of the clock in µs, so that people can see how old a claim is.
+func (e *Engine) nextOwner() string {
+	for {
+		last := e.seq.Load()
+		next := max(last+1, time.Now().UnixMicro())
+		if e.seq.CompareAndSwap(last, next) {
+			return e.client + "." + strconv.FormatInt(next, 36)
+		}
+	}
+}
+
+func (e *Engine) newClaim(name string, ttl time.Duration) *claim {
+	c := &claim{engine: e, lock: e.keys(name)}
+	c.state.N, c.state.TTL = int8(len(e.nodes)), int64(ttl)
+	return c
+}
+
+// add registers c under owner, so that wake-ups and later calls find it.
+func (e *Engine) add(owner string, c *claim) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return driver.ErrClosed
+	}
+	c.owner = owner
+	e.claims[owner] = c
+	return nil
+}
+
+// rename registers c under a fresh id instead of owner.
+func (e *Engine) rename(c *claim, owner string) string {
+	fresh := e.nextOwner()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.claims, owner)
+	if !e.closed {
+		e.claims[fresh] = c
+	}
+	return fresh
+}
+
+func (e *Engine) find(owner string) *claim {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.claims[owner]
+}
+
+// remove forgets c, whatever id it goes by now.
+func (e *Engine) remove(c *claim) {
+	c.mu.Lock()
+	owner := c.owner
+	c.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.claims[owner] == c {
+		delete(e.claims, owner)
+	}
+}
+
+// Acquire takes the lock; see driver.Driver.
+func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := context.Cause(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	c := e.newClaim(req.Key, req.TTL)
+	if !req.NoWait {
+		c.state.Stamp = time.Now().UnixMicro()
+	}
+	if err := e.add(e.nextOwner(), c); err != nil {
+		return driver.Grant{}, err
+	}
+	done := make(chan quorum.Outcome, 1)
+	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
+	select {
+	case o := <-done:
+		if o == quorum.Won {
+			if grant, ok := c.grant(); ok {
+				return grant, nil
+			}
+			o = quorum.None // Close came between
+		}
+		e.remove(c)
+		return driver.Grant{}, c.failure(o)
+	case <-ctx.Done():
+		// The claim may have won meanwhile: releasing covers both.
+		c.begin(quorum.Event{Kind: quorum.Release}, nil)
+		e.remove(c)
+		return driver.Grant{}, errors.Join(ctx.Err(), c.failure(quorum.None))
+	}
+}
+
+// grant describes a held lock; ok is false when it is no longer held.
+func (c *claim) grant() (g driver.Grant, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return driver.Grant{
+		Key: c.lock.Name, Owner: c.owner, Token: c.state.Token, Block: quorum.Block,
+		TTL: time.Duration(c.state.TTL), TrustedUntil: c.trusted(),
+	}, c.state.Phase == quorum.Held
+}
+
+// trusted is the end of trust with both clock readings, for others to compare
+// with theirs. The caller holds mu.
+func (c *claim) trusted() time.Time {
+	now := time.Now()
+	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.now()))
+}
+
+// failure is the error for a claim that ended with o, or, for None, for one
+// that its caller gave up.
+func (c *claim) failure(o quorum.Outcome) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o == quorum.None && c.engine.isClosed() {
+		return driver.ErrClosed
+	}
+	if o == quorum.Busy || o == quorum.None && c.holder != "" {
+		return &driver.HeldError{
+			Owner: c.holder, Since: Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
+		}
+	}
+	return c.unavailable()
+}
+
+var (
+	errNoAnswer  = errors.New("no answer in time")
+	errOvertaken = errors.New("overtaken by a later request for the same lease")
+)
+
+// unavailable names the nodes that failed. The caller holds mu.
+func (c *claim) unavailable() error {
+	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
+	silent := c.state.Failed | c.state.Asked | c.state.Pending
+	for i, n := range c.engine.nodes {
+		err := c.errs[i]
+		if err == nil && silent.Has(i) {
+			err = errNoAnswer
+		}
+		if err != nil {
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.Name(), Err: err})
+		}
+	}
+	if len(u.Nodes) == 0 {
+		u.Nodes = []driver.NodeError{{Node: "(all)", Err: errors.New("the answers came too late to be of use")}}
+	}
+	return u
+}
+
+// batch collects the outcomes of renewals that travel together.
+type batch struct {
+	mu   sync.Mutex // guards what follows
+	out  []driver.Renewal
+	left int
+	done chan struct{}
+}
+
+func (b *batch) settle(i int, r driver.Renewal) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.out[i] = r
+	if b.left--; b.left == 0 {
+		close(b.done)
+	}
+}
+
+// Renew prolongs locks; see driver.Driver.
+func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	b := &batch{out: make([]driver.Renewal, len(grants)), left: len(grants), done: make(chan struct{})}
+	if len(grants) == 0 {
+		return nil
+	}
+	claims := make([]*claim, len(grants))
+	var patience int64
+	for i, g := range grants {
+		c := e.find(g.Owner)
+		if c == nil {
+			b.settle(i, driver.Renewal{Err: driver.ErrLost})
+			continue
+		}
+		claims[i] = c
+		patience = max(patience, quorum.RequestTimeout(int64(g.TTL)))
+		c.begin(quorum.Event{Kind: quorum.Renew, TTL: int64(g.TTL)}, func(o quorum.Outcome) { b.settle(i, c.renewal(o)) })
+	}
+	late := time.NewTimer(time.Duration(patience))
+	defer late.Stop()
+	select {
+	case <-b.done:
+		return b.out
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	for _, c := range claims {
+		if c != nil {
+			c.post(answer{Event: quorum.Event{Kind: quorum.Tick}})
+		}
+	}
+	<-b.done // each claim has told its outcome at the latest now
+	return b.out
+}
+
+func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
+	switch o {
+	case quorum.Renewed:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return driver.Renewal{TrustedUntil: c.trusted(), Waiters: c.waiters}
+	case quorum.NotRenewed:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return driver.Renewal{Err: c.unavailable()}
+	case quorum.None:
+		return driver.Renewal{Err: errOvertaken}
+	default:
+		c.engine.remove(c)
+		return driver.Renewal{Err: driver.ErrLost}
+	}
+}
+
+// Release frees a lock; see driver.Driver.
+func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	c := e.find(g.Owner)
+	if c == nil {
+		return nil
+	}
+	done := make(chan quorum.Outcome, 1)
+	told := func(o quorum.Outcome) { done <- o }
+	want, event := quorum.Released, quorum.Event{Kind: quorum.Release}
+	if keep > 0 {
+		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
+	}
+	c.begin(event, told)
+	defer e.remove(c)
+	late := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
+	defer late.Stop()
+	select {
+	case o := <-done:
+		if o == want {
+			return nil
+		}
+	case <-late.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unavailable()
+}
+
+// Adopt continues a grant of another process; see driver.Adopter.
+func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	c := e.newClaim(g.Key, g.TTL)
+	c.state.Phase, c.state.Token = quorum.Held, g.Token
+	if e.find(g.Owner) != nil {
+		return driver.Grant{}, errors.New("this client already holds that lease")
+	}
+	if err := e.add(g.Owner, c); err != nil {
+		return driver.Grant{}, err
+	}
+	if r := e.Renew(ctx, []driver.Grant{g})[0]; r.Err != nil {
+		e.remove(c)
+		return driver.Grant{}, r.Err
+	}
+	grant, _ := c.grant()
+	return grant, nil
+}
+
+// Wake tells the claim that goes by owner that node has handed it the lock.
+// A wake-up for an id that is gone needs no answer: its release is on the way.
+func (e *Engine) Wake(node int, owner string) {
+	if c := e.find(owner); c != nil {
+		c.post(answer{Event: quorum.Event{Kind: quorum.Woken, Node: node}})
+	}
+}
+
+// subscribe asks every node, once, to be heard.
+func (e *Engine) subscribe() {
+	if e.subscribed.Swap(true) {
+		return
+	}
+	for _, n := range e.nodes {
+		n.Subscribe()
+	}
+}
+
+// Hears says whether node's wake-ups reach this client.
+func (e *Engine) Hears(node int, yes bool) {
+	n := uint32(quorum.Only(node))
+	if yes == (e.heard.Load()&n != 0) {
+		return
+	}
+	if yes {
+		e.heard.Or(n)
+	} else {
+		e.heard.And(^n)
+	}
+	// A claim that is not in the map yet reads the new set when it starts.
+	for _, c := range e.all() {
+		c.post(answer{Event: quorum.Event{Kind: quorum.Audible}})
+	}
+}
+
+func (e *Engine) all() []*claim {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]*claim, 0, len(e.claims))
+	for _, c := range e.claims {
+		all = append(all, c)
+	}
+	return all
+}
+
+func (e *Engine) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
+// Close ends all waits with ErrClosed. Their releases are sent; the nodes see
+// to it that they leave.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	for _, c := range e.all() {
+		c.abandon()
+	}
+}
+
+// abandon releases a claim that still seeks, and tells its caller.
+func (c *claim) abandon() {
+	c.mu.Lock()
+	seeking := c.state.Phase == quorum.Seeking
+	c.mu.Unlock()
+	if seeking {
+		c.begin(quorum.Event{Kind: quorum.Release}, nil)
+	}
+}

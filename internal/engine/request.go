@@ -1,0 +1,98 @@
+package engine
+
+import "github.com/holdfast-go/holdfast/internal/quorum"
+
+// Request is one request to one node. Whoever receives it calls exactly one of
+// the answers, once, and does not touch it afterwards.
+type Request struct {
+	Kind     quorum.Request
+	Lock     *Lock
+	Owner    string
+	TTL      int64 // ns
+	Token    int64
+	Stamp    int64 // acquire, give-back: place in the queue, µs since 1970; 0: none
+	HandOver int64 // release, give-back: ns
+	Deadline int64 // Engine.Now after which it is pointless to send it
+
+	claim *claim
+	node  int
+	id    uint32
+	epoch uint8
+	sent  int64
+}
+
+// Lock names one lock for the nodes.
+type Lock struct {
+	Name              string
+	Key, Fence, Queue string // as Config.Keys gave them
+}
+
+// answer is an event with what the protocol core does not need to know.
+type answer struct {
+	quorum.Event
+	holder  string
+	waiters int
+	err     error
+
+	begins bool // told is to hear the next outcome
+	told   func(quorum.Outcome)
+}
+
+// Granted answers acquire: the lock is the owner's, and base its first token.
+func (r *Request) Granted(base int64) {
+	r.answer(answer{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
+}
+
+// Denied answers acquire: holder has the lock, for left ns unless it renews or,
+// if left is negative, for ever.
+func (r *Request) Denied(left int64, holder string, waiters int) {
+	r.answer(answer{
+		Event:  quorum.Event{Kind: quorum.Denied, Left: left, Queued: r.Stamp != 0},
+		holder: holder, waiters: waiters,
+	})
+}
+
+// Committed answers commit.
+func (r *Request) Committed(ok bool) {
+	kind := quorum.Refused
+	if ok {
+		kind = quorum.Accepted
+	}
+	r.answer(answer{Event: quorum.Event{Kind: kind}})
+}
+
+// Kept answers renew: the lock stands.
+func (r *Request) Kept(waiters int) {
+	r.answer(answer{Event: quorum.Event{Kind: quorum.Kept}, waiters: waiters})
+}
+
+// NotMine answers renew: the lock is another's, or was since.
+func (r *Request) NotMine() { r.answer(answer{Event: quorum.Event{Kind: quorum.NotMine}}) }
+
+// Freed answers release and give-back.
+func (r *Request) Freed() { r.answer(answer{Event: quorum.Event{Kind: quorum.Freed}}) }
+
+// Fail answers any request that got no answer, or an error.
+func (r *Request) Fail(f Failure) {
+	r.answer(answer{
+		Event: quorum.Event{Kind: quorum.Failed, Of: r.Kind, Unsent: f.Unsent, Fatal: f.Fatal},
+		err:   f.Err,
+	})
+}
+
+// Failure says what became of a request.
+type Failure struct {
+	Err error
+	// Unsent: the node cannot have seen it.
+	Unsent bool
+	// Fatal: the server refused it, and will until somebody mends the server.
+	Fatal bool
+}
+
+func (r *Request) answer(a answer) {
+	a.Node, a.ID, a.Epoch, a.Sent, a.TTL = r.node, r.id, r.epoch, r.sent, r.TTL
+	c := r.claim
+	*r = Request{}
+	c.engine.requests.Put(r)
+	c.post(a)
+}

@@ -1,0 +1,720 @@
+package quorum
+
+import "time"
+
+// Durations of the protocol, in nanoseconds like every time in a Claim.
+const (
+	ms = int64(time.Millisecond)
+
+	fallbackMost = 1000 * ms // longest rest of a queued waiter
+	pollLeast    = 20 * ms   // first rest of a waiter without a place in the queue
+	pollMost     = 1000 * ms
+	patientLeast = 10 * ms // how long partial grants of a hand-over are kept together
+	requestLeast = 50 * ms
+	requestMost  = 1000 * ms
+	handOverMost = 1000 * ms
+)
+
+// Drift is what clocks may differ in rate and granularity over ttl: the share
+// the Redlock page asks for, and a constant for the expiry's own precision.
+func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
+
+// HandOver is how long a lock that was handed over waits for the new holder's
+// confirmation.
+func HandOver(ttl int64) int64 { return min(ttl, handOverMost) }
+
+// RequestTimeout is how long one request counts as under way.
+func RequestTimeout(ttl int64) int64 { return min(max(ttl/10, requestLeast), requestMost) }
+
+// Phase is where a Claim stands.
+type Phase uint8
+
+// The phases of a Claim.
+const (
+	Seeking Phase = iota // asks, rests between rounds, commits
+	Held                 // a quorum granted; renews
+	Over                 // released, lost or given up: the id is never used again
+)
+
+// Kind is what happened.
+type Kind uint8
+
+// The events of a Claim. Those with a node are answers, or stand for one.
+const (
+	Start    Kind = iota // ask for the lock; the first event
+	Granted              // acquire: the lock is this id's; Token is the base
+	Denied               // acquire: another holds the lock; Left until it lapses
+	Accepted             // commit: the token stands
+	Refused              // commit: it does not
+	Kept                 // renew: the lock is still this id's
+	NotMine              // renew: it is another's, or a newer grant has been
+	Freed                // release, give-back: done
+	Failed               // no answer to the request Of, or an error
+	Woken                // the node handed the lock to this id
+	Tick                 // the time of Claim.Alarm has come, or a round's time is over
+	Audible              // the nodes whose wake-ups reach this client are now Nodes
+	Renew                // start a round of renewals with TTL
+	Release              // give up what is held or sought
+)
+
+// Request is what is asked of a node.
+type Request uint8
+
+// The requests of a Claim.
+const (
+	AskAcquire Request = iota
+	AskCommit
+	AskRenew
+	AskRelease
+	AskGiveBack
+)
+
+// Event is one thing that happened to a Claim.
+type Event struct {
+	Kind  Kind
+	Of    Request // Failed: what was asked
+	Node  int
+	ID    uint32 // answers: Claim.ID when the request was sent
+	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent
+	At    int64  // now
+	Sent  int64  // answers: when the request was handed on for sending
+	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one
+	Token int64  // Granted: base of the node's block
+	Left  int64  // Denied: until the lock lapses; negative: never
+	Nodes Set    // Start, Audible
+	Rand  uint32 // for jitter
+	// Queued says of Denied that the node keeps a place for this id.
+	Queued bool
+	// Unsent says of Failed that the node cannot have seen the request.
+	Unsent bool
+	// Fatal says of Failed that asking again is pointless: the server answered
+	// with an error that an operator must mend.
+	Fatal bool
+}
+
+// Outcome is what a Step decided for the caller.
+type Outcome uint8
+
+// The outcomes.
+const (
+	None        Outcome = iota
+	Won                 // the lock is held, with Claim.Token, until Claim.Trusted
+	Busy                // a quorum answered, and another holds the lock
+	Unavailable         // too few nodes answered
+	Renewed             // a quorum kept the lock: see Claim.Trusted
+	NotRenewed          // this round found no quorum; the old trust stands
+	Lost                // the nodes have said that the lock cannot be kept
+	Released            // a quorum has freed the lock
+	NotReleased         // too few nodes answered the release
+)
+
+// Actions is what a Step wants done, in the order of its fields.
+type Actions struct {
+	Release  Set  // for good, under the id so far
+	FreshID  bool // take a new id: Claim.ID has changed
+	GiveBack Set  // release, but keep the place in the queue
+	Acquire  Set
+	Stamped  Set // those of Acquire that shall queue the id
+	Commit   Set // with Claim.Token
+	Renew    Set
+	// Subscribe asks for wake-ups from the nodes; Audible tells when they can
+	// be heard.
+	Subscribe bool
+	Outcome   Outcome
+}
+
+// Claim is one client's claim to one lock, from the first request to the
+// release. Its zero value with N, TTL and, for a claim that waits, Stamp set is
+// ready for Start. It is a plain value: copying it copies the claim.
+type Claim struct {
+	N     int8  // number of nodes
+	Phase Phase // where it stands
+	ID    uint32
+	TTL   int64
+	Stamp int64 // place in the queue, the same on every node; 0: does not wait
+	Token int64 // fixed once a quorum has granted; 0 before
+
+	Asked   Set // an acquire or, when held, a renewal or, when over, a release is unanswered
+	Granted Set // the lock there is this id's
+	Agreed  Set // seeking: the token stands there; held: kept in this round; over: freed
+	Pending Set // a commit is unanswered
+	Denied  Set // the lock there is another's
+	Failed  Set // no answer
+	Fatal   Set // an answer that will not change
+	Queued  Set // the id has a place in the queue there
+	Heard   Set // nodes whose wake-ups reach this client
+
+	Queueing bool // asks with the stamp
+	Reached  bool // a quorum has answered at least once
+	Owes     bool // held, over: the round's outcome has not been told
+	Polls    uint8
+
+	// Sends counts per node the requests of this id that may have been
+	// executed: a node with none needs no release.
+	Sends [MaxNodes]uint8
+	// Epoch counts per node the give-backs: a grant from before one is void.
+	Epoch [MaxNodes]uint8
+	Base  [MaxNodes]int64 // first token of the node's block, where granted
+	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
+
+	Round    int64 // held: when this round of renewals began
+	Left     int64 // shortest time to expiry that a denial reported; 0: none did
+	Trip     int64 // longest round trip seen
+	AskBy    int64 // then unanswered requests count as failed; 0: none are out
+	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
+	Rest     int64 // then everybody is asked again; 0: not resting
+}
+
+// Step applies e to c. It is a pure function: the same claim and event always
+// give the same result.
+func Step(c Claim, e Event) (Claim, Actions) {
+	var a Actions
+	if e.Kind.answer() && e.ID != c.ID {
+		return c, a // its id was released after the request: what it says is void
+	}
+	c.count(&e)
+	switch c.Phase {
+	case Seeking:
+		c.seek(&e, &a)
+	case Held:
+		c.hold(&e, &a)
+	case Over:
+		c.end(&e, &a)
+	}
+	c.schedule(e.At, a)
+	return c, a
+}
+
+// Alarm is when the claim wants a Tick; 0 for never.
+func (c *Claim) Alarm() int64 {
+	alarm := c.AskBy
+	for _, t := range [...]int64{c.Patience, c.Rest} {
+		if t != 0 && (alarm == 0 || t < alarm) {
+			alarm = t
+		}
+	}
+	return alarm
+}
+
+// Trusted is until when a held lock can be relied on: a quorum of nodes keeps
+// it at least so long.
+func (c *Claim) Trusted() int64 { return c.trusted(c.Granted) }
+
+// Quorum is how many nodes decide.
+func (c *Claim) Quorum() int { return Majority(int(c.N)) }
+
+func (k Kind) answer() bool { return Granted <= k && k <= Failed }
+
+func (c *Claim) all() Set { return All(int(c.N)) }
+
+// possible says whether a quorum can still come from s.
+func (c *Claim) possible(s Set) bool { return s.Len() >= c.Quorum() }
+
+// trusted is the quorum-th latest of the times until which the nodes in s keep
+// the lock.
+func (c *Claim) trusted(s Set) int64 {
+	var best [MaxNodes + 1]int64 // descending
+	for n := range s.Nodes {
+		t := c.Until[n]
+		for i := range best {
+			if t > best[i] {
+				t, best[i] = best[i], t
+			}
+		}
+	}
+	return best[c.Quorum()-1]
+}
+
+// touched is the nodes that may have executed a request of this id.
+func (c *Claim) touched() Set {
+	var s Set
+	for n := range c.all().Nodes {
+		if c.Sends[n] > 0 {
+			s |= Only(n)
+		}
+	}
+	return s
+}
+
+const sendsKnown = 255 // the node has certainly seen the id
+
+// count keeps Sends and Trip up with the answers.
+func (c *Claim) count(e *Event) {
+	switch {
+	case !e.Kind.answer():
+	case e.Kind == Failed && e.Unsent:
+		if s := &c.Sends[e.Node]; *s > 0 && *s < sendsKnown {
+			*s--
+		}
+	case e.Kind == Failed:
+	default:
+		c.Sends[e.Node] = sendsKnown
+		c.Trip = max(c.Trip, e.At-e.Sent)
+	}
+}
+
+// send counts requests to the nodes in s that can leave something behind.
+func (c *Claim) send(s Set) {
+	for n := range s.Nodes {
+		if c.Sends[n] < sendsKnown-1 {
+			c.Sends[n]++
+		}
+	}
+}
+
+// schedule keeps AskBy up with what is under way.
+func (c *Claim) schedule(at int64, a Actions) {
+	switch {
+	case c.Asked|c.Pending == 0:
+		c.AskBy = 0
+	case c.AskBy == 0 && a.Acquire|a.Commit|a.Renew|a.Release != 0:
+		c.AskBy = at + RequestTimeout(c.TTL)
+	}
+	if c.Phase != Seeking {
+		c.Patience, c.Rest = 0, 0
+	}
+}
+
+// seek is the phase in which the lock is asked for.
+func (c *Claim) seek(e *Event, a *Actions) {
+	n := Only(e.Node)
+	switch e.Kind {
+	case Start:
+		c.Heard = e.Nodes
+		c.Queueing = c.Stamp != 0 && c.possible(c.Heard)
+		c.ask(c.all(), a)
+		return
+	case Audible:
+		c.listen(e.Nodes, a)
+		return
+	case Woken:
+		c.wake(e, n, a)
+		return
+	case Release:
+		c.over(a)
+		return
+	case Granted, Denied:
+		if e.Epoch != c.Epoch[e.Node] {
+			return // the grant it speaks of has been given back since
+		}
+		c.Asked &^= n
+		c.Failed &^= n
+		c.Fatal &^= n
+		c.vote(e, n, a)
+	case Accepted:
+		c.Pending &^= n
+		c.Agreed |= n & c.Granted
+	case Refused:
+		c.Pending &^= n
+		c.drop(n)
+		c.Denied |= n
+	case Failed:
+		if e.Of == AskGiveBack {
+			// It may still be executed, and would then free a lock that this id
+			// holds again: the id is dead (trace C3).
+			c.renounce(a)
+			c.ask(c.all(), a)
+			return
+		}
+		c.fail(e, n)
+	case Tick:
+		if c.tick(e, a) {
+			return
+		}
+	}
+	c.decide(e, a)
+}
+
+// ask sends an acquire to the nodes in s.
+func (c *Claim) ask(s Set, a *Actions) {
+	a.Acquire |= s
+	if c.Queueing {
+		a.Stamped |= s & c.Heard
+	}
+	c.Asked |= s
+	c.send(s)
+	c.Rest = 0
+	if s == c.all() {
+		c.Left = 0
+	}
+}
+
+// listen notes which wake-ups can be heard, and takes a place in the queue
+// where that has become possible.
+func (c *Claim) listen(heard Set, a *Actions) {
+	fresh := heard &^ c.Heard
+	c.Heard = heard
+	c.Queued &= heard // a place whose wake-up is not heard is skipped
+	switch {
+	case c.Queueing:
+		c.ask(fresh&^c.Granted, a)
+	case c.Stamp != 0 && c.Reached && c.Rest != 0 && c.possible(heard):
+		c.Queueing = true
+		c.ask(c.all(), a)
+	}
+}
+
+// wake starts or feeds a hand-over. Every node is asked, for this client may
+// have been handed the lock by nodes whose message did not arrive (trace C4).
+func (c *Claim) wake(e *Event, n Set, a *Actions) {
+	if c.Stamp == 0 || c.Granted&n != 0 {
+		return
+	}
+	if c.Patience == 0 {
+		c.Patience = e.At + min(max(4*c.Trip, patientLeast), HandOver(c.TTL)/2)
+	}
+	c.ask(n|c.all()&^(c.Granted|c.Asked), a)
+}
+
+// vote counts an answer to acquire.
+func (c *Claim) vote(e *Event, n Set, a *Actions) {
+	if e.Kind == Denied {
+		c.drop(n)
+		c.Denied |= n
+		c.Queued &^= n
+		if e.Queued {
+			c.Queued |= n & c.Heard
+		}
+		c.left(e.Left)
+		return
+	}
+	c.Denied &^= n
+	c.Queued &^= n
+	c.Granted |= n
+	c.Base[e.Node] = e.Token
+	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
+	if c.Token != 0 {
+		c.settle(e.Node, a)
+	}
+}
+
+// left notes how soon a denial's lock lapses.
+func (c *Claim) left(left int64) {
+	if left < 0 {
+		left = fallbackMost
+	}
+	if left = max(left, ms); c.Left == 0 || left < c.Left {
+		c.Left = left
+	}
+}
+
+// settle brings a granted node to the fixed token, where it can be.
+func (c *Claim) settle(node int, a *Actions) {
+	n := Only(node)
+	switch {
+	case c.Agreed&n != 0:
+	case c.Base[node] == c.Token:
+		c.Agreed |= n
+	case c.Base[node] < c.Token:
+		a.Commit |= n
+		c.Pending |= n
+	}
+}
+
+// drop forgets what the nodes in s granted.
+func (c *Claim) drop(s Set) {
+	c.Granted &^= s
+	c.Agreed &^= s
+	c.Pending &^= s
+	for n := range s.Nodes {
+		c.Until[n] = 0
+	}
+}
+
+// fail counts a request without an answer.
+func (c *Claim) fail(e *Event, n Set) {
+	switch {
+	case e.Of == AskCommit:
+		c.drop(n)
+	case e.Epoch != c.Epoch[e.Node]:
+		return
+	case c.Granted&n != 0:
+		c.Asked &^= n // an earlier request was answered; this one was spare
+		return
+	}
+	c.Asked &^= n
+	c.Failed |= n
+	if e.Fatal {
+		c.Fatal |= n
+	}
+}
+
+// tick does what has become due, and says whether that settles the event.
+func (c *Claim) tick(e *Event, a *Actions) bool {
+	if c.AskBy != 0 && e.At >= c.AskBy {
+		c.AskBy = 0
+		c.Failed |= c.Asked | c.Pending
+		c.drop(c.Pending)
+		c.Asked = 0
+	}
+	if c.Rest != 0 && e.At >= c.Rest {
+		c.ask(c.all()&^c.Granted, a)
+		return true
+	}
+	if c.Patience != 0 && e.At >= c.Patience {
+		c.Patience = 0
+		c.rest(e, a)
+		return true
+	}
+	return false
+}
+
+// decide looks whether the votes make a quorum, or can no longer make one.
+func (c *Claim) decide(e *Event, a *Actions) {
+	if c.Token == 0 {
+		c.elect(a)
+	}
+	if c.Token != 0 && c.possible(c.Agreed) {
+		if c.trusted(c.Agreed) > e.At {
+			c.Phase = Held
+			c.Asked, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0
+			a.Outcome = Won
+			return
+		}
+		c.expire(e, a)
+		return
+	}
+	open := c.Asked | c.Granted
+	if c.Token != 0 {
+		open = c.Asked | c.Agreed | c.Pending
+	}
+	if c.possible(open) {
+		return
+	}
+	if c.Stamp != 0 {
+		c.rest(e, a)
+		return
+	}
+	switch {
+	case c.Denied != 0 && c.possible(c.Granted|c.Denied):
+		a.Outcome = Busy
+	case c.Asked != 0 && c.possible(c.all()&^c.Failed):
+		return // who has not answered yet tells busy from unavailable
+	default:
+		a.Outcome = Unavailable
+	}
+	c.over(a)
+}
+
+// elect fixes the token: the base that a quorum shares, or, as soon as a
+// quorum has granted, the highest one.
+func (c *Claim) elect(a *Actions) {
+	var top int64
+	for n := range c.Granted.Nodes {
+		base, same := c.Base[n], 0
+		for m := range c.Granted.Nodes {
+			if c.Base[m] == base {
+				same++
+			}
+		}
+		if same >= c.Quorum() {
+			top = base
+			break
+		}
+		top = max(top, base)
+	}
+	if !c.possible(c.Granted) {
+		return
+	}
+	c.Token = top
+	for n := range c.Granted.Nodes {
+		c.settle(n, a)
+	}
+}
+
+// expire handles a quorum that came too late to be of use.
+func (c *Claim) expire(e *Event, a *Actions) {
+	if c.Stamp == 0 {
+		a.Outcome = Unavailable
+		c.over(a)
+		return
+	}
+	c.renounce(a)
+	c.Rest = e.At + c.poll(e.Rand)
+}
+
+// rest ends a round without a quorum: partial grants go back, and the claim
+// waits for a wake-up or for its own timer.
+func (c *Claim) rest(e *Event, a *Actions) {
+	if c.Patience != 0 {
+		return // a hand-over is under way: its other nodes follow
+	}
+	answered := c.possible(c.Granted | c.Denied)
+	c.Reached = c.Reached || answered
+	if !c.possible(c.all()&^c.Fatal) || !c.Reached && !c.possible(c.all()&^c.Failed) {
+		a.Outcome = Unavailable
+		c.over(a)
+		return
+	}
+	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
+		c.renounce(a) // an id that committed, or has no place to keep, ends here
+		c.Rest = e.At + c.poll(e.Rand)
+		return
+	}
+	c.giveBack(a)
+	switch {
+	case c.Queueing && !c.possible(c.Queued|c.Asked):
+		// Known to a minority it could block the others' heads for ever.
+		c.renounce(a)
+		c.Queueing = false
+		c.Rest = e.At + c.poll(e.Rand)
+	case c.Queueing:
+		if c.Rest == 0 {
+			c.Rest = e.At + c.fallback(e.Rand)
+		}
+	case answered && c.possible(c.Heard):
+		c.Queueing = true
+		c.ask(c.all(), a)
+	case c.Rest == 0:
+		a.Subscribe = answered
+		c.Rest = e.At + c.poll(e.Rand)
+	}
+}
+
+// giveBack returns partial grants and keeps the place in the queue.
+func (c *Claim) giveBack(a *Actions) {
+	back := c.Granted
+	for n := range back.Nodes {
+		c.Epoch[n]++
+	}
+	c.drop(back)
+	c.Asked &^= back
+	c.Queued |= back & c.Heard
+	a.GiveBack |= back
+}
+
+// renounce ends the id everywhere; the claim goes on under a fresh one, at the
+// same place in the queue.
+func (c *Claim) renounce(a *Actions) {
+	a.Release |= c.touched()
+	a.FreshID = true
+	*c = Claim{
+		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp,
+		Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Reached: c.Reached, Polls: c.Polls, Trip: c.Trip,
+	}
+}
+
+// over ends the claim.
+func (c *Claim) over(a *Actions) {
+	c.Phase = Over
+	a.Release |= c.touched()
+	c.Asked, c.Pending = a.Release, 0
+	c.Agreed = c.all() &^ a.Release
+	c.Owes, c.AskBy = true, 0
+}
+
+// fallback is how long a queued waiter rests when no wake-up comes.
+func (c *Claim) fallback(rand uint32) int64 {
+	d := fallbackMost
+	if c.Left != 0 {
+		d = min(c.Left, fallbackMost)
+	}
+	return d + int64(rand)%(d/8+ms)
+}
+
+// poll is how long a waiter without a place in the queue rests: 20 ms doubling
+// to 1 s, with full jitter.
+func (c *Claim) poll(rand uint32) int64 {
+	d := min(pollLeast<<c.Polls, pollMost)
+	if d < pollMost {
+		c.Polls++
+	}
+	return ms + int64(rand)%d
+}
+
+// hold is the phase in which the lock is kept.
+func (c *Claim) hold(e *Event, a *Actions) {
+	n := Only(e.Node)
+	switch e.Kind {
+	case Renew:
+		c.renew(e, a)
+	case Woken:
+		// The node lost the lock or was never granted: it has come round.
+		a.Renew |= n
+	case Release:
+		c.over(a)
+		return
+	case Granted: // late, after the commit: kept as redundancy
+		c.Granted |= n
+		c.Base[e.Node] = e.Token
+		c.trust(e)
+		if e.Token < c.Token {
+			a.Commit |= n
+		}
+	case Denied, Refused:
+		c.drop(n)
+	case Kept:
+		c.Granted |= n
+		c.Denied &^= n
+		c.trust(e)
+		if e.Sent >= c.Round {
+			c.Asked &^= n
+			c.Agreed |= n
+		}
+	case NotMine:
+		c.drop(n)
+		c.Asked &^= n
+		c.Denied |= n
+		if !c.possible(c.all() &^ c.Denied) {
+			a.Outcome = Lost
+			c.over(a)
+			return
+		}
+	case Failed:
+		if e.Of == AskRenew && e.Sent >= c.Round {
+			c.Asked &^= n
+		}
+	case Tick:
+		c.Asked = 0
+	}
+	c.tell(Renewed, NotRenewed, a)
+}
+
+// renew starts a round of renewals. A shorter TTL counts at once, for the
+// nodes may have it before they answer.
+func (c *Claim) renew(e *Event, a *Actions) {
+	for n := range c.Granted.Nodes {
+		c.Until[n] = min(c.Until[n], e.At+e.TTL-Drift(e.TTL))
+	}
+	c.TTL, c.Round = e.TTL, e.At
+	c.Asked, c.Agreed, c.Owes = c.all(), 0, true
+	c.AskBy = 0
+	a.Renew = c.all()
+	c.send(a.Renew)
+}
+
+// trust notes until when the node of an answer keeps the lock.
+func (c *Claim) trust(e *Event) {
+	ttl := min(e.TTL, c.TTL)
+	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+ttl-Drift(ttl))
+}
+
+// end is the phase after the last release.
+func (c *Claim) end(e *Event, a *Actions) {
+	n := Only(e.Node)
+	switch e.Kind {
+	case Freed:
+		c.Asked &^= n
+		c.Agreed |= n
+	case Failed:
+		if e.Of == AskRelease {
+			c.Asked &^= n
+		}
+	case Tick:
+		c.Asked = 0
+	case Woken:
+		a.Release |= n
+	}
+	c.tell(Released, NotReleased, a)
+}
+
+// tell reports a round's outcome, once.
+func (c *Claim) tell(good, bad Outcome, a *Actions) {
+	switch {
+	case !c.Owes:
+	case c.possible(c.Agreed):
+		a.Outcome, c.Owes = good, false
+	case !c.possible(c.Agreed | c.Asked):
+		a.Outcome, c.Owes = bad, false
+	}
+}

@@ -1,0 +1,195 @@
+package quorum
+
+// Block is how many fencing tokens one grant has.
+const Block = 32
+
+// Lifetimes of a lock's companions on a node, in milliseconds.
+const (
+	fenceLeast = 10 * 60 * 1000
+	queueKeep  = 60 * 1000
+)
+
+// clockTrust is how far a client's clock may be from the node's to seed a new
+// counter, in microseconds.
+const clockTrust = 1_000_000
+
+// FenceKeep is how long an unused counter is kept, in milliseconds.
+func FenceKeep(ttl int64) int64 { return max(fenceLeast, 2*ttl) }
+
+// Lock is one lock on one node: the Go twin of the Lua scripts of package
+// redlock. Each method is one script, a pure function of the lock, the node's
+// clock now (µs since 1970) and its arguments; TTLs are in milliseconds. The
+// zero value is a lock that nobody ever took. Times of expiry are kept in
+// milliseconds, and something expires once the clock is past them, as in Redis.
+type Lock struct {
+	Owner      string // "" while free
+	Until      int64
+	Fence      int64 // the highest token promised; 0: no counter
+	FenceUntil int64
+	Queue      Queue
+	QueueUntil int64
+}
+
+// At is the lock as it is at now, without what has expired by then.
+func (l Lock) At(now int64) Lock {
+	now /= 1000
+	if now > l.Until {
+		l.Owner, l.Until = "", 0
+	}
+	if now > l.FenceUntil {
+		l.Fence, l.FenceUntil = 0, 0
+	}
+	if now > l.QueueUntil || l.Queue == "" {
+		l.Queue, l.QueueUntil = "", 0
+	}
+	return l
+}
+
+// block promises the next tokens. A counter that is new starts at clock, which
+// is above every older token while clocks agree.
+func (l *Lock) block(now, clock, ttl int64) {
+	l.Fence += Block
+	if l.Fence == Block {
+		if clock-now > clockTrust || now-clock > clockTrust {
+			clock = now
+		}
+		l.Fence = clock + Block - 1
+	}
+	l.FenceUntil = now/1000 + FenceKeep(ttl)
+}
+
+func (l *Lock) take(owner string, now, ttl int64) {
+	l.Owner, l.Until = owner, now/1000+ttl
+}
+
+func (l *Lock) free() { l.Owner, l.Until = "", 0 }
+
+func (l *Lock) queue(owner string, now, stamp int64) {
+	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+queueKeep
+}
+
+// AcquireReply answers Acquire.
+type AcquireReply struct {
+	Granted bool
+	Base    int64  // granted: the first token of the block
+	Holder  string // denied: who holds the lock
+	Left    int64  // denied: ms until the lock lapses
+	Waiters int    // denied
+}
+
+// Acquire takes the lock for owner, or, with a stamp other than 0, queues it.
+// clock is the client's wall clock in µs. Asking again is harmless.
+func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64) (Lock, AcquireReply) {
+	l = l.At(now)
+	switch l.Owner {
+	case "":
+		l.take(owner, now, ttl)
+		l.block(now, clock, ttl)
+		l.Queue = l.Queue.Without(owner)
+	case owner:
+		l.Until = now/1000 + ttl
+		switch keep := FenceKeep(ttl); {
+		case l.Fence == 0:
+			l.block(now, clock, ttl)
+		case keep > fenceLeast: // a hand-over did not know this ttl
+			l.FenceUntil = now/1000 + keep
+		}
+	default:
+		if stamp != 0 {
+			l.queue(owner, now, stamp)
+		}
+		return l, AcquireReply{Holder: l.Owner, Left: l.Until - now/1000, Waiters: l.Queue.Len()}
+	}
+	return l, AcquireReply{Granted: true, Base: l.Fence - Block + 1}
+}
+
+// Commit fixes token for owner. Both conditions are needed: the owner's, that
+// no other grant has come between; the counter's, that none has been promised more.
+func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, bool) {
+	l = l.At(now)
+	if l.Owner != owner || l.Fence > token+Block-1 {
+		return l, false
+	}
+	l.Fence, l.FenceUntil = token+Block-1, now/1000+FenceKeep(ttl)
+	return l, true
+}
+
+// Verdict is a node's answer to Renew.
+type Verdict int
+
+// The verdicts.
+const (
+	RenewKept       Verdict = 0
+	RenewNotMine    Verdict = -1 // another holds the lock
+	RenewSuperseded Verdict = -2 // the lock is free, but a newer grant has been
+)
+
+// Renew prolongs the lock, and takes it again where the node has lost it and
+// knows of no newer grant.
+func (l Lock) Renew(now int64, owner string, ttl, token int64) (Lock, Verdict) {
+	l = l.At(now)
+	switch {
+	case l.Owner == owner:
+		if l.Fence != 0 {
+			l.FenceUntil = now/1000 + FenceKeep(ttl)
+		}
+	case l.Owner != "":
+		return l, RenewNotMine
+	case l.Fence > token+Block-1:
+		return l, RenewSuperseded
+	case l.Fence == 0:
+		// The counter is lost: what was granted meanwhile is below the clock (trace C2).
+		l.Fence, l.FenceUntil = max(token, now)+Block-1, now/1000+FenceKeep(ttl)
+	default:
+		l.Fence, l.FenceUntil = token+Block-1, now/1000+FenceKeep(ttl)
+	}
+	l.take(owner, now, ttl)
+	return l, RenewKept
+}
+
+// Release withdraws owner from the queue, or, with a stamp, keeps or gives it
+// its place. If owner holds the lock, it passes to the first waiter that hears
+// its wake-up, for handOver ms, and Release returns that waiter; else it is free.
+func (l Lock) Release(now int64, owner string, stamp, handOver int64, hears func(owner string) bool) (Lock, string) {
+	l = l.At(now)
+	if stamp != 0 {
+		l.queue(owner, now, stamp)
+	} else {
+		l.Queue = l.Queue.Without(owner)
+	}
+	if l.Owner != owner {
+		return l, ""
+	}
+	return l.pass(now, owner, handOver, hears)
+}
+
+// pass hands the lock over, or frees it.
+func (l Lock) pass(now int64, from string, handOver int64, hears func(owner string) bool) (Lock, string) {
+	for {
+		head, ok := l.Queue.Head()
+		if !ok || head == from {
+			// A giver that is its own successor leaves the lock free: kept for it,
+			// the node would block everybody until it asks again (trace C4).
+			l.free()
+			return l, ""
+		}
+		l.Queue = l.Queue.Without(head)
+		if hears(head) {
+			l.take(head, now, handOver)
+			l.block(now, now, handOver)
+			return l, head
+		}
+	}
+}
+
+// Force takes the lock away from the grant that token belongs to, so that the
+// old holder can neither renew nor pass a storage that has seen a newer token.
+func (l Lock) Force(now, token, handOver int64, hears func(owner string) bool) (Lock, bool, string) {
+	l = l.At(now)
+	if l.Owner == "" || token > l.Fence || token < l.Fence-Block+1 {
+		return l, false, ""
+	}
+	l.block(now, now, handOver)
+	l, woken := l.pass(now, "", handOver, hears)
+	return l, true, woken
+}

@@ -1,0 +1,33 @@
+package quorum
+
+import "math/bits"
+
+// MaxNodes is how many nodes one lock can have.
+const MaxNodes = 9
+
+// Set is a set of nodes, by their index.
+type Set uint16
+
+// All is the set of the first n nodes.
+func All(n int) Set { return 1<<n - 1 }
+
+// Only is the set of one node.
+func Only(node int) Set { return 1 << node }
+
+// Has says whether node is in s.
+func (s Set) Has(node int) bool { return s&Only(node) != 0 }
+
+// Len is the number of nodes in s.
+func (s Set) Len() int { return bits.OnesCount16(uint16(s)) }
+
+// Nodes calls yield for each node in s, in order; it serves range.
+func (s Set) Nodes(yield func(int) bool) {
+	for ; s != 0; s &= s - 1 {
+		if !yield(bits.TrailingZeros16(uint16(s))) {
+			return
+		}
+	}
+}
+
+// Majority is how many of n nodes decide.
+func Majority(n int) int { return n/2 + 1 }

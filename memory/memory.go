@@ -1,0 +1,238 @@
+// Package memory keeps locks on nodes inside the process: for programs of one
+// process, for tests and for simulations. It does not coordinate processes:
+// what it holds is gone with the process, and nobody outside sees it.
+//
+// It speaks the same protocol as package redlock, over the Go twin of its
+// scripts, and its nodes can be stopped, frozen, wiped, delayed, and given a
+// wrong clock. It starts no goroutine of its own, so it works under
+// testing/synctest.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/engine"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// sweepEvery is how many grants pass between two sweeps of expired counters.
+const sweepEvery = 1 << 14
+
+// Driver is one client's way to the nodes.
+type Driver struct {
+	cluster *cluster
+	engine  *engine.Engine
+}
+
+// cluster is what all clients of the nodes share.
+type cluster struct {
+	nodes []*Node
+
+	mu      sync.Mutex // guards what follows
+	clients map[string]*client
+	grants  int
+}
+
+type client struct {
+	engine *engine.Engine
+	holder driver.Holder
+	hears  quorum.Set
+}
+
+// inlet is one client's connection to one node.
+type inlet struct {
+	driver *Driver
+	index  int
+}
+
+// New returns a driver over n fresh nodes, 1 to 9. It panics on another n,
+// which is a programming error.
+func New(n int) *Driver {
+	if n < 1 || n > quorum.MaxNodes {
+		panic(fmt.Sprintf("memory.New(%d): give 1 to %d nodes", n, quorum.MaxNodes))
+	}
+	c := &cluster{clients: make(map[string]*client)}
+	for i := range n {
+		c.nodes = append(c.nodes, &Node{name: fmt.Sprintf("memory-%d", i+1), locks: make(map[string]quorum.Lock)})
+	}
+	return c.driver()
+}
+
+// Peer returns the driver of another client of the same nodes.
+func (d *Driver) Peer() *Driver { return d.cluster.driver() }
+
+// Node is the i-th node, from 0.
+func (d *Driver) Node(i int) *Node { return d.cluster.nodes[i] }
+
+func (c *cluster) driver() *Driver {
+	d := &Driver{cluster: c}
+	var nodes []engine.Node
+	for i := range c.nodes {
+		nodes = append(nodes, &inlet{driver: d, index: i})
+	}
+	d.engine, _ = engine.New(engine.Config{Nodes: nodes}) // the number was checked by New
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients[d.engine.Client()] = &client{engine: d.engine}
+	return d
+}
+
+// Acquire implements driver.Driver.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	d.cluster.enter(d.engine.Client(), req.Holder)
+	g, err := d.engine.Acquire(ctx, req)
+	d.cluster.describe(err)
+	return g, err
+}
+
+// Renew implements driver.Driver.
+func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	return d.engine.Renew(ctx, grants)
+}
+
+// Release implements driver.Driver.
+func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	return d.engine.Release(ctx, g, keep)
+}
+
+// Adopt implements driver.Adopter.
+func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	return d.engine.Adopt(ctx, g)
+}
+
+// Limits implements driver.Driver.
+func (d *Driver) Limits() driver.Limits {
+	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, HandOver: true}
+}
+
+// Close implements driver.Driver. The nodes live on for other clients.
+func (d *Driver) Close() error {
+	d.engine.Close()
+	d.cluster.mu.Lock()
+	defer d.cluster.mu.Unlock()
+	if c := d.cluster.clients[d.engine.Client()]; c != nil {
+		c.hears = 0
+	}
+	return nil
+}
+
+// Inspect implements driver.Inspector.
+func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
+	var views []engine.View
+	for _, n := range d.cluster.nodes {
+		views = append(views, n.look(key))
+	}
+	st, err := d.engine.Status(key, views)
+	st.Holder = d.cluster.holder(st.Owner)
+	return st, err
+}
+
+// List implements driver.Lister.
+func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
+	var names []string
+	for _, n := range d.cluster.nodes {
+		names = append(names, n.sweep()...)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		st, err := d.Inspect(ctx, name)
+		if err != nil {
+			return err
+		}
+		if !yield(st) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Force implements driver.Forcer.
+func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error) {
+	forced := false
+	for i, n := range d.cluster.nodes {
+		n.mu.Lock()
+		hears := func(owner string) bool { return d.cluster.hears(i, owner) }
+		l, ok, woken := n.locks[key].Force(n.now(), token, 1000, hears)
+		n.keep(key, l)
+		n.mu.Unlock()
+		forced = forced || ok
+		if woken != "" {
+			d.cluster.wake(i, woken)
+		}
+	}
+	return forced, nil
+}
+
+// enter notes who a client is, and now and then forgets what has expired.
+func (c *cluster) enter(id string, h driver.Holder) {
+	c.mu.Lock()
+	c.clients[id].holder = h
+	c.grants++
+	due := c.grants%sweepEvery == 0
+	c.mu.Unlock()
+	if due {
+		for _, n := range c.nodes {
+			n.sweep()
+		}
+	}
+}
+
+// describe adds to a HeldError who the holder is.
+func (c *cluster) describe(err error) {
+	if held, ok := errors.AsType[*driver.HeldError](err); ok {
+		held.Holder = c.holder(held.Owner)
+	}
+}
+
+func (c *cluster) holder(owner string) driver.Holder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cl := c.clients[engine.ClientOf(owner)]; cl != nil {
+		return cl.holder
+	}
+	return driver.Holder{}
+}
+
+// hears says whether a wake-up from node reaches the client of owner.
+func (c *cluster) hears(node int, owner string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cl := c.clients[engine.ClientOf(owner)]
+	return cl != nil && cl.hears.Has(node)
+}
+
+func (c *cluster) wake(node int, owner string) {
+	c.mu.Lock()
+	cl := c.clients[engine.ClientOf(owner)]
+	c.mu.Unlock()
+	if cl != nil {
+		cl.engine.Wake(node, owner)
+	}
+}
+
+// Name implements engine.Node.
+func (in *inlet) Name() string { return in.driver.cluster.nodes[in.index].name }
+
+// Send implements engine.Node.
+func (in *inlet) Send(r *engine.Request) {
+	in.driver.cluster.nodes[in.index].accept(work{in: in, r: r})
+}
+
+// Subscribe implements engine.Node.
+func (in *inlet) Subscribe() {
+	c := in.driver.cluster
+	c.mu.Lock()
+	c.clients[in.driver.engine.Client()].hears |= quorum.Only(in.index)
+	c.mu.Unlock()
+	in.driver.engine.Hears(in.index, true)
+}

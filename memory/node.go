@@ -1,0 +1,241 @@
+package memory
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/engine"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+var errStopped = errors.New("node is stopped")
+
+// Node is one of the nodes, for tests that put it through what happens to
+// servers. Its methods are safe for concurrent use.
+type Node struct {
+	name string
+
+	mu       sync.Mutex // guards what follows
+	locks    map[string]quorum.Lock
+	state    state
+	delay    time.Duration
+	shift    time.Duration
+	lose     int // replies still to be lost
+	pending  []work
+	draining bool
+}
+
+type state int
+
+const (
+	running state = iota
+	stopped
+	frozen
+)
+
+// work is a request on its way.
+type work struct {
+	due time.Time
+	in  *inlet
+	r   *engine.Request
+}
+
+// Stop makes the node refuse every request at once, like a server that was
+// killed; what it knew stays, as with a server that keeps its data on disk.
+func (n *Node) Stop() { n.set(stopped) }
+
+// Freeze makes the node take requests and answer none, like a server that got
+// SIGSTOP: it executes them when Start is called, however late.
+func (n *Node) Freeze() { n.set(frozen) }
+
+// Start ends Stop and Freeze.
+func (n *Node) Start() { n.set(running) }
+
+// Wipe makes the node forget everything, like a server without persistence that
+// was restarted.
+func (n *Node) Wipe() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.locks)
+}
+
+// Lose makes the node forget the lock on key, but not its token counter and
+// queue.
+func (n *Node) Lose(key string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.locks[key]
+	l.Owner, l.Until = "", 0
+	n.locks[key] = l
+}
+
+// Delay makes each request take d before it is executed. They keep their order.
+func (n *Node) Delay(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.delay = d
+}
+
+// ShiftClock sets the node's clock d ahead of the machine's.
+func (n *Node) ShiftClock(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.shift = d
+}
+
+// LoseReplies lets the node execute the next k requests and lose their replies.
+func (n *Node) LoseReplies(k int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lose = k
+}
+
+func (n *Node) set(s state) {
+	n.mu.Lock()
+	n.state = s
+	n.mu.Unlock()
+	n.drain()
+}
+
+// now is the node's clock in µs. The caller holds mu.
+func (n *Node) now() int64 { return time.Now().Add(n.shift).UnixMicro() }
+
+// accept takes a request; it is executed at once if nothing is in its way.
+func (n *Node) accept(w work) {
+	n.mu.Lock()
+	if n.state == stopped {
+		n.mu.Unlock()
+		w.r.Fail(engine.Failure{Err: errStopped, Unsent: true})
+		return
+	}
+	w.due = time.Now().Add(n.delay)
+	if n.delay > 0 {
+		time.AfterFunc(n.delay, n.drain)
+	}
+	n.pending = append(n.pending, w)
+	n.mu.Unlock()
+	n.drain()
+}
+
+// drain executes what is due, in order, in one goroutine at a time.
+func (n *Node) drain() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.draining {
+		return
+	}
+	n.draining = true
+	defer func() { n.draining = false }()
+	for n.state != frozen && len(n.pending) > 0 {
+		w := n.pending[0]
+		if n.state == running && time.Now().Before(w.due) {
+			return
+		}
+		n.pending = n.pending[1:]
+		var then func()
+		switch {
+		case n.state == stopped:
+			then = func() { w.r.Fail(engine.Failure{Err: errStopped}) }
+		default:
+			then = n.execute(w)
+		}
+		n.mu.Unlock()
+		then()
+		n.mu.Lock()
+	}
+}
+
+// execute applies a request to the lock and returns what tells of it: the reply
+// and the wake-up. The caller holds mu.
+func (n *Node) execute(w work) (then func()) {
+	r, now := w.r, n.now()
+	l := n.locks[r.Lock.Name]
+	ttl := millis(r.TTL)
+	var woken string
+	hears := func(owner string) bool { return w.in.driver.cluster.hears(w.in.index, owner) }
+	switch r.Kind {
+	case quorum.AskAcquire:
+		var reply quorum.AcquireReply
+		l, reply = l.Acquire(now, r.Owner, ttl, time.Now().UnixMicro(), r.Stamp)
+		then = func() {
+			if reply.Granted {
+				r.Granted(reply.Base)
+			} else {
+				r.Denied(reply.Left*int64(time.Millisecond), reply.Holder, reply.Waiters)
+			}
+		}
+	case quorum.AskCommit:
+		var ok bool
+		l, ok = l.Commit(now, r.Owner, ttl, r.Token)
+		then = func() { r.Committed(ok) }
+	case quorum.AskRenew:
+		var verdict quorum.Verdict
+		l, verdict = l.Renew(now, r.Owner, ttl, r.Token)
+		waiters := l.Queue.Len()
+		then = func() {
+			if verdict == quorum.RenewKept {
+				r.Kept(waiters)
+			} else {
+				r.NotMine()
+			}
+		}
+	case quorum.AskRelease, quorum.AskGiveBack:
+		l, woken = l.Release(now, r.Owner, r.Stamp, millis(r.HandOver), hears)
+		then = r.Freed
+	}
+	n.keep(r.Lock.Name, l)
+	if n.lose > 0 {
+		n.lose--
+		then = func() {}
+	}
+	if woken == "" {
+		return then
+	}
+	return func() { then(); w.in.driver.cluster.wake(w.in.index, woken) }
+}
+
+// keep stores a lock, or forgets it when nothing is left of it. The caller
+// holds mu.
+func (n *Node) keep(name string, l quorum.Lock) {
+	if l == (quorum.Lock{}) {
+		delete(n.locks, name)
+		return
+	}
+	n.locks[name] = l
+}
+
+// look is what the node knows about a lock.
+func (n *Node) look(name string) engine.View {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != running {
+		return engine.View{Err: errStopped}
+	}
+	now := n.now()
+	l := n.locks[name].At(now)
+	v := engine.View{Owner: l.Owner, Fence: l.Fence, Waiters: l.Queue.Len()}
+	if l.Owner != "" {
+		v.Left = time.Duration(l.Until-now/1000) * time.Millisecond
+	}
+	return v
+}
+
+// sweep forgets what has expired and returns the names of the locks that are
+// held or waited for.
+func (n *Node) sweep() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var names []string
+	for name, l := range n.locks {
+		l = l.At(n.now())
+		n.keep(name, l)
+		if l.Owner != "" || l.Queue != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// millis rounds up: a node keeps a lock no shorter than its holder trusts it.
+func millis(ns int64) int64 { return (ns + 999_999) / 1_000_000 }
