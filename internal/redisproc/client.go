@@ -1,0 +1,90 @@
+package redisproc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+const doTimeout = 5 * time.Second
+
+// Do sends one command over a new connection, as the default user, and returns its reply: nil, string, int64 or a list of
+// these. An error reply is returned as an error. It blocks for at most five seconds. It is meant for looking at a server
+// from outside, so it keeps no state between calls.
+func (s *Server) Do(args ...string) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), doTimeout)
+	defer cancel()
+	replies, err := s.exchange(ctx, args)
+	if err == nil {
+		err, _ = replies[0].(error)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s on %s: %w", args[0], s.Addr(), err)
+	}
+	return replies[0], nil
+}
+
+// exchange sends commands in one batch, after AUTH where there is a password, and returns a reply for each. Error replies
+// are among them, as resp.Error.
+func (s *Server) exchange(ctx context.Context, commands ...[]string) ([]any, error) {
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return nil, err
+		}
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+
+	var batch []byte
+	if s.opts.Password != "" {
+		batch = resp.AppendCommand(batch, "AUTH", s.opts.Password)
+	}
+	for _, args := range commands {
+		batch = resp.AppendCommand(batch, args...)
+	}
+	if _, err := conn.Write(batch); err != nil {
+		return nil, err
+	}
+	reader := resp.NewReader(conn)
+	if s.opts.Password != "" {
+		if v, err := reader.ReadValue(); err != nil || v.IsError() {
+			return nil, errors.Join(err, fmt.Errorf("AUTH: %s", v.Text))
+		}
+	}
+	replies := make([]any, len(commands))
+	for i := range commands {
+		v, err := reader.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		replies[i] = v.Decode()
+	}
+	return replies, nil
+}
+
+func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+	if s.opts.TLS == nil {
+		return new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
+	}
+	config, err := clientConfig(s.opts.TLS.CA, s.opts.TLS.Cert, s.opts.TLS.Key)
+	if err != nil {
+		return nil, err
+	}
+	return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", s.Addr())
+}
+
+// refusesDefaultUser recognises the answers of a server whose ACL shuts out the user that probe and Do are.
+func refusesDefaultUser(reply any) bool {
+	err, ok := reply.(resp.Error)
+	return ok && (strings.HasPrefix(string(err), "NOAUTH ") || strings.HasPrefix(string(err), "NOPERM "))
+}

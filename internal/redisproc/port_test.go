@@ -1,0 +1,78 @@
+package redisproc
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestMissingProgramNamesTheMend(t *testing.T) {
+	t.Parallel()
+	_, err := findProgram([]string{t.TempDir()})
+	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "apt-get install redis-server") {
+		t.Errorf("error %v, want ErrNotInstalled with the command that installs it", err)
+	}
+}
+
+func TestProgramNeedNotBeInPath(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := filepath.Join(dir, "redis-server")
+	if err := os.WriteFile(want, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := findProgram([]string{t.TempDir(), dir}); got != want {
+		t.Errorf("found %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestPortTakenByAnotherServer(t *testing.T) {
+	t.Parallel()
+	first, err := Start(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { first.Stop() })
+	// It answers PING on that port, and must not be mistaken for the second one.
+	if second, err := Start(t.Context(), &Options{Port: first.port}); !errors.Is(err, errPortTaken) {
+		t.Errorf("second server on one port: %v, %v; want errPortTaken", second, err)
+	}
+}
+
+func TestPortTakenBySilentProgram(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	port := listener.Addr().(*net.TCPAddr).Port
+	if server, err := Start(t.Context(), &Options{Port: port}); !errors.Is(err, errPortTaken) {
+		t.Errorf("server on a port in use: %v, %v; want errPortTaken", server, err)
+	}
+}
+
+func TestPortOfDownServerStaysReserved(t *testing.T) {
+	t.Parallel()
+	server, err := Start(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop() })
+	server.Kill()
+	if holder, err := net.ListenPacket("udp", server.Addr()); err == nil {
+		holder.Close()
+		t.Error("the reservation is gone while the server is down")
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	holder, err := net.ListenPacket("udp", server.Addr())
+	if err != nil {
+		t.Fatalf("the reservation outlives Stop: %v", err)
+	}
+	holder.Close()
+}

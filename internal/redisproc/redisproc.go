@@ -1,0 +1,327 @@
+// Package redisproc starts real redis-server processes on free ports of 127.0.0.1, each in a folder of its own. The
+// tests, the benchmarks and the demonstration of the command line use it.
+//
+// It is no way to run Redis in production: nothing here watches or restarts a server, memory is all that a server
+// keeps unless Options.AppendOnly is set, and on Linux it dies with the process that started it, however that ends.
+// Elsewhere only Stop ends it.
+//
+// A server keeps its port through Kill, Restart and Wipe. While it is down, the UDP port of the same number stays taken
+// by this process, which is how servers of other processes that use this package know to leave the port alone.
+package redisproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrNotInstalled is returned by Start when there is no redis-server on this machine.
+var ErrNotInstalled = errors.New("redis-server is not installed (on Debian and Ubuntu: apt-get install redis-server) and " +
+	programVariable + " does not name another server program")
+
+// programVariable is the environment variable that names the server program, for instance a valkey-server.
+const programVariable = "HOLDFAST_REDIS_SERVER"
+
+const (
+	startTimeout = 30 * time.Second // for a server to answer, on a machine that is busy
+	probeTimeout = time.Second      // for one attempt at that; a program that took the port may never answer
+	stopTimeout  = 5 * time.Second  // from SIGTERM to SIGKILL
+	portAttempts = 20
+)
+
+// errPortTaken is returned by run when another program got the port first.
+var errPortTaken = errors.New("port is taken")
+
+// Options describe a server. Nil and the zero value start one without a password that keeps everything in memory only.
+type Options struct {
+	// Dir is where the configuration, the log and the data go. It is created if needed and never removed.
+	// Empty: a new temporary folder, which Stop removes.
+	Dir string
+
+	// Port of 127.0.0.1. 0: a free one between 20000 and 29999, below the ports that outgoing connections use.
+	Port int
+
+	// Password of the default user. Empty: none.
+	Password string
+
+	// ACL has a line for each further user, as the server's configuration has it after the word "user":
+	// "locker on >secret ~lock:* +@all".
+	ACL []string
+
+	// TLS makes the port speak TLS only. Nil: plain TCP.
+	TLS *TLS
+
+	// AppendOnly is the appendfsync policy of an append-only file: "everysec", "always" or "no". Empty: no file, so
+	// that the data end with the process.
+	AppendOnly string
+
+	// MaxMemory is a size as in the server's configuration, such as "10mb". Empty: no bound.
+	MaxMemory string
+
+	// MaxMemoryPolicy such as "allkeys-lru". Empty: the server's default, noeviction.
+	MaxMemoryPolicy string
+
+	// ReplicaOf is the address of a master with the same Password. Empty: a master itself.
+	ReplicaOf string
+
+	// Args are more arguments of the program; they take precedence over everything above. Example: "--hz", "100".
+	Args []string
+}
+
+// TLS names PEM files. NewCertificates makes a set of them.
+type TLS struct {
+	CA, Cert, Key string // Cert is also what Do presents, so it must do for clients as well when AuthClients is set
+	AuthClients   bool   // refuse clients without a certificate of CA
+}
+
+// Server is a redis-server process, or what is left of one between Kill and Restart.
+//
+// Addr, Pid, Dir, Log, Do, Pause and Resume are safe for concurrent use. Stop, Kill, Restart and Wipe are safe beside those,
+// but one at a time.
+type Server struct {
+	opts        Options
+	program     string
+	dir         string
+	ownDir      bool         // made by Start, to be removed by Stop
+	port        int          // of 127.0.0.1
+	reservation *reservation // nil when Options named the port
+
+	mu   sync.Mutex // guards proc
+	proc *process   // the last one started
+}
+
+// Start starts a server and blocks until it answers, ctx ends or half a minute is over. After an error nothing is left
+// behind but a Dir that the caller named.
+func Start(ctx context.Context, opts *Options) (*Server, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	s := &Server{opts: *opts}
+	if err := s.start(ctx); err != nil {
+		return nil, fmt.Errorf("start redis-server: %w", errors.Join(err, s.discard()))
+	}
+	return s, nil
+}
+
+func (s *Server) start(ctx context.Context) error {
+	if err := s.opts.check(); err != nil {
+		return err
+	}
+	var err error
+	if s.program, err = findProgram(programDirs); err != nil {
+		return err
+	}
+	if err := s.makeDir(); err != nil {
+		return err
+	}
+	if s.opts.Port != 0 {
+		s.port = s.opts.Port
+		return s.run(ctx)
+	}
+	for range portAttempts {
+		if s.reservation, err = reservePort(); err != nil {
+			return err
+		}
+		s.port = s.reservation.port
+		if err = s.run(ctx); !errors.Is(err, errPortTaken) {
+			return err
+		}
+		s.reservation.release()
+	}
+	return err
+}
+
+func (s *Server) makeDir() error {
+	dir, err := s.opts.Dir, error(nil)
+	if dir == "" {
+		s.ownDir = true
+		dir, err = os.MkdirTemp("", "holdfast-redis-")
+	} else {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return err
+	}
+	s.dir = dir
+	return os.MkdirAll(s.dataDir(), 0o700)
+}
+
+func (s *Server) dataDir() string { return filepath.Join(s.dir, "data") }
+func (s *Server) logFile() string { return filepath.Join(s.dir, "redis.log") }
+
+// run starts a process on s.port and waits until it answers. After an error that process is gone.
+func (s *Server) run(ctx context.Context) error {
+	config := filepath.Join(s.dir, "redis.conf")
+	if err := os.WriteFile(config, []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
+		return err
+	}
+	log, err := os.Create(s.logFile())
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the process has its own copy
+
+	proc, err := startProcess(s.program, append([]string{config}, s.opts.Args...), log)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.proc = proc
+	s.mu.Unlock()
+
+	if err := s.awaitReady(ctx, proc); err != nil {
+		proc.kill()
+		return s.explain(err)
+	}
+	return nil
+}
+
+// awaitReady blocks until proc itself answers on the port.
+func (s *Server) awaitReady(ctx context.Context, proc *process) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := s.probe(ctx, proc.pid())
+		if err == nil || errors.Is(err, errPortTaken) {
+			return err
+		}
+		select {
+		case <-proc.exited:
+			return fmt.Errorf("it exited (%v)", proc.cmd.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("no answer on %s: %w (last: %w)", s.Addr(), context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// probe asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
+func (s *Server) probe(ctx context.Context, pid int) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	replies, err := s.exchange(ctx, []string{"PING"}, []string{"INFO", "server"})
+	if err != nil {
+		return err
+	}
+	if replies[0] != "PONG" && !refusesDefaultUser(replies[0]) {
+		return fmt.Errorf("PING is answered by %v", replies[0])
+	}
+	info, ok := replies[1].(string)
+	if ok && !strings.Contains(info, "process_id:"+strconv.Itoa(pid)+"\r\n") {
+		return errPortTaken
+	}
+	return nil
+}
+
+// explain adds the end of the server's log, and recognises a port that could not be bound.
+func (s *Server) explain(err error) error {
+	log := s.Log()
+	if strings.Contains(log, "Address already in use") {
+		return fmt.Errorf("%w: %s", errPortTaken, s.Addr())
+	}
+	if s.opts.Password != "" {
+		log = strings.ReplaceAll(log, s.opts.Password, "***")
+	}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	return fmt.Errorf("%w; its log ends: %s", err, strings.Join(lines[max(0, len(lines)-6):], " | "))
+}
+
+// Addr is where the server listens: 127.0.0.1 and its port. It stays the same for the life of the Server.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Dir is the folder of the configuration, the log and, in "data", of the data.
+func (s *Server) Dir() string { return s.dir }
+
+// Pid is the process id of the server, or of the last one where it is down.
+func (s *Server) Pid() int { return s.current().pid() }
+
+func (s *Server) current() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc
+}
+
+// Log returns what the server has logged since it was last started, or an empty string if that cannot be read.
+func (s *Server) Log() string {
+	log, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return ""
+	}
+	return string(log)
+}
+
+// Stop ends the server for good: SIGTERM, and SIGKILL if it is not gone after five seconds. It blocks until the process has
+// ended, then removes the folder if Start made it. A second Stop does nothing.
+func (s *Server) Stop() error {
+	if err := s.discard(); err != nil {
+		return fmt.Errorf("stop redis-server: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) discard() error {
+	if proc := s.current(); proc != nil {
+		proc.terminate()
+	}
+	s.reservation.release()
+	if s.ownDir && s.dir != "" {
+		return os.RemoveAll(s.dir)
+	}
+	return nil
+}
+
+// Kill ends the server by SIGKILL, as a crash does, and blocks until the process has ended. Port and folder are kept for
+// Restart. Killing one that is down does nothing.
+func (s *Server) Kill() { s.current().kill() }
+
+// Restart starts the server again on the same port and folder, and blocks as Start does. A server that runs is stopped in an
+// orderly way first. After an error it is down.
+func (s *Server) Restart(ctx context.Context) error {
+	s.current().terminate()
+	if err := s.run(ctx); err != nil {
+		return fmt.Errorf("restart redis-server: %w", err)
+	}
+	return nil
+}
+
+// Wipe kills the server, removes its data and starts it again, as when a machine comes back with an empty disk.
+func (s *Server) Wipe(ctx context.Context) error {
+	s.Kill()
+	if err := errors.Join(os.RemoveAll(s.dataDir()), os.Mkdir(s.dataDir(), 0o700)); err != nil {
+		return fmt.Errorf("wipe redis-server: %w", err)
+	}
+	return s.Restart(ctx)
+}
+
+// Pause stops the process by SIGSTOP: its connections stay open and nothing is answered, as when a machine hangs.
+func (s *Server) Pause() error { return s.current().pause() }
+
+// Resume lets a paused process go on. It then answers what has arrived meanwhile.
+func (s *Server) Resume() error { return s.current().resume() }
+
+// programDirs are those of packages and of "make install", beside PATH (the empty one), which does not always name them.
+var programDirs = []string{"", "/usr/bin", "/usr/local/bin", "/usr/sbin", "/opt/homebrew/bin"}
+
+func findProgram(dirs []string) (string, error) {
+	if program := os.Getenv(programVariable); program != "" {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", programVariable, err)
+		}
+		return path, nil
+	}
+	for _, dir := range dirs {
+		if program, err := exec.LookPath(filepath.Join(dir, "redis-server")); err == nil {
+			return program, nil
+		}
+	}
+	return "", ErrNotInstalled
+}

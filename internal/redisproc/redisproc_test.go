@@ -1,0 +1,329 @@
+package redisproc_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+)
+
+func do(t *testing.T, server *redisproc.Server, args ...string) any {
+	t.Helper()
+	reply, err := server.Do(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+// eventually waits for something that another process does in its own time.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func answers(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+func TestServersAreSeparate(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	for i, server := range servers {
+		do(t, server, "SET", "key", server.Addr())
+		for _, other := range servers[:i] {
+			if other.Addr() == server.Addr() || other.Dir() == server.Dir() || other.Pid() == server.Pid() {
+				t.Errorf("two servers share something: %s %s %d", server.Addr(), server.Dir(), server.Pid())
+			}
+		}
+	}
+	for _, server := range servers {
+		if got := do(t, server, "GET", "key"); got != server.Addr() {
+			t.Errorf("%s holds %v", server.Addr(), got)
+		}
+	}
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, nil)
+	for range 2 {
+		if err := server.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if answers(server.Addr()) {
+		t.Error("still listens")
+	}
+	if _, err := os.Stat(server.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("folder of a stopped server: %v, want that it does not exist", err)
+	}
+}
+
+func TestNamedFolderIsKept(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, &redisproc.Options{Dir: t.TempDir()})
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(server.Dir()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorReplyIsAnError(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, nil)
+	if _, err := server.Do("NOSUCH"); err == nil || !strings.Contains(err.Error(), "unknown command") {
+		t.Errorf("error %v, want that of the server", err)
+	}
+	if got := do(t, server, "GET", "absent"); got != nil {
+		t.Errorf("absent key: %v", got)
+	}
+	if got := do(t, server, "INCR", "n"); got != int64(1) {
+		t.Errorf("INCR: %v", got)
+	}
+}
+
+func TestPasswordAndUsers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, &redisproc.Options{
+		Password: `a "quoted" \ pass` + "\xff'",
+		ACL:      []string{"locker on >secret ~lock:* +get"},
+	})
+	if got := do(t, server, "PING"); got != "PONG" {
+		t.Errorf("PING: %v", got)
+	}
+	if got := do(t, server, "AUTH", "locker", "secret"); got != "OK" {
+		t.Errorf("AUTH of the other user: %v", got)
+	}
+	conn, err := net.Dial("tcp", server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Write([]byte("PING\r\n"))
+	if line, err := bufio.NewReader(conn).ReadString('\n'); !strings.HasPrefix(line, "-NOAUTH") {
+		t.Errorf("PING without a password: %q, %v", line, err)
+	}
+}
+
+func TestServerThatShutsOutTheDefaultUserStarts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, &redisproc.Options{ACL: []string{"default off"}})
+	if _, err := server.Do("PING"); err == nil {
+		t.Error("the default user is served")
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	certs, err := redisproc.NewCertificates(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := certs.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	anonymous := config.Clone()
+	anonymous.Certificates = nil
+	for _, c := range []struct {
+		name   string
+		mutual bool
+		client *tls.Config
+		served bool
+	}{
+		{"mutual, with certificate", true, config, true},
+		{"mutual, without", true, anonymous, false},
+		{"server only, without", false, anonymous, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, &redisproc.Options{TLS: certs.Server(c.mutual), Password: "p"})
+			if got := do(t, server, "PING"); got != "PONG" {
+				t.Errorf("PING: %v", got)
+			}
+			conn, err := tls.Dial("tcp", server.Addr(), c.client)
+			if err != nil {
+				t.Fatal(err) // TLS 1.3: a refused certificate shows at the first read only
+			}
+			defer conn.Close()
+			conn.Write([]byte("PING\r\n"))
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if served := err == nil && strings.HasPrefix(line, "-NOAUTH"); served != c.served {
+				t.Errorf("answer %q, %v; served %v, want %v", line, err, served, c.served)
+			}
+		})
+	}
+}
+
+func TestWhatSurvives(t *testing.T) {
+	t.Parallel()
+	kill := func(s *redisproc.Server, ctx context.Context) error { s.Kill(); return s.Restart(ctx) }
+	for _, c := range []struct {
+		name       string
+		appendOnly string
+		again      func(*redisproc.Server, context.Context) error
+		kept       bool
+	}{
+		{"memory, crash", "", kill, false},
+		{"memory, orderly restart", "", (*redisproc.Server).Restart, false},
+		{"append-only, crash", "everysec", kill, true},
+		{"append-only always, orderly restart", "always", (*redisproc.Server).Restart, true},
+		{"append-only, wipe", "always", (*redisproc.Server).Wipe, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, &redisproc.Options{AppendOnly: c.appendOnly})
+			addr, pid := server.Addr(), server.Pid()
+			do(t, server, "SET", "key", "value")
+			if err := c.again(server, t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := do(t, server, "GET", "key"); (got == "value") != c.kept {
+				t.Errorf("key afterwards: %v; kept should be %v", got, c.kept)
+			}
+			if server.Addr() != addr || server.Pid() == pid {
+				t.Errorf("address %s, pid %d; was %s, %d", server.Addr(), server.Pid(), addr, pid)
+			}
+		})
+	}
+}
+
+func TestKilledServerIsDownAtOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, nil)
+	server.Kill()
+	server.Kill()
+	if answers(server.Addr()) {
+		t.Error("still listens")
+	}
+}
+
+func TestPausedServerAnswersAfterResume(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, nil)
+	conn, err := net.Dial("tcp", server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	conn.Write([]byte("PING\r\n"))
+	answer := bufio.NewReader(conn)
+	conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if line, err := answer.ReadString('\n'); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("a paused server said %q, %v", line, err)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if line, err := answer.ReadString('\n'); line != "+PONG\r\n" {
+		t.Errorf("after Resume: %q, %v", line, err)
+	}
+}
+
+func TestPausedServerCanBeStopped(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, nil)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if answers(server.Addr()) {
+		t.Error("still listens")
+	}
+}
+
+func TestReplicaFollows(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t, &redisproc.Options{Password: "p"})
+	do(t, master, "SET", "key", "value")
+	replica := redistest.Start(t, &redisproc.Options{Password: "p", ReplicaOf: master.Addr()})
+	eventually(t, "the key is replicated", func() bool { return do(t, replica, "GET", "key") == "value" })
+}
+
+func TestArgumentsWin(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, &redisproc.Options{
+		MaxMemory: "10mb", MaxMemoryPolicy: "allkeys-lru", Args: []string{"--maxmemory-policy", "volatile-ttl"},
+	})
+	info, _ := do(t, server, "INFO", "memory").(string)
+	for _, want := range []string{"maxmemory:10485760\r\n", "maxmemory_policy:volatile-ttl\r\n"} {
+		if !strings.Contains(info, want) {
+			t.Errorf("INFO memory lacks %q", want)
+		}
+	}
+}
+
+func TestBadOptionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*redisproc.Options{
+		"port":        {Port: 70000},
+		"append-only": {AppendOnly: "sometimes"},
+		"ACL":         {ACL: []string{"a on\nappendonly yes"}},
+		"master":      {ReplicaOf: "nowhere"},
+		"argument":    {Args: []string{"--no-such-option", "1"}},
+	} {
+		if server, err := redisproc.Start(t.Context(), opts); err == nil {
+			t.Errorf("%s: accepted", name)
+			server.Stop()
+		}
+	}
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := redisproc.Start(ctx, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+}
+
+// A goroutine that ends while it holds its thread takes the thread with it, and Linux then kills what that thread started.
+func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
+	t.Parallel()
+	started := make(chan *redisproc.Server)
+	go func() {
+		runtime.LockOSThread()
+		server, err := redisproc.Start(t.Context(), nil)
+		if err != nil {
+			t.Error(err)
+		}
+		started <- server
+	}()
+	server := <-started
+	if server == nil {
+		return
+	}
+	t.Cleanup(func() { server.Stop() })
+	for range 100 { // threads end some time after their goroutine
+		runtime.Gosched()
+		do(t, server, "PING")
+	}
+}
