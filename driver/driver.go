@@ -89,6 +89,9 @@ type Request struct {
 	TTL    time.Duration
 	NoWait bool
 	Holder Holder
+	// Waiting, if set, is called once when the lock turns out to be held and
+	// the wait begins. It returns quickly.
+	Waiting func(*HeldError)
 }
 
 // Holder says who holds or wants a lock, for people who look at it.
@@ -131,8 +134,10 @@ type Grant struct {
 
 // Renewal is the outcome of renewing one grant.
 type Renewal struct {
-	TrustedUntil time.Time // valid when Err is nil
-	Waiters      int       // how many others wait, as far as is known
+	// TrustedUntil is the end of trust after this; with an error, zero where
+	// the old one stands.
+	TrustedUntil time.Time
+	Waiters      int // how many others wait, as far as is known
 	// Err is nil when the grant was renewed, ErrLost when the service has said
 	// that the lock passed on, and anything else when the outcome is unknown.
 	Err error
@@ -191,16 +196,16 @@ const (
 	NodeDegraded NodeState = "degraded" // votes, with something an operator should mend
 )
 
-// Errors that a driver returns as they are.
+// Errors that a driver returns, as they are or matched by errors.Is. Package
+// holdfast exports them under the same names.
 var (
-	// ErrLost says that the service has given the lock to somebody else or has
-	// forgotten it beyond repair.
-	ErrLost = errors.New("lock passed to another holder")
-	// ErrClosed says that the driver was closed.
-	ErrClosed = errors.New("driver is closed")
+	ErrHeld        = errors.New("lock is held")
+	ErrUnavailable = errors.New("lock service is unavailable")
+	ErrLost        = errors.New("lease is lost")
+	ErrClosed      = errors.New("client is closed")
 )
 
-// HeldError says that a lock is held by somebody else.
+// HeldError says that a lock is held by somebody else. It matches ErrHeld.
 type HeldError struct {
 	Owner     string
 	Holder    Holder
@@ -217,6 +222,9 @@ func (e *HeldError) Error() string {
 	return "held by " + e.Holder.String()
 }
 
+// Is matches ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
 func quoteOwner(owner string) string {
 	if owner == "" {
 		return "another client"
@@ -224,7 +232,8 @@ func quoteOwner(owner string) string {
 	return fmt.Sprintf("%q", owner)
 }
 
-// UnavailableError says that too few nodes answered, and why.
+// UnavailableError says that too few nodes answered, and why. It matches
+// ErrUnavailable.
 type UnavailableError struct {
 	Need  int // how many must answer
 	Nodes []NodeError
@@ -253,6 +262,9 @@ func (e *UnavailableError) Error() string {
 	}
 	return b.String()
 }
+
+// Is matches ErrUnavailable.
+func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
 
 // Unwrap gives the causes.
 func (e *UnavailableError) Unwrap() []error {

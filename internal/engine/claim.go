@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -27,7 +28,8 @@ type claim struct {
 	left    int64
 	waiters int
 	errs    [quorum.MaxNodes]error
-	told    func(quorum.Outcome) // called with the next outcome, without mu
+	told    func(quorum.Outcome)    // called with the next outcome, without mu
+	waiting func(*driver.HeldError) // called once, without mu, when the wait begins
 }
 
 // post brings an event to the claim. Whoever finds it idle works until the
@@ -57,9 +59,22 @@ func (c *claim) post(a answer) {
 			told(do.Outcome)
 		}
 		c.mu.Lock()
+		if c.waiting != nil && c.holder != "" && c.state.Rest != 0 {
+			c.announce()
+		}
 	}
 	c.inbox, c.busy = c.inbox[:0], false
 	c.mu.Unlock()
+}
+
+// announce says that the wait has begun. The caller holds mu, which is given up
+// meanwhile.
+func (c *claim) announce() {
+	waiting, held := c.waiting, c.held()
+	c.waiting = nil
+	c.mu.Unlock()
+	waiting(held)
+	c.mu.Lock()
 }
 
 // step applies one event and turns the actions into requests in c.out. The

@@ -180,7 +180,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 	c := e.newClaim(req.Key, req.TTL)
 	if !req.NoWait {
-		c.state.Stamp = time.Now().UnixMicro()
+		c.state.Stamp, c.waiting = time.Now().UnixMicro(), req.Waiting
 	}
 	if err := e.add(e.nextOwner(), c); err != nil {
 		return driver.Grant{}, err
@@ -201,7 +201,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		// The claim may have won meanwhile: releasing covers both.
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
 		e.remove(c)
-		return driver.Grant{}, errors.Join(ctx.Err(), c.failure(quorum.None))
+		return driver.Grant{}, fmt.Errorf("%w: %w", ctx.Err(), c.failure(quorum.None))
 	}
 }
 
@@ -231,11 +231,16 @@ func (c *claim) failure(o quorum.Outcome) error {
 		return driver.ErrClosed
 	}
 	if o == quorum.Busy || o == quorum.None && c.holder != "" {
-		return &driver.HeldError{
-			Owner: c.holder, Since: Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
-		}
+		return c.held()
 	}
 	return c.unavailable()
+}
+
+// held is what the last denial said. The caller holds mu.
+func (c *claim) held() *driver.HeldError {
+	return &driver.HeldError{
+		Owner: c.holder, Since: Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
+	}
 }
 
 var (
@@ -323,7 +328,7 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{Err: c.unavailable()}
+		return driver.Renewal{TrustedUntil: c.trusted(), Err: c.unavailable()}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:

@@ -1,0 +1,365 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	defaultTTL = 10 * time.Second
+	leastTTL   = 10 * time.Millisecond
+	longestKey = 512 // bytes
+	closeTime  = 2 * time.Second
+)
+
+// Token is a fencing token: a number that grows with each holder of a key, so
+// that a storage which remembers the highest one can refuse a holder who has
+// lost his lease without noticing. It fits a BIGINT.
+// (M. Kleppmann, "How to do distributed locking", 2016.)
+type Token int64
+
+// Holder says who holds a lock, for people who look at it.
+type Holder = driver.Holder
+
+// Options configure a Client. The zero value works.
+type Options struct {
+	// Holder is shown to those who find the lock held. Default: this machine's
+	// name, this process and the name of its program.
+	Holder Holder
+	// Hooks are called when something happens to a lease.
+	Hooks Hooks
+	// Logger gets lost leases, failed releases and changes of node state.
+	// nil is silent.
+	Logger *slog.Logger
+}
+
+// AcquireOptions say how to take one lock. The zero value works.
+type AcquireOptions struct {
+	// TTL is how long the lock stands when its holder is gone, and so how soon
+	// others can go on after a crash. Default 10 s; at least 10 ms. A driver may
+	// have narrower bounds.
+	TTL time.Duration
+	// Wait is how long Acquire waits for a held lock before it returns ErrHeld.
+	// 0: until its context ends.
+	Wait time.Duration
+	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
+	// Otherwise the watchdog renews it every TTL/3 until it is released, also
+	// when TTL is set (which Redisson does not do).
+	NoRenew bool
+	// MaxHold bounds how long the watchdog goes on, against a holder that hangs:
+	// after it, the lease ends within TTL. 0: no bound.
+	MaxHold time.Duration
+	// MinHold is how long the lock is kept at least, even when it is released
+	// earlier: for jobs that several machines start at once, by clocks that
+	// differ. Release does not wait for it; a crash ends it.
+	MinHold time.Duration
+	// Reentrant allows nesting: with a context that comes from a live lease of
+	// the same key, Acquire returns another hold of that lease. Without it, that
+	// is ErrReentrant.
+	Reentrant bool
+}
+
+// Client takes leases through one driver. It is safe for concurrent use.
+type Client struct {
+	drv    driver.Driver
+	limits driver.Limits
+	holder Holder
+	hooks  Hooks
+	log    *slog.Logger
+
+	alive context.Context // ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup // the watchdog and what it started
+	nudge chan struct{}  // wakes the watchdog
+
+	mu     sync.Mutex // guards what follows, and every slot, term and Lease
+	slots  map[string]*slot
+	terms  schedule
+	sleeps time.Time // until then the watchdog sleeps; zero: until nudged
+	looked time.Time // when the watchdog last looked at every lease
+	closed bool
+}
+
+// New returns a client over drv, which it closes with itself. opts may be nil.
+// It does not block.
+func New(drv driver.Driver, opts *Options) (*Client, error) {
+	if drv == nil {
+		return nil, wrap("new", "", invalid("no driver; open one with redlock.Open or memory.New"))
+	}
+	if opts == nil {
+		opts = &Options{}
+	}
+	c := &Client{
+		drv: drv, limits: drv.Limits(), holder: opts.Holder, hooks: opts.Hooks, log: opts.Logger,
+		nudge: make(chan struct{}, 1), slots: make(map[string]*slot),
+	}
+	if c.holder == (Holder{}) {
+		c.holder = thisProcess()
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.alive, c.stop = context.WithCancel(context.Background())
+	if n, ok := drv.(driver.Notifier); ok {
+		n.Notify(c.nodeChanged)
+	}
+	c.tasks.Go(c.watch)
+	return c, nil
+}
+
+func thisProcess() Holder {
+	host, _ := os.Hostname()
+	return Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
+}
+
+func (c *Client) nodeChanged(e NodeEvent) {
+	level := slog.LevelWarn
+	if e.State == driver.NodeUp {
+		level = slog.LevelInfo
+	}
+	c.log.Log(context.Background(), level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
+	c.hooks.node(e)
+}
+
+// Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
+// opts.Wait is over, or the service refuses; opts may be nil. ctx bounds the
+// wait, not the lease, which carries ctx's values but not its end.
+//
+// Errors: ErrHeld when Wait is over, ErrUnavailable, ErrReentrant, ErrInvalid,
+// ErrClosed. When ctx ends, the error matches both ctx.Err() and what stood in
+// the way, ErrHeld or ErrUnavailable. After an error nothing stays behind.
+func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.acquire(ctx, key, opts, false)
+	return l, wrap("acquire", key, err)
+}
+
+// TryAcquire makes one attempt: it is Acquire without the wait, and answers
+// without the network when this client holds or awaits the key itself.
+func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.acquire(ctx, key, opts, true)
+	return l, wrap("acquire", key, err)
+}
+
+// Do acquires key, calls fn and releases, also when fn panics. fn's context ends
+// when ctx ends and, with cause ErrLost, when the lease is lost; fn should pass
+// lease.Token to what it writes to.
+//
+// Do returns the error of Acquire, or fn's error, joined with ErrLost if the
+// lease was lost before fn returned. A release that fails is told to Hooks and
+// does not spoil fn's success: the lock lapses by itself.
+func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
+	lease, err := c.Acquire(ctx, key, opts)
+	if err != nil {
+		return err
+	}
+	fctx, cancel := context.WithCancelCause(lease.Context())
+	unlink := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	defer func() {
+		unlink()
+		cancel(nil)
+		if lost := lease.Release(context.WithoutCancel(ctx)); errors.Is(lost, ErrLost) {
+			err = errors.Join(err, lost)
+		}
+	}()
+	return fn(fctx, lease)
+}
+
+// Adopt continues a lease that another process took with NoRenew, by its key, ID
+// and Token: it is renewed at once with opts.TTL and then like any other. The
+// other process must not use it any more. Errors: ErrLost, ErrUnavailable,
+// ErrUnsupported, ErrInvalid.
+func (c *Client) Adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.adopt(ctx, key, id, token, opts)
+	return l, wrap("adopt", key, err)
+}
+
+// Status is what is known about one lock.
+type Status struct {
+	Key       string
+	Held      bool
+	ID        string // the holder's Lease.ID, up to a "+"
+	Holder    Holder
+	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
+	Token     Token     // the first token of the holder's grant
+	Remaining time.Duration
+	Waiters   int
+	Holds     int // how many holds this client has of it
+	Nodes     []NodeStatus
+}
+
+// NodeStatus is one node's view of a lock.
+type NodeStatus = driver.NodeStatus
+
+// Inspect reports who holds key, without changing anything. It blocks for one
+// answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
+func (c *Client) Inspect(ctx context.Context, key string) (Status, error) {
+	if err := checkKey(key); err != nil {
+		return Status{}, wrap("inspect", key, err)
+	}
+	in, ok := c.drv.(driver.Inspector)
+	if !ok {
+		return Status{}, wrap("inspect", key, ErrUnsupported)
+	}
+	st, err := in.Inspect(ctx, key)
+	return c.status(st), wrap("inspect", key, err)
+}
+
+// List yields the locks that are held or waited for and whose key begins with
+// prefix. An error ends the sequence.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, error] {
+	return func(yield func(Status, error) bool) {
+		l, ok := c.drv.(driver.Lister)
+		if !ok {
+			yield(Status{}, wrap("list", "", ErrUnsupported))
+			return
+		}
+		err := l.List(ctx, prefix, func(st driver.Status) bool { return yield(c.status(st), nil) })
+		if err != nil {
+			yield(Status{}, wrap("list", "", err))
+		}
+	}
+}
+
+// ForceRelease takes the lock away from the holder that token belongs to, and
+// from nobody else: a newer holder is never hit. The old holder cannot renew any
+// more, and storages that check tokens refuse it once the next holder has
+// written. Token 0 stands for a holder without one, which uses another library.
+//
+// Errors: ErrLost when token does not belong to the present holder,
+// ErrUnavailable, ErrUnsupported.
+func (c *Client) ForceRelease(ctx context.Context, key string, token Token) error {
+	if err := checkKey(key); err != nil {
+		return wrap("force release", key, err)
+	}
+	f, ok := c.drv.(driver.Forcer)
+	if !ok {
+		return wrap("force release", key, ErrUnsupported)
+	}
+	done, err := f.Force(ctx, key, int64(token))
+	if err == nil && !done {
+		err = ErrLost
+	}
+	return wrap("force release", key, err)
+}
+
+// Close releases what the client holds, ends every wait with ErrClosed and
+// closes the driver. It blocks for at most about two seconds; a second Close
+// returns at once.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	var held []*term
+	for _, s := range c.slots {
+		s.dismiss()
+		if s.term != nil {
+			held = append(held, s.term)
+		}
+	}
+	c.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	c.releaseAll(ctx, held)
+	c.stop()
+	err := c.drv.Close()
+	c.tasks.Wait()
+	return wrap("close", "", err)
+}
+
+// releaseAll releases many terms, some hundred at a time.
+func (c *Client) releaseAll(ctx context.Context, held []*term) {
+	var all sync.WaitGroup
+	gate := make(chan struct{}, 256)
+	for _, t := range held {
+		gate <- struct{}{}
+		all.Go(func() {
+			defer func() { <-gate }()
+			c.mu.Lock()
+			end := t.end(ErrClosed)
+			c.mu.Unlock()
+			end.tell(c)
+			if end.ours {
+				c.finish(ctx, t, 0, end)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (c *Client) status(st driver.Status) Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := Status{
+		Key: st.Key, Held: st.Held, ID: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
+		Remaining: st.Remaining, Waiters: st.Waiters, Nodes: st.Nodes,
+	}
+	if s := c.slots[st.Key]; s != nil {
+		out.Waiters += s.queue.Len()
+		if s.term != nil && s.term.grant.Owner == st.Owner {
+			out.Holds = len(s.term.now.holds)
+		}
+	}
+	return out
+}
+
+// check fills in defaults and refuses what cannot work.
+func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error) {
+	var o AcquireOptions
+	if opts != nil {
+		o = *opts
+	}
+	if err := checkKey(key); err != nil {
+		return o, err
+	}
+	if o.TTL == 0 {
+		o.TTL = defaultTTL
+		if c.limits.MaxTTL != 0 {
+			o.TTL = min(o.TTL, c.limits.MaxTTL)
+		}
+	}
+	if o.Wait < 0 || o.MaxHold < 0 || o.MinHold < 0 {
+		return o, invalid("Wait %v, MaxHold %v, MinHold %v: none may be negative", o.Wait, o.MaxHold, o.MinHold)
+	}
+	return o, c.checkTTL(max(o.TTL, o.MinHold), o.TTL)
+}
+
+func (c *Client) checkTTL(most, least time.Duration) error {
+	switch floor := max(leastTTL, c.limits.MinTTL); {
+	case least < floor:
+		return invalid("TTL %v is too short; give at least %v", least, floor)
+	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
+		return invalid("TTL or MinHold %v is too long; this driver takes up to %v (redlock: option MaxTTL)", most, c.limits.MaxTTL)
+	}
+	return nil
+}
+
+func checkKey(key string) error {
+	switch {
+	case key == "":
+		return invalid("the key is empty")
+	case len(key) > longestKey:
+		return invalid("the key has %d bytes; give at most %d", len(key), longestKey)
+	case !utf8.ValidString(key):
+		return invalid("the key is not valid UTF-8")
+	case strings.ContainsFunc(key, unicode.IsControl):
+		return invalid("the key has control characters")
+	case strings.HasPrefix(key, "holdfast:"):
+		return invalid("keys that begin with %q are kept for Holdfast itself", "holdfast:")
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package holdfast
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Errors of acquiring. They are matched with errors.Is: what a method returns
+// is an *Error around them.
+var (
+	// ErrHeld is returned when somebody else holds the lock: by TryAcquire, and
+	// by Acquire when AcquireOptions.Wait is over. The error is a *HeldError,
+	// which says who.
+	ErrHeld = driver.ErrHeld
+	// ErrUnavailable is returned when too few nodes answer to decide anything.
+	// The error is an *UnavailableError, which names each node and its cause.
+	ErrUnavailable = driver.ErrUnavailable
+	// ErrReentrant is returned when the context comes from a live lease of the
+	// same key and AcquireOptions.Reentrant is not set: waiting would never end.
+	ErrReentrant = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
+	// ErrInvalid is returned for a bad key or option; nothing was sent.
+	ErrInvalid = errors.New("invalid argument")
+)
+
+// Errors of a lease.
+var (
+	// ErrLost is returned, and is the cause of the lease's context, when the
+	// lease ended before it was released.
+	ErrLost = driver.ErrLost
+)
+
+// Errors of any phase.
+var (
+	// ErrClosed is returned once the client is closed.
+	ErrClosed = driver.ErrClosed
+	// ErrUnsupported is returned when the driver cannot do what is asked.
+	ErrUnsupported = errors.New("not supported by this driver")
+)
+
+// HeldError says who holds a lock. It matches ErrHeld.
+type HeldError = driver.HeldError
+
+// UnavailableError says which nodes failed, and why. It matches ErrUnavailable.
+type UnavailableError = driver.UnavailableError
+
+// Error is what every method returns: the operation, the key and the cause.
+type Error struct {
+	Op  string // "acquire", "release", …
+	Key string // "" where the operation has none
+	Err error
+}
+
+// Error gives the operation, the key and the cause.
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return "holdfast: " + e.Op + ": " + e.Err.Error()
+	}
+	return "holdfast: " + e.Op + " " + strconv.Quote(e.Key) + ": " + e.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// wrap puts err into an *Error, once.
+func wrap(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	return &Error{Op: op, Key: key, Err: err}
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,440 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// term is one grant of the service, from its start until it is released or lost.
+// Its holders in this process follow one another and share its deadline.
+// Client.mu guards it.
+type term struct {
+	client  *Client
+	slot    *slot
+	grant   driver.Grant
+	taken   time.Time // when it was granted
+	trusted time.Time // with both clock readings
+	passed  int       // hand-overs so far
+	now     holder
+	over    bool
+
+	next     time.Time // when the watchdog looks at it again
+	at       int       // place in the schedule
+	renewing bool
+	idle     chan struct{} // closed when renewing ends; nil: nobody waits for that
+}
+
+// holder is who has the term now.
+type holder struct {
+	opts  AcquireOptions
+	token Token
+	id    string
+	since time.Time
+	holds []*Lease // not released yet; more than one when nested
+}
+
+// Lease is one hold of a lock. It is safe for concurrent use.
+type Lease struct {
+	term   *term
+	token  Token
+	id     string
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	outer  *Lease // the lease that the acquiring context came from, of any key
+
+	done bool // released or lost; guarded by Client.mu
+	err  error
+}
+
+type leaseKey struct{}
+
+// begin gives t to a new holder. The caller holds mu.
+func (t *term) begin(ctx context.Context, o AcquireOptions, since time.Time) *Lease {
+	id := t.grant.Owner
+	if t.passed > 0 {
+		id += "+" + strconv.Itoa(t.passed)
+	}
+	t.now = holder{opts: o, token: Token(t.grant.Token + int64(t.passed)), id: id, since: time.Now()}
+	t.plan(t.taken)
+	return t.hold(ctx)
+}
+
+// hold adds a hold to the present holder. The caller holds mu.
+func (t *term) hold(ctx context.Context) *Lease {
+	l := &Lease{term: t, token: t.now.token, id: t.now.id}
+	l.outer, _ = ctx.Value(leaseKey{}).(*Lease)
+	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), leaseKey{}, l))
+	t.now.holds = append(t.now.holds, l)
+	return l
+}
+
+// nest looks whether ctx comes from a live lease of key. It returns another
+// hold of it, or ErrReentrant, or neither if there is none.
+func (c *Client) nest(ctx context.Context, key string, allowed bool) (*Lease, error) {
+	l, _ := ctx.Value(leaseKey{}).(*Lease)
+	if l == nil {
+		return nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; l != nil; l = l.outer {
+		if t := l.term; t.client != c || t.slot.key != key || l.done {
+			continue
+		}
+		if !allowed {
+			return nil, ErrReentrant
+		}
+		return l.term.hold(ctx), nil
+	}
+	return nil, nil
+}
+
+// Key is the key that the lease is on.
+func (l *Lease) Key() string { return l.term.slot.key }
+
+// ID names the holder: no two leases have the same, but nested holds do. It is
+// what a storage takes for "the same holder" beside the token.
+func (l *Lease) ID() string { return l.id }
+
+// Token is the lease's fencing token, greater than that of every earlier lease
+// on the key. Pass it to whatever is written under the lock.
+func (l *Lease) Token() Token { return l.token }
+
+// Context carries the values of the context that acquired the lease. It ends
+// with cause ErrLost when the lease is lost, and when it is released; the end of
+// the acquiring context does not touch it.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Deadline is until when the lease can be trusted, as things stand: renewal
+// moves it. It has a monotonic clock reading.
+func (l *Lease) Deadline() time.Time {
+	c := l.term.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return l.term.trusted
+}
+
+// left is the trust left at now, by the worse of both clocks: the monotonic one
+// stands still while the machine sleeps.
+func (t *term) left(now time.Time) time.Duration {
+	return min(t.trusted.Sub(now), t.trusted.Round(0).Sub(now.Round(0)))
+}
+
+// live returns why l can no longer be used, or nil. The caller holds mu.
+func (l *Lease) live() error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case l.done:
+		return fmt.Errorf("%w: it was released", ErrLost)
+	case l.term.left(time.Now()) <= 0:
+		return errExpired
+	}
+	return nil
+}
+
+var errExpired = fmt.Errorf("%w: it was not renewed in time", ErrLost)
+
+// Check asks the service whether the lease still stands. It blocks for one
+// answer. nil means that a quorum has just confirmed it, ErrLost that it is
+// gone, ErrUnavailable that nobody can tell (then Context and Deadline still
+// hold). It changes nothing.
+func (l *Lease) Check(ctx context.Context) error {
+	return wrap("check", l.Key(), l.check(ctx))
+}
+
+func (l *Lease) check(ctx context.Context) error {
+	c := l.term.client
+	c.mu.Lock()
+	err := l.live()
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	in, ok := c.drv.(driver.Inspector)
+	if !ok {
+		return ErrUnsupported
+	}
+	st, err := in.Inspect(ctx, l.Key())
+	if err != nil {
+		return err
+	}
+	if st.Held && st.Owner == l.term.grant.Owner {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return l.live()
+	}
+	against := 0
+	for _, n := range st.Nodes {
+		if n.Err == nil && n.Owner != l.term.grant.Owner {
+			against++
+		}
+	}
+	if against <= len(st.Nodes)-(len(st.Nodes)/2+1) {
+		return &UnavailableError{Need: len(st.Nodes)/2 + 1, Nodes: doubts(st)}
+	}
+	err = fmt.Errorf("%w: a quorum of nodes no longer has it", ErrLost)
+	c.lose(l.term, err)
+	return err
+}
+
+// doubts names the nodes that did not confirm a lease.
+func doubts(st driver.Status) []driver.NodeError {
+	var out []driver.NodeError
+	for _, n := range st.Nodes {
+		if n.Err != nil {
+			out = append(out, driver.NodeError{Node: n.Node, Err: n.Err})
+		}
+	}
+	return out
+}
+
+// Extend renews the lease now, and sets the TTL that later renewals use. It
+// blocks for one round of renewal. On ErrUnavailable the lease stands as it was,
+// for as long as Deadline says. Errors: ErrLost, ErrUnavailable, ErrInvalid, or
+// ctx.Err() with ErrUnavailable.
+func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	return wrap("extend", l.Key(), l.extend(ctx, ttl))
+}
+
+func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
+	t := l.term
+	c := t.client
+	if err := c.checkTTL(ttl, ttl); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := l.live(); err != nil {
+			return err
+		}
+		if !t.renewing {
+			break
+		}
+		if err := t.await(ctx); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	grant := t.startRenewal()
+	grant.TTL = ttl
+	// A shorter TTL may be in force before its answer is here.
+	if bound := now.Add(ttl - ttl/50 - 3*time.Millisecond); bound.Before(t.trusted) {
+		t.trusted = bound
+		c.reschedule(t, now)
+	}
+	c.mu.Unlock()
+	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
+	c.mu.Lock()
+	if r.Err == nil {
+		t.grant.TTL = ttl
+	}
+	told := c.settle(t, r, now)
+	c.mu.Unlock()
+	told.tell(c)
+	c.mu.Lock()
+	if r.Err != nil {
+		return r.Err
+	}
+	return l.live()
+}
+
+// await blocks until the renewal under way has ended. The caller holds mu, which
+// is given up meanwhile.
+func (t *term) await(ctx context.Context) error {
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+	}
+	idle := t.idle
+	t.client.mu.Unlock()
+	defer t.client.mu.Lock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w: a renewal is under way", ctx.Err(), ErrUnavailable)
+	}
+}
+
+// Release gives the lease up. Nested holds are released one by one, the lock
+// with the last. It may be called again, and with a context that has ended: ctx
+// only shortens the wait for the service's answer. Errors: ErrLost if the lease
+// was lost before, ErrUnavailable if the service did not confirm (the lock then
+// lapses by itself), ctx.Err().
+func (l *Lease) Release(ctx context.Context) error {
+	return wrap("release", l.Key(), l.release(ctx))
+}
+
+func (l *Lease) release(ctx context.Context) error {
+	t := l.term
+	c := t.client
+	c.mu.Lock()
+	if l.done {
+		c.mu.Unlock()
+		return l.err
+	}
+	now := time.Now()
+	if t.left(now) <= 0 {
+		c.mu.Unlock()
+		c.lose(t, errExpired) // the watchdog has not come round yet
+		return l.err
+	}
+	if len(t.now.holds) > 1 {
+		l.done = true
+		t.now.holds = slices.DeleteFunc(t.now.holds, func(h *Lease) bool { return h == l })
+		c.mu.Unlock()
+		l.cancel(nil)
+		return nil
+	}
+	keep := t.now.since.Add(t.now.opts.MinHold).Sub(now)
+	ended := ReleasedEvent{Key: t.slot.key, ID: l.id, Token: l.token, Held: now.Sub(t.now.since)}
+	if keep <= 0 {
+		if w := t.successor(now); w != nil {
+			l.done = true
+			next := t.handOver(w)
+			c.mu.Unlock()
+			l.cancel(nil)
+			c.hooks.released(ended)
+			c.hooks.acquired(AcquiredEvent{
+				Key: t.slot.key, ID: next.id, Token: next.token, Waited: now.Sub(w.since), HandOver: true,
+			})
+			return nil
+		}
+	}
+	end := t.end(nil)
+	c.mu.Unlock()
+	end.tell(c)
+	return c.finish(ctx, t, keep, end)
+}
+
+// ending is what is left to do, without mu, for a term that ended.
+type ending struct {
+	ours   bool // the caller ended it; false: it had ended before
+	leases []*Lease
+	cause  error // nil: released
+	lost   *LostEvent
+	event  ReleasedEvent
+}
+
+// end takes t out of use. The caller holds mu.
+func (t *term) end(cause error) ending {
+	if t.over {
+		return ending{}
+	}
+	c := t.client
+	t.over = true
+	c.terms.remove(t)
+	t.slot.term, t.slot.leading = nil, true // until the release has been sent
+	e := ending{
+		ours: true, leases: t.now.holds, cause: cause,
+		event: ReleasedEvent{Key: t.slot.key, ID: t.now.id, Token: t.now.token, Held: time.Since(t.now.since)},
+	}
+	for _, l := range t.now.holds {
+		l.done = true
+		if errors.Is(cause, ErrLost) {
+			l.err = cause
+		}
+	}
+	t.now.holds = nil
+	return e
+}
+
+// tell ends the contexts of the leases, with what has happened to them.
+func (e ending) tell(c *Client) {
+	for _, l := range e.leases {
+		l.cancel(e.cause)
+	}
+	if e.ours && errors.Is(e.cause, ErrLost) {
+		c.log.Error("lease lost", "key", e.event.Key, "token", int64(e.event.Token), "held", e.event.Held, "reason", e.cause)
+		c.hooks.lost(LostEvent{
+			Key: e.event.Key, ID: e.event.ID, Token: e.event.Token, Held: e.event.Held, Reason: e.cause,
+		})
+	}
+}
+
+// finish sends the release of a term that has ended and lets the next waiter of
+// this process ask the service.
+func (c *Client) finish(ctx context.Context, t *term, keep time.Duration, e ending) error {
+	ctx, cancel := context.WithTimeout(ctx, closeTime)
+	defer cancel()
+	err := c.drv.Release(ctx, t.grant, max(keep, 0))
+	c.mu.Lock()
+	c.lead(t.slot)
+	c.mu.Unlock()
+	if errors.Is(e.cause, ErrLost) {
+		return err
+	}
+	if err != nil {
+		c.log.Warn("release not confirmed; the lock lapses by itself", "key", e.event.Key, "cause", err)
+	}
+	e.event.Err = err
+	c.hooks.released(e.event)
+	return err
+}
+
+// lose ends a term that was lost: contexts first, then whatever may still stand
+// on the nodes.
+func (c *Client) lose(t *term, cause error) {
+	c.mu.Lock()
+	end := t.end(cause)
+	closed := c.closed
+	c.mu.Unlock()
+	if !end.ours {
+		return
+	}
+	end.tell(c)
+	// A late renewal may have set the lock again. What cannot be released lapses
+	// by itself.
+	if closed {
+		c.finish(c.alive, t, 0, end)
+		return
+	}
+	c.tasks.Go(func() { c.finish(c.alive, t, 0, end) })
+}
+
+func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
+	o, err := c.check(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	a, ok := c.drv.(driver.Adopter)
+	if !ok {
+		return nil, ErrUnsupported
+	}
+	if id == "" || token <= 0 {
+		return nil, invalid("give the ID and the token that Acquire returned")
+	}
+	c.mu.Lock()
+	s := c.slot(key)
+	if s.busy() || c.closed {
+		defer c.mu.Unlock()
+		if c.closed {
+			return nil, ErrClosed
+		}
+		return nil, s.held(c.holder)
+	}
+	s.leading = true
+	c.mu.Unlock()
+	owner, _, _ := strings.Cut(id, "+")
+	since := time.Now()
+	grant, err := a.Adopt(ctx, driver.Grant{Key: key, Owner: owner, Token: int64(token), Block: 1, TTL: o.TTL})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.lead(s)
+		return nil, err
+	}
+	s.leading = false
+	grant.Block = 1 // the other process may have spent the rest
+	t := &term{client: c, slot: s, grant: grant, taken: since, trusted: grant.TrustedUntil, at: unscheduled}
+	s.term = t
+	return t.begin(ctx, o, since), nil
+}

@@ -1,0 +1,233 @@
+package holdfast
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// handOverMost bounds how long a grant serves the waiters of this process
+// before the other clients get their turn.
+const handOverMost = 100 * time.Millisecond
+
+// slot is one key in this process: whoever holds it here or asks the service for
+// it, and those who wait behind. Only one of them is at the service.
+type slot struct {
+	key     string
+	term    *term     // the grant held; nil: none
+	leading bool      // somebody asks the service, or a release is under way
+	queue   list.List // of *waiter, first come first
+}
+
+// waiter is one Acquire that waits behind others of this process.
+type waiter struct {
+	ctx   context.Context
+	opts  AcquireOptions
+	since time.Time
+	turn  chan turn // gets exactly one turn, unless the waiter leaves
+}
+
+// turn is what a waiter is told.
+type turn struct {
+	lease *Lease // it was handed the lock; nil: it shall ask the service
+	err   error
+}
+
+// slot returns the slot of key. The caller holds mu.
+func (c *Client) slot(key string) *slot {
+	s := c.slots[key]
+	if s == nil {
+		s = &slot{key: key}
+		c.slots[key] = s
+	}
+	return s
+}
+
+func (s *slot) busy() bool { return s.term != nil || s.leading }
+
+// tidy forgets a slot that serves nobody. The caller holds mu.
+func (c *Client) tidy(s *slot) {
+	if !s.busy() && s.queue.Len() == 0 {
+		delete(c.slots, s.key)
+	}
+}
+
+// lead lets the next waiter ask the service, or nobody. The caller holds mu.
+func (c *Client) lead(s *slot) {
+	s.leading = false
+	if next := s.queue.Front(); next != nil {
+		s.leading = true
+		s.queue.Remove(next).(*waiter).turn <- turn{}
+	}
+	c.tidy(s)
+}
+
+// dismiss sends all waiters away. The caller holds mu.
+func (s *slot) dismiss() {
+	for e := s.queue.Front(); e != nil; e = s.queue.Front() {
+		s.queue.Remove(e).(*waiter).turn <- turn{err: ErrClosed}
+	}
+}
+
+func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, once bool) (*Lease, error) {
+	o, err := c.check(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	if l, err := c.nest(ctx, key, o.Reentrant); l != nil || err != nil {
+		return l, err
+	}
+	wait := ctx
+	if o.Wait > 0 && !once {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, o.Wait)
+		defer cancel()
+	}
+	l, err := c.compete(ctx, wait, key, o, once)
+	if err != nil && ctx.Err() == nil && wait.Err() != nil {
+		err = withoutContext(err) // Wait is over, which is no fault of the caller's context
+	}
+	return l, err
+}
+
+// withoutContext leaves of the error of an ended wait what stood in its way.
+func withoutContext(err error) error {
+	if held, ok := errors.AsType[*HeldError](err); ok {
+		return held
+	}
+	if down, ok := errors.AsType[*UnavailableError](err); ok {
+		return down
+	}
+	return err
+}
+
+// compete gets the lock in this process and at the service. ctx is what the
+// lease carries on, wait bounds the wait.
+func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions, once bool) (*Lease, error) {
+	since := time.Now()
+	if err := wait.Err(); err != nil {
+		return nil, fmt.Errorf("%w: nothing was asked", err)
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	s := c.slot(key)
+	if !s.busy() {
+		s.leading = true
+		c.mu.Unlock()
+		return c.ask(ctx, wait, s, o, once, since)
+	}
+	held := s.held(c.holder)
+	if once {
+		c.mu.Unlock()
+		return nil, held
+	}
+	w := &waiter{ctx: ctx, opts: o, since: since, turn: make(chan turn, 1)}
+	place := s.queue.PushBack(w)
+	c.mu.Unlock()
+	c.hooks.waiting(WaitingEvent{Key: key, Held: held})
+	select {
+	case t := <-w.turn:
+		if t.lease != nil || t.err != nil {
+			return t.lease, t.err
+		}
+		return c.ask(ctx, wait, s, o, once, since)
+	case <-wait.Done():
+		return nil, c.leave(wait, s, place)
+	}
+}
+
+// held describes a key that this process holds or asks for. The caller holds mu.
+func (s *slot) held(holder Holder) *HeldError {
+	e := &HeldError{Holder: holder, Waiters: s.queue.Len()}
+	if s.term != nil {
+		e.Owner, e.Since = s.term.grant.Owner, s.term.now.since
+		e.Remaining = time.Until(s.term.trusted)
+	}
+	return e
+}
+
+// leave takes a waiter whose context ended out of the queue. A turn that came at
+// the same time is passed on: nobody may be left waiting for a lock that nobody
+// holds.
+func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error {
+	c.mu.Lock()
+	held := s.held(c.holder)
+	w := place.Value.(*waiter)
+	select {
+	case t := <-w.turn:
+		if t.lease == nil && t.err == nil {
+			c.lead(s)
+		}
+		c.mu.Unlock()
+		if t.lease != nil {
+			t.lease.Release(wait) // told to Hooks; the lock lapses by itself at the worst
+		}
+	default:
+		s.queue.Remove(place)
+		c.tidy(s)
+		c.mu.Unlock()
+	}
+	return fmt.Errorf("%w: %w", wait.Err(), held)
+}
+
+// ask takes the lock from the service. The caller leads the slot.
+func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, since time.Time) (*Lease, error) {
+	grant, err := c.drv.Acquire(wait, driver.Request{
+		Key: s.key, TTL: o.TTL, NoWait: once, Holder: c.holder,
+		Waiting: func(held *HeldError) { c.hooks.waiting(WaitingEvent{Key: s.key, Held: held}) },
+	})
+	c.mu.Lock()
+	if err != nil {
+		c.lead(s)
+		c.mu.Unlock()
+		return nil, err
+	}
+	s.leading = false
+	t := &term{client: c, slot: s, grant: grant, taken: time.Now(), trusted: grant.TrustedUntil, at: unscheduled}
+	s.term = t
+	l := t.begin(ctx, o, since)
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		l.Release(context.Background()) // told to Hooks
+		return nil, ErrClosed
+	}
+	c.hooks.acquired(AcquiredEvent{Key: s.key, ID: l.ID(), Token: l.Token(), Waited: time.Since(since)})
+	return l, nil
+}
+
+// successor returns the waiter that may have t next without asking the service,
+// or nil: not past the grant's tokens or its share of time, when other clients
+// get their turn, and not on trust that is half gone. The caller holds mu.
+func (t *term) successor(now time.Time) *waiter {
+	next := t.slot.queue.Front()
+	if next == nil || t.client.closed || !t.client.limits.HandOver {
+		return nil
+	}
+	w, ttl := next.Value.(*waiter), t.grant.TTL
+	switch {
+	case t.passed+1 >= t.grant.Block:
+	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
+	case w.opts.TTL != ttl:
+	case t.left(now) <= ttl/2:
+	default:
+		t.slot.queue.Remove(next)
+		return w
+	}
+	return nil
+}
+
+// handOver gives t to w and returns its lease. The caller holds mu.
+func (t *term) handOver(w *waiter) *Lease {
+	t.passed++
+	l := t.begin(w.ctx, w.opts, w.since)
+	w.turn <- turn{lease: l}
+	return l
+}

@@ -1,0 +1,294 @@
+package holdfast
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	// lookEvery is how often leases are held against the wall clock: after a
+	// suspend the monotonic clock, and with it every timer, is late.
+	lookEvery = time.Second
+	// batchMost is how many renewals travel in one call.
+	batchMost = 512
+)
+
+// unscheduled is term.at of a term that the watchdog does not know.
+const unscheduled = -1
+
+// schedule is a heap of terms by the time at which the watchdog looks at them.
+// One timer serves all of them.
+type schedule []*term
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].next.Before(s[j].next) }
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].at, s[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (s *schedule) Push(x any) {
+	t := x.(*term)
+	t.at = len(*s)
+	*s = append(*s, t)
+}
+
+// Pop implements heap.Interface.
+func (s *schedule) Pop() any {
+	old := *s
+	t := old[len(old)-1]
+	old[len(old)-1] = nil
+	*s = old[:len(old)-1]
+	t.at = unscheduled
+	return t
+}
+
+func (s *schedule) remove(t *term) {
+	if t.at != unscheduled {
+		heap.Remove(s, t.at)
+	}
+}
+
+// plan sets when the watchdog looks at t next: a third of the TTL after asked,
+// when it was last granted or renewed, and at its deadline. The caller holds mu.
+func (t *term) plan(asked time.Time) {
+	t.client.reschedule(t, t.renewAt(asked.Add(t.grant.TTL/3)))
+}
+
+// renewAt is want, or the deadline where no renewal is due before it.
+func (t *term) renewAt(want time.Time) time.Time {
+	o := t.now.opts
+	switch {
+	case o.NoRenew, o.MaxHold > 0 && want.After(t.now.since.Add(o.MaxHold)), want.After(t.trusted):
+		return t.trusted
+	}
+	return want
+}
+
+// reschedule has the watchdog look at t at next. The caller holds mu.
+func (c *Client) reschedule(t *term, next time.Time) {
+	if t.over {
+		return
+	}
+	t.next = next
+	if t.at == unscheduled {
+		heap.Push(&c.terms, t)
+	} else {
+		heap.Fix(&c.terms, t.at)
+	}
+	if c.sleeps.IsZero() || next.Before(c.sleeps) {
+		select {
+		case c.nudge <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// watch is the watchdog of all leases. It renews them in batches and declares
+// lost what could not be renewed in time; it never waits for the service.
+func (c *Client) watch() {
+	timer := time.NewTimer(lookEvery)
+	defer timer.Stop()
+	idle := false
+	for {
+		due, lost := c.look(time.Now())
+		for _, t := range lost {
+			c.lose(t, t.expiry())
+		}
+		for _, b := range batches(due) {
+			c.tasks.Go(func() { c.renew(b) })
+		}
+		var tick <-chan time.Time
+		if wait, some := c.doze(); some || !idle {
+			idle = !some
+			timer.Reset(wait)
+			tick = timer.C
+		} else {
+			c.sleepOn()
+		}
+		select {
+		case <-tick:
+		case <-c.nudge:
+			idle = false
+		case <-c.alive.Done():
+			return
+		}
+	}
+}
+
+// look takes from the schedule what is due for renewal, and finds what is lost.
+// Renewals come up to a small part of their TTL early, so that many leases are
+// renewed together and the watchdog wakes seldom.
+func (c *Client) look(now time.Time) (due, lost []*term) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.looked) >= lookEvery {
+		c.looked = now
+		for _, t := range c.terms {
+			if t.left(now) <= 0 {
+				lost = append(lost, t)
+			}
+		}
+	}
+	for len(c.terms) > 0 {
+		t := c.terms[0]
+		switch {
+		case t.left(now) <= 0:
+			lost = append(lost, t)
+			t.next = now.Add(lookEvery) // about to go
+		case t.next.After(now.Add(t.grant.TTL/64)) || t.renewing || t.renewAt(now) == t.trusted:
+			return due, lost
+		default:
+			due = append(due, t)
+			t.renewing = true
+			t.next = t.trusted
+		}
+		heap.Fix(&c.terms, 0)
+	}
+	return due, lost
+}
+
+// doze says how long the watchdog can sleep, and whether there is any lease.
+func (c *Client) doze() (wait time.Duration, some bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.sleeps = now.Add(lookEvery)
+	if len(c.terms) > 0 && c.terms[0].next.Before(c.sleeps) {
+		c.sleeps = c.terms[0].next
+	}
+	return c.sleeps.Sub(now), len(c.terms) > 0
+}
+
+// sleepOn lets the watchdog sleep until the next lease.
+func (c *Client) sleepOn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.terms) == 0 {
+		c.sleeps = time.Time{}
+		return
+	}
+	select { // a lease has just come
+	case c.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// expiry is why a term ended at its deadline.
+func (t *term) expiry() error {
+	c := t.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := t.now.opts
+	switch {
+	case o.NoRenew:
+		return fmt.Errorf("%w: its TTL is over, and it is not renewed (NoRenew)", ErrLost)
+	case o.MaxHold > 0 && time.Since(t.now.since) >= o.MaxHold-t.grant.TTL/3:
+		return fmt.Errorf("%w: MaxHold %v is over", ErrLost, o.MaxHold)
+	}
+	return errExpired
+}
+
+// batches groups terms so that one with a short TTL does not wait for the
+// answers of one with a long TTL: by powers of two.
+func batches(due []*term) [][]*term {
+	var out [][]*term
+	open := make(map[int]int) // by magnitude of the TTL: index of the batch with room
+	for _, t := range due {
+		size := bits.Len64(uint64(t.grant.TTL))
+		i, ok := open[size]
+		if !ok || len(out[i]) == batchMost {
+			i = len(out)
+			open[size] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], t)
+	}
+	return out
+}
+
+// startRenewal marks t as being renewed and returns what to renew. The caller
+// holds mu.
+func (t *term) startRenewal() driver.Grant {
+	t.renewing = true
+	return t.grant
+}
+
+// renew runs one batch of renewals.
+func (c *Client) renew(due []*term) {
+	grants := make([]driver.Grant, len(due))
+	c.mu.Lock()
+	start := time.Now()
+	for i, t := range due {
+		grants[i] = t.startRenewal()
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.alive, grants[0].TTL*2)
+	defer cancel()
+	for i, r := range c.drv.Renew(ctx, grants) {
+		c.mu.Lock()
+		told := c.settle(due[i], r, start)
+		c.mu.Unlock()
+		told.tell(c)
+	}
+}
+
+// settled is what is left to do, without mu, after a renewal.
+type settled struct {
+	term  *term
+	lost  error
+	event *RenewedEvent
+}
+
+// settle applies the outcome of a renewal of t that was started at start. A term
+// that has ended meanwhile stays as it is: nothing is renewed after it was lost.
+// The caller holds mu.
+func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
+	t.renewing = false
+	if t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+	now := time.Now()
+	left := t.left(now)
+	switch {
+	case t.over:
+		return settled{}
+	case left <= 0:
+		return settled{term: t, lost: errExpired}
+	case errors.Is(r.Err, ErrLost):
+		return settled{term: t, lost: fmt.Errorf("%w: the service gave it away or forgot it", ErrLost)}
+	case r.Err == nil:
+		t.trusted = r.TrustedUntil
+		t.plan(start)
+	default:
+		if !r.TrustedUntil.IsZero() && r.TrustedUntil.Before(t.trusted) {
+			t.trusted = r.TrustedUntil
+		}
+		pause := min(max(t.grant.TTL/10, 10*time.Millisecond), time.Second)
+		c.reschedule(t, t.renewAt(now.Add(pause)))
+	}
+	return settled{term: t, event: &RenewedEvent{
+		Key: t.slot.key, ID: t.now.id, Token: t.now.token,
+		Deadline: t.trusted, Left: left, Waiters: r.Waiters, Err: r.Err,
+	}}
+}
+
+func (s settled) tell(c *Client) {
+	switch {
+	case s.lost != nil:
+		c.lose(s.term, s.lost)
+	case s.event != nil:
+		if s.event.Err != nil {
+			c.log.Warn("renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
+		}
+		c.hooks.renewed(*s.event)
+	}
+}
