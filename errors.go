@@ -22,7 +22,7 @@ var (
 	// same key and AcquireOptions.Reentrant is not set: waiting would never end.
 	ErrReentrant = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
 	// ErrInvalid is returned for a bad key or option; nothing was sent.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = driver.ErrInvalid
 )
 
 // Errors of a lease.

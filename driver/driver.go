@@ -203,6 +203,7 @@ var (
 	ErrUnavailable = errors.New("lock service is unavailable")
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
+	ErrInvalid     = errors.New("invalid argument")
 )
 
 // HeldError says that a lock is held by somebody else. It matches ErrHeld.

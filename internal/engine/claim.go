@@ -89,9 +89,8 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	switch a.Kind {
 	case quorum.Start, quorum.Audible:
 		a.Nodes = quorum.Set(c.engine.heard.Load())
-	case quorum.Granted, quorum.Denied, quorum.Failed, quorum.Tick:
-		a.Rand = rand.Uint32()
 	}
+	a.Rand = rand.Uint32()
 	c.note(&a)
 	before, owner := c.state.ID, c.owner
 	c.state, do = quorum.Step(c.state, a.Event)

@@ -1,0 +1,291 @@
+// Package redlock keeps locks on Redis or Valkey: on one server, or, after the
+// Redlock algorithm, on several independent ones, of which a majority decides.
+//
+// # What is not promised
+//
+// With one server, its loss of data, by a failover to a replica or by a restart
+// without an append-only file that is synced always, can give a lock to two. With
+// several, a majority must keep its memory or sit out its quarantine, and their
+// clocks must not jump by more than the drift that is allowed for. Outside that, a
+// storage that checks tokens still refuses the older holder. Data wiped without a
+// restart (FLUSHALL, REPLICAOF) goes unnoticed.
+//
+// Redis Cluster and Sentinel are not supported as nodes: their failover loses
+// locks.
+package redlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/engine"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// Errors of Open, beside driver.ErrUnavailable, and of a node that is refused
+// later. Each names the node and how to mend it.
+var (
+	// ErrConfig is returned for a node that is set up in a way that loses locks,
+	// or that does not fit this client.
+	ErrConfig = errors.New("node is not fit for locks")
+	// ErrAuth is returned for wrong credentials and for missing rights.
+	ErrAuth = errors.New("access denied")
+	// ErrInvalid is returned for bad options and URLs; nothing was dialled.
+	ErrInvalid = driver.ErrInvalid
+)
+
+// Node is the address of one server.
+type Node struct {
+	Addr string // host:port
+	// Username and Password go before those in Options.
+	Username, Password string
+}
+
+// Options configure Open. The zero value works.
+type Options struct {
+	// Prefix goes before each lock's name to make its key. Default "lock:".
+	Prefix string
+	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
+	// node-redlock do: all of them then exclude one another.
+	BareKeys bool
+	// MaxTTL is the longest TTL that any client of these nodes may ask for;
+	// restarted nodes sit out that time. All clients must agree on it. Default 60 s.
+	MaxTTL time.Duration
+	// NoQuarantine lets restarted nodes vote at once: for tests, and for a set
+	// that nobody has used before. One node alone is never quarantined.
+	NoQuarantine bool
+	// AllowEviction turns the refusal of a maxmemory-policy other than
+	// noeviction into a warning.
+	AllowEviction bool
+	// Timeout bounds dialling and checking one connection. Default 1 s.
+	Timeout time.Duration
+	// TLS, if not nil, is used for every connection.
+	TLS *tls.Config
+	// Username and Password are for servers that ask for them.
+	Username, Password string
+	// Credentials, if not nil, is asked for them at each new connection instead.
+	Credentials func(ctx context.Context, addr string) (username, password string, err error)
+	// DB is the number of the database.
+	DB int
+	// ClientName is shown by CLIENT LIST. Default "holdfast".
+	ClientName string
+	// Logger gets warnings about the set-up. nil is silent.
+	Logger *slog.Logger
+}
+
+// Driver keeps locks on the nodes. It implements driver.Driver; use it through
+// holdfast.New.
+type Driver struct {
+	opts   Options
+	engine *engine.Engine
+	gate   *gate
+	nodes  []*node
+	holder holderCache
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	work sync.WaitGroup // every goroutine of the driver
+
+	mu     sync.Mutex // guards notify
+	notify func(driver.NodeEvent)
+}
+
+// Open connects to the nodes and checks them. It blocks until all have answered
+// or ctx or opts.Timeout is over; opts may be nil. A node that cannot be reached
+// is no error while a majority can. Errors: ErrInvalid, ErrConfig, ErrAuth, and
+// ErrUnavailable of package driver.
+func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
+	d, err := prepare(nodes, opts)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
+	if err := d.connect(ctx); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
+	d.advise()
+	return d, nil
+}
+
+func (o *Options) defaults() error {
+	if o.Prefix == "" {
+		o.Prefix = "lock:"
+	}
+	if o.MaxTTL == 0 {
+		o.MaxTTL = time.Minute
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Second
+	}
+	if o.ClientName == "" {
+		o.ClientName = "holdfast"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case strings.HasPrefix(o.Prefix, companion):
+		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", ErrInvalid, o.Prefix, companion)
+	case o.MaxTTL < 10*time.Millisecond:
+		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", ErrInvalid, o.MaxTTL)
+	case o.Timeout < 0 || o.DB < 0:
+		return fmt.Errorf("%w: Timeout %v, DB %d: neither may be negative", ErrInvalid, o.Timeout, o.DB)
+	}
+	return nil
+}
+
+// prepare checks the arguments and makes a driver that is not connected.
+func prepare(nodes []Node, opts *Options) (*Driver, error) {
+	d := &Driver{}
+	if opts != nil {
+		d.opts = *opts
+	}
+	if err := d.opts.defaults(); err != nil {
+		return nil, err
+	}
+	if len(nodes) == 0 {
+		return nil, fmt.Errorf("%w: no node; give the address of at least one Redis server", ErrInvalid)
+	}
+	if len(nodes) > quorum.MaxNodes {
+		return nil, fmt.Errorf("%w: %d nodes; give at most %d", ErrInvalid, len(nodes), quorum.MaxNodes)
+	}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	d.gate = newGate(&d.opts, len(nodes))
+	for i, n := range nodes {
+		if n.Addr == "" {
+			return nil, fmt.Errorf("%w: node %d has no address; give host:port", ErrInvalid, i+1)
+		}
+		if slices.ContainsFunc(nodes[:i], func(m Node) bool { return m.Addr == n.Addr }) {
+			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", ErrInvalid, n.Addr)
+		}
+		d.nodes = append(d.nodes, newNode(d, i, n))
+	}
+	all := make([]engine.Node, len(d.nodes))
+	for i, n := range d.nodes {
+		all[i] = n
+	}
+	var err error
+	d.engine, err = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys})
+	for _, n := range d.nodes {
+		n.engine = d.engine
+	}
+	return d, err
+}
+
+// connect dials all nodes at once and waits for what becomes of each.
+func (d *Driver) connect(ctx context.Context) error {
+	errs := make([]error, len(d.nodes))
+	var all sync.WaitGroup
+	for i, n := range d.nodes {
+		all.Go(func() { errs[i] = n.open(ctx) })
+	}
+	all.Wait()
+	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
+	for i, err := range errs {
+		if errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth) {
+			return fmt.Errorf("node %s: %w", d.nodes[i].addr, err)
+		}
+		if err != nil {
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
+		}
+	}
+	if len(d.nodes)-len(u.Nodes) < u.Need {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%w: %w", err, u)
+		}
+		return u
+	}
+	return nil
+}
+
+// advise warns of a number of nodes that costs more than it gives.
+func (d *Driver) advise() {
+	if n := len(d.nodes); n%2 == 0 {
+		d.opts.Logger.Warn(fmt.Sprintf("%d nodes survive the loss of %d, no more than %d nodes do; use an odd number",
+			n, n-quorum.Majority(n), n-1), "nodes", n)
+	}
+}
+
+// Notify implements driver.Notifier.
+func (d *Driver) Notify(fn func(driver.NodeEvent)) {
+	d.mu.Lock()
+	d.notify = fn
+	d.mu.Unlock()
+	for _, n := range d.nodes {
+		if e := n.event(); e.State != driver.NodeUp {
+			fn(e)
+		}
+	}
+}
+
+func (d *Driver) tell(e driver.NodeEvent) {
+	d.mu.Lock()
+	fn := d.notify
+	d.mu.Unlock()
+	if fn != nil {
+		fn(e)
+	}
+}
+
+// Acquire implements driver.Driver.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	d.holder.introduce(d, req.Holder)
+	if waiting := req.Waiting; waiting != nil {
+		req.Waiting = func(held *driver.HeldError) {
+			// Who it is takes a request, and this is a hot place.
+			d.work.Go(func() {
+				held.Holder = d.describe(d.ctx, held.Owner)
+				waiting(held)
+			})
+		}
+	}
+	g, err := d.engine.Acquire(ctx, req)
+	if held, ok := errors.AsType[*driver.HeldError](err); ok {
+		held.Holder = d.describe(context.WithoutCancel(ctx), held.Owner)
+	}
+	return g, err
+}
+
+// Renew implements driver.Driver.
+func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	return d.engine.Renew(ctx, grants)
+}
+
+// Release implements driver.Driver.
+func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	return d.engine.Release(ctx, g, keep)
+}
+
+// Adopt implements driver.Adopter.
+func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	return d.engine.Adopt(ctx, g)
+}
+
+// Limits implements driver.Driver.
+func (d *Driver) Limits() driver.Limits {
+	return driver.Limits{
+		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, HandOver: true,
+	}
+}
+
+// Close implements driver.Driver. It blocks until what was sent is answered, at
+// most about a second.
+func (d *Driver) Close() error {
+	d.engine.Close()
+	var all sync.WaitGroup
+	for _, n := range d.nodes {
+		all.Go(n.close)
+	}
+	all.Wait()
+	d.stop()
+	d.work.Wait()
+	return nil
+}

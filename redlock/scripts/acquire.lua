@@ -1,0 +1,27 @@
+-- KEYS lock fence queue; ARGV owner ttl clock stamp keep
+-- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters}.
+local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+local owner, ttl, clock, stamp, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('SET', lock, owner, 'NX', 'PX', ttl) then
+  if stamp ~= '' then
+    redis.call('ZREM', queue, owner)
+  end
+  return block(fence, clock, keep) - 31
+end
+local holder = redis.call('GET', lock)
+if holder == owner then -- an earlier reply was lost, or the lock was handed over
+  redis.call('PEXPIRE', lock, ttl)
+  local top = redis.call('GET', fence)
+  if not top then
+    return block(fence, clock, keep) - 31
+  end
+  if tonumber(keep) > 600000 then -- a hand-over did not know this ttl
+    redis.call('PEXPIRE', fence, keep)
+  end
+  return tonumber(top) - 31
+end
+if stamp ~= '' then
+  redis.call('ZADD', queue, 'NX', stamp, owner)
+  redis.call('PEXPIRE', queue, 60000)
+end
+return { redis.call('PTTL', lock), holder, redis.call('ZCARD', queue) }

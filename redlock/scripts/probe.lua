@@ -1,0 +1,25 @@
+-- KEYS lock fence queue, all of which are new; ARGV channel
+-- Tries every right that the other scripts need. {refusals…}, the first of them
+-- '' or the refusal of PUBLISH, without which waiters poll.
+local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+local refused = { '' }
+local function try(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err and string.find(reply.err, 'NOPERM') then
+    return reply.err
+  end
+end
+for _, call in ipairs({
+  { 'SET', lock, 'probe', 'PX', 1000 }, { 'GET', lock }, { 'PTTL', lock }, { 'EXISTS', lock },
+  { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
+  { 'INCRBY', fence, 32 }, { 'SET', fence, 1, 'PX', 1000 }, { 'DEL', fence },
+  { 'ZADD', queue, 'NX', 1, 'probe' }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
+  { 'ZREM', queue, 'probe' }, { 'TIME' },
+}) do
+  local err = try(unpack(call))
+  if err then
+    refused[#refused + 1] = call[1] .. ': ' .. err
+  end
+end
+refused[1] = try('PUBLISH', ARGV[1], '') or ''
+return refused

@@ -1,0 +1,27 @@
+-- KEYS lock fence queue; ARGV owner ttl top keep
+-- Kept: the number of waiters. -1: another holds the lock. -2: a newer grant has been.
+local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+local owner, ttl, top, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local holder = redis.call('GET', lock)
+if holder == owner then
+  redis.call('PEXPIRE', lock, ttl)
+  redis.call('PEXPIRE', fence, keep)
+  return redis.call('ZCARD', queue)
+end
+if holder then
+  return -1
+end
+local highest = redis.call('GET', fence)
+if highest and tonumber(highest) > tonumber(top) then
+  return -2
+end
+if not highest then -- what was granted meanwhile is below the clock
+  local t = redis.call('TIME')
+  local now = t[1] * 1000000 + t[2] + 31
+  if now > tonumber(top) then
+    top = string.format('%.0f', now)
+  end
+end
+redis.call('SET', fence, top, 'PX', keep)
+redis.call('SET', lock, owner, 'PX', ttl)
+return redis.call('ZCARD', queue)
