@@ -1,0 +1,274 @@
+package faultproxy
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+// conn is a client's connection together with its connection to the server. Everything but the sockets is guarded by p.mu.
+type conn struct {
+	p      *Proxy
+	client net.Conn
+	server *net.TCPConn
+
+	up         []*request // from the client, not yet forwarded
+	upEnd      bool       // nothing will be added to up
+	upWake     *sync.Cond
+	gate       *Hold      // that last caught the first of up; nil: none
+	pending    []*request // forwarded and not answered yet, oldest first
+	channels   map[string]map[string]bool
+	resp2      bool // the last confirmation of a subscription was no push
+	serverGone bool
+
+	down       []segment // from the server, not yet delivered
+	downWake   *sync.Cond
+	downTimer  *time.Timer // signals downWake when the first of down is due
+	muted      bool        // a loss says so: nothing more is added to down
+	clientGone bool        // nothing can be delivered to the client any more
+}
+
+// segment is something to deliver to the client, or the end of the connection.
+type segment struct {
+	bytes []byte
+	due   time.Time // zero: at once
+	end   bool
+}
+
+func newConn(p *Proxy, client net.Conn, server *net.TCPConn) *conn {
+	c := &conn{
+		p: p, client: client, server: server,
+		upWake: sync.NewCond(&p.mu), downWake: sync.NewCond(&p.mu),
+		channels: map[string]map[string]bool{},
+	}
+	c.downTimer = time.AfterFunc(time.Hour, func() {
+		p.mu.Lock() // so that the signal cannot fall between looking at the clock and waiting
+		defer p.mu.Unlock()
+		c.downWake.Signal()
+	})
+	return c
+}
+
+// run returns when both connections are closed and nothing is left to forward.
+func (c *conn) run() {
+	var pumps sync.WaitGroup
+	pumps.Go(c.readClient)
+	pumps.Go(c.sendUp)
+	pumps.Go(c.readServer)
+	pumps.Go(c.sendDown)
+	pumps.Wait()
+	c.downTimer.Stop()
+}
+
+// settle ends what others may wait for, and gives back the losses that this connection claimed but did not cause.
+func (c *conn) settle() {
+	delete(c.p.conns, c)
+	for _, r := range slices.Concat(c.pending, c.up) {
+		r.finish()
+		if r.loss != nil {
+			r.loss.left++
+		}
+	}
+}
+
+func (c *conn) readClient() {
+	in := resp.NewReader(c.client)
+	for {
+		args, raw, err := in.ReadCommand()
+		if err != nil {
+			break
+		}
+		c.p.mu.Lock()
+		if !c.clientGone {
+			c.up = append(c.up, &request{args: args, raw: raw})
+			c.upWake.Signal()
+		}
+		c.p.mu.Unlock()
+	}
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	c.upEnd = true
+	c.upWake.Signal()
+	if c.serverGone { // muted: only the client was left
+		c.dropClient()
+	}
+}
+
+func (c *conn) sendUp() {
+	var batch []byte
+	for more := true; more; {
+		batch, more = c.nextUp(batch[:0])
+		if _, err := c.server.Write(batch); err != nil {
+			return // readServer sees it too
+		}
+	}
+	c.server.CloseWrite() // and read what is still answered: closing at once could take back what was sent
+}
+
+// nextUp waits for requests that may be forwarded. It returns false with the last ones.
+func (c *conn) nextUp(batch []byte) ([]byte, bool) {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	for {
+		switch {
+		case c.p.closed || c.serverGone:
+			return nil, false
+		case c.p.stopUp || (c.gate != nil && !c.gate.released):
+		case len(c.up) > 0:
+			if batch = c.forward(batch); len(batch) > 0 {
+				return batch, true
+			}
+			continue // the first one is held
+		case c.upEnd:
+			return nil, false
+		}
+		c.upWake.Wait()
+	}
+}
+
+// forward takes requests from up until one is held.
+func (c *conn) forward(batch []byte) []byte {
+	for len(c.up) > 0 {
+		r := c.up[0]
+		if c.gate = c.p.catch(r); c.gate != nil {
+			break
+		}
+		c.up = c.up[1:]
+		batch = append(batch, r.raw...)
+		c.p.stats.BytesUp += len(r.raw)
+		if len(r.args) > 0 { // the server does not answer an empty line
+			c.p.stats.Requests++
+			r.expect()
+			r.loss = c.p.claimLoss(r.args)
+			c.pending = append(c.pending, r)
+		}
+	}
+	return batch
+}
+
+func (c *conn) readServer() {
+	in := resp.NewReader(c.server)
+	for {
+		v, err := in.ReadValue()
+		if err != nil {
+			break
+		}
+		c.p.mu.Lock()
+		c.receive(v)
+		c.p.mu.Unlock()
+	}
+	c.server.Close()
+
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	c.serverGone = true
+	c.upWake.Signal()
+	if !c.muted || c.upEnd {
+		c.deliver(segment{end: true})
+	}
+}
+
+func (c *conn) receive(v resp.Value) {
+	c.p.stats.BytesDown += len(v.Raw)
+	r := c.answered(v)
+	if r == nil {
+		c.p.stats.Pushes++
+	} else {
+		c.p.stats.Replies++
+	}
+	if !c.muted && (r == nil || r.loss == nil) {
+		c.deliver(segment{bytes: v.Raw})
+	}
+	if r == nil || !r.answered {
+		return
+	}
+	c.pending = c.pending[1:]
+	r.finish()
+	if r.loss != nil {
+		c.lose(r.loss)
+	}
+}
+
+// lose ends or silences the connection, the reply of a request having been swallowed.
+func (c *conn) lose(l *loss) {
+	if l.cut && !c.muted {
+		c.deliver(segment{end: true})
+	}
+	c.muted = true
+	l.seen <- struct{}{}
+}
+
+func (c *conn) deliver(s segment) {
+	if c.p.delay > 0 {
+		s.due = time.Now().Add(c.p.delay)
+	}
+	c.down = append(c.down, s)
+	c.downWake.Signal()
+}
+
+func (c *conn) sendDown() {
+	var batch []byte
+	for more := true; more; {
+		batch, more = c.nextDown(batch[:0])
+		if _, err := c.client.Write(batch); err != nil {
+			break
+		}
+	}
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	c.dropClient()
+}
+
+// nextDown waits until something may be delivered. It returns false with the last of it.
+func (c *conn) nextDown(batch []byte) ([]byte, bool) {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	for !c.clientGone && !c.p.closed {
+		for !c.p.stopDown && len(c.down) > 0 {
+			first := c.down[0]
+			if wait := first.wait(); wait > 0 {
+				c.downTimer.Reset(wait)
+				break
+			}
+			c.down = c.down[1:]
+			batch = append(batch, first.bytes...)
+			if first.end {
+				return batch, false
+			}
+		}
+		if len(batch) > 0 {
+			return batch, true
+		}
+		c.downWake.Wait()
+	}
+	return nil, false
+}
+
+func (s segment) wait() time.Duration {
+	if s.due.IsZero() {
+		return 0
+	}
+	return time.Until(s.due)
+}
+
+// cut ends the client's side and, unless a Hold has caught it, loses what is to go up.
+func (c *conn) cut() {
+	if c.gate == nil || c.gate.released {
+		for _, r := range c.up {
+			r.finish()
+		}
+		c.up = nil
+	}
+	c.upEnd = true
+	c.upWake.Signal()
+	c.dropClient()
+}
+
+func (c *conn) dropClient() {
+	c.clientGone, c.down = true, nil
+	c.downWake.Signal()
+	c.client.Close()
+}

@@ -1,0 +1,607 @@
+package faultproxy_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+const (
+	patience = 20 * time.Second      // for something that happens
+	moment   = 50 * time.Millisecond // for something that does not
+)
+
+func start(t *testing.T) (*redisproc.Server, *faultproxy.Proxy) {
+	t.Helper()
+	server := redistest.Start(t, nil)
+	proxy, err := faultproxy.New(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server, proxy
+}
+
+type client struct {
+	t    *testing.T
+	conn net.Conn
+	in   *resp.Reader
+}
+
+func dial(t *testing.T, addr string) *client {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &client{t, conn, resp.NewReader(conn)}
+}
+
+// send sends commands, each a line of words, in one batch.
+func (c *client) send(commands ...string) {
+	c.t.Helper()
+	var batch []byte
+	for _, command := range commands {
+		batch = resp.AppendCommand(batch, strings.Fields(command)...)
+	}
+	if _, err := c.conn.Write(batch); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) wants(want any) {
+	c.t.Helper()
+	c.conn.SetReadDeadline(time.Now().Add(patience))
+	v, err := c.in.ReadValue()
+	if err != nil {
+		c.t.Fatalf("%v, want %v", err, want)
+	}
+	if got := v.Decode(); fmt.Sprint(got) != fmt.Sprint(want) {
+		c.t.Fatalf("read %v, want %v", got, want)
+	}
+}
+
+func (c *client) wantsEnd() {
+	c.t.Helper()
+	c.conn.SetReadDeadline(time.Now().Add(patience))
+	if v, err := c.in.ReadValue(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		c.t.Fatalf("read %q, %v, want the end of the connection", v.Raw, err)
+	}
+}
+
+func (c *client) wantsSilence() {
+	c.t.Helper()
+	c.conn.SetReadDeadline(time.Now().Add(moment))
+	if v, err := c.in.ReadValue(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.t.Fatalf("read %q, %v, want neither", v.Raw, err)
+	}
+}
+
+// wantsReset wants a new connection to be reset, which may show while it is made or after.
+func wantsReset(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	(&client{t, conn, resp.NewReader(conn)}).wantsEnd()
+}
+
+func get(t *testing.T, server *redisproc.Server, key string) any {
+	t.Helper()
+	value, err := server.Do("GET", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func receive(t *testing.T, what <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-what:
+	case <-time.After(patience):
+		t.Fatal("nothing was received")
+	}
+}
+
+// transcript returns every byte that a server sends in answer to a batch that ends with QUIT.
+func transcript(t *testing.T, addr, batch string) string {
+	t.Helper()
+	c := dial(t, addr)
+	c.send(strings.Split(batch, "\n")...)
+	c.conn.SetReadDeadline(time.Now().Add(patience))
+	all, err := io.ReadAll(c.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+func TestBytesPassUnchanged(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	batch := strings.Join([]string{
+		"HELLO 3 SETNAME same", "SET big " + strings.Repeat("x", 3<<20), "GET big", "GET absent", "INCR n", "NOSUCH",
+		"HSET h a 1 b 2", "HGETALL h", "SUBSCRIBE one two", "PUBLISH one hello", "UNSUBSCRIBE", "CONFIG GET save", "QUIT",
+	}, "\n")
+	direct := transcript(t, server.Addr(), "DEL n h\n"+batch)
+	proxied := transcript(t, proxy.Addr(), "DEL n h\n"+batch)
+	hide := func(s string) string { // the connection's number and how many keys DEL found differ
+		_, s, _ = strings.Cut(s, "$4\r\nmode")
+		return s
+	}
+	if hide(direct) == "" || hide(direct) != hide(proxied) {
+		t.Errorf("through the proxy %.300q, directly %.300q", proxied, direct)
+	}
+}
+
+func TestInlineCommandsPass(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	io.WriteString(c.conn, "\r\nPING\r\n\r\nECHO hello\r\n")
+	c.wants("PONG")
+	c.wants("hello")
+}
+
+func TestDelayKeepsOrderAndPipelining(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	const delay, n = 100 * time.Millisecond, 100
+	proxy.SetDelay(delay)
+	began := time.Now()
+	for i := range n {
+		c.send(fmt.Sprint("ECHO ", i))
+	}
+	for i := range n {
+		c.wants(i)
+	}
+	if took := time.Since(began); took < delay || took > n*delay/2 {
+		t.Errorf("%d replies took %v with %v delay", n, took, delay)
+	}
+	proxy.SetDelay(0)
+	c.send("PING")
+	c.wants("PONG")
+}
+
+func TestCutAfterLosesOneReplyAndTheConnection(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	lost := proxy.CutAfter(faultproxy.Command("set", "key"), 1)
+	c := dial(t, proxy.Addr())
+	c.send("ECHO before", "SET other 1", "SET key mine NX", "ECHO after")
+	receive(t, lost)
+	if got := get(t, server, "key"); got != "mine" {
+		t.Errorf("key is %v: the request was not executed", got)
+	}
+	c.wants("before")
+	c.wants("OK")
+	c.wantsEnd()
+
+	c = dial(t, proxy.Addr())
+	c.send("SET key again")
+	c.wants("OK")
+}
+
+func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	lost := proxy.MuteAfter(faultproxy.Command("INCR"), 2)
+	for _, want := range []string{"1", "2"} {
+		c := dial(t, proxy.Addr())
+		c.send("HELLO 3", "SUBSCRIBE news", "ECHO before", "INCR n", "ECHO after", "PUBLISH news x")
+		receive(t, lost)
+		c.conn.SetReadDeadline(time.Now().Add(patience))
+		for range 2 {
+			if _, err := c.in.ReadValue(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.wants("before")
+		c.wantsSilence()
+		if got := get(t, server, "n"); got != want {
+			t.Errorf("counter is %v, want %v", got, want)
+		}
+		c.send("SET still executed")
+		if want == "2" {
+			server.Kill()
+			c.wantsSilence()
+		}
+	}
+}
+
+// A reply that is lost at the right place shows that the values before it were counted rightly.
+func TestRepliesAreToldFromPushes(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	for name, commands := range map[string]string{
+		"RESP3": "HELLO 3\nSUBSCRIBE a b a\nPUBLISH a x\nPSUBSCRIBE *\nPUBLISH b y\nUNSUBSCRIBE b\nUNSUBSCRIBE\nPUBLISH a z\n" +
+			"PUNSUBSCRIBE\nPUNSUBSCRIBE\nUNSUBSCRIBE none\nLRANGE list 0 -1\nSSUBSCRIBE c\nSUNSUBSCRIBE\nLOST",
+		"RESP2":   "SUBSCRIBE a b\nPING\nPSUBSCRIBE *\nUNSUBSCRIBE\nPUNSUBSCRIBE\nPUBLISH a x\nUNSUBSCRIBE\nLOST",
+		"RESP2/3": "SUBSCRIBE a\nUNSUBSCRIBE a\nHELLO 3\nSUBSCRIBE\nLRANGE list 0 -1\nMULTI\nPING\nEXEC\nLOST",
+	} {
+		t.Run(name, func(t *testing.T) {
+			setup := dial(t, proxy.Addr())
+			setup.send("DEL list", "RPUSH list message a b")
+			setup.in.ReadValue()
+			setup.wants(3)
+
+			direct := transcript(t, proxy.Addr(), commands+"\nQUIT")
+			lost := proxy.CutAfter(faultproxy.Command("LOST"), 1)
+			cut := transcript(t, proxy.Addr(), commands+"\nQUIT")
+			receive(t, lost)
+
+			want, _, _ := strings.Cut(direct, "-ERR unknown command 'LOST'")
+			if withoutID(cut) != withoutID(want) {
+				t.Errorf("up to the lost reply:\n%q\nwant\n%q", cut, want)
+			}
+		})
+	}
+}
+
+// withoutID hides the number of the connection in the reply to HELLO.
+func withoutID(transcript string) string {
+	before, rest, ok := strings.Cut(transcript, "$2\r\nid\r\n:")
+	if !ok {
+		return transcript
+	}
+	_, after, _ := strings.Cut(rest, "\r\n")
+	return before + after
+}
+
+func TestLostSubscriptionIsLostWhole(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	lost := proxy.CutAfter(faultproxy.Command("SUBSCRIBE"), 1)
+	c := dial(t, proxy.Addr())
+	c.send("HELLO 2", "PING", "SUBSCRIBE a b")
+	c.in.ReadValue()
+	c.wants("PONG")
+	receive(t, lost)
+	c.wantsEnd()
+}
+
+func TestMessagesReachASubscriberOfRESP2(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	c.send("SUBSCRIBE news")
+	c.wants([]any{"subscribe", "news", 1})
+	hold := proxy.HoldRequest(faultproxy.Command("PING"), 1)
+	c.send("PING")
+	receive(t, hold.Caught())
+	if _, err := server.Do("PUBLISH", "news", "x"); err != nil {
+		t.Fatal(err)
+	}
+	c.wants([]any{"message", "news", "x"})
+	hold.Release()
+	c.wants([]any{"pong", ""})
+	if stats := proxy.Stats(); stats.Replies != 2 || stats.Pushes != 1 {
+		t.Errorf("counted %+v, want 2 replies and 1 push", stats)
+	}
+}
+
+func TestHeldRequestArrivesAfterItsConnectionHasGone(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*client, *faultproxy.Proxy){
+		"client closes": func(c *client, _ *faultproxy.Proxy) { c.conn.Close() },
+		"client resets": func(c *client, _ *faultproxy.Proxy) { c.conn.(*net.TCPConn).SetLinger(0); c.conn.Close() },
+		"cut":           func(c *client, p *faultproxy.Proxy) { p.Cut(); c.wantsEnd() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, proxy := start(t)
+			hold := proxy.HoldRequest(faultproxy.Command("DEL", "lock"), 1)
+			old := dial(t, proxy.Addr())
+			old.send("SET lock a", "DEL lock")
+			old.wants("OK")
+			receive(t, hold.Caught())
+			end(old, proxy)
+
+			next := dial(t, proxy.Addr())
+			next.send("SET lock b", "DEL nothing", "GET lock")
+			next.wants("OK")
+			next.wants(0)
+			next.wants("b")
+			hold.Release()
+			if got := get(t, server, "lock"); got != nil {
+				t.Errorf("lock is %v: the held request did not arrive", got)
+			}
+		})
+	}
+}
+
+func TestHoldKeepsTheOrderOfItsConnection(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	hold := proxy.HoldRequest(faultproxy.Command("APPEND"), 1)
+	c := dial(t, proxy.Addr())
+	c.send("SET k 0", "APPEND k 1", "APPEND k 2", "GET k")
+	c.wants("OK")
+	receive(t, hold.Caught())
+	c.wantsSilence()
+	if got := get(t, server, "k"); got != "0" {
+		t.Errorf("behind the held request the server has seen %v", got)
+	}
+	hold.Release()
+	hold.Release()
+	c.wants(2)
+	c.wants(3)
+	c.wants("012")
+}
+
+func TestRequestIsHeldOnlyOnce(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	first := proxy.HoldRequest(faultproxy.Command("SET", "k"), 1)
+	second := proxy.HoldRequest(faultproxy.Command("SET"), 1)
+	c := dial(t, proxy.Addr())
+	c.send("SET k v", "PING", "SET other v")
+	receive(t, first.Caught())
+	first.Release()
+	c.wants("OK")
+	c.wants("PONG")
+	receive(t, second.Caught())
+	if got := get(t, server, "other"); got != nil {
+		t.Errorf("other is %v although it is held", got)
+	}
+	second.Release()
+	c.wants("OK")
+}
+
+func TestReleaseDoesNotWaitForADeadConnection(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	hold := proxy.HoldRequest(faultproxy.Command("SET"), 1)
+	c := dial(t, proxy.Addr())
+	c.send("PING", "SET k v")
+	c.wants("PONG")
+	receive(t, hold.Caught())
+	server.Kill()
+	c.wantsEnd()
+	hold.Release()
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, server, "k"); got != nil {
+		t.Errorf("k is %v: delivered over a connection that had ended", got)
+	}
+}
+
+func TestBlackholeDeliversLateOrNever(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	c.send("PING")
+	c.wants("PONG")
+
+	proxy.Blackhole(true, false)
+	c.send("SET up late")
+	c.wantsSilence()
+	if got := get(t, server, "up"); got != nil {
+		t.Errorf("up is %v while the way to the server is closed", got)
+	}
+	proxy.Blackhole(false, true)
+	c.wantsSilence()
+	if got := get(t, server, "up"); got != "late" {
+		t.Errorf("up is %v, want what was stopped", got)
+	}
+	proxy.Blackhole(false, false)
+	c.wants("OK")
+
+	proxy.Blackhole(true, true)
+	c.send("SET up never")
+	c.wantsSilence()
+	proxy.Cut()
+	c.wantsEnd()
+	proxy.Blackhole(false, false)
+	c = dial(t, proxy.Addr())
+	c.send("GET up")
+	c.wants("late")
+}
+
+func TestBlackholeHidesTheEndOfTheServer(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	c.send("PING")
+	c.wants("PONG")
+	proxy.Blackhole(false, true)
+	server.Kill()
+	c.wantsSilence()
+	proxy.Blackhole(false, false)
+	c.wantsEnd()
+}
+
+func TestRefuseLeavesConnectionsAlone(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	old := dial(t, proxy.Addr())
+	old.send("PING")
+	old.wants("PONG")
+	proxy.Refuse(true)
+	wantsReset(t, proxy.Addr())
+	old.send("PING")
+	old.wants("PONG")
+	proxy.Refuse(false)
+	fresh := dial(t, proxy.Addr())
+	fresh.send("PING")
+	fresh.wants("PONG")
+	if stats := proxy.Stats(); stats.Refused != 1 || stats.Connections != 2 {
+		t.Errorf("counted %+v, want 1 refused of 3 connections", stats)
+	}
+}
+
+func TestServerMayComeAndGo(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	c.send("PING")
+	c.wants("PONG")
+	server.Kill()
+	c.wantsEnd()
+	wantsReset(t, proxy.Addr())
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c = dial(t, proxy.Addr())
+	c.send("PING")
+	c.wants("PONG")
+}
+
+func TestLossIsNotUsedUpByAConnectionThatEnds(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	lost := proxy.CutAfter(faultproxy.Command("ECHO"), 1)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, proxy.Addr())
+	c.send("ECHO one")
+	for proxy.Stats().Requests == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	server.Kill()
+	c.wantsEnd()
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c = dial(t, proxy.Addr())
+	c.send("ECHO two")
+	receive(t, lost)
+	c.wantsEnd()
+}
+
+func TestCounters(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	up := string(resp.AppendCommand(nil, "PING")) + "PING\r\n\r\n"
+	io.WriteString(c.conn, up)
+	c.wants("PONG")
+	c.wants("PONG")
+	c.send("PING") // whose reply shows that the empty line has been forwarded
+	c.wants("PONG")
+	want := faultproxy.Stats{Connections: 1, Requests: 3, Replies: 3, BytesUp: len(up) + 14, BytesDown: 3 * 7}
+	if got := proxy.Stats(); got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	hold := proxy.HoldRequest(faultproxy.Command("HELD"), 1)
+	lost := proxy.MuteAfter(faultproxy.Command("MUTED"), 1)
+	held, muted, stuck := dial(t, proxy.Addr()), dial(t, proxy.Addr()), dial(t, proxy.Addr())
+	held.send("HELD")
+	receive(t, hold.Caught())
+	muted.send("MUTED")
+	receive(t, lost)
+	stuck.send("PING")
+	stuck.wants("PONG")
+	proxy.Blackhole(true, true)
+	proxy.SetDelay(time.Hour)
+	stuck.send("PING")
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := proxy.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold.Release()
+	for _, c := range []*client{held, muted, stuck} {
+		c.wantsEnd()
+	}
+	if _, err := net.Dial("tcp", proxy.Addr()); err == nil {
+		t.Error("a closed proxy accepts connections")
+	}
+}
+
+// Whatever fails, a client never reads the reply to another request.
+func TestRepliesStayInStepUnderFaults(t *testing.T) {
+	t.Parallel()
+	server, proxy := start(t)
+	deadline := time.Now().Add(2 * time.Second)
+	var clients sync.WaitGroup
+	for id := range 8 {
+		clients.Go(func() {
+			for n := 0; time.Now().Before(deadline); n++ {
+				converse(t, proxy.Addr(), fmt.Sprintf("%d.%d", id, n), deadline)
+			}
+		})
+	}
+	for round := 0; time.Now().Before(deadline); round++ {
+		lost := proxy.CutAfter(faultproxy.Command("ECHO"), 1)
+		hold := proxy.HoldRequest(faultproxy.Command("ECHO"), 1)
+		proxy.SetDelay(time.Duration(round%3) * time.Millisecond)
+		select {
+		case <-lost:
+		case <-time.After(moment):
+		}
+		proxy.Blackhole(round%2 == 0, round%3 == 0)
+		if round%4 == 0 {
+			proxy.Cut()
+		}
+		proxy.Refuse(round%5 == 0)
+		proxy.Blackhole(false, false)
+		hold.Release()
+		proxy.Refuse(false)
+	}
+	proxy.SetDelay(0)
+	proxy.Cut()
+	clients.Wait()
+	if _, err := server.Do("PING"); err != nil {
+		t.Error(err)
+	}
+}
+
+// converse asks until its connection ends.
+func converse(t *testing.T, addr, name string, deadline time.Time) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	in := resp.NewReader(conn)
+	for n := 0; time.Now().Before(deadline); n++ {
+		first, second := fmt.Sprintf("%s.%d.a", name, n), fmt.Sprintf("%s.%d.b", name, n)
+		batch := resp.AppendCommand(resp.AppendCommand(nil, "ECHO", first), "ECHO", second)
+		conn.SetDeadline(deadline)
+		if _, err := conn.Write(batch); err != nil {
+			return
+		}
+		for _, want := range []string{first, second} {
+			v, err := in.ReadValue()
+			if err != nil {
+				return
+			}
+			if !bytes.Equal(v.Text, []byte(want)) {
+				t.Errorf("read %q, want %q", v.Raw, want)
+				return
+			}
+		}
+	}
+}

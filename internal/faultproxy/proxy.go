@@ -1,0 +1,204 @@
+// Package faultproxy is a TCP proxy in front of one redis-server that makes the network fail at a chosen point: this reply
+// is lost after its command was executed, that request arrives a second late, after its connection has gone.
+//
+// It understands RESP2 and RESP3 over plain TCP. It cannot look into TLS, and it loses count of replies after CLIENT REPLY
+// OFF or SKIP and after MONITOR, none of which a lock needs. Delays are as exact as Go's timers, about a millisecond.
+//
+// The way of a byte, four goroutines for each connection:
+//
+//	client --readClient--> up   --sendUp--> server     up:   requests; stopped by Blackhole(up) and HoldRequest
+//	client <--sendDown-- down <--readServer-- server   down: values and the end, each with its time; stopped by Blackhole(down)
+//
+// The readers never wait for the senders, so what is stopped stays in the proxy's memory and an end of either side is
+// noticed at once; it is passed on behind everything that travels before it. A client that closes does not take back what it
+// has sent.
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	acceptPause = 10 * time.Millisecond // when this process has no file descriptors left
+)
+
+// Proxy is safe for concurrent use.
+type Proxy struct {
+	upstream string
+	listener net.Listener
+	ctx      context.Context // ends with Close; for dialing
+	cancel   context.CancelFunc
+	running  sync.WaitGroup // accept and one per connection
+
+	mu       sync.Mutex // guards what follows and the state of every conn; never held across I/O
+	stats    Stats
+	delay    time.Duration
+	refuse   bool
+	stopUp   bool
+	stopDown bool
+	closed   bool
+	cuts     int // calls of Cut, for connections that are just being made
+	holds    []*Hold
+	losses   []*loss
+	conns    map[*conn]struct{}
+}
+
+// Stats count since New.
+type Stats struct {
+	Connections int // that reached the server
+	Refused     int // closed because of Refuse, or because the server could not be reached
+	Requests    int // forwarded to the server
+	Replies     int // received from the server, lost ones included; each confirmation of a SUBSCRIBE counts
+	Pushes      int // received from the server out of turn
+	BytesUp     int // forwarded to the server
+	BytesDown   int // received from the server
+}
+
+// New starts a proxy on a free port of 127.0.0.1. The server at upstream need not be up: each connection of a client makes
+// its own to the server, and is closed if that fails.
+func New(upstream string) (*Proxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start a proxy for %s: %w", upstream, err)
+	}
+	p := &Proxy{upstream: upstream, listener: listener, conns: map[*conn]struct{}{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.running.Go(p.accept)
+	return p, nil
+}
+
+// Addr is where clients connect.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Close ends every connection, loses what is stopped in the proxy and waits until all its goroutines have ended.
+func (p *Proxy) Close() error {
+	p.cancel()
+	err := p.listener.Close()
+	p.change(func() {
+		p.closed = true
+		for c := range p.conns {
+			c.client.Close()
+			c.server.Close()
+		}
+	})
+	p.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Stats returns the counters as they stand.
+func (p *Proxy) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats
+}
+
+// SetDelay makes everything that arrives from the server from now on reach the client d later. Order is kept, and so is
+// pipelining: replies that arrive together travel together.
+func (p *Proxy) SetDelay(d time.Duration) { p.change(func() { p.delay = d }) }
+
+// Refuse makes the proxy reset new connections as soon as they are made. Those that exist go on.
+func (p *Proxy) Refuse(refuse bool) { p.change(func() { p.refuse = refuse }) }
+
+// Blackhole stops the bytes to the server (up), to the client (down) or both, and the news that the other side has
+// closed with them. Connections stay open and new ones can be made. Blackhole(false, false) delivers what was stopped, late; Cut
+// before it drops that.
+func (p *Proxy) Blackhole(up, down bool) {
+	p.change(func() { p.stopUp, p.stopDown = up, down })
+}
+
+// Cut closes every connection; clients can make new ones at once. Whatever has not reached the other side is lost, but for
+// what HoldRequest holds: that is taken to be on its way and is delivered when released. The server learns of the end of its
+// connection behind that, and not while Blackhole stops the way up.
+func (p *Proxy) Cut() {
+	p.change(func() {
+		p.cuts++
+		for c := range p.conns {
+			c.cut()
+		}
+	})
+}
+
+// change lets f change the state and then lets every connection look at it.
+func (p *Proxy) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	for c := range p.conns {
+		c.upWake.Signal()
+		c.downWake.Signal()
+	}
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(acceptPause)
+			continue
+		}
+		cuts, ok := p.admit()
+		if !ok {
+			reset(client)
+			continue
+		}
+		p.running.Go(func() { p.serve(client, cuts) })
+	}
+}
+
+func (p *Proxy) admit() (cuts int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse {
+		p.stats.Refused++
+	}
+	return p.cuts, !p.refuse
+}
+
+func (p *Proxy) serve(client net.Conn, cuts int) {
+	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, "tcp", p.upstream)
+	if err != nil {
+		p.change(func() { p.stats.Refused++ })
+		reset(client)
+		return
+	}
+	c := newConn(p, client, server.(*net.TCPConn))
+	if !p.register(c, cuts) {
+		client.Close()
+		server.Close()
+		return
+	}
+	c.run()
+	p.change(c.settle)
+}
+
+// register refuses a connection that Close or Cut ended while the server was being dialed.
+func (p *Proxy) register(c *conn, cuts int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.cuts != cuts {
+		return false
+	}
+	p.stats.Connections++
+	p.conns[c] = struct{}{}
+	return true
+}
+
+// reset closes a connection such that the other side sees an error rather than an orderly end.
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0)
+	}
+	conn.Close()
+}

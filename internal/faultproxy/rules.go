@@ -1,0 +1,116 @@
+package faultproxy
+
+import (
+	"bytes"
+	"slices"
+)
+
+// Match chooses requests by their arguments, the command's name first. It is called with the proxy's lock held, at the
+// moment the request is about to be forwarded: it must be quick and must not call the proxy.
+type Match func(args [][]byte) bool
+
+// Command matches requests that begin with these words, whatever their case. None match every request.
+func Command(words ...string) Match {
+	return func(args [][]byte) bool {
+		if len(args) < len(words) {
+			return false
+		}
+		for i, word := range words {
+			if !bytes.EqualFold(args[i], []byte(word)) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// loss swallows replies.
+type loss struct {
+	match Match
+	cut   bool
+	left  int
+	seen  chan struct{}
+}
+
+// CutAfter lets the next so many matching requests be executed, swallows their replies and closes their connections, after
+// what was answered before them is delivered. Requests that follow on such a connection may or may not be executed; none is
+// answered. The channel receives once for each reply, when the server has sent it.
+func (p *Proxy) CutAfter(match Match, times int) <-chan struct{} {
+	return p.addLoss(&loss{match: match, cut: true, left: times})
+}
+
+// MuteAfter is CutAfter for a connection that hangs: it stays open, requests on it are executed, and nothing more reaches
+// the client on it, neither replies nor pushes nor the end of the server.
+func (p *Proxy) MuteAfter(match Match, times int) <-chan struct{} {
+	return p.addLoss(&loss{match: match, left: times})
+}
+
+func (p *Proxy) addLoss(l *loss) <-chan struct{} {
+	l.seen = make(chan struct{}, l.left)
+	p.change(func() { p.losses = append(p.losses, l) })
+	return l.seen
+}
+
+// claimLoss counts at forwarding, so that no more than the wanted number are on their way; settle gives unused ones back.
+func (p *Proxy) claimLoss(args [][]byte) *loss {
+	for _, l := range p.losses {
+		if l.left > 0 && l.match(args) {
+			l.left--
+			return l
+		}
+	}
+	return nil
+}
+
+// Hold keeps requests from the server until it is released.
+type Hold struct {
+	p        *Proxy
+	match    Match
+	left     int
+	caught   chan struct{}
+	requests []*request
+	released bool
+}
+
+// HoldRequest stops the next so many matching requests, and everything after each on its connection, before they reach the
+// server. They are delivered by Release, even when the client has closed its connection or Cut has ended it, but not when
+// the server has.
+func (p *Proxy) HoldRequest(match Match, times int) *Hold {
+	h := &Hold{p: p, match: match, left: times, caught: make(chan struct{}, times)}
+	p.change(func() { p.holds = append(p.holds, h) })
+	return h
+}
+
+// Caught receives once for each request that is stopped.
+func (h *Hold) Caught() <-chan struct{} { return h.caught }
+
+// Release delivers the requests and stops no more. It blocks until the server has answered each of them or its connection has
+// ended, so it never returns while Blackhole stops the way up. A second Release does nothing.
+func (h *Hold) Release() {
+	var requests []*request
+	h.p.change(func() {
+		h.released, h.left = true, 0
+		h.p.holds = slices.DeleteFunc(h.p.holds, func(other *Hold) bool { return other == h })
+		requests = h.requests
+	})
+	for _, r := range requests {
+		<-r.done
+	}
+}
+
+// catch returns the Hold that stops r now. A request is stopped once only.
+func (p *Proxy) catch(r *request) *Hold {
+	if r.done != nil {
+		return nil
+	}
+	for _, h := range p.holds {
+		if h.left > 0 && h.match(r.args) {
+			h.left--
+			r.done = make(chan struct{})
+			h.requests = append(h.requests, r)
+			h.caught <- struct{}{}
+			return h
+		}
+	}
+	return nil
+}
