@@ -190,6 +190,7 @@ func (l Lock) Force(now, token, handOver int64, hears func(owner string) bool) (
 		return l, false, ""
 	}
 	l.block(now, now, handOver)
-	l, woken := l.pass(now, "", handOver, hears)
+	l.Queue = l.Queue.Without(l.Owner)
+	l, woken := l.pass(now, l.Owner, handOver, hears)
 	return l, true, woken
 }

@@ -1,0 +1,333 @@
+package quorum
+
+import (
+	"slices"
+	"testing"
+)
+
+// A clock in µs, and TTLs in ms, that the tests of the scripts start from.
+const (
+	noon = int64(1_800_000_000_000_000)
+	ttl  = int64(10_000)
+	base = noon // first token of a counter seeded at noon
+	end  = base + Block - 1
+)
+
+func deaf(string) bool  { return false }
+func hears(string) bool { return true }
+
+// taken is a lock that a took at noon, on a node without a past.
+func taken(t *testing.T) Lock {
+	t.Helper()
+	l, r := Lock{}.Acquire(noon, "a", ttl, noon, 0)
+	if want := (AcquireReply{Granted: true, Base: base}); r != want {
+		t.Fatalf("first acquire: %+v, want %+v", r, want)
+	}
+	return l
+}
+
+// waited is taken, with b and c queued in this order.
+func waited(t *testing.T) Lock {
+	t.Helper()
+	l, _ := taken(t).Acquire(noon, "c", ttl, noon, 7)
+	l, _ = l.Acquire(noon, "b", ttl, noon, 6)
+	return l
+}
+
+func owners(q Queue) []string {
+	var all []string
+	for _, o := range q.Entries {
+		all = append(all, o)
+	}
+	return all
+}
+
+func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
+	t.Parallel()
+	first := taken(t)
+	again, r := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0)
+	if !r.Granted || r.Base != base {
+		t.Fatalf("second acquire: %+v", r)
+	}
+	first.Until += 1000
+	if again != first {
+		t.Fatalf("second acquire left %+v, want %+v", again, first)
+	}
+}
+
+func TestDenialDoesNotTouchTheCounter(t *testing.T) {
+	t.Parallel()
+	l, r := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0)
+	if want := (AcquireReply{Holder: "a", Left: 5000}); r != want {
+		t.Fatalf("denial: %+v, want %+v", r, want)
+	}
+	if l != taken(t) {
+		t.Fatalf("denial without a stamp left %+v", l)
+	}
+	l, r = l.Acquire(noon, "b", ttl, noon, 5)
+	if r.Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
+		t.Fatalf("denial with a stamp: %+v, %+v", r, l)
+	}
+}
+
+func TestExpiredLockIsFree(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	if _, r := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0); r.Granted {
+		t.Fatal("granted in the last millisecond of another's lock")
+	}
+	_, r := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0)
+	if !r.Granted || r.Base != base+Block {
+		t.Fatalf("after expiry: %+v, want base %d", r, base+Block)
+	}
+}
+
+func TestNewCounterStartsAtTheClock(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ clock, want int64 }{
+		{noon + 999_999, noon + 999_999},
+		{noon - 1_000_000, noon - 1_000_000},
+		{noon + 1_000_001, noon}, // a clock that is wrong by more than a second is not believed
+		{noon - 1_000_001, noon},
+		{0, noon},
+	} {
+		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0); r.Base != tt.want {
+			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Base, tt.want)
+		}
+	}
+}
+
+// Trace C1: a counter that kept the expiry of its creation ran out in constant
+// use, and the next hand-over began to count at nothing.
+func TestEveryGrantKeepsTheCounterAlive(t *testing.T) {
+	t.Parallel()
+	l, now := waited(t), noon
+	for i := range 6 {
+		now += 9 * 60 * 1_000_000
+		l.Owner, l.Until = "a", now/1000+ttl
+		l.Queue, l.QueueUntil = Queue("").With("b", 6), now/1000+ttl
+		l, _ = l.Release(now, "a", 0, 1000, hears)
+		if want := end + int64(i+1)*Block; l.Owner != "b" || l.Fence != want {
+			t.Fatalf("hand-over %d: owner %q, counter %d, want b and %d", i, l.Owner, l.Fence, want)
+		}
+	}
+}
+
+func TestHandOverSeedsALostCounterFromTheClock(t *testing.T) {
+	t.Parallel()
+	l := waited(t)
+	l.Fence, l.FenceUntil = 0, 0
+	l, woken := l.Release(noon+1, "a", 0, 1000, hears)
+	if woken != "b" || l.Fence != noon+1+Block-1 {
+		t.Fatalf("woken %q, counter %d", woken, l.Fence)
+	}
+}
+
+func TestLongLeaseKeepsItsCounter(t *testing.T) {
+	t.Parallel()
+	const day = 24 * 3600 * 1000
+	l, _ := Lock{}.Acquire(noon, "a", day, noon, 0)
+	if want := noon/1000 + 2*day; l.FenceUntil != want {
+		t.Fatalf("counter kept until %d, want %d", l.FenceUntil, want)
+	}
+	// A hand-over does not know how long the next lease will be; the confirmation does.
+	l.FenceUntil = noon/1000 + fenceLeast
+	l, _ = l.Acquire(noon, "a", day, noon, 0)
+	if want := noon/1000 + 2*day; l.FenceUntil != want {
+		t.Fatalf("confirmed: counter kept until %d, want %d", l.FenceUntil, want)
+	}
+}
+
+func TestCommitNeedsTheOwner(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	for _, owner := range []string{"b", ""} {
+		if got, ok := l.Commit(noon, owner, ttl, base+1000); ok || got != l {
+			t.Errorf("commit by %q: %v", owner, ok)
+		}
+	}
+	if _, ok := l.Commit(noon+(ttl+1)*1000, "a", ttl, base+1000); ok {
+		t.Error("commit after expiry was accepted")
+	}
+}
+
+func TestCommitNeverLowersTheCounter(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	if got, ok := l.Commit(noon, "a", ttl, base-1); ok || got != l {
+		t.Error("a token below the block was accepted")
+	}
+	for _, token := range []int64{base, base + 1, base + 1000} {
+		got, ok := l.Commit(noon, "a", ttl, token)
+		if !ok || got.Fence != token+Block-1 {
+			t.Errorf("commit of %d: %v, counter %d", token, ok, got.Fence)
+		}
+		if _, r := got.Acquire(noon, "a", ttl, noon, 0); r.Base != token {
+			t.Errorf("base after commit of %d is %d", token, r.Base)
+		}
+	}
+}
+
+func TestRenewCases(t *testing.T) {
+	t.Parallel()
+	later := noon + 3_000_000
+	free := taken(t)
+	free.free()
+	newer := free
+	newer.Fence = end + 1
+	lost := free
+	lost.Fence, lost.FenceUntil = 0, 0
+	for name, tt := range map[string]struct {
+		lock    Lock
+		owner   string
+		verdict Verdict
+		fence   int64
+	}{
+		"mine":                      {taken(t), "a", RenewKept, end},
+		"another's":                 {taken(t), "b", RenewNotMine, end},
+		"free, nobody since":        {free, "a", RenewKept, end},
+		"free, somebody since":      {newer, "a", RenewSuperseded, end + 1},
+		"free, counter lost too C2": {lost, "a", RenewKept, later + Block - 1},
+	} {
+		got, verdict := tt.lock.Renew(later, tt.owner, ttl, base)
+		if verdict != tt.verdict || got.Fence != tt.fence {
+			t.Errorf("%s: verdict %d, counter %d; want %d and %d", name, verdict, got.Fence, tt.verdict, tt.fence)
+		}
+		switch {
+		case verdict != RenewKept && got != tt.lock.At(later):
+			t.Errorf("%s: a refused renewal changed the lock", name)
+		case verdict == RenewKept && (got.Owner != "a" || got.Until != later/1000+ttl || got.FenceUntil != later/1000+fenceLeast):
+			t.Errorf("%s: left %+v", name, got)
+		}
+	}
+}
+
+func TestRenewalBelowItsTokenDoesNotLowerALostCounter(t *testing.T) {
+	t.Parallel()
+	ahead := noon + 3600*1_000_000 // granted when the clock ran an hour ahead
+	l, _ := Lock{}.Renew(noon, "a", ttl, ahead)
+	if l.Fence != ahead+Block-1 {
+		t.Fatalf("counter %d, want %d", l.Fence, ahead+Block-1)
+	}
+}
+
+func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
+	t.Parallel()
+	l, woken := waited(t).Release(noon, "a", 0, 1000, hears)
+	if woken != "b" || l.Owner != "b" || l.Until != noon/1000+1000 {
+		t.Fatalf("woken %q, owner %q until %d", woken, l.Owner, l.Until)
+	}
+	if l.Fence != end+Block {
+		t.Errorf("counter %d, want a block more than %d", l.Fence, end)
+	}
+	if got := owners(l.Queue); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("still waiting: %v", got)
+	}
+	l, r := l.Acquire(noon, "b", ttl, noon, 6)
+	if !r.Granted || r.Base != end+1 || l.Until != noon/1000+ttl {
+		t.Errorf("confirmation: %+v, until %d", r, l.Until)
+	}
+}
+
+func TestReleaseSkipsWaitersThatDoNotHear(t *testing.T) {
+	t.Parallel()
+	l, woken := waited(t).Release(noon, "a", 0, 1000, func(o string) bool { return o == "c" })
+	if woken != "c" || l.Owner != "c" || l.Queue != "" {
+		t.Fatalf("woken %q, owner %q, queue %v", woken, l.Owner, owners(l.Queue))
+	}
+	l, woken = waited(t).Release(noon, "a", 0, 1000, deaf)
+	if woken != "" || l.Owner != "" || l.Queue != "" || l.Fence != end {
+		t.Fatalf("nobody hears: woken %q, left %+v", woken, l)
+	}
+}
+
+func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
+	t.Parallel()
+	l, woken := waited(t).Release(noon, "b", 0, 1000, hears)
+	if woken != "" || l.Owner != "a" || !slices.Equal(owners(l.Queue), []string{"c"}) {
+		t.Fatalf("woken %q, owner %q, queue %v", woken, l.Owner, owners(l.Queue))
+	}
+	before := waited(t)
+	if got, _ := before.Release(noon, "x", 0, 1000, hears); got != before {
+		t.Fatal("a stranger's release changed the lock")
+	}
+}
+
+func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
+	t.Parallel()
+	l, woken := waited(t).Release(noon, "a", 9, 1000, hears)
+	if woken != "b" || !slices.Equal(owners(l.Queue), []string{"c", "a"}) {
+		t.Fatalf("woken %q, queue %v", woken, owners(l.Queue))
+	}
+}
+
+// Trace C4: a node that is kept for its giver blocks everybody until it asks again.
+func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
+	t.Parallel()
+	l, woken := waited(t).Release(noon, "a", 5, 1000, hears)
+	if woken != "" || l.Owner != "" || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
+		t.Fatalf("woken %q, owner %q, queue %v", woken, l.Owner, owners(l.Queue))
+	}
+}
+
+func TestGrantLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	l, _ := waited(t).Release(noon, "a", 5, 1000, hears)
+	l, r := l.Acquire(noon, "b", ttl, noon, 6)
+	if !r.Granted || !slices.Equal(owners(l.Queue), []string{"a", "c"}) {
+		t.Fatalf("%+v, queue %v", r, owners(l.Queue))
+	}
+}
+
+func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
+	t.Parallel()
+	l := waited(t).At(noon + (queueKeep+1)*1000)
+	if l.Queue != "" {
+		t.Fatalf("still waiting: %v", owners(l.Queue))
+	}
+}
+
+func TestForceComparesTheToken(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		token int64
+		want  bool
+	}{{base - 1, false}, {base, true}, {end, true}, {end + 1, false}, {0, false}} {
+		before := waited(t)
+		l, forced, woken := before.Force(noon, tt.token, 1000, hears)
+		switch {
+		case forced != tt.want:
+			t.Errorf("force of %+d: %v", tt.token-base, forced)
+		case !forced && l != before:
+			t.Errorf("force of %+d changed the lock", tt.token-base)
+		case forced && (woken != "b" || l.Fence <= end):
+			t.Errorf("force of %+d: woken %q, counter %+d", tt.token-base, woken, l.Fence-end)
+		}
+	}
+}
+
+func TestForcedHolderCannotRenew(t *testing.T) {
+	t.Parallel()
+	l, _, _ := taken(t).Force(noon, base, 1000, hears)
+	if _, verdict := l.Renew(noon, "a", ttl, base); verdict != RenewSuperseded {
+		t.Fatalf("renewal after force: %d", verdict)
+	}
+}
+
+// A renewal can set a lock whose owner still waits in the queue there.
+func TestForceDoesNotHandTheLockBack(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+queueKeep
+	if _, _, woken := l.Force(noon, base, 1000, hears); woken != "b" {
+		t.Fatalf("handed to %q", woken)
+	}
+}
+
+func TestNothingIsLeftOfALockAfterItsCounterExpired(t *testing.T) {
+	t.Parallel()
+	l := waited(t).At(noon + (fenceLeast+1)*1000)
+	if l != (Lock{}) {
+		t.Fatalf("left %+v", l)
+	}
+}
