@@ -136,6 +136,7 @@ type Claim struct {
 
 	Asked   Set // an acquire or, when held, a renewal or, when over, a release is unanswered
 	Granted Set // the lock there is this id's
+	Owed    Set // a give-back is unanswered: what the node grants may be freed by it
 	Agreed  Set // seeking: the token stands there; held: kept in this round; over: freed
 	Pending Set // a commit is unanswered
 	Denied  Set // the lock there is another's
@@ -146,21 +147,23 @@ type Claim struct {
 
 	Queueing bool // asks with the stamp
 	Reached  bool // a quorum has answered at least once
-	Owes     bool // held, over: the round's outcome has not been told
+	Untold   bool // held, over: the round's outcome has not been told
 	Polls    uint8
 
 	// Sends counts per node the requests of this id that may have been
 	// executed: a node with none needs no release.
 	Sends [MaxNodes]uint8
-	// Epoch counts per node the give-backs: a grant from before one is void.
+	// Epoch counts per node the give-backs: an answer from before one is void.
 	Epoch [MaxNodes]uint8
 	Base  [MaxNodes]int64 // first token of the node's block, where granted
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
+	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
 
+	Trust    int64 // held: a quorum keeps the lock until then; 0: none has yet
 	Round    int64 // held: when this round of renewals began
+	Changed  int64 // held: when the TTL last changed
 	Left     int64 // shortest time to expiry that a denial reported; 0: none did
 	Trip     int64 // longest round trip seen
-	AskBy    int64 // then unanswered requests count as failed; 0: none are out
 	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
 	Rest     int64 // then everybody is asked again; 0: not resting
 }
@@ -169,8 +172,8 @@ type Claim struct {
 // give the same result.
 func Step(c Claim, e Event) (Claim, Actions) {
 	var a Actions
-	if e.Kind.answer() && e.ID != c.ID {
-		return c, a // its id was released after the request: what it says is void
+	if e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
+		return c, a // released or given back after the request: what it says is void
 	}
 	c.count(&e)
 	switch c.Phase {
@@ -181,24 +184,32 @@ func Step(c Claim, e Event) (Claim, Actions) {
 	case Over:
 		c.end(&e, &a)
 	}
-	c.schedule(e.At, a)
+	if c.Phase != Seeking {
+		c.Patience, c.Rest = 0, 0
+	}
 	return c, a
 }
 
 // Alarm is when the claim wants a Tick; 0 for never.
 func (c *Claim) Alarm() int64 {
-	alarm := c.AskBy
-	for _, t := range [...]int64{c.Patience, c.Rest} {
-		if t != 0 && (alarm == 0 || t < alarm) {
-			alarm = t
-		}
+	alarm := soonest(c.Patience, c.Rest)
+	for n := range (c.Asked | c.Pending).Nodes {
+		alarm = soonest(alarm, c.AskBy[n])
 	}
 	return alarm
 }
 
+// soonest is the earlier of two times, of which 0 is never.
+func soonest(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
 // Trusted is until when a held lock can be relied on: a quorum of nodes keeps
 // it at least so long.
-func (c *Claim) Trusted() int64 { return c.trusted(c.Granted) }
+func (c *Claim) Trusted() int64 { return c.Trust }
 
 // Quorum is how many nodes decide.
 func (c *Claim) Quorum() int { return Majority(int(c.N)) }
@@ -210,9 +221,9 @@ func (c *Claim) all() Set { return All(int(c.N)) }
 // possible says whether a quorum can still come from s.
 func (c *Claim) possible(s Set) bool { return s.Len() >= c.Quorum() }
 
-// trusted is the quorum-th latest of the times until which the nodes in s keep
-// the lock.
-func (c *Claim) trusted(s Set) int64 {
+// kept is until when a quorum of the nodes in s keeps the lock: the quorum-th
+// latest of their times.
+func (c *Claim) kept(s Set) int64 {
 	var best [MaxNodes + 1]int64 // descending
 	for n := range s.Nodes {
 		t := c.Until[n]
@@ -241,6 +252,8 @@ const sendsKnown = 255 // the node has certainly seen the id
 // count keeps Sends and Trip up with the answers.
 func (c *Claim) count(e *Event) {
 	switch {
+	case e.Kind == Woken:
+		c.Sends[e.Node] = sendsKnown
 	case !e.Kind.answer():
 	case e.Kind == Failed && e.Unsent:
 		if s := &c.Sends[e.Node]; *s > 0 && *s < sendsKnown {
@@ -256,23 +269,28 @@ func (c *Claim) count(e *Event) {
 // send counts requests to the nodes in s that can leave something behind.
 func (c *Claim) send(s Set) {
 	for n := range s.Nodes {
-		if c.Sends[n] < sendsKnown-1 {
+		if c.Sends[n] < sendsKnown {
 			c.Sends[n]++
 		}
 	}
 }
 
-// schedule keeps AskBy up with what is under way.
-func (c *Claim) schedule(at int64, a Actions) {
-	switch {
-	case c.Asked|c.Pending == 0:
-		c.AskBy = 0
-	case c.AskBy == 0 && a.Acquire|a.Commit|a.Renew|a.Release != 0:
-		c.AskBy = at + RequestTimeout(c.TTL)
+// expect sets the deadline of requests to the nodes in s that leave at at.
+func (c *Claim) expect(s Set, at int64) {
+	for n := range s.Nodes {
+		c.AskBy[n] = at + RequestTimeout(c.TTL)
 	}
-	if c.Phase != Seeking {
-		c.Patience, c.Rest = 0, 0
+}
+
+// silent is the nodes whose request has run out of time.
+func (c *Claim) silent(at int64) Set {
+	var s Set
+	for n := range (c.Asked | c.Pending).Nodes {
+		if at >= c.AskBy[n] {
+			s |= Only(n)
+		}
 	}
+	return s
 }
 
 // seek is the phase in which the lock is asked for.
@@ -282,20 +300,24 @@ func (c *Claim) seek(e *Event, a *Actions) {
 	case Start:
 		c.Heard = e.Nodes
 		c.Queueing = c.Stamp != 0 && c.possible(c.Heard)
-		c.ask(c.all(), a)
+		c.ask(c.all(), e.At, a)
 		return
 	case Audible:
-		c.listen(e.Nodes, a)
+		c.listen(e, a)
 		return
 	case Woken:
 		c.wake(e, n, a)
 		return
 	case Release:
-		c.over(a)
+		c.over(e.At, a)
 		return
 	case Granted, Denied:
-		if e.Epoch != c.Epoch[e.Node] {
-			return // the grant it speaks of has been given back since
+		if c.Owed&n != 0 {
+			// It overtook the answer to the give-back, so that went over another
+			// connection and may still be executed (trace C3).
+			c.renounce(a)
+			c.ask(c.all(), e.At, a)
+			return
 		}
 		c.Asked &^= n
 		c.Failed &^= n
@@ -308,12 +330,14 @@ func (c *Claim) seek(e *Event, a *Actions) {
 		c.Pending &^= n
 		c.drop(n)
 		c.Denied |= n
+	case Freed:
+		c.Owed &^= n
 	case Failed:
 		if e.Of == AskGiveBack {
 			// It may still be executed, and would then free a lock that this id
 			// holds again: the id is dead (trace C3).
 			c.renounce(a)
-			c.ask(c.all(), a)
+			c.ask(c.all(), e.At, a)
 			return
 		}
 		c.fail(e, n)
@@ -325,12 +349,17 @@ func (c *Claim) seek(e *Event, a *Actions) {
 	c.decide(e, a)
 }
 
-// ask sends an acquire to the nodes in s.
-func (c *Claim) ask(s Set, a *Actions) {
+// ask sends an acquire to the nodes in s. Where one is out already it keeps its
+// deadline: the new one is answered after it.
+func (c *Claim) ask(s Set, at int64, a *Actions) {
+	if s == 0 {
+		return
+	}
 	a.Acquire |= s
 	if c.Queueing {
 		a.Stamped |= s & c.Heard
 	}
+	c.expect(s&^c.Asked, at)
 	c.Asked |= s
 	c.send(s)
 	c.Rest = 0
@@ -341,16 +370,16 @@ func (c *Claim) ask(s Set, a *Actions) {
 
 // listen notes which wake-ups can be heard, and takes a place in the queue
 // where that has become possible.
-func (c *Claim) listen(heard Set, a *Actions) {
-	fresh := heard &^ c.Heard
-	c.Heard = heard
-	c.Queued &= heard // a place whose wake-up is not heard is skipped
+func (c *Claim) listen(e *Event, a *Actions) {
+	fresh := e.Nodes &^ c.Heard
+	c.Heard = e.Nodes
+	c.Queued &= c.Heard // a place whose wake-up is not heard is skipped
 	switch {
 	case c.Queueing:
-		c.ask(fresh&^c.Granted, a)
-	case c.Stamp != 0 && c.Reached && c.Rest != 0 && c.possible(heard):
+		c.ask(fresh&^c.Granted, e.At, a)
+	case c.Stamp != 0 && c.Reached && c.Rest != 0 && c.possible(c.Heard):
 		c.Queueing = true
-		c.ask(c.all(), a)
+		c.ask(c.all(), e.At, a)
 	}
 }
 
@@ -361,9 +390,14 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 		return
 	}
 	if c.Patience == 0 {
-		c.Patience = e.At + min(max(4*c.Trip, patientLeast), HandOver(c.TTL)/2)
+		c.Patience = e.At + c.trips()
 	}
-	c.ask(n|c.all()&^(c.Granted|c.Asked), a)
+	c.ask(n|c.all()&^(c.Granted|c.Asked), e.At, a)
+}
+
+// trips is how long partial grants wait for the rest: a few round trips.
+func (c *Claim) trips() int64 {
+	return min(max(4*c.Trip, patientLeast), HandOver(c.TTL)/2)
 }
 
 // vote counts an answer to acquire.
@@ -384,7 +418,7 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	c.Base[e.Node] = e.Token
 	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
 	if c.Token != 0 {
-		c.settle(e.Node, a)
+		c.settle(e.Node, e.At, a)
 	}
 }
 
@@ -399,7 +433,7 @@ func (c *Claim) left(left int64) {
 }
 
 // settle brings a granted node to the fixed token, where it can be.
-func (c *Claim) settle(node int, a *Actions) {
+func (c *Claim) settle(node int, at int64, a *Actions) {
 	n := Only(node)
 	switch {
 	case c.Agreed&n != 0:
@@ -408,6 +442,7 @@ func (c *Claim) settle(node int, a *Actions) {
 	case c.Base[node] < c.Token:
 		a.Commit |= n
 		c.Pending |= n
+		c.expect(n, at)
 	}
 }
 
@@ -426,29 +461,34 @@ func (c *Claim) fail(e *Event, n Set) {
 	switch {
 	case e.Of == AskCommit:
 		c.drop(n)
-	case e.Epoch != c.Epoch[e.Node]:
-		return
 	case c.Granted&n != 0:
 		c.Asked &^= n // an earlier request was answered; this one was spare
 		return
 	}
 	c.Asked &^= n
-	c.Failed |= n
+	c.silence(n)
 	if e.Fatal {
 		c.Fatal |= n
 	}
 }
 
+// silence counts the nodes in s as failed. Whether they keep a place in the
+// queue is no longer known.
+func (c *Claim) silence(s Set) {
+	c.Failed |= s
+	c.Denied &^= s
+	c.Queued &^= s
+}
+
 // tick does what has become due, and says whether that settles the event.
 func (c *Claim) tick(e *Event, a *Actions) bool {
-	if c.AskBy != 0 && e.At >= c.AskBy {
-		c.AskBy = 0
-		c.Failed |= c.Asked | c.Pending
-		c.drop(c.Pending)
-		c.Asked = 0
+	if s := c.silent(e.At); s != 0 {
+		c.drop(s & c.Pending)
+		c.Asked &^= s
+		c.silence(s &^ c.Granted)
 	}
 	if c.Rest != 0 && e.At >= c.Rest {
-		c.ask(c.all()&^c.Granted, a)
+		c.ask(c.all()&^c.Granted, e.At, a)
 		return true
 	}
 	if c.Patience != 0 && e.At >= c.Patience {
@@ -462,11 +502,11 @@ func (c *Claim) tick(e *Event, a *Actions) bool {
 // decide looks whether the votes make a quorum, or can no longer make one.
 func (c *Claim) decide(e *Event, a *Actions) {
 	if c.Token == 0 {
-		c.elect(a)
+		c.elect(e.At, a)
 	}
 	if c.Token != 0 && c.possible(c.Agreed) {
-		if c.trusted(c.Agreed) > e.At {
-			c.Phase = Held
+		if trust := c.kept(c.Agreed); trust > e.At {
+			c.Phase, c.Trust = Held, trust
 			c.Asked, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0
 			a.Outcome = Won
 			return
@@ -479,6 +519,7 @@ func (c *Claim) decide(e *Event, a *Actions) {
 		open = c.Asked | c.Agreed | c.Pending
 	}
 	if c.possible(open) {
+		c.hurry(e.At)
 		return
 	}
 	if c.Stamp != 0 {
@@ -493,12 +534,25 @@ func (c *Claim) decide(e *Event, a *Actions) {
 	default:
 		a.Outcome = Unavailable
 	}
-	c.over(a)
+	c.over(e.At, a)
+}
+
+// hurry sees to it that a waiter's partial grants are not kept from others for
+// the sake of a node that is slow or dead: once a quorum has answered, the rest
+// has a few round trips.
+func (c *Claim) hurry(at int64) {
+	if c.Stamp == 0 || c.Granted == 0 || c.Denied == 0 || !c.possible(c.Granted|c.Denied) {
+		return
+	}
+	by := at + c.trips()
+	for n := range c.Asked.Nodes {
+		c.AskBy[n] = min(c.AskBy[n], by)
+	}
 }
 
 // elect fixes the token: the base that a quorum shares, or, as soon as a
 // quorum has granted, the highest one.
-func (c *Claim) elect(a *Actions) {
+func (c *Claim) elect(at int64, a *Actions) {
 	var top int64
 	for n := range c.Granted.Nodes {
 		base, same := c.Base[n], 0
@@ -518,7 +572,7 @@ func (c *Claim) elect(a *Actions) {
 	}
 	c.Token = top
 	for n := range c.Granted.Nodes {
-		c.settle(n, a)
+		c.settle(n, at, a)
 	}
 }
 
@@ -526,7 +580,7 @@ func (c *Claim) elect(a *Actions) {
 func (c *Claim) expire(e *Event, a *Actions) {
 	if c.Stamp == 0 {
 		a.Outcome = Unavailable
-		c.over(a)
+		c.over(e.At, a)
 		return
 	}
 	c.renounce(a)
@@ -543,7 +597,7 @@ func (c *Claim) rest(e *Event, a *Actions) {
 	c.Reached = c.Reached || answered
 	if !c.possible(c.all()&^c.Fatal) || !c.Reached && !c.possible(c.all()&^c.Failed) {
 		a.Outcome = Unavailable
-		c.over(a)
+		c.over(e.At, a)
 		return
 	}
 	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
@@ -564,7 +618,7 @@ func (c *Claim) rest(e *Event, a *Actions) {
 		}
 	case answered && c.possible(c.Heard):
 		c.Queueing = true
-		c.ask(c.all(), a)
+		c.ask(c.all(), e.At, a)
 	case c.Rest == 0:
 		a.Subscribe = answered
 		c.Rest = e.At + c.poll(e.Rand)
@@ -579,6 +633,7 @@ func (c *Claim) giveBack(a *Actions) {
 	}
 	c.drop(back)
 	c.Asked &^= back
+	c.Owed |= back
 	c.Queued |= back & c.Heard
 	a.GiveBack |= back
 }
@@ -595,12 +650,13 @@ func (c *Claim) renounce(a *Actions) {
 }
 
 // over ends the claim.
-func (c *Claim) over(a *Actions) {
+func (c *Claim) over(at int64, a *Actions) {
 	c.Phase = Over
 	a.Release |= c.touched()
 	c.Asked, c.Pending = a.Release, 0
 	c.Agreed = c.all() &^ a.Release
-	c.Owes, c.AskBy = true, 0
+	c.Untold = true
+	c.expect(c.Asked, at)
 }
 
 // fallback is how long a queued waiter rests when no wake-up comes.
@@ -625,6 +681,10 @@ func (c *Claim) poll(rand uint32) int64 {
 // hold is the phase in which the lock is kept.
 func (c *Claim) hold(e *Event, a *Actions) {
 	n := Only(e.Node)
+	if c.Trust != 0 && e.At >= c.Trust && e.Kind != Release {
+		c.lose(e.At, a) // however good the news: others may have had the lock
+		return
+	}
 	switch e.Kind {
 	case Renew:
 		c.renew(e, a)
@@ -632,61 +692,81 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		// The node lost the lock or was never granted: it has come round.
 		a.Renew |= n
 	case Release:
-		c.over(a)
+		c.over(e.At, a)
 		return
 	case Granted: // late, after the commit: kept as redundancy
-		c.Granted |= n
 		c.Base[e.Node] = e.Token
-		c.trust(e)
+		c.keep(e)
 		if e.Token < c.Token {
 			a.Commit |= n
 		}
 	case Denied, Refused:
 		c.drop(n)
 	case Kept:
-		c.Granted |= n
 		c.Denied &^= n
-		c.trust(e)
+		c.keep(e)
 		if e.Sent >= c.Round {
 			c.Asked &^= n
-			c.Agreed |= n
+			c.Agreed |= n & c.Granted
 		}
 	case NotMine:
 		c.drop(n)
 		c.Asked &^= n
 		c.Denied |= n
 		if !c.possible(c.all() &^ c.Denied) {
-			a.Outcome = Lost
-			c.over(a)
+			c.lose(e.At, a)
 			return
 		}
+	case Freed:
+		c.Owed &^= n
 	case Failed:
 		if e.Of == AskRenew && e.Sent >= c.Round {
 			c.Asked &^= n
 		}
-	case Tick:
+	case Tick: // whoever holds the lock says when a round is over
 		c.Asked = 0
 	}
 	c.tell(Renewed, NotRenewed, a)
 }
 
+// lose ends a claim that was held.
+func (c *Claim) lose(at int64, a *Actions) {
+	a.Outcome = Lost
+	c.over(at, a)
+}
+
 // renew starts a round of renewals. A shorter TTL counts at once, for the
 // nodes may have it before they answer.
 func (c *Claim) renew(e *Event, a *Actions) {
+	until := e.At + e.TTL - Drift(e.TTL)
 	for n := range c.Granted.Nodes {
-		c.Until[n] = min(c.Until[n], e.At+e.TTL-Drift(e.TTL))
+		c.Until[n] = min(c.Until[n], until)
 	}
-	c.TTL, c.Round = e.TTL, e.At
-	c.Asked, c.Agreed, c.Owes = c.all(), 0, true
-	c.AskBy = 0
+	c.Trust = min(c.Trust, until)
+	if e.TTL != c.TTL {
+		c.TTL, c.Changed = e.TTL, e.At
+	}
+	c.Round, c.Untold = e.At, true
+	c.Asked, c.Agreed, c.Denied = c.all(), 0, 0
+	c.expect(c.Asked, e.At)
 	a.Renew = c.all()
 	c.send(a.Renew)
 }
 
-// trust notes until when the node of an answer keeps the lock.
-func (c *Claim) trust(e *Event) {
-	ttl := min(e.TTL, c.TTL)
-	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+ttl-Drift(ttl))
+// keep notes that the node of an answer has the lock, and until when. What was
+// asked before the TTL changed says nothing of how long it has it now, and a
+// give-back that is still out may take it away at any time (trace C3).
+func (c *Claim) keep(e *Event) {
+	n := Only(e.Node)
+	if c.Owed&n != 0 {
+		return
+	}
+	c.Granted |= n
+	if e.Sent >= c.Changed {
+		ttl := min(e.TTL, c.TTL)
+		c.Until[e.Node] = max(c.Until[e.Node], e.Sent+ttl-Drift(ttl))
+	}
+	c.Trust = max(c.Trust, c.kept(c.Granted))
 }
 
 // end is the phase after the last release.
@@ -701,7 +781,7 @@ func (c *Claim) end(e *Event, a *Actions) {
 			c.Asked &^= n
 		}
 	case Tick:
-		c.Asked = 0
+		c.Asked &^= c.silent(e.At)
 	case Woken:
 		a.Release |= n
 	}
@@ -711,10 +791,10 @@ func (c *Claim) end(e *Event, a *Actions) {
 // tell reports a round's outcome, once.
 func (c *Claim) tell(good, bad Outcome, a *Actions) {
 	switch {
-	case !c.Owes:
+	case !c.Untold:
 	case c.possible(c.Agreed):
-		a.Outcome, c.Owes = good, false
+		a.Outcome, c.Untold = good, false
 	case !c.possible(c.Agreed | c.Asked):
-		a.Outcome, c.Owes = bad, false
+		a.Outcome, c.Untold = bad, false
 	}
 }
