@@ -41,7 +41,7 @@ func (o *Options) config(port int, dataDir string) string {
 	set("bind", "127.0.0.1")
 	set("daemonize", "no")
 	set("dir", dataDir)
-	set("save", "") // a snapshot at SIGTERM would make an orderly stop keep what a crash loses
+	set("save", "")                      // a snapshot at SIGTERM would make an orderly stop keep what a crash loses
 	set("repl-diskless-sync-delay", "0") // by default a replica waits five seconds for others to join it
 	o.listen(port, set)
 	if o.Password != "" {
