@@ -1,0 +1,173 @@
+// Package fence is the storage side of fencing tokens: it refuses a holder who
+// comes too late, however convinced he is that he still has the lock.
+//
+// # What is not promised
+//
+// A Guard knows only what passes through it. Whoever writes around it is not
+// held back, and its memory ends with the process: a storage that outlives the
+// process keeps the highest token beside its data, and tells the Guard with
+// Claim when it starts again. Several processes that write to one storage need
+// the check inside that storage (UPDATE … WHERE fence <= $1), not a Guard each.
+//
+// # The rule
+//
+// A write carries the fencing token of the lease under which it is made. It is
+// refused when a higher token was seen for the key, or an equal one of another
+// lease. The check, the record of the token and the write are one atomic step:
+// with a gap between them a newer holder may write in the gap. A read that feeds
+// a write claims the token first, so that no older holder can write behind it.
+// (M. Kleppmann, "How to do distributed locking", 2016.)
+//
+// # Memory
+//
+// A Guard keeps one entry for each key, about 200 bytes and the key and ID
+// themselves, until Forget. It does not forget by itself: a key that is
+// forgotten while an old holder is still about is a key that is not guarded.
+package fence
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// ErrStale is returned when a write comes from a holder who has been followed by
+// another. The error is a *StaleError.
+var ErrStale = errors.New("stale fencing token")
+
+// StaleError says why a token was refused. It matches ErrStale.
+type StaleError struct {
+	Key     string
+	Token   holdfast.Token // the one that was refused
+	Highest holdfast.Token // the highest one seen; equal to Token when it belongs to another lease
+}
+
+// Error names the key and both tokens.
+func (e *StaleError) Error() string {
+	switch {
+	case e.Token <= 0:
+		return fmt.Sprintf("stale fencing token: %q needs a token above 0, not %d", e.Key, e.Token)
+	case e.Token == e.Highest:
+		return fmt.Sprintf("stale fencing token: token %d of %q belongs to another lease", e.Token, e.Key)
+	}
+	return fmt.Sprintf("stale fencing token: %q has seen token %d, and %d is older", e.Key, e.Highest, e.Token)
+}
+
+// Is matches ErrStale.
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
+
+// Guard checks the tokens of writes to storage in this process. The zero value
+// is ready. It is safe for concurrent use, and must not be copied.
+type Guard struct {
+	mu   sync.Mutex // guards keys and entry.users; taken before entry.mu is, never while holding it
+	keys map[string]*entry
+}
+
+// entry is what is known about one key.
+type entry struct {
+	users int // calls under way, which Forget must not cut off from one another
+
+	mu      sync.Mutex // guards what follows; held during a write
+	highest holdfast.Token
+	id      string
+}
+
+// Do runs write if token and id, those of the lease under which it is made, are
+// not stale, and returns its error. It blocks while another write to the same
+// key runs; other keys are not affected. The token is recorded before write
+// runs and stays recorded if write fails or panics: a holder who has come this
+// far has followed the earlier ones.
+//
+// A stale token is a *StaleError, and write is not called. write must not call
+// the Guard for the same key.
+func (g *Guard) Do(key string, token holdfast.Token, id string, write func() error) error {
+	e := g.enter(key)
+	defer g.leave(e)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.admit(key, token, id); err != nil {
+		return err
+	}
+	return write()
+}
+
+// Claim records a token without a write. A holder claims before a read that
+// feeds a later write: after it, no older holder can change what was read. The
+// first Claim after a restart tells the Guard the highest token that the storage
+// has kept. A stale token is a *StaleError.
+func (g *Guard) Claim(key string, token holdfast.Token, id string) error {
+	return g.Do(key, token, id, func() error { return nil })
+}
+
+// Check says whether a token would be refused now, and records nothing. It
+// spares work that is bound to fail; a write still needs Do, since a newer
+// holder may come between. A stale token is a *StaleError.
+func (g *Guard) Check(key string, token holdfast.Token, id string) error {
+	e := g.enter(key)
+	defer g.leave(e)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.check(key, token, id)
+}
+
+// Highest is the highest token seen for key and the ID of its lease, or 0 and "".
+func (g *Guard) Highest(key string) (token holdfast.Token, id string) {
+	e := g.enter(key)
+	defer g.leave(e)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.highest, e.id
+}
+
+// Forget drops what is known about key, which must not be locked and written any
+// more: a stale holder of it would not be refused. A key with a call under way
+// is kept, and Forget reports false.
+func (g *Guard) Forget(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e := g.keys[key]; e != nil && e.users > 0 {
+		return false
+	}
+	delete(g.keys, key)
+	return true
+}
+
+func (g *Guard) enter(key string) *entry {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.keys == nil {
+		g.keys = make(map[string]*entry)
+	}
+	e := g.keys[key]
+	if e == nil {
+		e = new(entry)
+		g.keys[key] = e
+	}
+	e.users++
+	return e
+}
+
+func (g *Guard) leave(e *entry) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e.users--
+}
+
+// check applies the rule. The caller holds mu.
+func (e *entry) check(key string, token holdfast.Token, id string) error {
+	if token > 0 && (token > e.highest || token == e.highest && id == e.id) {
+		return nil
+	}
+	return &StaleError{Key: key, Token: token, Highest: e.highest}
+}
+
+// admit checks and records. The caller holds mu.
+func (e *entry) admit(key string, token holdfast.Token, id string) error {
+	if err := e.check(key, token, id); err != nil {
+		return err
+	}
+	e.highest, e.id = token, id
+	return nil
+}

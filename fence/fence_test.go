@@ -1,0 +1,158 @@
+package fence_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+)
+
+// rows of the rule: what the guard has seen, what comes, and whether it passes.
+var rows = []struct {
+	name  string
+	seen  holdfast.Token
+	by    string
+	token holdfast.Token
+	id    string
+	stale bool
+}{
+	{"FirstTokenOfAKeyPasses", 0, "", 7, "a", false},
+	{"HigherTokenPasses", 7, "a", 8, "b", false},
+	{"SameLeaseMayWriteAgain", 7, "a", 7, "a", false},
+	{"EqualTokenOfAnotherLeaseIsRefused", 7, "a", 7, "b", true},
+	{"LowerTokenIsRefused", 7, "a", 6, "b", true},
+	{"LowerTokenOfTheSameIDIsRefused", 7, "a", 6, "a", true},
+	{"NoTokenIsRefused", 0, "", 0, "a", true},
+	{"NegativeTokenIsRefused", 0, "", -1, "a", true},
+}
+
+func TestRule(t *testing.T) {
+	t.Parallel()
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			var g fence.Guard
+			if row.seen != 0 {
+				if err := g.Claim("k", row.seen, row.by); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := g.Check("k", row.token, row.id); errors.Is(err, fence.ErrStale) != row.stale {
+				t.Errorf("Check: %v, want stale %v", err, row.stale)
+			}
+			ran := false
+			err := g.Do("k", row.token, row.id, func() error { ran = true; return nil })
+			if errors.Is(err, fence.ErrStale) != row.stale || ran == row.stale {
+				t.Errorf("Do: %v, write ran %v, want stale %v", err, ran, row.stale)
+			}
+		})
+	}
+}
+
+func TestStaleErrorNamesKeyAndTokens(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	g.Claim("invoice/42", 8841, "a")
+	err := g.Claim("invoice/42", 8809, "b")
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	if !ok || stale.Key != "invoice/42" || stale.Token != 8809 || stale.Highest != 8841 {
+		t.Fatalf("error %#v", err)
+	}
+	for _, part := range []string{"invoice/42", "8809", "8841"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not name %s", err, part)
+		}
+	}
+}
+
+func TestClaimShutsOutOlderWriters(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	g.Do("k", 5, "old", func() error { return nil })
+	if err := g.Claim("k", 6, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Do("k", 5, "old", func() error { return nil }); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a write behind a newer reader: %v, want ErrStale", err)
+	}
+}
+
+func TestCheckRecordsNothing(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	g.Claim("k", 5, "a")
+	g.Check("k", 9, "b")
+	if token, id := g.Highest("k"); token != 5 || id != "a" {
+		t.Errorf("highest %d of %q after Check, want 5 of a", token, id)
+	}
+}
+
+func TestFailedWriteKeepsItsTokenRecorded(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	failure := errors.New("disk full")
+	if err := g.Do("k", 9, "new", func() error { return failure }); !errors.Is(err, failure) {
+		t.Fatalf("Do: %v, want the write's error", err)
+	}
+	func() {
+		defer func() { recover() }()
+		g.Do("k", 10, "newer", func() error { panic("no") })
+	}()
+	if err := g.Check("k", 9, "new"); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("an older holder after a write that panicked: %v, want ErrStale", err)
+	}
+}
+
+// TestCheckAndWriteAreOneStep has many leases write at once. If a write could
+// run apart from its check, an older one would land behind a newer one.
+func TestCheckAndWriteAreOneStep(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	var written []holdfast.Token // guarded by the guard: -race sees it if not
+	var all sync.WaitGroup
+	for token := range holdfast.Token(200) {
+		all.Go(func() {
+			g.Do("k", token+1, "lease", func() error {
+				written = append(written, token+1)
+				return nil
+			})
+		})
+	}
+	all.Wait()
+	for i := 1; i < len(written); i++ {
+		if written[i] < written[i-1] {
+			t.Fatalf("token %d was written behind %d", written[i], written[i-1])
+		}
+	}
+}
+
+func TestKeysDoNotHoldEachOtherUp(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	err := g.Do("a", 1, "x", func() error {
+		return g.Do("b", 1, "x", func() error { return nil }) // would never return
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestForgetSparesKeysInUse(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	g.Do("k", 5, "a", func() error {
+		if g.Forget("k") {
+			t.Error("a key was forgotten while it was being written")
+		}
+		return nil
+	})
+	if !g.Forget("k") {
+		t.Error("an idle key was not forgotten")
+	}
+	if token, _ := g.Highest("k"); token != 0 {
+		t.Errorf("highest %d after Forget", token)
+	}
+}

@@ -1,0 +1,81 @@
+package fence
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// The headers in which a request carries the lease it is made under.
+const (
+	KeyHeader   = "Holdfast-Key"
+	TokenHeader = "Holdfast-Token"
+	IDHeader    = "Holdfast-ID"
+)
+
+// SetHeader puts lease into the headers of a request.
+func SetHeader(h http.Header, lease *holdfast.Lease) {
+	h.Set(KeyHeader, lease.Key())
+	h.Set(TokenHeader, strconv.FormatInt(int64(lease.Token()), 10))
+	h.Set(IDHeader, lease.ID())
+}
+
+// Handler lets requests through to next that carry a lease which is not stale.
+// key says which lock guards what a request is about, and "" that none does; the
+// request must name that very key, for a holder of another lock has no say.
+//
+// A write runs inside Guard.Do: the next write to the same key waits until next
+// has returned, so next should read a slow body first or bound it. GET and HEAD
+// need no lease; with one, they claim its token and run without holding others up.
+//
+// Refusals: 412 for a stale token, with the highest one seen in Holdfast-Token;
+// 428 where the headers are missing; 400 where they are no good.
+func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		want := key(r)
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if want == "" || reads && r.Header.Get(TokenHeader) == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		token, status, err := leaseOf(r, want)
+		if err != nil {
+			http.Error(w, err.Error(), status)
+			return
+		}
+		serve := func() error { next.ServeHTTP(w, r); return nil }
+		id := r.Header.Get(IDHeader)
+		if reads {
+			if err = g.Claim(want, token, id); err == nil {
+				err = serve()
+			}
+		} else {
+			err = g.Do(want, token, id, serve)
+		}
+		if err != nil {
+			highest, _ := g.Highest(want)
+			w.Header().Set(TokenHeader, strconv.FormatInt(int64(highest), 10))
+			http.Error(w, err.Error(), http.StatusPreconditionFailed)
+		}
+	})
+}
+
+// leaseOf reads the token for key from the headers of r; with an error comes the
+// status to answer.
+func leaseOf(r *http.Request, key string) (holdfast.Token, int, error) {
+	for _, name := range []string{KeyHeader, TokenHeader, IDHeader} {
+		if r.Header.Get(name) == "" {
+			return 0, http.StatusPreconditionRequired, fmt.Errorf("this needs the lock on %q; the header %s is missing", key, name)
+		}
+	}
+	if got := r.Header.Get(KeyHeader); got != key {
+		return 0, http.StatusBadRequest, fmt.Errorf("this needs the lock on %q, not on %q", key, got)
+	}
+	token, err := strconv.ParseInt(r.Header.Get(TokenHeader), 10, 64)
+	if err != nil || token <= 0 {
+		return 0, http.StatusBadRequest, fmt.Errorf("%s: %q is not a token, a number above 0", TokenHeader, r.Header.Get(TokenHeader))
+	}
+	return holdfast.Token(token), 0, nil
+}

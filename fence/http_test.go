@@ -1,0 +1,92 @@
+package fence_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+func byPath(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") }
+
+// request sends one request with the given headers through a fresh handler of g.
+func request(g *fence.Guard, method string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "/ledger", nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	g.Handler(byPath, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	})).ServeHTTP(w, r)
+	return w
+}
+
+func lease(key, token, id string) []string {
+	return []string{fence.KeyHeader, key, fence.TokenHeader, token, fence.IDHeader, id}
+}
+
+func TestHandlerAnswers(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name, method string
+		headers      []string
+		want         int
+	}{
+		{"FreshWritePasses", http.MethodPut, lease("ledger", "8", "b"), http.StatusNoContent},
+		{"StaleWriteIsRefused", http.MethodPut, lease("ledger", "6", "a"), http.StatusPreconditionFailed},
+		{"StaleReadIsRefused", http.MethodGet, lease("ledger", "6", "a"), http.StatusPreconditionFailed},
+		{"ReadNeedsNoLease", http.MethodGet, nil, http.StatusNoContent},
+		{"WriteNeedsALease", http.MethodPost, nil, http.StatusPreconditionRequired},
+		{"WriteNeedsAnID", http.MethodPost, []string{fence.KeyHeader, "ledger", fence.TokenHeader, "8"}, http.StatusPreconditionRequired},
+		{"LeaseOfAnotherKeyIsRefused", http.MethodPut, lease("other", "9", "b"), http.StatusBadRequest},
+		{"TokenMustBeANumber", http.MethodPut, lease("ledger", "nine", "b"), http.StatusBadRequest},
+		{"TokenMustBePositive", http.MethodPut, lease("ledger", "-9", "b"), http.StatusBadRequest},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			var g fence.Guard
+			g.Claim("ledger", 7, "seen")
+			w := request(&g, row.method, row.headers...)
+			if w.Code != row.want {
+				t.Errorf("status %d (%s), want %d", w.Code, strings.TrimSpace(w.Body.String()), row.want)
+			}
+			if w.Code == http.StatusPreconditionFailed && w.Header().Get(fence.TokenHeader) != "7" {
+				t.Errorf("highest token in the answer is %q, want 7", w.Header().Get(fence.TokenHeader))
+			}
+		})
+	}
+}
+
+func TestHandlerReadClaimsItsToken(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	request(&g, http.MethodGet, lease("ledger", "8", "b")...)
+	if w := request(&g, http.MethodPut, lease("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
+		t.Errorf("a write behind a newer reader: status %d, want 412", w.Code)
+	}
+}
+
+func TestSetHeaderIsWhatHandlerReads(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(memory.New(1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	held, err := client.Acquire(t.Context(), "ledger", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := http.Header{}
+	fence.SetHeader(h, held)
+	var g fence.Guard
+	w := request(&g, http.MethodPut, lease(h.Get(fence.KeyHeader), h.Get(fence.TokenHeader), h.Get(fence.IDHeader))...)
+	if token, id := g.Highest("ledger"); w.Code != http.StatusNoContent || token != held.Token() || id != held.ID() {
+		t.Errorf("status %d, recorded %d of %q, want the lease's %d of %q", w.Code, token, id, held.Token(), held.ID())
+	}
+}
