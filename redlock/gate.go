@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // restartMargin is added to MaxTTL: uptime is told in whole seconds, and may be
@@ -309,7 +310,7 @@ func (e *quarantineError) Error() string {
 // member sees to it that all clients of a set agree on its size and MaxTTL.
 func (g *gate) member(l *line) error {
 	want := fmt.Sprintf("n=%d maxttl=%d", g.n, g.opts.MaxTTL.Milliseconds())
-	cmds := [][]string{{"SET", setKey, want, "NX"}, {"GET", setKey}}
+	cmds := [][]string{{"SET", wire.SetKey, want, "NX"}, {"GET", wire.SetKey}}
 	values, err := l.do(cmds...)
 	if err != nil {
 		return err
@@ -322,18 +323,18 @@ func (g *gate) member(l *line) error {
 		return nil
 	}
 	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; give all clients the same nodes and MaxTTL (if the set was changed on purpose: DEL %s on every node once no old client is left)",
-		ErrConfig, got, want, setKey)
+		ErrConfig, got, want, wire.SetKey)
 }
 
 // prepare loads the scripts and tries the rights they need.
 func (g *gate) prepare(n *node, l *line, rep *report) error {
 	var cmds [][]string
-	for _, s := range scripts {
-		cmds = append(cmds, []string{"SCRIPT", "LOAD", s.text})
+	for _, s := range wire.Scripts {
+		cmds = append(cmds, []string{"SCRIPT", "LOAD", s.Text})
 	}
 	lock := g.opts.keys("~probe:" + n.engine.Client())
 	cmds = append(cmds, []string{
-		"EVALSHA", probeScript.sha, "3", lock.Key, lock.Fence, lock.Queue, wakeName + n.engine.Client(),
+		"EVALSHA", wire.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
 	})
 	values, err := l.do(cmds...)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
@@ -70,7 +71,7 @@ func (n *node) greet(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	n.client.Do(ctx, n.client.B().Set().Key(infoName+n.engine.Client()).Value(string(text)).Px(greetKeep).Build())
+	n.client.Do(ctx, n.client.B().Set().Key(wire.Client+n.engine.Client()).Value(string(text)).Px(greetKeep).Build())
 }
 
 // describe is who an owner is, as far as the nodes know.
@@ -108,7 +109,7 @@ func (d *Driver) lookUp(ctx context.Context, client string) driver.Holder {
 		d.work.Go(func() {
 			text := ""
 			if n.usable.Load() {
-				text, _ = n.client.Do(ctx, n.client.B().Get().Key(infoName+client).Build()).ToString()
+				text, _ = n.client.Do(ctx, n.client.B().Get().Key(wire.Client+client).Build()).ToString()
 			}
 			answers <- text
 		})
@@ -123,7 +124,7 @@ func (d *Driver) lookUp(ctx context.Context, client string) driver.Holder {
 }
 
 // eval runs a script on one node, for people: outside the senders.
-func (n *node) eval(ctx context.Context, s *script, lock engine.Lock, args ...string) (rueidis.RedisMessage, error) {
+func (n *node) eval(ctx context.Context, s *wire.Script, lock engine.Lock, args ...string) (rueidis.RedisMessage, error) {
 	if !n.usable.Load() {
 		return rueidis.RedisMessage{}, n.event().Err
 	}
@@ -156,7 +157,7 @@ func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
 }
 
 func (n *node) view(ctx context.Context, lock engine.Lock) engine.View {
-	msg, err := n.eval(ctx, inspectScript, lock)
+	msg, err := n.eval(ctx, wire.Inspect, lock)
 	if err != nil {
 		return engine.View{Err: err}
 	}
@@ -225,7 +226,7 @@ func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 	o := &n.d.opts
 	pattern := glob(o.Prefix+prefix) + "*"
 	if o.BareKeys {
-		pattern = companion + "fence:*"
+		pattern = wire.Fence + "*"
 	}
 	var names []string
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
@@ -236,7 +237,7 @@ func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 		cursor = page.Cursor
 		for _, key := range page.Elements {
 			if o.BareKeys {
-				key = untag(strings.TrimPrefix(key, companion+"fence:"))
+				key = wire.LockOf(key)
 			}
 			if name, ok := o.name(key); ok && strings.HasPrefix(name, prefix) {
 				names = append(names, name)
@@ -244,17 +245,6 @@ func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// untag undoes what keys does to a companion's name.
-func untag(tagged string) string {
-	if rest, ok := strings.CutPrefix(tagged, ":"); ok {
-		return rest
-	}
-	if strings.HasPrefix(tagged, "{") && strings.HasSuffix(tagged, "}") {
-		return tagged[1 : len(tagged)-1]
-	}
-	return tagged
 }
 
 // glob quotes what Redis would take for a pattern.
@@ -276,10 +266,10 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		var msg rueidis.RedisMessage
 		switch {
 		case token != 0:
-			msg, errs[n.index] = n.eval(ctx, forceScript, lock,
+			msg, errs[n.index] = n.eval(ctx, wire.Force, lock,
 				fmt.Sprint(token), millis(quorum.HandOver(int64(d.opts.MaxTTL))), keep(int64(d.opts.MaxTTL)))
 		case st.Held && engine.ClientOf(st.Owner) == "" && views[n.index].Owner == st.Owner:
-			msg, errs[n.index] = n.eval(ctx, dropScript, lock, st.Owner)
+			msg, errs[n.index] = n.eval(ctx, wire.Drop, lock, st.Owner)
 		default:
 			return
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
@@ -190,7 +191,7 @@ func (n *node) settle(ctx context.Context) {
 		var cmds []rueidis.Completed
 		for _, o := range chunk {
 			if n.engine.Now() < o.until {
-				cmds = append(cmds, n.call(releaseScript, o.lock, o.args...))
+				cmds = append(cmds, n.call(wire.Release, o.lock, o.args...))
 			}
 		}
 		if len(cmds) > 0 {
@@ -200,8 +201,8 @@ func (n *node) settle(ctx context.Context) {
 }
 
 // call builds a call of a script on the keys of a lock.
-func (n *node) call(s *script, lock engine.Lock, args ...string) rueidis.Completed {
-	return n.client.B().Evalsha().Sha1(s.sha).Numkeys(3).Key(lock.Key, lock.Fence, lock.Queue).Arg(args...).Build()
+func (n *node) call(s *wire.Script, lock engine.Lock, args ...string) rueidis.Completed {
+	return n.client.B().Evalsha().Sha1(s.SHA).Numkeys(3).Key(lock.Key, lock.Fence, lock.Queue).Arg(args...).Build()
 }
 
 // checked notes what the check of a new connection has found.

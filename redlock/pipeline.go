@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
@@ -160,8 +161,8 @@ func (s *sender) again(results []rueidis.RedisResult, sent []*engine.Request) {
 
 // load makes the server know the scripts, after SCRIPT FLUSH.
 func (n *node) load(ctx context.Context) error {
-	for _, s := range scripts {
-		if err := n.client.Do(ctx, n.client.B().ScriptLoad().Script(s.text).Build()).Error(); err != nil {
+	for _, s := range wire.Scripts {
+		if err := n.client.Do(ctx, n.client.B().ScriptLoad().Script(s.Text).Build()).Error(); err != nil {
 			return err
 		}
 	}
@@ -174,16 +175,16 @@ func (s *sender) command(r *engine.Request) rueidis.Completed {
 	s.text.use(r.TTL)
 	switch r.Kind {
 	case quorum.AskAcquire:
-		return b.Evalsha().Sha1(acquireScript.sha).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
+		return b.Evalsha().Sha1(wire.Acquire.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
 			Arg(r.Owner, s.text.ttl, s.text.clock, stamp(r.Stamp), s.text.keep).Build()
 	case quorum.AskCommit:
-		return b.Evalsha().Sha1(commitScript.sha).Numkeys(2).Key(l.Key, l.Fence).
+		return b.Evalsha().Sha1(wire.Commit.SHA).Numkeys(2).Key(l.Key, l.Fence).
 			Arg(r.Owner, top(r.Token), s.text.keep).Build()
 	case quorum.AskRenew:
-		return b.Evalsha().Sha1(renewScript.sha).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
+		return b.Evalsha().Sha1(wire.Renew.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
 			Arg(r.Owner, s.text.ttl, top(r.Token), s.text.keep).Build()
 	default:
-		return b.Evalsha().Sha1(releaseScript.sha).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
+		return b.Evalsha().Sha1(wire.Release.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
 			Arg(r.Owner, stamp(r.Stamp), s.text.handOver, s.text.keep).Build()
 	}
 }

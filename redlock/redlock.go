@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // Errors of Open, beside driver.ErrUnavailable, and of a node that is refused
@@ -132,8 +133,8 @@ func (o *Options) defaults() error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	switch {
-	case strings.HasPrefix(o.Prefix, companion):
-		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", ErrInvalid, o.Prefix, companion)
+	case strings.HasPrefix(o.Prefix, wire.Companion):
+		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", ErrInvalid, o.Prefix, wire.Companion)
 	case o.MaxTTL < 10*time.Millisecond:
 		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", ErrInvalid, o.MaxTTL)
 	case o.Timeout < 0 || o.DB < 0:

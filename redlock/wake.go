@@ -7,6 +7,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
@@ -22,7 +23,7 @@ func (n *node) Subscribe() { n.d.work.Go(n.listen) }
 // listen keeps up the subscription. Between a break and the next confirmation
 // messages are lost; the engine asks the node again after each confirmation.
 func (n *node) listen() {
-	channel := wakeName + n.engine.Client()
+	channel := wire.Wake + n.engine.Client()
 	ctx := rueidis.WithOnSubscriptionHook(n.d.ctx, func(s rueidis.PubSubSubscription) {
 		if s.Kind == "subscribe" {
 			n.engine.Hears(n.index, true) // only queues requests: the connection calls this

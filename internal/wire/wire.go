@@ -1,0 +1,105 @@
+// Package wire is what clients have to agree on who share locks on one Redis:
+// the names of the keys and channels, and the text of the scripts. It has no
+// I/O. What each script takes and answers, for implementers in any language, is
+// in docs/wire.md.
+package wire
+
+import (
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"strings"
+)
+
+// Names on a node that are not locks.
+const (
+	Companion = "holdfast:"           // what all of them begin with
+	SetKey    = Companion + "set"     // what all clients of the node agree on
+	Wake      = Companion + "wake:"   // channel of a client, whose name follows
+	Client    = Companion + "client:" // who a client is, whose name follows
+	Fence     = Companion + "fence:"  // counter of a lock, whose tagged key follows
+	queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
+)
+
+// Companions names the counter and the queue of the lock on key, so that all
+// three share a hash slot unless key has a stray brace, and no two locks share a
+// companion.
+func Companions(key string) (fenceKey, queueKey string) {
+	tagged := key
+	switch {
+	case !hasTag(key):
+		tagged = "{" + key + "}"
+	case key[0] == '{' || key[0] == ':':
+		tagged = ":" + key // the companions of "{x}" are not those of "x"
+	}
+	return Fence + tagged, queue + tagged
+}
+
+// LockOf is the key of the lock that fenceKey belongs to.
+func LockOf(fenceKey string) string {
+	tagged := strings.TrimPrefix(fenceKey, Fence)
+	if key, ok := strings.CutPrefix(tagged, ":"); ok {
+		return key
+	}
+	if strings.HasPrefix(tagged, "{") && strings.HasSuffix(tagged, "}") {
+		return tagged[1 : len(tagged)-1]
+	}
+	return tagged
+}
+
+// hasTag says whether Redis hashes only a part of key, between braces.
+func hasTag(key string) bool {
+	_, rest, found := strings.Cut(key, "{")
+	return found && strings.Index(rest, "}") > 0
+}
+
+// Script is one Lua script. Scripts are plain, without a shebang line, which
+// would have the server refuse even a release when its memory is full.
+type Script struct {
+	Text string
+	SHA  string // by which EVALSHA calls it
+}
+
+func script(parts ...string) *Script {
+	text := strings.Join(parts, "\n")
+	sum := sha1.Sum([]byte(text))
+	return &Script{Text: text, SHA: hex.EncodeToString(sum[:])}
+}
+
+var (
+	//go:embed scripts/block.lua
+	blockLua string
+	//go:embed scripts/pass.lua
+	passLua string
+	//go:embed scripts/acquire.lua
+	acquireLua string
+	//go:embed scripts/commit.lua
+	commitLua string
+	//go:embed scripts/renew.lua
+	renewLua string
+	//go:embed scripts/release.lua
+	releaseLua string
+	//go:embed scripts/force.lua
+	forceLua string
+	//go:embed scripts/drop.lua
+	dropLua string
+	//go:embed scripts/inspect.lua
+	inspectLua string
+	//go:embed scripts/probe.lua
+	probeLua string
+)
+
+// The scripts. Keys and arguments stand in the first line of each.
+var (
+	Acquire = script(blockLua, acquireLua)
+	Commit  = script(commitLua)
+	Renew   = script(renewLua)
+	Release = script(blockLua, passLua, releaseLua)
+	Force   = script(blockLua, passLua, forceLua)
+	Drop    = script(dropLua)
+	Inspect = script(inspectLua)
+	Probe   = script(probeLua)
+)
+
+// Scripts is what every checked connection has loaded.
+var Scripts = []*Script{Acquire, Commit, Renew, Release, Force, Drop, Inspect, Probe}

@@ -1,0 +1,43 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCompanionsShareTheSlotOfTheLock(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{
+		"lock:a":     "{lock:a}",
+		"lock:{a}b":  "lock:{a}b",
+		"{a}":        ":{a}",
+		":{a}":       "::{a}",
+		"a{b":        "{a{b}",
+		"a{}b{c}":    "{a{}b{c}}", // an empty tag counts as none
+		"lock:a{b}c": "lock:a{b}c",
+	} {
+		fence, queue := Companions(key)
+		if fence != "holdfast:fence:"+want || queue != "holdfast:queue:"+want {
+			t.Errorf("companions of %q: %q, %q, want …%q", key, fence, queue, want)
+		}
+	}
+}
+
+// What is equal for a lock key and for its counter, no other lock key has.
+func FuzzCompanionsBelongToOneLock(f *testing.F) {
+	for _, key := range []string{"", "a", "{a}", ":{a}", "{", "}", "{}", "a{b}c", "{{a}}", ":"} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		if key == "" {
+			return
+		}
+		fence, queue := Companions(key)
+		if got := LockOf(fence); got != key {
+			t.Fatalf("the counter %q is of %q, not of %q", fence, got, key)
+		}
+		if strings.TrimPrefix(fence, Fence) != strings.TrimPrefix(queue, Companion+"queue:") {
+			t.Fatalf("counter %q and queue %q differ", fence, queue)
+		}
+	})
+}
