@@ -64,13 +64,10 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// wrap puts err into an *Error, once.
+// wrap puts err into an *Error. Only exported methods call it, and so once.
 func wrap(op, key string, err error) error {
 	if err == nil {
 		return nil
-	}
-	if e, ok := err.(*Error); ok {
-		return e
 	}
 	return &Error{Op: op, Key: key, Err: err}
 }

@@ -227,10 +227,10 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	grant := t.startRenewal()
 	grant.TTL = ttl
 	// A shorter TTL may be in force before its answer is here.
-	if bound := now.Add(ttl - ttl/50 - 3*time.Millisecond); bound.Before(t.trusted) {
+	if bound := now.Add(ttl - ttl/50 - 3*time.Millisecond); ttl < t.grant.TTL && bound.Before(t.trusted) {
 		t.trusted = bound
-		c.reschedule(t, now)
 	}
+	c.reschedule(t, t.trusted)
 	c.mu.Unlock()
 	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
 	c.mu.Lock()
@@ -320,7 +320,6 @@ type ending struct {
 	ours   bool // the caller ended it; false: it had ended before
 	leases []*Lease
 	cause  error // nil: released
-	lost   *LostEvent
 	event  ReleasedEvent
 }
 

@@ -140,16 +140,20 @@ func (c *Client) look(now time.Time) (due, lost []*term) {
 	for len(c.terms) > 0 {
 		t := c.terms[0]
 		switch {
+		case t.next.After(now.Add(t.grant.TTL / 64)):
+			return due, lost
 		case t.left(now) <= 0:
 			lost = append(lost, t)
-			t.next = now.Add(lookEvery) // about to go
-		case t.next.After(now.Add(t.grant.TTL/64)) || t.renewing || t.renewAt(now) == t.trusted:
-			return due, lost
-		default:
+			heap.Pop(&c.terms)
+			continue
+		case t.next.Equal(t.trusted):
+			return due, lost // the deadline is near, and nothing is to be done before it
+		}
+		if !t.renewing && t.renewAt(now) != t.trusted {
 			due = append(due, t)
 			t.renewing = true
-			t.next = t.trusted
 		}
+		t.next = t.trusted
 		heap.Fix(&c.terms, 0)
 	}
 	return due, lost

@@ -192,7 +192,8 @@ func (n *Node) execute(w work) (then func()) {
 	if woken == "" {
 		return then
 	}
-	return func() { then(); w.in.driver.cluster.wake(w.in.index, woken) }
+	reply := then
+	return func() { reply(); w.in.driver.cluster.wake(w.in.index, woken) }
 }
 
 // keep stores a lock, or forgets it when nothing is left of it. The caller

@@ -85,7 +85,9 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64) (Lock, A
 	case "":
 		l.take(owner, now, ttl)
 		l.block(now, clock, ttl)
-		l.Queue = l.Queue.Without(owner)
+		if stamp != 0 {
+			l.Queue = l.Queue.Without(owner)
+		}
 	case owner:
 		l.Until = now/1000 + ttl
 		switch keep := FenceKeep(ttl); {
@@ -149,8 +151,9 @@ func (l Lock) Renew(now int64, owner string, ttl, token int64) (Lock, Verdict) {
 
 // Release withdraws owner from the queue, or, with a stamp, keeps or gives it
 // its place. If owner holds the lock, it passes to the first waiter that hears
-// its wake-up, for handOver ms, and Release returns that waiter; else it is free.
-func (l Lock) Release(now int64, owner string, stamp, handOver int64, hears func(owner string) bool) (Lock, string) {
+// its wake-up, for the hand-over time of ttl, and Release returns that waiter;
+// else it is free.
+func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owner string) bool) (Lock, string) {
 	l = l.At(now)
 	if stamp != 0 {
 		l.queue(owner, now, stamp)
@@ -160,11 +163,11 @@ func (l Lock) Release(now int64, owner string, stamp, handOver int64, hears func
 	if l.Owner != owner {
 		return l, ""
 	}
-	return l.pass(now, owner, handOver, hears)
+	return l.pass(now, owner, ttl, hears)
 }
 
 // pass hands the lock over, or frees it.
-func (l Lock) pass(now int64, from string, handOver int64, hears func(owner string) bool) (Lock, string) {
+func (l Lock) pass(now int64, from string, ttl int64, hears func(owner string) bool) (Lock, string) {
 	for {
 		head, ok := l.Queue.Head()
 		if !ok || head == from {
@@ -175,8 +178,8 @@ func (l Lock) pass(now int64, from string, handOver int64, hears func(owner stri
 		}
 		l.Queue = l.Queue.Without(head)
 		if hears(head) {
-			l.take(head, now, handOver)
-			l.block(now, now, handOver)
+			l.take(head, now, HandOver(ttl*ms)/ms)
+			l.block(now, now, ttl)
 			return l, head
 		}
 	}
@@ -184,13 +187,13 @@ func (l Lock) pass(now int64, from string, handOver int64, hears func(owner stri
 
 // Force takes the lock away from the grant that token belongs to, so that the
 // old holder can neither renew nor pass a storage that has seen a newer token.
-func (l Lock) Force(now, token, handOver int64, hears func(owner string) bool) (Lock, bool, string) {
+func (l Lock) Force(now, token, ttl int64, hears func(owner string) bool) (Lock, bool, string) {
 	l = l.At(now)
-	if l.Owner == "" || token > l.Fence || token < l.Fence-Block+1 {
+	if l.Owner == "" || l.Fence == 0 || token > l.Fence || token < l.Fence-Block+1 {
 		return l, false, ""
 	}
-	l.block(now, now, handOver)
+	l.block(now, now, ttl)
 	l.Queue = l.Queue.Without(l.Owner)
-	l, woken := l.pass(now, l.Owner, handOver, hears)
+	l, woken := l.pass(now, l.Owner, ttl, hears)
 	return l, true, woken
 }

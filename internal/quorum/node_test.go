@@ -279,6 +279,25 @@ func TestGrantLeavesTheQueue(t *testing.T) {
 	}
 }
 
+// The script spares the command that nearly always finds nothing.
+func TestGrantWithoutStampDoesNotLookAtTheQueue(t *testing.T) {
+	t.Parallel()
+	l, _ := waited(t).Release(noon, "a", 5, ttl, hears)
+	l, r := l.Acquire(noon, "b", ttl, noon, 0)
+	if !r.Granted || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
+		t.Fatalf("%+v, queue %v", r, owners(l.Queue))
+	}
+}
+
+func TestHandOverKeepsTheCounterOfALongLease(t *testing.T) {
+	t.Parallel()
+	const hour = 3600 * 1000
+	l, woken := waited(t).Release(noon, "a", 0, hour, hears)
+	if woken != "b" || l.Until != noon/1000+1000 || l.FenceUntil != noon/1000+2*hour {
+		t.Fatalf("woken %q until %d, counter until %d", woken, l.Until, l.FenceUntil)
+	}
+}
+
 func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	t.Parallel()
 	l := waited(t).At(noon + (queueKeep+1)*1000)
@@ -311,6 +330,15 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 	l, _, _ := taken(t).Force(noon, base, 1000, hears)
 	if _, verdict := l.Renew(noon, "a", ttl, base); verdict != RenewSuperseded {
 		t.Fatalf("renewal after force: %d", verdict)
+	}
+}
+
+func TestForceNeedsACounter(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	l.Fence, l.FenceUntil = 0, 0
+	if _, forced, _ := l.Force(noon, 0, ttl, hears); forced {
+		t.Fatal("token 0 took a lock without a counter")
 	}
 }
 
