@@ -1,0 +1,131 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+func Example() {
+	client, err := holdfast.New(memory.New(5), nil) // or redlock.Open
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+
+	err = client.Do(context.Background(), "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
+		fmt.Println("paying, token is positive:", lease.Token() > 0)
+		return ctx.Err() // ctx ends when the lease is lost
+	})
+	fmt.Println(err)
+	// Output:
+	// paying, token is positive: true
+	// <nil>
+}
+
+func ExampleClient_TryAcquire() {
+	nodes := memory.New(1)
+	mine, _ := holdfast.New(nodes, nil)
+	defer mine.Close()
+	other, _ := holdfast.New(nodes.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: "web-3", PID: 4121}})
+	defer other.Close()
+
+	lease, _ := other.TryAcquire(context.Background(), "report", nil)
+	_, err := mine.TryAcquire(context.Background(), "report", nil)
+	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
+		fmt.Println("busy:", held.Holder)
+	}
+	lease.Release(context.Background())
+	// Output:
+	// busy: web-3 pid 4121
+}
+
+func ExampleClient_Acquire() {
+	client, _ := holdfast.New(memory.New(3), nil)
+	defer client.Close()
+	opts := &holdfast.AcquireOptions{TTL: 8 * time.Second, Wait: 5 * time.Second}
+
+	lease, err := client.Acquire(context.Background(), "report", opts)
+	if err != nil {
+		panic(err)
+	}
+	defer lease.Release(context.Background())
+	fmt.Println(lease.Key(), time.Until(lease.Deadline()) > 7*time.Second)
+	// Output:
+	// report true
+}
+
+func ExampleLease_Context() {
+	nodes := memory.New(1)
+	client, _ := holdfast.New(nodes, nil)
+	defer client.Close()
+	lease, _ := client.Acquire(context.Background(), "report", &holdfast.AcquireOptions{TTL: 50 * time.Millisecond})
+
+	nodes.Node(0).Stop() // the service is gone: renewal fails
+	<-lease.Context().Done()
+	fmt.Println(errors.Is(context.Cause(lease.Context()), holdfast.ErrLost))
+	// Output:
+	// true
+}
+
+func ExampleClient_ForceRelease() {
+	nodes := memory.New(3)
+	stuck, _ := holdfast.New(nodes, nil)
+	defer stuck.Close()
+	operator, _ := holdfast.New(nodes.Peer(), nil)
+	defer operator.Close()
+	lease, _ := stuck.Acquire(context.Background(), "report", nil)
+
+	status, _ := operator.Inspect(context.Background(), "report")
+	err := operator.ForceRelease(context.Background(), "report", status.Token)
+	fmt.Println(err, errors.Is(lease.Check(context.Background()), holdfast.ErrLost))
+	// Output:
+	// <nil> true
+}
+
+func ExampleClient_List() {
+	client, _ := holdfast.New(memory.New(1), nil)
+	defer client.Close()
+	client.Acquire(context.Background(), "jobs/backup", nil)
+	for status, err := range client.List(context.Background(), "jobs/") {
+		fmt.Println(status.Key, status.Held, err)
+	}
+	// Output:
+	// jobs/backup true <nil>
+}
+
+// A lock for code that wants two methods: what is lost meanwhile goes unnoticed,
+// which is why package holdfast has no such type.
+type mutex struct {
+	client *holdfast.Client
+	key    string
+	lease  *holdfast.Lease
+}
+
+func (m *mutex) Lock() {
+	lease, err := m.client.Acquire(context.Background(), m.key, nil)
+	if err != nil {
+		panic(err)
+	}
+	m.lease = lease
+}
+
+func (m *mutex) Unlock() { m.lease.Release(context.Background()) }
+
+var _ sync.Locker = (*mutex)(nil)
+
+func Example_mutex() {
+	client, _ := holdfast.New(memory.New(1), nil)
+	defer client.Close()
+	m := &mutex{client: client, key: "report"}
+	m.Lock()
+	defer m.Unlock()
+	fmt.Println("locked")
+	// Output:
+	// locked
+}
