@@ -10,7 +10,7 @@ local function try(...)
   end
 end
 for _, call in ipairs({
-  { 'SET', lock, 'probe', 'PX', 1000 }, { 'GET', lock }, { 'PTTL', lock }, { 'EXISTS', lock },
+  { 'SET', lock, 'probe', 'PX', 1000 }, { 'GET', lock }, { 'PTTL', lock },
   { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
   { 'INCRBY', fence, 32 }, { 'SET', fence, 1, 'PX', 1000 }, { 'DEL', fence },
   { 'ZADD', queue, 'NX', 1, 'probe' }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
