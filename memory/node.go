@@ -181,7 +181,7 @@ func (n *Node) execute(w work) (then func()) {
 			}
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
-		l, woken = l.Release(now, r.Owner, r.Stamp, millis(r.HandOver), hears)
+		l, woken = l.Release(now, r.Owner, r.Stamp, ttl, hears)
 		then = r.Freed
 	}
 	n.keep(r.Lock.Name, l)
