@@ -158,21 +158,19 @@ func (s *slot) held(holder Holder) *HeldError {
 // holds.
 func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	held := s.held(c.holder)
-	w := place.Value.(*waiter)
 	select {
-	case t := <-w.turn:
-		if t.lease == nil && t.err == nil {
+	case t := <-place.Value.(*waiter).turn:
+		switch {
+		case t.lease != nil && !c.closed: // Close has released it otherwise
+			c.tasks.Go(func() { t.lease.Release(c.alive) }) // told to Hooks; it lapses by itself at the worst
+		case t.lease == nil && t.err == nil:
 			c.lead(s)
-		}
-		c.mu.Unlock()
-		if t.lease != nil {
-			t.lease.Release(wait) // told to Hooks; the lock lapses by itself at the worst
 		}
 	default:
 		s.queue.Remove(place)
 		c.tidy(s)
-		c.mu.Unlock()
 	}
 	return fmt.Errorf("%w: %w", wait.Err(), held)
 }

@@ -175,7 +175,7 @@ func (e *Engine) remove(c *claim) {
 
 // Acquire takes the lock; see driver.Driver.
 func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	if err := context.Cause(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
 	c := e.newClaim(req.Key, req.TTL)
