@@ -2,12 +2,13 @@
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 FUZZTIME ?= 10s
+SEQUENCES ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short lint fuzz
+.PHONY: help deps test short lint fuzz differential
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
 
 deps: ## Install the Debian packages the tests need (root), or say which command does
 	@tools/deps
@@ -34,3 +35,6 @@ fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 	while read -r dir name; do \
 		(cd $$dir && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) .) || exit 1; \
 	done
+
+differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, each step compared with its twin in Go
+	@cd verify && SEQUENCES=$(SEQUENCES) go test -count=1 -timeout 2h ./differential

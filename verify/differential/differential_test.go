@@ -1,0 +1,200 @@
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// sequencesVariable is the environment variable for how many random sequences
+// are run; -rapid.checks goes before it.
+const sequencesVariable = "SEQUENCES"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "rapid.checks" })
+	if !chosen {
+		n := os.Getenv(sequencesVariable)
+		if n == "" {
+			n = "10000"
+			if testing.Short() {
+				n = "500"
+			}
+		}
+		if err := flag.Set("rapid.checks", n); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", sequencesVariable, err)
+			os.Exit(2)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// The owners: clients a and b hear their wake-ups, c and d do not.
+var (
+	owners  = []string{"a.1", "a.2", "b.1", "b.a", "c.1", "d.1"}
+	foreign = []string{"Zm9yZWlnbg==", "no-dot", "c.9"}
+	hears   = func(owner string) bool { return owner[0] == 'a' || owner[0] == 'b' }
+	ttls    = []int64{10, 11, 500, 1000, 1001, 10_000, 60_000, 300_000, 300_001, 3_600_000}
+	stamps  = []int64{0, 0, 1, 2, 3, 1 << 52, 1<<52 + 1, 1_763_647_000_000_001}
+	leads   = []int64{0, 0, 1, -500_000, 500_000, -3_000_000, 3_000_000, -3_600_000_000, 3_600_000_000}
+	// Tokens around the end of a block, relative to the counter.
+	offsets = []int64{-96, -64, -63, -33, -32, -31, -31, -31, -30, -1, 0, 1, 2, 31, 32, 33, 64}
+	passes  = []int64{1, 9, 10, 11, 400, 999, 1000, 1001, 10_000, 59_999, 60_001, 300_000, 600_000, 600_001, 4_000_000}
+	counts  = []int64{1, 32, 1<<52 - 40, 1 << 52, 1<<53 - 64*64, 1<<53 - 64*64 + 1, 1_763_647_000_000_031}
+)
+
+// A world is one lock on the server, under test by one sequence.
+type world struct {
+	t      *rapid.T
+	server *Server
+	keys   Keys
+	state  quorum.Lock
+	wakes  [][2]string // expected
+}
+
+func (w *world) do(cmds ...[]string) []any {
+	replies, err := w.server.Do(cmds...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return replies
+}
+
+func (w *world) look() {
+	l, err := w.server.State(w.keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.state = l
+}
+
+// call draws a call and compares what it does.
+func (w *world) call() {
+	c := Call{
+		Script: rapid.SampledFrom([]string{
+			"acquire", "acquire", "acquire", "commit", "renew", "release", "release", "force", "inspect",
+		}).Draw(w.t, "script"),
+		Owner: rapid.SampledFrom(owners).Draw(w.t, "owner"),
+		TTL:   rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
+	}
+	if w.state.Owner != "" && rapid.Bool().Draw(w.t, "by its holder") {
+		c.Owner = w.state.Owner
+	}
+	switch c.Script {
+	case "acquire":
+		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
+		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
+	case "release":
+		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
+	case "commit", "renew", "force":
+		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
+		if c.Script != "force" {
+			c.Token = max(c.Token, 1)
+		}
+	}
+	before := w.state
+	o, err := w.server.Run(c, w.keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Logf("%+v: %v\n\tfrom %s\n\tto   %s", c, o.Reply, Show(before, o.Before), Show(o.After, o.Before))
+	woken, difference := Compare(c, before, o, hears)
+	if difference != "" {
+		w.t.Fatalf("%s differs: %s", c.Script, difference)
+	}
+	if woken != "" {
+		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(woken), woken})
+	}
+	w.state = o.After
+}
+
+func clientOf(owner string) string { return owner[:1] }
+
+// pass lets time pass: what expires does so sooner.
+func (w *world) pass() {
+	const shiftLua = `
+		for _, key in ipairs(KEYS) do
+		  local at = redis.call('PEXPIRETIME', key)
+		  if at > 0 then redis.call('PEXPIREAT', key, at - ARGV[1]) end
+		end`
+	d := rapid.SampledFrom(passes).Draw(w.t, "ms pass")
+	w.do([]string{"EVAL", shiftLua, "3", w.keys.Lock, w.keys.Fence, w.keys.Queue, strconv.FormatInt(d, 10)})
+	w.look()
+	w.t.Logf("%d ms pass", d)
+}
+
+// lose drops keys early.
+func (w *world) lose() {
+	key := rapid.SampledFrom([]string{w.keys.Lock, w.keys.Fence, w.keys.Queue}).Draw(w.t, "dropped")
+	w.do([]string{"DEL", key})
+	w.look()
+	w.t.Logf("%s is gone", key)
+}
+
+// count sets the counter, which is never so high that a grant of this sequence
+// takes it above 2^53.
+func (w *world) count() {
+	n := rapid.SampledFrom(counts).Draw(w.t, "counter")
+	w.do([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10), "PX", "600000"})
+	w.look()
+	w.t.Logf("the counter is %d", n)
+}
+
+// intrude has somebody take the lock who uses another library.
+func (w *world) intrude() {
+	value := rapid.SampledFrom(foreign).Draw(w.t, "value")
+	w.do([]string{"SET", w.keys.Lock, value, "NX", "PX", "8000"})
+	w.look()
+	w.t.Logf("%q tries for the lock", value)
+}
+
+func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
+	t.Parallel()
+	server := connect(t, "a", "b")
+	keys := KeysOf("lock:differential")
+	rapid.Check(t, func(rt *rapid.T) {
+		w := &world{t: rt, server: server, keys: keys}
+		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 19).Draw(rt, "step") {
+			case 0, 1:
+				w.pass()
+			case 2:
+				w.lose()
+			case 3:
+				w.count()
+			case 4:
+				w.intrude()
+			default:
+				w.call()
+			}
+		}
+		got, err := server.Wakes()
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(w.wakes) {
+			rt.Fatalf("wake-ups %v, want %v", got, w.wakes)
+		}
+	})
+}
+
+func connect(t *testing.T, listening ...string) *Server {
+	t.Helper()
+	server, err := Connect(t.Context(), redistest.Start(t, nil).Addr(), listening...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return server
+}

@@ -1,0 +1,391 @@
+// Package differential runs the Lua scripts on a real server and their Go twin,
+// quorum.Lock, side by side, and compares what they answer and what they leave
+// behind.
+//
+// A step is compared from the state in which the server really is, so that
+// nothing adds up: what the server holds is read, the script is run, the twin is
+// given the same state and arguments, and both results must be equal. The server's
+// clock cannot be stopped; it is read before and after each step, and the twin is
+// run for each moment between the two that makes a difference. So times are exact
+// to the length of a step, and everything else is exact.
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// A Call is one script with what it is given. TTL is in milliseconds; Clock,
+// Stamp and Token are what the protocol calls them.
+type Call struct {
+	Script string
+	Owner  string
+	TTL    int64
+	Clock  int64
+	Stamp  int64
+	Token  int64
+}
+
+// Keys are the keys of one lock.
+type Keys struct{ Lock, Fence, Queue string }
+
+// KeysOf are the keys of the lock on key.
+func KeysOf(key string) Keys {
+	fence, queue := wire.Companions(key)
+	return Keys{Lock: key, Fence: fence, Queue: queue}
+}
+
+var scripts = map[string]*wire.Script{
+	"acquire": wire.Acquire, "commit": wire.Commit, "renew": wire.Renew, "release": wire.Release,
+	"force": wire.Force, "inspect": wire.Inspect,
+}
+
+// Arguments are what the script is called with, after its keys.
+func (c Call) Arguments() []string {
+	num := func(n int64) string { return strconv.FormatInt(n, 10) }
+	stamp := ""
+	if c.Stamp != 0 {
+		stamp = num(c.Stamp)
+	}
+	keep, top := num(quorum.FenceKeep(c.TTL)), num(c.Token+quorum.Block-1)
+	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
+	switch c.Script {
+	case "acquire":
+		return []string{c.Owner, num(c.TTL), num(c.Clock), stamp, keep}
+	case "commit":
+		return []string{c.Owner, top, keep}
+	case "renew":
+		return []string{c.Owner, num(c.TTL), top, keep}
+	case "release":
+		return []string{c.Owner, stamp, handOver, keep}
+	case "force":
+		return []string{num(c.Token), handOver, keep}
+	}
+	return nil
+}
+
+// keys are the keys that the script is called with.
+func (c Call) keys(k Keys) []string {
+	if c.Script == "commit" {
+		return []string{k.Lock, k.Fence}
+	}
+	return []string{k.Lock, k.Fence, k.Queue}
+}
+
+// Twin carries c out on l, at now. The reply has the shape of the server's; woken
+// is whom the script wakes.
+func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken string) {
+	one := map[bool]int64{true: 1}
+	switch c.Script {
+	case "acquire":
+		l, r := l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp)
+		if r.Granted {
+			return l, r.Base, ""
+		}
+		return l, []any{r.Left, r.Holder, int64(r.Waiters)}, ""
+	case "commit":
+		l, ok := l.Commit(now, c.Owner, c.TTL, c.Token)
+		return l, one[ok], ""
+	case "renew":
+		l, verdict := l.Renew(now, c.Owner, c.TTL, c.Token)
+		if verdict == quorum.RenewKept {
+			return l, int64(l.Queue.Len()), ""
+		}
+		return l, int64(verdict), ""
+	case "release":
+		mine := l.At(now).Owner == c.Owner
+		l, woken := l.Release(now, c.Owner, c.Stamp, c.TTL, hears)
+		return l, one[mine], woken
+	case "force":
+		l, ok, woken := l.Force(now, c.Token, c.TTL, hears)
+		return l, one[ok], woken
+	}
+	l = l.At(now)
+	left := int64(-2)
+	if l.Owner != "" {
+		left = l.Until - now/1000
+	}
+	return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, ""
+}
+
+// Server is a connection to a real server, and one that listens for wake-ups.
+type Server struct {
+	conn, ear  net.Conn
+	in, heard  *resp.Reader
+	out        []byte
+	wakeMarker string
+}
+
+// Connect opens both connections. Only the clients named in listening hear their
+// wake-ups.
+func Connect(ctx context.Context, addr string, listening ...string) (*Server, error) {
+	s := &Server{wakeMarker: wire.Wake + "~end"}
+	var dialer net.Dialer
+	var err error
+	if s.conn, err = dialer.DialContext(ctx, "tcp", addr); err != nil {
+		return nil, err
+	}
+	s.in = resp.NewReader(s.conn)
+	if s.ear, err = dialer.DialContext(ctx, "tcp", addr); err != nil {
+		return nil, err
+	}
+	s.heard = resp.NewReader(s.ear)
+	subscribe := []string{"SUBSCRIBE", s.wakeMarker}
+	for _, client := range listening {
+		subscribe = append(subscribe, wire.Wake+client)
+	}
+	if _, err := s.ear.Write(resp.AppendCommand(nil, subscribe...)); err != nil {
+		return nil, err
+	}
+	for range subscribe[1:] {
+		if _, err := s.heard.ReadValue(); err != nil {
+			return nil, err
+		}
+	}
+	for _, script := range wire.Scripts {
+		if _, err := s.Do([]string{"SCRIPT", "LOAD", script.Text}); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close hangs up.
+func (s *Server) Close() error { return errors.Join(s.conn.Close(), s.ear.Close()) }
+
+// Do sends commands in one batch and returns their replies, error replies among
+// them.
+func (s *Server) Do(cmds ...[]string) ([]any, error) {
+	s.out = s.out[:0]
+	for _, cmd := range cmds {
+		s.out = resp.AppendCommand(s.out, cmd...)
+	}
+	if _, err := s.conn.Write(s.out); err != nil {
+		return nil, err
+	}
+	replies := make([]any, len(cmds))
+	for i := range replies {
+		v, err := s.in.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		replies[i] = v.Decode()
+	}
+	return replies, nil
+}
+
+// Wakes returns the wake-ups that have been sent since it was last called, each
+// as the channel and the id.
+func (s *Server) Wakes() ([][2]string, error) {
+	if _, err := s.Do([]string{"PUBLISH", s.wakeMarker, ""}); err != nil {
+		return nil, err
+	}
+	var wakes [][2]string
+	for {
+		v, err := s.heard.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		message, _ := v.Decode().([]any)
+		if len(message) != 3 {
+			return nil, fmt.Errorf("unexpected message %v", message)
+		}
+		channel, id := message[1].(string), message[2].(string)
+		if channel == s.wakeMarker {
+			return wakes, nil
+		}
+		wakes = append(wakes, [2]string{channel, id})
+	}
+}
+
+// stateLua reads what a node knows about a lock, with absolute times.
+const stateLua = `
+return {
+  redis.call('GET', KEYS[1]) or '', redis.call('PEXPIRETIME', KEYS[1]),
+  redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
+  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
+}`
+
+func stateCommand(k Keys) []string {
+	return []string{"EVAL", stateLua, "3", k.Lock, k.Fence, k.Queue}
+}
+
+// parseState makes a quorum.Lock of the reply to stateCommand.
+func parseState(reply any) (l quorum.Lock, err error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 6 {
+		return l, fmt.Errorf("state: %v", reply)
+	}
+	when := func(i int) int64 { return max(list[i].(int64), 0) } // -1, -2: no time
+	l.Owner, l.Until = list[0].(string), when(1)
+	if l.Fence, err = strconv.ParseInt(list[2].(string), 10, 64); err != nil {
+		return l, err
+	}
+	l.FenceUntil, l.QueueUntil = when(3), when(5)
+	for pair := range slices.Chunk(list[4].([]any), 2) {
+		stamp, err := strconv.ParseFloat(pair[1].(string), 64)
+		if err != nil {
+			return l, err
+		}
+		l.Queue = l.Queue.With(pair[0].(string), int64(stamp))
+	}
+	return l, nil
+}
+
+// micros reads a reply to TIME.
+func micros(reply any) int64 {
+	list, _ := reply.([]any)
+	if len(list) != 2 {
+		return 0
+	}
+	s, err1 := strconv.ParseInt(list[0].(string), 10, 64)
+	us, err2 := strconv.ParseInt(list[1].(string), 10, 64)
+	if err1 != nil || err2 != nil {
+		return 0
+	}
+	return s*1_000_000 + us
+}
+
+// Outcome is what a step did on the server.
+type Outcome struct {
+	Reply         any
+	After         quorum.Lock
+	Before, Until int64 // the server's clock before and after, in µs
+}
+
+// Run carries c out on the server.
+func (s *Server) Run(c Call, k Keys) (Outcome, error) {
+	keys := c.keys(k)
+	script := append([]string{"EVALSHA", scripts[c.Script].SHA, strconv.Itoa(len(keys))}, keys...)
+	replies, err := s.Do([]string{"TIME"}, append(script, c.Arguments()...), stateCommand(k), []string{"TIME"})
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err, ok := replies[1].(resp.Error); ok {
+		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
+	}
+	o := Outcome{Reply: replies[1], Before: micros(replies[0]), Until: micros(replies[3])}
+	o.After, err = parseState(replies[2])
+	return o, err
+}
+
+// State reads what the server holds.
+func (s *Server) State(k Keys) (quorum.Lock, error) {
+	replies, err := s.Do(stateCommand(k))
+	if err != nil {
+		return quorum.Lock{}, err
+	}
+	return parseState(replies[0])
+}
+
+// Compare says how o differs from what the twin makes of before, or "" where a
+// moment within the step explains it. It returns whom the twin wakes.
+func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (woken, difference string) {
+	var tried []string
+	for _, now := range moments(before, o) {
+		l, reply, woken := c.Twin(before, now, hears)
+		diff := differ(before, l, reply, now, o)
+		if diff == "" {
+			return woken, ""
+		}
+		tried = append(tried, diff)
+	}
+	return "", strings.Join(slices.Compact(tried), "\n")
+}
+
+// moments are the times within a step at which the twin may do different things:
+// its ends, the first of each millisecond, and the one that a new counter tells.
+func moments(before quorum.Lock, o Outcome) []int64 {
+	at := []int64{o.Before, o.Until}
+	for ms := o.Before/1000 + 1; ms <= o.Until/1000; ms++ {
+		at = append(at, ms*1000)
+	}
+	if seed := o.After.Fence - quorum.Block + 1; o.Before <= seed && seed <= o.Until {
+		at = append([]int64{seed}, at...)
+	}
+	return at
+}
+
+// differ compares what the twin did at now with what the server did at some time
+// within the step.
+func differ(before, l quorum.Lock, reply any, now int64, o Outcome) string {
+	slack := o.Until/1000 - o.Before/1000
+	end := o.Until / 1000
+	var diffs []string
+	note := func(what string, twin, server any) {
+		diffs = append(diffs, fmt.Sprintf("%s: twin %v, server %v", what, twin, server))
+	}
+	// What lapsed between the script and the look at what it left is no difference.
+	gone := func(until int64, isGone bool) bool { return isGone && until < end }
+	when := func(what string, old, twin, server int64) {
+		if twin == server || twin != old && abs(twin-server) <= slack {
+			return
+		}
+		note(what, twin, server)
+	}
+	a := o.After
+	if !gone(l.Until, a.Owner == "") {
+		if l.Owner != a.Owner {
+			note("owner", l.Owner, a.Owner)
+		}
+		when("lock expires", before.Until, l.Until, a.Until)
+	}
+	if !gone(l.FenceUntil, a.Fence == 0) {
+		if l.Fence != a.Fence {
+			note("counter", l.Fence, a.Fence)
+		}
+		when("counter expires", before.FenceUntil, l.FenceUntil, a.FenceUntil)
+	}
+	l.Queue, l.QueueUntil = l.At(now).Queue, l.At(now).QueueUntil // an empty one is none
+	if !gone(l.QueueUntil, a.Queue == "") {
+		if l.Queue != a.Queue {
+			note("queue", show(l.Queue), show(a.Queue))
+		}
+		when("queue expires", before.QueueUntil, l.QueueUntil, a.QueueUntil)
+	}
+	if !sameReply(reply, o.Reply, slack) {
+		note("reply", reply, o.Reply)
+	}
+	return strings.Join(diffs, "; ")
+}
+
+// sameReply compares replies, of which the time left in a list may differ by slack.
+func sameReply(twin, server any, slack int64) bool {
+	a, ok1 := twin.([]any)
+	b, ok2 := server.([]any)
+	if !ok1 || !ok2 {
+		return twin == server
+	}
+	return slices.EqualFunc(a, b, func(x, y any) bool {
+		m, ok1 := x.(int64)
+		n, ok2 := y.(int64)
+		return x == y || ok1 && ok2 && m > 0 && n >= 0 && abs(m-n) <= slack
+	})
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
+// show prints a queue.
+func show(q quorum.Queue) string {
+	var b strings.Builder
+	for stamp, owner := range q.Entries {
+		fmt.Fprintf(&b, "[%s %d]", owner, stamp)
+	}
+	return b.String()
+}
+
+// Show prints a lock, with times relative to now in ms.
+func Show(l quorum.Lock, now int64) string {
+	return fmt.Sprintf("owner %q %+d, counter %d %+d, queue %s %+d",
+		l.Owner, l.Until-now/1000, l.Fence, l.FenceUntil-now/1000, show(l.Queue), l.QueueUntil-now/1000)
+}
