@@ -136,8 +136,8 @@ func (n *node) options() rueidis.ClientOption {
 		Dialer:           net.Dialer{Timeout: o.Timeout, KeepAlive: time.Second},
 		ConnWriteTimeout: time.Second,
 		DisableRetry:     true, DisableCache: true, ForceSingleClient: true,
-		AlwaysPipelining:   true, // otherwise a deadline closes the connection
-		PipelineMultiplex:  -1,
+		AlwaysPipelining:  true, // otherwise a deadline closes the connection
+		PipelineMultiplex: -1, RingScaleEachConn: 8,
 		ReadBufferEachConn: bufferSize, WriteBufferEachConn: bufferSize,
 		ClientSetInfo: rueidis.DisableClientSetInfo,
 	}
