@@ -149,7 +149,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		if err != nil {
 			return err
 		}
-		if !yield(st) {
+		if (st.Held || st.Waiters > 0) && !yield(st) {
 			return nil
 		}
 	}
@@ -158,19 +158,19 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error) {
-	forced := false
+	var done quorum.Set
+	errs := make([]error, len(d.cluster.nodes))
 	for i, n := range d.cluster.nodes {
-		n.mu.Lock()
-		hears := func(owner string) bool { return d.cluster.hears(i, owner) }
-		l, ok, woken := n.locks[key].Force(n.now(), token, 1000, hears)
-		n.keep(key, l)
-		n.mu.Unlock()
-		forced = forced || ok
+		ok, woken, err := n.force(key, token, func(owner string) bool { return d.cluster.hears(i, owner) })
+		if ok {
+			done |= quorum.Only(i)
+		}
+		errs[i] = err
 		if woken != "" {
 			d.cluster.wake(i, woken)
 		}
 	}
-	return forced, nil
+	return d.engine.Forced(done, errs)
 }
 
 // enter notes who a client is, and now and then forgets what has expired.

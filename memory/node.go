@@ -26,6 +26,10 @@ type Node struct {
 	draining bool
 }
 
+// forceHandOver is for how many ms a lock that was taken away waits for the
+// confirmation of whoever is handed it.
+const forceHandOver = 1000
+
 type state int
 
 const (
@@ -220,6 +224,19 @@ func (n *Node) look(name string) engine.View {
 		v.Left = time.Duration(l.Until-now/1000) * time.Millisecond
 	}
 	return v
+}
+
+// force takes a lock away from the grant that token belongs to. It says whether
+// it did, and whom that woke.
+func (n *Node) force(name string, token int64, hears func(owner string) bool) (ok bool, woken string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != running {
+		return false, "", errStopped
+	}
+	l, ok, woken := n.locks[name].Force(n.now(), token, forceHandOver, hears)
+	n.keep(name, l)
+	return ok, woken, nil
 }
 
 // sweep forgets what has expired and returns the names of the locks that are

@@ -260,7 +260,8 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	done := make([]bool, len(d.nodes))
+	var mu sync.Mutex // guards done
+	var done quorum.Set
 	errs := make([]error, len(d.nodes))
 	d.each(ctx, func(ctx context.Context, n *node) {
 		var msg rueidis.RedisMessage
@@ -274,14 +275,14 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 			return
 		}
 		if errs[n.index] == nil {
-			number, err := msg.AsInt64()
-			done[n.index], errs[n.index] = number == 1, err
+			var number int64
+			number, errs[n.index] = msg.AsInt64()
+			if number == 1 {
+				mu.Lock()
+				defer mu.Unlock()
+				done |= quorum.Only(n.index)
+			}
 		}
 	})
-	for _, ok := range done {
-		if ok {
-			return true, nil
-		}
-	}
-	return false, nil
+	return d.engine.Forced(done, errs)
 }

@@ -48,12 +48,49 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 		slices.SortFunc(left, func(a, b time.Duration) int { return compareLeft(b, a) })
 		st.Held, st.Owner, st.Since, st.Remaining = true, owner, Since(owner), left[u.Need-1]
 	}
-	for _, v := range views {
-		if st.Held && v.Owner == st.Owner {
-			st.Token = max(st.Token, base(v))
-		}
+	if st.Held {
+		st.Token = token(views, st.Owner)
 	}
 	return st, nil
+}
+
+// token is the first token of owner's grant: the one that most of its nodes have,
+// for a node that granted after the commit may have promised more. Of two that
+// are as frequent it is the lower one, as such a node's is never below the others'.
+func token(views []View, owner string) int64 {
+	shared := make(map[int64]int)
+	for _, v := range views {
+		if v.Owner == owner && v.Err == nil {
+			shared[base(v)]++
+		}
+	}
+	var best int64
+	for t, n := range shared {
+		if best == 0 || n > shared[best] || n == shared[best] && t < best {
+			best = t
+		}
+	}
+	return best
+}
+
+// Forced is the outcome of taking a lock away on every node: done are the nodes
+// that did, errs what became of the others. It counts when the old holder can no
+// longer have a quorum; fewer nodes had only a late grant of the same token.
+func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
+	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
+	for i, err := range errs {
+		if err != nil {
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: e.nodes[i].Name(), Err: err})
+		}
+	}
+	enough := len(e.nodes) - u.Need + 1
+	switch {
+	case done.Len() >= enough:
+		return true, nil
+	case done.Len()+len(u.Nodes) >= enough:
+		return false, u
+	}
+	return false, nil
 }
 
 // base is the first token of the block that ends at the node's counter.
