@@ -1,0 +1,223 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	// patience is how long anything may take that is certain to come.
+	patience = 20 * time.Second
+	// long is a TTL that does not end within a test: what goes away before it was
+	// taken away.
+	long = 30 * time.Second
+)
+
+// bench is one test at work.
+type bench struct {
+	*testing.T
+	Service
+	virtual bool // in a bubble of synctest, where times are exact
+}
+
+// need skips the test if something that it needs is missing.
+func (b *bench) need(have bool, what string) {
+	b.Helper()
+	if !have {
+		b.Skipf("this needs %s", what)
+	}
+}
+
+func (b *bench) driver() driver.Driver {
+	b.Helper()
+	drv, err := b.Open()
+	if err != nil {
+		b.Fatalf("open a driver: %v", err)
+	}
+	return drv
+}
+
+// client is one more client of the service.
+func (b *bench) client() *holdfast.Client { b.Helper(); return b.clientOf(b.driver(), nil) }
+
+func (b *bench) clientOf(drv driver.Driver, opts *holdfast.Options) *holdfast.Client {
+	b.Helper()
+	c, err := holdfast.New(drv, opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.Errorf("Close() = %v", err)
+		}
+	})
+	return c
+}
+
+func (b *bench) clients(n int) []*holdfast.Client {
+	b.Helper()
+	all := make([]*holdfast.Client, n)
+	for i := range all {
+		all[i] = b.client()
+	}
+	return all
+}
+
+// within bounds what is certain to come.
+func (b *bench) within() context.Context {
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	b.Helper()
+	l, err := c.Acquire(b.within(), key, opts)
+	if err != nil {
+		b.Fatalf("Acquire(%q) = %v", key, err)
+	}
+	return l
+}
+
+func (b *bench) release(leases ...*holdfast.Lease) {
+	b.Helper()
+	for _, l := range leases {
+		if err := l.Release(b.Context()); err != nil {
+			b.Fatalf("Release of %q = %v", l.Key(), err)
+		}
+	}
+}
+
+// isHeld checks that c cannot have key.
+func (b *bench) isHeld(c *holdfast.Client, key string) {
+	b.Helper()
+	l, err := c.TryAcquire(b.Context(), key, nil)
+	if err == nil {
+		b.release(l)
+	}
+	b.wants(err, holdfast.ErrHeld)
+}
+
+// isFree checks that c can have key, at once.
+func (b *bench) isFree(c *holdfast.Client, key string) {
+	b.Helper()
+	l, err := c.TryAcquire(b.Context(), key, nil)
+	if err != nil {
+		b.Errorf("TryAcquire(%q) = %v, want a lease", key, err)
+		return
+	}
+	b.release(l)
+}
+
+// wants checks that err matches every one of want.
+func (b *bench) wants(err error, want ...error) {
+	b.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			b.Errorf("error %v does not match %v", err, w)
+		}
+	}
+}
+
+// eventually waits until ok returns true.
+func (b *bench) eventually(what string, ok func() bool) {
+	b.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// cleared checks that nothing is left on the service, long before it could lapse
+// by itself.
+func (b *bench) cleared() {
+	b.Helper()
+	if b.Leftovers == nil {
+		return
+	}
+	var left []string
+	for end := time.Now().Add(long / 3); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		var err error
+		if left, err = b.Leftovers(); err != nil {
+			b.Fatalf("look for left-overs: %v", err)
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	b.Errorf("left behind: %q", left)
+}
+
+// lost waits for the end of l and checks that it says why.
+func (b *bench) lost(l *holdfast.Lease) {
+	b.Helper()
+	select {
+	case <-l.Context().Done():
+		b.wants(context.Cause(l.Context()), holdfast.ErrLost)
+	case <-time.After(patience):
+		b.Fatalf("the lease still stands after %v", patience)
+	}
+}
+
+// late is how much later than due something may be noticed: nothing in virtual
+// time, and on a machine that does other things as well, whatever that takes.
+func (b *bench) late() time.Duration {
+	if b.virtual {
+		return 0
+	}
+	return 2 * time.Second
+}
+
+// rounds is how often to do what takes seconds.
+func (b *bench) rounds(virtual, actual int) int {
+	if b.virtual {
+		return virtual
+	}
+	return actual
+}
+
+// guarded is what a lock protects: it notices two holders at once and tokens
+// that do not rise.
+type guarded struct {
+	b      *bench
+	inside atomic.Int32
+	last   atomic.Int64
+	count  atomic.Int64
+}
+
+// enter is called by a holder with the lease; leave, while it still has it.
+func (g *guarded) enter(l *holdfast.Lease) {
+	if n := g.inside.Add(1); n != 1 {
+		g.b.Errorf("%d holders at once", n)
+	}
+	g.count.Add(1)
+	if l.Token() == 0 {
+		return
+	}
+	if last := g.last.Swap(int64(l.Token())); last >= int64(l.Token()) {
+		g.b.Errorf("token %d after %d", l.Token(), last)
+	}
+}
+
+func (g *guarded) leave() { g.inside.Add(-1) }
+
+// together runs fn n times at once and waits.
+func together(n int, fn func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { fn(i) })
+	}
+	all.Wait()
+}
+
+// upTo is a random time in [0, d).
+func upTo(d time.Duration) time.Duration { return rand.N(d) }

@@ -1,0 +1,134 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var closing = []testCase{
+	{"CloseReleasesWhatIsHeld", closeReleases},
+	{"CloseEndsEveryWait", closeEndsWaits},
+	{"AClosedDriverSaysSo", closedDriver},
+	{"DoReleasesWhateverHappens", doReleases},
+	{"LimitsAreKept", limitsAreKept},
+}
+
+func closeReleases(b *bench) {
+	c, other := b.client(), b.client()
+	var leases []*holdfast.Lease
+	for i := range 20 {
+		leases = append(leases, b.acquire(c, key(i), &holdfast.AcquireOptions{TTL: long}))
+	}
+	if err := c.Close(); err != nil {
+		b.Errorf("Close() = %v", err)
+	}
+	for i, l := range leases {
+		if l.Context().Err() == nil {
+			b.Error("a lease's context goes on after Close")
+		}
+		b.isFree(other, key(i))
+		b.release(l)
+	}
+	_, err := c.Acquire(b.Context(), "k", nil)
+	b.wants(err, holdfast.ErrClosed)
+	if err := c.Close(); err != nil {
+		b.Errorf("second Close() = %v", err)
+	}
+	b.cleared()
+}
+
+func closeEndsWaits(b *bench) {
+	holder, c := b.client(), b.client()
+	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	const waiters = 3
+	errs := make(chan error, waiters)
+	for range waiters {
+		go func() {
+			_, err := c.Acquire(b.within(), "k", nil)
+			errs <- err
+		}()
+	}
+	b.eventually("all wait", func() bool {
+		st, err := c.Inspect(b.Context(), "k")
+		if errors.Is(err, holdfast.ErrUnsupported) {
+			time.Sleep(200 * time.Millisecond)
+			return true
+		}
+		return err == nil && st.Waiters >= waiters
+	})
+	if err := c.Close(); err != nil {
+		b.Errorf("Close() = %v", err)
+	}
+	for range waiters {
+		b.wants(<-errs, holdfast.ErrClosed)
+	}
+	b.release(l)
+	b.isFree(holder, "k")
+	b.cleared()
+}
+
+func closedDriver(b *bench) {
+	drv := b.driver()
+	if err := drv.Close(); err != nil {
+		b.Errorf("Close() = %v", err)
+	}
+	if err := drv.Close(); err != nil {
+		b.Errorf("second Close() = %v", err)
+	}
+	_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: time.Second})
+	b.wants(err, driver.ErrClosed)
+	b.cleared()
+}
+
+func doReleases(b *bench) {
+	c, other := b.client(), b.client()
+	boom := errors.New("boom")
+	err := c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error {
+		b.isHeld(other, "k")
+		return boom
+	})
+	if !errors.Is(err, boom) || errors.Is(err, holdfast.ErrLost) {
+		b.Errorf("Do() = %v, want fn's error alone", err)
+	}
+	b.isFree(other, "k")
+	func() {
+		defer func() {
+			if recover() != "panic" {
+				b.Error("fn's panic was swallowed")
+			}
+		}()
+		c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
+	}()
+	b.isFree(other, "k")
+	b.cleared()
+}
+
+func limitsAreKept(b *bench) {
+	drv := b.driver()
+	limits := drv.Limits()
+	c := b.clientOf(drv, nil)
+	if limits.MinTTL > time.Second || limits.MaxTTL != 0 && limits.MaxTTL < 10*time.Second {
+		b.Errorf("Limits() = %+v: the suite needs TTLs of 1 s to 10 s, and so will others", limits)
+	}
+	for _, ttl := range []time.Duration{-1, time.Nanosecond, limits.MinTTL - 1} {
+		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
+		b.wants(err, holdfast.ErrInvalid)
+	}
+	if limits.MaxTTL != 0 {
+		for _, o := range []holdfast.AcquireOptions{{TTL: limits.MaxTTL + 1}, {MinHold: limits.MaxTTL + 1}} {
+			_, err := c.Acquire(b.Context(), "k", &o)
+			b.wants(err, holdfast.ErrInvalid)
+		}
+		b.release(b.acquire(c, "k", &holdfast.AcquireOptions{TTL: limits.MaxTTL}))
+	}
+	l := b.acquire(c, "k", nil)
+	if limits.Token != (l.Token() != 0) {
+		b.Errorf("token %d, Limits.Token %v", l.Token(), limits.Token)
+	}
+	b.release(l)
+	b.cleared()
+}

@@ -1,0 +1,193 @@
+package locktest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var exclusion = []testCase{
+	{"OneHolderAtATime", oneHolderAtATime},
+	{"OneHolderAmongClientsAndGoroutines", oneHolderAmongMany},
+	{"TokensRiseAcrossClients", tokensRise},
+	{"TryOnAHeldKeyNamesTheHolder", tryNamesTheHolder},
+	{"OneTryWinsOrNone", oneTryWins},
+	{"KeysDoNotTouchOneAnother", keysAreApart},
+	{"ReleaseByAStrangerChangesNothing", strangerReleases},
+	{"ReleaseIsIdempotent", releaseTwice},
+}
+
+func oneHolderAtATime(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", nil)
+	if l.Key() != "k" || l.ID() == "" {
+		b.Errorf("lease has key %q and id %q", l.Key(), l.ID())
+	}
+	b.isHeld(other, "k")
+	b.isHeld(c, "k")
+	b.release(l)
+	b.isFree(other, "k")
+	b.cleared()
+}
+
+func oneHolderAmongMany(b *bench) {
+	const clients, goroutines, rounds = 3, 3, 8
+	g := &guarded{b: b}
+	all := b.clients(clients)
+	together(clients*goroutines, func(i int) {
+		for range rounds {
+			l, err := all[i%clients].Acquire(b.within(), "k", nil)
+			if err != nil {
+				b.Errorf("Acquire() = %v", err)
+				return
+			}
+			g.enter(l)
+			time.Sleep(upTo(500 * time.Microsecond))
+			g.leave()
+			if err := l.Release(b.Context()); err != nil {
+				b.Errorf("Release() = %v", err)
+			}
+		}
+	})
+	if n := g.count.Load(); n != clients*goroutines*rounds {
+		b.Errorf("%d grants, want %d", n, clients*goroutines*rounds)
+	}
+	b.cleared()
+}
+
+func tokensRise(b *bench) {
+	all := b.clients(3)
+	var last holdfast.Token
+	ids := make(map[string]bool)
+	for i := range 30 {
+		l := b.acquire(all[i%3], "k", nil)
+		if i == 0 && l.Token() == 0 {
+			b.Skip("this needs Limits.Token")
+		}
+		if l.Token() <= last {
+			b.Fatalf("token %d after %d", l.Token(), last)
+		}
+		if ids[l.ID()] {
+			b.Fatalf("id %q was used before", l.ID())
+		}
+		last = l.Token()
+		ids[l.ID()] = true
+		b.release(l)
+	}
+}
+
+func tryNamesTheHolder(b *bench) {
+	me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
+	holder, other := b.clientOf(b.driver(), &holdfast.Options{Holder: me}), b.client()
+	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	var held *holdfast.HeldError
+	b.eventually("the error names the holder", func() bool {
+		_, err := other.TryAcquire(b.Context(), "k", nil)
+		b.wants(err, holdfast.ErrHeld)
+		return errors.As(err, &held) && held.Holder == me
+	})
+	if held.Remaining <= 0 || held.Remaining > long {
+		b.Errorf("HeldError.Remaining = %v, want up to %v", held.Remaining, long)
+	}
+	if age := time.Since(held.Since); held.Since.IsZero() || age < -time.Second || age > patience {
+		b.Errorf("HeldError.Since = %v, want a moment ago", held.Since)
+	}
+	b.release(l)
+}
+
+// Tries of several clients at once may all fail, but no two may win.
+func oneTryWins(b *bench) {
+	all := b.clients(4)
+	for range 10 {
+		leases := make([]*holdfast.Lease, len(all))
+		together(len(all), func(i int) {
+			l, err := all[i].TryAcquire(b.Context(), "k", nil)
+			if err == nil {
+				leases[i] = l
+			} else if !errors.Is(err, holdfast.ErrHeld) {
+				b.Errorf("TryAcquire() = %v, want a lease or ErrHeld", err)
+			}
+		})
+		won := 0
+		for _, l := range leases {
+			if l != nil {
+				won++
+				b.release(l)
+			}
+		}
+		if won > 1 {
+			b.Errorf("%d tries won", won)
+		}
+	}
+	b.cleared()
+}
+
+func keysAreApart(b *bench) {
+	all := b.clients(2)
+	var leases []*holdfast.Lease
+	for i := range 40 {
+		leases = append(leases, b.acquire(all[i%2], key(i), nil))
+	}
+	for i := range leases {
+		b.isHeld(all[(i+1)%2], key(i))
+	}
+	b.release(leases...)
+	b.cleared()
+}
+
+func strangerReleases(b *bench) {
+	owner, thief := b.driver(), b.driver()
+	defer owner.Close()
+	defer thief.Close()
+	g, err := owner.Acquire(b.within(), driver.Request{Key: "k", TTL: long})
+	if err != nil {
+		b.Fatal(err)
+	}
+	other, err := thief.Acquire(b.within(), driver.Request{Key: "other", TTL: long})
+	if err != nil {
+		b.Fatal(err)
+	}
+	// Neither the thief's own grant nor one made up may touch the owner's lock.
+	made := other
+	made.Key = "k"
+	for _, forged := range []driver.Grant{made, {Key: "k", Owner: "nobody.1", Token: g.Token, TTL: long}} {
+		thief.Release(b.Context(), forged, 0) // whatever it says
+		if _, err := thief.Acquire(b.Context(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+			b.Fatalf("after a stranger's release: %v, want ErrHeld", err)
+		}
+	}
+	if r := owner.Renew(b.Context(), []driver.Grant{g}); r[0].Err != nil {
+		b.Errorf("the owner's renewal after a stranger's release: %v", r[0].Err)
+	}
+	if err := owner.Release(b.Context(), g, 0); err != nil {
+		b.Errorf("Release() = %v", err)
+	}
+	// A grant that has passed on cannot hurt the next holder.
+	next, err := thief.Acquire(b.within(), driver.Request{Key: "k", TTL: long})
+	if err != nil {
+		b.Fatal(err)
+	}
+	owner.Release(b.Context(), g, 0)
+	if r := owner.Renew(b.Context(), []driver.Grant{g}); r[0].Err == nil {
+		b.Error("a released grant was renewed")
+	}
+	if r := thief.Renew(b.Context(), []driver.Grant{next}); r[0].Err != nil {
+		b.Errorf("the next holder's renewal: %v", r[0].Err)
+	}
+	if err := thief.Release(b.Context(), next, 0); err != nil {
+		b.Errorf("Release() = %v", err)
+	}
+}
+
+func releaseTwice(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", nil)
+	b.release(l)
+	next := b.acquire(other, "k", nil)
+	b.release(l) // nil again, and not the next holder's lock
+	b.isHeld(c, "k")
+	b.release(next)
+	b.cleared()
+}

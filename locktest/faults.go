@@ -1,0 +1,258 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+var faults = []testCase{
+	{"CutOffALeaseEndsByItsDeadline", cutOffEnds},
+	{"CutOffAReleaseIsNotConfirmed", cutOffRelease},
+	{"AShortCutIsSurvived", shortCut},
+	{"LostRepliesLeaveNoLock", lostReplies},
+	{"LostRepliesToATryLeaveNoLock", lostRepliesToTry},
+	{"LostRepliesToRenewalsLoseNothing", lostRenewals},
+	{"AMinorityOfNodesIsNotMissed", minorityStops},
+	{"WithoutAMajorityTheNodesAreNamed", majorityStops},
+	{"AWaitSurvivesAnOutage", waitSurvives},
+}
+
+func (b *bench) needsCut() { b.need(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
+
+func cutOffEnds(b *bench) {
+	b.needsCut()
+	const ttl = 900 * time.Millisecond
+	drv := b.driver()
+	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
+	next := make(chan *holdfast.Lease, 1)
+	other := b.client()
+	ctx := b.within()
+	go func() {
+		got, err := other.Acquire(ctx, "k", nil)
+		if err != nil {
+			b.Errorf("the next holder: %v", err)
+		} else if now, deadline := time.Now(), l.Deadline(); now.Before(deadline) {
+			b.Errorf("the next holder came %v before the deadline", deadline.Sub(now))
+		}
+		next <- got
+	}()
+	time.Sleep(ttl / 2) // a renewal has been
+	b.Cut(drv)
+	b.lost(l)
+	if late := time.Since(l.Deadline()); late > b.late() {
+		b.Errorf("the context ended %v after the deadline", late)
+	}
+	b.wants(l.Release(b.Context()), holdfast.ErrLost)
+	b.Mend(drv)
+	if got := <-next; got != nil {
+		b.release(got)
+	}
+}
+
+func cutOffRelease(b *bench) {
+	b.needsCut()
+	drv, other := b.driver(), b.client()
+	c := b.clientOf(drv, nil)
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 400 * time.Millisecond})
+	b.Cut(drv)
+	if err := l.Release(b.within()); err == nil || errors.Is(err, holdfast.ErrLost) {
+		b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)
+	}
+	if l.Context().Err() == nil {
+		b.Error("the context goes on after the release")
+	}
+	b.Mend(drv)
+	b.release(b.acquire(other, "k", nil))
+	b.release(b.acquire(c, "k", nil))
+}
+
+func shortCut(b *bench) {
+	b.needsCut()
+	const ttl = 4 * time.Second
+	drv, other := b.driver(), b.client()
+	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
+	deadline := l.Deadline()
+	time.Sleep(ttl / 6)
+	b.Cut(drv)
+	time.Sleep(ttl / 4) // a renewal fails meanwhile
+	b.Mend(drv)
+	b.eventually("a renewal after the cut", func() bool { return l.Deadline().After(deadline) })
+	b.isHeld(other, "k")
+	b.release(l)
+	b.cleared()
+}
+
+// A reply that is lost never turns into a lost lock, nor into a second holder.
+func lostReplies(b *bench) {
+	b.need(b.LoseReplies != nil, "Service.LoseReplies")
+	g := &guarded{b: b}
+	all := b.clients(2)
+	for k := range b.rounds(12, 4) {
+		b.LoseReplies(k % 4)
+		l, err := all[k%2].Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			// Where nobody has answered yet, Acquire does not wait for better times.
+			b.wants(err, holdfast.ErrUnavailable)
+			b.cleared()
+			continue
+		}
+		g.enter(l)
+		b.isHeldOrUnknown(all[(k+1)%2], "k")
+		b.LoseReplies((k + 2) % 4)
+		g.leave()
+		if err := l.Release(b.within()); err != nil {
+			b.wants(err, holdfast.ErrUnavailable)
+		}
+		b.cleared()
+	}
+}
+
+// isHeldOrUnknown checks that c cannot have key while replies are lost.
+func (b *bench) isHeldOrUnknown(c *holdfast.Client, key string) {
+	b.Helper()
+	l, err := c.TryAcquire(b.Context(), key, nil)
+	switch {
+	case err == nil:
+		b.Error("two holders")
+		b.release(l)
+	case !errors.Is(err, holdfast.ErrUnavailable):
+		b.wants(err, holdfast.ErrHeld)
+	}
+}
+
+func lostRepliesToTry(b *bench) {
+	b.need(b.LoseReplies != nil, "Service.LoseReplies")
+	c, other := b.client(), b.client()
+	for k := 1; k <= b.rounds(5, 2); k++ {
+		b.LoseReplies(k)
+		l, err := c.TryAcquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err == nil {
+			b.release(l)
+		} else {
+			b.wants(err, holdfast.ErrUnavailable)
+		}
+		b.cleared()
+		b.LoseReplies(0)
+		b.eventually("the lock is free again", func() bool {
+			l, err := other.TryAcquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+			if err != nil {
+				return false
+			}
+			b.release(l)
+			return true
+		})
+	}
+}
+
+func lostRenewals(b *bench) {
+	b.need(b.LoseReplies != nil, "Service.LoseReplies")
+	const ttl = 2 * time.Second
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: ttl})
+	for range b.rounds(10, 2) {
+		b.LoseReplies(1)
+		deadline := l.Deadline()
+		b.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
+	}
+	if err := context.Cause(l.Context()); err != nil {
+		b.Fatalf("the lease ended: %v", err)
+	}
+	b.LoseReplies(0)
+	b.eventually("the other client is told", func() bool {
+		_, err := other.TryAcquire(b.Context(), "k", nil)
+		if err == nil {
+			b.Fatal("two holders")
+		}
+		return errors.Is(err, holdfast.ErrHeld)
+	})
+	b.release(l)
+	b.cleared()
+}
+
+func (b *bench) needsStop(nodes int) {
+	b.Helper()
+	b.need(b.StopNodes != nil && b.StartNodes != nil, "Service.StopNodes and StartNodes")
+	if b.Nodes < nodes {
+		b.Skipf("this needs %d nodes", nodes)
+	}
+}
+
+func minorityStops(b *bench) {
+	b.needsStop(3)
+	const ttl = 1500 * time.Millisecond
+	c, other := b.client(), b.client()
+	before := b.acquire(c, "before", &holdfast.AcquireOptions{TTL: ttl})
+	b.StopNodes((b.Nodes - 1) / 2)
+	l := b.acquire(c, "k", nil)
+	b.isHeld(other, "k")
+	deadline := before.Deadline()
+	b.eventually("a renewal", func() bool { return before.Deadline().After(deadline) })
+	b.isHeld(other, "before")
+	b.release(l, before)
+	b.release(b.acquire(other, "k", nil))
+	b.StartNodes()
+	b.cleared()
+}
+
+func majorityStops(b *bench) {
+	b.needsStop(1)
+	c := b.client()
+	b.release(b.acquire(c, "k", nil))
+	stop := b.Nodes/2 + 1
+	b.StopNodes(stop)
+	_, err := c.TryAcquire(b.within(), "k", nil)
+	b.wants(err, holdfast.ErrUnavailable)
+	down, ok := errors.AsType[*holdfast.UnavailableError](err)
+	if !ok || len(down.Nodes) < stop {
+		b.Errorf("%v names too few of the %d nodes that are down", err, stop)
+	}
+	b.StartNodes()
+	b.eventually("the service is back", func() bool {
+		l, err := c.TryAcquire(b.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		b.release(l)
+		return true
+	})
+	b.cleared()
+}
+
+func waitSurvives(b *bench) {
+	b.needsStop(1)
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	told := make(chan *holdfast.Lease)
+	go func() {
+		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			b.Errorf("the wait ended with %v", err)
+		}
+		told <- next
+	}()
+	b.eventuallyWaits(c, "k")
+	b.StopNodes(b.Nodes)
+	time.Sleep(300 * time.Millisecond)
+	b.StartNodes()
+	b.eventually("the release is confirmed", func() bool { return l.Check(b.Context()) == nil })
+	b.release(l)
+	if next := <-told; next != nil {
+		b.release(next)
+	}
+	b.cleared()
+}
+
+// eventuallyWaits waits until somebody waits for key.
+func (b *bench) eventuallyWaits(c *holdfast.Client, key string) {
+	b.Helper()
+	b.eventually("somebody waits", func() bool {
+		st, err := c.Inspect(b.Context(), key)
+		if errors.Is(err, holdfast.ErrUnsupported) {
+			b.Skip("this needs driver.Inspector")
+		}
+		return err == nil && st.Waiters > 0
+	})
+}

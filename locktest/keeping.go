@@ -1,0 +1,258 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var keeping = []testCase{
+	{"TheWatchdogKeepsALease", watchdogKeeps},
+	{"NoRenewEndsAfterTheTTL", noRenewEnds},
+	{"MaxHoldStopsTheWatchdog", maxHoldStops},
+	{"MinHoldOutlastsTheRelease", minHoldOutlasts},
+	{"ExtendLonger", extendLonger},
+	{"ExtendShorter", extendShorter},
+	{"CheckAsksTheService", checkAsks},
+	{"AdoptContinuesAGrant", adoptContinues},
+	{"AdoptOfAPassedGrantIsLost", adoptPassed},
+	{"ContextOutlivesTheAcquiringOne", contextOutlives},
+	{"ManyGrantsAreRenewedInOneCall", renewMany},
+}
+
+func watchdogKeeps(b *bench) {
+	const ttl = 1500 * time.Millisecond
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: ttl})
+	first := l.Deadline()
+	if left := time.Until(first); left > ttl {
+		b.Errorf("trusted for %v of a TTL of %v", left, ttl)
+	}
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 8) {
+		b.isHeld(other, "k")
+	}
+	if err := context.Cause(l.Context()); err != nil {
+		b.Fatalf("the lease ended: %v", err)
+	}
+	if !l.Deadline().After(first) {
+		b.Error("renewal did not move the deadline")
+	}
+	b.release(l)
+	if err := context.Cause(l.Context()); err == nil || errors.Is(err, holdfast.ErrLost) {
+		b.Errorf("cause after the release = %v, want an end without ErrLost", err)
+	}
+	b.cleared()
+}
+
+func noRenewEnds(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 400 * time.Millisecond, NoRenew: true})
+	deadline := l.Deadline()
+	next := b.acquire(other, "k", nil)
+	if now := time.Now(); now.Before(deadline) {
+		b.Errorf("the next holder came %v before the deadline", deadline.Sub(now))
+	}
+	b.lost(l)
+	b.wants(l.Release(b.Context()), holdfast.ErrLost)
+	b.isHeld(c, "k")
+	b.release(next)
+}
+
+func maxHoldStops(b *bench) {
+	const ttl, most = 300 * time.Millisecond, 600 * time.Millisecond
+	begin := time.Now()
+	l := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: ttl, MaxHold: most})
+	b.lost(l)
+	if held := time.Since(begin); held > most+ttl+b.late() {
+		b.Errorf("held for %v, want at most MaxHold %v and a TTL of %v", held, most, ttl)
+	}
+	b.release(b.acquire(b.client(), "k", nil))
+}
+
+func minHoldOutlasts(b *bench) {
+	const least = 500 * time.Millisecond
+	c, other := b.client(), b.client()
+	begin := time.Now()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 200 * time.Millisecond, MinHold: least})
+	b.release(l)
+	b.isHeld(other, "k")
+	b.isHeld(c, "k")
+	next := b.acquire(other, "k", nil)
+	if kept := time.Since(begin); kept < least {
+		b.Errorf("kept for %v, want at least %v", kept, least)
+	}
+	b.release(next)
+	b.cleared()
+}
+
+func (b *bench) remaining(c *holdfast.Client, key string) time.Duration {
+	b.Helper()
+	st, err := c.Inspect(b.within(), key)
+	if errors.Is(err, holdfast.ErrUnsupported) {
+		b.Skip("this needs driver.Inspector")
+	}
+	if err != nil || !st.Held {
+		b.Fatalf("Inspect() = %+v, %v, want a holder", st, err)
+	}
+	return st.Remaining
+}
+
+func extendLonger(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+	if err := l.Extend(b.within(), long); err != nil {
+		b.Fatal(err)
+	}
+	if left := time.Until(l.Deadline()); left < long/2 || left > long {
+		b.Errorf("trusted for %v after Extend(%v)", left, long)
+	}
+	if left := b.remaining(other, "k"); left < long/2 {
+		b.Errorf("the service keeps it for %v after Extend(%v)", left, long)
+	}
+	b.release(l)
+	b.wants(l.Extend(b.Context(), long), holdfast.ErrLost)
+	b.isFree(other, "k")
+	b.cleared()
+}
+
+func extendShorter(b *bench) {
+	const short = 300 * time.Millisecond
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	if err := l.Extend(b.within(), short); err != nil {
+		b.Fatal(err)
+	}
+	deadline := l.Deadline()
+	if left := time.Until(deadline); left > short {
+		b.Errorf("trusted for %v after Extend(%v)", left, short)
+	}
+	next := b.acquire(other, "k", nil)
+	if now := time.Now(); now.Before(deadline) {
+		b.Errorf("the next holder came %v before the deadline", deadline.Sub(now))
+	}
+	b.lost(l)
+	b.release(next)
+	b.cleared()
+}
+
+func checkAsks(b *bench) {
+	c := b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	if err := l.Check(b.within()); errors.Is(err, holdfast.ErrUnsupported) {
+		b.Skip("this needs driver.Inspector")
+	} else if err != nil {
+		b.Errorf("Check() = %v", err)
+	}
+	b.release(l)
+	b.wants(l.Check(b.within()), holdfast.ErrLost)
+}
+
+// dead takes a grant as a process would that ends without releasing it.
+func (b *bench) dead(key string, ttl time.Duration) driver.Grant {
+	b.Helper()
+	drv := b.driver()
+	defer drv.Close()
+	_, adopts := drv.(driver.Adopter)
+	b.need(adopts, "driver.Adopter")
+	g, err := drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return g
+}
+
+func adoptContinues(b *bench) {
+	const ttl = time.Second
+	g := b.dead("k", ttl)
+	c, other := b.client(), b.client()
+	l, err := c.Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: ttl})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if l.ID() != g.Owner || int64(l.Token()) != g.Token {
+		b.Errorf("adopted %q, %d, want %q, %d", l.ID(), l.Token(), g.Owner, g.Token)
+	}
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 5) {
+		b.isHeld(other, "k")
+	}
+	b.release(l)
+	b.isFree(other, "k")
+	b.cleared()
+}
+
+func adoptPassed(b *bench) {
+	g := b.dead("k", 200*time.Millisecond)
+	c, other := b.client(), b.client()
+	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	_, err := c.Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), nil)
+	b.wants(err, holdfast.ErrLost)
+	b.isHeld(c, "k")
+	if err := l.Extend(b.within(), long); err != nil {
+		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
+	}
+	b.release(l)
+	b.cleared()
+}
+
+type valueKey struct{}
+
+func contextOutlives(b *bench) {
+	ctx, cancel := context.WithCancel(context.WithValue(b.Context(), valueKey{}, "value"))
+	l, err := b.client().Acquire(ctx, "k", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cancel()
+	if err := l.Context().Err(); err != nil {
+		b.Errorf("the lease ended with the acquiring context: %v", err)
+	}
+	if v := l.Context().Value(valueKey{}); v != "value" {
+		b.Errorf("the lease's context has value %v", v)
+	}
+	b.release(l)
+	if l.Context().Err() == nil {
+		b.Error("the context goes on after the release")
+	}
+}
+
+func renewMany(b *bench) {
+	drv := b.driver()
+	defer drv.Close()
+	var grants []driver.Grant
+	for i := range 100 {
+		g, err := drv.Acquire(b.within(), driver.Request{Key: key(i), TTL: 10 * time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		grants = append(grants, g)
+	}
+	gone := 42
+	if err := drv.Release(b.Context(), grants[gone], 0); err != nil {
+		b.Fatal(err)
+	}
+	renewals := drv.Renew(b.within(), grants)
+	if len(renewals) != len(grants) {
+		b.Fatalf("%d outcomes for %d grants", len(renewals), len(grants))
+	}
+	for i, r := range renewals {
+		switch {
+		case i == gone:
+			if !errors.Is(r.Err, driver.ErrLost) {
+				b.Errorf("a released grant: %v, want ErrLost", r.Err)
+			}
+		case r.Err != nil:
+			b.Errorf("grant %d: %v", i, r.Err)
+		case r.TrustedUntil.Before(grants[i].TrustedUntil):
+			b.Errorf("grant %d is trusted for less after its renewal", i)
+		}
+	}
+	for i, g := range grants {
+		if err := drv.Release(b.Context(), g, 0); err != nil && i != gone {
+			b.Errorf("Release() = %v", err)
+		}
+	}
+	b.cleared()
+}

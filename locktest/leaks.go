@@ -1,0 +1,51 @@
+package locktest
+
+import (
+	"bytes"
+	"context"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	leakLabel = "locktest"
+	leakTime  = 10 * time.Second // for goroutines to end after Close
+)
+
+var leakID atomic.Int64
+
+// watchGoroutines fails t if a goroutine that was started from now on by the
+// calling goroutine, or by one of those, outlives the test. Goroutines inherit
+// the profiler's labels from where they are started, which tells those of one
+// test from those of others that run beside it.
+func watchGoroutines(t testing.TB) {
+	id := strconv.FormatInt(leakID.Add(1), 10)
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(leakLabel, id)))
+	t.Cleanup(func() {
+		pprof.SetGoroutineLabels(context.Background())
+		var left []string
+		for end := time.Now().Add(leakTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if left = labelled(id); len(left) == 0 {
+				return
+			}
+		}
+		t.Errorf("%d goroutines are left after Close:\n%s", len(left), strings.Join(left, "\n\n"))
+	})
+}
+
+// labelled gives the stacks of the goroutines with the label.
+func labelled(id string) []string {
+	var text bytes.Buffer
+	pprof.Lookup("goroutine").WriteTo(&text, 1)
+	var found []string
+	for stack := range strings.SplitSeq(text.String(), "\n\n") {
+		if strings.Contains(stack, strconv.Quote(leakLabel)+":"+strconv.Quote(id)) {
+			found = append(found, stack)
+		}
+	}
+	return found
+}

@@ -1,0 +1,110 @@
+// Package locktest is the conformance suite that every driver of Holdfast
+// passes. It is for authors of drivers: a test of theirs starts the service,
+// says by a Harness how to get at it, and calls Run.
+//
+// The suite holds a driver to what packages holdfast and driver promise: one
+// holder at a time, tokens that rise from holder to holder, waits that end when
+// they should, leases that end by their deadline, and nothing left behind on the
+// service or in the process. It does not measure speed, and passing it proves
+// nothing about a service that forgets what it was told.
+//
+// Which tests run depends on driver.Driver.Limits, on the optional interfaces
+// of package driver, and on what the Service can do. A test that cannot run is
+// skipped and says what it lacks.
+package locktest
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Harness is how the suite gets at the driver under test.
+type Harness struct {
+	// Start prepares a service for one test, and has t.Cleanup undo that. Tests
+	// run at the same time, so that no two may see each other's locks: each has
+	// a service of its own or, on a shared one, a name space of its own. Required.
+	Start func(t testing.TB) Service
+
+	// Bubble runs each test in a bubble of package testing/synctest, where time
+	// is virtual. It is for drivers that do no I/O, and Start is called inside.
+	Bubble bool
+}
+
+// Service is a running lock service. Open is required; the rest says what else
+// a test may do to the service, and what is nil leaves out the tests that need
+// it. No function is called by two goroutines at once, but any may be called
+// while drivers are in use.
+type Service struct {
+	// Open returns the driver of one more client. The suite closes it.
+	Open func() (driver.Driver, error)
+
+	// Nodes is how many nodes decide on a lock; 0 counts as 1.
+	Nodes int
+
+	// Cut makes the service unreachable for drv, which Open returned, without an
+	// answer and without an error: nothing that is sent arrives in time. It may
+	// cut off other clients as well. Mend ends that.
+	Cut, Mend func(drv driver.Driver)
+
+	// LoseReplies lets each node execute the next k requests and loses their
+	// replies.
+	LoseReplies func(k int)
+
+	// StopNodes stops k nodes, which keep what they know. StartNodes starts them
+	// again.
+	StopNodes  func(k int)
+	StartNodes func()
+
+	// Leftovers names every lock and every place in a queue that is still on any
+	// node. Token counters and what describes clients do not count.
+	Leftovers func() ([]string, error)
+}
+
+type testCase struct {
+	name string
+	run  func(b *bench)
+}
+
+// cases is the suite, theme by theme.
+var cases = concat(exclusion, waiting, keeping, faults, looking, naming, nesting, closing)
+
+func concat(themes ...[]testCase) []testCase {
+	var all []testCase
+	for _, theme := range themes {
+		all = append(all, theme...)
+	}
+	return all
+}
+
+// Run runs the suite, each test as a parallel subtest of t.
+func Run(t *testing.T, h Harness) {
+	if h.Start == nil {
+		t.Fatal("locktest: Harness.Start is nil")
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if h.Bubble {
+				synctest.Test(t, func(t *testing.T) { h.run(t, c) })
+				return
+			}
+			h.run(t, c)
+		})
+	}
+}
+
+func (h Harness) run(t *testing.T, c testCase) {
+	s := h.Start(t)
+	if s.Open == nil {
+		t.Fatal("locktest: Service.Open is nil")
+	}
+	s.Nodes = max(s.Nodes, 1)
+	watchGoroutines(t)
+	c.run(&bench{T: t, Service: s, virtual: h.Bubble})
+}
+
+// key is a name that says where it comes from.
+func key(i int) string { return fmt.Sprintf("locktest/%d", i) }

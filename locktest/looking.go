@@ -1,0 +1,214 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var looking = []testCase{
+	{"InspectShowsTheHolder", inspectShows},
+	{"InspectOfAFreeKey", inspectFree},
+	{"ListShowsWhatIsHeld", listShows},
+	{"ListStopsWhenTold", listStops},
+	{"ForceReleaseComparesTheToken", forceCompares},
+	{"ForceReleaseEndsTheOldLease", forceEnds},
+	{"ForceReleaseServesTheNextWaiter", forceServes},
+}
+
+func (b *bench) needsInspector() {
+	b.Helper()
+	drv := b.driver()
+	defer drv.Close()
+	_, ok := drv.(driver.Inspector)
+	b.need(ok, "driver.Inspector")
+}
+
+func inspectShows(b *bench) {
+	b.needsInspector()
+	me := holdfast.Holder{Host: "elsewhere", PID: 7, Program: "cron"}
+	c, other := b.clientOf(b.driver(), &holdfast.Options{Holder: me}), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	for _, looker := range []*holdfast.Client{c, other} {
+		var st holdfast.Status
+		b.eventually("the holder is known", func() bool {
+			var err error
+			if st, err = looker.Inspect(b.within(), "k"); err != nil {
+				b.Fatal(err)
+			}
+			return st.Holder == me
+		})
+		if st.Key != "k" || !st.Held || st.ID != l.ID() || st.Token != l.Token() {
+			b.Errorf("Inspect() = %+v, want key k, id %q, token %d", st, l.ID(), l.Token())
+		}
+		if st.Remaining <= 0 || st.Remaining > long {
+			b.Errorf("Remaining = %v, want up to %v", st.Remaining, long)
+		}
+		if len(st.Nodes) != b.Nodes {
+			b.Errorf("%d nodes, want %d", len(st.Nodes), b.Nodes)
+		}
+	}
+	st, err := c.Inspect(b.within(), "k")
+	if err != nil || st.Holds != 1 {
+		b.Errorf("the holder's own Inspect() = %+v, %v, want one hold", st, err)
+	}
+	if err := l.Check(b.within()); err != nil {
+		b.Errorf("Check() after Inspect = %v", err)
+	}
+	b.release(l)
+}
+
+func inspectFree(b *bench) {
+	b.needsInspector()
+	c := b.client()
+	for range 2 {
+		st, err := c.Inspect(b.within(), "k")
+		if err != nil || st.Held || st.ID != "" || st.Waiters != 0 {
+			b.Errorf("Inspect() of a free key = %+v, %v", st, err)
+		}
+		b.release(b.acquire(c, "k", nil))
+	}
+}
+
+func (b *bench) list(c *holdfast.Client, prefix string) []string {
+	b.Helper()
+	names := []string{}
+	for st, err := range c.List(b.within(), prefix) {
+		if errors.Is(err, holdfast.ErrUnsupported) {
+			b.Skip("this needs driver.Lister")
+		}
+		if err != nil {
+			b.Fatalf("List(%q) = %v", prefix, err)
+		}
+		if !st.Held || st.ID == "" {
+			b.Errorf("List(%q) yields %+v", prefix, st)
+		}
+		names = append(names, st.Key)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func listShows(b *bench) {
+	c, other := b.client(), b.client()
+	b.list(c, "")
+	names := []string{"*", "a", "a/1", "a/2", "ab", "b", "{a}", "{a}/1"}
+	var leases []*holdfast.Lease
+	for i, name := range names {
+		leases = append(leases, b.acquire([]*holdfast.Client{c, other}[i%2], name, &holdfast.AcquireOptions{TTL: long}))
+	}
+	for prefix, want := range map[string][]string{
+		"": names, "a": {"a", "a/1", "a/2", "ab"}, "a/": {"a/1", "a/2"}, "*": {"*"}, "{a}": {"{a}", "{a}/1"}, "none": {}, "[a-z]": {},
+	} {
+		if got := b.list(other, prefix); !slices.Equal(got, want) {
+			b.Errorf("List(%q) = %q, want %q", prefix, got, want)
+		}
+	}
+	b.release(leases...)
+	if got := b.list(c, ""); len(got) != 0 {
+		b.Errorf("List() after the release = %q", got)
+	}
+}
+
+func listStops(b *bench) {
+	c := b.client()
+	b.list(c, "")
+	var leases []*holdfast.Lease
+	for i := range 5 {
+		leases = append(leases, b.acquire(c, key(i), nil))
+	}
+	n := 0
+	for range c.List(b.within(), "") {
+		if n++; n == 2 {
+			break
+		}
+	}
+	if n != 2 {
+		b.Errorf("%d were yielded, want 2", n)
+	}
+	b.release(leases...)
+}
+
+func (b *bench) needsForcer() {
+	b.Helper()
+	drv := b.driver()
+	defer drv.Close()
+	_, ok := drv.(driver.Forcer)
+	b.need(ok && drv.Limits().Token, "driver.Forcer and Limits.Token")
+}
+
+func forceCompares(b *bench) {
+	b.needsForcer()
+	c, other := b.client(), b.client()
+	b.wants(c.ForceRelease(b.within(), "k", 1), holdfast.ErrLost) // nobody has it
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	for _, token := range []holdfast.Token{0, 1, l.Token() - 1, l.Token() + 1000} {
+		b.wants(other.ForceRelease(b.within(), "k", token), holdfast.ErrLost)
+	}
+	b.isHeld(other, "k")
+	if err := l.Extend(b.within(), long); err != nil {
+		b.Errorf("renewal after refused force releases: %v", err)
+	}
+	old := l.Token()
+	b.release(l)
+	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	b.wants(c.ForceRelease(b.within(), "k", old), holdfast.ErrLost) // the newer holder is not hit
+	if err := next.Check(b.within()); err != nil {
+		b.Errorf("the newer holder's Check() = %v", err)
+	}
+	b.release(next)
+	b.cleared()
+}
+
+func forceEnds(b *bench) {
+	b.needsForcer()
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
+	if err := other.ForceRelease(b.within(), "k", l.Token()); err != nil {
+		b.Fatal(err)
+	}
+	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	if next.Token() <= l.Token() {
+		b.Errorf("token %d after %d", next.Token(), l.Token())
+	}
+	b.lost(l)
+	b.wants(l.Release(b.Context()), holdfast.ErrLost)
+	if err := next.Check(b.within()); err != nil {
+		b.Errorf("the next holder's Check() = %v", err)
+	}
+	b.release(next)
+	b.cleared()
+}
+
+// Nobody who waits is passed over, and the holder that was thrown out does not
+// come back by itself.
+func forceServes(b *bench) {
+	b.needsForcer()
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	told := make(chan error)
+	go func() {
+		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err == nil && next.Token() <= l.Token() {
+			err = fmt.Errorf("token %d after %d", next.Token(), l.Token())
+		}
+		if err == nil {
+			err = next.Release(context.Background())
+		}
+		told <- err
+	}()
+	b.eventuallyWaits(c, "k")
+	if err := b.client().ForceRelease(b.within(), "k", l.Token()); err != nil {
+		b.Error(err)
+	}
+	if err := <-told; err != nil {
+		b.Errorf("the waiter: %v", err)
+	}
+	b.wants(l.Extend(b.within(), long), holdfast.ErrLost)
+	b.cleared()
+}

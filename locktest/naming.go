@@ -1,0 +1,81 @@
+package locktest
+
+import (
+	"strings"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+var naming = []testCase{
+	{"OddNamesAreNamesLikeOthers", oddNames},
+	{"BadNamesAreRefused", badNames},
+}
+
+// names are those that a service could take for something else, or for one
+// another.
+var names = []string{
+	"x", "{x}", "{{x}", "{x}}", "{{x}}", ":x", ":{x}", "{x}y", "y{x}", "a{b}c", "a{b}{c}", "{", "}", "{}", "{}x", "}{", "x{", "x}", ":", "::", "{:}",
+	"a/b/c", "a//b", "/", "/a/", "a/", ".", "..", "a b", " ", " x", "x ", "a:b", "lock:x", "lock:", "fence:x", "queue:x", "holdfast",
+	"*", "?", "[x]", "[^x]", `\`, `\x`, `"`, `'`, "`", "%s", "%00", "$1", "#", "--", "-", "0", "-1", "1.5", "nil", "null", "NX",
+	"ключ/от/замка", "鍵", "🔒", "e\u0301", "\u00e9", "\u00a0", "\u200b", "\ufeffx", "X",
+	strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("é", 256), "{" + strings.Repeat("x", 510) + "}",
+}
+
+func oddNames(b *bench) {
+	all := b.clients(2)
+	leases := make([]*holdfast.Lease, len(names))
+	for i, name := range names {
+		l, err := all[i%2].TryAcquire(b.Context(), name, &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			b.Errorf("TryAcquire(%.40q) = %v", name, err)
+			continue
+		}
+		leases[i] = l
+		defer b.release(l)
+	}
+	for i, l := range leases {
+		if l == nil {
+			continue
+		}
+		b.isHeld(all[(i+1)%2], names[i])
+		if err := l.Extend(b.within(), long); err != nil {
+			b.Errorf("Extend of %.40q = %v", names[i], err)
+		}
+		st, err := all[(i+1)%2].Inspect(b.within(), names[i])
+		if err == nil && (st.ID != l.ID() || st.Token != l.Token() || st.Key != names[i]) {
+			b.Errorf("Inspect(%.40q) = %+v, want id %q, token %d", names[i], st, l.ID(), l.Token())
+		}
+	}
+	if b.Failed() {
+		return
+	}
+	for i, l := range leases {
+		b.release(l)
+		l = b.acquire(all[(i+1)%2], names[i], nil)
+		b.release(l)
+	}
+	b.cleared()
+}
+
+func badNames(b *bench) {
+	c := b.client()
+	for _, name := range []string{
+		"", "a\nb", "\x00", "a\x00b", "\x7f", "\t", "a\u0085b", "\xff", "a\xc3", strings.Repeat("x", 513), "holdfast:x", "holdfast:",
+	} {
+		for what, err := range map[string]error{
+			"Acquire":      errorOf(c.Acquire(b.Context(), name, nil)),
+			"TryAcquire":   errorOf(c.TryAcquire(b.Context(), name, nil)),
+			"Inspect":      errorOf(c.Inspect(b.Context(), name)),
+			"ForceRelease": c.ForceRelease(b.Context(), name, 1),
+			"Adopt":        errorOf(c.Adopt(b.Context(), name, "someone.1", 1, nil)),
+		} {
+			if err == nil {
+				b.Errorf("%s(%.40q) succeeded", what, name)
+			}
+			b.wants(err, holdfast.ErrInvalid)
+		}
+	}
+	b.cleared()
+}
+
+func errorOf[T any](_ T, err error) error { return err }

@@ -1,0 +1,54 @@
+package locktest
+
+import (
+	"github.com/holdfast-go/holdfast"
+)
+
+var nesting = []testCase{
+	{"NestingNeedsReentrant", nestingRefused},
+	{"NestedHoldsAreFreedTogether", nestingHolds},
+}
+
+func nestingRefused(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", nil)
+	_, err := c.Acquire(l.Context(), "k", nil)
+	b.wants(err, holdfast.ErrReentrant)
+	_, err = c.TryAcquire(l.Context(), "k", nil)
+	b.wants(err, holdfast.ErrReentrant)
+	// Another key is not nested, nor is another client.
+	inner, err := c.Acquire(l.Context(), "other", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, err = other.TryAcquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
+	b.wants(err, holdfast.ErrHeld)
+	_, err = c.Acquire(inner.Context(), "k", nil)
+	b.wants(err, holdfast.ErrReentrant)
+	b.release(inner, l)
+	b.cleared()
+}
+
+func nestingHolds(b *bench) {
+	c, other := b.client(), b.client()
+	again := &holdfast.AcquireOptions{Reentrant: true}
+	outer := b.acquire(c, "k", again)
+	inner, err := c.Acquire(outer.Context(), "k", again)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if inner.Token() != outer.Token() || inner.ID() != outer.ID() {
+		b.Errorf("nested hold has %d %q, want %d %q", inner.Token(), inner.ID(), outer.Token(), outer.ID())
+	}
+	if st, err := c.Inspect(b.within(), "k"); err == nil && st.Holds != 2 {
+		b.Errorf("Holds = %d, want 2", st.Holds)
+	}
+	b.release(outer)
+	if outer.Context().Err() == nil || inner.Context().Err() != nil {
+		b.Error("the released hold's context goes on, or the other's has ended")
+	}
+	b.isHeld(other, "k")
+	b.release(inner)
+	b.isFree(other, "k")
+	b.cleared()
+}

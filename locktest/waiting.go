@@ -1,0 +1,244 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var waiting = []testCase{
+	{"AcquireWaitsForTheRelease", acquireWaits},
+	{"WaitOverIsHeld", waitOver},
+	{"CancelledWaitSaysBoth", cancelledWait},
+	{"CancelAtAnyPointLeavesNothing", cancelAnywhere},
+	{"WaitersAreServedInOrder", servedInOrder},
+	{"ALeaverDoesNotStopTheOthers", leaverInFront},
+	{"AWaitGoesOnWhenTheHolderDies", holderDies},
+	{"WaitBeginsIsTold", waitIsTold},
+}
+
+func acquireWaits(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	var released time.Time
+	time.AfterFunc(100*time.Millisecond, func() {
+		released = time.Now()
+		l.Release(context.Background())
+	})
+	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	if err := l.Release(b.Context()); err != nil { // orders the read of released
+		b.Error(err)
+	}
+	if released.IsZero() {
+		b.Error("granted before the release")
+	}
+	b.release(next)
+	b.cleared()
+}
+
+func waitOver(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", nil)
+	for _, waiter := range []*holdfast.Client{c, other} {
+		begin := time.Now()
+		_, err := waiter.Acquire(b.Context(), "k", &holdfast.AcquireOptions{Wait: 120 * time.Millisecond})
+		b.wants(err, holdfast.ErrHeld)
+		if errors.Is(err, context.DeadlineExceeded) {
+			b.Errorf("%v looks like the caller's context, which goes on", err)
+		}
+		if took := time.Since(begin); took < 120*time.Millisecond {
+			b.Errorf("Wait of 120ms was over after %v", took)
+		}
+	}
+	b.release(l)
+	b.cleared()
+}
+
+func cancelledWait(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", nil)
+	for _, waiter := range []*holdfast.Client{c, other} {
+		ctx, cancel := context.WithTimeout(b.Context(), 100*time.Millisecond)
+		_, err := waiter.Acquire(ctx, "k", nil)
+		cancel()
+		b.wants(err, holdfast.ErrHeld, context.DeadlineExceeded)
+		_, err = waiter.Acquire(ctx, "k", nil)
+		b.wants(err, context.DeadlineExceeded)
+	}
+	b.release(l)
+	b.isFree(other, "k")
+	b.cleared()
+}
+
+// Every outcome of a race between a grant and the end of its context leaves the
+// lock either held by the caller or free.
+func cancelAnywhere(b *bench) {
+	const clients = 4
+	g := &guarded{b: b}
+	all := b.clients(clients)
+	together(clients, func(i int) {
+		for range b.rounds(150, 40) {
+			ctx, cancel := context.WithTimeout(b.Context(), upTo(6*time.Millisecond))
+			l, err := all[i].Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long})
+			if err != nil {
+				cancel()
+				b.wants(err, context.DeadlineExceeded)
+				continue
+			}
+			g.enter(l)
+			time.Sleep(upTo(2 * time.Millisecond))
+			g.leave()
+			l.Release(ctx) // it may have ended: the release is sent all the same
+			cancel()
+		}
+	})
+	b.cleared()
+	b.eventually("the lock is free", func() bool {
+		l, err := all[0].TryAcquire(b.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		b.release(l)
+		return true
+	})
+}
+
+// queueUp starts n waiters on key, each of a client of its own, one after the
+// other, and calls granted for each in the order in which they get the lock.
+// The returned function waits for all.
+func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context, granted func(i int, l *holdfast.Lease)) (wait func()) {
+	b.Helper()
+	all := b.clients(n)
+	var waiters sync.WaitGroup
+	for i, c := range all {
+		waiters.Go(func() {
+			l, err := c.Acquire(contexts(i), key, &holdfast.AcquireOptions{TTL: long})
+			if err != nil {
+				if contexts(i).Err() == nil {
+					b.Errorf("waiter %d: %v", i, err)
+				}
+				return
+			}
+			granted(i, l)
+			if err := l.Release(b.Context()); err != nil {
+				b.Errorf("release by waiter %d: %v", i, err)
+			}
+		})
+		b.awaitWaiters(all[0], key, i+1)
+	}
+	return waiters.Wait
+}
+
+// awaitWaiters blocks until every node knows of n waiters.
+func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
+	b.Helper()
+	b.eventually("all nodes know the waiters", func() bool {
+		st, err := c.Inspect(b.Context(), key)
+		return err == nil && len(st.Nodes) > 0 &&
+			!slices.ContainsFunc(st.Nodes, func(s holdfast.NodeStatus) bool { return s.Waiters != n })
+	})
+}
+
+func (b *bench) needsOrder() {
+	b.Helper()
+	drv := b.driver()
+	defer drv.Close()
+	_, inspects := drv.(driver.Inspector)
+	b.need(drv.Limits().Order, "Limits.Order")
+	b.need(inspects, "driver.Inspector")
+}
+
+func servedInOrder(b *bench) {
+	b.needsOrder()
+	const waiters = 8
+	first := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: long})
+	var mu sync.Mutex
+	var order []int
+	wait := b.queueUp("k", waiters, func(int) context.Context { return b.within() }, func(i int, _ *holdfast.Lease) {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, i)
+	})
+	b.release(first)
+	wait()
+	if len(order) != waiters || !slices.IsSorted(order) {
+		b.Errorf("served in the order %v", order)
+	}
+	b.cleared()
+}
+
+func leaverInFront(b *bench) {
+	b.needsOrder()
+	const waiters = 6
+	first := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: long})
+	var contexts [waiters]context.Context
+	var cancels [waiters]context.CancelFunc
+	for i := range waiters {
+		contexts[i], cancels[i] = context.WithCancel(b.within())
+		defer cancels[i]()
+	}
+	var mu sync.Mutex
+	var order []int
+	wait := b.queueUp("k", waiters, func(i int) context.Context { return contexts[i] }, func(i int, _ *holdfast.Lease) {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, i)
+	})
+	cancels[0]()
+	cancels[3]()
+	b.release(first)
+	wait()
+	// Those that left may have been served at the last moment.
+	order = slices.DeleteFunc(order, func(i int) bool { return i == 0 || i == 3 })
+	if !slices.Equal(order, []int{1, 2, 4, 5}) {
+		b.Errorf("served in the order %v, want 1 2 4 5", order)
+	}
+	b.cleared()
+}
+
+// A holder that is gone costs its TTL and no more than the waiters' own timer.
+func holderDies(b *bench) {
+	drv := b.driver()
+	defer drv.Close()
+	g, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: 500 * time.Millisecond})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l := b.acquire(b.client(), "k", nil)
+	if now := time.Now(); now.Before(g.TrustedUntil) {
+		b.Errorf("granted %v before the old holder's trust ended", g.TrustedUntil.Sub(now))
+	}
+	b.release(l)
+}
+
+func waitIsTold(b *bench) {
+	told := make(chan holdfast.WaitingEvent, 1)
+	c := b.client()
+	waiter := b.clientOf(b.driver(), &holdfast.Options{Hooks: holdfast.Hooks{
+		Waiting: func(e holdfast.WaitingEvent) { told <- e },
+	}})
+	l := b.acquire(c, "k", nil)
+	ctx, cancel := context.WithCancel(b.within())
+	done := make(chan error)
+	go func() {
+		_, err := waiter.Acquire(ctx, "k", nil)
+		done <- err
+	}()
+	select {
+	case e := <-told:
+		if e.Key != "k" || e.Held == nil {
+			b.Errorf("WaitingEvent = %+v", e)
+		}
+	case <-ctx.Done():
+		b.Error("Hooks.Waiting was not called")
+	}
+	cancel()
+	b.wants(<-done, holdfast.ErrHeld, context.Canceled)
+	b.release(l)
+	b.cleared()
+}
