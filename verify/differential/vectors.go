@@ -1,0 +1,344 @@
+package differential
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+//go:generate go run ./vectors ../../docs/vectors.json
+
+// Vectors is what docs/vectors.json holds: examples by which an implementation in
+// another language can be checked. Their format is told in docs/wire.md.
+type Vectors struct {
+	Wire    int                   `json:"wire"`
+	Scripts map[string]ScriptText `json:"scripts"`
+	Names   []Names               `json:"names"`
+	Cases   []Case                `json:"cases"`
+}
+
+// ScriptText is a script as it is loaded.
+type ScriptText struct {
+	SHA1 string `json:"sha1"`
+	Text string `json:"text"`
+}
+
+// Names are the keys of one lock.
+type Names struct {
+	Lock  string `json:"lock"`
+	Fence string `json:"fence"`
+	Queue string `json:"queue"`
+}
+
+// Case is one call of a script. Texts like "now+31" stand for numbers.
+type Case struct {
+	Name      string   `json:"name"`
+	Given     State    `json:"given"`
+	Listening []string `json:"listening,omitempty"`
+	Script    string   `json:"script"`
+	Args      []string `json:"args"`
+	Reply     any      `json:"reply"`
+	Then      State    `json:"then"`
+	Wakes     []Wake   `json:"wakes,omitempty"`
+}
+
+// State is what a node holds of a lock. Key is absent where its pointer is nil.
+type State struct {
+	Lock  *Key     `json:"lock,omitempty"`
+	Fence *Key     `json:"fence,omitempty"`
+	Queue *Waiting `json:"queue,omitempty"`
+}
+
+// Key is a string with the ms after which it expires.
+type Key struct {
+	Value string `json:"value"`
+	PX    int64  `json:"px"`
+}
+
+// Waiting is the queue, first come first.
+type Waiting struct {
+	Waiters []Waiter `json:"waiters"`
+	PX      int64    `json:"px"`
+}
+
+// Waiter is one entry of the queue.
+type Waiter struct {
+	Owner string `json:"owner"`
+	Stamp int64  `json:"stamp"`
+}
+
+// Wake is a message that a script publishes.
+type Wake struct {
+	Channel string `json:"channel"`
+	Message string `json:"message"`
+}
+
+// The clocks by which the cases are made: any will do, as long as the client's
+// and the node's can be told apart.
+const (
+	clientClock = int64(2_000_000_000_000_000)
+	nodeClock   = clientClock + 250_000
+	clockSpan   = int64(100_000_000_000) // what is closer to a clock is told relative to it
+)
+
+// example is a case to be made.
+type example struct {
+	name      string
+	given     State
+	listening []string
+	call      Call
+}
+
+func held(owner string, px int64) *Key { return &Key{Value: owner, PX: px} }
+func counter(n, px int64) *Key         { return &Key{Value: strconv.FormatInt(n, 10), PX: px} }
+func waiting(ws ...Waiter) *Waiting    { return &Waiting{Waiters: ws, PX: 50_000} }
+func at(owner string, s int64) Waiter  { return Waiter{Owner: owner, Stamp: s} }
+func script(name, owner string) Call   { return Call{Script: name, Owner: owner, TTL: 8000} }
+func (c Call) ttl(ms int64) Call       { c.TTL = ms; return c }
+func (c Call) stamp(s int64) Call      { c.Stamp = s; return c }
+func (c Call) token(t int64) Call      { c.Token = t; return c }
+func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
+
+// examples are the cases of docs/vectors.json.
+func examples() []example {
+	const hour = 3600_000_000
+	acquire := func(owner string) Call { return script("acquire", owner).clock(0) }
+	heldByA := State{Lock: held("a.1", 5000), Fence: counter(1031, 300_000)}
+	contended := heldByA
+	contended.Queue = waiting(at("b.1", 6), at("c.1", 7))
+	lost := State{Lock: held("a.1", 5000)}
+	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 300_000)}
+	idle := State{Fence: counter(1031, 300_000)}
+	hear := []string{"a", "b", "c"}
+	return []example{
+		{"acquire: a name that was never used starts at the client's clock", State{}, nil, acquire("a.1")},
+		{"acquire: a clock that is wrong is not believed", State{}, nil, acquire("a.1").clock(hour)},
+		{"acquire: a free lock takes the next 32 tokens", idle, nil, acquire("a.1")},
+		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52+5, 300_000)}, nil, acquire("a.1")},
+		{"acquire: a TTL above five minutes keeps the counter twice as long", idle, nil, acquire("a.1").ttl(400_000)},
+		{"acquire: asking again changes the expiry alone", heldByA, nil, acquire("a.1")},
+		{"acquire: asking again after the counter was lost", lost, nil, acquire("a.1")},
+		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
+		{"acquire: held by another", heldByA, nil, acquire("b.1")},
+		{"acquire: held by another library", State{Lock: held("Zm9yZWlnbg==", 5000)}, nil, acquire("b.1")},
+		{"acquire: held by another, with a place in the queue", heldByA, nil, acquire("b.1").stamp(6)},
+		{"acquire: a place in the queue is kept", contended, nil, acquire("b.1").stamp(9)},
+		{"acquire: equal stamps are in the order of the ids", contended, nil, acquire("b.0").stamp(6)},
+		{"acquire: who is granted with a stamp leaves the queue", State{Fence: idle.Fence, Queue: contended.Queue}, nil, acquire("b.1").stamp(6)},
+		{"acquire: without a stamp the queue is left alone", State{Fence: idle.Fence, Queue: contended.Queue}, nil, acquire("b.1")},
+
+		{"commit: a higher token", heldByA, nil, script("commit", "a.1").token(1064)},
+		{"commit: the same token", heldByA, nil, script("commit", "a.1").token(1000)},
+		{"commit: more has been promised", heldByA, nil, script("commit", "a.1").token(999)},
+		{"commit: another's lock", passedOn, nil, script("commit", "a.1").token(2000)},
+		{"commit: a free lock", idle, nil, script("commit", "a.1").token(2000)},
+		{"commit: the counter was lost", lost, nil, script("commit", "a.1").token(1000)},
+
+		{"renew: kept, and so many wait", contended, nil, script("renew", "a.1").token(1000)},
+		{"renew: another's lock", passedOn, nil, script("renew", "a.1").token(1000)},
+		{"renew: the lock was lost and is set again", idle, nil, script("renew", "a.1").token(1000)},
+		{"renew: the lock was lost, and this node missed the commit", idle, nil, script("renew", "a.1").token(1064)},
+		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 300_000)}, nil, script("renew", "a.1").token(1000)},
+		{"renew: lock and counter were lost: what was granted meanwhile is below the clock", State{}, nil, script("renew", "a.1").token(1000)},
+		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, script("renew", "a.1").token(clientClock + hour)},
+
+		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
+		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
+		{"release: … and no longer than its TTL", contended, hear, script("release", "a.1").ttl(300)},
+		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
+		{"release: nobody hears", contended, nil, script("release", "a.1")},
+		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
+		{"release: a stranger changes nothing", contended, hear, script("release", "d.1")},
+		{"release: the hand-over starts a counter that was lost", State{Lock: lost.Lock, Queue: contended.Queue}, hear, script("release", "a.1")},
+		{"give-back: passes to an earlier waiter and keeps the place", contended, hear, script("release", "a.1").stamp(9)},
+		{"give-back: by the first in the queue leaves the lock free", contended, hear, script("release", "a.1").stamp(5)},
+		{"give-back: of what is another's takes a place", passedOn, hear, script("release", "a.1").stamp(5)},
+
+		{"force: the holder's token", contended, hear, script("force", "").token(1000)},
+		{"force: any token of the block", heldByA, hear, script("force", "").token(1031)},
+		{"force: not back to the holder", State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}, hear, script("force", "").token(1000)},
+		{"force: an older token", heldByA, hear, script("force", "").token(999)},
+		{"force: a newer token", heldByA, hear, script("force", "").token(1032)},
+		{"force: a free lock", idle, hear, script("force", "").token(1000)},
+		{"force: the counter was lost", lost, hear, script("force", "").token(1000)},
+
+		{"inspect: held and waited for", contended, nil, script("inspect", "")},
+		{"inspect: nothing known", State{}, nil, script("inspect", "")},
+	}
+}
+
+// MakeVectors makes the cases by the twin.
+func MakeVectors() Vectors {
+	v := Vectors{Wire: 1, Scripts: make(map[string]ScriptText)}
+	for name, s := range scripts {
+		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
+	}
+	for _, lock := range []string{
+		"lock:invoice/42", "invoice/42", "lock:{tenant-7}invoice", "{tenant-7}invoice", ":{tenant-7}", "lock:a{}b{c}", "lock:a{b", "lock:a}b", "lock:ключ",
+	} {
+		k := KeysOf(lock)
+		v.Names = append(v.Names, Names(k))
+	}
+	for _, ex := range examples() {
+		v.Cases = append(v.Cases, ex.make())
+	}
+	return v
+}
+
+// make runs an example on the twin.
+func (ex example) make() Case {
+	hears := func(owner string) bool {
+		client, _, _ := strings.Cut(owner, ".")
+		return slices.Contains(ex.listening, client)
+	}
+	after, reply, woken := ex.call.Twin(ex.given.lock(), nodeClock, hears)
+	after = after.At(nodeClock)
+	c := Case{
+		Name: ex.name, Given: ex.given, Listening: ex.listening, Script: ex.call.Script,
+		Args: []string{}, Reply: symbol(reply), Then: stateOf(after),
+	}
+	for _, arg := range ex.call.Arguments() {
+		c.Args = append(c.Args, symbolText(arg))
+	}
+	if woken != "" {
+		client, _, _ := strings.Cut(woken, ".")
+		c.Wakes = []Wake{{Channel: wire.Wake + client, Message: woken}}
+	}
+	return c
+}
+
+// lock is s as the twin has it, at nodeClock.
+func (s State) lock() (l quorum.Lock) {
+	now := nodeClock / 1000
+	if s.Lock != nil {
+		l.Owner, l.Until = s.Lock.Value, now+s.Lock.PX
+	}
+	if s.Fence != nil {
+		l.Fence, _ = strconv.ParseInt(s.Fence.Value, 10, 64) // written by counter
+		l.FenceUntil = now + s.Fence.PX
+	}
+	if s.Queue != nil {
+		for _, w := range s.Queue.Waiters {
+			l.Queue = l.Queue.With(w.Owner, w.Stamp)
+		}
+		l.QueueUntil = now + s.Queue.PX
+	}
+	return l
+}
+
+func stateOf(l quorum.Lock) (s State) {
+	now := nodeClock / 1000
+	if l.Owner != "" {
+		s.Lock = &Key{Value: l.Owner, PX: l.Until - now}
+	}
+	if l.Fence != 0 {
+		s.Fence = &Key{Value: symbolText(strconv.FormatInt(l.Fence, 10)), PX: l.FenceUntil - now}
+	}
+	if l.Queue != "" {
+		s.Queue = &Waiting{PX: l.QueueUntil - now}
+		for stamp, owner := range l.Queue.Entries {
+			s.Queue.Waiters = append(s.Queue.Waiters, Waiter{Owner: owner, Stamp: stamp})
+		}
+	}
+	return s
+}
+
+// symbol writes numbers that come from a clock relative to it.
+func symbol(reply any) any {
+	switch r := reply.(type) {
+	case int64:
+		if text := symbolText(strconv.FormatInt(r, 10)); strings.HasPrefix(text, "no") {
+			return text
+		}
+	case string:
+		return symbolText(r)
+	case []any:
+		out := make([]any, len(r))
+		for i, v := range r {
+			out[i] = symbol(v)
+		}
+		return out
+	}
+	return reply
+}
+
+func symbolText(text string) string {
+	n, err := strconv.ParseInt(text, 10, 64)
+	relative := func(name string, d int64) string {
+		if d == 0 {
+			return name
+		}
+		return fmt.Sprintf("%s%+d", name, d)
+	}
+	switch {
+	case err != nil:
+		return text
+	case abs(n-nodeClock) <= 4*quorum.Block:
+		return relative("node", n-nodeClock)
+	case abs(n-clientClock) <= clockSpan:
+		return relative("now", n-clientClock)
+	}
+	return text
+}
+
+// Encode writes v as docs/vectors.json has it: one line for each case's parts.
+func (v Vectors) Encode() ([]byte, error) {
+	var b bytes.Buffer
+	line := func(indent, name string, value any, end string) error {
+		var text bytes.Buffer
+		enc := json.NewEncoder(&text)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(value); err != nil {
+			return err
+		}
+		if name != "" {
+			name = strconv.Quote(name) + ": "
+		}
+		b.WriteString(indent + name + strings.TrimSpace(text.String()) + end + "\n")
+		return nil
+	}
+	comma := func(last bool) string { return map[bool]string{false: ","}[last] }
+	b.WriteString("{\n")
+	err := line("  ", "wire", v.Wire, ",")
+	b.WriteString("  \"scripts\": {\n")
+	for i, name := range slices.Sorted(maps.Keys(v.Scripts)) {
+		err = first(err, line("    ", name, v.Scripts[name], comma(i == len(v.Scripts)-1)))
+	}
+	b.WriteString("  },\n  \"names\": [\n")
+	for i, n := range v.Names {
+		err = first(err, line("    ", "", n, comma(i == len(v.Names)-1)))
+	}
+	b.WriteString("  ],\n  \"cases\": [\n")
+	for i, c := range v.Cases {
+		b.WriteString("    {\n")
+		err = first(err, line("      ", "name", c.Name, ","))
+		err = first(err, line("      ", "given", c.Given, ","))
+		if c.Listening != nil {
+			err = first(err, line("      ", "listening", c.Listening, ","))
+		}
+		err = first(err, line("      ", "script", c.Script, ","))
+		err = first(err, line("      ", "args", c.Args, ","))
+		err = first(err, line("      ", "reply", c.Reply, ","))
+		err = first(err, line("      ", "then", c.Then, comma(c.Wakes == nil)))
+		if c.Wakes != nil {
+			err = first(err, line("      ", "wakes", c.Wakes, ""))
+		}
+		b.WriteString("    }" + comma(i == len(v.Cases)-1) + "\n")
+	}
+	b.WriteString("  ]\n}\n")
+	return b.Bytes(), err
+}
+
+func first(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,169 @@
+package differential
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+)
+
+const vectorsFile = "../../docs/vectors.json"
+
+func TestVectorsAreWhatTheTwinDoes(t *testing.T) {
+	t.Parallel()
+	got, err := os.ReadFile(vectorsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := MakeVectors().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Fatalf("%s is not what the scripts and their twin do; run go generate ./differential in verify", vectorsFile)
+	}
+}
+
+// It reads the file as an implementer would, and knows nothing of the twin.
+func TestVectorsAreWhatTheServerDoes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(vectorsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v Vectors
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	addr := redistest.Start(t, nil).Addr()
+	for _, c := range v.Cases {
+		t.Run(c.Name, func(t *testing.T) {
+			server, err := Connect(t.Context(), addr, c.Listening...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			c.check(t, server, v.Scripts[c.Script])
+		})
+	}
+}
+
+// clocks gives "now" and "node" a meaning: the node's clock is known by its
+// reading before and after.
+type clocks struct{ now, before, after int64 }
+
+// matches says whether a number on the server is what text stands for.
+func (c clocks) matches(text string, server int64) bool {
+	if rest, ok := strings.CutPrefix(text, "node"); ok {
+		at := server - offset(rest)
+		return c.before <= at && at <= c.after
+	}
+	return c.number(text) == strconv.FormatInt(server, 10)
+}
+
+// number writes out what text stands for, unless it stands for itself.
+func (c clocks) number(text string) string {
+	if rest, ok := strings.CutPrefix(text, "now"); ok {
+		return strconv.FormatInt(c.now+offset(rest), 10)
+	}
+	return text
+}
+
+func offset(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64) // "" is 0
+	return n
+}
+
+func (c Case) check(t *testing.T, server *Server, script ScriptText) {
+	keys := KeysOf("lock:vector")
+	now := clocks{now: time.Now().UnixMicro()}
+	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+	for key, k := range map[string]*Key{keys.Lock: c.Given.Lock, keys.Fence: c.Given.Fence} {
+		if k != nil {
+			do(t, server, []string{"SET", key, now.number(k.Value), "PX", fmt.Sprint(k.PX)})
+		}
+	}
+	if q := c.Given.Queue; q != nil {
+		for _, w := range q.Waiters {
+			do(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(w.Stamp), w.Owner})
+		}
+		do(t, server, []string{"PEXPIRE", keys.Queue, fmt.Sprint(q.PX)})
+	}
+	names := []string{keys.Lock, keys.Fence, keys.Queue}
+	if c.Script == "commit" {
+		names = names[:2]
+	}
+	call := append([]string{"EVAL", script.Text, strconv.Itoa(len(names))}, names...)
+	for _, arg := range c.Args {
+		call = append(call, now.number(arg))
+	}
+	replies := do(t, server, []string{"TIME"}, call, []string{"TIME"})
+	now.before, now.after = micros(replies[0]), micros(replies[2])
+	slack := time.Now().UnixMilli() - now.now/1000 + 1
+	if !now.same(c.Reply, replies[1], slack) {
+		t.Errorf("reply %v, want %v", replies[1], c.Reply)
+	}
+	after, err := server.State(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := c.Then.at(now, after.Fence)
+	if after.Owner != want.Owner || after.Fence != want.Fence || after.Queue != want.Queue {
+		t.Errorf("left %s, want %s", Show(after, now.after), Show(want, now.after))
+	}
+	for what, until := range map[string][2]int64{
+		"lock": {after.Until, want.Until}, "counter": {after.FenceUntil, want.FenceUntil}, "queue": {after.QueueUntil, want.QueueUntil},
+	} {
+		if abs(until[0]-until[1]) > slack {
+			t.Errorf("%s expires at %d, want %d", what, until[0], until[1])
+		}
+	}
+	wakes, err := server.Wakes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(wakes, c.Wakes, func(got [2]string, want Wake) bool { return got == [2]string{want.Channel, want.Message} }) {
+		t.Errorf("wake-ups %v, want %v", wakes, c.Wakes)
+	}
+}
+
+// same compares replies; times left may be slack ms shorter.
+func (c clocks) same(want, got any, slack int64) bool {
+	switch w := want.(type) {
+	case []any:
+		list, ok := got.([]any)
+		return ok && slices.EqualFunc(w, list, func(x, y any) bool { return c.same(x, y, slack) })
+	case float64: // as JSON has it
+		n, ok := got.(int64)
+		return ok && (n == int64(w) || w > 1000 && n < int64(w) && int64(w)-n <= slack)
+	case string:
+		if n, ok := got.(int64); ok {
+			return c.matches(w, n)
+		}
+		return w == got
+	}
+	return false
+}
+
+// at is s with absolute times. A counter that the node's clock started may be as
+// it is found.
+func (s State) at(c clocks, fence int64) (l quorum.Lock) {
+	if s.Fence != nil && c.matches(s.Fence.Value, fence) {
+		s.Fence = &Key{Value: strconv.FormatInt(fence, 10), PX: s.Fence.PX}
+	}
+	l = s.lock()
+	shift := c.before/1000 - nodeClock/1000
+	for _, until := range []*int64{&l.Until, &l.FenceUntil, &l.QueueUntil} {
+		if *until != 0 {
+			*until += shift
+		}
+	}
+	return l
+}
