@@ -91,9 +91,10 @@ type Driver struct {
 	nodes  []*node
 	holder holderCache
 
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	work sync.WaitGroup // every goroutine of the driver
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	work    sync.WaitGroup // every goroutine of the driver
+	closing sync.Once
 
 	mu     sync.Mutex // guards notify
 	notify func(driver.NodeEvent)
@@ -278,15 +279,17 @@ func (d *Driver) Limits() driver.Limits {
 }
 
 // Close implements driver.Driver. It blocks until what was sent is answered, at
-// most about a second.
+// most about a second; a second Close does nothing.
 func (d *Driver) Close() error {
-	d.engine.Close()
-	var all sync.WaitGroup
-	for _, n := range d.nodes {
-		all.Go(n.close)
-	}
-	all.Wait()
-	d.stop()
-	d.work.Wait()
+	d.closing.Do(func() {
+		d.engine.Close()
+		var all sync.WaitGroup
+		for _, n := range d.nodes {
+			all.Go(n.close)
+		}
+		all.Wait()
+		d.stop()
+		d.work.Wait()
+	})
 	return nil
 }
