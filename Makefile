@@ -5,7 +5,7 @@ FUZZTIME ?= 10s
 SEQUENCES ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short lint fuzz differential
+.PHONY: help deps test short lint fuzz differential bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -38,3 +38,6 @@ fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 
 differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, each step compared with its twin in Go
 	@cd verify && SEQUENCES=$(SEQUENCES) go test -count=1 -timeout 2h ./differential
+
+bench: deps ## Measure against other lock libraries; writes docs/bench.json and docs/waits.svg
+	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg $(BENCHFLAGS)

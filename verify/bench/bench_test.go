@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain lets the program start itself as the holder of leases, as it does when
+// it is not under test.
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		exit(holdLeases(os.Stdin, os.Stdout))
+	}
+	os.Exit(m.Run())
+}
+
+func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	args := []string{"-short", "-json", filepath.Join(dir, "bench.json"), "-svg", filepath.Join(dir, "waits.svg")}
+	var out bytes.Buffer
+	if err := run(t.Context(), args, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	text, err := os.ReadFile(filepath.Join(dir, "bench.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := settings{peers: names(allPeers)}
+	for _, sc := range allScenarios {
+		for _, n := range []int{1, 5} {
+			if !sc.on(n) {
+				continue
+			}
+			for _, p := range s.chosen(sc, n) {
+				got, ok := r.row(sc.name, n, p.name)
+				if !ok {
+					t.Errorf("%s on %d nodes: no row for %s", sc.name, n, p.name)
+				}
+				if p.name == holdfastName && (got.Rate == 0 || got.Failed > 0 || got.Stuck > 0) {
+					t.Errorf("%s on %d nodes: Holdfast took %v locks/s, %d calls failed, %d waits did not end", sc.name, n, got.Rate, got.Failed, got.Stuck)
+				}
+			}
+		}
+	}
+	if len(r.Claims) != len(judgements) {
+		t.Errorf("%d of %d claims were judged", len(r.Claims), len(judgements))
+	}
+	if r.Waiters == nil || r.Waiters.FewCommands == 0 || r.Waiters.ManyCommands == 0 {
+		t.Errorf("many waiters: %+v", r.Waiters)
+	}
+	svg, err := os.Open(filepath.Join(dir, "waits.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer svg.Close()
+	for d := xml.NewDecoder(svg); err == nil; {
+		_, err = d.Token()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("the plot is not XML: %v", err)
+	}
+}
+
+func TestHeldLeasesAreCountedInAProcessOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"-leases", "-count", "100", "-hold", "100ms"}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "100 leases on 5 nodes") || !strings.Contains(text, "0 lost") {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestJainIsOneForEqualSharesAndOneNthForAll(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		got  []int
+		want float64
+	}{{[]int{5, 5, 5, 5}, 1}, {[]int{20, 0, 0, 0}, 0.25}, {[]int{0, 0}, 0}} {
+		if j := jain(c.got); j != c.want {
+			t.Errorf("jain(%v) = %v, want %v", c.got, j, c.want)
+		}
+	}
+}
+
+func TestPercentilesOfWaitsThatNeverEndedAreTheLongest(t *testing.T) {
+	t.Parallel()
+	none := sample{longest: 7 * time.Second}
+	if got := none.percentile(0.5); got != 7*time.Second {
+		t.Errorf("without any wait that ended: %v", got)
+	}
+	waits := []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	if got := (sample{waits: waits}).percentile(0.99); got != 10 {
+		t.Errorf("p99 of 1 to 10 = %v", got)
+	}
+}
+
+func TestMedianIsTheMiddleOrTheMeanOfTheMiddleTwo(t *testing.T) {
+	t.Parallel()
+	list := []float64{9, 1, 5}
+	if got := median(list); got != 5 {
+		t.Errorf("median(9, 1, 5) = %v", got)
+	}
+	if got := median([]float64{4, 1, 2, 9}); got != 3 {
+		t.Errorf("median(4, 1, 2, 9) = %v", got)
+	}
+	if !slices.Equal(list, []float64{9, 1, 5}) {
+		t.Error("median has changed its argument")
+	}
+}
+
+func TestUnknownNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"-peers", "nobody"}, {"-scenarios", "nothing"}, {"-nodes", "0"}, {"-reps", "0"}, {"rest"}} {
+		if _, err := parse(args, io.Discard); err == nil {
+			t.Errorf("%v: no error", args)
+		}
+	}
+}
