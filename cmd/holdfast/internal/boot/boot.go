@@ -1,0 +1,22 @@
+// Package boot tells the time on a clock that goes on while the machine
+// sleeps. The monotonic clock of package time stands still then: on a laptop
+// that wakes up, a lease that ended an hour ago would look fresh.
+package boot
+
+import "time"
+
+// Instant is a point on the clock, in ns. All processes of a machine share it.
+type Instant int64
+
+// Add is d after i.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+
+// Sub is the time from j to i.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+
+// At translates a deadline that has both clock readings, by the worse of both.
+// The clock is read first, so that a pause in between makes the result too early.
+func At(deadline time.Time) Instant {
+	here, now := Now(), time.Now()
+	return here.Add(min(deadline.Sub(now), deadline.Round(0).Sub(now.Round(0))))
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// askTimeout bounds a question to the backend beside the matter itself.
+const askTimeout = 2 * time.Second
+
+// dial opens the backend.
+func (a *app) dial(ctx context.Context) (*redlock.Driver, error) {
+	if a.backend == "" {
+		return nil, exitcode.Usagef("no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379")
+	}
+	return redlock.OpenURL(ctx, a.backend, &redlock.Options{Logger: a.log, ClientName: "holdfast"})
+}
+
+// scheme is the part of the URL that holds no secrets.
+func (a *app) scheme() string {
+	scheme, _, _ := strings.Cut(a.backend, "://")
+	return scheme
+}
+
+// open opens the backend for a holder that runs program.
+func (a *app) open(ctx context.Context, program string) (*holdfast.Client, error) {
+	drv, err := a.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return holdfast.New(drv, a.options(program))
+}
+
+func (a *app) options(program string) *holdfast.Options {
+	host, _ := os.Hostname()
+	opts := &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(program)}}
+	if a.verbose {
+		opts.Logger = a.log
+	}
+	opts.Hooks.Waiting = func(e holdfast.WaitingEvent) { a.log.Debug("waiting: " + busy(e.Key, e.Held, 0)) }
+	opts.Hooks.Acquired = func(e holdfast.AcquiredEvent) {
+		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", short(e.Waited))
+	}
+	return opts
+}
+
+// client opens the backend for a command that only asks or orders.
+func (a *app) client(ctx context.Context) (*holdfast.Client, error) { return a.open(ctx, "holdfast") }
+
+// busyError says who holds the lock, as far as the backend knows.
+func (a *app) busyError(client *holdfast.Client, name string, err error) error {
+	held, ok := errors.AsType[*holdfast.HeldError](err)
+	if !ok {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	var token holdfast.Token
+	if st, asked := client.Inspect(ctx, name); asked == nil && st.Held && st.ID == held.Owner {
+		token, held.Remaining, held.Waiters = st.Token, st.Remaining, st.Waiters
+	}
+	return &busyError{text: busy(name, held, token), err: err}
+}
+
+// busyError is ErrHeld with all that can be said about it.
+type busyError struct {
+	text string
+	err  error
+}
+
+func (e *busyError) Error() string { return e.text }
+func (e *busyError) Unwrap() error { return e.err }
+
+// busy is a line about a lock that somebody else holds. The age is by the
+// holder's clock, and counts from when it asked for the lock: nobody knows more.
+func busy(name string, held *holdfast.HeldError, token holdfast.Token) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%q is %v", name, held)
+	if !held.Since.IsZero() {
+		fmt.Fprintf(&b, ", who asked for it %s ago by its clock", short(max(time.Since(held.Since), 0)))
+	}
+	if held.Remaining >= 0 {
+		fmt.Fprintf(&b, ", lease %s left", short(held.Remaining))
+	} else {
+		b.WriteString(", without an end")
+	}
+	fmt.Fprintf(&b, ", %d waiting", held.Waiters)
+	if token != 0 {
+		fmt.Fprintf(&b, ", token %d", token)
+	}
+	return b.String()
+}

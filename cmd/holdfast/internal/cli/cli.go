@@ -1,0 +1,195 @@
+// Package cli is the command line of holdfast: its commands, flags and texts.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
+)
+
+// IO is what a command reads and writes.
+type IO struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Terminal bool // somebody types In
+}
+
+// System is the IO of this process. A closed pipe becomes an error of the write,
+// not the death of a process that may hold a lock.
+func System() IO {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	info, err := os.Stdin.Stat()
+	return IO{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0 && info.Name() != "null",
+	}
+}
+
+// app is one run of the program.
+type app struct {
+	io   IO
+	self proc.Self
+	log  *slog.Logger
+
+	backend        string
+	output         string
+	quiet, verbose bool
+	logFormat      string
+	code           exitcode.Code  // of a run that is no error
+	raise          syscall.Signal // to end by
+	explained      bool           // the error has been told already
+}
+
+// Main runs the program with args, of which the first is its name, and returns
+// its exit code.
+func Main(args []string, stdio IO) (code exitcode.Code) {
+	if len(args) > 1 {
+		switch args[1] {
+		case proc.Gate:
+			return exitcode.Code(proc.RunGate(args[2:]))
+		case proc.Guard:
+			return exitcode.Code(proc.RunGuard(stdio.In, stdio.Out, stdio.Err))
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			fmt.Fprintf(stdio.Err, "holdfast: a fault in holdfast itself, please report it: %v\n%s", r, debug.Stack())
+			code = exitcode.Bug
+		}
+	}()
+	a := &app{io: stdio, self: proc.Self{Name: args[0]}}
+	a.self.Path, _ = os.Executable() // only --guard and terminals need it, and say so
+	a.log = slog.New(newHandler(stdio.Err, "text", slog.LevelInfo))
+	root := a.root()
+	root.SetArgs(args[1:])
+	err := root.Execute()
+	if err != nil && !a.explained {
+		a.log.Error(explain(err))
+	}
+	if a.raise != 0 {
+		endBy(a.raise)
+	}
+	if a.code != exitcode.OK {
+		return a.code
+	}
+	return exitcode.Of(err)
+}
+
+// explain makes one line of an error.
+func explain(err error) string {
+	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\t' })
+	return strings.TrimPrefix(strings.Join(lines, " "), "holdfast: ")
+}
+
+const about = `Holdfast runs commands under a lock that several machines share, and looks
+after such locks. The locks are kept on one Redis or Valkey server, or on
+several independent ones of which a majority decides.
+
+  export HOLDFAST_BACKEND=redis://localhost:6379
+  holdfast run nightly-report -- ./report.sh
+`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "holdfast",
+		Short:         "Run commands under a lock that several machines share",
+		Long:          about,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return exitcode.Usagef("there is no command %q; see holdfast --help", args[0])
+			}
+			return nil
+		},
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+	}
+	root.SetIn(a.io.In)
+	root.SetOut(a.io.Out)
+	root.SetErr(a.io.Err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return exitcode.Usagef("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.SetUsageTemplate(root.UsageTemplate() + "\nExit codes:\n" + exitcode.Help() + `
+Every flag can be set by a variable as well: --kill-after by HOLDFAST_KILL_AFTER.
+Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
+`)
+	f := root.PersistentFlags()
+	f.SortFlags = false
+	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379 or redlock://a:6379,b:6379,c:6379")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
+	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
+	root.AddCommand(
+		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
+		a.showCommand(), a.listCommand(), a.forceCommand(), a.versionCommand(),
+	)
+	return root
+}
+
+// prepare reads the variables and sets up the log, before any command runs.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if err := fromEnvironment(cmd.Flags()); err != nil {
+		return err
+	}
+	if a.logFormat != "text" && a.logFormat != "json" {
+		return exitcode.Usagef("--log-format %q is neither text nor json", a.logFormat)
+	}
+	if a.output != "" && a.output != "table" && a.output != "json" {
+		return exitcode.Usagef("--output %q is neither table nor json", a.output)
+	}
+	level := slog.LevelInfo
+	switch {
+	case a.quiet:
+		level = slog.LevelError
+	case a.verbose:
+		level = slog.LevelDebug
+	}
+	a.log = slog.New(newHandler(a.io.Err, a.logFormat, level))
+	return nil
+}
+
+func (a *app) outputFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "format of the output: table or json")
+}
+
+// wantName takes the name from the arguments, or from what else says it.
+func wantName(args []string, otherwise string) (string, error) {
+	switch {
+	case len(args) > 1:
+		return "", exitcode.Usagef("one name is expected, not %d: %s", len(args), strings.Join(args, " "))
+	case len(args) == 1:
+		return args[0], nil
+	case otherwise != "":
+		return otherwise, nil
+	}
+	return "", exitcode.Usagef("the name of the lock is missing")
+}
+
+// endBy ends this process, and whatever shares its group, by a signal.
+func endBy(s syscall.Signal) {
+	signal.Reset(s)
+	raise(s)
+}
+
+var errOutput = errors.New("the output could not be written")
+
+// wrote gives the error of a write its code.
+func wrote(err error) error {
+	if err == nil {
+		return nil
+	}
+	return exitcode.With(exitcode.Output, fmt.Errorf("%w: %w; look at what reads it", errOutput, err))
+}

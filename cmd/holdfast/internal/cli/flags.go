@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+)
+
+// variable is the environment variable that sets a flag.
+func variable(flag string) string {
+	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// fromEnvironment sets the flags that were not given from their variables.
+func fromEnvironment(flags *pflag.FlagSet) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		text := os.Getenv(variable(f.Name))
+		if f.Changed || text == "" || f.Name == "help" || err != nil {
+			return
+		}
+		if bad := f.Value.Set(text); bad != nil {
+			err = exitcode.Usagef("%s=%q: %w", variable(f.Name), text, bad)
+		}
+	})
+	return err
+}
+
+// duration is a flag's value: Go's notation, or a number of seconds.
+type duration time.Duration
+
+// Set implements pflag.Value.
+func (d *duration) Set(s string) error {
+	v, err := time.ParseDuration(s)
+	if seconds, bad := strconv.ParseFloat(s, 64); bad == nil {
+		v, err = time.Duration(seconds*float64(time.Second)), nil
+		if seconds < -1e9 || seconds > 1e9 || seconds != seconds {
+			err = strconv.ErrRange
+		}
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
+	case v < 0:
+		return fmt.Errorf("%q is negative", s)
+	}
+	*d = duration(v)
+	return nil
+}
+
+// String implements pflag.Value.
+func (d *duration) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return time.Duration(*d).String()
+}
+
+// Type implements pflag.Value.
+func (d *duration) Type() string { return "duration" }
+
+// patience is the value of --wait: unset means for ever, 0 not at all.
+type patience struct {
+	duration
+	set bool
+}
+
+// Set implements pflag.Value.
+func (p *patience) Set(s string) error {
+	p.set = true
+	return p.duration.Set(s)
+}
+
+// none says whether there is no wait at all. Of --wait and --no-wait, what is
+// given goes before what a variable says.
+func (p *patience) none(noWait bool, given func(string) bool) (bool, error) {
+	switch {
+	case p.set && p.duration == 0:
+		return true, nil
+	case !noWait || !p.set:
+		return noWait, nil
+	case given("no-wait") && given("wait"):
+		return false, exitcode.Usagef("--no-wait and --wait %v contradict each other; give one of them", time.Duration(p.duration))
+	}
+	return !given("wait"), nil
+}
+
+// code is a flag's value: an exit code.
+type code exitcode.Code
+
+// Set implements pflag.Value.
+func (c *code) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > 255 {
+		return fmt.Errorf("%q is no exit code; give a number from 0 to 255", s)
+	}
+	*c = code(n)
+	return nil
+}
+
+// String implements pflag.Value.
+func (c *code) String() string { return strconv.Itoa(int(*c)) }
+
+// Type implements pflag.Value.
+func (c *code) Type() string { return "code" }
+
+// choice is a flag's value: one of several words.
+type choice struct {
+	value string
+	words []string
+}
+
+// Set implements pflag.Value.
+func (c *choice) Set(s string) error {
+	for _, w := range c.words {
+		if s == w {
+			c.value = s
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of %s", s, strings.Join(c.words, ", "))
+}
+
+// String implements pflag.Value.
+func (c *choice) String() string { return c.value }
+
+// Type implements pflag.Value.
+func (c *choice) Type() string { return strings.Join(c.words, "|") }

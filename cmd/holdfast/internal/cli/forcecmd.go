@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+)
+
+// audit is the record of a lock that was taken away.
+type audit struct {
+	Time   time.Time `json:"time"`
+	Action string    `json:"action"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	Lock   lock      `json:"lock"` // as it was before
+}
+
+// forceFlags are the flags of force-release.
+type forceFlags struct {
+	token  int64
+	reason string
+	yes    bool
+}
+
+func (a *app) forceCommand() *cobra.Command {
+	fl := &forceFlags{}
+	cmd := &cobra.Command{
+		Use:   "force-release NAME --token N --reason TEXT",
+		Short: "Take a lock away from the holder of a token, and from nobody else",
+		Long: `Force-release shows the holder, asks for the name of the lock, and takes it away
+if --token is still the holder's: one that has come since is never hit. The holder
+cannot renew any more and learns so at its next renewal; until then it may go on,
+so stop it first where you can. The record of what was done is printed as JSON.
+`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := wantName(args, "")
+			if err != nil {
+				return err
+			}
+			if strings.TrimSpace(fl.reason) == "" {
+				return exitcode.Usagef("say why: --reason TEXT goes into the record")
+			}
+			return a.force(cmd.Context(), name, fl, cmd.Flags().Changed("token"))
+		},
+		ValidArgsFunction: a.completeNames,
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Int64Var(&fl.token, "token", 0, "fencing token of the holder, as show prints it; 0 for a holder without one")
+	f.StringVar(&fl.reason, "reason", "", "`text` for the record")
+	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func (a *app) force(_ context.Context, name string, fl *forceFlags, given bool) error {
+	ctx, stop := interruptible()
+	defer stop()
+	client, err := a.client(ctx)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	defer client.Close()
+	st, err := client.Inspect(ctx, name)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	switch {
+	case !st.Held:
+		return exitcode.With(exitcode.No, fmt.Errorf("nobody holds %q", name))
+	case !given && fl.token == 0:
+		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, st.Holder, st.Token)
+	case st.Token != holdfast.Token(fl.token):
+		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, st.Holder, st.Token))
+	}
+	if err := a.confirm(ctx, st, fl.yes); err != nil {
+		return interruptedBy(ctx, err)
+	}
+	err = client.ForceRelease(ctx, name, holdfast.Token(fl.token))
+	if errors.Is(err, holdfast.ErrLost) {
+		return exitcode.With(exitcode.No, fmt.Errorf("the holder of token %d has gone by itself; nothing was done", fl.token))
+	}
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	return a.writeJSON(audit{Time: time.Now().UTC(), Action: "force-release", By: operator(), Reason: fl.reason, Lock: newLock(st)})
+}
+
+// confirm shows the holder and asks for the name of the lock.
+func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
+	if yes {
+		return nil
+	}
+	if !a.io.Terminal {
+		return exitcode.Usagef("nobody is there to be asked; give --yes")
+	}
+	for _, row := range describe(st) {
+		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], printable(row[1]))
+	}
+	fmt.Fprint(a.io.Err, "To take the lock away from this holder, type its name: ")
+	line := make(chan string, 1)
+	go func() {
+		text, err := bufio.NewReader(a.io.In).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			text = ""
+		}
+		line <- strings.TrimSuffix(text, "\n")
+	}()
+	select {
+	case text := <-line:
+		if text != st.Key {
+			return exitcode.Usagef("that is not the name of the lock; nothing was done")
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// operator is who runs this program, and where.
+func operator() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, _ := os.Hostname()
+	return name + "@" + host
+}

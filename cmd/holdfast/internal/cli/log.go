@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+)
+
+// newHandler writes the log: JSON lines, or lines for people.
+func newHandler(w io.Writer, format string, level slog.Level) slog.Handler {
+	if format == "json" {
+		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+	}
+	return &lines{w: w, level: level, mu: new(sync.Mutex)}
+}
+
+// lines writes "holdfast: message key=value".
+type lines struct {
+	level slog.Level
+	attrs string
+
+	mu *sync.Mutex // guards w
+	w  io.Writer
+}
+
+// Enabled implements slog.Handler.
+func (h *lines) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
+
+// Handle implements slog.Handler.
+func (h *lines) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	b.WriteString("holdfast: ")
+	b.WriteString(printable(r.Message))
+	b.WriteString(h.attrs)
+	r.Attrs(func(a slog.Attr) bool { b.WriteString(attribute(a)); return true })
+	b.WriteByte('\n')
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err := io.WriteString(h.w, b.String())
+	return err
+}
+
+// WithAttrs implements slog.Handler.
+func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	for _, a := range attrs {
+		with.attrs += attribute(a)
+	}
+	return &with
+}
+
+// WithGroup implements slog.Handler. Nothing here uses groups.
+func (h *lines) WithGroup(string) slog.Handler { return h }
+
+func attribute(a slog.Attr) string {
+	return fmt.Sprintf(" %s=%s", a.Key, printable(fmt.Sprint(a.Value.Any())))
+}

@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// lock is what show and ls say about a lock, for programs.
+type lock struct {
+	Name        string          `json:"name"`
+	Held        bool            `json:"held"`
+	Holder      holdfast.Holder `json:"holder,omitzero"`
+	Owner       string          `json:"owner,omitempty"`
+	Token       holdfast.Token  `json:"token,omitempty"`
+	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
+	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
+	Waiting     int             `json:"waiting"`
+	Nodes       []node          `json:"nodes,omitempty"`
+}
+
+type node struct {
+	Node        string         `json:"node"`
+	Owner       string         `json:"owner,omitempty"`
+	Token       holdfast.Token `json:"token,omitempty"`
+	RemainingMS int64          `json:"remaining_ms"`
+	Waiting     int            `json:"waiting"`
+	Error       string         `json:"error,omitempty"`
+}
+
+func newLock(st holdfast.Status) lock {
+	l := lock{
+		Name: st.Key, Held: st.Held, Holder: st.Holder, Owner: st.ID, Token: st.Token, AskedAt: st.Since,
+		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
+	}
+	for _, n := range st.Nodes {
+		view := node{Node: n.Node, Owner: n.Owner, Token: holdfast.Token(n.Token), RemainingMS: millis(n.Remaining), Waiting: n.Waiters}
+		if n.Err != nil {
+			view.Error = n.Err.Error()
+		}
+		l.Nodes = append(l.Nodes, view)
+	}
+	return l
+}
+
+func millis(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+func (a *app) showCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Say who holds a lock, and what each node knows about it",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := wantName(args, "")
+			if err != nil {
+				return err
+			}
+			return a.show(name)
+		},
+		ValidArgsFunction: a.completeNames,
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (a *app) show(name string) error {
+	ctx, stop := interruptible()
+	defer stop()
+	client, err := a.client(ctx)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	defer client.Close()
+	st, err := client.Inspect(ctx, name)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	if a.output == "json" {
+		return a.writeJSON(newLock(st))
+	}
+	if err := a.writeTable(describe(st)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.io.Out); err != nil {
+		return wrote(err)
+	}
+	return a.writeTable(nodeRows(st))
+}
+
+func describe(st holdfast.Status) [][]string {
+	rows := [][]string{{"name", st.Key}, {"state", state(st)}}
+	if st.Held {
+		rows = append(rows, []string{"holder", st.Holder.String()}, []string{"owner", st.ID}, []string{"token", tokenText(st.Token)})
+		if !st.Since.IsZero() {
+			rows = append(rows, []string{"asked", age(st) + " ago, by the holder's clock"})
+		}
+		rows = append(rows, []string{"lease", short(st.Remaining) + " left"})
+	}
+	return append(rows, []string{"waiting", strconv.Itoa(st.Waiters)})
+}
+
+func nodeRows(st holdfast.Status) [][]string {
+	rows := [][]string{{"NODE", "OWNER", "TOKEN", "LEFT", "WAITING", "ERROR"}}
+	for _, n := range st.Nodes {
+		row := []string{n.Node, n.Owner, tokenText(holdfast.Token(n.Token)), "", strconv.Itoa(n.Waiters), ""}
+		if n.Owner != "" {
+			row[3] = short(n.Remaining)
+		}
+		if n.Err != nil {
+			row[5] = n.Err.Error()
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func state(st holdfast.Status) string {
+	if st.Held {
+		return "held"
+	}
+	return "free"
+}
+
+func age(st holdfast.Status) string { return short(max(time.Since(st.Since), 0)) }
+
+func tokenText(t holdfast.Token) string {
+	if t == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(t), 10)
+}
+
+func (a *app) listCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "ls [PREFIX]",
+		Aliases: []string{"list"},
+		Short:   "List the locks that are held or waited for",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix, err := wantName(append(args, "")[:max(len(args), 1)], "")
+			if err != nil {
+				return err
+			}
+			return a.list(prefix)
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (a *app) list(prefix string) error {
+	ctx, stop := interruptible()
+	defer stop()
+	client, err := a.client(ctx)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	defer client.Close()
+	locks := []lock{}
+	rows := [][]string{{"NAME", "STATE", "HOLDER", "TOKEN", "ASKED", "LEFT", "WAITING"}}
+	for st, err := range client.List(ctx, prefix) {
+		if err != nil {
+			return interruptedBy(ctx, err)
+		}
+		locks = append(locks, newLock(st))
+		rows = append(rows, listRow(st))
+	}
+	if a.output == "json" {
+		return a.writeJSON(locks)
+	}
+	return a.writeTable(rows)
+}
+
+func listRow(st holdfast.Status) []string {
+	row := []string{st.Key, state(st), "", "", "", "", strconv.Itoa(st.Waiters)}
+	if st.Held {
+		row[2], row[3], row[5] = st.Holder.String(), tokenText(st.Token), short(st.Remaining)
+		if !st.Since.IsZero() {
+			row[4] = age(st) + " ago"
+		}
+	}
+	return row
+}
+
+// completeNames offers the locks that are held, for the shell's completion.
+func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || a.prepare(cmd) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	a.quiet = true
+	ctx, stop := interruptible()
+	defer stop()
+	client, err := a.client(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	defer client.Close()
+	var names []string
+	for st, err := range client.List(ctx, prefix) {
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		names = append(names, st.Key)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,16 @@
+//go:build unix
+
+package cli
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// raise sends s to this process's group and leaves it a moment to take effect.
+func raise(s syscall.Signal) {
+	unix.Kill(0, s)
+	time.Sleep(time.Second) // the signal ends this
+}

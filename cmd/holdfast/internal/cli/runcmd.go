@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+)
+
+const runHelp = `Run waits for the lock NAME, runs the command while it holds it, and releases it
+when the command and its whole process group have ended. It exits as the command
+does.
+
+The lease is renewed meanwhile. If it cannot be, the command gets TERM and then
+KILL early enough to be dead before anybody else can get the lock. Holdfast being
+killed or stopped itself is covered by --guard.
+
+The command finds HOLDFAST_LOCK_NAME, _TOKEN, _OWNER, _TTL_MS, _BACKEND and
+HOLDFAST_LOCK_HELD=1 in its environment. What it writes should carry the token, so
+that a storage can refuse a holder who comes too late.
+`
+
+// runFlags are the flags of run as they were given.
+type runFlags struct {
+	noWait, skip                  bool
+	wait                          patience
+	splay                         duration
+	busy, lost                    code
+	unavailable, scope            choice
+	ttl, renew, killAfter, margin duration
+	holdAtLeast, maxRuntime       duration
+	onLost                        run.Policy
+	command                       string
+	guard, noGuard                bool
+	reports                       run.Reports
+}
+
+func (a *app) runCommand() *cobra.Command {
+	fl := &runFlags{
+		busy: code(exitcode.Busy), lost: code(exitcode.Lost), ttl: duration(30 * time.Second), onLost: run.Term,
+		unavailable: choice{"fail", []string{"fail", "skip", "run"}}, scope: choice{"group", []string{"group", "process"}},
+	}
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARGUMENT...]",
+		Short: "Run a command while holding a lock",
+		Long:  runHelp,
+		Example: `  holdfast run nightly-report -- ./report.sh
+  holdfast run -n -x cleanup -- find /srv/tmp -mtime +7 -delete
+  holdfast run -w 10m --guard -c 'make deploy && make smoke' deploy`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
+	}
+	fl.define(cmd)
+	return cmd
+}
+
+func (fl *runFlags) define(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if somebody else holds the lock")
+	f.VarP(&fl.wait, "wait", "w", "give up after this time; 0 means at once (default: wait for ever)")
+	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
+	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
+	f.Var(&fl.unavailable, "if-unavailable", "when the backend cannot be reached: fail, skip the command with 0, or run it without the lock")
+	f.Var(&fl.splay, "splay", "wait a random time up to this before asking for the lock")
+	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c; what follows -- are its arguments")
+	f.Var(&fl.ttl, "ttl", "how long the lock stands when holdfast is gone")
+	f.Var(&fl.renew, "renew", "renew this often (default ttl/3)")
+	f.Var(&fl.killAfter, "kill-after", "time from TERM to KILL (default: ttl/6, at most 5s)")
+	f.Var(&fl.margin, "margin", "time from KILL to the end of the lease (default: ttl/20, at least 100ms)")
+	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ")
+	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
+	f.Var(&fl.onLost, "on-lost", "when the lease is lost: term (then KILL), kill, signal=`SIG` (then KILL) or warn")
+	f.Var(&fl.lost, "lost-exit-code", "exit code when the lease was lost")
+	f.Var(&fl.scope, "signal-scope", "whom signals are passed on to: the group, or the command's process alone")
+	f.BoolVar(&fl.guard, "guard", false, "have a second process kill the command when holdfast is killed or stopped")
+	f.BoolVar(&fl.noGuard, "no-guard", false, "no second process, whatever HOLDFAST_GUARD says")
+	f.StringVar(&fl.reports.Path, "status-file", "", "write how it ended to this `file`, as JSON")
+	f.IntVar(&fl.reports.FD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")
+}
+
+// run runs a command under a lock. All that can be refused is refused before the
+// lock is asked for.
+func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
+	plan, err := a.plan(cmd, fl, args)
+	if err != nil {
+		return err
+	}
+	if err := fl.reports.Check(); err != nil {
+		return err
+	}
+	if missing := run.Missing(); missing != "" {
+		a.log.Debug("on this system, " + missing)
+	}
+	runner := run.Runner{
+		Self: a.self, Log: a.log,
+		Open: func(ctx context.Context) (*holdfast.Client, error) { return a.open(ctx, plan.Args[0]) },
+		Busy: func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
+	}
+	res := runner.Run(plan)
+	a.code, a.raise = res.Status.ExitCode, res.Raise
+	a.conclude(res)
+	if err := fl.reports.Write(res.Status); err != nil {
+		a.log.Warn(explain(err))
+	}
+	return nil
+}
+
+// conclude prints why the command was not run, or was stopped.
+func (a *app) conclude(res run.Result) {
+	switch {
+	case res.Err == nil:
+	case a.code == exitcode.OK: // it was left out, and that is fine
+		a.log.Info("not run: " + explain(res.Err))
+	default:
+		a.log.Error(explain(res.Err))
+	}
+}
+
+func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, error) {
+	given := cmd.Flags().Changed
+	name, argv, err := fl.split(cmd.ArgsLenAtDash(), given("command"), args)
+	if err != nil {
+		return nil, err
+	}
+	path, err := look(argv[0])
+	if err != nil {
+		return nil, err
+	}
+	noWait, err := fl.wait.none(fl.noWait, given)
+	if err != nil {
+		return nil, err
+	}
+	p := &run.Plan{
+		Name: name, Path: path, Args: argv, Backend: a.scheme(),
+		NoWait: noWait, Wait: time.Duration(fl.wait.duration), Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
+		TTL: time.Duration(fl.ttl), Renew: time.Duration(fl.renew), KillAfter: time.Duration(fl.killAfter), Margin: time.Duration(fl.margin),
+		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),
+		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: fl.guard && !fl.noGuard,
+		Busy: exitcode.Code(fl.busy), Lost: exitcode.Code(fl.lost),
+	}
+	if fl.skip {
+		p.Busy = exitcode.OK
+	}
+	return p, p.Defaults()
+}
+
+// split tells the name from the command. dash is how many arguments came before
+// the --, or -1; shell says that -c was given, rather than its variable, which a
+// command after -- overrules.
+func (fl *runFlags) split(dash int, shell bool, args []string) (name string, argv []string, err error) {
+	script := fl.command
+	if !shell && dash >= 0 && len(args) > dash {
+		script = ""
+	}
+	switch {
+	case dash < 0 && script != "":
+		dash = len(args)
+	case dash < 0 && len(args) > 1:
+		return "", nil, exitcode.Usagef("put -- between the name and the command: holdfast run %s -- %s", args[0], strings.Join(args[1:], " "))
+	case dash < 0 && len(args) == 1:
+		return "", nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", args[0])
+	}
+	if dash != 1 {
+		return "", nil, exitcode.Usagef("one name is expected before the command: holdfast run NAME -- COMMAND")
+	}
+	name, argv = args[0], args[1:]
+	switch {
+	case script != "":
+		return name, append([]string{"/bin/sh", "-c", script, "sh"}, argv...), nil
+	case len(argv) == 0:
+		return "", nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", name)
+	}
+	return name, argv, nil
+}
+
+// look finds a program, so that one that is not there costs no lock.
+func look(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, os.ErrPermission), isFile(program):
+		return "", exitcode.With(exitcode.NotExecutable, fmt.Errorf("%s cannot be executed; chmod +x makes a program of a file", program))
+	case errors.Is(err, exec.ErrDot):
+		return "", exitcode.With(exitcode.NotFound, fmt.Errorf("%s is found in the current folder only; write ./%s", program, program))
+	case strings.Contains(program, string(filepath.Separator)):
+		return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s", program))
+	}
+	return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s in PATH; install it, or write the whole path", program))
+}
+
+func isFile(path string) bool {
+	if !strings.Contains(path, string(filepath.Separator)) {
+		return false
+	}
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+)
+
+// build is what version says.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Go       string `json:"go"`
+	System   string `json:"system"`
+	Missing  string `json:"missing,omitempty"` // what cannot be done on this system
+}
+
+func thisBuild() build {
+	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, Missing: run.Missing()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if info.Main.Version != "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			b.Revision = s.Value
+		}
+	}
+	return b
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, and what this system lacks",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b := thisBuild()
+			if a.output == "json" {
+				return a.writeJSON(b)
+			}
+			text := fmt.Sprintf("holdfast %s %s %s\n", b.Version, b.Go, b.System)
+			if b.Missing != "" {
+				text += "missing on this system: " + b.Missing + "\n"
+			}
+			_, err := fmt.Fprint(a.io.Out, text)
+			return wrote(err)
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}

@@ -1,0 +1,132 @@
+// Package exitcode is the one table of what holdfast's exit status means. The
+// program, its help and docs/run.md follow it.
+package exitcode
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// Code is an exit status.
+type Code int
+
+// The codes. Those from 64 on are those of sysexits.h where it has one, the
+// others those of timeout(1) and the shell.
+const (
+	OK            Code = 0
+	No            Code = 1
+	Usage         Code = 64
+	Unavailable   Code = 69
+	Bug           Code = 70
+	Output        Code = 74
+	Busy          Code = 75
+	Auth          Code = 77
+	Lost          Code = 79
+	Timeout       Code = 124
+	NotExecutable Code = 126
+	NotFound      Code = 127
+	signalled     Code = 128
+)
+
+// Row is one line of the table.
+type Row struct {
+	Code    string
+	Meaning string
+}
+
+// Table says what each code means.
+var Table = []Row{
+	{"child's", "run: the command ended by itself with this code"},
+	{text(OK), "done; run: also when --skip-ok or --if-unavailable=skip left the command out"},
+	{text(No), "check: the lease is gone; force-release: another holder has the lock; demo: a write was lost or doubled"},
+	{text(Usage), "wrong usage: a flag, a name, the backend's URL, a file; nothing was done"},
+	{text(Unavailable), "the backend cannot be reached, or is not fit for locks"},
+	{text(Bug), "a fault in holdfast itself or of the system it runs on"},
+	{text(Output), "the output could not be written"},
+	{text(Busy), "somebody else holds the lock, or the wait is over (--conflict-exit-code)"},
+	{text(Auth), "wrong credentials, or a right is missing"},
+	{text(Lost), "the lease was lost; run: and the command was stopped (--lost-exit-code)"},
+	{text(Timeout), "run: the command was stopped after --max-runtime"},
+	{text(NotExecutable), "run: the command cannot be executed"},
+	{text(NotFound), "run: the command was not found"},
+	{"128+N", "signal N ended the command, or the wait for the lock"},
+}
+
+func text(c Code) string { return fmt.Sprint(int(c)) }
+
+// Help is the table as indented text.
+func Help() string {
+	var b strings.Builder
+	for _, r := range Table {
+		fmt.Fprintf(&b, "  %-8s %s\n", r.Code, r.Meaning)
+	}
+	return b.String()
+}
+
+// Signal is the code for something that signal s ended.
+func Signal(s syscall.Signal) Code { return signalled + Code(s) }
+
+// Error is an error whose code does not follow from its kind.
+type Error struct {
+	Code Code
+	Err  error
+}
+
+// Error is the text of the error inside.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap gives the error inside.
+func (e *Error) Unwrap() error { return e.Err }
+
+// With gives err a code.
+func With(code Code, err error) error { return &Error{Code: code, Err: err} }
+
+// Usagef is a wrong usage.
+func Usagef(format string, args ...any) error { return With(Usage, fmt.Errorf(format, args...)) }
+
+// Interruption is a signal that ended a wait.
+type Interruption struct{ Signal syscall.Signal }
+
+// Error names the signal.
+func (i Interruption) Error() string {
+	return fmt.Sprintf("ended by signal %d (%v)", int(i.Signal), i.Signal)
+}
+
+// Of is the code for err.
+func Of(err error) Code {
+	if err == nil {
+		return OK
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	if i, ok := errors.AsType[Interruption](err); ok {
+		return Signal(i.Signal)
+	}
+	for _, kind := range kinds {
+		if errors.Is(err, kind.err) {
+			return kind.code
+		}
+	}
+	return Bug
+}
+
+// kinds is in the order of asking: an ErrAuth may come from within an
+// ErrUnavailable, and is what has to be mended.
+var kinds = []struct {
+	err  error
+	code Code
+}{
+	{redlock.ErrAuth, Auth},
+	{redlock.ErrConfig, Unavailable},
+	{holdfast.ErrInvalid, Usage},
+	{holdfast.ErrLost, Lost},
+	{holdfast.ErrHeld, Busy},
+	{holdfast.ErrUnavailable, Unavailable},
+	{holdfast.ErrUnsupported, Usage},
+}

@@ -1,0 +1,179 @@
+//go:build unix
+
+package proc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+)
+
+// Guard is the name under which this program runs as a guard: a process that
+// kills the group when the moment comes that it was told last, or when the pipe
+// to it is closed without a farewell. So the group ends in time also when the
+// process that should see to it is killed, stopped or hangs.
+const Guard = "guard-of-run"
+
+const (
+	orderTimeout = 50 * time.Millisecond // to write to a guard that does not read
+	readyTimeout = 10 * time.Second      // for it to start, on a machine that is busy
+	killPause    = 5 * time.Millisecond
+	killPatience = 5 * time.Second
+)
+
+// order is what the guard is told.
+type order struct {
+	Group  int          `json:"group"`
+	KillAt boot.Instant `json:"kill_at"`
+	Done   bool         `json:"done,omitempty"`
+}
+
+// guardLink is the parent's side.
+type guardLink struct {
+	pid    int
+	orders *os.File
+	answer *os.File
+}
+
+// startGuard starts the guard in a session of its own: neither the terminal nor
+// a signal to our group may reach it.
+func startGuard(self Self) (*guardLink, error) {
+	in, orders, err := newPipe()
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	answer, out, err := newPipe()
+	if err != nil {
+		orders.Close()
+		return nil, err
+	}
+	defer out.Close()
+	p, err := os.StartProcess(self.Path, []string{self.Name, Guard}, &os.ProcAttr{
+		Files: []*os.File{in, out, os.Stderr}, Env: os.Environ(), Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		orders.Close()
+		answer.Close()
+		return nil, err
+	}
+	g := &guardLink{pid: p.Pid, orders: orders, answer: answer}
+	return g, p.Release()
+}
+
+// ready blocks until the guard stands.
+func (g *guardLink) ready() error {
+	if err := g.answer.SetReadDeadline(time.Now().Add(readyTimeout)); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(g.answer, make([]byte, 1))
+	return err
+}
+
+func (g *guardLink) tell(o order) error {
+	line, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if err := g.orders.SetWriteDeadline(time.Now().Add(orderTimeout)); err != nil {
+		return err
+	}
+	_, err = g.orders.Write(append(line, '\n')) // short enough to be written whole or not at all
+	return err
+}
+
+func (g *guardLink) dismiss() { g.tell(order{Done: true}) }
+
+func (g *guardLink) close() {
+	g.orders.Close()
+	g.answer.Close()
+}
+
+// RunGuard is the guard's side: orders come from in, and a byte on ready says
+// that it stands. It returns when it was dismissed or the group is gone.
+func RunGuard(in io.Reader, ready io.Writer, log io.Writer) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
+	alarm, err := boot.NewAlarm()
+	if err != nil {
+		fmt.Fprintln(log, "holdfast guard:", err)
+		return 1
+	}
+	defer alarm.Close()
+	orders := make(chan order)
+	go read(in, orders)
+	if _, err := ready.Write([]byte{1}); err != nil {
+		return 1
+	}
+	why := stand(orders, alarm)
+	if why.group == 0 {
+		return 0
+	}
+	if err := killGroup(why.group); err != nil {
+		fmt.Fprintf(log, "holdfast guard: %s; process group %d could not be killed: %v\n", why.text, why.group, err)
+		return 1
+	}
+	fmt.Fprintf(log, "holdfast guard: %s; killed process group %d\n", why.text, why.group)
+	return 0
+}
+
+// read closes orders at the end of in.
+func read(in io.Reader, orders chan<- order) {
+	defer close(orders)
+	for d := json.NewDecoder(in); ; {
+		var o order
+		if d.Decode(&o) != nil {
+			return
+		}
+		orders <- o
+	}
+}
+
+// verdict is which group to kill and why; no group: none.
+type verdict struct {
+	group int
+	text  string
+}
+
+func stand(orders <-chan order, alarm *boot.Alarm) verdict {
+	var last order
+	for {
+		if last.KillAt != 0 && boot.Now() >= last.KillAt {
+			return verdict{last.Group, "the lease is about to end and was not renewed"}
+		}
+		select {
+		case o, ok := <-orders:
+			switch {
+			case !ok:
+				return verdict{last.Group, "holdfast is gone"}
+			case o.Done:
+				return verdict{}
+			}
+			last = o
+			alarm.Set(o.KillAt)
+		case <-alarm.C:
+		}
+	}
+}
+
+// killGroup kills until nobody is left: a process may be born while the signal
+// goes round.
+func killGroup(group int) error {
+	for end := time.Now().Add(killPatience); ; time.Sleep(killPause) {
+		err := unix.Kill(-group, unix.SIGKILL)
+		switch {
+		case errors.Is(err, unix.ESRCH) || err == nil && !groupAlive(group):
+			return nil
+		case time.Now().After(end):
+			return errors.Join(err, errors.New("it is still there"))
+		}
+	}
+}

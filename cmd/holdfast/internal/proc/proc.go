@@ -1,0 +1,362 @@
+//go:build unix
+
+// Package proc runs one command as a process group of its own, and answers for
+// every process that comes of it: it starts, signals, stops, kills and reaps
+// them, lends them the terminal, and can have a second process kill them when
+// this one no longer can.
+//
+// # What is not promised
+//
+// Only the group is killed when this process is gone itself, by the guard if
+// there is one, else by the kernel, which knows the command alone (Pdeathsig,
+// Linux). A process that has left the group is found as long as this process
+// lives, and only on Linux. A program that changes its user may be out of reach.
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+)
+
+// Command is what to run.
+type Command struct {
+	Path  string   // of the program
+	Args  []string // from the program's name on
+	Env   []string
+	Self  Self // this program, to run it as gate and guard
+	Guard bool // have a second process kill the group when this one cannot
+}
+
+// Self says how to start this program once more.
+type Self struct{ Path, Name string }
+
+// Event is something that happened to a process of the job.
+type Event struct {
+	Kind   Kind
+	Status unix.WaitStatus // of Exited and Stopped
+}
+
+// Kind is what happened.
+type Kind int
+
+// The kinds of events.
+const (
+	Exited    Kind = iota // the command ended
+	Stopped               // the command was stopped, as by Ctrl-Z
+	Reaped                // another process that came of it ended
+	GuardGone             // the guard ended, which it should not
+)
+
+// Process is a process that came of the command.
+type Process struct {
+	PID  int
+	Name string
+	// group and parent decide what becomes of it.
+	group, parent int
+}
+
+// String is "4121 (backup)".
+func (p Process) String() string { return fmt.Sprintf("%d (%s)", p.PID, p.Name) }
+
+// Job is a command that was started. Its methods are for one goroutine.
+type Job struct {
+	// Events is what happens. It must be read until the command has exited and
+	// the job is closed. It is closed when no process is left.
+	Events <-chan Event
+
+	pid      int // of the command, and the name of its group
+	terminal *terminal
+	guard    *guardLink
+	before   map[int]bool // children that a shell left us when it became this process
+}
+
+// Start starts the command. When Start returns, the group is known to the guard,
+// the terminal is lent, and the command runs. killAt is when the guard kills,
+// unless Protect moves it. A command that cannot be executed is an error that
+// matches a syscall.Errno.
+func Start(c Command, killAt boot.Instant) (*Job, error) {
+	becomeReaper()
+	j := &Job{terminal: openTerminal(), before: make(map[int]bool)}
+	for _, p := range descendants(os.Getpid(), processes()) {
+		j.before[p.PID] = true
+	}
+	gated := c.Guard || j.terminal.wanted()
+	events := make(chan Event, 16)
+	j.Events = events
+	var g *gate
+	if gated {
+		var err error
+		if g, err = newGate(c); err != nil {
+			return nil, err
+		}
+		defer g.close()
+		c = g.command
+	}
+	started := make(chan error)
+	go j.parent(c, g, events, started)
+	if err := <-started; err != nil {
+		j.release()
+		return nil, err
+	}
+	// To take the terminal back from the background; not before, for the command would inherit it.
+	signal.Ignore(syscall.SIGTTOU)
+	if err := j.arm(c, killAt); err != nil {
+		j.abort()
+		return nil, err
+	}
+	j.terminal.lend(j.pid)
+	if g != nil {
+		if err := g.open(); err != nil {
+			j.abort()
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+// parent is the thread that starts the processes and waits for them. The kernel
+// kills the command when the *thread* that started it ends (golang/go#27505), so
+// it must be one that stays: the goroutine is locked to it for good.
+func (j *Job) parent(c Command, g *gate, events chan<- Event, started chan<- error) {
+	runtime.LockOSThread()
+	if err := j.launch(c, g); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	j.wait(events)
+}
+
+func (j *Job) launch(c Command, g *gate) error {
+	if c.Guard {
+		var err error
+		if j.guard, err = startGuard(c.Self); err != nil {
+			return fmt.Errorf("start the guard: %w", err)
+		}
+	}
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+	if g != nil {
+		files = append(files, g.childs()...)
+	}
+	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Files: files, Env: c.Env, Sys: groupAttr()})
+	if err != nil {
+		return err
+	}
+	j.pid = p.Pid
+	return p.Release()
+}
+
+// wait reaps every child of this process, whoever it came from, until none is
+// left.
+func (j *Job) wait(events chan<- Event) {
+	defer close(events)
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return
+		case pid == j.pid && status.Stopped():
+			events <- Event{Kind: Stopped, Status: status}
+		case status.Stopped():
+		case pid == j.pid:
+			events <- Event{Kind: Exited, Status: status}
+		case j.guard != nil && pid == j.guard.pid:
+			events <- Event{Kind: GuardGone}
+		default:
+			events <- Event{Kind: Reaped}
+		}
+	}
+}
+
+func (j *Job) arm(c Command, killAt boot.Instant) error {
+	if !c.Guard {
+		return nil
+	}
+	if err := j.guard.ready(); err != nil {
+		return fmt.Errorf("start the guard: %w", err)
+	}
+	return j.Protect(killAt)
+}
+
+// abort ends a command that never got to run, and the guard.
+func (j *Job) abort() {
+	j.Signal(syscall.SIGKILL)
+	for e := range j.Events {
+		if e.Kind == Exited {
+			break
+		}
+	}
+	j.Close()
+}
+
+// Protect tells the guard when to kill the group from now on. Without a guard it
+// does nothing.
+func (j *Job) Protect(killAt boot.Instant) error {
+	if j.guard == nil {
+		return nil
+	}
+	return j.guard.tell(order{Group: j.pid, KillAt: killAt})
+}
+
+// PID is the command's process id, which also names its group.
+func (j *Job) PID() int { return j.pid }
+
+// Signal sends s to the group.
+func (j *Job) Signal(s syscall.Signal) { unix.Kill(-j.pid, s) }
+
+// SignalCommand sends s to the command alone.
+func (j *Job) SignalCommand(s syscall.Signal) { unix.Kill(j.pid, s) }
+
+// Alive says whether any process of the group is left.
+func (j *Job) Alive() bool { return groupAlive(j.pid) }
+
+// Members are the processes of the group that are left.
+func (j *Job) Members() []Process {
+	var members []Process
+	for _, p := range processes() {
+		if p.group == j.pid {
+			members = append(members, p)
+		}
+	}
+	return members
+}
+
+// Escaped are the processes that came of the command and have left its group,
+// as daemons do, and whose parents are gone.
+func (j *Job) Escaped() []Process {
+	var escaped []Process
+	for _, p := range processes() {
+		if p.parent == os.Getpid() && p.group != j.pid && !j.foreign(p.PID) {
+			escaped = append(escaped, p)
+		}
+	}
+	return escaped
+}
+
+// foreign says that a process did not come of the command.
+func (j *Job) foreign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
+
+// Kill kills the group and whatever else comes of this process, and reports
+// whether anything was left to kill. Processes that start meanwhile may get
+// away: it is called again until nothing is left.
+func (j *Job) Kill() bool {
+	left := unix.Kill(-j.pid, unix.SIGKILL) == nil
+	for _, p := range descendants(os.Getpid(), processes()) {
+		if !j.foreign(p.PID) && unix.Kill(p.PID, unix.SIGKILL) == nil {
+			left = true
+		}
+	}
+	return left
+}
+
+// Close tells the guard that its work is done and takes the terminal back. It
+// must not be called while the group lives.
+func (j *Job) Close() {
+	if j.guard != nil {
+		j.guard.dismiss()
+	}
+	j.release()
+}
+
+func (j *Job) release() {
+	if j.guard != nil {
+		j.guard.close()
+	}
+	j.terminal.takeBack()
+}
+
+// newPipe returns a pipe whose ends no other process inherits by accident.
+func newPipe() (r, w *os.File, err error) {
+	if r, w, err = os.Pipe(); err != nil {
+		err = fmt.Errorf("pipe: %w", err)
+	}
+	return r, w, err
+}
+
+// Gate is the name under which this program runs as a gate: it waits until the
+// group is known to the guard and has the terminal, and then becomes the command.
+// Otherwise a command could fork, or read from the terminal, before.
+const Gate = "gate-of-run"
+
+// gate is the parent's side of that.
+type gate struct {
+	command     Command
+	entry, exit *os.File // the gate's own ends
+	opener      *os.File
+	verdict     *os.File
+}
+
+func newGate(c Command) (*gate, error) {
+	entry, opener, err := newPipe()
+	if err != nil {
+		return nil, err
+	}
+	verdict, exit, err := newPipe()
+	if err != nil {
+		entry.Close()
+		opener.Close()
+		return nil, err
+	}
+	c.Args = append([]string{c.Self.Name, Gate, c.Path}, c.Args...)
+	c.Path = c.Self.Path
+	return &gate{command: c, entry: entry, opener: opener, verdict: verdict, exit: exit}, nil
+}
+
+// childs are the ends that the gate inherits, as descriptors 3 and 4.
+func (g *gate) childs() []*os.File { return []*os.File{g.entry, g.exit} }
+
+// open lets the command run and returns why it cannot be executed, if so.
+func (g *gate) open() error {
+	g.entry.Close()
+	g.exit.Close()
+	if _, err := g.opener.Write([]byte{1}); err != nil {
+		return fmt.Errorf("start the command: %w", err)
+	}
+	verdict, err := io.ReadAll(g.verdict)
+	if err != nil {
+		return fmt.Errorf("start the command: %w", err)
+	}
+	if len(verdict) == 0 { // closed by the exec
+		return nil
+	}
+	errno, err := strconv.Atoi(strings.TrimSpace(string(verdict)))
+	if err != nil {
+		return fmt.Errorf("start the command: %s", verdict)
+	}
+	return &os.PathError{Op: "exec", Path: g.command.Args[2], Err: syscall.Errno(errno)}
+}
+
+func (g *gate) close() {
+	for _, f := range []*os.File{g.entry, g.exit, g.opener, g.verdict} {
+		f.Close()
+	}
+}
+
+// RunGate is the gate's side. args are the path of the command and its
+// arguments. It returns only when the command does not become of it.
+func RunGate(args []string) int {
+	entry, exit := os.NewFile(3, "gate"), os.NewFile(4, "verdict")
+	if n, err := entry.Read(make([]byte, 1)); n != 1 || err != nil {
+		return 1 // the parent is gone
+	}
+	entry.Close()
+	unix.CloseOnExec(4)
+	err := syscall.Exec(args[0], args[1:], os.Environ())
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	fmt.Fprint(exit, int(errno))
+	return 127
+}

@@ -1,0 +1,81 @@
+package proc
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Missing says what cannot be done on this system.
+const Missing = ""
+
+// groupAttr has the command be killed when this process dies, and gives it a
+// group of its own.
+func groupAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// becomeReaper makes this process the parent of orphans among its descendants,
+// so that none gets away unseen. It fails on no kernel that Go supports.
+func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// processes are all that are not zombies, as far as /proc shows them.
+func processes() []Process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var all []Process
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if p, ok := readProcess(pid); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// readProcess parses /proc/PID/stat: "PID (name) state parent group …", where
+// the name may hold anything.
+func readProcess(pid int) (Process, bool) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return Process{}, false
+	}
+	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || shut < open {
+		return Process{}, false
+	}
+	fields := strings.Fields(string(stat[shut+1:]))
+	if len(fields) < 3 || fields[0] == "Z" || fields[0] == "X" {
+		return Process{}, false
+	}
+	parent, err1 := strconv.Atoi(fields[1])
+	group, err2 := strconv.Atoi(fields[2])
+	p := Process{PID: pid, Name: string(stat[open+1 : shut]), group: group, parent: parent}
+	return p, err1 == nil && err2 == nil
+}
+
+// groupAlive says whether a group has a member that is not a zombie: one of
+// those stays for good where its parent does not reap.
+func groupAlive(group int) bool {
+	if gone(unix.Kill(-group, 0)) {
+		return false
+	}
+	all := processes()
+	for _, p := range all {
+		if p.group == group {
+			return true
+		}
+	}
+	return len(all) == 0 // without /proc, the answer of kill has to do
+}

@@ -1,0 +1,20 @@
+//go:build unix && !linux
+
+package proc
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Missing says what cannot be done on this system.
+const Missing = "processes that leave the command's group are not seen, and without --guard the command outlives a holdfast that is killed"
+
+func groupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func becomeReaper() {}
+
+func processes() []Process { return nil }
+
+func groupAlive(group int) bool { return !gone(unix.Kill(-group, 0)) }

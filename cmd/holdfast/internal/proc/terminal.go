@@ -1,0 +1,133 @@
+//go:build unix
+
+package proc
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// resumeWait is how long to wait for a stop of our own to take hold. It does not
+// where nobody could continue us: for a session's leader, or process 1.
+const resumeWait = 200 * time.Millisecond
+
+// terminal is the controlling terminal. Only its foreground group may read from
+// it and gets Ctrl-C, so that group must be the command's while it runs. nil:
+// there is none.
+type terminal struct {
+	fd   int
+	home int // our own group
+	lent bool
+}
+
+func openTerminal() *terminal {
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	return &terminal{fd: fd, home: unix.Getpgrp()}
+}
+
+func (t *terminal) foreground() int {
+	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	if err != nil {
+		return 0
+	}
+	return group
+}
+
+// wanted says whether the command should have the terminal from the start: we
+// have it, and stdin is it. With a pager or a filter behind us on a pipe, that
+// one may read from the terminal; the command gets it when it asks.
+func (t *terminal) wanted() bool {
+	if t == nil || t.foreground() != t.home {
+		return false
+	}
+	if _, err := unix.IoctlGetInt(0, unix.TIOCGPGRP); err != nil {
+		return false
+	}
+	out, err := os.Stdout.Stat()
+	return err != nil || out.Mode()&os.ModeNamedPipe == 0
+}
+
+// lend gives the terminal to the group if it is wanted there.
+func (t *terminal) lend(group int) {
+	if t.wanted() {
+		t.give(group)
+	}
+}
+
+func (t *terminal) give(group int) {
+	t.lent = true
+	unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) // fails when the group is gone, or the terminal
+}
+
+// takeBack makes our own group the foreground again, whoever has become it.
+func (t *terminal) takeBack() {
+	if t != nil && t.lent {
+		t.lent = false
+		unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, t.home)
+	}
+}
+
+// Interactive says whether this process has a terminal, and so somebody who can
+// continue what was stopped.
+func (j *Job) Interactive() bool { return j.terminal != nil }
+
+// HadTerminal says whether the command's group is what Ctrl-C reached.
+func (j *Job) HadTerminal() bool { return j.terminal != nil && j.terminal.lent }
+
+// Lend gives the terminal to a group that was stopped because it wants to use
+// it, and lets it go on. It reports false when the terminal is not ours to give.
+func (j *Job) Lend(s syscall.Signal) bool {
+	t := j.terminal
+	if t == nil || s != syscall.SIGTTIN && s != syscall.SIGTTOU {
+		return false
+	}
+	if now := t.foreground(); now != t.home && now != j.pid {
+		return false
+	}
+	t.give(j.pid)
+	j.Signal(syscall.SIGCONT)
+	return true
+}
+
+// Suspend stops this process after the command was stopped, as the shell that
+// waits for us expects, and returns when it was continued. resumed is where
+// SIGCONT is notified; whole says that the others of our own group, a pipeline,
+// stop with us. The command is not continued yet: see Resume.
+func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
+	j.Signal(syscall.SIGSTOP) // also those who ignored the milder signal
+	j.terminal.takeBack()
+	for len(resumed) > 0 {
+		<-resumed
+	}
+	signal.Reset(syscall.SIGTSTP)
+	who := os.Getpid()
+	if whole {
+		who = 0
+	}
+	unix.Kill(who, unix.SIGTSTP)
+	// The stop reaches this thread a moment later, so what says that it is over
+	// is SIGCONT, or time.
+	select {
+	case <-resumed:
+	case <-time.After(resumeWait):
+	}
+}
+
+// Resume lets the command go on, with the terminal if we have it.
+func (j *Job) Resume() {
+	if t := j.terminal; t != nil && t.foreground() == t.home {
+		t.give(j.pid)
+	}
+	j.Signal(syscall.SIGCONT)
+}
+
+// gone recognises what kill says of a group without members.
+func gone(err error) bool { return errors.Is(err, unix.ESRCH) }

@@ -1,0 +1,109 @@
+// Package run runs a command under a lease: it waits for the lease, starts the
+// command, renews, stops the command before the lease can pass on, and releases
+// once every process of the command has ended.
+//
+// # Timeline
+//
+// The lease can be trusted until D, which counts from before the last successful
+// renewal was sent and leaves out what clocks may differ by.
+//
+//	t0        renewal    renewal    TERM            KILL     D     others
+//	|-----------|----------|--------|----------------|-------|------|
+//	                                 <- kill-after -> <margin>
+//
+// A renewal that succeeds moves the whole line. Once TERM was sent nothing brings
+// the command back: half of it may be gone already. A service that says the lease
+// has passed on starts the same at once.
+package run
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+)
+
+// Plan is what to run, and how.
+type Plan struct {
+	Name    string   // of the lock
+	Path    string   // of the program
+	Args    []string // from the program's name on
+	Backend string   // scheme of the URL, for the command to see
+
+	NoWait    bool
+	Wait      time.Duration // 0: no bound
+	Splay     time.Duration
+	Otherwise string // what to do when the backend is unavailable: fail, skip, run
+
+	TTL         time.Duration
+	Renew       time.Duration // 0: TTL/3
+	KillAfter   time.Duration // 0: min(5 s, TTL/6)
+	Margin      time.Duration // 0: max(100 ms, TTL/20)
+	HoldAtLeast time.Duration
+	MaxRuntime  time.Duration // 0: no bound
+
+	OnLost    Policy
+	OnlyChild bool // signals go to the command alone, not to its group
+	Guard     bool
+
+	Busy exitcode.Code // when somebody else holds the lock
+	Lost exitcode.Code // when the lease was lost
+}
+
+// Defaults fills in what follows from the TTL, and refuses a TTL that leaves no
+// time to do what has to be done in it.
+func (p *Plan) Defaults() error {
+	if p.Renew == 0 {
+		p.Renew = p.TTL / 3
+	}
+	if p.KillAfter == 0 {
+		p.KillAfter = min(5*time.Second, p.TTL/6)
+	}
+	if p.Margin == 0 {
+		p.Margin = max(100*time.Millisecond, p.TTL/20)
+	}
+	parts := []struct {
+		name string
+		d    time.Duration
+	}{
+		{"--renew", p.Renew},
+		{"one round trip", p.roundTrip()},
+		{"--kill-after", p.killAfter()},
+		{"--margin", p.Margin},
+		{"drift of clocks", p.drift()},
+	}
+	var sum time.Duration
+	var terms []string
+	for _, part := range parts {
+		sum += part.d
+		terms = append(terms, fmt.Sprintf("%s %v", part.name, brief(part.d)))
+	}
+	if sum > p.TTL {
+		return exitcode.Usagef("--ttl %v is too short: %s make %v; raise --ttl, or lower one of them", p.TTL, strings.Join(terms, " + "), brief(sum))
+	}
+	return nil
+}
+
+// drift is what the clocks of the nodes may be off by over a TTL.
+func (p *Plan) drift() time.Duration { return p.TTL/100 + 2*time.Millisecond }
+
+// roundTrip is how long one attempt to renew may take.
+func (p *Plan) roundTrip() time.Duration {
+	return min(max(p.TTL/10, 50*time.Millisecond), time.Second)
+}
+
+// killAfter is the time that the command gets to end by itself.
+func (p *Plan) killAfter() time.Duration {
+	if p.OnLost.Kill {
+		return 0
+	}
+	return p.KillAfter
+}
+
+func brief(d time.Duration) time.Duration {
+	if d > time.Second {
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(time.Millisecond)
+}

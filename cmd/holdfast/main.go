@@ -1,0 +1,14 @@
+// Holdfast runs commands under a lock that several machines share, and looks
+// after such locks. See "holdfast help".
+package main
+
+import (
+	"os"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/cli"
+)
+
+func main() {
+	code := cli.Main(os.Args, cli.System())
+	os.Exit(int(code))
+}
