@@ -25,14 +25,20 @@ const (
 // three share a hash slot unless key has a stray brace, and no two locks share a
 // companion.
 func Companions(key string) (fenceKey, queueKey string) {
-	tagged := key
+	tagged := Tagged(key)
+	return Fence + tagged, queue + tagged
+}
+
+// Tagged is what follows the prefix in the name of a companion of key: it puts
+// the companion into the hash slot of key, and no two keys share one.
+func Tagged(key string) string {
 	switch {
 	case !hasTag(key):
-		tagged = "{" + key + "}"
+		return "{" + key + "}"
 	case key[0] == '{' || key[0] == ':':
-		tagged = ":" + key // the companions of "{x}" are not those of "x"
+		return ":" + key // the companions of "{x}" are not those of "x"
 	}
-	return Fence + tagged, queue + tagged
+	return key
 }
 
 // LockOf is the key of the lock that fenceKey belongs to.
