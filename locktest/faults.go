@@ -24,7 +24,7 @@ func (b *bench) needsCut() { b.need(b.Cut != nil && b.Mend != nil, "Service.Cut 
 
 func cutOffEnds(b *bench) {
 	b.needsCut()
-	const ttl = 900 * time.Millisecond
+	const ttl = 1200 * time.Millisecond
 	drv := b.driver()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	next := make(chan *holdfast.Lease, 1)
@@ -56,7 +56,7 @@ func cutOffRelease(b *bench) {
 	b.needsCut()
 	drv, other := b.driver(), b.client()
 	c := b.clientOf(drv, nil)
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 400 * time.Millisecond})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 900 * time.Millisecond})
 	b.Cut(drv)
 	if err := l.Release(b.within()); err == nil || errors.Is(err, holdfast.ErrLost) {
 		b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)

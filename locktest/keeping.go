@@ -49,7 +49,7 @@ func watchdogKeeps(b *bench) {
 
 func noRenewEnds(b *bench) {
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 400 * time.Millisecond, NoRenew: true})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 900 * time.Millisecond, NoRenew: true})
 	deadline := l.Deadline()
 	next := b.acquire(other, "k", nil)
 	if now := time.Now(); now.Before(deadline) {
@@ -62,7 +62,7 @@ func noRenewEnds(b *bench) {
 }
 
 func maxHoldStops(b *bench) {
-	const ttl, most = 300 * time.Millisecond, 600 * time.Millisecond
+	const ttl, most = 900 * time.Millisecond, 1200 * time.Millisecond
 	begin := time.Now()
 	l := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: ttl, MaxHold: most})
 	b.lost(l)
@@ -73,10 +73,10 @@ func maxHoldStops(b *bench) {
 }
 
 func minHoldOutlasts(b *bench) {
-	const least = 500 * time.Millisecond
+	const least = 1500 * time.Millisecond
 	c, other := b.client(), b.client()
 	begin := time.Now()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 200 * time.Millisecond, MinHold: least})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: time.Second, MinHold: least})
 	b.release(l)
 	b.isHeld(other, "k")
 	b.isHeld(c, "k")
@@ -103,7 +103,7 @@ func (b *bench) remaining(c *holdfast.Client, key string) time.Duration {
 func extendLonger(b *bench) {
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
-	if err := l.Extend(b.within(), long); err != nil {
+	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
 		b.Fatal(err)
 	}
 	if left := time.Until(l.Deadline()); left < long/2 || left > long {
@@ -122,7 +122,7 @@ func extendShorter(b *bench) {
 	const short = 300 * time.Millisecond
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
-	if err := l.Extend(b.within(), short); err != nil {
+	if err := b.insist(func() error { return l.Extend(b.within(), short) }); err != nil {
 		b.Fatal(err)
 	}
 	deadline := l.Deadline()
@@ -141,7 +141,7 @@ func extendShorter(b *bench) {
 func checkAsks(b *bench) {
 	c := b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
-	if err := l.Check(b.within()); errors.Is(err, holdfast.ErrUnsupported) {
+	if err := b.insist(func() error { return l.Check(b.within()) }); errors.Is(err, holdfast.ErrUnsupported) {
 		b.Skip("this needs driver.Inspector")
 	} else if err != nil {
 		b.Errorf("Check() = %v", err)
@@ -184,13 +184,13 @@ func adoptContinues(b *bench) {
 }
 
 func adoptPassed(b *bench) {
-	g := b.dead("k", 200*time.Millisecond)
+	g := b.dead("k", 900*time.Millisecond)
 	c, other := b.client(), b.client()
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
 	_, err := c.Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), nil)
 	b.wants(err, holdfast.ErrLost)
 	b.isHeld(c, "k")
-	if err := l.Extend(b.within(), long); err != nil {
+	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
 	}
 	b.release(l)

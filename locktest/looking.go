@@ -57,7 +57,7 @@ func inspectShows(b *bench) {
 	if err != nil || st.Holds != 1 {
 		b.Errorf("the holder's own Inspect() = %+v, %v, want one hold", st, err)
 	}
-	if err := l.Check(b.within()); err != nil {
+	if err := b.insist(func() error { return l.Check(b.within()) }); err != nil {
 		b.Errorf("Check() after Inspect = %v", err)
 	}
 	b.release(l)
@@ -151,14 +151,14 @@ func forceCompares(b *bench) {
 		b.wants(other.ForceRelease(b.within(), "k", token), holdfast.ErrLost)
 	}
 	b.isHeld(other, "k")
-	if err := l.Extend(b.within(), long); err != nil {
+	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
 		b.Errorf("renewal after refused force releases: %v", err)
 	}
 	old := l.Token()
 	b.release(l)
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
 	b.wants(c.ForceRelease(b.within(), "k", old), holdfast.ErrLost) // the newer holder is not hit
-	if err := next.Check(b.within()); err != nil {
+	if err := b.insist(func() error { return next.Check(b.within()) }); err != nil {
 		b.Errorf("the newer holder's Check() = %v", err)
 	}
 	b.release(next)
@@ -178,7 +178,7 @@ func forceEnds(b *bench) {
 	}
 	b.lost(l)
 	b.wants(l.Release(b.Context()), holdfast.ErrLost)
-	if err := next.Check(b.within()); err != nil {
+	if err := b.insist(func() error { return next.Check(b.within()) }); err != nil {
 		b.Errorf("the next holder's Check() = %v", err)
 	}
 	b.release(next)
