@@ -134,7 +134,7 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
-		a.showCommand(), a.listCommand(), a.forceCommand(), a.versionCommand(),
+		a.showCommand(), a.listCommand(), a.forceCommand(), a.demoCommand(), a.versionCommand(),
 	)
 	return root
 }

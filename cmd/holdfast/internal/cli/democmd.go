@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/demo"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var redis bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show in a few seconds what happens to locks when nodes fail and holders sleep",
+		Long: `Demo has several clients append to one ledger that checks fencing tokens. It stops
+two of five nodes, pauses a holder beyond its lease, and looks whether a write was
+lost or doubled. It needs no server: the nodes are inside the process, or, with
+--redis, redis-server processes that it starts and stops.
+`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.demo(redis) },
+	}
+	cmd.Flags().BoolVar(&redis, "redis", false, "use five real redis-server processes")
+	return cmd
+}
+
+func (a *app) demo(redis bool) error {
+	ctx, stop := interruptible()
+	defer stop()
+	nodes := demo.Memory()
+	if redis {
+		var err error
+		if nodes, err = demo.Redis(ctx); errors.Is(err, redisproc.ErrNotInstalled) {
+			return exitcode.With(exitcode.Unavailable, err)
+		} else if err != nil {
+			return interruptedBy(ctx, err)
+		}
+	}
+	err := errors.Join(demo.Run(ctx, nodes, a.io.Out), nodes.Close())
+	if errors.Is(err, demo.ErrBroken) {
+		return exitcode.With(exitcode.No, err)
+	}
+	return interruptedBy(ctx, err)
+}

@@ -1,0 +1,88 @@
+package demo
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+)
+
+// key is the lock that guards the ledger.
+const key = "ledger"
+
+// entry is one line of the ledger.
+type entry struct {
+	number int
+	client string
+	own    int // how many entries its client has written before
+	token  holdfast.Token
+}
+
+// ledger is a storage that is written in two steps, reading the last number and
+// appending the next. Without the lock, two writers between these steps would give
+// one number twice. It checks tokens, as every storage under a lock should.
+type ledger struct {
+	guard fence.Guard
+
+	mu      sync.Mutex // guards entries
+	entries []entry
+}
+
+// read returns the last number, for a holder who will append the next.
+func (l *ledger) read(lease *holdfast.Lease) (int, error) {
+	if err := l.guard.Claim(key, lease.Token(), lease.ID()); err != nil {
+		return 0, err
+	}
+	return l.len(), nil
+}
+
+func (l *ledger) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.entries) == 0 {
+		return 0
+	}
+	return l.entries[len(l.entries)-1].number
+}
+
+func (l *ledger) append(lease *holdfast.Lease, e entry) error {
+	return l.guard.Do(key, lease.Token(), lease.ID(), func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		e.token = lease.Token()
+		l.entries = append(l.entries, e)
+		return nil
+	})
+}
+
+// audit is what the ledger shows in the end.
+type audit struct {
+	entries, lost, doubled, unordered int
+}
+
+// check compares the ledger with what each client believes to have written.
+func (l *ledger) check(written map[string]int) audit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := audit{entries: len(l.entries)}
+	seen := make(map[string]bool)
+	for i, e := range l.entries {
+		id := fmt.Sprint(e.client, e.own)
+		if seen[id] || i > 0 && e.number <= l.entries[i-1].number {
+			a.doubled++
+		}
+		seen[id] = true
+		if i > 0 && e.token < l.entries[i-1].token {
+			a.unordered++
+		}
+	}
+	for client, n := range written {
+		for own := range n {
+			if !seen[fmt.Sprint(client, own)] {
+				a.lost++
+			}
+		}
+	}
+	return a
+}

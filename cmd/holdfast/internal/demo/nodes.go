@@ -1,0 +1,80 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+const nodeCount = 5
+
+// Nodes are the five nodes that the demonstration runs on.
+type Nodes interface {
+	String() string
+	// Open returns one client's driver.
+	Open(ctx context.Context) (driver.Driver, error)
+	// Stop stops the i-th node as a crash does, Start starts it again.
+	Stop(i int)
+	Start(ctx context.Context, i int) error
+	Close() error
+}
+
+// Memory returns nodes inside this process.
+func Memory() Nodes { return inProcess{memory.New(nodeCount)} }
+
+type inProcess struct{ *memory.Driver }
+
+func (n inProcess) String() string                              { return "five nodes inside this process" }
+func (n inProcess) Open(context.Context) (driver.Driver, error) { return n.Peer(), nil }
+func (n inProcess) Stop(i int)                                  { n.Node(i).Stop() }
+func (n inProcess) Start(_ context.Context, i int) error        { n.Node(i).Start(); return nil }
+
+// Redis starts redis-server processes. It blocks until they answer.
+func Redis(ctx context.Context) (Nodes, error) {
+	n := &processes{servers: make([]*redisproc.Server, nodeCount)}
+	errs := make([]error, nodeCount)
+	var all sync.WaitGroup
+	for i := range n.servers {
+		// Data on disk, synced always: a node that comes back has forgotten nothing, and may vote at once.
+		all.Go(func() { n.servers[i], errs[i] = redisproc.Start(ctx, &redisproc.Options{AppendOnly: "always"}) })
+	}
+	all.Wait()
+	if errors.Is(errors.Join(errs...), redisproc.ErrNotInstalled) {
+		return nil, redisproc.ErrNotInstalled // once, not five times
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+type processes struct{ servers []*redisproc.Server }
+
+func (n *processes) String() string { return "five redis-server processes" }
+
+func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
+	var nodes []redlock.Node
+	for _, s := range n.servers {
+		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
+	}
+	return redlock.Open(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second})
+}
+
+func (n *processes) Stop(i int)                             { n.servers[i].Kill() }
+func (n *processes) Start(ctx context.Context, i int) error { return n.servers[i].Restart(ctx) }
+
+func (n *processes) Close() error {
+	var errs []error
+	for _, s := range n.servers {
+		if s != nil {
+			errs = append(errs, s.Stop())
+		}
+	}
+	return errors.Join(errs...)
+}
