@@ -3,45 +3,26 @@ package redisproc
 import (
 	"os"
 	"os/exec"
-	"runtime"
-	"sync"
+	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/child"
 )
 
 // process is one run of the server program. Its methods may be called on one that has ended.
 type process struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed once the process is gone and reaped
+	exited <-chan struct{} // closed once the process is gone and reaped
 }
 
-// starter runs functions on an operating system thread that lives as long as this process. Linux kills a child when
-// the *thread* that started it ends (see golang/go#27505), and the Go runtime ends threads as it likes, but never one that
-// a goroutine holds locked.
-var starter = sync.OnceValue(func() chan<- func() {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return work
-})
-
-func startProcess(program string, args []string, output *os.File) (*process, error) {
-	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
+func startProcess(program string, args, env []string, output *os.File) (*process, error) {
+	p := &process{cmd: exec.Command(program, args...)}
 	p.cmd.Stdout, p.cmd.Stderr = output, output
-	p.cmd.SysProcAttr = dieWithParent()
-
-	started := make(chan error)
-	starter() <- func() { started <- p.cmd.Start() }
-	if err := <-started; err != nil {
+	p.cmd.Env = append(os.Environ(), env...)
+	var err error
+	if p.exited, err = child.Start(p.cmd, syscall.SIGKILL); err != nil {
 		return nil, err
 	}
-	go func() {
-		p.cmd.Wait() // how it ended stands in cmd.ProcessState
-		close(p.exited)
-	}()
 	return p, nil
 }
 

@@ -74,6 +74,9 @@ type Options struct {
 
 	// Args are more arguments of the program; they take precedence over everything above. Example: "--hz", "100".
 	Args []string
+
+	// Env are more environment variables of the process, each as "NAME=value".
+	Env []string
 }
 
 // TLS names PEM files. NewCertificates makes a set of them.
@@ -169,7 +172,7 @@ func (s *Server) run(ctx context.Context) error {
 	}
 	defer log.Close() // the process has its own copy
 
-	proc, err := startProcess(s.program, append([]string{config}, s.opts.Args...), log)
+	proc, err := startProcess(s.program, append([]string{config}, s.opts.Args...), s.opts.Env, log)
 	if err != nil {
 		return err
 	}

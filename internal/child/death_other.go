@@ -1,0 +1,7 @@
+//go:build !linux
+
+package child
+
+import "syscall"
+
+func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
