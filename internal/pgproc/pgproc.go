@@ -1,0 +1,198 @@
+//go:build unix
+
+// Package pgproc starts real PostgreSQL servers, each on a socket in a folder of
+// its own, for the tests. It never touches a server that already runs.
+//
+// It is no way to run PostgreSQL in production: nothing is ever synced to disk.
+package pgproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/child"
+)
+
+// ErrNotInstalled is returned by Start when there is no PostgreSQL server on this
+// machine.
+var ErrNotInstalled = errors.New("the PostgreSQL server is not installed (on Debian and Ubuntu: apt-get install postgresql)")
+
+const (
+	startTimeout = time.Minute
+	stopTimeout  = 10 * time.Second
+	port         = "5432" // part of the socket's name; nothing listens on TCP
+)
+
+// Server is a PostgreSQL server process.
+type Server struct {
+	dir    string
+	cmd    *exec.Cmd
+	exited <-chan struct{} // closed once the process is gone and reaped
+}
+
+// Start makes a new cluster and starts a server on it. It blocks until the server
+// accepts connections, ctx ends or a minute is over. settings are further lines of
+// its configuration, such as "max_connections=200". As root, which PostgreSQL
+// refuses to run as, it runs as the user postgres or nobody.
+func Start(ctx context.Context, settings ...string) (*Server, error) {
+	s, err := start(ctx, settings)
+	if err != nil {
+		return nil, fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	return s, nil
+}
+
+func start(ctx context.Context, settings []string) (s *Server, err error) {
+	bin, err := findPrograms()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "holdfast-pg-")
+	if err != nil {
+		return nil, err
+	}
+	s = &Server{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	attr, err := unprivileged(dir)
+	if err != nil {
+		return s, err
+	}
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"),
+		"-D", s.data(), "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+	initdb.SysProcAttr, initdb.Dir = attr, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return s, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	args := []string{"-D", s.data(), "-k", dir, "-p", port}
+	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, settings...) {
+		args = append(args, "-c", line)
+	}
+	return s, s.run(ctx, filepath.Join(bin, "postgres"), args, attr)
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) run(ctx context.Context, program string, args []string, attr *syscall.SysProcAttr) error {
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the process has its own copy
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.Dir = log, log, attr, s.dir
+	// By SIGQUIT the server takes its own children with it; by SIGKILL it would not.
+	if s.exited, err = child.Start(cmd, syscall.SIGQUIT); err != nil {
+		return err
+	}
+	s.cmd = cmd
+	return s.awaitReady(ctx)
+}
+
+// awaitReady blocks until the server says in its lock file that it is ready, which
+// it does as soon as it accepts connections.
+func (s *Server) awaitReady(ctx context.Context) error {
+	for {
+		text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if lines := strings.Split(string(text), "\n"); len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" {
+			return nil
+		}
+		select {
+		case <-s.exited:
+			return fmt.Errorf("it exited (%v); its log: %s", s.cmd.ProcessState, s.log())
+		case <-ctx.Done():
+			return fmt.Errorf("%w; its log: %s", context.Cause(ctx), s.log())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) log() string {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+	return string(text)
+}
+
+// DSN is for a driver: a list of settings as libpq and pgx take it. Any local user
+// may connect as the superuser holdfast.
+func (s *Server) DSN() string {
+	return "host=" + s.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
+}
+
+// Pid is the process id of the server.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
+// Stop ends the server and removes its folder. It blocks until the process is
+// gone; a second Stop does nothing.
+func (s *Server) Stop() error {
+	if s.cmd != nil {
+		s.cmd.Process.Signal(syscall.SIGINT) // "fast": open connections are cut; an error means it has ended
+		select {
+		case <-s.exited:
+		case <-time.After(stopTimeout):
+			s.cmd.Process.Signal(syscall.SIGQUIT)
+			<-s.exited
+		}
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// unprivileged says as whom to run, and gives that user dir.
+func unprivileged(dir string) (*syscall.SysProcAttr, error) {
+	attr := &syscall.SysProcAttr{}
+	if os.Getuid() != 0 {
+		return attr, nil
+	}
+	who, err := user.Lookup("postgres")
+	if err != nil {
+		who, err = user.Lookup("nobody")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("root needs another user to run as: %w", err)
+	}
+	uid, err1 := strconv.ParseUint(who.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(who.Gid, 10, 32)
+	if err := errors.Join(err1, err2, os.Chown(dir, int(uid), int(gid))); err != nil {
+		return nil, err
+	}
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return attr, nil
+}
+
+// findPrograms returns the folder of the newest PostgreSQL: Debian keeps several
+// side by side, outside of PATH.
+func findPrograms() (string, error) {
+	newest, best := "", -1
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	for _, path := range found {
+		dir := filepath.Dir(path)
+		if v, err := strconv.Atoi(filepath.Base(filepath.Dir(dir))); err == nil && v > best {
+			newest, best = dir, v
+		}
+	}
+	if newest != "" {
+		return newest, nil
+	}
+	path, err := exec.LookPath("initdb")
+	if err != nil {
+		return "", ErrNotInstalled
+	}
+	return filepath.Dir(path), nil
+}
