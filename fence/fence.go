@@ -41,7 +41,7 @@ var ErrStale = errors.New("stale fencing token")
 type StaleError struct {
 	Key     string
 	Token   holdfast.Token // the one that was refused
-	Highest holdfast.Token // the highest one seen; equal to Token when it belongs to another lease
+	Highest holdfast.Token // the highest one seen; equal to Token when it belongs to another lease; 0 if not known
 }
 
 // Error names the key and both tokens.
@@ -49,6 +49,8 @@ func (e *StaleError) Error() string {
 	switch {
 	case e.Token <= 0:
 		return fmt.Sprintf("stale fencing token: %q needs a token above 0, not %d", e.Key, e.Token)
+	case e.Highest == 0:
+		return fmt.Sprintf("stale fencing token: %q has seen a token above %d, or an equal one of another lease", e.Key, e.Token)
 	case e.Token == e.Highest:
 		return fmt.Sprintf("stale fencing token: token %d of %q belongs to another lease", e.Token, e.Key)
 	}

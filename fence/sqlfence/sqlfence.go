@@ -1,0 +1,210 @@
+// Package sqlfence keeps rows in a SQL database that refuses writers who have
+// lost their lease: the check of the fencing token and the write are one
+// transaction, or one statement.
+//
+// # What is not promised
+//
+// Whoever writes around the check is not held back. The highest token is as
+// durable as the rows: a database that fails over and loses its last commits
+// forgets both.
+//
+// # The rule
+//
+// That of package fence: a token is refused when a higher one was seen for the
+// guard, or an equal one of another lease. A guard is any name, usually the key of
+// the lock. A read that feeds a write claims the token first, so that no older
+// holder can write behind it. Everything may be repeated under the same lease.
+//
+// # Two ways
+//
+// [Fence] keeps the tokens of all guards in a table of its own: [Fence.Do] runs any
+// statements in a transaction that begins with the check. The check locks the
+// guard's row until the transaction ends, and that is what makes both one step.
+//
+// A table whose rows carry their own token, in two columns, needs one statement and
+// no Fence; [Applied] reads its outcome:
+//
+//	UPDATE account SET balance = $1, fence = $2, fence_id = $3
+//	 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_id = $3)
+//
+// The claim is the same statement without the balance, and with RETURNING balance
+// it is the read as well.
+//
+// (M. Kleppmann, "How to do distributed locking", 2016.)
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect int
+
+// The dialects. There is no default: guessing wrong would show in production only.
+const (
+	PostgreSQL Dialect = iota + 1
+	MySQL              // and MariaDB
+	SQLite             // 3.24 or newer
+)
+
+// Options configure a Fence. The zero value works.
+type Options struct {
+	// Table keeps the tokens, one row for each guard. Default "holdfast_fence"; a
+	// schema may stand before it: "locks.fence".
+	Table string
+}
+
+// Querier is what a statement is run on: a *sql.Tx, *sql.Conn or *sql.DB.
+type Querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Fence checks tokens in one database. It is safe for concurrent use.
+type Fence struct{ create, raise, look string }
+
+var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
+
+// The statements of each dialect; %[1]s is the table. raise leaves a row alone that
+// has a higher token, but locks it until the transaction ends. look sees the row
+// as it is now, whatever the transaction's snapshot.
+var statements = map[Dialect]Fence{
+	PostgreSQL: {
+		create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, id text NOT NULL)`,
+		raise: `INSERT INTO %[1]s AS f (name, token, id) VALUES ($1, $2, $3)
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE f.token < excluded.token`,
+		look: `SELECT token, id FROM %[1]s WHERE name = $1 FOR UPDATE`,
+	},
+	MySQL: {
+		create: `CREATE TABLE IF NOT EXISTS %[1]s (
+			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, id varbinary(255) NOT NULL) ENGINE = InnoDB`,
+		// Assignments take effect from left to right: id must come first.
+		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
+			ON DUPLICATE KEY UPDATE id = IF(token < VALUES(token), VALUES(id), id), token = GREATEST(token, VALUES(token))`,
+		look: `SELECT token, id FROM %[1]s WHERE name = ? FOR UPDATE`,
+	},
+	SQLite: {
+		create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, id text NOT NULL) WITHOUT ROWID`,
+		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE token < excluded.token`,
+		look: `SELECT token, id FROM %[1]s WHERE name = ?`,
+	},
+}
+
+// New returns a Fence for databases of one dialect; opts may be nil. It does not
+// block. The table must exist: see Create.
+func New(dialect Dialect, opts *Options) (*Fence, error) {
+	table := "holdfast_fence"
+	if opts != nil && opts.Table != "" {
+		table = opts.Table
+	}
+	s, ok := statements[dialect]
+	if !ok {
+		return nil, fmt.Errorf("sqlfence: unknown dialect %d; give PostgreSQL, MySQL or SQLite", dialect)
+	}
+	if !tableName.MatchString(table) {
+		return nil, fmt.Errorf("sqlfence: table %q: give a plain name, with a schema if need be", table)
+	}
+	return &Fence{
+		create: fmt.Sprintf(s.create, table), raise: fmt.Sprintf(s.raise, table), look: fmt.Sprintf(s.look, table),
+	}, nil
+}
+
+// Schema is the statement that makes the table unless it exists, for those who
+// keep their schema in files.
+func (f *Fence) Schema() string { return f.create }
+
+// Create makes the table unless it exists.
+func (f *Fence) Create(ctx context.Context, q Querier) error {
+	if _, err := q.ExecContext(ctx, f.create); err != nil {
+		return fmt.Errorf("sqlfence: create the table: %w", err)
+	}
+	return nil
+}
+
+// Do runs write in a transaction that begins with the claim of guard by token and
+// id, those of the lease, and commits it. It blocks while another transaction
+// has claimed the same guard. A stale token is a *fence.StaleError, and write is
+// not called; after an error of write, or a panic, everything is rolled back, the
+// claim too. After any other error the transaction may have been committed, and
+// Do may be repeated. The isolation level is the database's default.
+func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast.Token, id string, write func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+	}
+	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	if err := f.Claim(ctx, tx, guard, token, id); err != nil {
+		return err
+	}
+	if err := write(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+	}
+	return nil
+}
+
+// Claim records a token. In a transaction it comes first, and covers what the
+// transaction reads and writes until it ends. On a *sql.DB it shuts out older
+// holders from then on: for a read that feeds a later write. A stale token is a
+// *fence.StaleError; after any other error the claim may have been recorded.
+func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
+	if token <= 0 {
+		return &fence.StaleError{Key: guard, Token: token}
+	}
+	if _, err := q.ExecContext(ctx, f.raise, guard, int64(token), id); err != nil {
+		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+	}
+	highest, holder, err := f.highest(ctx, q, guard)
+	switch {
+	case err != nil:
+		return err
+	case highest != token || holder != id:
+		return &fence.StaleError{Key: guard, Token: token, Highest: highest}
+	}
+	return nil
+}
+
+// Highest is the highest token seen for guard and the ID of its lease, or 0 and
+// "". It records nothing.
+func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+	token, id, err = f.highest(ctx, q, guard)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, "", nil
+	}
+	return token, id, err
+}
+
+func (f *Fence) highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+	if err = q.QueryRowContext(ctx, f.look, guard).Scan(&token, &id); err != nil {
+		err = fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+	}
+	return token, id, err
+}
+
+// Applied turns the outcome of a conditional write to rows that carry their own
+// token into an error: a write that found no row is a *fence.StaleError, whose
+// Highest is not known. MySQL counts rows that were changed, not rows that were
+// found, unless the driver is told otherwise (clientFoundRows=true): without
+// that, a repeated write of the same values would pass for stale.
+func Applied(guard string, token holdfast.Token, res sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	switch n, err := res.RowsAffected(); {
+	case err != nil:
+		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+	case n == 0:
+		return &fence.StaleError{Key: guard, Token: token}
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package sqlfence_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/fence/sqlfence"
+)
+
+// What needs a database is tested in the module verify, whose drivers this
+// module does without.
+
+func TestBadSetUpIsRefused(t *testing.T) {
+	t.Parallel()
+	for table, dialect := range map[string]sqlfence.Dialect{"": 0, "f; DROP TABLE account": sqlfence.SQLite, "a.b.c": sqlfence.MySQL} {
+		if f, err := sqlfence.New(dialect, &sqlfence.Options{Table: table}); err == nil {
+			t.Errorf("dialect %d with table %q: %+v", dialect, table, f)
+		}
+	}
+}
+
+func TestTableIsNamedAsWanted(t *testing.T) {
+	t.Parallel()
+	for table, want := range map[string]string{"": " holdfast_fence ", "locks.fence": " locks.fence "} {
+		f, err := sqlfence.New(sqlfence.PostgreSQL, &sqlfence.Options{Table: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(f.Schema(), want) {
+			t.Errorf("table %q: %s", table, f.Schema())
+		}
+	}
+}
