@@ -1,0 +1,297 @@
+// Package sqlfence runs fence/sqlfence against real databases, whose drivers the
+// root module does without.
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/pgproc"
+)
+
+// database is one database under test.
+type database struct {
+	*sql.DB
+	fence *sqlfence.Fence
+	arg   func(n int) string // the placeholder of the n-th argument
+}
+
+func numbered(n int) string { return "$" + strconv.Itoa(n) }
+func unnumbered(int) string { return "?" }
+
+// each runs test on every database, each new and empty.
+func each(t *testing.T, test func(*testing.T, *database)) {
+	t.Parallel()
+	for name, open := range map[string]func(*testing.T) *database{
+		"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t)
+			if err := db.fence.Create(t.Context(), db); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.fence.Create(t.Context(), db); err != nil {
+				t.Errorf("a second Create: %v", err)
+			}
+			db.exec(t, `CREATE TABLE account (name varchar(20) PRIMARY KEY, balance bigint, fence bigint, fence_id varchar(20))`)
+			test(t, db)
+		})
+	}
+}
+
+// postgreSQL is one server for all tests; each gets a schema of its own.
+var postgreSQL = sync.OnceValues(func() (*pgproc.Server, error) {
+	server, err := pgproc.Start(context.Background(), "max_connections=300")
+	if err == nil {
+		atEnd(server.Stop)
+	}
+	return server, err
+})
+
+func openPostgreSQL(t *testing.T) *database {
+	server, err := postgreSQL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, "pgx", server.DSN())
+	schema := fmt.Sprintf("test_%d", time.Now().UnixNano())
+	if _, err := admin.Exec("CREATE SCHEMA " + schema); err != nil {
+		t.Fatal(err)
+	}
+	return newDatabase(t, connect(t, "pgx", server.DSN()+" search_path="+schema), sqlfence.PostgreSQL, numbered)
+}
+
+func openSQLite(t *testing.T) *database {
+	file := filepath.Join(t.TempDir(), "db")
+	db := connect(t, "sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)")
+	return newDatabase(t, db, sqlfence.SQLite, unnumbered)
+}
+
+func newDatabase(t *testing.T, db *sql.DB, dialect sqlfence.Dialect, arg func(int) string) *database {
+	f, err := sqlfence.New(dialect, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &database{DB: db, fence: f, arg: arg}
+}
+
+func connect(t *testing.T, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func (db *database) exec(t *testing.T, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(query, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// put writes the balance of key, if it may.
+func (db *database) put(t *testing.T, key string, token holdfast.Token, id string, balance int) error {
+	return db.fence.Do(t.Context(), db.DB, key, token, id, func(tx *sql.Tx) error {
+		if _, err := tx.Exec(`DELETE FROM account WHERE name = `+db.arg(1), key); err != nil {
+			return err
+		}
+		_, err := tx.Exec(`INSERT INTO account (name, balance) VALUES (`+db.arg(1)+`, `+db.arg(2)+`)`, key, balance)
+		return err
+	})
+}
+
+// balance is -1 where there is none.
+func (db *database) balance(t *testing.T, key string) int {
+	t.Helper()
+	n := -1
+	err := db.QueryRow(`SELECT balance FROM account WHERE name = `+db.arg(1), key).Scan(&n)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestRule holds sqlfence to the rule of package fence: both answer alike.
+func TestRule(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		const big = math.MaxInt64 - 1
+		for i, row := range []struct {
+			name  string
+			seen  holdfast.Token
+			by    string
+			token holdfast.Token
+			id    string
+		}{
+			{"FirstTokenOfAKeyPasses", 0, "", 7, "a"},
+			{"HigherTokenPasses", 7, "a", 8, "b"},
+			{"SameLeaseMayWriteAgain", 7, "a", 7, "a"},
+			{"EqualTokenOfAnotherLeaseIsRefused", 7, "a", 7, "b"},
+			{"EqualTokenIsRefusedByTheCaseOfItsID", 7, "a", 7, "A"},
+			{"LowerTokenIsRefused", 7, "a", 6, "b"},
+			{"LowerTokenOfTheSameIDIsRefused", 7, "a", 6, "a"},
+			{"HugeTokenIsNotRounded", big, "a", big + 1, "b"},
+			{"HugeLowerTokenIsNotRounded", big + 1, "a", big, "a"},
+			{"NoTokenIsRefused", 0, "", 0, "a"},
+			{"NegativeTokenIsRefused", 0, "", -1, "a"},
+		} {
+			t.Run(row.name, func(t *testing.T) {
+				key := "k" + strconv.Itoa(i)
+				var guard fence.Guard
+				if row.seen != 0 {
+					guard.Claim(key, row.seen, row.by)
+					if err := db.put(t, key, row.seen, row.by, 1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				want := guard.Check(key, row.token, row.id)
+				err := db.put(t, key, row.token, row.id, 2)
+				if want != nil {
+					stale, ok := errors.AsType[*fence.StaleError](err)
+					if !ok || *stale != (fence.StaleError{Key: key, Token: row.token, Highest: row.seen}) && row.token > 0 {
+						t.Errorf("Do: %#v, want %#v", err, want)
+					}
+				} else if err != nil {
+					t.Errorf("Do: %v", err)
+				}
+				if written := db.balance(t, key) == 2; written != (want == nil) {
+					t.Errorf("written %v, want stale %v", written, want != nil)
+				}
+			})
+		}
+	})
+}
+
+func TestKeysThatDifferInCaseOnlyAreTwo(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		if err := errors.Join(db.put(t, "key", 9, "a", 1), db.put(t, "KEY ", 3, "b", 2)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestClaimShutsOutOlderWriters(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		if err := db.put(t, "k", 5, "old", 1); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := db.fence.Claim(t.Context(), db, "k", 6, "new"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.put(t, "k", 5, "old", 2); !errors.Is(err, fence.ErrStale) {
+			t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
+		}
+		if token, id, err := db.fence.Highest(t.Context(), db, "k"); token != 6 || id != "new" || err != nil {
+			t.Errorf("highest %d of %q, %v", token, id, err)
+		}
+		if token, id, err := db.fence.Highest(t.Context(), db, "unused"); token != 0 || id != "" || err != nil {
+			t.Errorf("unused guard: %d of %q, %v", token, id, err)
+		}
+	})
+}
+
+func TestFailedWriteLeavesNothing(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		failure := errors.New("no")
+		write := func(tx *sql.Tx) error {
+			_, err := tx.Exec(`INSERT INTO account (name, balance) VALUES ('k', 1)`)
+			return errors.Join(err, failure)
+		}
+		if err := db.fence.Do(t.Context(), db.DB, "k", 9, "a", write); !errors.Is(err, failure) {
+			t.Fatalf("Do: %v, want the write's error", err)
+		}
+		func() {
+			defer func() { recover() }()
+			db.fence.Do(t.Context(), db.DB, "k", 9, "a", func(tx *sql.Tx) error { panic("no") })
+		}()
+		if n := db.balance(t, "k"); n != -1 {
+			t.Errorf("balance %d stands", n)
+		}
+		if err := db.put(t, "k", 8, "b", 3); err != nil {
+			t.Errorf("a claim that was rolled back holds: %v", err)
+		}
+	})
+}
+
+// TestCheckAndWriteAreOneStep has many leases write at once, each what it has read
+// plus one. If a write could run apart from its check, or from its read, the sum
+// would not be that of the writes that were accepted.
+func TestCheckAndWriteAreOneStep(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		db.exec(t, `INSERT INTO account (name, balance) VALUES ('k', 0)`)
+		var mu sync.Mutex
+		accepted, last := 0, holdfast.Token(0)
+		var all sync.WaitGroup
+		gate := make(chan struct{}, 8)
+		for token := range holdfast.Token(100) {
+			all.Go(func() {
+				gate <- struct{}{}
+				defer func() { <-gate }()
+				err := db.fence.Do(t.Context(), db.DB, "k", token+1, "lease", func(tx *sql.Tx) error {
+					n := 0
+					if err := tx.QueryRow(`SELECT balance FROM account WHERE name = 'k'`).Scan(&n); err != nil {
+						return err
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if token+1 < last {
+						t.Errorf("token %d writes behind %d", token+1, last)
+					}
+					last = token + 1
+					accepted++
+					_, err := tx.Exec(`UPDATE account SET balance = `+db.arg(1)+` WHERE name = 'k'`, n+1)
+					return err
+				})
+				if err != nil && !errors.Is(err, fence.ErrStale) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := db.balance(t, "k"); n != accepted || n == 0 {
+			t.Errorf("sum %d of %d accepted writes", n, accepted)
+		}
+	})
+}
+
+// TestRowsWithTheirOwnToken is the way without a Fence: one statement.
+func TestRowsWithTheirOwnToken(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		db.exec(t, `INSERT INTO account (name, balance, fence, fence_id) VALUES ('k', 0, 0, '')`)
+		put := func(token holdfast.Token, id string, balance int) error {
+			query := fmt.Sprintf(`UPDATE account SET balance = %s, fence = %s, fence_id = %s
+				WHERE name = 'k' AND (fence < %s OR fence = %s AND fence_id = %s)`,
+				db.arg(1), db.arg(2), db.arg(3), db.arg(4), db.arg(5), db.arg(6))
+			res, err := db.Exec(query, balance, int64(token), id, int64(token), int64(token), id)
+			return sqlfence.Applied("k", token, res, err)
+		}
+		for i, row := range []struct {
+			token holdfast.Token
+			id    string
+			stale bool
+		}{{7, "a", false}, {7, "a", false}, {7, "b", true}, {6, "a", true}, {8, "b", false}} {
+			if err := put(row.token, row.id, 5); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
+				t.Errorf("write %d: %v, want stale %v", i, err, row.stale)
+			}
+		}
+	})
+}
