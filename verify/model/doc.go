@@ -1,0 +1,33 @@
+// Package model explores every order of messages, losses and deaths that a small
+// world of the lock protocol can see, and looks whether a promise breaks.
+//
+// The world consists of the code itself: the clients are [quorum.Step], the nodes
+// are the methods of [quorum.Lock], the twin of the Lua scripts. Around them there
+// are only lines of messages. A move delivers one message, lets one timer run out
+// or makes one fault happen. Explore visits breadth first every world that moves
+// can lead to, so that what breaks is shown by a shortest trace.
+//
+//	go test -v ./verify/model -run TestModel
+//
+// prints a table of the rows and a trace for each row that must break: those
+// have a rule of the protocol switched off, in the model and not in the code.
+//
+// What is left out, and why that is sound or what it costs:
+//
+//   - There is no time. A timer can run out whenever it runs, and an answer can be
+//     given up at any moment, which is more than what can happen. Rows about
+//     waiting are calm: timers run out only when none of the client's messages is
+//     on its way. Validity (send times, drift, TTL) is not modelled, as it is
+//     arithmetic; the unit tests of package quorum hold it.
+//   - A lock lapses when nobody relies on it any more, or by a fault before that.
+//   - The clock of nodes that lost a counter is ahead of all counters: that is
+//     the documented assumption of a lost counter.
+//   - Where a row says that clients reach only two of the nodes, that is what
+//     keeps it small enough to be explored as a whole. Two quorums of three nodes
+//     that meet in one node are the hard case.
+//   - In rows about waiting the counters stand still, as no rule of the queue
+//     reads them.
+//   - Nodes that differ in their number only are the same, ids and epochs are named
+//     anew when old ones are no longer mentioned, and states are told apart by 128
+//     bits of hash.
+package model

@@ -1,0 +1,193 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// enough is more states than any row has: a row that reaches it is unfinished.
+const enough = 3_000_000
+
+// row is a world that is explored as a whole. Without a mutant nothing may
+// break; with one, want names what must.
+type row struct {
+	name  string
+	world setup
+	want  string // the property that breaks; "" for none
+	// live asks whether all clients can finish from wherever they are, and
+	// timers how many timers have to run out on the way at most.
+	live   bool
+	timers int
+	large  bool // left out under the race detector and with -short
+}
+
+// What breaks in rows about waiting.
+const (
+	stuckForEver = "somebody can never finish"
+	tooSlow      = "more timers must run out than allowed"
+)
+
+// Nodes that a client cannot reach, for setup.cut.
+const (
+	first  = 1 << iota // node 1
+	second             // node 2
+	third              // node 3
+)
+
+// A counter at first; counters that differ by a block.
+const (
+	level = startClock + 31
+	above = level + 32
+)
+
+func with(s setup, change func(*setup)) setup {
+	change(&s)
+	return s
+}
+
+func rows() []row {
+	// Attempts that do not wait; tokens and exclusion.
+	one := setup{nodes: 1, clients: 3, alone: true, orders: true}
+	two := setup{nodes: 3, clients: 2, alone: true, orders: true}
+	pairs := setup{nodes: 3, clients: 3, alone: true, orders: true, cut: [3]uint8{first, second, third}}
+	loss := with(two, func(s *setup) { s.alone, s.skew, s.faults.lock = false, 5, 1 })
+	twice := setup{
+		nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, second}, fences: []int64{level, above, above},
+		faults: faults{lock: 1, repeat: 1},
+	}
+	gated := with(two, func(s *setup) { s.gate, s.faults.wipe = true, 1 })
+	// One node and a counter that is lost.
+	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
+	paused := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{fence: 1, lock: 1}}
+	// A holds nodes 1 and 2. B, which cannot reach 2, was granted 3 and denied 1:
+	// a give-back is on its way to 3. C cannot reach 1.
+	back := setup{
+		nodes: 3, clients: 3, waiting: 0b10, alone: true, orders: true, calm: true, holds: 2,
+		cut: [3]uint8{0, second, first}, fragile: 0b10, faults: faults{broken: 1},
+		prelude: []move{
+			{begin, 1, 0, 0}, {execute, 1, 2, 0}, {answer, 1, 2, 0}, {execute, 1, 0, 0}, {answer, 1, 0, 0},
+		},
+	}
+
+	// Waiters. Their counters stand still: the queue asks for nothing of them.
+	even := []int64{level, level, level}
+	waiters := setup{nodes: 3, clients: 2, waiting: 0b11, rests: 255, calm: true, alone: true, frozen: true, fences: even}
+	uneven := with(waiters, func(s *setup) { s.fences = []int64{level, level, above} })
+	down := with(waiters, func(s *setup) { s.cut = [3]uint8{third, third, third} })
+	hasty := with(down, func(s *setup) { s.hasty = true })
+	behind := with(down, func(s *setup) { s.clients, s.holds, s.waiting = 3, 2, 0b110 })
+	three := with(down, func(s *setup) { s.clients, s.waiting = 3, 0b111 })
+	dies := with(waiters, func(s *setup) { s.faults.crash = 1 })
+	lost := with(down, func(s *setup) { s.faults.wake = 2 })
+	breaks := with(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
+	// A holds all nodes. B waits on all of them and can no longer reach two.
+	minority := with(waiters, func(s *setup) {
+		s.clients, s.holds, s.waiting, s.faults.cut = 3, 3, 0b110, 2
+		s.prelude = []move{
+			{begin, 1, 0, 0}, {execute, 1, 0, 0}, {answer, 1, 0, 0}, {execute, 1, 1, 0}, {answer, 1, 1, 0},
+			{execute, 1, 2, 0}, {answer, 1, 2, 0}, {cutOff, 1, 1, 0}, {cutOff, 1, 2, 0},
+		}
+	})
+	without := func(s setup, m mutant) setup {
+		s.mutant = m
+		return s
+	}
+
+	const (
+		both  = "two hold the lock"
+		same  = "two grants share a token"
+		lower = "a later grant has a lower token"
+	)
+	return []row{
+		{name: "1 node, 3 attempts", world: one},
+		{name: "3 nodes, 2 attempts", world: two},
+		{name: "3 nodes, 2 attempts, clocks differ", world: with(two, func(s *setup) { s.skew = 5 })},
+		{name: "3 nodes, 3 attempts, each pair meets in one node", world: pairs, large: true},
+		{name: "a client dies", world: with(two, func(s *setup) { s.faults.crash = 1 }), large: true},
+		{name: "a node forgets the lock: tokens", world: loss, large: true},
+		{name: "a node forgets the lock, an acquire comes twice: tokens", world: twice},
+		{name: "- commit without the owner", world: without(twice, mutant{commitByAnyone: true}), want: same},
+		{name: "- commit of a token below the counter", world: without(twice, mutant{commitAnyToken: true}), want: same},
+		{name: "a node forgets everything, with the gate", world: gated, large: true},
+		{name: "- no gate", world: with(gated, func(s *setup) { s.gate = false }), want: both},
+		{
+			name:  "a node forgets everything, no gate: tokens",
+			world: with(gated, func(s *setup) { s.gate, s.alone, s.cut = false, false, [3]uint8{third, second} }),
+		},
+		{name: "a counter is lost before a hand-over", world: handOver},
+		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},
+		{name: "a counter is lost before a late renewal: tokens", world: paused},
+		{name: "- C2: the renewal seeds it from its token", world: without(paused, mutant{renewSeedsToken: true}), want: same},
+		{name: "a connection breaks behind a give-back", world: back, large: true},
+		{name: "- C3: the id goes on", world: without(back, mutant{keepID: true}), want: both},
+		{name: "- C3: a grant that overtakes the failure counts", world: without(back, mutant{ignoreOwed: true}), want: both},
+
+		{name: "2 waiters", world: waiters, live: true},
+		{name: "2 waiters that may give up", world: with(waiters, func(s *setup) { s.cancel = true })},
+		{name: "2 waiters, two rounds to commit", world: uneven, live: true},
+		{name: "2 waiters, a node is down", world: hasty, live: true},
+		{name: "a holder and 2 waiters, a node is down", world: behind, live: true},
+		{name: "3 waiters, a node is down", world: three, live: true, large: true},
+		{name: "a waiter or holder dies", world: dies, live: true, timers: 3, large: true},
+		{name: "2 wake-ups are lost, a node is down", world: lost, live: true, timers: 1},
+		{name: "a waiter's connection breaks, a node is down", world: breaks, live: true, timers: 2},
+		{name: "a waiter is cut off", world: minority, live: true, timers: 2, large: true},
+		{name: "- partial grants are held", world: without(hasty, mutant{keepPartial: true}), live: true, want: stuckForEver},
+		{name: "- waiters in order of arrival", world: without(hasty, mutant{byArrival: true}), live: true, want: tooSlow},
+		{name: "- C4: a node is kept for its giver", world: without(hasty, mutant{keepForGiver: true}), live: true, want: tooSlow},
+		{name: "- C4: a wake-up asks one node", world: without(waiters, mutant{askOne: true}), live: true, want: tooSlow},
+		{
+			name: "- known to a minority, and stays", world: without(minority, mutant{stay: true}), large: true,
+			live: true, timers: 2, want: tooSlow,
+		},
+	}
+}
+
+// TestModel explores every row. Run it with -v for the table and the traces.
+func TestModel(t *testing.T) {
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-58s %9s %9s %7s  %s\n", "row", "states", "steps", "time", "result")
+	for _, r := range rows() {
+		t.Run(r.name, func(t *testing.T) {
+			if r.large && (raced || testing.Short()) {
+				t.Skip("large")
+			}
+			start := time.Now()
+			got := explore[world, move](&r.world, enough, r.live)
+			broken := r.judge(got)
+			took := time.Since(start).Round(10 * time.Millisecond)
+			says := "holds"
+			switch {
+			case broken != "":
+				says = fmt.Sprintf("%s, after %d steps", broken, len(got.trace))
+			case r.live:
+				says = fmt.Sprintf("all can finish, timers needed: %d", got.timers)
+			}
+			fmt.Fprintf(&table, "%-58s %9d %9d %7s  %s\n", r.name, got.states, got.edges, took, says)
+			if broken != r.want {
+				t.Errorf("got %q, want %q", broken, r.want)
+			}
+			if broken != "" {
+				t.Logf("%s\n%s", broken, r.world.tell(got.trace))
+			}
+		})
+	}
+	t.Log("\n" + table.String())
+}
+
+// judge names what broke.
+func (r *row) judge(got result[move]) string {
+	switch {
+	case got.broken != "":
+		return got.broken
+	case !got.whole:
+		return "not finished"
+	case got.stuck > 0:
+		return stuckForEver
+	case got.timers > r.timers:
+		return tooSlow
+	}
+	return ""
+}

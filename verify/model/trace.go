@@ -1,0 +1,122 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// tell writes a trace for people, a line for each move.
+func (s *setup) tell(trace []move) string {
+	var b strings.Builder
+	w := s.initial()
+	for i, m := range trace {
+		next, broken := s.apply(&w, m)
+		fmt.Fprintf(&b, "%3d  %s\n", i+1, s.line(&w, m))
+		if broken != "" {
+			fmt.Fprintf(&b, "     %s: %s\n", broken, s.tokens(&next))
+		}
+		w = next
+	}
+	b.WriteString(s.picture(&w))
+	return b.String()
+}
+
+func name(c uint8) string { return string(rune('A' + c)) }
+
+var (
+	requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back"}
+	answerNames  = map[quorum.Kind]string{
+		quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused",
+		quorum.Kept: "kept", quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
+	}
+)
+
+func (s *setup) line(w *world, m move) string {
+	who, node := name(m.client), fmt.Sprint("node ", m.node+1)
+	wire := &w.nodes[m.node].wires[m.client]
+	switch m.kind {
+	case begin:
+		return who + " asks for the lock"
+	case execute, ghost:
+		r, late := wire.requests.m[0], ""
+		if m.kind == ghost {
+			r, late = w.nodes[m.node].ghosts.m[0], ", which comes late"
+		}
+		next := *w
+		a := s.serve(&next, int(m.client), int(m.node), r)
+		says := answerNames[quorum.Kind(a.kind)]
+		if quorum.Kind(a.kind) == quorum.Granted {
+			says += fmt.Sprint(" ", a.token)
+		}
+		what := requestNames[r.kind]
+		if r.token != 0 {
+			what += fmt.Sprint(" ", r.token)
+		}
+		line := fmt.Sprintf("%s executes %s of %s%d%s: %s", node, what, who, r.id, late, says)
+		if o := next.nodes[m.node].lock.Owner; o != w.nodes[m.node].lock.Owner && o != "" && quorum.Kind(a.kind) == quorum.Freed {
+			line += ", handed to " + strings.ToUpper(o)
+		}
+		return line
+	case answer:
+		a := wire.answers.m[0]
+		return fmt.Sprintf("%s hears from %s: %s %s", who, node, requestNames[a.of], answerNames[quorum.Kind(a.kind)])
+	case failure:
+		return fmt.Sprintf("%s notices that %s at %s failed", who, requestNames[wire.failures.m[m.index].of], node)
+	case wake:
+		return fmt.Sprintf("%s is woken by %s", who, node)
+	case loseWake:
+		return fmt.Sprintf("the wake-up for %s from %s is lost", who, node)
+	case silence:
+		return fmt.Sprintf("%s no longer counts on an answer of %s", who, node)
+	case patience:
+		return who + " has waited long enough for the rest of its hand-over"
+	case rest:
+		return who + "'s fallback timer runs out"
+	case renew:
+		return who + " renews"
+	case release:
+		return who + " releases"
+	case crash:
+		return who + " dies"
+	case lapse:
+		return fmt.Sprintf("the lock lapses on %s", node)
+	case loseLock:
+		return fmt.Sprintf("%s forgets the lock", node)
+	case loseFence:
+		return fmt.Sprintf("%s forgets the counter", node)
+	case wipe:
+		return fmt.Sprintf("%s forgets everything", node)
+	case repeat:
+		return fmt.Sprintf("the acquire of %s at %s is sent twice", who, node)
+	case sever:
+		return fmt.Sprintf("the connection of %s to %s breaks after %d requests", who, node, m.index)
+	case cutOff:
+		return fmt.Sprintf("%s can no longer reach %s", who, node)
+	}
+	return "?"
+}
+
+func (s *setup) tokens(w *world) string {
+	var parts []string
+	for c := range s.clients {
+		if t := w.clients[c].token; t != 0 {
+			parts = append(parts, fmt.Sprintf("%s committed %d", name(uint8(c)), t))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (s *setup) picture(w *world) string {
+	var b strings.Builder
+	for n := range s.nodes {
+		l := w.nodes[n].lock
+		fmt.Fprintf(&b, "     node %d: owner %q, counter %d, waiting", n+1, strings.ToUpper(l.Owner), l.Fence)
+		for _, o := range l.Queue.Entries {
+			fmt.Fprint(&b, " ", strings.ToUpper(o))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
