@@ -5,15 +5,17 @@ local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local refused = { '' }
 local function try(...)
   local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err and string.find(reply.err, 'NOPERM') then
-    return reply.err
+  local err = type(reply) == 'table' and reply.err
+  -- the second is how servers before 7.2 say it
+  if err and (string.find(err, 'NOPERM') or string.find(err, 'The user executing the script')) then
+    return err
   end
 end
 for _, call in ipairs({
   { 'SET', lock, 'probe', 'PX', 1000 }, { 'GET', lock }, { 'PTTL', lock },
   { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
   { 'INCRBY', fence, 32 }, { 'SET', fence, 1, 'PX', 1000 }, { 'DEL', fence },
-  { 'ZADD', queue, 'NX', 1, 'probe' }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
+  { 'ZADD', queue, 'NX', 1, 'probe' }, { 'PEXPIRE', queue, 1000 }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
   { 'ZREM', queue, 'probe' }, { 'TIME' },
 }) do
   local err = try(unpack(call))
