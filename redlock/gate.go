@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -40,6 +41,10 @@ type run struct {
 	votes time.Time // not before then
 }
 
+func (r run) twice() error {
+	return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, r.addr)
+}
+
 // sighting is the last good look at an address.
 type sighting struct {
 	runID string
@@ -59,19 +64,18 @@ type report struct {
 // dial opens a connection to a node, checks the node over it, and hands the
 // connection over for use.
 func (g *gate) dial(ctx context.Context, n *node, dialer *net.Dialer, cfg *tls.Config) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
+	defer cancel()
 	conn, err := connect(ctx, n.addr, dialer, cfg)
 	if err != nil {
-		return nil, mend(err)
+		return nil, mend(err, cfg != nil)
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(g.opts.Timeout)
-	}
+	deadline, _ := ctx.Deadline()
 	conn.SetDeadline(deadline)
 	rep, err := g.check(ctx, n, conn)
 	if err != nil {
 		conn.Close()
-		return nil, mend(err)
+		return nil, mend(err, cfg != nil)
 	}
 	conn.SetDeadline(time.Time{})
 	n.checked(rep)
@@ -79,10 +83,20 @@ func (g *gate) dial(ctx context.Context, n *node, dialer *net.Dialer, cfg *tls.C
 }
 
 func connect(ctx context.Context, addr string, dialer *net.Dialer, cfg *tls.Config) (net.Conn, error) {
-	if cfg != nil {
-		return (&tls.Dialer{NetDialer: dialer, Config: cfg}).DialContext(ctx, "tcp", addr)
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil || cfg == nil {
+		return conn, err
 	}
-	return dialer.DialContext(ctx, "tcp", addr)
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	secure := tls.Client(conn, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return secure, nil
 }
 
 // line is a raw connection on which commands are sent one batch after another.
@@ -245,7 +259,7 @@ func (g *gate) admit(addr string, info map[string]string, l *line) error {
 	last := g.last[addr]
 	g.mu.Unlock()
 	if known && seen.addr != addr {
-		return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, seen.addr)
+		return seen.twice()
 	}
 	age := time.Duration(seconds) * time.Second
 	if last.runID != "" && last.runID != id {
@@ -260,6 +274,10 @@ func (g *gate) admit(addr string, info map[string]string, l *line) error {
 		}
 	}
 	g.mu.Lock()
+	if first, ok := g.runs[id]; ok && first.addr != addr { // both were dialled at once
+		g.mu.Unlock()
+		return first.twice()
+	}
 	g.runs[id] = seen
 	g.last[addr] = sighting{runID: id, at: now}
 	g.mu.Unlock()
@@ -358,10 +376,17 @@ func (g *gate) prepare(n *node, l *line, rep *report) error {
 }
 
 // mend adds to an error what to do about it, where the server's text leaves that
-// open.
-func mend(err error) error {
+// open. secure says whether TLS was used.
+func mend(err error, secure bool) error {
 	text := err.Error()
+	reset := errors.Is(err, syscall.ECONNRESET)
 	switch {
+	case secure && (reset || strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate")):
+		return fmt.Errorf("%w: it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)", err)
+	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: if it does not speak TLS on this port, use redis:// or its TLS port", err)
+	case !secure && reset:
+		return fmt.Errorf("%w: if it speaks TLS on this port, use rediss:// or tls=true", err)
 	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):
