@@ -32,8 +32,19 @@ func OpenURL(ctx context.Context, rawURL string, opts *Options) (*Driver, error)
 	return Open(ctx, nodes, &o)
 }
 
-// parseURL reads a URL by hand as far as net/url does not know several hosts.
-func parseURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) {
+// parseURL reads rawURL. What it says of a URL that cannot be read does not show
+// a password, not even one with a / or ? that was not escaped.
+func parseURL(rawURL string, opts *Options) ([]Node, Options, error) {
+	nodes, o, err := readURL(rawURL, opts)
+	_, rest, _ := strings.Cut(rawURL, "://")
+	if at := strings.IndexAny(rest, "/?"); err != nil && at >= 0 && strings.Contains(rest[at:], "@") {
+		return nil, o, fmt.Errorf("%w: the URL cannot be read, and an @ stands behind its first / or ?; in a user or password write / as %%2F and ? as %%3F", ErrInvalid)
+	}
+	return nodes, o, err
+}
+
+// readURL reads a URL by hand as far as net/url does not know several hosts.
+func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) {
 	if opts != nil {
 		o = *opts
 	}
