@@ -1,0 +1,304 @@
+package redlock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+const secret = "hunter2-s3cret"
+
+// rights are those that docs/operations.md names: no more are needed.
+var rights = []string{
+	"+auth", "+hello", "+client|setname", "+ping", "+info", "+time",
+	"+script|load", "+evalsha",
+	"+get", "+set", "+del", "+incrby", "+pexpire", "+pttl",
+	"+zadd", "+zrange", "+zcard", "+zrem",
+	"+publish", "+subscribe", "+unsubscribe",
+}
+
+func user(name string, commands ...string) string {
+	return fmt.Sprintf("%s on >%s resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all %s", name, secret, strings.Join(commands, " "))
+}
+
+func TestOperationsNamesTheRights(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all " + strings.Join(rights, " ")
+	if !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(string(text), "\\\n", " ")), " "), want) {
+		t.Errorf("docs/operations.md does not have the ACL line %q", want)
+	}
+}
+
+func TestAUserWithTheMinimalRights(t *testing.T) {
+	r := startWith(t, &redisproc.Options{ACL: []string{user("locker", rights...)}})
+	opts := &redlock.Options{Username: "locker", Password: secret}
+	events := make(chan driver.NodeEvent, 100)
+	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
+	c, other := r.clientOf(r.driver(r.nodes(), opts), hooks), r.clientOf(r.driver(r.nodes(), opts), nil)
+	for range 3 {
+		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+		next := make(chan error)
+		go func() {
+			l, err := other.Acquire(r.within(), "k", nil)
+			if err == nil {
+				err = l.Release(context.Background())
+			}
+			next <- err
+		}()
+		r.awaitWaiters(c, "k", 1)
+		if err := l.Extend(t.Context(), long); err != nil {
+			t.Error(err)
+		}
+		r.release(l)
+		if err := <-next; err != nil {
+			t.Errorf("the waiter: %v", err)
+		}
+		// Forced from, the server gives it to the next.
+		l = r.acquire(c, "k", nil)
+		if err := other.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+			t.Error(err)
+		}
+	}
+	r.cleared()
+	if denied := r.denials(); len(denied) != 0 {
+		t.Errorf("ACL LOG = %v, want nothing denied", denied)
+	}
+	select {
+	case e := <-events:
+		t.Errorf("node event %+v", e)
+	default:
+	}
+	// To list locks takes one right more.
+	for _, err := range c.List(t.Context(), "") {
+		mentions(t, err, "NOPERM", "scan")
+	}
+}
+
+// denials is what the ACL of the first server denied.
+func (r *rig) denials() []any {
+	list, _ := r.do(0, "ACL", "LOG").([]any)
+	return list
+}
+
+// awaitWaiters blocks until every node knows n waiters.
+func (r *rig) awaitWaiters(c *holdfast.Client, key string, n int) {
+	r.Helper()
+	r.eventually(fmt.Sprintf("%d waiters on every node", n), func() bool {
+		st, err := c.Inspect(r.Context(), key)
+		if err != nil {
+			return false
+		}
+		for _, node := range st.Nodes {
+			if node.Waiters != n {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// What is missing is found when the driver is opened, not when the first lock is
+// to be released.
+func TestAMissingRightIsNamedAtOpen(t *testing.T) {
+	var users []string
+	for i := range rights {
+		less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
+		users = append(users, user(fmt.Sprintf("user%d", i), less...))
+	}
+	users = append(users, strings.Replace(user("nofence", rights...), "~holdfast:*", "~holdfast:set ~holdfast:queue:* ~holdfast:client:*", 1))
+	users = append(users, strings.Replace(user("nolock", rights...), "~lock:*", "", 1))
+	r := startWith(t, &redisproc.Options{ACL: users})
+	addr := r.servers[0].Addr()
+	for i, right := range rights {
+		name := strings.TrimPrefix(right, "+")
+		command, _, _ := strings.Cut(name, "|")
+		opts := &redlock.Options{Username: fmt.Sprintf("user%d", i), Password: secret}
+		switch name {
+		case "auth", "hello", "ping", "client|setname", "publish", "subscribe", "unsubscribe":
+			continue // below
+		}
+		d, err := r.open(r.nodes(), opts)
+		if err == nil {
+			d.Close()
+			t.Errorf("without %s: Open succeeded", right)
+			continue
+		}
+		if !errors.Is(err, redlock.ErrAuth) {
+			t.Errorf("without %s: %v does not match ErrAuth", right, err)
+		}
+		mentions(t, err, addr, "docs/operations.md")
+		if !strings.Contains(strings.ToLower(err.Error()), command) {
+			t.Errorf("without %s: %v does not name it", right, err)
+		}
+	}
+	for _, name := range []string{"nofence", "nolock"} {
+		r.refused(r.nodes(), &redlock.Options{Username: name, Password: secret}, redlock.ErrAuth, addr, "key", "docs/operations.md")
+	}
+}
+
+func TestPasswords(t *testing.T) {
+	r := startWith(t, &redisproc.Options{Password: secret})
+	addr := r.servers[0].Addr()
+	r.refused(r.nodes(), nil, redlock.ErrAuth, addr, "asks for a password", "give Username and Password")
+	r.refused(r.nodes(), &redlock.Options{Password: "wrong-" + secret}, redlock.ErrAuth, addr, "check Username and Password")
+	r.refused(r.nodes(), &redlock.Options{Username: "nobody", Password: secret}, redlock.ErrAuth, addr, "check Username and Password")
+	for _, opts := range []redlock.Options{{Password: secret}, {Username: "default", Password: secret}} {
+		c := r.clientOf(r.driver(r.nodes(), &opts), nil)
+		r.release(r.acquire(c, "k", nil))
+	}
+	// A node's own password goes before that of the options.
+	node := redlock.Node{Addr: addr, Password: secret}
+	c := r.clientOf(r.driver([]redlock.Node{node}, &redlock.Options{Password: "wrong"}), nil)
+	r.release(r.acquire(c, "k", nil))
+
+	open := redistest.Start(t, nil)
+	d, err := r.open([]redlock.Node{{Addr: open.Addr()}}, &redlock.Options{Password: secret})
+	if err == nil {
+		d.Close()
+	} else {
+		mentions(t, err, open.Addr(), "check Username and Password")
+	}
+}
+
+func TestNoErrorShowsAPassword(t *testing.T) {
+	r := startWith(t, &redisproc.Options{Password: secret})
+	addr := r.servers[0].Addr()
+	host, port, _ := net.SplitHostPort(addr)
+	var shown []error
+	for _, url := range []string{
+		"redis://:wrong-" + secret + "@" + addr, "redis://user:" + secret + "@" + addr, "redis://:" + secret + "@" + addr + "/notanumber",
+		"redis://:" + secret + "%zz@" + addr, "redis://:" + secret + "@" + addr + "?bogus=1", "redis://:" + secret + "@" + addr + "," + addr,
+		"redis://:" + secret + "@" + host + ":99999", "redis://:" + secret + "@", "redlock://:" + secret + "@" + addr + "," + addr, "redis://:" + secret + "/x@" + addr,
+		"redis://:" + secret + "?x@" + addr, "redis://:" + secret + "#x@" + addr, "http://:" + secret + "@" + addr, ":" + secret + "@" + addr,
+		"redis://:" + secret + "@" + host + ":" + port + "?ca=/no/such/file", "rediss://:" + secret + "@" + addr, "redis://" + secret + "@" + addr,
+		"redis://:a@b," + secret + "@" + addr, "redis://:" + secret + "\x00@" + addr, "redis://:" + secret + "@[" + addr,
+	} {
+		d, err := redlock.OpenURL(t.Context(), url, nil)
+		if err == nil {
+			d.Close()
+			t.Errorf("%q opened", url)
+			continue
+		}
+		shown = append(shown, err)
+	}
+	d := r.driver(r.nodes(), &redlock.Options{Password: secret})
+	c := r.clientOf(d, nil)
+	r.do(0, "CONFIG", "SET", "requirepass", "another")
+	r.servers[0].Kill()
+	_, err := c.TryAcquire(t.Context(), "k", nil)
+	for _, err := range append(shown, err) {
+		if strings.Contains(err.Error(), secret) || strings.Contains(fmt.Sprintf("%+v %#v", err, err), secret) {
+			t.Errorf("%q shows the password", err)
+		}
+	}
+}
+
+func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
+	r := startWith(t, &redisproc.Options{ACL: []string{user("old", rights...), user("new", rights...)}})
+	var name atomic.Value
+	name.Store("old")
+	var asked atomic.Int32
+	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{
+		Username: "nobody", Password: "nothing",
+		Credentials: func(ctx context.Context, addr string) (string, string, error) {
+			asked.Add(1)
+			if addr != r.servers[0].Addr() {
+				return "", "", fmt.Errorf("asked for %s", addr)
+			}
+			return name.Load().(string), secret, nil
+		},
+	}), nil)
+	l := r.acquire(c, "k", nil)
+	before := asked.Load()
+	name.Store("new")
+	r.do(0, "ACL", "DELUSER", "old") // ends its connections
+	r.eventually("a connection of the new user", func() bool { return l.Extend(t.Context(), long) == nil })
+	if asked.Load() == before {
+		t.Error("Credentials was not asked again")
+	}
+	r.release(l)
+
+	boom := errors.New("vault is sealed")
+	r.refused(r.nodes(), &redlock.Options{Credentials: func(context.Context, string) (string, string, error) { return "", "", boom }},
+		boom, r.servers[0].Addr(), "credentials")
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	certs, err := redisproc.NewCertificates(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	strict, lax := redistest.Start(t, &redisproc.Options{TLS: certs.Server(true)}), redistest.Start(t, &redisproc.Options{TLS: certs.Server(false)})
+	plain := redistest.Start(t, nil)
+	pem, err := os.ReadFile(certs.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	both, err := certs.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, pair := "?ca="+certs.CA, "&cert="+certs.ClientCert+"&key="+certs.ClientKey
+
+	works := func(d *redlock.Driver, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("open: %v", err)
+			return
+		}
+		c, err := holdfast.New(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca, nil))
+	works(redlock.OpenURL(t.Context(), "redlock://"+lax.Addr()+ca, nil))
+	works(redlock.OpenURL(t.Context(), "rediss://"+strict.Addr()+ca+pair, nil))
+	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{TLS: &tls.Config{RootCAs: roots}}))
+	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{TLS: &tls.Config{RootCAs: roots}}))
+	works(redlock.Open(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{TLS: both}))
+
+	for url, words := range map[string][]string{
+		"rediss://" + lax.Addr():         {lax.Addr(), "give the CA"},
+		"rediss://" + strict.Addr() + ca: {strict.Addr(), "client certificate", "docs/operations.md"},
+		"rediss://" + plain.Addr() + ca:  {plain.Addr(), "speak TLS"},
+		"redis://" + lax.Addr():          {lax.Addr(), "TLS"},
+	} {
+		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true})
+		if err == nil {
+			d.Close()
+			t.Errorf("%s opened", url)
+			continue
+		}
+		mentions(t, err, words...)
+	}
+}

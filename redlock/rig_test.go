@@ -1,0 +1,325 @@
+package redlock_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+const (
+	// patience is how long anything may take that is certain to come.
+	patience = 20 * time.Second
+	// long is a TTL that does not end within a test.
+	long = 40 * time.Second
+)
+
+// TestMain lets more tests run at once than there are processors, as most of
+// them wait, and serves as the program of other processes (see helper).
+func TestMain(m *testing.M) {
+	if role := os.Getenv(helperVariable); role != "" {
+		os.Exit(helper(role))
+	}
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
+
+// rig is some servers and what a test does with them.
+type rig struct {
+	*testing.T
+	servers []*redisproc.Server
+}
+
+// start starts n servers for one parallel test.
+func start(t *testing.T, n int) *rig {
+	t.Helper()
+	t.Parallel()
+	return &rig{T: t, servers: redistest.StartN(t, n)}
+}
+
+func startWith(t *testing.T, opts *redisproc.Options) *rig {
+	t.Helper()
+	t.Parallel()
+	return &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, opts)}}
+}
+
+// nodes are the servers themselves.
+func (r *rig) nodes() []redlock.Node {
+	var nodes []redlock.Node
+	for _, s := range r.servers {
+		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
+	}
+	return nodes
+}
+
+// open opens a driver over nodes; servers that have just been started may vote.
+func (r *rig) open(nodes []redlock.Node, opts *redlock.Options) (*redlock.Driver, error) {
+	var o redlock.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.NoQuarantine = true
+	return redlock.Open(r.Context(), nodes, &o)
+}
+
+func (r *rig) driver(nodes []redlock.Node, opts *redlock.Options) *redlock.Driver {
+	r.Helper()
+	d, err := r.open(nodes, opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d
+}
+
+// client is one more client of the servers.
+func (r *rig) client() *holdfast.Client {
+	r.Helper()
+	return r.clientOf(r.driver(r.nodes(), nil), nil)
+}
+
+func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client {
+	r.Helper()
+	c, err := holdfast.New(d, opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { c.Close() })
+	return c
+}
+
+// within bounds what is certain to come.
+func (r *rig) within() context.Context {
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	r.Cleanup(cancel)
+	return ctx
+}
+
+func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	r.Helper()
+	l, err := c.Acquire(r.within(), key, opts)
+	if err != nil {
+		r.Fatalf("Acquire(%q) = %v", key, err)
+	}
+	return l
+}
+
+func (r *rig) release(leases ...*holdfast.Lease) {
+	r.Helper()
+	for _, l := range leases {
+		if err := l.Release(r.Context()); err != nil {
+			r.Fatalf("Release of %q = %v", l.Key(), err)
+		}
+	}
+}
+
+// eventually waits until ok returns true.
+func (r *rig) eventually(what string, ok func() bool) {
+	r.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// do sends a command to the i-th server.
+func (r *rig) do(i int, args ...string) any {
+	r.Helper()
+	v, err := r.servers[i].Do(args...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return v
+}
+
+// leftovers names the locks and queues on the servers whose lock keys begin with
+// prefix.
+func leftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
+	var all []string
+	for _, s := range servers {
+		for _, pattern := range []string{prefix + "*", "holdfast:queue:*" + prefix + "*"} {
+			reply, err := s.Do("KEYS", pattern)
+			if err != nil {
+				return nil, err
+			}
+			list, _ := reply.([]any)
+			for _, key := range list {
+				all = append(all, fmt.Sprintf("%v on %s", key, s.Addr()))
+			}
+		}
+	}
+	return all, nil
+}
+
+// cleared checks that no lock and no queue is left on any server, long before it
+// could lapse by itself.
+func (r *rig) cleared() {
+	r.Helper()
+	var left []string
+	for end := time.Now().Add(long / 4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		var err error
+		if left, err = leftovers(r.servers, "lock:"); err != nil {
+			r.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	r.Errorf("left behind: %q", left)
+}
+
+// mentions checks that err says everything that an operator needs.
+func mentions(t testing.TB, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one that mentions %q", words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not mention %q", err, w)
+		}
+	}
+}
+
+// route is one client's way to the servers: a proxy before each.
+type route []*faultproxy.Proxy
+
+func newRoute(t testing.TB, servers []*redisproc.Server) route {
+	t.Helper()
+	var r route
+	for _, s := range servers {
+		p, err := faultproxy.New(s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		r = append(r, p)
+	}
+	return r
+}
+
+func (r route) nodes() []redlock.Node {
+	var nodes []redlock.Node
+	for _, p := range r {
+		nodes = append(nodes, redlock.Node{Addr: p.Addr()})
+	}
+	return nodes
+}
+
+func (r route) blackhole(yes bool) {
+	for _, p := range r {
+		p.Blackhole(yes, yes)
+	}
+}
+
+// down makes a node unreachable, as when its server was killed.
+func (r route) down(node int, yes bool) {
+	r[node].Refuse(yes)
+	if yes {
+		r[node].Cut()
+	}
+}
+
+// scripts matches every call of a script.
+var scripts = faultproxy.Command("EVALSHA")
+
+// calls matches every call of one script.
+func calls(s *wire.Script) faultproxy.Match { return faultproxy.Command("EVALSHA", s.SHA) }
+
+// fleet is a service for package locktest: every client has its own way to the
+// same servers.
+type fleet struct {
+	t       testing.TB
+	servers []*redisproc.Server
+	prefix  string
+	budget  []atomic.Int32 // replies still to be lost, by node
+
+	mu     sync.Mutex // guards what follows
+	routes map[driver.Driver]route
+	down   int
+}
+
+func newFleet(t testing.TB, servers []*redisproc.Server, prefix string) *fleet {
+	return &fleet{
+		t: t, servers: servers, prefix: prefix,
+		budget: make([]atomic.Int32, len(servers)), routes: make(map[driver.Driver]route),
+	}
+}
+
+func (f *fleet) open() (driver.Driver, error) {
+	way := newRoute(f.t, f.servers)
+	for i, p := range way {
+		p.CutAfter(func(args [][]byte) bool {
+			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
+		}, 1<<20)
+	}
+	d, err := redlock.Open(f.t.Context(), way.nodes(), &redlock.Options{Prefix: f.prefix, NoQuarantine: true})
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.routes[d] = way
+	for i := range f.down {
+		way.down(i, true)
+	}
+	return d, nil
+}
+
+func (f *fleet) route(d driver.Driver) route {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.routes[d]
+}
+
+func (f *fleet) loseReplies(k int) {
+	for i := range f.budget {
+		f.budget[i].Store(int32(k))
+	}
+}
+
+func (f *fleet) stop(k int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = k
+	for _, way := range f.routes {
+		for i := range way {
+			way.down(i, i < k)
+		}
+	}
+}
+
+func (f *fleet) leftovers() ([]string, error) { return leftovers(f.servers, f.prefix) }
+
+// tokenOf is the counter of a lock on the i-th server.
+func (r *rig) tokenOf(i int, lock string) string {
+	r.Helper()
+	s, _ := r.do(i, "GET", "holdfast:fence:{"+lock+"}").(string)
+	return s
+}
+
+// names of the nodes in an error.
+func nodesOf(err *holdfast.UnavailableError) []string {
+	var names []string
+	for _, n := range err.Nodes {
+		names = append(names, n.Node)
+	}
+	slices.Sort(names)
+	return names
+}
