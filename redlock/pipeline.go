@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -75,9 +76,11 @@ func (s *sender) loop() {
 	for {
 		for s.take() {
 			s.run()
+			runtime.Gosched() // whoever was just answered may ask again: one batch, not two
 		}
 		select {
 		case <-s.wake:
+			runtime.Gosched() // the first request is seldom alone
 		case <-s.quit:
 			for s.take() {
 				s.run()
