@@ -24,7 +24,9 @@ type sample struct {
 	requests  int64 // sent to the servers
 	commands  int64 // executed by them
 	mallocs   uint64
-	unmetered bool // mallocs and commands say nothing of the peer
+	ownCPU    time.Duration // of this process
+	nodeCPU   time.Duration // of the servers
+	unmetered bool          // commands, mallocs and CPU say nothing of the peer
 }
 
 // tally is what one worker has seen.
@@ -129,6 +131,7 @@ func measure(ctx context.Context, s settings, sc scenario, p peer, all servers) 
 	out.elapsed = s.time
 	out.unmetered = sc.fault != noFault
 	out.mallocs = after.mallocs - before.mallocs
+	out.ownCPU, out.nodeCPU = after.ownCPU-before.ownCPU, after.nodeCPU-before.nodeCPU
 	out.requests, out.commands = after.calls.since(before.calls, p.direct)
 	return out, errors.Join(err1, err2, mend(ctx))
 }
@@ -214,16 +217,20 @@ func (l *load) work(ctx context.Context, c client, key string, t *tally) {
 
 // reading is what is counted outside the workers.
 type reading struct {
-	calls   calls
-	mallocs uint64
+	calls           calls
+	mallocs         uint64
+	ownCPU, nodeCPU time.Duration
 }
 
 func meter(all servers) (r reading, err error) {
-	r.calls, err = all.calls()
+	var err1, err2 error
+	r.calls, err1 = all.calls()
+	r.nodeCPU, err2 = all.cpuTime()
+	r.ownCPU = cpuTime()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	r.mallocs = m.Mallocs
-	return r, err
+	return r, errors.Join(err1, err2)
 }
 
 // add sums up what the workers have seen. With one client, fairness is that

@@ -70,7 +70,7 @@ func (r *report) text() string {
 
 func table(rows []row) string {
 	cells := [][]string{{
-		"scenario", "nodes", "peer", "locks/s", "wait p50 ms", "p99 ms", "max ms", "requests/lock", "commands/lock", "allocs/lock", "Jain",
+		"scenario", "nodes", "peer", "locks/s", "wait p50 ms", "p99 ms", "max ms", "requests/lock", "commands/lock", "allocs/lock", "CPU µs/lock", "Jain",
 	}}
 	for _, r := range rows {
 		name := r.Peer
@@ -82,9 +82,10 @@ func table(rows []row) string {
 		}
 		line := []string{r.Scenario, fmt.Sprint(r.Nodes), name, fmt.Sprintf("%.0f", r.Rate), digits(r.P50), digits(r.P99), digits(r.Max)}
 		if r.Metered {
-			line = append(line, fmt.Sprintf("%.1f", r.Requests), fmt.Sprintf("%.1f", r.Commands), fmt.Sprintf("%.0f", r.Allocs))
+			line = append(line, fmt.Sprintf("%.1f", r.Requests), fmt.Sprintf("%.1f", r.Commands), fmt.Sprintf("%.0f", r.Allocs),
+				fmt.Sprintf("%.0f + %.0f", r.OwnCPU, r.NodeCPU))
 		} else {
-			line = append(line, "", "", "")
+			line = append(line, "", "", "", "")
 		}
 		cells = append(cells, append(line, fmt.Sprintf("%.3f", r.Jain)))
 	}

@@ -17,6 +17,8 @@ type row struct {
 	Requests float64   `json:"requests_per_lock"` // sent to all servers together
 	Commands float64   `json:"commands_per_lock"` // executed by them, with what scripts call
 	Allocs   float64   `json:"allocations_per_lock"`
+	OwnCPU   float64   `json:"client_cpu_us_per_lock"`
+	NodeCPU  float64   `json:"server_cpu_us_per_lock"` // of all servers together
 	Jain     float64   `json:"jain_index"`
 	Stuck    int       `json:"stuck"`  // waits without end, over all repetitions
 	Failed   int       `json:"failed"` // calls that returned an error
@@ -39,6 +41,8 @@ func newRow(scenario string, nodes int, peer string, samples []sample) row {
 	r.Requests = medianOf(samples, func(s sample) float64 { return perLock(s.requests, s) })
 	r.Commands = medianOf(samples, func(s sample) float64 { return perLock(s.commands, s) })
 	r.Allocs = medianOf(samples, func(s sample) float64 { return perLock(int64(s.mallocs), s) })
+	r.OwnCPU = medianOf(samples, func(s sample) float64 { return perLock(s.ownCPU.Microseconds(), s) })
+	r.NodeCPU = medianOf(samples, func(s sample) float64 { return perLock(s.nodeCPU.Microseconds(), s) })
 	r.Jain = medianOf(samples, func(s sample) float64 { return jain(s.byClient) })
 	return r
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/redisproc"
@@ -119,6 +120,29 @@ func (all servers) calls() (calls, error) {
 		}
 	}
 	return sum, nil
+}
+
+// cpuTime is the processor time that the servers have used.
+func (all servers) cpuTime() (time.Duration, error) {
+	var sum float64
+	for _, s := range all {
+		reply, err := s.Do("INFO", "cpu")
+		if err != nil {
+			return 0, err
+		}
+		text, _ := reply.(string)
+		for line := range strings.Lines(text) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			if name == "used_cpu_sys" || name == "used_cpu_user" {
+				seconds, err := strconv.ParseFloat(value, 64)
+				if err != nil {
+					return 0, fmt.Errorf("INFO cpu of %s: %w", s.Addr(), err)
+				}
+				sum += seconds
+			}
+		}
+	}
+	return time.Duration(sum * float64(time.Second)), nil
 }
 
 // since is what has been executed since before: the requests, counting EVALSHA
