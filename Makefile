@@ -3,9 +3,10 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 FUZZTIME ?= 10s
 SEQUENCES ?= 100000
+SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short lint fuzz differential bench
+.PHONY: help deps test short lint fuzz differential sim bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -41,3 +42,6 @@ differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, 
 
 bench: deps ## Measure against other lock libraries; writes docs/bench.json and docs/waits.svg
 	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg $(BENCHFLAGS)
+
+sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
+	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without' ./sim

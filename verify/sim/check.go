@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// Report is what a run has shown.
+type Report struct {
+	Seed       uint64
+	Class      string
+	Events     int
+	Attempts   int
+	Grants     int
+	Lost       int     // leases
+	Writes     int     // tried
+	Refused    int     // by the store that looks at tokens
+	Recovery   []int64 // ns, for each key that was waited for: see checkRecovery
+	Unfenced   int     // updates lost by the store that does not look at tokens
+	Broken     []Violation
+	Unpromised map[Property]int // what broke where it is not promised
+}
+
+// Violation is a property that does not hold.
+type Violation struct {
+	Property Property
+	What     string
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%s: %s", v.Property, v.What) }
+
+// fail notes what does not hold.
+func (w *world) fail(p Property, format string, args ...any) {
+	w.log("VIOLATION "+string(p)+": "+format, args...)
+	if !w.cfg.Class.promises(p) {
+		if w.report.Unpromised == nil {
+			w.report.Unpromised = make(map[Property]int)
+		}
+		w.report.Unpromised[p]++
+		return
+	}
+	w.report.Broken = append(w.report.Broken, Violation{p, fmt.Sprintf(format, args...)})
+}
+
+// check looks at the history as a whole.
+func (w *world) check() {
+	for _, c := range w.clients {
+		for _, wk := range c.workers {
+			if !c.dead && wk.grant != nil {
+				wk.leave()
+			}
+		}
+	}
+	for _, k := range w.keys {
+		w.checkTokens(k)
+		w.checkOrder(k)
+		w.checkOverlap(k)
+		w.checkRecovery(k)
+		w.report.Unfenced += k.unfenced.lost
+		if k.fenced.lost > 0 {
+			w.fail(P4, "%d updates of %s are lost", k.fenced.lost, k.name)
+		}
+	}
+	w.checkGhosts()
+}
+
+// checkTokens wants all blocks of tokens to be disjoint.
+func (w *world) checkTokens(k *key) {
+	byToken := slices.SortedFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.token, b.token) })
+	for i, g := range byToken[min(1, len(byToken)):] {
+		if before := byToken[i]; g.token-before.token < quorum.Block {
+			w.fail(P1, "%s and %s have %s with tokens %d and %d", before.owner, g.owner, k.name, before.token, g.token)
+		}
+	}
+}
+
+// checkOrder wants a grant to be above all that were committed before it was issued.
+func (w *world) checkOrder(k *key) {
+	byIssue := slices.SortedStableFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.issued, b.issued) })
+	var top *grant // of those committed so far; k.grants is in the order of commits
+	next := 0
+	for _, g := range byIssue {
+		for ; next < len(k.grants) && k.grants[next].from < g.issued; next++ {
+			if top == nil || k.grants[next].token > top.token {
+				top = k.grants[next]
+			}
+		}
+		if top != nil && top.token >= g.token {
+			w.fail(P2, "%s has %s with token %d after %s had it with %d", g.owner, k.name, g.token, top.owner, top.token)
+		}
+	}
+}
+
+// checkOverlap wants each trust to have ended when the next begins. k.grants is in
+// the order in which trust began.
+func (w *world) checkOverlap(k *key) {
+	var last *grant
+	for _, g := range k.grants {
+		if last != nil && g.from < last.until {
+			w.fail(P3, "%s has %s from %.3f ms, and %s until %.3f ms",
+				g.owner, k.name, float64(g.from)/float64(ms), last.owner, float64(last.until)/float64(ms))
+		}
+		if last == nil || g.until > last.until {
+			last = g
+		}
+	}
+}
+
+// checkRecovery notes how long a key that somebody waited for lay idle, beyond the
+// TTL that a dead holder's lock stands, after the last fault. That the wait ends at
+// all is P5, which Run looks after.
+func (w *world) checkRecovery(k *key) {
+	if w.cfg.Class.Has(Wipe) {
+		return // a quarantine may come in between
+	}
+	idle := w.calm
+	for _, g := range k.grants {
+		if g.from >= w.calm {
+			if g.asked < w.calm {
+				w.report.Recovery = append(w.report.Recovery, max(g.from-idle-w.ttl, 0))
+			}
+			return
+		}
+		idle = max(idle, g.until)
+	}
+}
+
+// checkGhosts wants every lock to be gone a TTL after everybody has left, in a
+// world without faults at once, and no place in any queue that outlives it.
+func (w *world) checkGhosts() {
+	if w.working > 0 {
+		return
+	}
+	late := w.now
+	for _, e := range w.todo { // what is under way still arrives
+		if e.to == nil {
+			late = max(late, e.at)
+		}
+	}
+	for len(w.todo) > 0 { // let it, and let nobody start anything
+		e := w.todo[0]
+		if e.at > late {
+			break
+		}
+		e = w.todo.pop()
+		if e.to == nil {
+			w.now = max(w.now, e.at)
+			e.do()
+		}
+	}
+	w.now = max(w.now, late)
+	if w.cfg.Class.faulty() {
+		w.now += w.ttl + quorum.Drift(w.ttl) + quorum.HandOver(w.ttl)
+	}
+	for _, n := range w.nodes {
+		for _, k := range w.keys {
+			l := n.locks[k].At(n.clock())
+			if l.Owner != "" {
+				w.fail(P7, "node %d keeps %s for %s", n.i, k.name, l.Owner)
+			}
+			if l.Queue != "" && !w.cfg.Class.faulty() {
+				w.fail(P7, "node %d keeps a queue of %d for %s", n.i, l.Queue.Len(), k.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// client is one process.
+type client struct {
+	w     *world
+	name  string
+	rate  float64 // of its clocks
+	off   int64   // of its wall clock, in µs
+	links []*link
+
+	workers    []*worker
+	claims     []*claim
+	seq        int
+	heard      quorum.Set
+	subscribed bool
+	asleep     int64 // it does nothing until then
+	dead       bool
+}
+
+func (w *world) newClient(workers int) *client {
+	c := &client{
+		w: w, name: fmt.Sprintf("c%d", len(w.clients)+1), rate: w.rate(), off: w.rng.Int64N(600_000) - 300_000,
+	}
+	w.clients = append(w.clients, c)
+	for _, n := range w.nodes {
+		c.links = append(c.links, w.newLink(c, n))
+	}
+	for i := range c.links {
+		if l := c.links[i]; !l.up {
+			l.redial()
+		}
+	}
+	for range workers {
+		wk := &worker{c: c}
+		c.workers = append(c.workers, wk)
+		wk.rest()
+	}
+	return c
+}
+
+// clock is the client's monotonic clock; 0 would mean never.
+func (c *client) clock() int64 { return 1 + int64(float64(c.w.now)*c.rate) }
+
+// wall is its wall clock in µs.
+func (c *client) wall() int64 { return epoch + c.off + c.clock()/1000 }
+
+// laboratory is when the client's clock shows t.
+func (c *client) laboratory(t int64) int64 { return int64(float64(t-1) / c.rate) }
+
+// after has do happen in d by the client's clock.
+func (c *client) after(d int64, do func()) { c.w.schedule(c, int64(float64(d)/c.rate)+1, do) }
+
+func (c *client) nextOwner() string {
+	c.seq++
+	return fmt.Sprintf("%s.%d", c.name, c.seq)
+}
+
+func clientOf(owner string) string {
+	name, _, _ := strings.Cut(owner, ".")
+	return name
+}
+
+// wake brings a wake-up to the claim that it is for.
+func (c *client) wake(node int, owner string) {
+	for _, cl := range c.claims {
+		if cl.owner == owner {
+			cl.post(quorum.Event{Kind: quorum.Woken, Node: node})
+			return
+		}
+	}
+}
+
+// hear notes whether wake-ups from a node arrive.
+func (c *client) hear(node int, yes bool) {
+	before := c.heard
+	if yes {
+		c.heard |= quorum.Only(node)
+	} else {
+		c.heard &^= quorum.Only(node)
+	}
+	if c.heard == before {
+		return
+	}
+	for _, cl := range append([]*claim(nil), c.claims...) {
+		cl.post(quorum.Event{Kind: quorum.Audible})
+	}
+}
+
+func (c *client) subscribe() {
+	if c.subscribed {
+		return
+	}
+	c.subscribed = true
+	for _, l := range c.links {
+		l.listen()
+	}
+}
+
+// claim carries out one quorum.Claim, as package engine does.
+type claim struct {
+	c      *client
+	key    *key
+	st     quorum.Claim
+	owner  string
+	alarm  int64 // by the client's clock
+	issued [quorum.MaxNodes]int64
+	told   func(quorum.Outcome)
+}
+
+func (c *client) newClaim(k *key, ttl int64, wait bool) *claim {
+	cl := &claim{c: c, key: k, owner: c.nextOwner()}
+	cl.st.N, cl.st.TTL = int8(len(c.w.nodes)), ttl
+	if wait {
+		cl.st.Stamp = c.wall()
+	}
+	c.claims = append(c.claims, cl)
+	return cl
+}
+
+func (cl *claim) forget() {
+	c := cl.c
+	for i, other := range c.claims {
+		if other == cl {
+			c.claims = append(c.claims[:i:i], c.claims[i+1:]...)
+			return
+		}
+	}
+}
+
+// begin posts e and has told called with the outcome that follows.
+func (cl *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
+	cl.told = told
+	cl.post(e)
+}
+
+// post brings an event to the claim and sends what it wants sent.
+func (cl *claim) post(e quorum.Event) {
+	w, c := cl.c.w, cl.c
+	now := c.clock()
+	e.At, e.Rand = now, w.rng.Uint32()
+	if e.Kind == quorum.Start || e.Kind == quorum.Audible {
+		e.Nodes = c.heard
+	}
+	if w.cfg.Rules.TrustFromReply && e.Kind == quorum.Granted {
+		e.Sent = now + quorum.Drift(e.TTL)
+	}
+	before, owner := cl.st, cl.owner
+	st, do := quorum.Step(cl.st, e)
+	cl.st = st
+	if do.FreshID {
+		if w.cfg.Rules.ReuseID {
+			do.Release = 0
+		} else {
+			cl.owner = c.nextOwner()
+		}
+		cl.issued = [quorum.MaxNodes]int64{}
+		w.log("%s goes on as %s", owner, cl.owner)
+	}
+	cl.request(quorum.AskRelease, do.Release, owner, before.ID, 0, now)
+	id, stamp := cl.st.ID, cl.st.Stamp
+	cl.request(quorum.AskGiveBack, do.GiveBack, cl.owner, id, stamp, now)
+	cl.request(quorum.AskAcquire, do.Acquire&do.Stamped, cl.owner, id, stamp, now)
+	cl.request(quorum.AskAcquire, do.Acquire&^do.Stamped, cl.owner, id, 0, now)
+	cl.request(quorum.AskCommit, do.Commit, cl.owner, id, 0, now)
+	cl.request(quorum.AskRenew, do.Renew, cl.owner, id, 0, now)
+	cl.setAlarm(now)
+	if do.Subscribe {
+		c.subscribe()
+	}
+	if do.Outcome != quorum.None && cl.told != nil {
+		w.log("%s on %s: %s", cl.owner, cl.key.name, outcomeNames[do.Outcome])
+		told := cl.told
+		cl.told = nil
+		told(do.Outcome)
+	}
+}
+
+var outcomeNames = [...]string{
+	"", "won", "busy", "unavailable", "renewed", "not renewed", "lost", "released", "not released",
+}
+
+func (cl *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
+	for n := range to.Nodes {
+		cl.c.links[n].send(&request{
+			kind: kind, key: cl.key, claim: cl, owner: owner, ttl: cl.st.TTL, token: cl.st.Token, stamp: stamp,
+			id: id, epoch: cl.st.Epoch[n], sent: now,
+		})
+	}
+}
+
+// setAlarm sees to it that a Tick comes when the claim wants one. Rounds of a held
+// lock are timed by who holds it.
+func (cl *claim) setAlarm(now int64) {
+	alarm := cl.st.Alarm()
+	if cl.st.Phase == quorum.Held {
+		alarm = 0
+	}
+	if alarm == 0 || cl.alarm > now && cl.alarm <= alarm {
+		return
+	}
+	cl.alarm = alarm
+	cl.c.after(alarm-now, func() {
+		if cl.alarm == alarm {
+			cl.alarm = 0
+			cl.post(quorum.Event{Kind: quorum.Tick})
+		}
+	})
+}

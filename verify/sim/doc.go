@@ -1,0 +1,38 @@
+// Package sim runs many clients against many faults in virtual time: the protocol
+// core and the twin of the scripts, which are the code that real programs run, on
+// a network, on machines and with clocks that are simulated.
+//
+// A run is a heap of events and one random number generator. There is no
+// goroutine and no real clock in it, so that a seed is a run: the same seed gives
+// the same history, on every machine, and
+//
+//	go test ./sim -run TestSim -seed 4711 -v
+//
+// prints it. What the simulation adds to the core is what package engine and
+// package redlock add to it: an id for each claim, alarms, connections that keep
+// the order of requests, the release that is sent again on the next connection,
+// the gate that does not let a node vote that has forgotten what it granted, and a
+// holder that renews and stops when its trust is over.
+//
+// # The network
+//
+// Requests of one client to one node arrive in the order in which they were sent,
+// after any time. A connection that breaks fails what is unanswered on it; what
+// was under way is lost, or is executed up to several TTLs later, beside what comes
+// over the next connection. A node may go on believing for a while that a broken
+// connection listens for wake-ups. A request may be executed twice. A frozen node
+// executes what it was sent when it wakes up.
+//
+// # What is checked
+//
+//   - P1: the 32 tokens of a grant belong to no other grant of the key
+//   - P2: a grant that was committed before any node relied on by another had
+//     granted that other one has the lower token
+//   - P3: no two holders trust a lock at the same time
+//   - P4: a store that checks tokens loses no update
+//   - P5: when the faults are over, everybody who waits is served in bounded time
+//   - P7: when everybody is gone, no lock stands longer than TTL and drift
+//
+// The checks look at the whole history at the end and are linear in it, but for
+// sorting. Which of them holds under which faults is told by the table Classes.
+package sim

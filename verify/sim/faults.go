@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// Fault is a kind of thing that goes wrong.
+type Fault int
+
+// The faults.
+const (
+	Break    Fault = iota // a connection breaks
+	Slow                  // a way is slow for a while
+	Cut                   // clients and nodes do not reach one another
+	Twice                 // requests are executed twice
+	Sleep                 // a client is stopped, and goes on
+	Die                   // a client dies; another one takes its place
+	Freeze                // a node is stopped, and goes on
+	Restart               // a node is restarted and knows what it knew
+	Wipe                  // a node is restarted and knows nothing
+	Forget                // a lock lapses early
+	Jump                  // a node's clock is set, by minutes
+	JumpHour              // by an hour
+)
+
+// Property is what is checked.
+type Property string
+
+// The properties. Package sim says what they are.
+const (
+	P1 Property = "P1 unique tokens"
+	P2 Property = "P2 token order"
+	P3 Property = "P3 exclusion"
+	P4 Property = "P4 fenced store"
+	P5 Property = "P5 recovery"
+	P7 Property = "P7 no ghost locks"
+)
+
+// Class is a set of faults, with what is promised under them.
+type Class struct {
+	Name     string
+	Faults   []Fault
+	Promised []Property
+}
+
+var (
+	network = []Fault{Break, Break, Slow, Cut, Twice}
+	clients = []Fault{Sleep, Sleep, Die}
+	nodes   = []Fault{Freeze, Restart}
+	all     = []Property{P1, P2, P3, P4, P5, P7}
+)
+
+// Classes is the table of fault classes.
+//
+// Tokens stay in order whatever clocks do, as long as no counter is lost. One is
+// lost by a clock that jumps beyond its life of ten minutes, or in a node that
+// forgets; then the clock stands in for it, and both failing together is outside of
+// what is promised, but for the store: it refuses who comes with a lower token.
+var Classes = []Class{
+	{"calm", nil, all},
+	{"network", network, all},
+	{"clients", clients, all},
+	{"nodes", nodes, all},
+	{"amnesia", []Fault{Wipe}, all},
+	{"everything", slices.Concat(network, clients, nodes, []Fault{Wipe}), all},
+	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
+	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
+	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P4}},
+}
+
+// Has says whether f is one of the class's faults.
+func (c Class) Has(f Fault) bool { return slices.Contains(c.Faults, f) }
+
+func (c Class) promises(p Property) bool { return slices.Contains(c.Promised, p) }
+
+func (c Class) faulty() bool { return len(c.Faults) > 0 }
+
+// unleash spreads faults over the time until all is calm.
+func (w *world) unleash() {
+	kinds := slices.DeleteFunc(slices.Clone(w.cfg.Class.Faults), func(f Fault) bool { return f == Twice })
+	if len(kinds) == 0 {
+		return
+	}
+	for at := w.upTo(8 * w.pause); at < w.calm; at += w.upTo(4 * w.pause) {
+		kind := kinds[w.rng.IntN(len(kinds))]
+		w.after(at, func() { w.strike(kind, w.calm-w.now) })
+	}
+}
+
+// strike lets one fault happen, which is over after left.
+func (w *world) strike(kind Fault, left int64) {
+	c := w.clients[w.rng.IntN(len(w.clients))]
+	n := w.nodes[w.rng.IntN(len(w.nodes))]
+	l := c.links[n.i]
+	long := min(w.upTo(min(3*w.ttl, 20*w.pause)), left)
+	switch kind {
+	case Break:
+		w.log("FAULT %s loses its connection to node %d", c.name, n.i)
+		l.sever(true)
+	case Slow:
+		w.log("FAULT the way from %s to node %d is slow for %d ms", c.name, n.i, long/ms)
+		l.slow, l.slowTill = min(w.upTo(2*w.ttl), left), w.now+long
+	case Cut:
+		w.partition(w.now + long)
+	case Sleep:
+		w.log("FAULT %s is stopped for %d ms", c.name, long/ms)
+		c.asleep = max(c.asleep, w.now+long)
+	case Die:
+		if !c.dead && len(w.clients) < 300 {
+			w.kill(c)
+		}
+	case Freeze:
+		if n.down || n.frozen {
+			return
+		}
+		w.log("FAULT node %d is stopped for %d ms", n.i, long/ms)
+		n.frozen = true
+		boot := n.boot
+		w.after(long, func() {
+			if n.boot == boot {
+				n.thaw()
+			}
+		})
+	case Restart, Wipe:
+		if n.down {
+			return
+		}
+		w.log("FAULT node %d is down for %d ms; forgets everything: %v", n.i, long/ms, kind == Wipe)
+		n.stop()
+		w.after(long, func() { n.start(kind == Wipe) })
+	case Forget:
+		k := w.keys[w.rng.IntN(len(w.keys))]
+		w.log("FAULT %s lapses on node %d", k.name, n.i)
+		lock := n.locks[k]
+		lock.Owner, lock.Until = "", 0
+		n.locks[k] = lock
+	case Jump:
+		w.set(n, w.rng.Int64N(6*60_000_000)-3*60_000_000)
+	case JumpHour:
+		w.set(n, []int64{-3600_000_000, 3600_000_000, 0}[w.rng.IntN(3)])
+	}
+}
+
+// set sets a clock to be off; now and then it swings for a while.
+func (w *world) set(n *node, off int64) {
+	w.log("FAULT the clock of node %d is off by %d s", n.i, off/1_000_000)
+	back := n.off
+	n.off = off
+	if w.chance(0.3) {
+		for i := range 8 {
+			w.after(int64(i+1)*5*ms, func() { n.off, back = back, n.off })
+		}
+	}
+}
+
+// partition separates some clients from some nodes: what is under way arrives
+// later, or the connections break.
+func (w *world) partition(until int64) {
+	some, breaks := w.rng.IntN(1<<len(w.nodes)), w.chance(0.5)
+	w.log("FAULT some clients do not reach the nodes %b until %d ms (connections break: %v)", some, until/ms, breaks)
+	for _, c := range w.clients {
+		if w.chance(0.5) {
+			continue
+		}
+		for i, l := range c.links {
+			if quorum.Set(some).Has(i) {
+				l.cut = max(l.cut, until)
+				if breaks {
+					l.sever(true)
+				}
+			}
+		}
+	}
+}
+
+// kill ends a client; another one begins in its place.
+func (w *world) kill(c *client) {
+	w.log("FAULT %s dies", c.name)
+	for _, wk := range c.workers {
+		if wk.claim != nil {
+			wk.leave()
+			w.working--
+		}
+	}
+	for _, l := range c.links {
+		l.sever(true)
+		for gen, f := range l.fate {
+			f.at = min(f.at, w.now+w.ttl) // what a dead process left in the network
+			l.fate[gen] = f
+		}
+	}
+	c.dead = true
+	w.newClient(len(c.workers))
+}

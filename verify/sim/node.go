@@ -1,0 +1,224 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// node is one server.
+type node struct {
+	w    *world
+	i    int
+	rate float64 // of its clock
+	off  int64   // of its clock, in µs
+
+	locks   map[*key]quorum.Lock
+	issued  map[*key]int64 // when the lock was last given to another owner
+	ears    map[*link]int  // listening connections, as the node believes: their generation
+	down    bool           // no process
+	frozen  bool
+	boot    int      // counts its processes
+	votes   int64    // not before then
+	backlog []func() // of a frozen node
+}
+
+func (w *world) newNode(i int) *node {
+	n := &node{
+		w: w, i: i, rate: w.rate(), off: w.rng.Int64N(600_000) - 300_000,
+		locks: make(map[*key]quorum.Lock), issued: make(map[*key]int64), ears: make(map[*link]int),
+	}
+	return n
+}
+
+// rate is that of a clock. Two of them together stay within quorum.Drift.
+func (w *world) rate() float64 { return 1 + (w.rng.Float64()-0.5)/110 }
+
+// clock is the node's wall clock in µs.
+func (n *node) clock() int64 {
+	return epoch + n.off + int64(float64(n.w.now)*n.rate)/1000
+}
+
+// request is what a claim sends.
+type request struct {
+	kind  quorum.Request
+	key   *key
+	claim *claim // nil: a release that was owed
+	owner string
+	ttl   int64
+	token int64
+	stamp int64
+	id    uint32
+	epoch uint8
+	sent  int64 // by the client's clock
+	began int64 // by the laboratory's
+	wall  int64 // client's wall clock, µs
+	done  bool  // answered or failed, at the client
+}
+
+// reply is what the node says, with when the lock was given to its owner.
+type reply struct {
+	e      quorum.Event
+	issued int64
+}
+
+var requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back"}
+
+// arrive takes a request from l to the node's process. boot is the process that the
+// connection was to.
+func (n *node) arrive(l *link, gen, boot int, r *request) {
+	switch {
+	case n.down || n.boot != boot:
+		return // died with the process
+	case n.frozen:
+		n.backlog = append(n.backlog, func() { n.arrive(l, gen, boot, r) })
+		return
+	}
+	rep := n.execute(r)
+	if n.w.cfg.Class.Has(Twice) && n.w.chance(0.01) {
+		n.w.log("node %d executes the next one twice", n.i)
+		rep = n.execute(r)
+	}
+	l.back(gen, r, rep)
+}
+
+// execute runs a script.
+func (n *node) execute(r *request) (rep reply) {
+	now := n.clock()
+	before := n.locks[r.key].At(now)
+	l, ttl := before, (r.ttl+ms-1)/ms
+	var woken string
+	e := quorum.Event{}
+	switch r.kind {
+	case quorum.AskAcquire:
+		var a quorum.AcquireReply
+		l, a = l.Acquire(now, r.owner, ttl, r.wall, r.stamp)
+		e = quorum.Event{Kind: quorum.Denied, Left: a.Left * ms, Queued: r.stamp != 0}
+		if a.Granted {
+			e = quorum.Event{Kind: quorum.Granted, Token: a.Base}
+		}
+	case quorum.AskCommit:
+		var ok bool
+		l, ok = n.commit(l, now, r, ttl)
+		e.Kind = quorum.Refused
+		if ok {
+			e.Kind = quorum.Accepted
+		}
+	case quorum.AskRenew:
+		var v quorum.Verdict
+		l, v = l.Renew(now, r.owner, ttl, r.token)
+		e.Kind = quorum.NotMine
+		if v == quorum.RenewKept {
+			e.Kind = quorum.Kept
+		}
+	default:
+		l, woken = l.Release(now, r.owner, r.stamp, ttl, n.hears)
+		e.Kind = quorum.Freed
+	}
+	n.locks[r.key] = l
+	if l.Owner != before.Owner {
+		n.issued[r.key] = n.w.now
+	}
+	if n.w.cfg.Log != nil {
+		n.w.log("node %d: %s %s for %s (token %d, stamp %d): %s; owner %q, counter %d, %d wait",
+			n.i, requestNames[r.kind], r.key.name, r.owner, r.token, r.stamp, eventText(e), l.Owner, l.Fence, l.Queue.Len())
+	}
+	if woken != "" {
+		n.wake(woken)
+	}
+	return reply{e: e, issued: n.issued[r.key]}
+}
+
+// commit is the script, or what it would be without one of its rules.
+func (n *node) commit(l quorum.Lock, now int64, r *request, ttl int64) (quorum.Lock, bool) {
+	owner, fence := l.Owner, l.Fence
+	if n.w.cfg.Rules.CommitAnybody {
+		l.Owner = r.owner
+	}
+	if n.w.cfg.Rules.CommitAnyToken {
+		l.Fence = min(l.Fence, r.token)
+	}
+	l, ok := l.Commit(now, r.owner, ttl, r.token)
+	l.Owner = owner
+	if !ok {
+		l.Fence = fence
+	}
+	return l, ok
+}
+
+func (n *node) hears(owner string) bool {
+	for l := range n.ears {
+		if l.c.name == clientOf(owner) {
+			return true
+		}
+	}
+	return false
+}
+
+// wake publishes to whoever seems to listen.
+func (n *node) wake(owner string) {
+	for _, c := range n.w.clients {
+		if l := c.links[n.i]; c.name == clientOf(owner) {
+			if gen, ok := n.ears[l]; ok {
+				n.w.log("node %d hands over to %s", n.i, owner)
+				l.deliver(gen, func() { c.wake(n.i, owner) })
+			}
+		}
+	}
+}
+
+// stop ends the process: its connections break, and what they carried is gone.
+func (n *node) stop() {
+	n.down = true
+	n.frozen, n.backlog = false, nil
+	n.boot++
+	clear(n.ears)
+	for _, c := range n.w.clients {
+		c.links[n.i].sever(false)
+	}
+}
+
+// start starts the process, with or without what the last one knew.
+func (n *node) start(empty bool) {
+	n.down = false
+	if !empty {
+		return
+	}
+	clear(n.locks)
+	if len(n.w.nodes) > 1 && !n.w.cfg.Rules.NoQuarantine {
+		n.votes = n.w.now + n.w.quarantine()
+	}
+}
+
+func (n *node) thaw() {
+	backlog := n.backlog
+	n.frozen, n.backlog = false, nil
+	for _, do := range backlog {
+		do()
+	}
+}
+
+// ready says whether a connection can be opened and checked.
+func (n *node) ready() bool { return !n.down && !n.frozen && n.w.now >= n.votes }
+
+func eventText(e quorum.Event) string {
+	switch e.Kind {
+	case quorum.Granted:
+		return fmt.Sprintf("granted %d", e.Token)
+	case quorum.Denied:
+		return fmt.Sprintf("denied, %d ms left", e.Left/ms)
+	case quorum.Accepted:
+		return "accepted"
+	case quorum.Refused:
+		return "refused"
+	case quorum.Kept:
+		return "kept"
+	case quorum.NotMine:
+		return "not mine"
+	case quorum.Freed:
+		return "freed"
+	case quorum.Failed:
+		return "failed " + requestNames[e.Of]
+	}
+	return fmt.Sprint("event ", e.Kind)
+}

@@ -1,0 +1,242 @@
+package sim
+
+import (
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// longestWork is the longest time that a worker holds a lock, in TTLs.
+const longestWork = 3
+
+// worker is one goroutine of a client that does one thing after the other under a
+// lock: it reads a number from a store and writes the next one.
+type worker struct {
+	c     *client
+	cycle int // counts what it began: what belongs to an older one is void
+	asked int64
+	claim *claim
+	grant *grant // while it trusts the lock
+}
+
+// rest pauses between two cycles. When the faults are over nothing new is begun.
+func (wk *worker) rest() {
+	w := wk.c.w
+	wk.c.after(w.upTo(min(w.ttl/4, 4*w.pause)), func() {
+		if w.now < w.calm {
+			wk.start()
+		}
+	})
+}
+
+func (wk *worker) start() {
+	w, c := wk.c.w, wk.c
+	wk.cycle++
+	cycle := wk.cycle
+	wk.asked = w.now
+	w.working++
+	w.report.Attempts++
+	wait := w.chance(0.85)
+	cl := c.newClaim(w.keys[w.rng.IntN(len(w.keys))], w.ttl, wait)
+	wk.claim = cl
+	if wait && w.chance(0.2) { // gives up
+		c.after(w.upTo(2*w.ttl), func() {
+			if wk.cycle == cycle && wk.claim == cl && cl.st.Phase == quorum.Seeking {
+				wk.giveUp()
+			}
+		})
+	}
+	w.log("%s wants %s (waits: %v)", cl.owner, cl.key.name, wait)
+	cl.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
+}
+
+// done ends a cycle.
+func (wk *worker) done() {
+	wk.cycle++
+	wk.claim = nil
+	wk.c.w.working--
+	wk.rest()
+}
+
+func (wk *worker) giveUp() {
+	wk.c.w.log("%s gives up", wk.claim.owner)
+	wk.claim.begin(quorum.Event{Kind: quorum.Release}, nil)
+	wk.claim.forget()
+	wk.done()
+}
+
+// decided hears what became of the wish.
+func (wk *worker) decided(o quorum.Outcome) {
+	if o != quorum.Won {
+		wk.claim.forget()
+		wk.done()
+		return
+	}
+	w, cl := wk.c.w, wk.claim
+	g := &grant{owner: cl.owner, token: cl.st.Token, asked: wk.asked, issued: w.now, from: w.now}
+	for n := range cl.st.Agreed.Nodes {
+		g.issued = min(g.issued, cl.issued[n])
+	}
+	wk.grant = g
+	cl.key.grants = append(cl.key.grants, g)
+	w.report.Grants++
+	w.log("%s holds %s, token %d", cl.owner, cl.key.name, g.token)
+	wk.watch()
+	wk.work()
+}
+
+// trusts says whether the lock can still be relied on, as the holder sees it.
+func (wk *worker) trusts() bool {
+	over := wk.c.clock() >= wk.claim.st.Trusted() && !wk.c.w.cfg.Rules.TrustForever
+	return wk.grant != nil && wk.claim.st.Phase == quorum.Held && !over
+}
+
+// leave ends the trust, by release or by loss.
+func (wk *worker) leave() {
+	if wk.grant != nil {
+		wk.grant.until = wk.c.w.now
+		if !wk.c.w.cfg.Rules.TrustForever {
+			wk.grant.until = min(wk.grant.until, wk.c.laboratory(wk.claim.st.Trusted()))
+		}
+		wk.grant = nil
+	}
+}
+
+// watch renews every third of the TTL, and notices when the trust is over.
+func (wk *worker) watch() {
+	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
+	current := func() bool { return wk.cycle == cycle && wk.grant != nil }
+	var renew, expire func()
+	renew = func() {
+		if !current() {
+			return
+		}
+		if !wk.trusts() {
+			wk.lose()
+			return
+		}
+		settled := false
+		cl.begin(quorum.Event{Kind: quorum.Renew, TTL: w.ttl}, func(o quorum.Outcome) {
+			settled = true
+			switch {
+			case !current():
+			case o == quorum.Lost:
+				wk.lose()
+			case o == quorum.Renewed:
+				wk.c.after(w.ttl/3, renew)
+			default:
+				wk.c.after(min(max(w.ttl/10, 10*ms), second), renew)
+			}
+		})
+		wk.c.after(quorum.RequestTimeout(w.ttl), func() {
+			if !settled && current() {
+				cl.post(quorum.Event{Kind: quorum.Tick})
+			}
+		})
+	}
+	expire = func() {
+		switch {
+		case !current():
+		case !wk.trusts():
+			wk.lose()
+		default:
+			wk.c.after(max(cl.st.Trusted()-wk.c.clock(), ms), expire)
+		}
+	}
+	wk.c.after(w.ttl/3, renew)
+	expire()
+}
+
+func (wk *worker) lose() {
+	wk.c.w.report.Lost++
+	wk.c.w.log("%s has lost %s", wk.claim.owner, wk.claim.key.name)
+	wk.finish()
+}
+
+// work reads, computes and writes, and releases.
+func (wk *worker) work() {
+	w, k, g, cycle := wk.c.w, wk.claim.key, wk.grant, wk.cycle
+	long := w.upTo(min(20*ms, w.lag))
+	if w.chance(0.1) {
+		long = w.upTo(longestWork * w.ttl)
+	}
+	travel := func(do func()) { // to a store, or back: nothing keeps it from being late
+		d := w.upTo(2 * ms)
+		if w.cfg.Class.faulty() && w.chance(0.05) {
+			d = w.upTo(2 * w.ttl)
+		}
+		w.after(d, do)
+	}
+	still := func() bool { return wk.cycle == cycle && wk.grant == g && wk.trusts() }
+	travel(func() {
+		fenced, ok := k.fenced.claim(g.token, g.owner)
+		unfenced := k.unfenced.value
+		w.schedule(wk.c, w.upTo(ms), func() {
+			wk.c.after(long, func() {
+				if still() { // and now let it take as long as it likes
+					travel(func() {
+						w.write(k, g, fenced, unfenced, ok)
+						w.schedule(wk.c, w.upTo(ms), func() {
+							if wk.cycle == cycle && wk.grant == g {
+								wk.finish()
+							}
+						})
+					})
+				}
+			})
+		})
+	})
+}
+
+// finish releases the lock. The claim is remembered until the nodes have answered
+// or had time to.
+func (wk *worker) finish() {
+	wk.leave()
+	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
+	end := func() {
+		if wk.cycle == cycle {
+			cl.forget()
+			wk.done()
+		}
+	}
+	cl.begin(quorum.Event{Kind: quorum.Release}, func(quorum.Outcome) { end() })
+	wk.c.after(quorum.RequestTimeout(w.ttl), end)
+}
+
+// store keeps a number that holders of a lock count up.
+type store struct {
+	value int64
+	token int64 // highest seen
+	owner string
+	lost  int // updates
+}
+
+// claim is a read that feeds a write. ok is false for a holder that is too late.
+func (s *store) claim(token int64, owner string) (value int64, ok bool) {
+	if token < s.token || token == s.token && owner != s.owner {
+		return 0, false
+	}
+	s.token, s.owner = token, owner
+	return s.value, true
+}
+
+// put writes value, which was computed from old.
+func (s *store) put(old, value int64) {
+	if s.value != old {
+		s.lost++
+	}
+	s.value = value
+}
+
+// write does the work on both stores: one looks at tokens, one does not.
+func (w *world) write(k *key, g *grant, fenced, unfenced int64, claimed bool) {
+	w.report.Writes++
+	k.unfenced.put(unfenced, unfenced+1)
+	if !claimed {
+		w.report.Refused++
+		return
+	}
+	if _, ok := k.fenced.claim(g.token, g.owner); !ok {
+		w.report.Refused++
+		return
+	}
+	k.fenced.put(fenced, fenced+1)
+}
