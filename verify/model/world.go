@@ -536,7 +536,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
 		before := l
-		l, woken = l.Release(clock, owner, stamp, quorum.HandOver(ttl)/1_000_000, hears)
+		l, woken = l.Release(clock, owner, stamp, ttlMS, hears)
 		if head, _ := l.Queue.Head(); s.mutant.keepForGiver && before.Owner == owner && head == owner && woken == "" {
 			l.Owner, l.Until, l.Queue, woken = owner, far, l.Queue.Without(owner), owner
 			l.Fence += quorum.Block
