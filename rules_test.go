@@ -1,0 +1,187 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// grants counts hand-overs within the process, and grants of the service.
+type grants struct{ local, service atomic.Int32 }
+
+func (g *grants) acquired(e holdfast.AcquiredEvent) {
+	if e.HandOver {
+		g.local.Add(1)
+	} else {
+		g.service.Add(1)
+	}
+}
+
+// stall makes the watchdog of a client come too late, as on a machine that is
+// starved: it hangs in the hook that tells of a lease with the key "stall".
+type stall struct{ end chan struct{} }
+
+func (s *stall) lost(e holdfast.LostEvent) {
+	if e.Key == "stall" {
+		<-s.end
+	}
+}
+
+// begin returns what ends it.
+func (s *stall) begin(b *bench) (end func()) {
+	s.end = make(chan struct{}) // of the bubble
+	b.acquire(b.client, "stall", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
+	return func() { close(s.end) }
+}
+
+func TestReleaseAfterTheDeadlineIsALoss(t *testing.T) {
+	var s stall
+	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Lost: s.lost}}, func(t *testing.T, b *bench) {
+		defer s.begin(b)()
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+		time.Sleep(3 * time.Second)
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+	})
+}
+
+// slowRenewals answers renewals after a while, and then well.
+type slowRenewals struct {
+	*memory.Driver
+	after time.Duration
+}
+
+func (d slowRenewals) Renew(_ context.Context, grants []driver.Grant) []driver.Renewal {
+	time.Sleep(d.after)
+	out := make([]driver.Renewal, len(grants))
+	for i, g := range grants {
+		out[i].TrustedUntil = time.Now().Add(g.TTL)
+	}
+	return out
+}
+
+func TestARenewalThatEndsTooLateIsALoss(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s stall
+		b := &bench{t: t}
+		client, err := holdfast.New(slowRenewals{memory.New(3), 9 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{Lost: s.lost}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		b.client = client
+		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
+		time.Sleep(3 * time.Second) // a renewal is under way from now on
+		defer s.begin(b)()
+		time.Sleep(10 * time.Second)
+		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("after a renewal that ended 3 s behind the deadline the lease is in state %v", err)
+		}
+	})
+}
+
+func TestNoHandOverToAnotherTTL(t *testing.T) {
+	var g grants
+	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			next := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+			if left := time.Until(next.Deadline()); left > 2*time.Second {
+				t.Errorf("%v left of a TTL of 2 s", left)
+			}
+			b.release(next)
+		})
+		synctest.Wait()
+		b.release(l)
+		wg.Wait()
+		if g.local.Load() != 0 {
+			t.Error("the lease was handed over to a waiter with another TTL")
+		}
+	})
+}
+
+func TestNoHandOverOnTrustThatIsHalfGone(t *testing.T) {
+	var g grants
+	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.drv.Node(i).Delay(45 * time.Millisecond) // which is gone when the lease begins
+		}
+		opts := &holdfast.AcquireOptions{TTL: 200 * time.Millisecond, NoRenew: true}
+		l := b.acquire(b.client, "k", opts)
+		var wg sync.WaitGroup
+		wg.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
+		time.Sleep(60 * time.Millisecond) // its share of time is 100 ms
+		b.release(l)
+		wg.Wait()
+		if g.local.Load() != 0 || g.service.Load() != 2 {
+			t.Errorf("%d hand-overs, %d grants; want none and 2", g.local.Load(), g.service.Load())
+		}
+	})
+}
+
+func TestNothingIsHandedOverAfterALoss(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		var inside atomic.Int32
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				next := b.acquire(b.client, "k", nil)
+				if inside.Add(1) > 1 {
+					t.Error("two leases at the same time")
+				}
+				time.Sleep(time.Second)
+				inside.Add(-1)
+				b.release(next)
+			})
+		}
+		synctest.Wait()
+		for i := range 3 {
+			b.drv.Node(i).Lose("k")
+		}
+		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		synctest.Wait()
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		wg.Wait()
+	})
+}
+
+// A waiter whose context ends just when its turn comes passes the turn on. Which of
+// both it sees is up to the scheduler, hence the repetition.
+func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
+	for _, ttl := range []time.Duration{10 * time.Second, 9 * time.Second} { // handed over, and sent to the nodes
+		t.Run(ttl.String(), func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				for range 1000 {
+					l := b.acquire(b.client, "k", nil)
+					ctx, cancel := context.WithCancel(t.Context())
+					var wg sync.WaitGroup
+					wg.Go(func() {
+						if l, err := b.client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: ttl}); err == nil {
+							b.release(l)
+						}
+					})
+					synctest.Wait()
+					cancel()
+					b.release(l)
+					wg.Wait()
+					l, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
+					if err != nil {
+						t.Fatalf("nobody holds the lock, and yet: %v", err)
+					}
+					b.release(l)
+				}
+			})
+		})
+	}
+}
