@@ -18,6 +18,7 @@ type claim struct {
 	mu    sync.Mutex // guards what follows; never held while sending
 	state quorum.Claim
 	owner string
+	gone  bool // forgotten by the engine
 	inbox []answer
 	busy  bool // a goroutine empties inbox
 	out   []*Request
@@ -28,6 +29,7 @@ type claim struct {
 	left    int64
 	waiters int
 	errs    [quorum.MaxNodes]error
+	silent  quorum.Set              // had not answered, or failed, when the last event came
 	told    func(quorum.Outcome)    // called with the next outcome, without mu
 	waiting func(*driver.HeldError) // called once, without mu, when the wait begins
 }
@@ -81,6 +83,10 @@ func (c *claim) announce() {
 // caller holds mu. It returns whom to tell that no outcome comes, and whom to
 // tell do.Outcome.
 func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
+	c.out = c.out[:0]
+	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
+		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // and whoever releases it goes on waiting
+	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
 	}
@@ -97,7 +103,6 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
 	}
-	c.out = c.out[:0]
 	c.request(quorum.AskRelease, do.Release, owner, before, 0, now)
 	id, stamp := c.state.ID, c.state.Stamp
 	c.request(quorum.AskGiveBack, do.GiveBack, c.owner, id, stamp, now)
@@ -114,22 +119,25 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 
 // note keeps what an answer says for people.
 func (c *claim) note(a *answer) {
+	c.silent = c.open()
 	if a.ID != c.state.ID {
 		return
 	}
 	switch a.Kind {
 	case quorum.Denied:
 		c.holder, c.left, c.waiters = a.holder, a.Left, a.waiters
-		c.errs[a.Node] = nil
 	case quorum.Kept:
 		c.waiters = a.waiters
-		c.errs[a.Node] = nil
-	case quorum.Failed:
-		c.errs[a.Node] = a.err
-	case quorum.Granted, quorum.Accepted, quorum.Freed:
-		c.errs[a.Node] = nil
+	case quorum.Granted, quorum.Accepted, quorum.Refused, quorum.NotMine, quorum.Freed, quorum.Failed:
+	default:
+		return
 	}
+	c.errs[a.Node] = a.err
+	c.silent &^= quorum.Only(a.Node)
 }
+
+// open is the nodes that failed or have not answered yet. The caller holds mu.
+func (c *claim) open() quorum.Set { return c.state.Failed | c.state.Asked | c.state.Pending }
 
 // request puts one request for each node in to into c.out.
 func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {

@@ -143,13 +143,14 @@ func (e *Engine) add(owner string, c *claim) error {
 	return nil
 }
 
-// rename registers c under a fresh id instead of owner.
+// rename registers c under a fresh id instead of owner, unless c is forgotten.
+// The caller holds c.mu.
 func (e *Engine) rename(c *claim, owner string) string {
 	fresh := e.nextOwner()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.claims, owner)
-	if !e.closed {
+	if !e.closed && !c.gone {
 		e.claims[fresh] = c
 	}
 	return fresh
@@ -164,12 +165,12 @@ func (e *Engine) find(owner string) *claim {
 // remove forgets c, whatever id it goes by now.
 func (e *Engine) remove(c *claim) {
 	c.mu.Lock()
-	owner := c.owner
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.gone = true // what is still in its inbox may rename it
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.claims[owner] == c {
-		delete(e.claims, owner)
+	if e.claims[c.owner] == c {
+		delete(e.claims, c.owner)
 	}
 }
 
@@ -185,23 +186,24 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if err := e.add(e.nextOwner(), c); err != nil {
 		return driver.Grant{}, err
 	}
-	done := make(chan quorum.Outcome, 1)
-	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
+	done := make(chan error, 1)
+	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) })
 	select {
-	case o := <-done:
-		if o == quorum.Won {
+	case err := <-done:
+		if err == nil {
 			if grant, ok := c.grant(); ok {
 				return grant, nil
 			}
-			o = quorum.None // Close came between
+			err = c.failure(quorum.Lost) // it was over before anybody looked
 		}
 		e.remove(c)
-		return driver.Grant{}, c.failure(o)
+		return driver.Grant{}, err
 	case <-ctx.Done():
+		err := c.obstacle()
 		// The claim may have won meanwhile: releasing covers both.
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
 		e.remove(c)
-		return driver.Grant{}, fmt.Errorf("%w: %w", ctx.Err(), c.failure(quorum.None))
+		return driver.Grant{}, fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 }
 
@@ -222,18 +224,29 @@ func (c *claim) trusted() time.Time {
 	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.now()))
 }
 
-// failure is the error for a claim that ended with o, or, for None, for one
-// that its caller gave up.
+// failure is the error for a claim that ended with o; nil for Won.
 func (c *claim) failure(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o == quorum.None && c.engine.isClosed() {
+	switch o {
+	case quorum.Won:
+		return nil
+	case quorum.None: // only Close overtakes a claim that seeks
 		return driver.ErrClosed
-	}
-	if o == quorum.Busy || o == quorum.None && c.holder != "" {
+	case quorum.Busy:
 		return c.held()
 	}
-	return c.unavailable()
+	return c.unavailable(c.silent)
+}
+
+// obstacle is what stands in the way of a claim that its caller gives up.
+func (c *claim) obstacle() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder != "" {
+		return c.held()
+	}
+	return c.unavailable(c.open())
 }
 
 // held is what the last denial said. The caller holds mu.
@@ -248,10 +261,10 @@ var (
 	errOvertaken = errors.New("overtaken by a later request for the same lease")
 )
 
-// unavailable names the nodes that failed. The caller holds mu.
-func (c *claim) unavailable() error {
+// unavailable names the nodes that failed, and those in silent. The caller holds
+// mu.
+func (c *claim) unavailable(silent quorum.Set) error {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
-	silent := c.state.Failed | c.state.Asked | c.state.Pending
 	for i, n := range c.engine.nodes {
 		err := c.errs[i]
 		if err == nil && silent.Has(i) {
@@ -328,7 +341,7 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), Err: c.unavailable()}
+		return driver.Renewal{TrustedUntil: c.trusted(), Err: c.unavailable(c.silent)}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:
@@ -343,28 +356,34 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	if c == nil {
 		return nil
 	}
-	done := make(chan quorum.Outcome, 1)
-	told := func(o quorum.Outcome) { done <- o }
 	want, event := quorum.Released, quorum.Event{Kind: quorum.Release}
 	if keep > 0 {
 		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
 	}
-	c.begin(event, told)
+	done := make(chan error, 1)
+	c.begin(event, func(o quorum.Outcome) { done <- c.release(o == want) })
 	defer e.remove(c)
 	late := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
 	defer late.Stop()
 	select {
-	case o := <-done:
-		if o == want {
-			return nil
-		}
+	case err := <-done:
+		return err
 	case <-late.C:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.unavailable(c.open())
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (c *claim) release(done bool) error {
+	if done {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unavailable()
+	return c.unavailable(c.silent)
 }
 
 // Adopt continues a grant of another process; see driver.Adopter.
@@ -428,12 +447,6 @@ func (e *Engine) all() []*claim {
 		all = append(all, c)
 	}
 	return all
-}
-
-func (e *Engine) isClosed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closed
 }
 
 // Close ends all waits with ErrClosed. Their releases are sent; the nodes see

@@ -784,6 +784,8 @@ func (c *Claim) end(e *Event, a *Actions) {
 		c.Asked &^= c.silent(e.At)
 	case Woken:
 		a.Release |= n
+	case Release: // it was lost, and nobody asked; what has been told is told again
+		c.Untold = true
 	}
 	c.tell(Released, NotReleased, a)
 }

@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// desk is a node whose requests lie there until the test answers them.
+type desk struct {
+	name string
+	in   chan *Request
+	door sync.Mutex // Send does not come back while it is locked
+}
+
+func (d *desk) Name() string { return d.name }
+func (d *desk) Subscribe()   {}
+func (d *desk) Send(r *Request) {
+	d.in <- r
+	d.door.Lock()
+	defer d.door.Unlock()
+}
+
+// next is the node's next request, which must be of that kind.
+func (d *desk) next(t *testing.T, kind quorum.Request) *Request {
+	t.Helper()
+	r := <-d.in
+	if r.Kind != kind {
+		t.Fatalf("node %s was sent a request of kind %d, want %d", d.name, r.Kind, kind)
+	}
+	return r
+}
+
+// office runs fn with an engine over three desks, in virtual time.
+func office(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var desks []*desk
+		var nodes []Node
+		for _, name := range []string{"a", "b", "c"} {
+			d := &desk{name: name, in: make(chan *Request, 100)}
+			desks, nodes = append(desks, d), append(nodes, d)
+		}
+		e, err := New(Config{Nodes: nodes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fn(t, e, desks)
+	})
+}
+
+// take acquires k from all three nodes.
+func take(t *testing.T, e *Engine, desks []*desk) driver.Grant {
+	t.Helper()
+	go func() {
+		for _, d := range desks {
+			(<-d.in).Granted(100)
+		}
+	}()
+	g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return g
+}
+
+// renew starts a renewal and gives its outcome.
+func renew(t *testing.T, e *Engine, g driver.Grant) <-chan error {
+	out := make(chan error, 1)
+	go func() { out <- e.Renew(t.Context(), []driver.Grant{g})[0].Err }()
+	synctest.Wait()
+	return out
+}
+
+// within is what comes out of c in good time.
+func within(t *testing.T, c <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-c:
+		return err
+	case <-time.After(time.Minute):
+		panic("no answer within a minute") // the bubble would wait for what hangs
+	}
+}
+
+// loseUnheard takes k and loses it while nobody waits for an outcome.
+func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
+	t.Helper()
+	g := take(t, e, desks)
+	out := renew(t, e, g)
+	var late []*Request
+	for _, d := range desks {
+		late = append(late, d.next(t, quorum.AskRenew))
+	}
+	if err := within(t, out); !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("Renew without answers = %v, want ErrUnavailable", err)
+	}
+	late[0].NotMine()
+	late[1].NotMine()
+	for _, d := range desks {
+		d.next(t, quorum.AskRelease).Freed()
+	}
+	return g
+}
+
+// A renewal that has no outcome keeps every other lease of its batch from being
+// renewed.
+func TestRenewalOfALockThatWasLostUnheardIsLost(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		g := loseUnheard(t, e, desks)
+		if err := within(t, renew(t, e, g)); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Renew = %v, want ErrLost", err)
+		}
+	})
+}
+
+func TestReleaseOfALockThatWasLostUnheardIsDone(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		g := loseUnheard(t, e, desks)
+		if err := e.Release(t.Context(), g, 0); err != nil {
+			t.Errorf("Release = %v", err)
+		}
+	})
+}
+
+func TestRenewalBesideAReleaseHasAnOutcome(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		g := take(t, e, desks)
+		released := make(chan error, 1)
+		go func() { released <- e.Release(t.Context(), g, 0) }()
+		synctest.Wait()
+		if err := within(t, renew(t, e, g)); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Renew = %v, want ErrLost", err)
+		}
+		for _, d := range desks {
+			d.next(t, quorum.AskRelease).Freed()
+		}
+		if err := within(t, released); err != nil {
+			t.Errorf("Release = %v", err)
+		}
+	})
+}
+
+func TestUnavailableNamesThoseThatFailedAndNoOthers(t *testing.T) {
+	t.Parallel()
+	down := errors.New("down")
+	try := func(t *testing.T, e *Engine, ctx context.Context, wait bool) error {
+		_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: !wait})
+		return err
+	}
+	names := func(t *testing.T, err error, want ...string) {
+		t.Helper()
+		u, ok := errors.AsType[*driver.UnavailableError](err)
+		if !ok {
+			t.Fatalf("error = %v, want an UnavailableError", err)
+		}
+		var got []string
+		for _, n := range u.Nodes {
+			got = append(got, n.Node+": "+n.Err.Error())
+		}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("nodes = %q, want %q", got, want)
+		}
+	}
+	t.Run("acquire", func(t *testing.T) {
+		office(t, func(t *testing.T, e *Engine, desks []*desk) {
+			go func() {
+				desks[0].next(t, quorum.AskAcquire).Granted(100)
+				desks[1].next(t, quorum.AskAcquire).Fail(Failure{Err: down, Unsent: true})
+				desks[2].next(t, quorum.AskAcquire).Fail(Failure{Err: down, Unsent: true})
+			}()
+			names(t, try(t, e, t.Context(), false), "b: down", "c: down")
+		})
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		office(t, func(t *testing.T, e *Engine, desks []*desk) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			go func() { desks[0].next(t, quorum.AskAcquire).Granted(100) }()
+			names(t, try(t, e, ctx, true), "b: no answer in time", "c: no answer in time")
+		})
+	})
+	t.Run("renew", func(t *testing.T) {
+		office(t, func(t *testing.T, e *Engine, desks []*desk) {
+			out := renew(t, e, take(t, e, desks))
+			desks[0].next(t, quorum.AskRenew).Kept(0)
+			desks[1].next(t, quorum.AskRenew).Fail(Failure{Err: down})
+			names(t, within(t, out), "b: down", "c: no answer in time")
+		})
+	})
+}
+
+// What a claim still has before it when its caller leaves may give it a new name.
+func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
+			ended <- err
+		}()
+		for _, d := range desks {
+			d.next(t, quorum.AskAcquire).Denied(int64(time.Second), "x", 0)
+		}
+		desks[2].door.Lock() // whoever asks again is stopped here
+		var again []*Request
+		for _, d := range desks {
+			again = append(again, d.next(t, quorum.AskAcquire))
+		}
+		again[0].Granted(100)
+		again[1].Denied(int64(time.Second), "x", 0)
+		again[2].Denied(int64(time.Second), "x", 0) // no quorum: on under a fresh id
+		cancel()
+		if err := within(t, ended); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("Acquire = %v, want both that it was cancelled and held", err)
+		}
+		desks[2].door.Unlock()
+		synctest.Wait()
+		if n := len(e.all()); n != 0 {
+			t.Errorf("%d claims are left", n)
+		}
+	})
+}
