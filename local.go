@@ -177,10 +177,11 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error
 
 // ask takes the lock from the service. The caller leads the slot.
 func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, since time.Time) (*Lease, error) {
-	grant, err := c.drv.Acquire(wait, driver.Request{
-		Key: s.key, TTL: o.TTL, NoWait: once, Holder: c.holder,
-		Waiting: func(held *HeldError) { c.hooks.waiting(WaitingEvent{Key: s.key, Held: held}) },
-	})
+	req := driver.Request{Key: s.key, TTL: o.TTL, NoWait: once, Holder: c.holder}
+	if c.hooks.Waiting != nil { // else nobody needs to know who holds the lock
+		req.Waiting = func(held *HeldError) { c.hooks.waiting(WaitingEvent{Key: s.key, Held: held}) }
+	}
+	grant, err := c.drv.Acquire(wait, req)
 	c.mu.Lock()
 	if err != nil {
 		c.lead(s)

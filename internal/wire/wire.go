@@ -26,7 +26,9 @@ const (
 // companion.
 func Companions(key string) (fenceKey, queueKey string) {
 	tagged := Tagged(key)
-	return Fence + tagged, queue + tagged
+	both := Fence + tagged + queue + tagged // one piece of memory, as both are made for each claim
+	end := len(Fence) + len(tagged)
+	return both[:end], both[end:]
 }
 
 // Tagged is what follows the prefix in the name of a companion of key: it puts
