@@ -128,14 +128,12 @@ func (n *node) eval(ctx context.Context, s *wire.Script, lock engine.Lock, args 
 	if !n.usable.Load() {
 		return rueidis.RedisMessage{}, n.event().Err
 	}
-	msg, err := n.client.Do(ctx, n.call(s, lock, args...)).ToMessage()
-	if re, ok := rueidis.IsRedisErr(err); ok && re.IsNoScript() {
-		if err := n.load(ctx); err != nil {
-			return msg, err
-		}
-		return n.client.Do(ctx, n.call(s, lock, args...)).ToMessage()
+	res := n.client.Do(ctx, n.call(s, lock, args...))
+	if noScript(res) {
+		all := n.client.DoMulti(ctx, append(n.loads(nil), n.call(s, lock, args...))...)
+		res = all[len(all)-1]
 	}
-	return msg, err
+	return res.ToMessage()
 }
 
 // each calls fn for all nodes at once and waits.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,9 @@ const (
 	// stallAfter is how long a batch may be under way before requests that can
 	// do without this node are no longer queued behind it.
 	stallAfter = int64(250 * time.Millisecond)
+	// loadMost is how often a batch is sent again after SCRIPT FLUSH. A release
+	// that is given up leaves its lock standing for a TTL.
+	loadMost = 10
 )
 
 // sender carries requests to one node, in order: what arrives while a batch is
@@ -143,33 +147,34 @@ func (s *sender) run() {
 }
 
 // again repeats a batch from its first script that the server did not know on:
-// all scripts may be repeated, and so their order is kept.
+// all scripts may be repeated, and so their order is kept. The scripts travel with
+// it, so that another SCRIPT FLUSH has to come between to matter.
 func (s *sender) again(results []rueidis.RedisResult, sent []*engine.Request) {
-	for i := range results {
-		re, ok := rueidis.IsRedisErr(results[i].Error())
-		if !ok || !re.IsNoScript() {
-			continue
-		}
-		if err := s.n.load(context.Background()); err != nil {
+	for range loadMost {
+		i := slices.IndexFunc(results, noScript)
+		if i < 0 {
 			return
 		}
-		s.cmds = s.cmds[:0]
-		for _, r := range sent[i:] {
+		results, sent = results[i:], sent[i:]
+		s.cmds = s.n.loads(s.cmds[:0])
+		for _, r := range sent {
 			s.cmds = append(s.cmds, s.command(r))
 		}
-		copy(results[i:], s.n.client.DoMulti(context.Background(), s.cmds...))
-		return
+		copy(results, s.n.client.DoMulti(context.Background(), s.cmds...)[len(wire.Scripts):])
 	}
 }
 
-// load makes the server know the scripts, after SCRIPT FLUSH.
-func (n *node) load(ctx context.Context) error {
+func noScript(res rueidis.RedisResult) bool {
+	re, ok := rueidis.IsRedisErr(res.Error())
+	return ok && re.IsNoScript()
+}
+
+// loads appends what makes the server know the scripts, after SCRIPT FLUSH.
+func (n *node) loads(cmds []rueidis.Completed) []rueidis.Completed {
 	for _, s := range wire.Scripts {
-		if err := n.client.Do(ctx, n.client.B().ScriptLoad().Script(s.Text).Build()).Error(); err != nil {
-			return err
-		}
+		cmds = append(cmds, n.client.B().ScriptLoad().Script(s.Text).Build())
 	}
-	return nil
+	return cmds
 }
 
 // command turns a request into a call of its script.
