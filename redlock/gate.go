@@ -409,12 +409,14 @@ func mend(err error, secure bool) error {
 
 func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
 
-// classify says whether asking a server again is pointless until somebody mends it.
+// fatal says whether asking a server again is pointless until somebody mends it.
+// That is so for every error it answers with but those that pass by themselves.
+// (The client library takes the general ERR off the text.)
 func fatal(err error) bool {
-	for _, prefix := range []string{"NOPERM", "READONLY", "OOM", "NOAUTH", "WRONGTYPE", "MISCONF", "NOREPLICAS", "ERR"} {
+	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT"} {
 		if strings.HasPrefix(err.Error(), prefix) {
-			return true
+			return false
 		}
 	}
-	return false
+	return true
 }
