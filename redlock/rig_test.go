@@ -4,8 +4,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +24,8 @@ import (
 const (
 	// patience is how long anything may take that is certain to come.
 	patience = 20 * time.Second
+	// busy bounds the check of a connection on a machine that does other things.
+	busy = 5 * time.Second
 	// long is a TTL that does not end within a test.
 	long = 40 * time.Second
 )
@@ -74,6 +76,9 @@ func (r *rig) open(nodes []redlock.Node, opts *redlock.Options) (*redlock.Driver
 		o = *opts
 	}
 	o.NoQuarantine = true
+	if o.Timeout == 0 {
+		o.Timeout = busy
+	}
 	return redlock.Open(r.Context(), nodes, &o)
 }
 
@@ -269,7 +274,7 @@ func (f *fleet) open() (driver.Driver, error) {
 			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
-	d, err := redlock.Open(f.t.Context(), way.nodes(), &redlock.Options{Prefix: f.prefix, NoQuarantine: true})
+	d, err := redlock.Open(f.t.Context(), way.nodes(), &redlock.Options{Prefix: f.prefix, NoQuarantine: true, Timeout: busy})
 	if err != nil {
 		return nil, err
 	}
@@ -307,19 +312,52 @@ func (f *fleet) stop(k int) {
 
 func (f *fleet) leftovers() ([]string, error) { return leftovers(f.servers, f.prefix) }
 
-// tokenOf is the counter of a lock on the i-th server.
-func (r *rig) tokenOf(i int, lock string) string {
-	r.Helper()
-	s, _ := r.do(i, "GET", "holdfast:fence:{"+lock+"}").(string)
-	return s
+// guarded is what a lock protects: it notices two holders at once and tokens
+// that do not rise.
+type guarded struct {
+	t      testing.TB
+	inside atomic.Int32
+	last   atomic.Int64
+	count  atomic.Int64
 }
 
-// names of the nodes in an error.
-func nodesOf(err *holdfast.UnavailableError) []string {
-	var names []string
-	for _, n := range err.Nodes {
-		names = append(names, n.Node)
+// hold is what a holder does while it has l.
+func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
+	if n := g.inside.Add(1); n != 1 {
+		g.t.Errorf("%d holders at once", n)
 	}
-	slices.Sort(names)
-	return names
+	if last := g.last.Swap(int64(l.Token())); last >= int64(l.Token()) {
+		g.t.Errorf("token %d after %d", l.Token(), last)
+	}
+	g.count.Add(1)
+	time.Sleep(d)
+	g.inside.Add(-1)
+}
+
+// load has clients take the lock in turn until stop is called.
+func (g *guarded) load(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
+	ctx, cancel := context.WithCancel(r.Context())
+	var all sync.WaitGroup
+	for range clients {
+		c := r.client()
+		all.Go(func() {
+			for ctx.Err() == nil {
+				l, err := c.Acquire(ctx, key, opts)
+				if err != nil {
+					if ctx.Err() == nil {
+						r.Errorf("Acquire() = %v", err)
+					}
+					continue
+				}
+				g.hold(l, rand.N(time.Millisecond))
+				if err := l.Release(r.Context()); err != nil {
+					r.Errorf("Release() = %v", err)
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
 }

@@ -1,0 +1,309 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// lossy is a client whose way to the servers loses replies, and another that sees
+// what comes of it.
+type lossy struct {
+	*rig
+	way       route
+	c, honest *holdfast.Client
+	prefix    string
+}
+
+// drops runs fn for each way of losing one reply of a script: on one node or on
+// all, by a connection that breaks or by one that hangs.
+func drops(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	for _, n := range []int{1, 3} {
+		for _, all := range []bool{false, true} {
+			for _, hang := range []bool{false, true} {
+				if n == 1 && !all {
+					continue
+				}
+				name := fmt.Sprintf("nodes=%d,all=%v,hang=%v", n, all, hang)
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					x := &lossy{rig: &rig{T: t, servers: servers[:n]}, prefix: name + "/"}
+					opts := &redlock.Options{Prefix: x.prefix, DB: n}
+					x.way = newRoute(t, x.servers)
+					x.c, x.honest = x.clientOf(x.driver(x.way.nodes(), opts), nil), x.clientOf(x.driver(x.nodes(), opts), nil)
+					hit := x.way[:1]
+					if all {
+						hit = x.way
+					}
+					for _, p := range hit {
+						if hang {
+							p.MuteAfter(calls(s), 1)
+						} else {
+							p.CutAfter(calls(s), 1)
+						}
+					}
+					fn(x, all)
+				})
+			}
+		}
+	}
+}
+
+// gone checks that the lock is free long before it could lapse: nothing was left
+// behind.
+func (x *lossy) gone() {
+	x.Helper()
+	x.eventually("the lock is free", func() bool {
+		l, err := x.honest.TryAcquire(x.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			return false
+		}
+		x.release(l)
+		return true
+	})
+}
+
+// holds checks that l is the only holder.
+func (x *lossy) holds(l *holdfast.Lease) {
+	x.Helper()
+	if other, err := x.honest.TryAcquire(x.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		x.Errorf("beside the holder: %v, %v", other, err)
+	}
+	if st, err := x.honest.Inspect(x.Context(), "k"); err != nil || st.ID != l.ID() || st.Token != l.Token() {
+		x.Errorf("Inspect() = %+v, %v, want id %s, token %d", st, err, l.ID(), l.Token())
+	}
+}
+
+func TestALostReplyToAcquire(t *testing.T) {
+	drops(t, wire.Acquire, func(x *lossy, all bool) {
+		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		switch {
+		case err == nil && !all:
+			x.holds(l)
+			x.release(l)
+		case !all || !errors.Is(err, holdfast.ErrUnavailable):
+			x.Errorf("TryAcquire() = %v, %v", l, err)
+		}
+		x.gone()
+		x.eventually("the client works again", func() bool {
+			l, err := x.c.TryAcquire(x.Context(), "k", nil)
+			if err != nil {
+				return false
+			}
+			x.release(l)
+			return true
+		})
+	})
+}
+
+// The nodes' counters differ, so that a commit is needed.
+func TestALostReplyToCommit(t *testing.T) {
+	drops(t, wire.Commit, func(x *lossy, _ bool) {
+		for i, s := range x.servers {
+			set(x.T, s, len(x.servers), fence(x.prefix+"k"), fmt.Sprint(1<<51+1000*i))
+		}
+		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		switch {
+		case err == nil:
+			x.holds(l)
+			x.release(l)
+		case !errors.Is(err, holdfast.ErrUnavailable):
+			x.Errorf("TryAcquire() = %v, %v", l, err)
+		}
+		x.gone()
+	})
+}
+
+func TestALostReplyToRenew(t *testing.T) {
+	drops(t, wire.Renew, func(x *lossy, all bool) {
+		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+		deadline := l.Deadline()
+		err := l.Extend(x.within(), long)
+		switch {
+		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
+			x.Errorf("Extend() = %v", err)
+		case err != nil && l.Deadline().Before(deadline.Add(-long/40)): // the root's allowance for clocks is wider than the driver's
+			x.Error("a renewal that nobody confirmed shortened the lease")
+		}
+		x.holds(l)
+		x.eventually("a renewal", func() bool { return l.Extend(x.Context(), long) == nil })
+		if !l.Deadline().After(deadline) || l.Context().Err() != nil {
+			x.Errorf("the lease ends at %v, before %v", deadline, l.Deadline())
+		}
+		x.release(l)
+		x.gone()
+	})
+}
+
+func TestALostReplyToRelease(t *testing.T) {
+	drops(t, wire.Release, func(x *lossy, all bool) {
+		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long})
+		if err := l.Release(x.within()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
+			x.Errorf("Release() = %v", err)
+		}
+		x.gone()
+		if err := l.Release(x.within()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			x.Errorf("second Release() = %v", err)
+		}
+	})
+}
+
+func fence(lock string) string {
+	name, _ := wire.Companions(lock)
+	return name
+}
+
+// set sets a key in a database.
+func set(t testing.TB, s *redisproc.Server, db int, key, value string) {
+	t.Helper()
+	script := "redis.call('SELECT', ARGV[1]); return redis.call('SET', KEYS[1], ARGV[2])"
+	if _, err := s.Do("EVAL", script, "1", key, fmt.Sprint(db), value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A release that is overtaken by the end of its connection is sent once more.
+func TestAReleaseOutlivesItsConnection(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	c, honest := r.clientOf(r.driver(way.nodes(), nil), nil), r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	for _, p := range way {
+		p.Blackhole(true, true)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.Release(ctx); err == nil {
+		t.Error("a release that nobody got was confirmed")
+	}
+	for _, p := range way {
+		p.Cut()
+		p.Blackhole(false, false)
+	}
+	r.eventually("the lock is free", func() bool {
+		l, err := honest.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		r.release(l)
+		return true
+	})
+	r.cleared()
+}
+
+// Whatever the network does, there is one holder, tokens rise, and what is left
+// behind lapses by itself.
+func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
+	r := start(t, 3)
+	const clients, ttl = 4, 3 * time.Second
+	var ways []route
+	g := &guarded{t: t}
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range clients {
+		way := newRoute(t, r.servers)
+		ways = append(ways, way)
+		c := r.clientOf(r.driver(way.nodes(), nil), nil)
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: ttl})
+				if err == nil {
+					g.hold(l, rand.N(2*time.Millisecond))
+					l.Release(ctx)
+				}
+				cancel()
+			}
+		})
+	}
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		p := ways[rand.N(clients)][rand.N(3)]
+		switch rand.N(4) {
+		case 0:
+			p.CutAfter(scripts, 1)
+		case 1:
+			p.SetDelay(rand.N(3 * time.Millisecond))
+		default:
+			p.Cut()
+		}
+		time.Sleep(rand.N(30 * time.Millisecond))
+	}
+	close(stop)
+	all.Wait()
+	if g.count.Load() == 0 {
+		t.Error("nobody ever got the lock")
+	}
+	t.Logf("%d grants", g.count.Load())
+	r.eventually("nothing is left", func() bool {
+		left, err := leftovers(r.servers, "lock:")
+		return err == nil && len(left) == 0
+	})
+}
+
+func TestScriptFlushUnderLoad(t *testing.T) {
+	r := start(t, 3)
+	g := &guarded{t: t}
+	stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+	for range 60 {
+		r.do(rand.N(3), "SCRIPT", "FLUSH")
+		time.Sleep(rand.N(20 * time.Millisecond))
+	}
+	stop()
+	t.Logf("%d grants", g.count.Load())
+	if g.count.Load() < 60 {
+		t.Errorf("%d grants during 60 flushes", g.count.Load())
+	}
+	r.cleared()
+}
+
+// Errors that only an operator can mend are told to those who wait.
+func TestAServersErrorEndsTheWait(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		spoil      func(r *rig)
+	}{
+		{"READONLY", "READONLY", func(r *rig) { r.do(0, "REPLICAOF", "127.0.0.1", "1") }},
+		{"OOM", "OOM", func(r *rig) { r.do(0, "CONFIG", "SET", "maxmemory", "1") }},
+		{"NOPERM", "can't run this command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-set") }},
+		{"WRONGTYPE", "WRONGTYPE", func(r *rig) {
+			r.do(0, "DEL", "lock:k")
+			r.do(0, "LPUSH", "lock:k", "no lock")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startWith(t, &redisproc.Options{ACL: []string{user("locker", rights...)}})
+			opts := &redlock.Options{Username: "locker", Password: secret}
+			holder, waiter := r.clientOf(r.driver(r.nodes(), opts), nil), r.clientOf(r.driver(r.nodes(), opts), nil)
+			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			done := make(chan error)
+			go func() {
+				_, err := waiter.Acquire(r.within(), "k", nil)
+				done <- err
+			}()
+			r.awaitWaiters(holder, "k", 1)
+			c.spoil(r)
+			err := <-done
+			if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the wait ended with %v, want ErrUnavailable", err)
+			}
+			mentions(t, err, r.servers[0].Addr(), c.text)
+		})
+	}
+}
