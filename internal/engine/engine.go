@@ -363,12 +363,16 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	done := make(chan error, 1)
 	c.begin(event, func(o quorum.Outcome) { done <- c.release(o == want) })
 	defer e.remove(c)
-	late := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
-	defer late.Stop()
+	var late <-chan time.Time // nil: a claim that is over times its release itself
+	if keep > 0 {
+		timer := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case err := <-done:
 		return err
-	case <-late.C:
+	case <-late:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.unavailable(c.open())
