@@ -86,8 +86,15 @@ func rows() []row {
 	minority := with(waiters, func(s *setup) {
 		s.clients, s.holds, s.waiting, s.faults.cut = 3, 3, 0b110, 2
 		s.prelude = []move{
-			{begin, 1, 0, 0}, {execute, 1, 0, 0}, {answer, 1, 0, 0}, {execute, 1, 1, 0}, {answer, 1, 1, 0},
-			{execute, 1, 2, 0}, {answer, 1, 2, 0}, {cutOff, 1, 1, 0}, {cutOff, 1, 2, 0},
+			{begin, 1, 0, 0},
+			{execute, 1, 0, 0},
+			{answer, 1, 0, 0},
+			{execute, 1, 1, 0},
+			{answer, 1, 1, 0},
+			{execute, 1, 2, 0},
+			{answer, 1, 2, 0},
+			{cutOff, 1, 1, 0},
+			{cutOff, 1, 2, 0},
 		}
 	})
 	without := func(s setup, m mutant) setup {
