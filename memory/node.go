@@ -2,6 +2,7 @@ package memory
 
 import (
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -161,7 +162,8 @@ func (n *Node) execute(w work) (then func()) {
 	switch r.Kind {
 	case quorum.AskAcquire:
 		var reply quorum.AcquireReply
-		l, reply = l.Acquire(now, r.Owner, ttl, time.Now().UnixMicro(), r.Stamp)
+		clock, _ := strconv.ParseInt(r.Clock, 10, 64) // the engine wrote it
+		l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp)
 		then = func() {
 			if reply.Granted {
 				r.Granted(reply.Base)

@@ -119,7 +119,6 @@ func (s *sender) take() bool {
 // run sends one batch and delivers the answers.
 func (s *sender) run() {
 	now := s.n.engine.Now()
-	s.text.start()
 	sent := s.batch[:0]
 	s.cmds = s.cmds[:0]
 	for _, r := range s.batch {
@@ -184,7 +183,7 @@ func (s *sender) command(r *engine.Request) rueidis.Completed {
 	switch r.Kind {
 	case quorum.AskAcquire:
 		return b.Evalsha().Sha1(wire.Acquire.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
-			Arg(r.Owner, s.text.ttl, s.text.clock, stamp(r.Stamp), s.text.keep).Build()
+			Arg(r.Owner, s.text.ttl, r.Clock, stamp(r.Stamp), s.text.keep).Build()
 	case quorum.AskCommit:
 		return b.Evalsha().Sha1(wire.Commit.SHA).Numkeys(2).Key(l.Key, l.Fence).
 			Arg(r.Owner, top(r.Token), s.text.keep).Build()
@@ -199,12 +198,9 @@ func (s *sender) command(r *engine.Request) rueidis.Completed {
 
 // texts are the arguments that many requests share.
 type texts struct {
-	clock               string // the client's wall clock, read for each batch
-	of                  int64  // the TTL that the others are for
+	of                  int64 // the TTL that the others are for
 	ttl, keep, handOver string
 }
-
-func (t *texts) start() { t.clock = strconv.FormatInt(time.Now().UnixMicro(), 10) }
 
 func (t *texts) use(ttl int64) {
 	if t.of != ttl {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -145,6 +146,12 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 	if trusted := c.state.Trusted(); kind == quorum.AskRenew && trusted > now {
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
+	var clock string
+	if kind == quorum.AskAcquire && to != 0 {
+		// The same for all nodes: counters that are new start with one token, and
+		// the grant needs no second round.
+		clock = strconv.FormatInt(time.Now().UnixMicro(), 10)
+	}
 	for n := range to.Nodes {
 		r, _ := c.engine.requests.Get().(*Request)
 		if r == nil {
@@ -152,7 +159,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		}
 		*r = Request{
 			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: c.state.Token,
-			Stamp: stamp, HandOver: quorum.HandOver(c.state.TTL),
+			Stamp: stamp, Clock: clock, HandOver: quorum.HandOver(c.state.TTL),
 			Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n], sent: now,
 		}
 		c.out = append(c.out, r)

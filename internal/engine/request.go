@@ -10,9 +10,10 @@ type Request struct {
 	Owner    string
 	TTL      int64 // ns
 	Token    int64
-	Stamp    int64 // acquire, give-back: place in the queue, µs since 1970; 0: none
-	HandOver int64 // release, give-back: ns
-	Deadline int64 // Engine.Now after which it is pointless to send it
+	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
+	Clock    string // acquire: this client's wall clock, µs since 1970
+	HandOver int64  // release, give-back: ns
+	Deadline int64  // Engine.Now after which it is pointless to send it
 
 	claim *claim
 	node  int
