@@ -185,3 +185,53 @@ func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
 		})
 	}
 }
+
+func TestACancelledContextDoesNotKeepTheLock(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := b.acquire(b.client, "k", nil)
+		cancel()
+		l.Release(ctx)
+		synctest.Wait()
+		next, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatalf("after a release with a cancelled context: %v", err)
+		}
+		b.release(next)
+	})
+}
+
+// The service may take longer to answer than the new TTL lasts.
+func TestATinyTTLEndsBeforeItsAnswer(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		b.freeze()
+		var wg sync.WaitGroup
+		wg.Go(func() { l.Extend(t.Context(), 20*time.Millisecond) })
+		time.Sleep(25 * time.Millisecond)
+		synctest.Wait()
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+		wg.Wait()
+		b.start()
+	})
+}
+
+// A grant has tokens for longer than it may stay within one process.
+func TestLocalHandOverEndsAfterItsShareOfTime(t *testing.T) {
+	var g grants
+	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				l := b.acquire(b.client, "k", nil)
+				time.Sleep(30 * time.Millisecond)
+				b.release(l)
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		if g.local.Load() != 15 || g.service.Load() != 5 { // 30, 60, 90, 120 ms after the grant
+			t.Errorf("%d hand-overs and %d grants, want 15 and 5", g.local.Load(), g.service.Load())
+		}
+	})
+}
