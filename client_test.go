@@ -402,6 +402,21 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
+func TestLateAnswersKeepALease(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 1500 * time.Millisecond})
+		for i := range 5 {
+			b.drv.Node(i).Delay(200 * time.Millisecond) // longer than a request counts as under way
+		}
+		time.Sleep(time.Minute)
+		if err := context.Cause(l.Context()); err != nil {
+			t.Errorf("lost behind slow nodes: %v", err)
+		}
+		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but on its way
+		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
+
 func TestReleaseWorksWithACancelledContext(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)

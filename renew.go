@@ -273,7 +273,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		t.trusted = r.TrustedUntil
 		t.plan(start)
 	default:
-		if !r.TrustedUntil.IsZero() && r.TrustedUntil.Before(t.trusted) {
+		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late
 			t.trusted = r.TrustedUntil
 		}
 		pause := min(max(t.grant.TTL/10, 10*time.Millisecond), time.Second)
