@@ -1,0 +1,260 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+)
+
+// attempt is one call for a lock and what became of it.
+type attempt struct {
+	try, client, key, id string
+	asked, got           int64 // got: 0 if it was not granted
+	token                int64
+	until                int64 // the lease was trusted until then at most
+	left                 int64 // when the holder was through; 0: it never said
+	gaveUp               int64 // when it was told that it does not get the lock
+}
+
+// trusted is the interval in which the holder relied on the lease: after it was
+// granted, up to its release, its loss or its deadline.
+func (a *attempt) trusted() interval {
+	end := a.until
+	if a.left != 0 {
+		end = min(end, a.left)
+	}
+	return interval{a.got, end, a}
+}
+
+// worked is the interval in which the holder worked, trusted or not.
+func (a *attempt) worked() interval {
+	if a.left != 0 {
+		return interval{a.got, a.left, a}
+	}
+	return a.trusted()
+}
+
+type interval struct {
+	start, end int64
+	of         *attempt
+}
+
+// write is one write to one storage.
+type write struct {
+	op, prev string
+	result   kind // acked, refused, unknown; writing: its client ended before the answer
+}
+
+// lockHistory is all that happened to one lock.
+type lockHistory struct {
+	key      string
+	attempts []*attempt          // in the order in which they were begun
+	writes   map[string][]*write // by storage
+	barred   map[string]int      // reads that were refused, by storage
+}
+
+// histories sorts events by lock.
+func histories(events []event) map[string]*lockHistory {
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.T, b.T) })
+	locks := make(map[string]*lockHistory)
+	tries, ids, ops := make(map[string]*attempt), make(map[string]*attempt), make(map[string]*write)
+	for i := range events {
+		e := &events[i]
+		if e.Kind == resource {
+			continue
+		}
+		l := locks[e.Key]
+		if l == nil {
+			l = &lockHistory{key: e.Key, writes: make(map[string][]*write), barred: make(map[string]int)}
+			locks[e.Key] = l
+		}
+		a := tries[e.Try]
+		switch e.Kind {
+		case asked:
+			a = &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T}
+			tries[e.Try] = a
+			l.attempts = append(l.attempts, a)
+		case got:
+			a.got, a.token, a.id = e.T, e.Token, e.ID
+			a.until = max(a.until, e.Until)
+			ids[e.Key+" "+e.ID] = a
+		case failed:
+			a.gaveUp = e.T
+		case renewed:
+			if a = ids[e.Key+" "+e.ID]; a != nil {
+				a.until = e.Until
+			}
+		case lost:
+			if a = ids[e.Key+" "+e.ID]; a != nil {
+				a.until = min(a.until, e.T)
+			}
+		case leaving:
+			a.left = e.T
+		case barred:
+			l.barred[e.Store]++
+		case writing:
+			w := &write{op: e.Op, prev: e.Prev, result: writing}
+			ops[e.Store+" "+e.Op] = w
+			l.writes[e.Store] = append(l.writes[e.Store], w)
+		case acked, refused, unknown:
+			ops[e.Store+" "+e.Op].result = e.Kind
+		}
+	}
+	return locks
+}
+
+func (l *lockHistory) granted() []*attempt {
+	return slices.DeleteFunc(slices.Clone(l.attempts), func(a *attempt) bool { return a.got == 0 })
+}
+
+// finding is one violation.
+type finding struct {
+	Key  string `json:"key"`
+	What string `json:"what"`
+}
+
+// duplicates finds tokens that two grants have in common.
+func (l *lockHistory) duplicates() (out []finding) {
+	seen := make(map[int64]*attempt)
+	for _, a := range l.granted() {
+		if a.token == 0 {
+			continue
+		}
+		if b := seen[a.token]; b != nil {
+			out = append(out, finding{l.key, fmt.Sprintf("token %d of %s and of %s", a.token, b.try, a.try)})
+		}
+		seen[a.token] = a
+	}
+	return out
+}
+
+// disorder finds grants with a smaller token than one that was granted before they
+// were asked for. That is what the protocol promises without a clock.
+func (l *lockHistory) disorder() (out []finding) {
+	granted := l.granted()
+	byGot := slices.Clone(granted)
+	slices.SortFunc(byGot, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
+	var highest *attempt
+	next := 0
+	for _, a := range granted { // in the order of asking
+		for ; next < len(byGot) && byGot[next].got < a.asked; next++ {
+			if highest == nil || byGot[next].token > highest.token {
+				highest = byGot[next]
+			}
+		}
+		if highest != nil && a.token != 0 && a.token <= highest.token {
+			out = append(out, finding{l.key, fmt.Sprintf("%s was asked for after %s was granted, and its token %d is not above %d",
+				a.try, highest.try, a.token, highest.token)})
+		}
+	}
+	return out
+}
+
+// inversions counts holders whose token is smaller than that of an earlier holder.
+// Where they asked at the same time that is not promised against.
+func (l *lockHistory) inversions() (n int) {
+	granted := l.granted()
+	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
+	highest := int64(math.MinInt64)
+	for _, a := range granted {
+		if a.token < highest {
+			n++
+		}
+		highest = max(highest, a.token)
+	}
+	return n
+}
+
+// overlaps finds intervals that reach into later ones.
+func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
+	var all []interval
+	for _, a := range l.granted() {
+		if i := of(a); i.end > i.start {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
+	var longest interval
+	for _, i := range all {
+		if i.start < longest.end {
+			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) until %d and %s (token %d) from %d: %.3f ms",
+				longest.of.try, longest.of.token, longest.end, i.of.try, i.of.token, i.start,
+				float64(min(longest.end, i.end)-i.start)/1e6)})
+		}
+		if i.end > longest.end {
+			longest = i
+		}
+	}
+	return out
+}
+
+// lostUpdates finds writes that a storage has confirmed and that are not in the
+// line of writes that leads to its final value. Each write names the one it read;
+// a write whose answer is not known may be in the line or not.
+func (l *lockHistory) lostUpdates(store, final string) (out []finding) {
+	writes := make(map[string]*write)
+	for _, w := range l.writes[store] {
+		writes[w.op] = w
+	}
+	line := make(map[string]bool)
+	for op := final; op != ""; {
+		w := writes[op]
+		if w == nil || line[op] {
+			return append(out, finding{l.key, fmt.Sprintf("%s: value %q was never written, or twice", store, op)})
+		}
+		if w.result == refused {
+			out = append(out, finding{l.key, fmt.Sprintf("%s: %s was refused, and stands", store, op)})
+		}
+		line[op] = true
+		op = w.prev
+	}
+	for _, op := range slices.Sorted(maps.Keys(writes)) {
+		if writes[op].result == acked && !line[op] {
+			out = append(out, finding{l.key, fmt.Sprintf("%s: %s is lost", store, op)})
+		}
+	}
+	return out
+}
+
+// count is how many writes had that result.
+func (l *lockHistory) count(store string, result kind) (n int) {
+	for _, w := range l.writes[store] {
+		if w.result == result {
+			n++
+		}
+	}
+	return n
+}
+
+// nextGrant is how long the lock was free for at t or, where its holder was well,
+// from his release on; ok is false when nobody was granted it any more.
+func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
+	granted := l.granted()
+	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
+	for _, a := range granted {
+		switch {
+		case a.got >= t:
+			return a.got - t, true
+		case a.left > t && a.left <= a.until:
+			t = a.left
+		}
+	}
+	return 0, false
+}
+
+// waited says whether somebody waited in vain for longer than bound after t, while
+// nobody had the lock.
+func (l *lockHistory) waited(t, bound int64) bool {
+	for _, a := range l.granted() {
+		if a.got < t {
+			t = max(t, a.trusted().end)
+		}
+	}
+	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {
+		return a.got == 0 && a.gaveUp-max(a.asked, t) > bound
+	})
+}

@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"strconv"
+	"testing"
+)
+
+// history builds a lockHistory by hand.
+func history(attempts ...*attempt) *lockHistory {
+	for i, a := range attempts {
+		a.try = "t" + strconv.Itoa(i)
+	}
+	return &lockHistory{key: "k", attempts: attempts, writes: map[string][]*write{}}
+}
+
+func TestCheckersFindWhatIsPlanted(t *testing.T) {
+	t.Parallel()
+	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
+	worked := func(l *lockHistory) []finding { return l.overlaps((*attempt).worked) }
+	for _, row := range []struct {
+		name  string
+		check func(*lockHistory) []finding
+		want  int
+		lock  *lockHistory
+	}{
+		{"two grants with one token", (*lockHistory).duplicates, 1, history(
+			&attempt{asked: 1, got: 2, token: 5}, &attempt{asked: 3, got: 4, token: 5})},
+		{"no token is not a duplicate", (*lockHistory).duplicates, 0, history(
+			&attempt{asked: 1, got: 2}, &attempt{asked: 3, got: 4})},
+		{"a grant that was never made has no token", (*lockHistory).duplicates, 0, history(
+			&attempt{asked: 1, token: 5}, &attempt{asked: 3, got: 4, token: 5})},
+		{"smaller token, asked for after the grant", (*lockHistory).disorder, 1, history(
+			&attempt{asked: 1, got: 2, token: 5}, &attempt{asked: 3, got: 4, token: 4})},
+		{"smaller token, asked for before the grant", (*lockHistory).disorder, 0, history(
+			&attempt{asked: 1, got: 3, token: 5}, &attempt{asked: 2, got: 4, token: 4})},
+		{"the grant before the last has the higher token", (*lockHistory).disorder, 1, history(
+			&attempt{asked: 1, got: 2, token: 9}, &attempt{asked: 1, got: 5, token: 4}, &attempt{asked: 6, got: 7, token: 5})},
+		{"the second trusts before the first is through", trusted, 1, history(
+			&attempt{got: 1, until: 10, left: 5}, &attempt{got: 4, until: 14})},
+		{"the first is through", trusted, 0, history(
+			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 4, until: 14})},
+		{"the first no longer trusts, but works", trusted, 0, history(
+			&attempt{got: 1, until: 3, left: 9}, &attempt{got: 4, until: 14, left: 6})},
+		{"the first no longer trusts, but works: the control", worked, 1, history(
+			&attempt{got: 1, until: 3, left: 9}, &attempt{got: 4, until: 14, left: 6})},
+		{"a long one reaches over a short one", trusted, 2, history(
+			&attempt{got: 1, until: 20}, &attempt{got: 4, until: 5}, &attempt{got: 10, until: 12})},
+	} {
+		if got := row.check(row.lock); len(got) != row.want {
+			t.Errorf("%s: found %v, want %d", row.name, got, row.want)
+		}
+	}
+}
+
+func TestLostUpdatesAreFound(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name   string
+		final  string
+		want   int
+		writes []*write
+	}{
+		{"a line", "c", 0, []*write{{"a", "", acked}, {"b", "a", acked}, {"c", "b", acked}}},
+		{"a fork", "c", 1, []*write{{"a", "", acked}, {"b", "a", acked}, {"c", "a", acked}}},
+		{"the last is gone", "a", 1, []*write{{"a", "", acked}, {"b", "a", acked}}},
+		{"all is gone", "", 2, []*write{{"a", "", acked}, {"b", "a", acked}}},
+		{"unanswered, and in the line", "c", 0, []*write{{"a", "", acked}, {"b", "a", unknown}, {"c", "b", acked}}},
+		{"unanswered, and not in the line", "c", 0, []*write{{"a", "", acked}, {"b", "a", writing}, {"c", "a", acked}}},
+		{"refused, as it should be", "a", 0, []*write{{"a", "", acked}, {"b", "", refused}}},
+		{"refused, and stands", "b", 1, []*write{{"b", "", refused}}},
+		{"never written", "x", 1, []*write{{"a", "", acked}}},
+	} {
+		l := history()
+		l.writes[byRedis] = row.writes
+		if got := l.lostUpdates(byRedis, row.final); len(got) != row.want {
+			t.Errorf("%s: found %v, want %d", row.name, got, row.want)
+		}
+	}
+}
+
+// TestEventsBecomeIntervals goes from events to intervals.
+func TestEventsBecomeIntervals(t *testing.T) {
+	t.Parallel()
+	base := []event{
+		{T: 1, Kind: asked, Key: "k", Try: "a"},
+		{T: 2, Kind: got, Key: "k", Try: "a", ID: "x", Token: 7, Until: 10},
+	}
+	for _, row := range []struct {
+		name string
+		more []event
+		end  int64
+	}{
+		{"until its deadline", nil, 10},
+		{"until its renewed deadline", []event{{T: 5, Kind: renewed, Key: "k", ID: "x", Until: 15}}, 15},
+		{"until its shortened deadline", []event{{T: 5, Kind: renewed, Key: "k", ID: "x", Until: 8}}, 8},
+		{"until its loss", []event{{T: 6, Kind: lost, Key: "k", ID: "x"}}, 6},
+		{"until its release", []event{{T: 4, Kind: leaving, Key: "k", Try: "a"}}, 4},
+		{"until its deadline, though it went on", []event{{T: 20, Kind: leaving, Key: "k", Try: "a"}}, 10},
+	} {
+		l := histories(append(append([]event{}, base...), row.more...))["k"]
+		if got := l.attempts[0].trusted(); got.start != 2 || got.end != row.end {
+			t.Errorf("%s: %d to %d, want 2 to %d", row.name, got.start, got.end, row.end)
+		}
+	}
+}
+
+func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
+	t.Parallel()
+	well := &attempt{asked: 1, got: 2, until: 20, left: 10}
+	stopped := &attempt{asked: 1, got: 2, until: 20, left: 40}
+	killed := &attempt{asked: 1, got: 2, until: 20}
+	next := func() *attempt { return &attempt{asked: 3, got: 25} }
+	for _, row := range []struct {
+		name string
+		lock *lockHistory
+		free int64
+	}{
+		{"the holder was well", history(well, next()), 15},
+		{"the holder was stopped", history(stopped, next()), 20},
+		{"the holder was killed", history(killed, next()), 20},
+	} {
+		if free, ok := row.lock.nextGrant(5); free != row.free || !ok {
+			t.Errorf("%s: %d, %v, want %d", row.name, free, ok, row.free)
+		}
+	}
+	if free, ok := history(killed).nextGrant(5); ok {
+		t.Errorf("nobody came: %d", free)
+	}
+	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
+		if got := history(killed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
+			t.Errorf("gave up at %d, the lease having ended at 20: waited %v", gaveUp, got)
+		}
+	}
+}
+
+func TestScheduleIsSound(t *testing.T) {
+	t.Parallel()
+	s, err := loadSchedule("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans := s.plan(100, 1)
+	if got := spanAt(spans, 99); got != nil {
+		t.Errorf("before the start: %v", got)
+	}
+	if got := spanAt(spans, 100); got == nil || got.index != 0 {
+		t.Errorf("at the start: %v", got)
+	}
+	if got := spanAt(spans, spans[0].end); got != nil {
+		t.Errorf("after the end: %v", got)
+	}
+	for i := range spans {
+		if n := windowOf(spans[i].key("h", 3)); n != i {
+			t.Errorf("key of window %d says %d", i, n)
+		}
+	}
+	covered := map[string]bool{}
+	for _, w := range s.Windows {
+		covered[w.Class] = true
+	}
+	for name := range classes {
+		if !covered[name] {
+			t.Errorf("class %s is not in the schedule", name)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// orderVariable tells this program that it is a client, and which.
+const orderVariable = "CHAOS_CLIENT"
+
+// order is what a client process is told.
+type order struct {
+	Name     string   `json:"name"` // unique among all processes of the run
+	Peer     bool     `json:"peer"` // it uses redsync
+	Nodes    []string `json:"nodes"`
+	Stores   stores   `json:"stores"`
+	History  string   `json:"history"`
+	Start    int64    `json:"start"`
+	Length   Duration `json:"length"`
+	Schedule Schedule `json:"schedule"`
+}
+
+const (
+	// tail is the end of each window in which nobody asks for a lock any more, so
+	// that nothing of it reaches into the faults of the next.
+	tail      = 300 * time.Millisecond
+	storeTime = 2 * time.Second
+)
+
+// worker is one goroutine that takes locks and works under them.
+type worker struct {
+	*order
+	rec    *recorder
+	spans  []span
+	stores *openStores
+	tries  *atomic.Int64
+	long   bool // it does the long jobs
+	lock   func(ctx context.Context, key string) (held, error)
+}
+
+// held is a lock as a worker sees it.
+type held struct {
+	token   holdfast.Token // 0: the library has none
+	id      string
+	until   int64
+	release func(context.Context) error
+}
+
+// beClient is this program as a client. It ends when its standard input does.
+func beClient(text string) error {
+	o := new(order)
+	if err := json.Unmarshal([]byte(text), o); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		io.Copy(io.Discard, os.Stdin) // ends with the parent
+		cancel()
+	}()
+	s, err := o.Stores.open(!o.Peer)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
+	spans := o.Schedule.plan(o.Start, time.Duration(o.Length))
+	open := openHoldfast
+	if o.Peer {
+		open = openRedsync
+	}
+	lock, closeLocks, err := open(ctx, o, rec)
+	if err != nil {
+		return err
+	}
+	defer closeLocks()
+	var workers sync.WaitGroup
+	var tries atomic.Int64
+	for i := range o.Schedule.Workers {
+		w := &worker{order: o, rec: rec, spans: spans, stores: s, tries: &tries, lock: lock, long: i == 0}
+		workers.Go(func() { w.run(ctx) })
+	}
+	workers.Go(func() { weigh(ctx, rec, spans) })
+	workers.Wait()
+	return nil
+}
+
+// openHoldfast retries until the locks can be opened: nodes may be away.
+func openHoldfast(ctx context.Context, o *order, rec *recorder) (func(context.Context, string) (held, error), func(), error) {
+	nodes := make([]redlock.Node, len(o.Nodes))
+	for i, addr := range o.Nodes {
+		nodes[i].Addr = addr
+	}
+	drv, err := redlock.Open(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL)})
+	for ; err != nil; drv, err = redlock.Open(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL)}) {
+		if ctx.Err() != nil || errors.Is(err, redlock.ErrConfig) {
+			return nil, nil, err
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	client, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
+		Renewed: func(e holdfast.RenewedEvent) {
+			rec.record(event{Kind: renewed, Key: e.Key, ID: e.ID, Until: until(e.Deadline), Err: text(e.Err)})
+		},
+		Lost: func(e holdfast.LostEvent) {
+			rec.record(event{Kind: lost, Key: e.Key, ID: e.ID, Err: text(e.Reason)})
+		},
+	}})
+	if err != nil {
+		return nil, nil, err
+	}
+	opts := &holdfast.AcquireOptions{TTL: time.Duration(o.Schedule.TTL)}
+	return func(ctx context.Context, key string) (held, error) {
+		lease, err := client.Acquire(ctx, key, opts)
+		if err != nil {
+			return held{}, err
+		}
+		return held{token: lease.Token(), id: lease.ID(), until: until(lease.Deadline()), release: lease.Release}, nil
+	}, func() { client.Close() }, nil
+}
+
+func (w *worker) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		now := mono()
+		s := spanAt(w.spans, now)
+		switch {
+		case s == nil && now > w.Start:
+			return
+		case s == nil:
+			sleep(ctx, time.Duration(w.Start-now))
+		case s.end-now < int64(tail):
+			sleep(ctx, time.Duration(s.end-now))
+		default:
+			w.turn(ctx, s)
+			sleep(ctx, rand.N(20*time.Millisecond))
+		}
+	}
+}
+
+// turn takes one lock, works under it without a look at whether it still has it,
+// as a careless holder does, and gives it back.
+func (w *worker) turn(ctx context.Context, s *span) {
+	n := w.Schedule.Long + rand.N(w.Schedule.Keys-w.Schedule.Long)
+	ops, think := 1, 4*time.Millisecond
+	if w.long { // longer than a TTL at times: it needs renewals
+		n, ops, think = rand.N(w.Schedule.Long), 1+rand.N(10), 400*time.Millisecond
+	}
+	key := s.key("h", n)
+	if w.Peer {
+		key = s.key("r", n)
+	}
+	try := w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10)
+	w.rec.record(event{Kind: asked, Key: key, Try: try})
+	wait, cancel := context.WithTimeout(ctx, time.Duration(s.end-mono()))
+	h, err := w.lock(wait, key)
+	cancel()
+	if err != nil {
+		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
+		sleep(ctx, 10*time.Millisecond)
+		return
+	}
+	w.rec.record(event{Kind: got, Key: key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
+	for op := 1; op <= ops && mono() < s.end; op++ {
+		w.work(ctx, key, n, try, op, h, rand.N(think))
+	}
+	w.rec.record(event{Kind: leaving, Key: key, Try: try})
+	err = h.release(context.WithoutCancel(ctx))
+	w.rec.record(event{Kind: released, Key: key, Try: try, Err: text(err)})
+}
+
+// work reads, thinks and writes: in every storage at once, so that they can be
+// compared.
+func (w *worker) work(ctx context.Context, key string, n int, try string, op int, h held, think time.Duration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	var read []event
+	stores := make(map[string]*store)
+	for _, st := range w.stores.of(n, h.token != 0) {
+		prev, err := st.get(ctx, key, h.token, h.id)
+		e := event{Key: key, Try: try, Store: st.name, Op: try + "." + strconv.Itoa(op), Prev: prev}
+		switch {
+		case err == nil:
+			read, stores[st.name] = append(read, e), st
+		case isStale(err):
+			e.Kind = barred
+			w.rec.record(e)
+		}
+	}
+	sleep(ctx, think)
+	for _, e := range read {
+		e.Kind = writing
+		w.rec.record(e)
+		switch err := stores[e.Store].set(ctx, key, h.token, h.id, e.Op); {
+		case err == nil:
+			e.Kind = acked
+		case isStale(err):
+			e.Kind = refused
+		default:
+			e.Kind, e.Err = unknown, err.Error()
+		}
+		w.rec.record(e)
+	}
+}
+
+// weigh records, once in a window, what the process uses.
+func weigh(ctx context.Context, rec *recorder, spans []span) {
+	for i := range spans {
+		s := &spans[i]
+		wait := s.end - int64(tail)/2 - mono() // when nobody works
+		if wait < 0 {
+			continue
+		}
+		if sleep(ctx, time.Duration(wait)); ctx.Err() != nil {
+			return
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		files, _ := os.ReadDir("/proc/self/fd")
+		rec.record(event{
+			Kind: resource, Key: s.key("h", 0),
+			Heap: m.HeapAlloc, Goroutines: runtime.NumGoroutine(), Files: len(files),
+		})
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return fmt.Sprint(err)
+}

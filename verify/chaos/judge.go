@@ -1,0 +1,183 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// judge holds the history of each window against the promises, soon after its end.
+type judge struct {
+	site     *site
+	stores   *openStores
+	nemesis  *nemesis
+	schedule *Schedule
+	dir      string // of the histories
+	report   *Report
+	timeline *timeline
+}
+
+// promises by the name under which they are reported.
+const (
+	uniqueTokens = "tokens are unique"
+	tokenOrder   = "tokens rise"
+	fencedWrites = "a fenced storage loses no update"
+	exclusion    = "holders who trust their lease exclude one another"
+	noGhosts     = "no lock outlives its holder by more than its TTL"
+	recovery     = "the lock is free again within TTL + 1 s"
+)
+
+// window judges one window, whose history is dropped unless it shows a violation.
+func (j *judge) window(ctx context.Context, s *span) error {
+	events, err := readHistory(j.dir, s.index)
+	if err != nil {
+		return err
+	}
+	cl := classes[s.Class]
+	c := j.report.Classes[s.Class]
+	if c == nil {
+		c = &ClassReport{
+			Exclusive: cl.exclusive, Why: cl.why, LostUpdates: map[string]int{}, Refused: map[string]int{},
+			Bound: int64(j.schedule.TTL) + int64(time.Second) + int64(cl.extra),
+		}
+		j.report.Classes[s.Class] = c
+	}
+	faults := j.nemesis.of(s.index)
+	c.Windows++
+	c.Faults += len(faults)
+	j.consumption(events)
+
+	var found []Finding
+	add := func(promise string, list []finding) {
+		for _, f := range list {
+			found = append(found, Finding{s.Class, promise, f})
+		}
+	}
+	locks := histories(events)
+	for key, l := range locks {
+		tally := &c.Holdfast
+		peer := strings.Contains(key, "/r")
+		if peer {
+			tally = &c.Redsync
+		}
+		overlaps := l.overlaps((*attempt).trusted)
+		t := Tally{
+			Granted: len(l.granted()), Overlaps: len(overlaps), Worked: len(l.overlaps((*attempt).worked)),
+			Acked: l.count(byNobody, acked),
+		}
+		t.Failed = len(l.attempts) - t.Granted
+		lostHere, err := j.lostUpdates(ctx, l, byNobody)
+		if err != nil {
+			return err
+		}
+		t.LostUpdates = len(lostHere)
+		tally.add(t)
+		if peer {
+			continue
+		}
+		dup, dis := l.duplicates(), l.disorder()
+		c.Duplicates += len(dup)
+		c.Disorder += len(dis)
+		c.Inversions += l.inversions()
+		add(uniqueTokens, dup)
+		add(tokenOrder, dis)
+		if cl.exclusive {
+			add(exclusion, overlaps)
+		}
+		for _, name := range []string{byRedis, bySQL} {
+			lost, err := j.lostUpdates(ctx, l, name)
+			if err != nil {
+				return err
+			}
+			c.LostUpdates[name] += len(lost)
+			c.Refused[name] += l.count(name, refused) + l.barred[name]
+			add(fencedWrites, lost)
+		}
+	}
+	ghosts := j.ghosts(s)
+	c.Ghosts += len(ghosts)
+	add(noGhosts, ghosts)
+	times, slow := j.recoveries(s, cl, locks, faults, c.Bound)
+	c.Recovery = append(c.Recovery, times...)
+	slices.Sort(c.Recovery)
+	c.Slow += len(slow)
+	add(recovery, slow)
+
+	j.timeline.add(s, locks, faults, found)
+	j.report.Findings = append(j.report.Findings, found...)
+	if len(found) > 0 {
+		return nil // the history is kept
+	}
+	return dropHistory(j.dir, s.index)
+}
+
+func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) ([]finding, error) {
+	if len(l.writes[store]) == 0 {
+		return nil, nil
+	}
+	final, err := j.stores.final(ctx, store, l.key)
+	if err != nil {
+		return nil, fmt.Errorf("final value of %s in %s: %w", l.key, store, err)
+	}
+	return l.lostUpdates(store, final), nil
+}
+
+// ghosts looks for locks of a window that is over for longer than a TTL.
+func (j *judge) ghosts(s *span) (out []finding) {
+	for _, g := range j.site.ghosts("lock:" + s.key("h", 0)[:len(s.key("h", 0))-1]) {
+		out = append(out, finding{s.key("h", 0), g})
+	}
+	return out
+}
+
+// recoveries are the times from each fault to the next grant of each lock. Those
+// that the window is too short to tell of are left out.
+func (j *judge) recoveries(s *span, cl class, locks map[string]*lockHistory, faults []happened, bound int64) (times []int64, slow []finding) {
+	for _, f := range faults {
+		from := f.Start
+		switch cl.from {
+		case fromEnd:
+			from = f.End
+		case fromQuarantine:
+			from = f.End + int64(j.schedule.MaxTTL) + int64(quarantineMargin)
+		}
+		for n := range j.schedule.Keys {
+			l := locks[s.key("h", n)]
+			if l == nil {
+				continue
+			}
+			switch free, ok := l.nextGrant(from); {
+			case ok:
+				times = append(times, free)
+				if free > bound {
+					slow = append(slow, finding{l.key, fmt.Sprintf("%v after %s on %s", time.Duration(free), f.Do, f.Victim)})
+				}
+			case l.waited(from, bound):
+				slow = append(slow, finding{l.key, fmt.Sprintf("not within %v after %s on %s", time.Duration(bound), f.Do, f.Victim)})
+			}
+		}
+	}
+	return times, slow
+}
+
+// quarantineMargin is what a restarted node waits beyond MaxTTL, and a second for
+// clients to ask it again.
+const quarantineMargin = 3 * time.Second
+
+// consumption notes what the clients use that are never killed.
+func (j *judge) consumption(events []event) {
+	for _, e := range events {
+		if e.Kind != resource {
+			continue
+		}
+		for i := range immortal {
+			if name := j.nemesis.fleet.orders[i].Name + ".0"; name == e.Client {
+				j.report.Clients[name] = append(j.report.Clients[name], Consumption{e.Heap, e.Goroutines, e.Files})
+			}
+		}
+	}
+}

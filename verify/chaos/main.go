@@ -1,0 +1,212 @@
+//go:build linux
+
+// Chaos runs Holdfast on five real redis-servers under faults, and holds what the
+// clients saw against what Holdfast promises.
+//
+//	go run ./chaos -minutes 3                    the schedule of schedule.json, again and again
+//	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
+//	go run ./chaos -hours 24                     the same, and memory must stay flat
+//
+// # What runs
+//
+// Five redis-servers with proxies before them and wall clocks that can be set, eight
+// processes that use Holdfast and three that use redsync, and two storages that the
+// locks guard: a Redis (package redisfence) and a PostgreSQL (package sqlfence). Every
+// holder reads a value, thinks and writes the next one, in both storages and in a third
+// one without a fence, and never looks whether it still has the lock: what
+// then happens is for the storages to bear. The third is the control. It must lose
+// updates, or the faults were none.
+//
+// # What is checked
+//
+// Every client records what it does, each time on the clock that all processes of a
+// host share. The checkers are sweeps over these histories, in the time it takes
+// to sort them: see check.go. docs/verification.md says what is promised in which
+// class of faults.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+func main() {
+	if text := os.Getenv(orderVariable); text != "" {
+		exit(beClient(text))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func exit(err error) {
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+var errBroken = errors.New("a promise was broken, or the run proves nothing; see the report")
+
+// settings are what the command line says.
+type settings struct {
+	length   time.Duration
+	schedule string // path; empty: schedule.json
+	out      string // folder; empty: a temporary one, removed when all went well
+	seed     uint64
+	flat     bool // memory must stay flat
+}
+
+func command(ctx context.Context, args []string, out, errs io.Writer) error {
+	var s settings
+	var minutes, hours float64
+	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
+	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
+	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
+	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
+	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	s.length = time.Duration(minutes * float64(time.Minute))
+	if hours > 0 {
+		s.length, s.flat = time.Duration(hours*float64(time.Hour)), true
+	}
+	r, err := run(ctx, s, errs)
+	if err != nil {
+		return err
+	}
+	io.WriteString(out, r.Text())
+	if !r.Passed() {
+		return errBroken
+	}
+	return nil
+}
+
+// run carries out a schedule and reports.
+func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err error) {
+	schedule, err := loadSchedule(set.schedule)
+	if err != nil {
+		return nil, err
+	}
+	if set.out == "" {
+		if set.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
+			return nil, err
+		}
+	}
+	if set.seed == 0 {
+		set.seed = rand.Uint64()
+	}
+	histories, err := filepath.Abs(filepath.Join(set.out, "history"))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(histories, 0o700); err != nil {
+		return nil, err
+	}
+	place, err := startSite(ctx, schedule.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, place.stop()) }()
+	stores, err := place.stores().open(true)
+	if err != nil {
+		return nil, err
+	}
+	defer stores.close()
+
+	start := mono() + int64(schedule.MaxTTL) + int64(quarantineMargin) // new nodes do not vote at once
+	spans := schedule.plan(start, set.length)
+	length := time.Duration(spans[len(spans)-1].end - start)
+	crew, err := launch(os.Args[0], orders(schedule, place, histories, start, set.length), logs)
+	if err != nil {
+		return nil, err
+	}
+	defer crew.scuttle()
+
+	r := &Report{
+		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule,
+		Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
+	}
+	nem := &nemesis{site: place, fleet: crew, clients: schedule.Clients, rand: rand.New(rand.NewPCG(set.seed, 0))}
+	j := &judge{
+		site: place, stores: stores, nemesis: nem, schedule: schedule, dir: histories, report: r,
+		timeline: &timeline{start: start, keys: schedule.Keys},
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := range spans {
+			nem.run(ctx, &spans[i])
+		}
+	})
+	for i := range spans {
+		sleep(ctx, time.Duration(spans[i].end+int64(schedule.TTL)+int64(grace)-mono()))
+		if ctx.Err() != nil {
+			break
+		}
+		if err := j.window(ctx, &spans[i]); err != nil {
+			r.Troubles = append(r.Troubles, fmt.Sprintf("window %d: %v", i, err))
+		}
+	}
+	all.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := crew.await(grace); err != nil {
+		r.Troubles = append(r.Troubles, err.Error())
+	}
+	for _, err := range nem.errs {
+		r.Troubles = append(r.Troubles, err.Error())
+	}
+	if set.flat {
+		r.Troubles = append(r.Troubles, r.growth()...)
+	}
+	return r, j.save(set.out, logs)
+}
+
+// grace is how long after a window, beyond the TTL, all that belongs to it is over.
+const grace = 1500 * time.Millisecond
+
+// orders are for Holdfast's clients first, then for redsync's.
+func orders(s *Schedule, place *site, histories string, start int64, length time.Duration) []order {
+	var out []order
+	for i := range s.Clients + s.Peers {
+		o := order{
+			Name: fmt.Sprintf("holdfast%d", i), Peer: i >= s.Clients, Nodes: place.addrs(i), Stores: place.stores(),
+			History: histories, Start: start, Length: Duration(length), Schedule: *s,
+		}
+		if o.Peer {
+			o.Name = fmt.Sprintf("redsync%d", i-s.Clients)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// save writes the report, and says where it is.
+func (j *judge) save(dir string, logs io.Writer) error {
+	data, err := json.MarshalIndent(j.report, "", " ")
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		"report.txt": j.report.Text(), "report.json": string(data), "timeline.svg": j.timeline.SVG(),
+	} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	fmt.Fprintln(logs, "chaos: report.txt, report.json, timeline.svg and the histories of failures are in", dir)
+	return err
+}

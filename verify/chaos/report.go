@@ -1,0 +1,221 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is the outcome of a run.
+type Report struct {
+	Seed     uint64                   `json:"seed"`
+	Seconds  float64                  `json:"seconds"`
+	Schedule Schedule                 `json:"schedule"`
+	Classes  map[string]*ClassReport  `json:"classes"`
+	Clients  map[string][]Consumption `json:"clients,omitempty"` // of those that lived through the run, by window
+	Findings []Finding                `json:"findings"`
+	Troubles []string                 `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
+}
+
+// Finding is a broken promise.
+type Finding struct {
+	Class   string `json:"class"`
+	Promise string `json:"promise"`
+	finding
+}
+
+// Consumption is what a process used at the end of a window.
+type Consumption struct {
+	Heap       uint64 `json:"heap"`
+	Goroutines int    `json:"goroutines"`
+	Files      int    `json:"files"`
+}
+
+// ClassReport sums up the windows of one class.
+type ClassReport struct {
+	Exclusive bool   `json:"exclusion_promised"`
+	Why       string `json:"why_not,omitempty"`
+	Windows   int    `json:"windows"`
+	Faults    int    `json:"faults"`
+	Holdfast  Tally  `json:"holdfast"`
+	Redsync   Tally  `json:"redsync"`
+
+	Duplicates  int            `json:"duplicate_tokens"`
+	Disorder    int            `json:"order_violations"`
+	Inversions  int            `json:"inversions"` // among attempts that ran at the same time: not promised against
+	LostUpdates map[string]int `json:"lost_updates"`
+	Refused     map[string]int `json:"refused_writes"`
+	Ghosts      int            `json:"ghost_locks"`
+	Recovery    []int64        `json:"recovery_ns"` // sorted
+	Slow        int            `json:"recoveries_beyond_bound"`
+	Bound       int64          `json:"recovery_bound_ns"`
+}
+
+// Tally is what is counted for both libraries.
+type Tally struct {
+	Granted     int `json:"granted"`
+	Failed      int `json:"failed"`
+	Overlaps    int `json:"overlaps"`        // of intervals in which the lock was trusted
+	Worked      int `json:"worked_overlaps"` // of intervals in which somebody worked, trusting or not
+	Acked       int `json:"unfenced_writes"`
+	LostUpdates int `json:"unfenced_lost_updates"`
+}
+
+func (t *Tally) add(u Tally) {
+	t.Granted += u.Granted
+	t.Failed += u.Failed
+	t.Overlaps += u.Overlaps
+	t.Worked += u.Worked
+	t.Acked += u.Acked
+	t.LostUpdates += u.LostUpdates
+}
+
+// total is the sum over all classes.
+func (r *Report) total() *ClassReport {
+	sum := &ClassReport{LostUpdates: map[string]int{}, Refused: map[string]int{}}
+	for _, c := range r.Classes {
+		sum.Windows += c.Windows
+		sum.Faults += c.Faults
+		sum.Holdfast.add(c.Holdfast)
+		sum.Redsync.add(c.Redsync)
+		sum.Duplicates += c.Duplicates
+		sum.Disorder += c.Disorder
+		sum.Inversions += c.Inversions
+		sum.Ghosts += c.Ghosts
+		sum.Slow += c.Slow
+		sum.Recovery = append(sum.Recovery, c.Recovery...)
+		for _, name := range []string{byRedis, bySQL} {
+			sum.LostUpdates[name] += c.LostUpdates[name]
+			sum.Refused[name] += c.Refused[name]
+		}
+	}
+	slices.Sort(sum.Recovery)
+	return sum
+}
+
+// quantile of sorted values.
+func quantile(sorted []int64, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return time.Duration(sorted[min(len(sorted)-1, int(q*float64(len(sorted))))])
+}
+
+// Passed says whether every promise was kept and the control lost updates.
+func (r *Report) Passed() bool {
+	return len(r.Findings) == 0 && len(r.Troubles) == 0 && r.controlFailed()
+}
+
+// controlFailed says whether a storage without a fence lost updates, as it must
+// for the run to prove anything. A run without pauses of clients proves nothing.
+func (r *Report) controlFailed() bool {
+	t := r.total()
+	return t.Holdfast.LostUpdates > 0 && t.Holdfast.Worked > 0
+}
+
+// Text is the report for people.
+func (r *Report) Text() string {
+	var b strings.Builder
+	t := r.total()
+	fmt.Fprintf(&b, "%.0f s, seed %d: %d acquisitions by Holdfast, %d by redsync, %d faults in %d windows\n\n",
+		r.Seconds, r.Seed, t.Holdfast.Granted, t.Redsync.Granted, t.Faults, t.Windows)
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "class\tfaults\tlocks\tdup\torder\tlost: redis\tsql\toverlap\tpromised\tghosts\trecovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
+	line := func(name string, c *ClassReport) {
+		promised := "yes"
+		if !c.Exclusive {
+			promised = "no"
+		}
+		if name == "all" {
+			promised = ""
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
+			name, c.Faults, c.Holdfast.Granted, c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL],
+			c.Holdfast.Overlaps, promised, c.Ghosts,
+			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)),
+			c.Holdfast.LostUpdates, c.Redsync.Granted, c.Redsync.Overlaps, c.Redsync.LostUpdates)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
+		line(name, r.Classes[name])
+	}
+	line("all", t)
+	w.Flush()
+	fmt.Fprintf(&b, "\nStale writes refused: %d by Redis, %d by PostgreSQL. Grants whose token is below an earlier one's, asked for at the same time: %d.\n",
+		t.Refused[byRedis], t.Refused[bySQL], t.Inversions)
+	fmt.Fprintf(&b, "Control (no fence): %d of %d updates lost, %d pairs of holders at work at once.\n",
+		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
+	fmt.Fprintf(&b, "redsync (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
+		t.Redsync.LostUpdates, t.Redsync.Acked, t.Redsync.Overlaps)
+	r.verdict(&b)
+	return b.String()
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+
+func (r *Report) verdict(b *strings.Builder) {
+	if !r.controlFailed() {
+		b.WriteString("\nThe control lost no update: the run proves nothing.\n")
+	}
+	for _, t := range r.Troubles {
+		fmt.Fprintf(b, "\ntrouble: %s\n", t)
+	}
+	if len(r.Findings) == 0 {
+		b.WriteString("\nEvery promise was kept.\n")
+		return
+	}
+	fmt.Fprintf(b, "\n%d broken promises:\n", len(r.Findings))
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(a.Class, b.Class) })
+	for i, f := range r.Findings {
+		if i == 40 {
+			b.WriteString("  …\n")
+			break
+		}
+		fmt.Fprintf(b, "  %s: %s: %s: %s\n", f.Class, f.Promise, f.Key, f.What)
+	}
+}
+
+// growth compares what the clients use in the second quarter of the run with the
+// last one.
+func (r *Report) growth() (out []string) {
+	for name, list := range r.Clients {
+		n := len(list) / 4
+		if n == 0 {
+			continue
+		}
+		before, after := median(list[n:2*n]), median(list[len(list)-n:])
+		for what, v := range map[string][2]float64{
+			"bytes of heap": {float64(before.Heap), float64(after.Heap) - heapNoise},
+			"goroutines":    {float64(before.Goroutines), float64(after.Goroutines)},
+			"files":         {float64(before.Files), float64(after.Files)},
+		} {
+			if v[1] > v[0]*1.1 {
+				out = append(out, fmt.Sprintf("%s grows: %.0f %s, then %.0f", name, v[0], what, v[1]))
+			}
+		}
+	}
+	return out
+}
+
+// heapNoise is how far two looks at a steady heap of a few MB are apart.
+const heapNoise = 512 << 10
+
+func median(list []Consumption) (m Consumption) {
+	mid := func(of func(Consumption) uint64) uint64 {
+		v := make([]uint64, len(list))
+		for i, c := range list {
+			v[i] = of(c)
+		}
+		slices.Sort(v)
+		return v[len(v)/2]
+	}
+	m.Heap = mid(func(c Consumption) uint64 { return c.Heap })
+	m.Goroutines = int(mid(func(c Consumption) uint64 { return uint64(c.Goroutines) }))
+	m.Files = int(mid(func(c Consumption) uint64 { return uint64(c.Files) }))
+	return m
+}
