@@ -120,7 +120,7 @@ func (w *world) checkRecovery(k *key) {
 	for _, g := range k.grants {
 		if g.from >= w.calm {
 			if g.asked < w.calm {
-				w.report.Recovery = append(w.report.Recovery, max(g.from-idle-w.ttl, 0))
+				w.report.Recovery = append(w.report.Recovery, max(g.from-idle-w.maxTTL, 0))
 			}
 			return
 		}
@@ -153,7 +153,7 @@ func (w *world) checkGhosts() {
 	}
 	w.now = max(w.now, late)
 	if w.cfg.Class.faulty() {
-		w.now += w.ttl + quorum.Drift(w.ttl) + quorum.HandOver(w.ttl)
+		w.now += w.maxTTL + quorum.Drift(w.maxTTL) + quorum.HandOver(w.maxTTL)
 	}
 	for _, n := range w.nodes {
 		for _, k := range w.keys {

@@ -23,6 +23,7 @@ const (
 	Forget                // a lock lapses early
 	Jump                  // a node's clock is set, by minutes
 	JumpHour              // by an hour
+	Force                 // somebody takes a lock away from its holder, on all nodes
 )
 
 // Property is what is checked.
@@ -66,6 +67,7 @@ var Classes = []Class{
 	{"amnesia", []Fault{Wipe}, all},
 	{"everything", slices.Concat(network, clients, nodes, []Fault{Wipe}), all},
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
+	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
 	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P4}},
 }
@@ -138,8 +140,32 @@ func (w *world) strike(kind Fault, left int64) {
 		n.locks[k] = lock
 	case Jump:
 		w.set(n, w.rng.Int64N(6*60_000_000)-3*60_000_000)
+	case Force:
+		w.force(w.keys[w.rng.IntN(len(w.keys))])
 	case JumpHour:
 		w.set(n, []int64{-3600_000_000, 3600_000_000, 0}[w.rng.IntN(3)])
+	}
+}
+
+// force takes the lock away from whoever has it on some node, by its token there.
+func (w *world) force(k *key) {
+	seen := w.nodes[w.rng.IntN(len(w.nodes))]
+	token := seen.locks[k].Fence
+	w.log("FAULT %s is taken from whoever has token %d", k.name, token)
+	for _, n := range w.nodes {
+		w.after(w.upTo(w.lag), func() {
+			if n.down || n.frozen {
+				return
+			}
+			l, _, woken := n.locks[k].Force(n.clock(), token, (w.maxTTL+ms-1)/ms, n.hears)
+			if l.Owner != n.locks[k].Owner {
+				n.issued[k] = w.now
+			}
+			n.locks[k] = l
+			if woken != "" {
+				n.wake(woken)
+			}
+		})
 	}
 }
 

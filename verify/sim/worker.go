@@ -113,20 +113,23 @@ func (wk *worker) watch() {
 			wk.lose()
 			return
 		}
-		settled := false
-		cl.begin(quorum.Event{Kind: quorum.Renew, TTL: w.ttl}, func(o quorum.Outcome) {
+		settled, ttl := false, w.ttl
+		if w.chance(0.1) { // now and then the holder wants another TTL
+			ttl = []int64{w.ttl / 2, w.maxTTL}[w.rng.IntN(2)]
+		}
+		cl.begin(quorum.Event{Kind: quorum.Renew, TTL: ttl}, func(o quorum.Outcome) {
 			settled = true
 			switch {
 			case !current():
 			case o == quorum.Lost:
 				wk.lose()
 			case o == quorum.Renewed:
-				wk.c.after(w.ttl/3, renew)
+				wk.c.after(ttl/3, renew)
 			default:
-				wk.c.after(min(max(w.ttl/10, 10*ms), second), renew)
+				wk.c.after(min(max(ttl/10, 10*ms), second), renew)
 			}
 		})
-		wk.c.after(quorum.RequestTimeout(w.ttl), func() {
+		wk.c.after(quorum.RequestTimeout(ttl), func() {
 			if !settled && current() {
 				cl.post(quorum.Event{Kind: quorum.Tick})
 			}

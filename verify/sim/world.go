@@ -222,7 +222,7 @@ func (w *world) patience() int64 {
 	for _, c := range w.clients {
 		workers += len(c.workers)
 	}
-	return w.quarantine() + 2*w.ttl + int64(workers)*(longestWork*w.ttl+quorum.HandOver(w.ttl)) + 10*second
+	return w.quarantine() + 2*w.maxTTL + int64(workers)*(longestWork*w.ttl+quorum.HandOver(w.ttl)) + 10*second
 }
 
 func (w *world) quarantine() int64 { return w.maxTTL + 2*second }
