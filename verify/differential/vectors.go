@@ -180,6 +180,7 @@ func MakeVectors() Vectors {
 	for name, s := range scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
+	v.Scripts["drop"] = ScriptText{SHA1: wire.Drop.SHA, Text: wire.Drop.Text} // the twin knows no other libraries
 	for _, lock := range []string{
 		"lock:invoice/42", "invoice/42", "lock:{tenant-7}invoice", "{tenant-7}invoice", ":{tenant-7}", "lock:a{}b{c}", "lock:a{b", "lock:a}b", "lock:ключ",
 	} {
