@@ -4,9 +4,12 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 FUZZTIME ?= 10s
 SEQUENCES ?= 100000
 SEEDS ?= 10000
+MINUTES ?= 3
+HOURS ?= 24
+CHAOSFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short lint fuzz differential sim bench
+.PHONY: help deps test short lint fuzz differential sim bench chaos soak
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -45,3 +48,9 @@ bench: deps ## Measure against other lock libraries; writes docs/bench.json and 
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without' ./sim
+
+chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-schedule FILE -out FOLDER -seed N"
+	@cd verify && go run ./chaos -minutes $(MINUTES) $(CHAOSFLAGS)
+
+soak: deps ## As chaos for HOURS (24), and what the clients use must stay flat
+	@cd verify && go run ./chaos -hours $(HOURS) $(CHAOSFLAGS)

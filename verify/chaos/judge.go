@@ -17,6 +17,7 @@ type judge struct {
 	nemesis  *nemesis
 	schedule *Schedule
 	dir      string // of the histories
+	keep     bool   // all of them
 	report   *Report
 	timeline *timeline
 }
@@ -41,7 +42,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	c := j.report.Classes[s.Class]
 	if c == nil {
 		c = &ClassReport{
-			Exclusive: cl.exclusive, Why: cl.why, LostUpdates: map[string]int{}, Refused: map[string]int{},
+			Shared: cl.shared, Unordered: cl.unordered, LostUpdates: map[string]int{}, Refused: map[string]int{},
 			Bound: int64(j.schedule.TTL) + int64(time.Second) + int64(cl.extra),
 		}
 		j.report.Classes[s.Class] = c
@@ -83,9 +84,11 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		c.Duplicates += len(dup)
 		c.Disorder += len(dis)
 		c.Inversions += l.inversions()
-		add(uniqueTokens, dup)
-		add(tokenOrder, dis)
-		if cl.exclusive {
+		if cl.unordered == "" {
+			add(uniqueTokens, dup)
+			add(tokenOrder, dis)
+		}
+		if cl.shared == "" {
 			add(exclusion, overlaps)
 		}
 		for _, name := range []string{byRedis, bySQL} {
@@ -109,8 +112,8 @@ func (j *judge) window(ctx context.Context, s *span) error {
 
 	j.timeline.add(s, locks, faults, found)
 	j.report.Findings = append(j.report.Findings, found...)
-	if len(found) > 0 {
-		return nil // the history is kept
+	if len(found) > 0 || j.keep {
+		return nil
 	}
 	return dropHistory(j.dir, s.index)
 }

@@ -6,6 +6,7 @@
 //	go run ./chaos -minutes 3                    the schedule of schedule.json, again and again
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
+//	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
 //
 // # What runs
 //
@@ -63,9 +64,10 @@ var errBroken = errors.New("a promise was broken, or the run proves nothing; see
 type settings struct {
 	length   time.Duration
 	schedule string // path; empty: schedule.json
-	out      string // folder; empty: a temporary one, removed when all went well
+	out      string // folder; empty: a new temporary one
 	seed     uint64
 	flat     bool // memory must stay flat
+	keep     bool // histories of windows without a violation too
 }
 
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -77,6 +79,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
+	f.BoolVar(&s.keep, "keep", false, "keep the histories of all windows, not only of those with a violation")
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -117,6 +120,10 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err := os.MkdirAll(histories, 0o700); err != nil {
 		return nil, err
 	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	place, err := startSite(ctx, schedule.Nodes)
 	if err != nil {
 		return nil, err
@@ -131,7 +138,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	start := mono() + int64(schedule.MaxTTL) + int64(quarantineMargin) // new nodes do not vote at once
 	spans := schedule.plan(start, set.length)
 	length := time.Duration(spans[len(spans)-1].end - start)
-	crew, err := launch(os.Args[0], orders(schedule, place, histories, start, set.length), logs)
+	crew, err := launch(program, orders(schedule, place, histories, start, set.length), logs)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +150,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	}
 	nem := &nemesis{site: place, fleet: crew, clients: schedule.Clients, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	j := &judge{
-		site: place, stores: stores, nemesis: nem, schedule: schedule, dir: histories, report: r,
+		site: place, stores: stores, nemesis: nem, schedule: schedule, dir: histories, keep: set.keep, report: r,
 		timeline: &timeline{start: start, keys: schedule.Keys},
 	}
 	var all sync.WaitGroup

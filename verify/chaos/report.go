@@ -39,8 +39,8 @@ type Consumption struct {
 
 // ClassReport sums up the windows of one class.
 type ClassReport struct {
-	Exclusive bool   `json:"exclusion_promised"`
-	Why       string `json:"why_not,omitempty"`
+	Shared    string `json:"exclusion_not_promised,omitempty"` // why not
+	Unordered string `json:"order_not_promised,omitempty"`     // why not
 	Windows   int    `json:"windows"`
 	Faults    int    `json:"faults"`
 	Holdfast  Tally  `json:"holdfast"`
@@ -126,18 +126,11 @@ func (r *Report) Text() string {
 	fmt.Fprintf(&b, "%.0f s, seed %d: %d acquisitions by Holdfast, %d by redsync, %d faults in %d windows\n\n",
 		r.Seconds, r.Seed, t.Holdfast.Granted, t.Redsync.Granted, t.Faults, t.Windows)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "class\tfaults\tlocks\tdup\torder\tlost: redis\tsql\toverlap\tpromised\tghosts\trecovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
+	fmt.Fprintln(w, "class\tfaults\tlocks\tdup\torder\tlost: redis\tsql\toverlap\tghosts\trecovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
 	line := func(name string, c *ClassReport) {
-		promised := "yes"
-		if !c.Exclusive {
-			promised = "no"
-		}
-		if name == "all" {
-			promised = ""
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
-			name, c.Faults, c.Holdfast.Granted, c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL],
-			c.Holdfast.Overlaps, promised, c.Ghosts,
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
+			name, c.Faults, c.Holdfast.Granted, note(c.Duplicates, c.Unordered), note(c.Disorder, c.Unordered), c.LostUpdates[byRedis], c.LostUpdates[bySQL],
+			note(c.Holdfast.Overlaps, c.Shared), c.Ghosts,
 			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)),
 			c.Holdfast.LostUpdates, c.Redsync.Granted, c.Redsync.Overlaps, c.Redsync.LostUpdates)
 	}
@@ -146,6 +139,7 @@ func (r *Report) Text() string {
 	}
 	line("all", t)
 	w.Flush()
+	b.WriteString("(in brackets: not promised against in this class)\n")
 	fmt.Fprintf(&b, "\nStale writes refused: %d by Redis, %d by PostgreSQL. Grants whose token is below an earlier one's, asked for at the same time: %d.\n",
 		t.Refused[byRedis], t.Refused[bySQL], t.Inversions)
 	fmt.Fprintf(&b, "Control (no fence): %d of %d updates lost, %d pairs of holders at work at once.\n",
@@ -154,6 +148,14 @@ func (r *Report) Text() string {
 		t.Redsync.LostUpdates, t.Redsync.Acked, t.Redsync.Overlaps)
 	r.verdict(&b)
 	return b.String()
+}
+
+// note puts a figure in brackets that is no violation.
+func note(n int, whyNot string) string {
+	if whyNot != "" {
+		return fmt.Sprintf("(%d)", n)
+	}
+	return fmt.Sprint(n)
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

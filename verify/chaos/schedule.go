@@ -66,11 +66,11 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// class is what one kind of fault leaves of the promise. Unique tokens, their
-// order and the fenced storages are promised in every class.
+// class is what one kind of fault leaves of the promises. That a fenced storage
+// loses no update is promised in every class.
 type class struct {
-	exclusive bool   // intervals in which clients trust their leases do not overlap
-	why       string // not
+	shared    string // why exclusion is not promised: two may trust their lease at once; empty: it is
+	unordered string // why tokens may fall or repeat; empty: they are promised not to
 	// from is what recovery is counted from: the start of a fault that the service
 	// should bear, the end of one that it cannot, or the end of the quarantine.
 	from  reference
@@ -90,25 +90,32 @@ const (
 // process from a slow one sooner.
 const stoppedAhead = 6
 
+const (
+	memoryGone  = "a node's memory is gone without a restart, which nobody can see"
+	clockRules  = "a node's clock decides when its locks lapse"
+	clockAndMem = "a jump beyond the life of a counter loses the counter, and the clock that has to stand in for it is wrong"
+)
+
 var classes = map[string]class{
-	"calm":                {exclusive: true},
-	"client-pause":        {exclusive: true, extra: stoppedAhead * time.Second},
-	"client-kill":         {exclusive: true},
-	"node-pause":          {exclusive: true},
-	"node-pause-majority": {exclusive: true, from: fromEnd},
-	"node-kill":           {exclusive: true},
-	"node-wipe":           {exclusive: true},
-	"node-wipe-majority":  {exclusive: true, from: fromQuarantine},
-	"node-restore":        {exclusive: true},
-	"net-delay":           {exclusive: true},
-	"net-lost-replies":    {exclusive: true, from: fromEnd},
-	"net-reset":           {exclusive: true, from: fromEnd},
-	"net-one-way":         {exclusive: true, from: fromEnd},
-	"net-split":           {exclusive: true, from: fromEnd},
-	"mixed":               {exclusive: true, from: fromEnd, extra: stoppedAhead * time.Second},
-	"flushall":            {why: "memory is lost without a restart, which nobody can see"},
-	"replicaof":           {why: "memory is replaced without a restart, which nobody can see"},
-	"clock-jump":          {why: "a node's clock decides when its locks lapse"},
+	"calm":                {},
+	"client-pause":        {extra: stoppedAhead * time.Second},
+	"client-kill":         {},
+	"node-pause":          {},
+	"node-pause-majority": {from: fromEnd},
+	"node-kill":           {},
+	"node-wipe":           {},
+	"node-wipe-majority":  {from: fromQuarantine},
+	"node-restore":        {},
+	"net-delay":           {},
+	"net-lost-replies":    {from: fromEnd},
+	"net-reset":           {from: fromEnd},
+	"net-one-way":         {from: fromEnd},
+	"net-split":           {from: fromEnd},
+	"mixed":               {from: fromEnd, extra: stoppedAhead * time.Second},
+	"flushall":            {shared: memoryGone},
+	"replicaof":           {shared: memoryGone, from: fromEnd},
+	"clock-jump":          {shared: clockRules, from: fromEnd},
+	"clock-jump-hour":     {shared: clockRules, unordered: clockAndMem, from: fromEnd},
 }
 
 func loadSchedule(path string) (*Schedule, error) {

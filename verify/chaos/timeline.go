@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/xml"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 )
@@ -96,9 +95,9 @@ func escape(s string) string {
 	return b.String()
 }
 
-// colour is one for each client.
+// colour is one for each client: neighbours in number are far apart in hue.
 func colour(client string) string {
-	h := fnv.New32a()
-	h.Write([]byte(client))
-	return fmt.Sprintf("hsl(%d 60%% 50%%)", h.Sum32()%360)
+	number, again := 0, 0
+	fmt.Sscanf(client, "holdfast%d.%d", &number, &again) // a name of another kind is drawn like the first
+	return fmt.Sprintf("hsl(%d 60%% %d%%)", number*137%360, 40+again%3*10)
 }
