@@ -68,7 +68,7 @@ type Querier interface {
 }
 
 // Fence checks tokens in one database. It is safe for concurrent use.
-type Fence struct{ create, raise, look string }
+type Fence struct{ create, raise, look, forget string }
 
 var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
 
@@ -80,7 +80,8 @@ var statements = map[Dialect]Fence{
 		create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, id text NOT NULL)`,
 		raise: `INSERT INTO %[1]s AS f (name, token, id) VALUES ($1, $2, $3)
 			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE f.token < excluded.token`,
-		look: `SELECT token, id FROM %[1]s WHERE name = $1 FOR UPDATE`,
+		look:   `SELECT token, id FROM %[1]s WHERE name = $1 FOR UPDATE`,
+		forget: `DELETE FROM %[1]s WHERE name = $1`,
 	},
 	MySQL: {
 		create: `CREATE TABLE IF NOT EXISTS %[1]s (
@@ -88,13 +89,15 @@ var statements = map[Dialect]Fence{
 		// Assignments take effect from left to right: id must come first.
 		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
 			ON DUPLICATE KEY UPDATE id = IF(token < VALUES(token), VALUES(id), id), token = GREATEST(token, VALUES(token))`,
-		look: `SELECT token, id FROM %[1]s WHERE name = ? FOR UPDATE`,
+		look:   `SELECT token, id FROM %[1]s WHERE name = ? FOR UPDATE`,
+		forget: `DELETE FROM %[1]s WHERE name = ?`,
 	},
 	SQLite: {
 		create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, id text NOT NULL) WITHOUT ROWID`,
 		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
 			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE token < excluded.token`,
-		look: `SELECT token, id FROM %[1]s WHERE name = ?`,
+		look:   `SELECT token, id FROM %[1]s WHERE name = ?`,
+		forget: `DELETE FROM %[1]s WHERE name = ?`,
 	},
 }
 
@@ -113,7 +116,8 @@ func New(dialect Dialect, opts *Options) (*Fence, error) {
 		return nil, fmt.Errorf("sqlfence: table %q: give a plain name, with a schema if need be", table)
 	}
 	return &Fence{
-		create: fmt.Sprintf(s.create, table), raise: fmt.Sprintf(s.raise, table), look: fmt.Sprintf(s.look, table),
+		create: fmt.Sprintf(s.create, table), raise: fmt.Sprintf(s.raise, table),
+		look: fmt.Sprintf(s.look, table), forget: fmt.Sprintf(s.forget, table),
 	}, nil
 }
 
@@ -189,6 +193,15 @@ func (f *Fence) highest(ctx context.Context, q Querier, guard string) (token hol
 		err = fmt.Errorf("sqlfence: guard %q: %w", guard, err)
 	}
 	return token, id, err
+}
+
+// Forget drops what is known about guard, under which nothing must be written any
+// more: a stale holder would not be refused.
+func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
+	if _, err := q.ExecContext(ctx, f.forget, guard); err != nil {
+		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+	}
+	return nil
 }
 
 // Applied turns the outcome of a conditional write to rows that carry their own

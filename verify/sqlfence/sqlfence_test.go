@@ -209,6 +209,15 @@ func TestClaimShutsOutOlderWriters(t *testing.T) {
 	})
 }
 
+func TestForgottenGuardTakesAnyToken(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		err := errors.Join(db.put(t, "k", 9, "a", 1), db.fence.Forget(t.Context(), db, "k"), db.put(t, "k", 3, "b", 2))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestFailedWriteLeavesNothing(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		failure := errors.New("no")
