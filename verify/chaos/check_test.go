@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 )
@@ -163,6 +165,45 @@ func TestScheduleIsSound(t *testing.T) {
 	for name := range classes {
 		if !covered[name] {
 			t.Errorf("class %s is not in the schedule", name)
+		}
+	}
+}
+
+func TestGrowthIsSeen(t *testing.T) {
+	t.Parallel()
+	series := func(heap func(i int) uint64) map[string][]Consumption {
+		var list []Consumption
+		for i := range 40 {
+			list = append(list, Consumption{Heap: heap(i), Goroutines: 30, Files: 20})
+		}
+		return map[string][]Consumption{"c": list}
+	}
+	flat := Report{Clients: series(func(i int) uint64 { return 4<<20 + uint64(i%3)<<16 })}
+	if got := flat.growth(); len(got) != 0 {
+		t.Errorf("flat: %v", got)
+	}
+	leaky := Report{Clients: series(func(i int) uint64 { return 4<<20 + uint64(i)<<17 })}
+	if got := leaky.growth(); len(got) != 1 {
+		t.Errorf("a leak: %v", got)
+	}
+}
+
+func TestScheduleWithAMistakeIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"unknown field": `{"node": 5}`,
+		"no windows":    `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s"}`,
+		"no such fault": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
+			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "nothing", "at": "1s"}]}]}`,
+		"fault too long": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
+			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "cut", "at": "2s", "nodes": 1}]}]}`,
+	} {
+		path := filepath.Join(t.TempDir(), "schedule.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := loadSchedule(path); err == nil {
+			t.Errorf("%s: %+v", name, s)
 		}
 	}
 }
