@@ -58,7 +58,7 @@ type node struct {
 	owed    map[string]owed
 }
 
-// owed is a release that did not reach its node: it is sent once on the next
+// owed is a release that may not have reached its node: it is sent on the next
 // checked connection, if that comes while the lock may stand.
 type owed struct {
 	lock  engine.Lock
@@ -181,23 +181,32 @@ func (n *node) owe(r *engine.Request) {
 	}
 }
 
-// settle sends what is owed. What fails again is dropped: it lapses by itself.
+// settle sends what is owed, and keeps what gets no answer again: the ids are
+// dead, so a release may be sent as often as needed.
 func (n *node) settle(ctx context.Context) {
 	n.mu.Lock()
-	due := slices.Collect(maps.Values(n.owed))
-	clear(n.owed)
+	due := n.owed
+	n.owed = make(map[string]owed)
 	n.mu.Unlock()
-	for chunk := range slices.Chunk(due, batchMost) {
-		var cmds []rueidis.Completed
-		for _, o := range chunk {
-			if n.engine.Now() < o.until {
-				cmds = append(cmds, n.call(wire.Release, o.lock, o.args...))
+	now := n.engine.Now()
+	maps.DeleteFunc(due, func(_ string, o owed) bool { return o.until <= now })
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), batchMost) {
+		cmds := n.loads(nil)
+		for _, owner := range chunk {
+			cmds = append(cmds, n.call(wire.Release, due[owner].lock, due[owner].args...))
+		}
+		results := n.client.DoMulti(ctx, cmds...)[len(wire.Scripts):]
+		for i, owner := range chunk {
+			if !broken(results[i]) && !noScript(results[i]) {
+				delete(due, owner)
 			}
 		}
-		if len(cmds) > 0 {
-			n.client.DoMulti(ctx, cmds...)
-		}
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.Copy(n.owed, due)
 }
 
 // call builds a call of a script on the keys of a lock.
@@ -310,6 +319,7 @@ func (n *node) lookAfter() {
 		}
 		if n.usable.Load() && !n.stalled() {
 			n.d.gate.seen(n.addr)
+			n.settle(n.d.ctx) // what came while the node was on its way up, or was cut off again
 		}
 	}
 }

@@ -136,7 +136,7 @@ func (s *sender) run() {
 		return
 	}
 	s.away.Store(now)
-	results := s.n.client.DoMulti(context.Background(), s.cmds...)
+	results := s.send()
 	s.again(results, sent)
 	s.away.Store(0)
 	for i, r := range sent {
@@ -159,8 +159,25 @@ func (s *sender) again(results []rueidis.RedisResult, sent []*engine.Request) {
 		for _, r := range sent {
 			s.cmds = append(s.cmds, s.command(r))
 		}
-		copy(results, s.n.client.DoMulti(context.Background(), s.cmds...)[len(wire.Scripts):])
+		copy(results, s.send()[len(wire.Scripts):])
 	}
+}
+
+// send sends cmds. When the connection breaks, the library may still be reading
+// them after it has returned: then they are not used again.
+func (s *sender) send() []rueidis.RedisResult {
+	results := s.n.client.DoMulti(context.Background(), s.cmds...)
+	if slices.ContainsFunc(results, broken) {
+		s.cmds = nil
+	}
+	return results
+}
+
+// broken says whether there is no answer: the connection broke.
+func broken(res rueidis.RedisResult) bool {
+	err := res.Error()
+	_, answered := rueidis.IsRedisErr(err)
+	return err != nil && !answered
 }
 
 func noScript(res rueidis.RedisResult) bool {
