@@ -1,0 +1,152 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// foreign takes a lock as redsync, redislock and redis-py do.
+func (r *rig) foreign(key, value string) bool {
+	r.Helper()
+	taken := 0
+	for i := range r.servers {
+		if r.do(i, "SET", key, value, "NX", "PX", "40000") == "OK" {
+			taken++
+		}
+	}
+	return taken > len(r.servers)/2
+}
+
+func (r *rig) drop(key string) {
+	r.Helper()
+	for i := range r.servers {
+		r.do(i, "DEL", key)
+	}
+}
+
+func TestBareKeysExcludeOtherLibraries(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			bare := &redlock.Options{BareKeys: true}
+			c := r.clientOf(r.driver(r.nodes(), bare), nil)
+			l := r.acquire(c, "job:1", &holdfast.AcquireOptions{TTL: long})
+			if r.foreign("job:1", "theirs") {
+				t.Error("another library took a lock that is held")
+			}
+			r.release(l)
+			r.drop("job:1") // what they got of a minority
+
+			if !r.foreign("job:1", "theirs") {
+				t.Fatal("another library could not take a free lock")
+			}
+			_, err := c.TryAcquire(t.Context(), "job:1", nil)
+			held, ok := errors.AsType[*holdfast.HeldError](err)
+			if !ok || held.Owner != "theirs" {
+				t.Errorf("%v, want held by theirs", err)
+			}
+			mentions(t, err, `"theirs"`)
+			st, err := c.Inspect(t.Context(), "job:1")
+			if err != nil || !st.Held || st.ID != "theirs" || !st.Since.IsZero() {
+				t.Errorf("Inspect() = %+v, %v", st, err)
+			}
+			// Its release wakes nobody, and is noticed all the same.
+			next := make(chan error)
+			go func() {
+				l, err := c.Acquire(r.within(), "job:1", &holdfast.AcquireOptions{TTL: long})
+				if err == nil {
+					err = l.Release(context.Background())
+				}
+				next <- err
+			}()
+			r.awaitWaiters(c, "job:1", 1)
+			r.drop("job:1")
+			if err := <-next; err != nil {
+				t.Errorf("the wait behind another library: %v", err)
+			}
+			// A stray value that never lapses.
+			for i := range n {
+				r.do(i, "SET", "job:1", "for ever")
+			}
+			if st, err := c.Inspect(t.Context(), "job:1"); err != nil || !st.Held || st.Remaining >= 0 {
+				t.Errorf("Inspect() = %+v, %v, want a lock without end", st, err)
+			}
+		})
+	}
+}
+
+func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
+	r := start(t, 3)
+	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
+	forced := func(want error) {
+		t.Helper()
+		if err := c.ForceRelease(t.Context(), "job", 0); !errors.Is(err, want) {
+			t.Errorf("ForceRelease(0) = %v, want %v", err, want)
+		}
+	}
+	forced(holdfast.ErrLost) // nobody has it
+	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	forced(holdfast.ErrLost) // one of ours has a token
+	if err := l.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.release(l)
+	r.foreign("job", "theirs")
+	r.do(2, "SET", "job", "newer") // a newer value on one node is not theirs
+	forced(nil)
+	if v := r.do(2, "GET", "job"); v != "newer" {
+		t.Errorf("the newer value has become %v", v)
+	}
+	for i := range 2 {
+		if v := r.do(i, "GET", "job"); v != nil {
+			t.Errorf("%v is left on node %d", v, i)
+		}
+	}
+	r.drop("job")
+	r.release(r.acquire(c, "job", nil))
+}
+
+// With bare keys the names themselves are keys, and still do not touch the
+// companions of one another.
+func TestOddBareKeys(t *testing.T) {
+	r := start(t, 1)
+	drv := r.driver(r.nodes(), &redlock.Options{BareKeys: true})
+	c, other := r.clientOf(drv, nil), r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
+	names := []string{"x", "{x}", ":{x}", ":x", "{{x}", "{x}}", "a{b}c", "{}", "}", "{", "a b", "*", "lock:x", "ключ"}
+	var leases []*holdfast.Lease
+	for _, name := range names {
+		leases = append(leases, r.acquire(c, name, &holdfast.AcquireOptions{TTL: long}))
+	}
+	listed := 0
+	for st, err := range other.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed++
+		if st.ID == "" {
+			t.Errorf("List yields %+v", st)
+		}
+	}
+	if listed != len(names) {
+		t.Errorf("%d locks listed, want %d", listed, len(names))
+	}
+	for i, name := range names {
+		if _, err := other.TryAcquire(t.Context(), name, nil); !errors.Is(err, holdfast.ErrHeld) {
+			t.Errorf("%q beside its holder: %v", name, err)
+		}
+		st, err := other.Inspect(t.Context(), name)
+		if err != nil || st.Token != leases[i].Token() {
+			t.Errorf("Inspect(%q) = %+v, %v", name, st, err)
+		}
+		if ttl := r.do(0, "PTTL", name).(int64); time.Duration(ttl)*time.Millisecond > long || ttl <= 0 {
+			t.Errorf("PTTL %q = %d", name, ttl)
+		}
+	}
+	r.release(leases...)
+}

@@ -1,0 +1,79 @@
+package redlock_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
+func TestLargeTokensKeepTheirDigits(t *testing.T) {
+	r := start(t, 3)
+	clients := []*holdfast.Client{r.client(), r.client()}
+	for _, preset := range []int64{1<<52 + 1, 1<<52 + 12345, 1<<53 - 999, 9007199254740001} {
+		for _, spread := range []int64{0, 7} { // 7: the nodes differ, so that a commit is needed
+			name := fmt.Sprintf("k%d/%d", preset, spread)
+			for i := range r.servers {
+				r.do(i, "SET", fence("lock:"+name), fmt.Sprint(preset+spread*int64(i)))
+			}
+			last := holdfast.Token(preset)
+			for i := range 3 {
+				l := r.acquire(clients[i%2], name, &holdfast.AcquireOptions{TTL: long})
+				if least := last + 1; l.Token() < least || l.Token() > least+2*holdfast.Token(spread)+quorum.Block-1 {
+					t.Errorf("token %d after %d, which is not the next block", l.Token(), last)
+				}
+				if err := l.Extend(t.Context(), long); err != nil {
+					t.Error(err)
+				}
+				if st, err := clients[(i+1)%2].Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
+					t.Errorf("Inspect() = token %d, %v, want %d", st.Token, err, l.Token())
+				}
+				// A quorum promises up to the last digit what the lease has.
+				same := 0
+				for n := range r.servers {
+					if got := r.do(n, "GET", fence("lock:"+name)); got == fmt.Sprint(int64(l.Token())+quorum.Block-1) {
+						same++
+					}
+				}
+				if same < 2 {
+					t.Errorf("%d nodes have promised the end of the block of %d", same, l.Token())
+				}
+				last = l.Token()
+				r.release(l)
+			}
+		}
+	}
+	r.cleared()
+}
+
+// A counter that is gone starts at the clock, above what was promised before.
+func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			g := &guarded{t: t}
+			stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+			for i := range 100 {
+				name := fence("lock:k")
+				switch i % 4 {
+				case 0:
+					r.do(rand.N(n), "DEL", name)
+				case 1:
+					r.do(rand.N(n), "PEXPIRE", name, "1")
+				default: // everywhere
+					for node := range n {
+						r.do(node, "DEL", name)
+					}
+				}
+				time.Sleep(rand.N(10 * time.Millisecond))
+			}
+			stop()
+			t.Logf("%d grants", g.count.Load())
+			r.cleared()
+		})
+	}
+}
