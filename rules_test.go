@@ -235,3 +235,23 @@ func TestLocalHandOverEndsAfterItsShareOfTime(t *testing.T) {
 		}
 	})
 }
+
+// An outage ends the id that a waiter had queued under.
+func TestALeaseWonUnderAFreshIDIsRenewed(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		held := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
+			time.Sleep(5 * time.Second)
+			b.release(l)
+		})
+		synctest.Wait()
+		for i := range 5 {
+			b.drv.Node(i).Stop()
+		}
+		<-held.Context().Done()
+		b.start()
+		wg.Wait()
+	})
+}
