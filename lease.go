@@ -181,7 +181,7 @@ func (l *Lease) check(ctx context.Context) error {
 		return &UnavailableError{Need: len(st.Nodes)/2 + 1, Nodes: doubts(st)}
 	}
 	err = fmt.Errorf("%w: a quorum of nodes no longer has it", ErrLost)
-	c.lose(l.term, err)
+	c.lose(loss{l.term, err})
 	return err
 }
 
@@ -234,12 +234,12 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	c.mu.Unlock()
 	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
 	c.mu.Lock()
-	if r.Err == nil {
+	if r.Err == nil && !t.over { // of one that is over, finish reads the grant
 		t.grant.TTL = ttl
 	}
 	told := c.settle(t, r, now)
 	c.mu.Unlock()
-	told.tell(c)
+	c.tell(told)
 	c.mu.Lock()
 	if r.Err != nil {
 		return r.Err
@@ -284,7 +284,7 @@ func (l *Lease) release(ctx context.Context) error {
 	now := time.Now()
 	if t.left(now) <= 0 {
 		c.mu.Unlock()
-		c.lose(t, errExpired) // the watchdog has not come round yet
+		c.lose(loss{t, errExpired}) // the watchdog has not come round yet
 		return l.err
 	}
 	if len(t.now.holds) > 1 {
@@ -346,11 +346,16 @@ func (t *term) end(cause error) ending {
 	return e
 }
 
-// tell ends the contexts of the leases, with what has happened to them.
-func (e ending) tell(c *Client) {
+// cancel ends the contexts of the leases.
+func (e ending) cancel() {
 	for _, l := range e.leases {
 		l.cancel(e.cause)
 	}
+}
+
+// tell ends the contexts of the leases and tells of a loss.
+func (e ending) tell(c *Client) {
+	e.cancel()
 	if e.ours && errors.Is(e.cause, ErrLost) {
 		c.log.Error("lease lost", "key", e.event.Key, "token", int64(e.event.Token), "held", e.event.Held, "reason", e.cause)
 		c.hooks.lost(LostEvent{
@@ -379,24 +384,45 @@ func (c *Client) finish(ctx context.Context, t *term, keep time.Duration, e endi
 	return err
 }
 
-// lose ends a term that was lost: contexts first, then whatever may still stand
-// on the nodes.
-func (c *Client) lose(t *term, cause error) {
+// loss is a term that was lost, and why.
+type loss struct {
+	term  *term
+	cause error
+}
+
+// lose ends terms that were lost: first the contexts of all of them, which no
+// hook may hold up, then whatever may still stand on the nodes.
+func (c *Client) lose(all ...loss) {
+	ends := make([]ending, len(all))
 	c.mu.Lock()
-	end := t.end(cause)
-	closed := c.closed
+	for i, l := range all {
+		ends[i] = l.term.end(l.cause)
+	}
 	c.mu.Unlock()
-	if !end.ours {
-		return
+	for _, e := range ends {
+		e.cancel()
 	}
-	end.tell(c)
-	// A late renewal may have set the lock again. What cannot be released lapses
-	// by itself.
+	for i, e := range ends {
+		if e.ours {
+			e.tell(c)
+			c.clear(all[i].term, e)
+		}
+	}
+}
+
+// clear releases a term that was lost, as a late renewal may have set it again.
+// What cannot be released lapses by itself.
+func (c *Client) clear(t *term, e ending) {
+	finish := func() { c.finish(c.alive, t, 0, e) }
+	c.mu.Lock()
+	closed := c.closed
+	if !closed { // Close waits for it
+		c.tasks.Go(finish)
+	}
+	c.mu.Unlock()
 	if closed {
-		c.finish(c.alive, t, 0, end)
-		return
+		finish()
 	}
-	c.tasks.Go(func() { c.finish(c.alive, t, 0, end) })
 }
 
 func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {

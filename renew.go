@@ -99,9 +99,7 @@ func (c *Client) watch() {
 	idle := false
 	for {
 		due, lost := c.look(time.Now())
-		for _, t := range lost {
-			c.lose(t, t.expiry())
-		}
+		c.lose(lost...)
 		for _, b := range batches(due) {
 			c.tasks.Go(func() { c.renew(b) })
 		}
@@ -126,14 +124,14 @@ func (c *Client) watch() {
 // look takes from the schedule what is due for renewal, and finds what is lost.
 // Renewals come up to a small part of their TTL early, so that many leases are
 // renewed together and the watchdog wakes seldom.
-func (c *Client) look(now time.Time) (due, lost []*term) {
+func (c *Client) look(now time.Time) (due []*term, lost []loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now.Sub(c.looked) >= lookEvery {
 		c.looked = now
 		for _, t := range c.terms {
 			if t.left(now) <= 0 {
-				lost = append(lost, t)
+				lost = append(lost, loss{t, t.expiry()})
 			}
 		}
 	}
@@ -143,7 +141,7 @@ func (c *Client) look(now time.Time) (due, lost []*term) {
 		case t.next.After(now.Add(t.grant.TTL / 64)):
 			return due, lost
 		case t.left(now) <= 0:
-			lost = append(lost, t)
+			lost = append(lost, loss{t, t.expiry()})
 			heap.Pop(&c.terms)
 			continue
 		case t.next.Equal(t.trusted):
@@ -185,11 +183,8 @@ func (c *Client) sleepOn() {
 	}
 }
 
-// expiry is why a term ended at its deadline.
+// expiry is why a term ended at its deadline. The caller holds mu.
 func (t *term) expiry() error {
-	c := t.client
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	o := t.now.opts
 	switch {
 	case o.NoRenew:
@@ -236,18 +231,19 @@ func (c *Client) renew(due []*term) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.alive, grants[0].TTL*2)
 	defer cancel()
-	for i, r := range c.drv.Renew(ctx, grants) {
-		c.mu.Lock()
-		told := c.settle(due[i], r, start)
-		c.mu.Unlock()
-		told.tell(c)
+	out := c.drv.Renew(ctx, grants)
+	all := make([]settled, len(out))
+	c.mu.Lock()
+	for i, r := range out {
+		all[i] = c.settle(due[i], r, start)
 	}
+	c.mu.Unlock()
+	c.tell(all...)
 }
 
 // settled is what is left to do, without mu, after a renewal.
 type settled struct {
-	term  *term
-	lost  error
+	lost  loss // cause is nil: it was not
 	event *RenewedEvent
 }
 
@@ -266,9 +262,9 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 	case t.over:
 		return settled{}
 	case left <= 0:
-		return settled{term: t, lost: errExpired}
+		return settled{lost: loss{t, errExpired}}
 	case errors.Is(r.Err, ErrLost):
-		return settled{term: t, lost: fmt.Errorf("%w: the service gave it away or forgot it", ErrLost)}
+		return settled{lost: loss{t, fmt.Errorf("%w: the service gave it away or forgot it", ErrLost)}}
 	case r.Err == nil:
 		t.trusted = r.TrustedUntil
 		t.plan(start)
@@ -279,17 +275,25 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		pause := min(max(t.grant.TTL/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
-	return settled{term: t, event: &RenewedEvent{
+	return settled{event: &RenewedEvent{
 		Key: t.slot.key, ID: t.now.id, Token: t.now.token,
 		Deadline: t.trusted, Left: left, Waiters: r.Waiters, Err: r.Err,
 	}}
 }
 
-func (s settled) tell(c *Client) {
-	switch {
-	case s.lost != nil:
-		c.lose(s.term, s.lost)
-	case s.event != nil:
+// tell ends what was lost, and then tells of the other renewals.
+func (c *Client) tell(all ...settled) {
+	var lost []loss
+	for _, s := range all {
+		if s.lost.cause != nil {
+			lost = append(lost, s.lost)
+		}
+	}
+	c.lose(lost...)
+	for _, s := range all {
+		if s.event == nil {
+			continue
+		}
 		if s.event.Err != nil {
 			c.log.Warn("renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
 		}
