@@ -1,0 +1,104 @@
+package redlock_test
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// hang stops the i-th server until the function that it returns is called.
+func (r *rig) hang(i int) (resume func()) {
+	r.Helper()
+	if err := r.servers[i].Pause(); err != nil {
+		r.Fatal(err)
+	}
+	return func() {
+		r.Helper()
+		if err := r.servers[i].Resume(); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+// A batch has an acquire and, behind it, its release. The server knows only the
+// second of both scripts. Were the first alone sent again, it would be executed
+// behind its release and leave a lock that nobody holds.
+func TestAnUnknownScriptKeepsItsPlaceInTheOrder(t *testing.T) {
+	r := start(t, 1)
+	d := r.driver(r.nodes(), nil)
+	t.Cleanup(func() { d.Close() })
+	request := driver.Request{Key: "k", TTL: long}
+	held, err := d.Acquire(r.within(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.do(0, "SCRIPT", "FLUSH")
+	r.do(0, "SCRIPT", "LOAD", wire.Release.Text)
+	resume := r.hang(0)
+	released := make(chan error, 1)
+	go func() { released <- d.Release(r.Context(), held, 0) }()
+	time.Sleep(20 * time.Millisecond) // the release is away, and what follows shares the next batch
+	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := d.Acquire(ctx, request); err == nil {
+		t.Error("a server that is stopped has granted a lock")
+	}
+	resume()
+	if err := <-released; err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	r.cleared()
+}
+
+// What can do without a node that hangs is not queued for it, but a release can not.
+func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
+	r := start(t, 3)
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	resume := r.hang(0)
+	if err := l.Extend(r.Context(), long); err != nil {
+		t.Errorf("Extend() without a minority = %v", err)
+	}
+	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
+	r.release(l)
+	resume()
+	r.cleared()
+}
+
+// Not parallel: descriptors belong to the process.
+func TestDescriptorsAreGivenBack(t *testing.T) {
+	r := &rig{T: t, servers: redistest.StartN(t, 3)}
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(entries)
+	}
+	round := func() {
+		c := r.client()
+		for i := range 5 {
+			r.release(r.acquire(c, strconv.Itoa(i), nil))
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	round()
+	before := count()
+	for range 20 {
+		round()
+	}
+	r.eventually("descriptors are given back", func() bool { return count() <= before })
+	if _, err := r.open(append(r.nodes(), r.nodes()[0]), nil); err == nil {
+		t.Fatal("a set with the same server twice was opened")
+	}
+	r.eventually("a refused set leaves nothing open", func() bool { return count() <= before })
+}
