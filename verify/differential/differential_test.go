@@ -27,8 +27,11 @@ func TestMain(m *testing.M) {
 		n := os.Getenv(sequencesVariable)
 		if n == "" {
 			n = "10000"
-			if testing.Short() {
+			switch {
+			case testing.Short():
 				n = "500"
+			case raceEnabled:
+				n = "2000"
 			}
 		}
 		if err := flag.Set("rapid.checks", n); err != nil {
