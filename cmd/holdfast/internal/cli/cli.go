@@ -29,11 +29,7 @@ type IO struct {
 // not the death of a process that may hold a lock.
 func System() IO {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	info, err := os.Stdin.Stat()
-	return IO{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0 && info.Name() != "null",
-	}
+	return IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Terminal: isTerminal(os.Stdin)}
 }
 
 // app is one run of the program.

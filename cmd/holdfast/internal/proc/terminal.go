@@ -5,7 +5,6 @@ package proc
 import (
 	"errors"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -107,12 +106,13 @@ func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 	for len(resumed) > 0 {
 		<-resumed
 	}
-	signal.Reset(syscall.SIGTSTP)
 	who := os.Getpid()
 	if whole {
 		who = 0
 	}
-	unix.Kill(who, unix.SIGTSTP)
+	// Not SIGTSTP: once notified, Go does not give back its default action. Nor
+	// SIGSTOP: this one the kernel discards where nobody could continue us.
+	unix.Kill(who, unix.SIGTTIN)
 	// The stop reaches this thread a moment later, so what says that it is over
 	// is SIGCONT, or time.
 	select {

@@ -472,7 +472,6 @@ func (s *session) stopped(sig syscall.Signal) {
 	whole := !s.suspending // the terminal told the command alone, and means all of us
 	s.suspending = false
 	s.job.Suspend(s.resumed, whole)
-	signal.Notify(s.signals, unix.SIGTSTP)
 	s.resume()
 }
 

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"os"
 	"syscall"
 	"time"
 
@@ -13,4 +14,10 @@ import (
 func raise(s syscall.Signal) {
 	unix.Kill(0, s)
 	time.Sleep(time.Second) // the signal ends this
+}
+
+// isTerminal says whether f is one: only terminals have a size.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
 }

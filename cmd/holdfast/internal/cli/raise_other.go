@@ -1,7 +1,0 @@
-//go:build !unix
-
-package cli
-
-import "syscall"
-
-func raise(syscall.Signal) {}

@@ -1,0 +1,15 @@
+//go:build !unix
+
+package cli
+
+import (
+	"os"
+	"syscall"
+)
+
+func raise(syscall.Signal) {}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+)
+
+// patience bounds every wait of a test for something that must happen, on a
+// machine that is busy.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"holdfast": main, "mono": mono, "launch": launch})
+}
+
+// mono prints CLOCK_MONOTONIC in ns, which all processes of a machine share.
+func mono() { fmt.Println(monotonic()) }
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// launch runs holdfast as a job of its own, as an interactive shell does:
+//
+//	launch NAME ARGS...
+//
+// It leaves NAME.pid, NAME.out, NAME.log and, in the end, NAME.code. The
+// group is not orphaned, so it can be stopped.
+func launch() {
+	name := os.Args[1]
+	cmd := exec.Command("holdfast", os.Args[2:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err1 := os.Create(name + ".out")
+	log, err2 := os.Create(name + ".log")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, out, log
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		panic(err)
+	}
+	note := func(file string, n int) {
+		if err := os.WriteFile(name+file, fmt.Appendln(nil, n), 0o600); err != nil {
+			panic(err)
+		}
+	}
+	note(".pid", cmd.Process.Pid)
+	cmd.Wait() // how it ended stands in cmd.ProcessState
+	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		note(".code", 128+int(status.Signal()))
+		return
+	}
+	note(".code", status.ExitStatus())
+}
+
+// TestScripts runs the scripts of testdata/script, each against servers of its
+// own. Beside the commands of testscript they have:
+//
+//	redis up N [password]     starts N servers and sets HOLDFAST_BACKEND
+//	redis kill|pause|resume I does that to the I-th, from 1
+//	redis empty               fails if a lock or a queue is left on any server
+//	redis held NAME           waits until the lock is held
+//	exits CODE CMD ARGS...    runs a command and wants that exit code
+//	await FILE [TEXT]         waits until the file is there, and has the text
+//	ended NAME CODE           waits for the holdfast that launch NAME started, and wants that code
+//	send SIGNAL FILE          sends a signal to the process whose id the file has
+//	gone FILE                 waits until none of the processes lives whose ids the file has
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Values["servers"] = &servers{}
+			env.Setenv("USER", "tester")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"redis": redis, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// servers are those of one script.
+type servers struct{ all []*redisproc.Server }
+
+func redis(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value("servers").(*servers)
+	if len(args) == 0 || neg {
+		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held")
+	}
+	switch args[0] {
+	case "up":
+		s.up(ts, args[1:])
+	case "empty":
+		s.empty(ts)
+	case "held":
+		s.held(ts, args[1])
+	default:
+		i, err := strconv.Atoi(args[1])
+		ts.Check(err)
+		switch server := s.all[i-1]; args[0] {
+		case "kill":
+			server.Kill()
+		case "pause":
+			ts.Check(server.Pause())
+		case "resume":
+			ts.Check(server.Resume())
+		}
+	}
+}
+
+func (s *servers) up(ts *testscript.TestScript, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	opts := &redisproc.Options{}
+	if len(args) > 1 {
+		opts.Password = args[1]
+	}
+	var addrs []string
+	for range n {
+		server, err := redisproc.Start(context.Background(), opts)
+		ts.Check(err)
+		ts.Defer(func() { server.Stop() })
+		s.all = append(s.all, server)
+		addrs = append(addrs, server.Addr())
+		ts.Setenv(fmt.Sprintf("NODE%d", len(addrs)), server.Addr())
+	}
+	url := "redis://" + addrs[0]
+	if n > 1 {
+		url = "redlock://" + strings.Join(addrs, ",") + "?quarantine=off"
+	}
+	ts.Setenv("HOLDFAST_BACKEND", url)
+}
+
+// empty looks for what must not be left. Token counters and the cards of clients
+// are meant to stay for a while.
+func (s *servers) empty(ts *testscript.TestScript) {
+	for _, server := range s.all {
+		keys, err := server.Do("KEYS", "*")
+		if err != nil {
+			continue // it is down
+		}
+		for _, key := range keys.([]any) {
+			if name := key.(string); strings.HasPrefix(name, "lock:") || strings.HasPrefix(name, "holdfast:queue:") {
+				ts.Fatalf("%s is left on %s", name, server.Addr())
+			}
+		}
+	}
+}
+
+func (s *servers) held(ts *testscript.TestScript, name string) {
+	eventually(ts.Fatalf, name+" is held", func() bool {
+		reply, err := s.all[0].Do("EXISTS", "lock:"+name)
+		return err == nil && reply == int64(1)
+	})
+}
+
+// eventually waits for something that must become true.
+func eventually(fatal func(string, ...any), what string, is func() bool) {
+	for end := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			fatal("not within %v: %s", patience, what)
+			return
+		}
+	}
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 || neg {
+		ts.Fatalf("usage: exits CODE COMMAND [ARGUMENT...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	path, text := ts.MkAbs(args[0]), strings.Join(args[1:], " ")
+	eventually(ts.Fatalf, fmt.Sprintf("%s has %q", args[0], text), func() bool {
+		got, err := os.ReadFile(path)
+		return err == nil && len(got) > 0 && strings.Contains(string(got), text)
+	})
+}
+
+func ended(ts *testscript.TestScript, neg bool, args []string) {
+	file := args[0] + ".code"
+	await(ts, false, []string{file, "\n"})
+	if got := strings.TrimSpace(ts.ReadFile(file)); got != args[1] {
+		ts.Fatalf("exit code %s, want %s; it said:\n%s", got, args[1], ts.ReadFile(args[0]+".log"))
+	}
+}
+
+// signals are those that the scripts send.
+var signals = map[string]syscall.Signal{
+	"INT": unix.SIGINT, "TERM": unix.SIGTERM, "HUP": unix.SIGHUP, "QUIT": unix.SIGQUIT, "KILL": unix.SIGKILL, "STOP": unix.SIGSTOP,
+	"CONT": unix.SIGCONT, "USR1": unix.SIGUSR1, "USR2": unix.SIGUSR2, "WINCH": unix.SIGWINCH, "TSTP": unix.SIGTSTP,
+}
+
+func send(ts *testscript.TestScript, neg bool, args []string) {
+	sig, ok := signals[args[0]]
+	if !ok {
+		ts.Fatalf("no signal %q", args[0])
+	}
+	for _, pid := range pids(ts, args[1]) {
+		ts.Check(unix.Kill(pid, sig))
+	}
+}
+
+func goneCmd(ts *testscript.TestScript, neg bool, args []string) {
+	for _, pid := range pids(ts, args[0]) {
+		if neg {
+			if !alive(pid) {
+				ts.Fatalf("process %d is gone", pid)
+			}
+			continue
+		}
+		eventually(ts.Fatalf, fmt.Sprintf("process %d is gone", pid), func() bool { return !alive(pid) })
+	}
+}
+
+func pids(ts *testscript.TestScript, file string) []int {
+	await(ts, false, []string{file, "\n"})
+	var all []int
+	for _, field := range strings.Fields(ts.ReadFile(file)) {
+		pid, err := strconv.Atoi(field)
+		ts.Check(err)
+		all = append(all, pid)
+	}
+	return all
+}
+
+// alive says whether a process is there and no zombie.
+func alive(pid int) bool { return state(pid) != 0 && state(pid) != 'Z' }
+
+// state is the letter that /proc has for a process, or 0.
+func state(pid int) byte {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(stat, []byte(") "))
+	if len(rest) == 0 {
+		return 0
+	}
+	return rest[0]
+}
