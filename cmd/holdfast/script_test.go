@@ -24,12 +24,10 @@ import (
 const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"holdfast": main, "mono": mono, "launch": launch})
+	testscript.Main(m, map[string]func(){"holdfast": main, "launch": launch})
 }
 
-// mono prints CLOCK_MONOTONIC in ns, which all processes of a machine share.
-func mono() { fmt.Println(monotonic()) }
-
+// monotonic is CLOCK_MONOTONIC in ns, which all processes of a machine share.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -175,9 +173,13 @@ func (s *servers) held(ts *testscript.TestScript, name string) {
 
 // eventually waits for something that must become true.
 func eventually(fatal func(string, ...any), what string, is func() bool) {
-	for end := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
+	eventuallyWithin(fatal, patience, what, is)
+}
+
+func eventuallyWithin(fatal func(string, ...any), limit time.Duration, what string, is func() bool) {
+	for end := time.Now().Add(limit); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			fatal("not within %v: %s", patience, what)
+			fatal("not within %v: %s", limit, what)
 			return
 		}
 	}

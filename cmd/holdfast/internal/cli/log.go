@@ -56,5 +56,8 @@ func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (h *lines) WithGroup(string) slog.Handler { return h }
 
 func attribute(a slog.Attr) string {
+	if a.Value.Kind() == slog.KindTime {
+		return fmt.Sprintf(" %s=%s", a.Key, a.Value.Time().Format("15:04:05.000"))
+	}
 	return fmt.Sprintf(" %s=%s", a.Key, printable(fmt.Sprint(a.Value.Any())))
 }

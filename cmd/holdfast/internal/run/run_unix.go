@@ -260,6 +260,9 @@ func (s *session) start() error {
 	s.resumed = make(chan os.Signal, 4)
 	signal.Notify(s.resumed, unix.SIGCONT)
 	s.started = boot.Now()
+	if s.lease != nil {
+		s.log.Debug("running", "pid", s.job.PID(), "until", s.lease.Deadline())
+	}
 	s.keeper = s.plan.keep(s.lease)
 	return nil
 }
@@ -434,12 +437,14 @@ func (s *session) renewed(r renewal) {
 		s.lose(r.err)
 		return
 	case r.err != nil:
-		s.log.Warn(fmt.Sprintf("renewal failed; trying again, the command is stopped in %v: %v", s.softEnd().Sub(boot.Now()).Round(time.Millisecond), r.err))
 		s.trusted = min(s.trusted, r.trusted)
+		if left := s.softEnd().Sub(boot.Now()); s.why == "" && left > 0 {
+			s.log.Warn(fmt.Sprintf("renewal failed; trying again, the command is stopped in %v: %v", left.Round(time.Millisecond), r.err))
+		}
 	case s.why == Lost: // nothing brings the command back
 		return
 	default:
-		s.log.Debug("renewed")
+		s.log.Debug("renewed", "until", s.lease.Deadline())
 		s.trusted = r.trusted
 	}
 	if last := s.lastMoment(); last != 0 {

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+)
+
+var (
+	increments = flag.Int("increments", 160, "how often TestCounterLosesNoIncrement increments; the full count is 2000")
+	waiters    = flag.Int("waiters", 40, "how many runs wait in TestRunsFinishInTheOrderTheyCame; the full count is 200")
+)
+
+// increment reads, waits for nothing, and writes: without the lock, increments
+// would be lost.
+const increment = `n=$(cat counter); echo $((n+1)) >counter; echo $HOLDFAST_LOCK_TOKEN >>tokens`
+
+// TestCounterLosesNoIncrement has eight shells increment a number in a file under
+// one lock over five servers. On the way one server is killed for good, and
+// another comes back with an empty memory and has to sit out its quarantine.
+func TestCounterLosesNoIncrement(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 5)
+	b.backend = strings.Replace(b.backend, "?quarantine=off", "?maxttl=2s", 1)
+	b.write("counter", "0\n")
+	eventually(t.Fatalf, "servers just started may vote", func() bool {
+		return b.start("run", "-n", "--ttl", "2s", "counter", "--", "true").code() == 0
+	})
+	began := time.Now()
+	var done atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for done.Add(1) <= int64(*increments) {
+				run := b.start("run", "--ttl", "2s", "-w", "60s", "counter", "--", "sh", "-c", increment)
+				if code := run.code(); code != 0 {
+					t.Errorf("exit code %d; it said:\n%s", code, run.log.String())
+				}
+			}
+		})
+	}
+	all.Go(func() { b.fail(&done) })
+	all.Wait()
+
+	t.Logf("%d increments by 8 processes at a time in %v", *increments, time.Since(began).Round(time.Millisecond))
+	if got := strings.TrimSpace(b.file("counter")); got != strconv.Itoa(*increments) {
+		t.Errorf("the counter is %s, want %d", got, *increments)
+	}
+	tokens := strings.Fields(b.file("tokens"))
+	if len(tokens) != *increments {
+		t.Errorf("%d tokens, want %d", len(tokens), *increments)
+	}
+	rising(t, tokens)
+}
+
+// fail kills one server after a third of the increments, and wipes another after
+// two thirds.
+func (b *bench) fail(done *atomic.Int64) {
+	reached := func(share int) func() bool {
+		return func() bool { return done.Load() >= int64(*increments*share/3) }
+	}
+	eventuallyWithin(b.t.Errorf, 10*time.Minute, "a third is done", reached(1))
+	b.servers[0].Kill()
+	eventuallyWithin(b.t.Errorf, 10*time.Minute, "two thirds are done", reached(2))
+	if err := b.servers[3].Wipe(b.t.Context()); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func rising(t *testing.T, tokens []string) {
+	t.Helper()
+	var last int64
+	for i, text := range tokens {
+		token, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || token <= last {
+			t.Errorf("token %d is %q, behind %d (%v)", i, text, last, err)
+		}
+		last = token
+	}
+}
+
+// TestRunsFinishInTheOrderTheyCame lines up many waiting runs, each small, and
+// wants the lock to go to them in that order.
+func TestRunsFinishInTheOrderTheyCame(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3)
+	holder := b.start("run", "queue", "--", "sh", "-c", "echo held >held; until [ -e go ]; do sleep 0.05; done")
+	eventually(t.Fatalf, "the lock is held", func() bool { return b.file("held") != "" })
+	runs := make([]*job, *waiters)
+	for i := range runs {
+		runs[i] = b.start("run", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d >>order", i))
+		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[2]) > int64(i) })
+	}
+	largest := 0
+	for _, r := range runs {
+		largest = max(largest, peakMemory(t, r.Process.Pid))
+	}
+	b.write("go", "go\n")
+	began := time.Now()
+	for i, r := range runs {
+		if code := r.code(); code != 0 {
+			t.Errorf("run %d: exit code %d; it said:\n%s", i, code, r.log.String())
+		}
+	}
+	holder.code()
+	t.Logf("%d runs in %v, the largest %d kB", len(runs), time.Since(began).Round(time.Millisecond), largest)
+	if largest > 20_000 {
+		t.Errorf("a waiting run takes %d kB, want below 20 MB", largest)
+	}
+	for i, text := range strings.Fields(b.file("order")) {
+		if text != strconv.Itoa(i) {
+			t.Fatalf("place %d went to run %s; order: %s", i, text, strings.Join(strings.Fields(b.file("order")), " "))
+		}
+	}
+}
+
+// queued is how many wait for the lock "queue", as one server knows it.
+func queued(s *redisproc.Server) int64 {
+	reply, err := s.Do("ZCARD", "holdfast:queue:{lock:queue}")
+	n, ok := reply.(int64)
+	if err != nil || !ok {
+		return 0
+	}
+	return n
+}
+
+// peakMemory is the most resident memory that a process has had, in kB.
+func peakMemory(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := readFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(status) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kB, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kB
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}

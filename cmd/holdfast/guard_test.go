@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// family is a command of three processes that ignore every signal they can: the
+// group is what has to die, not the one process that holdfast started.
+const family = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
+
+// sprint is a short lease, so that a hundred rounds end soon; the machine may be
+// busy, so the margin is the greater part of it.
+var sprint = []string{"--ttl", "1s", "--renew", "150ms", "--margin", "350ms", "--kill-after", "50ms"}
+
+// TestGuardKillsBeforeTheNextHolderStarts kills and stops holdfast itself: with
+// --guard, its command's whole group is gone before anybody else's command starts.
+func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
+	t.Parallel()
+	for _, blow := range []syscall.Signal{unix.SIGKILL, unix.SIGSTOP} {
+		t.Run(unix.SignalName(blow), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, 1)
+			l := newLedger(t)
+			inParallel(*rounds, 4, func(i int) {
+				id := fmt.Sprint("round", i)
+				args := slices.Concat([]string{"run", "--guard"}, sprint, []string{id, "--", "sh", "-c", family, id})
+				victim := b.start(args...)
+				dead := deaths(t, b.pids(id, 3))
+				time.Sleep(time.Duration(i%7) * 25 * time.Millisecond) // another place between two renewals
+				struck := monotonic()
+				unix.Kill(victim.Process.Pid, blow)
+				began := b.nextHolder(id)
+				l.note(i, struck, dead(), began)
+				unix.Kill(victim.Process.Pid, unix.SIGCONT)
+				victim.Wait()
+			})
+			l.check(*rounds)
+		})
+	}
+}
+
+// TestCutOffCommandDiesBeforeItsLeaseEnds stops every node at once: the command
+// is dead before the TTL is over, counted from before the last renewal was sent.
+func TestCutOffCommandDiesBeforeItsLeaseEnds(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	inParallel(*rounds, 3, func(i int) {
+		b := newBench(t, 3)
+		args := slices.Concat([]string{"run", "-v", "--log-format", "json"}, sprint, []string{"job", "--", "sh", "-c", family, "pids"})
+		holder := b.start(args...)
+		dead := deaths(t, b.pids("pids", 3))
+		time.Sleep(time.Duration(i%7) * 25 * time.Millisecond)
+		for _, s := range b.servers {
+			if err := s.Pause(); err != nil {
+				t.Error(err)
+			}
+		}
+		struck := monotonic()
+		gone := dead()
+		if code := holder.code(); code != 79 {
+			t.Errorf("round %d: exit code %d, want 79; it said:\n%s", i, code, holder.log.String())
+		}
+		l.note(i, struck, gone, endOfTTL(t, holder.log.String()))
+	})
+	l.check(*rounds)
+}
+
+// endOfTTL is when the TTL was over that counts from before the last successful
+// renewal was sent. The log says until when holdfast trusts it, which leaves out
+// the drift of clocks.
+func endOfTTL(t *testing.T, log string) int64 {
+	t.Helper()
+	var until time.Time
+	for line := range strings.Lines(log) {
+		var said struct{ Until time.Time }
+		if err := json.Unmarshal([]byte(line), &said); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+		if !said.Until.IsZero() {
+			until = said.Until
+		}
+	}
+	drift := time.Second/100 + 2*time.Millisecond
+	return monotonic() + int64(time.Until(until.Add(drift)))
+}
+
+// nextHolder waits for the lock and returns when its command started.
+func (b *bench) nextHolder(name string) int64 {
+	next := b.start("run", "-w", "60s", name, "--", b.clock)
+	if code := next.code(); code != 0 {
+		b.t.Errorf("next holder: exit code %d\n%s", code, next.log.String())
+	}
+	began, err := strconv.ParseInt(strings.TrimSpace(next.out.String()), 10, 64)
+	if err != nil {
+		b.t.Error(err)
+	}
+	return began
+}
+
+// inParallel calls f with 0 to n-1, some at a time.
+func inParallel(n, some int, f func(i int)) {
+	var all sync.WaitGroup
+	gate := make(chan struct{}, some)
+	for i := range n {
+		gate <- struct{}{}
+		all.Go(func() { defer func() { <-gate }(); f(i) })
+	}
+	all.Wait()
+}
+
+// ledger keeps, as evidence, when holdfast was struck, when the group was gone, and
+// when the next holder could begin.
+type ledger struct {
+	t *testing.T
+
+	mu   sync.Mutex // guards rows
+	rows []row
+}
+
+type row struct {
+	round                 int
+	struck, gone, another int64
+}
+
+func newLedger(t *testing.T) *ledger { return &ledger{t: t} }
+
+func (l *ledger) note(round int, struck, gone, another int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rows = append(l.rows, row{round, struck, gone, another})
+}
+
+// check wants every group gone first, and writes the rows to a file.
+func (l *ledger) check(want int) {
+	var text strings.Builder
+	fmt.Fprintln(&text, "round  gone after  another could begin after  margin   (ms since holdfast was struck)")
+	ms := func(ns int64) float64 { return float64(ns) / 1e6 }
+	least, good := int64(1<<62), 0
+	for _, r := range l.rows {
+		margin := r.another - r.gone
+		fmt.Fprintf(&text, "%5d  %10.1f  %25.1f  %6.1f\n", r.round, ms(r.gone-r.struck), ms(r.another-r.struck), ms(margin))
+		least = min(least, margin)
+		if margin > 0 {
+			good++
+		} else {
+			l.t.Errorf("round %d: the group outlived the lease by %.1f ms", r.round, -ms(margin))
+		}
+	}
+	l.t.Logf("%d of %d: the group was gone first; least margin %.1f ms", good, want, ms(least))
+	if len(l.rows) != want {
+		l.t.Errorf("%d rounds, want %d", len(l.rows), want)
+	}
+	path := l.t.ArtifactDir() + "/ledger.txt"
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		l.t.Error(err)
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+)
+
+// rounds is how often the tests repeat what must hold every time.
+var rounds = flag.Int("rounds", 6, "how often the tests of --guard and of a cut-off holder repeat; the full count is 100")
+
+// programs builds holdfast as users have it, without the race detector, which
+// would multiply its memory and slow it down, and a clock for its commands.
+var programs = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, ".", "./testdata/mono").CombinedOutput()
+	if err != nil {
+		err = errors.Join(err, errors.New(string(out)))
+	}
+	return dir, err
+})
+
+// bench is a set of servers and the program to run over them.
+type bench struct {
+	t       *testing.T
+	path    string // of holdfast
+	clock   string // of a program that prints CLOCK_MONOTONIC
+	backend string
+	servers []*redisproc.Server
+	dir     string
+}
+
+func newBench(t *testing.T, nodes int) *bench {
+	t.Helper()
+	programs, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, path: filepath.Join(programs, "holdfast"), clock: filepath.Join(programs, "mono"), servers: redistest.StartN(t, nodes), dir: t.TempDir()}
+	var addrs []string
+	for _, s := range b.servers {
+		addrs = append(addrs, s.Addr())
+	}
+	b.backend = "redlock://" + strings.Join(addrs, ",") + "?quarantine=off"
+	if nodes == 1 {
+		b.backend = "redis://" + addrs[0]
+	}
+	return b
+}
+
+// command is holdfast with args, as a job of its own. It is killed with the test.
+func (b *bench) command(ctx context.Context, args ...string) *job {
+	cmd := exec.CommandContext(ctx, b.path, args...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.backend)
+	cmd.Dir = b.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	j := &job{Cmd: cmd}
+	cmd.Stdout, cmd.Stderr = &j.out, &j.log
+	return j
+}
+
+// start starts holdfast with args.
+func (b *bench) start(args ...string) *job {
+	b.t.Helper()
+	j := b.command(b.t.Context(), args...)
+	if err := j.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	return j
+}
+
+// job is one holdfast process.
+type job struct {
+	*exec.Cmd
+	out, log bytes.Buffer
+}
+
+// code waits for the end and returns the exit code.
+func (j *job) code() int {
+	j.Wait() // how it ended stands in ProcessState
+	return j.ProcessState.ExitCode()
+}
+
+// file reads what a command left in b.dir, or "".
+func (b *bench) file(name string) string {
+	text, _ := readFile(filepath.Join(b.dir, name)) // not there yet
+	return text
+}
+
+func (b *bench) write(name, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func readFile(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	return string(text), err
+}
+
+// pids waits for a file with n process ids.
+func (b *bench) pids(name string, n int) []int {
+	b.t.Helper()
+	var fields []string
+	eventually(b.t.Fatalf, name+" has process ids", func() bool {
+		text := b.file(name)
+		fields = strings.Fields(text)
+		return len(fields) >= n && strings.HasSuffix(text, "\n")
+	})
+	var pids []int
+	for _, f := range fields {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// deaths returns when the last of the processes died, by CLOCK_MONOTONIC. The
+// kernel tells through a pidfd, so nothing is polled and no id is mixed up.
+func deaths(t *testing.T, pids []int) func() int64 {
+	t.Helper()
+	last := make(chan int64, len(pids))
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatalf("pidfd of %d: %v", pid, err)
+		}
+		go func() {
+			defer unix.Close(fd)
+			for {
+				_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+				if !errors.Is(err, unix.EINTR) {
+					break
+				}
+			}
+			last <- monotonic()
+		}()
+	}
+	return func() int64 {
+		var latest int64
+		for range pids {
+			latest = max(latest, <-last)
+		}
+		return latest
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/creack/pty"
+)
+
+// screen is a terminal, and what appeared on it since the last expect.
+type screen struct {
+	t    *testing.T
+	file *os.File
+
+	mu   sync.Mutex // guards text
+	text string
+}
+
+// open runs a program on a terminal of its own.
+func (b *bench) open(args ...string) (*screen, *exec.Cmd) {
+	b.t.Helper()
+	cmd := exec.CommandContext(b.t.Context(), args[0], args[1:]...)
+	cmd.Dir = b.dir
+	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.backend, "PS1=ready> ", "ENV=", "holdfast="+b.path)
+	file, err := pty.Start(cmd)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	s := &screen{t: b.t, file: file}
+	var reading sync.WaitGroup
+	reading.Go(s.read)
+	b.t.Cleanup(func() { cmd.Process.Kill(); file.Close(); reading.Wait() })
+	return s, cmd
+}
+
+func (s *screen) read() {
+	buf := make([]byte, 4096)
+	for {
+		n, err := s.file.Read(buf)
+		s.mu.Lock()
+		s.text += string(buf[:n])
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *screen) show(text string) {
+	s.t.Helper()
+	if _, err := s.file.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// expect waits for text and forgets what came up to it.
+func (s *screen) expect(text string) {
+	s.t.Helper()
+	fatal := func(format string, args ...any) {
+		s.t.Helper()
+		s.t.Fatalf(format+"\nscreen:\n%s", append(args, s.text)...)
+	}
+	eventually(fatal, "the screen shows "+text, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, rest, found := strings.Cut(s.text, text)
+		if found {
+			s.text = rest
+		}
+		return found
+	})
+}
+
+const (
+	ctrlC = "\x03"
+	ctrlZ = "\x1a"
+)
+
+func TestInteractiveShellWorksUnderTheLock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	s, cmd := b.open(b.path, "run", "job", "--", "sh", "-i")
+	s.expect("ready> ")
+	s.show("echo in$((1+1))side $HOLDFAST_LOCK_NAME\n")
+	s.expect("in2side job")
+	s.show("sleep 100\n")
+	s.expect("ready> ") // of the line before
+	s.show(ctrlC)
+	s.expect("ready> ")
+	s.show("echo still $((2+2))\n")
+	s.expect("still 4")
+	s.show("exit 7\n")
+	if code := wait(cmd); code != 7 {
+		t.Errorf("exit code %d, want 7", code)
+	}
+}
+
+func TestCtrlCEndsTheCommandAndFreesTheLock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	s, _ := b.open("sh", "-i")
+	s.expect("ready> ")
+	s.show(`"$holdfast" run job -- sh -c 'echo started; exec sleep 100'` + "\n")
+	s.expect("started\r\n")
+	s.show(ctrlC)
+	s.expect("ready> ")
+	s.show("echo code=$?\n")
+	s.expect("code=130")
+	s.show(`"$holdfast" run -n job -- echo the lock is free` + "\n")
+	s.expect("the lock is free\r\n")
+}
+
+// TestCtrlCEndsTheScriptAround has Ctrl-C end a script in which holdfast runs, as
+// it does when a command runs in it directly.
+func TestCtrlCEndsTheScriptAround(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	b.write("script", `"$holdfast" run job -- sh -c 'echo started; exec sleep 100'
+echo on >went-on
+`)
+	s, _ := b.open("sh", "-i")
+	s.expect("ready> ")
+	s.show("sh script\n")
+	s.expect("started\r\n")
+	s.show(ctrlC)
+	s.expect("ready> ")
+	s.show("echo code=$?\n")
+	s.expect("code=130")
+	if b.file("went-on") != "" {
+		t.Error("the script went on")
+	}
+}
+
+func TestCtrlZStopsTheCommandAndForegroundContinuesIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	s, _ := b.open("sh", "-i")
+	s.expect("ready> ")
+	s.show(`"$holdfast" run --ttl 20s job -- sh -c 'echo started; read line; echo "got $line"; read line; exit 5'` + "\n")
+	s.expect("started\r\n")
+	s.show(ctrlZ)
+	s.expect("topped") // Stopped, as the shell words it
+	s.expect("ready> ")
+	s.show("fg\n")
+	s.show("words\n")
+	s.expect("got words")
+	s.show(ctrlZ)
+	s.expect("topped")
+	s.expect("ready> ")
+	s.show("fg\n")
+	s.show("end\n")
+	s.expect("ready> ")
+	s.show("echo code=$?\n")
+	s.expect("code=5")
+}
+
+// TestPagerBehindAPipeKeepsTheTerminal has a filter behind holdfast read from the
+// terminal, which only the foreground may.
+func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	s, _ := b.open("sh", "-i")
+	s.expect("ready> ")
+	s.show(`"$holdfast" run job -- sh -c 'echo page; sleep 0.3' | sh -c 'read page; echo "showing $page"; read key </dev/tty; echo "key $key"'` + "\n")
+	s.expect("showing page\r\n")
+	s.show("q\n")
+	s.expect("key q\r\n")
+}
+
+// TestCommandGetsTheTerminalWhenItAsks has a command behind a pipe read from the
+// terminal itself.
+func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	s, _ := b.open("sh", "-i")
+	s.expect("ready> ")
+	s.show(`echo text | "$holdfast" run job -- sh -c 'cat; echo asking; read key </dev/tty; echo "key $key"'` + "\n")
+	s.expect("asking\r\n")
+	s.show("y\n")
+	s.expect("key y\r\n")
+	s.expect("ready> ")
+}
+
+func wait(cmd *exec.Cmd) int {
+	cmd.Wait() // how it ended stands in ProcessState
+	return cmd.ProcessState.ExitCode()
+}
