@@ -87,6 +87,12 @@ func (c *cluster) driver() *Driver {
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	d.cluster.enter(d.engine.Client(), req.Holder)
+	if waiting := req.Waiting; waiting != nil {
+		req.Waiting = func(held *driver.HeldError) {
+			d.cluster.describe(held)
+			waiting(held)
+		}
+	}
 	g, err := d.engine.Acquire(ctx, req)
 	d.cluster.describe(err)
 	return g, err
