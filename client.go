@@ -19,7 +19,8 @@ import (
 const (
 	defaultTTL = 10 * time.Second
 	leastTTL   = 10 * time.Millisecond
-	longestKey = 512 // bytes
+	mostTTL    = 365 * 24 * time.Hour // far from where sums of times overflow
+	longestKey = 512                  // bytes
 	closeTime  = 2 * time.Second
 )
 
@@ -47,8 +48,8 @@ type Options struct {
 // AcquireOptions say how to take one lock. The zero value works.
 type AcquireOptions struct {
 	// TTL is how long the lock stands when its holder is gone, and so how soon
-	// others can go on after a crash. Default 10 s; at least 10 ms. A driver may
-	// have narrower bounds.
+	// others can go on after a crash. Default 10 s; from 10 ms to a year. A
+	// driver may have narrower bounds.
 	TTL time.Duration
 	// Wait is how long Acquire waits for a held lock before it returns ErrHeld.
 	// 0: until its context ends.
@@ -253,7 +254,7 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) erro
 	return wrap("force release", key, err)
 }
 
-// Close releases what the client holds, ends every wait with ErrClosed and
+// Close releases what the client holds, each lock after its MinHold, ends every wait with ErrClosed and
 // closes the driver. It blocks for at most about two seconds; a second Close
 // returns at once.
 func (c *Client) Close() error {
@@ -290,11 +291,11 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 		all.Go(func() {
 			defer func() { <-gate }()
 			c.mu.Lock()
-			end := t.end(ErrClosed)
+			keep, end := t.keep(time.Now()), t.end(ErrClosed)
 			c.mu.Unlock()
 			end.tell(c)
 			if end.ours {
-				c.finish(ctx, t, 0, end)
+				c.finish(ctx, t, keep, end)
 			}
 		})
 	}
@@ -342,6 +343,8 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	switch floor := max(leastTTL, c.limits.MinTTL); {
 	case least < floor:
 		return invalid("TTL %v is too short; give at least %v", least, floor)
+	case most > mostTTL:
+		return invalid("TTL or MinHold %v is too long; give at most %v, and let the watchdog renew", most, mostTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
 		return invalid("TTL or MinHold %v is too long; this driver takes up to %v (redlock: option MaxTTL)", most, c.limits.MaxTTL)
 	}

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -774,6 +776,127 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 		time.Sleep(3500 * time.Millisecond)
 		if n := renewed.Load(); n < 3000 {
 			t.Errorf("%d renewals in 3.5s of 1000 leases with a TTL of 3s", n)
+		}
+	})
+}
+
+// A turn that comes at the very end of a wait is none.
+func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for range 50 {
+			l := b.acquire(b.client, "k", nil)
+			time.AfterFunc(time.Second, func() { l.Release(context.Background()) })
+			next, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second, TTL: 5 * time.Second})
+			if err != nil {
+				wantErr(t, err, holdfast.ErrHeld)
+				continue
+			}
+			b.release(next)
+		}
+	})
+}
+
+func TestWaitThatIsOverBeforeItBegins(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := b.client.Acquire(ended, "k", nil)
+		wantErr(t, err, context.Canceled, holdfast.ErrUnavailable)
+	})
+}
+
+func TestTTLThatWouldOverflowIsRefused(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for _, o := range []holdfast.AcquireOptions{{TTL: math.MaxInt64}, {MinHold: math.MaxInt64}} {
+			_, err := b.client.TryAcquire(t.Context(), "k", &o)
+			wantErr(t, err, holdfast.ErrInvalid)
+		}
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 365 * 24 * time.Hour, Wait: time.Second})
+		wantErr(t, l.Extend(t.Context(), math.MaxInt64), holdfast.ErrInvalid)
+		_, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		b.release(l)
+	})
+}
+
+func TestCloseKeepsMinHold(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c := b.peer()
+		b.acquire(c, "k", &holdfast.AcquireOptions{MinHold: time.Minute})
+		c.Close()
+		time.Sleep(59 * time.Second)
+		_, err := b.client.TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		time.Sleep(2 * time.Second)
+		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{Wait: time.Second}))
+	})
+}
+
+func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for range 50 {
+			l := b.acquire(b.client, "k", nil)
+			time.AfterFunc(time.Millisecond, func() { l.Release(context.Background()) })
+			next, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond, MinHold: time.Second})
+			if err == nil {
+				b.release(next)
+				time.Sleep(2 * time.Second)
+			}
+			synctest.Wait()
+			b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond}))
+		}
+	})
+}
+
+func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
+	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { time.Sleep(time.Minute) }} // the watchdog hangs
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		b.acquire(b.client, "other", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+		time.Sleep(3 * time.Second)
+		n, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
+		if err == nil {
+			t.Errorf("a hold that ended %v ago was given out", time.Since(n.Deadline()))
+		}
+	})
+}
+
+func TestWaitingTellsWhoHolds(t *testing.T) {
+	var held atomic.Pointer[holdfast.HeldError]
+	hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { held.Store(e.Held) }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.peer(), "k", nil)
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
+		wantErr(t, err, holdfast.ErrHeld)
+		if h := held.Load(); h == nil || h.Holder.PID == 0 {
+			t.Errorf("Waiting was told of %+v, want the holder's process", h)
+		}
+		b.release(l)
+	})
+}
+
+// adopting lets a test act while a lease is adopted.
+type adopting struct {
+	*memory.Driver
+	meanwhile func()
+}
+
+func (d *adopting) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	defer d.meanwhile()
+	return d.Driver.Adopt(ctx, g)
+}
+
+func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{NoRenew: true})
+		drv := &adopting{Driver: b.drv.Peer()}
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drv.meanwhile = func() { go c.Close(); synctest.Wait() }
+		if adopted, err := c.Adopt(t.Context(), "k", l.ID(), l.Token(), nil); err == nil {
+			t.Errorf("a closed client has a lease until %v, which nobody watches", adopted.Deadline())
 		}
 	})
 }

@@ -56,7 +56,7 @@ type Lease struct {
 type leaseKey struct{}
 
 // begin gives t to a new holder. The caller holds mu.
-func (t *term) begin(ctx context.Context, o AcquireOptions, since time.Time) *Lease {
+func (t *term) begin(ctx context.Context, o AcquireOptions) *Lease {
 	id := t.grant.Owner
 	if t.passed > 0 {
 		id += "+" + strconv.Itoa(t.passed)
@@ -85,7 +85,7 @@ func (c *Client) nest(ctx context.Context, key string, allowed bool) (*Lease, er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for ; l != nil; l = l.outer {
-		if t := l.term; t.client != c || t.slot.key != key || l.done {
+		if t := l.term; t.client != c || t.slot.key != key || l.live() != nil {
 			continue
 		}
 		if !allowed {
@@ -294,9 +294,9 @@ func (l *Lease) release(ctx context.Context) error {
 		l.cancel(nil)
 		return nil
 	}
-	keep := t.now.since.Add(t.now.opts.MinHold).Sub(now)
+	keep := t.keep(now)
 	ended := ReleasedEvent{Key: t.slot.key, ID: l.id, Token: l.token, Held: now.Sub(t.now.since)}
-	if keep <= 0 {
+	if keep == 0 {
 		if w := t.successor(now); w != nil {
 			l.done = true
 			next := t.handOver(w)
@@ -313,6 +313,12 @@ func (l *Lease) release(ctx context.Context) error {
 	c.mu.Unlock()
 	end.tell(c)
 	return c.finish(ctx, t, keep, end)
+}
+
+// keep is how much longer the lock stays after a release at now. The caller
+// holds mu.
+func (t *term) keep(now time.Time) time.Duration {
+	return max(t.now.since.Add(t.now.opts.MinHold).Sub(now), 0)
 }
 
 // ending is what is left to do, without mu, for a term that ended.
@@ -369,7 +375,7 @@ func (e ending) tell(c *Client) {
 func (c *Client) finish(ctx context.Context, t *term, keep time.Duration, e ending) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
-	err := c.drv.Release(ctx, t.grant, max(keep, 0))
+	err := c.drv.Release(ctx, t.grant, keep)
 	c.mu.Lock()
 	c.lead(t.slot)
 	c.mu.Unlock()
@@ -437,29 +443,34 @@ func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *A
 	if id == "" || token <= 0 {
 		return nil, invalid("give the ID and the token that Acquire returned")
 	}
-	c.mu.Lock()
-	s := c.slot(key)
-	if s.busy() || c.closed {
-		defer c.mu.Unlock()
-		if c.closed {
-			return nil, ErrClosed
-		}
-		return nil, s.held(c.holder)
+	s, err := c.leadAt(key)
+	if err != nil {
+		return nil, err
 	}
-	s.leading = true
-	c.mu.Unlock()
 	owner, _, _ := strings.Cut(id, "+")
 	since := time.Now()
 	grant, err := a.Adopt(ctx, driver.Grant{Key: key, Owner: owner, Token: int64(token), Block: 1, TTL: o.TTL})
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.lead(s)
 		return nil, err
 	}
-	s.leading = false
 	grant.Block = 1 // the other process may have spent the rest
-	t := &term{client: c, slot: s, grant: grant, taken: since, trusted: grant.TrustedUntil, at: unscheduled}
-	s.term = t
-	return t.begin(ctx, o, since), nil
+	return c.start(ctx, s, grant, since, o, since)
+}
+
+// leadAt leads the slot of key, if nobody does.
+func (c *Client) leadAt(key string) (*slot, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	s := c.slot(key)
+	if s.busy() {
+		return nil, s.held(c.holder)
+	}
+	s.leading = true
+	return s, nil
 }

@@ -105,12 +105,25 @@ func withoutContext(err error) error {
 	return err
 }
 
+// errTooShort is what stands in the way of a wait that ends before anybody could
+// answer.
+var errTooShort error = &UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: "(any)", Err: errors.New("the wait was over before an answer")}}}
+
+// beside adds to the bare error of a wait that has ended what stood in its way.
+func beside(err, obstacle error) error {
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if !ended || errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, obstacle)
+}
+
 // compete gets the lock in this process and at the service. ctx is what the
 // lease carries on, wait bounds the wait.
 func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions, once bool) (*Lease, error) {
 	since := time.Now()
 	if err := wait.Err(); err != nil {
-		return nil, fmt.Errorf("%w: nothing was asked", err)
+		return nil, beside(err, errTooShort)
 	}
 	c.mu.Lock()
 	if c.closed {
@@ -121,7 +134,8 @@ func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions
 	if !s.busy() {
 		s.leading = true
 		c.mu.Unlock()
-		return c.ask(ctx, wait, s, o, once, since)
+		l, err := c.ask(ctx, wait, s, o, once, since)
+		return l, beside(err, errTooShort)
 	}
 	held := s.held(c.holder)
 	if once {
@@ -137,7 +151,8 @@ func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions
 		if t.lease != nil || t.err != nil {
 			return t.lease, t.err
 		}
-		return c.ask(ctx, wait, s, o, once, since)
+		l, err := c.ask(ctx, wait, s, o, once, since)
+		return l, beside(err, held)
 	case <-wait.Done():
 		return nil, c.leave(wait, s, place)
 	}
@@ -164,6 +179,7 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error
 	case t := <-place.Value.(*waiter).turn:
 		switch {
 		case t.lease != nil && !c.closed: // Close has released it otherwise
+			t.lease.term.now.opts.MinHold = 0               // nobody ever had it
 			c.tasks.Go(func() { t.lease.Release(c.alive) }) // told to Hooks; it lapses by itself at the worst
 		case t.lease == nil && t.err == nil:
 			c.lead(s)
@@ -182,17 +198,27 @@ func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once 
 		req.Waiting = func(held *HeldError) { c.hooks.waiting(WaitingEvent{Key: s.key, Held: held}) }
 	}
 	grant, err := c.drv.Acquire(wait, req)
-	c.mu.Lock()
 	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.lead(s)
-		c.mu.Unlock()
 		return nil, err
 	}
+	return c.start(ctx, s, grant, time.Now(), o, since)
+}
+
+// start makes a lease of a grant that was taken just now, for one who has waited
+// since. The caller leads the slot.
+func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
+	c.mu.Lock()
 	s.leading = false
-	t := &term{client: c, slot: s, grant: grant, taken: time.Now(), trusted: grant.TrustedUntil, at: unscheduled}
+	t := &term{client: c, slot: s, grant: grant, taken: taken, trusted: grant.TrustedUntil, at: unscheduled}
 	s.term = t
-	l := t.begin(ctx, o, since)
+	l := t.begin(ctx, o)
 	closed := c.closed
+	if closed {
+		t.now.opts.MinHold = 0 // nobody ever has it
+	}
 	c.mu.Unlock()
 	if closed {
 		l.Release(context.Background()) // told to Hooks
@@ -226,7 +252,7 @@ func (t *term) successor(now time.Time) *waiter {
 // handOver gives t to w and returns its lease. The caller holds mu.
 func (t *term) handOver(w *waiter) *Lease {
 	t.passed++
-	l := t.begin(w.ctx, w.opts, w.since)
+	l := t.begin(w.ctx, w.opts)
 	w.turn <- turn{lease: l}
 	return l
 }

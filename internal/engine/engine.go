@@ -199,11 +199,14 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		e.remove(c)
 		return driver.Grant{}, err
 	case <-ctx.Done():
-		err := c.obstacle()
+		err := ctx.Err()
+		if obstacle := c.obstacle(); obstacle != nil {
+			err = fmt.Errorf("%w: %w", err, obstacle)
+		}
 		// The claim may have won meanwhile: releasing covers both.
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
 		e.remove(c)
-		return driver.Grant{}, fmt.Errorf("%w: %w", ctx.Err(), err)
+		return driver.Grant{}, err
 	}
 }
 
@@ -239,11 +242,15 @@ func (c *claim) failure(o quorum.Outcome) error {
 	return c.unavailable(c.silent)
 }
 
-// obstacle is what stands in the way of a claim that its caller gives up.
+// obstacle is what stands in the way of a claim that its caller gives up; nil if
+// it has just been granted.
 func (c *claim) obstacle() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holder != "" {
+	switch {
+	case c.state.Phase == quorum.Held:
+		return nil
+	case c.holder != "":
 		return c.held()
 	}
 	return c.unavailable(c.open())
