@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"testing"
@@ -69,6 +70,22 @@ func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
 	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
 	r.release(l)
 	resume()
+	r.cleared()
+}
+
+// Token 0 is no token. A counter that somebody set must not hold a caller up, nor
+// leave the lock taken.
+func TestACounterThatWasSetByHandIsAnError(t *testing.T) {
+	r := start(t, 1)
+	c := r.client()
+	for _, counter := range []string{"-1", "-40"} {
+		r.do(0, "SET", "holdfast:fence:{lock:k}", counter)
+		_, err := c.TryAcquire(r.within(), "k", nil)
+		if !errors.Is(err, holdfast.ErrUnavailable) {
+			t.Errorf("counter %s: %v, want ErrUnavailable", counter, err)
+		}
+		mentions(t, err, "counter", "DEL holdfast:fence:{lock:k}")
+	}
 	r.cleared()
 }
 

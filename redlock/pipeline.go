@@ -256,7 +256,9 @@ func (s *sender) deliver(r *engine.Request, res rueidis.RedisResult) {
 	case r.Kind == quorum.AskAcquire && !isNumber:
 		s.denied(r, msg)
 	case !isNumber:
-		r.Fail(engine.Failure{Err: fmt.Errorf("unexpected reply: %w", err)})
+		r.Fail(engine.Failure{Err: fmt.Errorf("unexpected reply: %w", errors.Join(err, errNumber))})
+	case r.Kind == quorum.AskAcquire && number <= 0:
+		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
 	case r.Kind == quorum.AskAcquire:
 		r.Granted(number)
 	case r.Kind == quorum.AskCommit:
@@ -287,7 +289,11 @@ func (s *sender) denied(r *engine.Request, msg rueidis.RedisMessage) {
 	r.Denied(left*int64(time.Millisecond), holder, int(waiters))
 }
 
-var errShape = errors.New("not a list of three")
+var (
+	errShape   = errors.New("not a list of three")
+	errNumber  = errors.New("not a number")
+	errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
+)
 
 // fail answers r with an error: the server's own, or that of a connection that
 // broke, after which it is unknown whether r was executed.
