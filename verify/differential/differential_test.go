@@ -168,6 +168,9 @@ func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
 		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		if _, err := server.Wakes(); err != nil { // of a sequence that failed
+			rt.Fatal(err)
+		}
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 19).Draw(rt, "step") {
 			case 0, 1:
