@@ -26,6 +26,9 @@ const (
 	lookEvery  = 250 * time.Millisecond
 	bufferSize = 32 << 10 // of a connection, each way
 	owedMost   = 10_000   // releases kept for a node that cannot be reached
+
+	// queueKeep is how long a node keeps a place in a queue that nobody asks for.
+	queueKeep = int64(time.Minute)
 )
 
 var (
@@ -59,7 +62,8 @@ type node struct {
 }
 
 // owed is a release that may not have reached its node: it is sent on the next
-// checked connection, if that comes while the lock may stand.
+// checked connection, if that comes while the lock or its place in the queue may
+// stand.
 type owed struct {
 	lock  engine.Lock
 	args  []string
@@ -175,7 +179,7 @@ func (n *node) owe(r *engine.Request) {
 	defer n.mu.Unlock()
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
-			lock: *r.Lock, until: n.engine.Now() + r.TTL,
+			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, queueKeep),
 			args: []string{r.Owner, "", millis(r.HandOver), keep(r.TTL)},
 		}
 	}
@@ -230,13 +234,19 @@ func (n *node) checked(rep report) {
 // set changes the state and tells of it.
 func (n *node) set(state driver.NodeState, err error) {
 	n.mu.Lock()
-	changed := n.state != state
-	n.state, n.err = state, err
-	n.usable.Store(state != driver.NodeDown)
+	changed := n.become(state, err)
 	n.mu.Unlock()
 	if changed {
 		n.d.tell(n.event())
 	}
+}
+
+// become changes the state and says whether it was another. The caller holds mu.
+func (n *node) become(state driver.NodeState, err error) (changed bool) {
+	changed = n.state != state
+	n.state, n.err = state, err
+	n.usable.Store(state != driver.NodeDown)
+	return changed
 }
 
 func (n *node) event() driver.NodeEvent {
@@ -259,13 +269,17 @@ func (n *node) up() {
 	n.set(driver.NodeUp, nil)
 }
 
-// broken takes the vote away until a probe succeeds.
+// broken takes the vote away until a probe succeeds. Both happen at once: were
+// the vote taken after a probe that is about to end, nothing would give it back.
 func (n *node) broken(err error) {
 	n.mu.Lock()
 	start := !n.probing && !n.closed
 	n.probing = n.probing || start
+	changed := n.become(driver.NodeDown, err)
 	n.mu.Unlock()
-	n.set(driver.NodeDown, err)
+	if changed {
+		n.d.tell(n.event())
+	}
 	if start {
 		n.d.work.Go(n.probe)
 	}
