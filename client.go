@@ -254,9 +254,9 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) erro
 	return wrap("force release", key, err)
 }
 
-// Close releases what the client holds, each lock after its MinHold, ends every wait with ErrClosed and
-// closes the driver. It blocks for at most about two seconds; a second Close
-// returns at once.
+// Close releases what the client holds, a lock with MinHold after that time,
+// ends every wait with ErrClosed and closes the driver. It blocks for two to
+// three seconds at most; a second Close returns at once.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

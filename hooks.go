@@ -8,8 +8,8 @@ import (
 
 // Hooks are called when something happens to the client's leases. Each may be
 // nil. They are called without any lock held, from the goroutine in which the
-// thing happened, possibly several at once; they must return quickly. The
-// events may grow.
+// thing happened, possibly several at once; they must return quickly, and not
+// call Close, which waits for them. The events may grow.
 type Hooks struct {
 	Waiting  func(WaitingEvent)  // the lock is held, and a wait begins
 	Acquired func(AcquiredEvent) // a lease begins
