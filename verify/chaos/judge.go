@@ -42,7 +42,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	c := j.report.Classes[s.Class]
 	if c == nil {
 		c = &ClassReport{
-			Shared: cl.shared, Unordered: cl.unordered, LostUpdates: map[string]int{}, Refused: map[string]int{},
+			Shared: cl.shared, Unordered: cl.unordered, LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{},
 			Bound: int64(j.schedule.TTL) + int64(time.Second) + int64(cl.extra),
 		}
 		j.report.Classes[s.Class] = c
@@ -97,6 +97,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 				return err
 			}
 			c.LostUpdates[name] += len(lost)
+			c.Written[name] += l.count(name, acked)
 			c.Refused[name] += l.count(name, refused) + l.barred[name]
 			add(fencedWrites, lost)
 		}
@@ -107,12 +108,13 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	times, slow := j.recoveries(s, cl, locks, faults, c.Bound)
 	c.Recovery = append(c.Recovery, times...)
 	slices.Sort(c.Recovery)
-	c.Slow += len(slow)
-	add(recovery, slow)
+	for _, f := range slow {
+		j.report.Slow = append(j.report.Slow, Finding{s.Class, recovery, f})
+	}
 
 	j.timeline.add(s, locks, faults, found)
 	j.report.Findings = append(j.report.Findings, found...)
-	if len(found) > 0 || j.keep {
+	if len(found) > 0 || len(slow) > 0 || j.keep {
 		return nil
 	}
 	return dropHistory(j.dir, s.index)

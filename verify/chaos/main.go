@@ -147,6 +147,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	r := &Report{
 		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule,
 		Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
+		Findings: []Finding{},
 	}
 	nem := &nemesis{site: place, fleet: crew, clients: schedule.Clients, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	j := &judge{
