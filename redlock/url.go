@@ -103,7 +103,7 @@ func address(s string) (string, error) {
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), "6379"
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 || host == "" || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, "[]") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
 		return "", fmt.Errorf("%w: %q is not host:port", ErrInvalid, s)
 	}
 	return net.JoinHostPort(host, port), nil

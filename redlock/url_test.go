@@ -72,6 +72,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://h:x":                  "not host:port",
 		"redis://:6379":                "not host:port",
 		"redis://a:b:c":                "not host:port",
+		"redis://a[b":                  "not host:port",
 		"redis://h/x":                  "database number",
 		"redis://h/-1":                 "database number",
 		"redis://h/0/1":                "database number",
