@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -280,12 +281,12 @@ func TestTLS(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca, nil))
-	works(redlock.OpenURL(t.Context(), "redlock://"+lax.Addr()+ca, nil))
-	works(redlock.OpenURL(t.Context(), "rediss://"+strict.Addr()+ca+pair, nil))
-	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{TLS: &tls.Config{RootCAs: roots}}))
-	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{TLS: &tls.Config{RootCAs: roots}}))
-	works(redlock.Open(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{TLS: both}))
+	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
+	works(redlock.OpenURL(t.Context(), "redlock://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
+	works(redlock.OpenURL(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redlock.Options{Timeout: busy}))
+	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: roots}}))
+	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: roots}}))
+	works(redlock.Open(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{Timeout: busy, TLS: both}))
 
 	for url, words := range map[string][]string{
 		"rediss://" + lax.Addr():         {lax.Addr(), "give the CA"},
@@ -293,7 +294,7 @@ func TestTLS(t *testing.T) {
 		"rediss://" + plain.Addr() + ca:  {plain.Addr(), "speak TLS"},
 		"redis://" + lax.Addr():          {lax.Addr(), "TLS"},
 	} {
-		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true})
+		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: 2 * time.Second})
 		if err == nil {
 			d.Close()
 			t.Errorf("%s opened", url)

@@ -19,7 +19,7 @@ func (r *rig) hurt(hurt, mend func(s *redisproc.Server), states ...driver.NodeSt
 	events := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
 	c, other := r.clientOf(r.driver(r.nodes(), nil), hooks), r.client()
-	l := r.acquire(c, "long", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+	l := r.acquire(c, "long", &holdfast.AcquireOptions{TTL: 6 * time.Second})
 	hurt(r.servers[1])
 	for range 20 {
 		r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
@@ -83,7 +83,7 @@ func TestAHungNodeIsNotMissed(t *testing.T) {
 // forgotten its locks stays out until they are over.
 func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
 	r := start(t, 3)
-	opts := &redlock.Options{MaxTTL: 2 * time.Second}
+	opts := &redlock.Options{MaxTTL: 2 * time.Second, Timeout: busy}
 	var d *redlock.Driver
 	_, err := redlock.Open(t.Context(), r.nodes(), opts) // nobody can tell a first start from a restart
 	if !errors.Is(err, driver.ErrUnavailable) {
@@ -132,7 +132,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 	for range 3 {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
-	d, err := redlock.Open(t.Context(), r.nodes(), nil)
+	d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 // A single Redis votes at once: in quarantine it would only be down for longer.
 func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
 	r := start(t, 1)
-	d, err := redlock.Open(t.Context(), r.nodes(), nil)
+	d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
 func TestAllNodesStoppedTheLeaseEndsByItsDeadline(t *testing.T) {
 	r := start(t, 3)
 	c := r.client()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: 1500 * time.Millisecond})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
 	first := l.Deadline()
 	r.eventually("a renewal", func() bool { return l.Deadline().After(first) })
 	for _, s := range r.servers {

@@ -138,10 +138,9 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 				r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
 			}
 			r.cleared()
-			close(events)
 			var told []driver.NodeEvent
-			for e := range events {
-				told = append(told, e)
+			for len(events) > 0 {
+				told = append(told, <-events)
 			}
 			if len(told) != 1 || told[0].State != driver.NodePolling || told[0].Err == nil {
 				t.Errorf("node events %+v, want one that says polling", told)
@@ -248,19 +247,15 @@ func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
 	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 	done = r.waits(c)
 	r.awaitWaiters(holder, "k", 1)
-	for _, s := range r.servers[:2] { // one after the other, each empty
-		if err := s.Wipe(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		r.eventually("a renewal", func() bool { return l.Extend(t.Context(), long) == nil })
-		r.eventually("the holder has all nodes again", func() bool {
-			st, err := holder.Inspect(t.Context(), "k")
-			return err == nil && !slices.ContainsFunc(st.Nodes, func(n holdfast.NodeStatus) bool { return n.Owner != l.ID() })
-		})
+	// It comes back empty. A second one might end the lease: the waiter may have
+	// taken the first, and given it back, before the holder came round.
+	if err := r.servers[0].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+	r.eventually("a renewal", func() bool { return l.Extend(t.Context(), long) == nil })
 	r.release(l)
 	if err := <-done; err != nil {
-		t.Errorf("with restarted nodes: %v", err)
+		t.Errorf("with a restarted node: %v", err)
 	}
 	r.cleared()
 }
