@@ -83,7 +83,7 @@ func (b *bench) within() context.Context {
 func (b *bench) insist(fn func() error) error {
 	for end := time.Now().Add(patience); ; {
 		err := fn()
-		if !b.stalled(err) || time.Now().After(end) {
+		if !b.stalled(err) || errors.Is(err, context.Canceled) || time.Now().After(end) {
 			return err
 		}
 	}

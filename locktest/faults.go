@@ -149,7 +149,7 @@ func lostRepliesToTry(b *bench) {
 
 func lostRenewals(b *bench) {
 	b.need(b.LoseReplies != nil, "Service.LoseReplies")
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: ttl})
 	for range b.rounds(10, 2) {

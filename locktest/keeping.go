@@ -24,7 +24,7 @@ var keeping = []testCase{
 }
 
 func watchdogKeeps(b *bench) {
-	const ttl = 1500 * time.Millisecond
+	const ttl = 3 * time.Second
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: ttl})
 	first := l.Deadline()
