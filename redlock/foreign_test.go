@@ -112,6 +112,27 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	r.release(r.acquire(c, "job", nil))
 }
 
+// Another library does not touch the counter, so that the token of whoever held
+// the lock before it still seems to fit.
+func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
+	r := start(t, 3)
+	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
+	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	r.release(l)
+	r.foreign("job", "theirs")
+	if st, err := c.Inspect(t.Context(), "job"); err != nil || st.Token != 0 {
+		t.Errorf("Inspect() = token %d, %v, want none", st.Token, err)
+	}
+	if err := c.ForceRelease(t.Context(), "job", l.Token()); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("ForceRelease with an old token = %v, want ErrLost", err)
+	}
+	for i := range 3 {
+		if v := r.do(i, "GET", "job"); v != "theirs" {
+			t.Errorf("their lock on node %d has become %v", i, v)
+		}
+	}
+}
+
 // With bare keys the names themselves are keys, and still do not touch the
 // companions of one another.
 func TestOddBareKeys(t *testing.T) {

@@ -263,11 +263,13 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 	errs := make([]error, len(d.nodes))
 	d.each(ctx, func(ctx context.Context, n *node) {
 		var msg rueidis.RedisMessage
+		owner := views[n.index].Owner
+		foreign := owner != "" && engine.ClientOf(owner) == ""
 		switch {
-		case token != 0:
+		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
 			msg, errs[n.index] = n.eval(ctx, wire.Force, lock,
 				fmt.Sprint(token), millis(quorum.HandOver(int64(d.opts.MaxTTL))), keep(int64(d.opts.MaxTTL)))
-		case st.Held && engine.ClientOf(st.Owner) == "" && views[n.index].Owner == st.Owner:
+		case token == 0 && foreign && st.Held && owner == st.Owner:
 			msg, errs[n.index] = n.eval(ctx, wire.Drop, lock, st.Owner)
 		default:
 			return

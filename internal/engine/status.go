@@ -93,9 +93,10 @@ func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 	return false, nil
 }
 
-// base is the first token of the block that ends at the node's counter.
+// base is the first token of the block that ends at the node's counter. Under a
+// lock of another library the counter is that of an older grant.
 func base(v View) int64 {
-	if v.Fence == 0 || v.Owner == "" {
+	if v.Fence == 0 || ClientOf(v.Owner) == "" {
 		return 0
 	}
 	return v.Fence - quorum.Block + 1
