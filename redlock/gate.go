@@ -247,7 +247,7 @@ func skew(reply resp.Value, before time.Time, rtt time.Duration, rep *report) {
 // forgotten locks, and does not vote before the longest of them is over. (The
 // Redlock page, "Performance, crash recovery and fsync".)
 func (g *gate) admit(addr string, info map[string]string, l *line) error {
-	id := info["run_id"]
+	id := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
 	if id == "" {
 		return nil
 	}
