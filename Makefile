@@ -43,8 +43,8 @@ fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, each step compared with its twin in Go
 	@cd verify && SEQUENCES=$(SEQUENCES) go test -count=1 -timeout 2h ./differential
 
-bench: deps ## Measure against other lock libraries; writes docs/bench.json and docs/waits.svg
-	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg $(BENCHFLAGS)
+bench: deps ## Measure against other lock libraries (10 min); writes docs/bench.md, bench.json and waits.svg
+	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg -md ../docs/bench.md $(BENCHFLAGS)
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without' ./sim

@@ -10,6 +10,7 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
+	github.com/redis/rueidis/rueidiscompat v1.0.79
 	golang.org/x/sys v0.49.0
 	modernc.org/sqlite v1.59.0
 	pgregory.net/rapid v1.3.0
@@ -35,3 +36,5 @@ require (
 )
 
 replace github.com/holdfast-go/holdfast => ../
+
+replace github.com/redis/rueidis/rueidiscompat => github.com/redis/rueidis/rueidiscompat v1.0.69

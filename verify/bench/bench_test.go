@@ -29,7 +29,11 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 	}
 	t.Parallel()
 	dir := t.TempDir()
-	args := []string{"-short", "-json", filepath.Join(dir, "bench.json"), "-svg", filepath.Join(dir, "waits.svg")}
+	doc := filepath.Join(dir, "bench.md")
+	if err := os.WriteFile(doc, []byte("before\n"+markBegin+"old\n"+markEnd+"after\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-short", "-json", filepath.Join(dir, "bench.json"), "-svg", filepath.Join(dir, "waits.svg"), "-md", doc}
 	var out bytes.Buffer
 	if err := run(t.Context(), args, &out, io.Discard); err != nil {
 		t.Fatal(err)
@@ -64,6 +68,14 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 	}
 	if r.Waiters == nil || r.Waiters.FewCommands == 0 || r.Waiters.ManyCommands == 0 {
 		t.Errorf("many waiters: %+v", r.Waiters)
+	}
+	page, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(page); !strings.HasPrefix(text, "before\n"+markBegin) || !strings.HasSuffix(text, markEnd+"after\n") ||
+		!strings.Contains(text, "| throughput |") || strings.Contains(text, "old\n") {
+		t.Errorf("the document has become %q", text)
 	}
 	svg, err := os.Open(filepath.Join(dir, "waits.svg"))
 	if err != nil {

@@ -146,15 +146,28 @@ func openAll(ctx context.Context, p peer, sc scenario, addrs []string) ([]client
 			return clients, err
 		}
 		clients = append(clients, c)
-		h, err := c.lock(ctx, "first/"+strconv.Itoa(i))
-		if err != nil {
-			return clients, err
-		}
-		if err := h.unlock(ctx); err != nil {
+		if err := prime(ctx, c, "first/"+strconv.Itoa(i)); err != nil {
 			return clients, err
 		}
 	}
 	return clients, nil
+}
+
+// prime takes and frees a lock. It tries more than once: on a busy machine
+// rueidislock can miss its turn at a free lock, and then waits for ever.
+func prime(ctx context.Context, c client, key string) (err error) {
+	for range 5 {
+		try, cancel := context.WithTimeout(ctx, 2*time.Second)
+		var h held
+		if h, err = c.lock(try, key); err == nil {
+			err = h.unlock(try)
+		}
+		cancel()
+		if err == nil {
+			break
+		}
+	}
+	return err
 }
 
 // closeAll closes the clients, and does not wait for long for one that cannot end.

@@ -63,7 +63,7 @@ type settings struct {
 	leases           bool          // measure held leases instead
 	count            int           // of them
 	hold             time.Duration // for so long
-	json, svg        string        // paths; empty: not written
+	json, svg, md    string        // paths; empty: not written
 	profiles         profiles
 }
 
@@ -84,6 +84,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	f.DurationVar(&s.hold, "hold", time.Minute, "how long to hold them")
 	f.StringVar(&s.json, "json", "", "write the results to this file")
 	f.StringVar(&s.svg, "svg", "", "write a plot of the waits to this file")
+	f.StringVar(&s.md, "md", "", "put the tables between the marks in this file")
 	f.StringVar(&s.profiles.cpu, "cpuprofile", "", "write a CPU profile of all runs to this file")
 	f.StringVar(&s.profiles.mem, "memprofile", "", "write a profile of all allocations to this file")
 	f.StringVar(&s.profiles.block, "blockprofile", "", "write a profile of blocking to this file")
@@ -169,7 +170,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	if _, err := io.WriteString(out, report.text()); err != nil {
 		return err
 	}
-	return report.save(s.json, s.svg)
+	return report.save(s)
 }
 
 // profiles are where to write what the runtime sees.

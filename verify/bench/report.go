@@ -141,17 +141,40 @@ func markdown(cells [][]string, left int) string {
 }
 
 // save writes what is asked for.
-func (r *report) save(jsonPath, svgPath string) error {
+func (r *report) save(s settings) error {
 	var errs error
-	if jsonPath != "" {
+	if s.json != "" {
 		text, err := json.MarshalIndent(r, "", "  ")
 		if err == nil {
-			err = os.WriteFile(jsonPath, append(text, '\n'), 0o644)
+			err = os.WriteFile(s.json, append(text, '\n'), 0o644)
 		}
 		errs = err
 	}
-	if svgPath != "" {
-		errs = errors.Join(errs, os.WriteFile(svgPath, []byte(plot(r)), 0o644))
+	if s.svg != "" {
+		errs = errors.Join(errs, os.WriteFile(s.svg, []byte(plot(r)), 0o644))
+	}
+	if s.md != "" {
+		errs = errors.Join(errs, insert(s.md, r.text()))
 	}
 	return errs
+}
+
+// Marks between which the tables stand in a document.
+const (
+	markBegin = "<!-- begin: written by make bench -->\n"
+	markEnd   = "<!-- end -->\n"
+)
+
+// insert replaces what stands between the marks in a file.
+func insert(path, text string) error {
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	before, rest, ok1 := strings.Cut(string(old), markBegin)
+	_, after, ok2 := strings.Cut(rest, markEnd)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("%s has no marks %q and %q", path, markBegin, markEnd)
+	}
+	return os.WriteFile(path, []byte(before+markBegin+"\n"+text+"\n"+markEnd+after), 0o644)
 }
