@@ -3,10 +3,12 @@ package redlock_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
@@ -90,6 +92,20 @@ func (r *rig) waiter() *waiter {
 		w.Wait()
 	})
 	return w
+}
+
+// stop stops the process, and returns when it has stopped: the signal itself only
+// asks for that.
+func (w *waiter) stop() error {
+	if err := w.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	var status syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(w.Process.Pid, &status, syscall.WUNTRACED, nil); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
 }
 
 func (w *waiter) awaitHeld(t testing.TB, r *rig) {

@@ -157,10 +157,10 @@ func TestAStoppedWaiterInFront(t *testing.T) {
 		before, after func(w *waiter) error
 	}{
 		{"killed", func(w *waiter) error { return w.Process.Kill() }, nil},
-		{"stopped", func(w *waiter) error { return w.Process.Signal(syscall.SIGSTOP) }, nil},
+		{"stopped", (*waiter).stop, nil},
 		{
 			"killed after it was handed the lock",
-			func(w *waiter) error { return w.Process.Signal(syscall.SIGSTOP) },
+			(*waiter).stop,
 			func(w *waiter) error { return w.Process.Kill() },
 		},
 	} {
