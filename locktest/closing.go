@@ -87,9 +87,11 @@ func closedDriver(b *bench) {
 func doReleases(b *bench) {
 	c, other := b.client(), b.client()
 	boom := errors.New("boom")
-	err := c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error {
-		b.isHeld(other, "k")
-		return boom
+	err := b.insist(func() error {
+		return c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error {
+			b.isHeld(other, "k")
+			return boom
+		})
 	})
 	if !errors.Is(err, boom) || errors.Is(err, holdfast.ErrLost) {
 		b.Errorf("Do() = %v, want fn's error alone", err)
@@ -101,7 +103,9 @@ func doReleases(b *bench) {
 				b.Error("fn's panic was swallowed")
 			}
 		}()
-		c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
+		b.insist(func() error {
+			return c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
+		})
 	}()
 	b.isFree(other, "k")
 	b.cleared()
