@@ -89,11 +89,16 @@ func (b *bench) start(args ...string) *job {
 type job struct {
 	*exec.Cmd
 	out, log bytes.Buffer
+	ended    <-chan struct{} // nil: nobody waits for it yet
 }
 
 // code waits for the end and returns the exit code.
 func (j *job) code() int {
-	j.Wait() // how it ended stands in ProcessState
+	if j.ended != nil {
+		<-j.ended
+	} else {
+		j.Wait() // how it ended stands in ProcessState
+	}
 	return j.ProcessState.ExitCode()
 }
 
@@ -115,14 +120,21 @@ func readFile(path string) (string, error) {
 	return string(text), err
 }
 
-// pids waits for a file with n process ids.
-func (b *bench) pids(name string, n int) []int {
+// pids waits for a file with n process ids. It returns nil if ended is closed
+// before.
+func (b *bench) pids(name string, n int, ended <-chan struct{}) []int {
 	b.t.Helper()
 	var fields []string
+	over := false
 	eventually(b.t.Fatalf, name+" has process ids", func() bool {
+		select {
+		case <-ended:
+			over = true
+		default:
+		}
 		text := b.file(name)
 		fields = strings.Fields(text)
-		return len(fields) >= n && strings.HasSuffix(text, "\n")
+		return over || len(fields) >= n && strings.HasSuffix(text, "\n")
 	})
 	var pids []int
 	for _, f := range fields {
@@ -131,6 +143,9 @@ func (b *bench) pids(name string, n int) []int {
 			b.t.Fatal(err)
 		}
 		pids = append(pids, pid)
+	}
+	if over {
+		return nil
 	}
 	return pids
 }
@@ -142,6 +157,10 @@ func deaths(t *testing.T, pids []int) func() int64 {
 	last := make(chan int64, len(pids))
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) { // it is gone already
+			last <- monotonic()
+			continue
+		}
 		if err != nil {
 			t.Fatalf("pidfd of %d: %v", pid, err)
 		}

@@ -44,7 +44,6 @@ type app struct {
 	logFormat      string
 	code           exitcode.Code  // of a run that is no error
 	raise          syscall.Signal // to end by
-	explained      bool           // the error has been told already
 }
 
 // Main runs the program with args, of which the first is its name, and returns
@@ -70,7 +69,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	root := a.root()
 	root.SetArgs(args[1:])
 	err := root.Execute()
-	if err != nil && !a.explained {
+	if err != nil {
 		a.log.Error(explain(err))
 	}
 	if a.raise != 0 {
@@ -132,7 +131,24 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
 		a.showCommand(), a.listCommand(), a.forceCommand(), a.demoCommand(), a.versionCommand(),
 	)
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Args = nil
+			cmd.RunE = func(*cobra.Command, []string) error {
+				return exitcode.Usagef("which shell? give bash, zsh, fish or powershell; see holdfast completion --help")
+			}
+		}
+	}
 	return root
+}
+
+// noArguments refuses arguments.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return exitcode.Usagef("%s takes no arguments, not %q", cmd.CommandPath(), args)
+	}
+	return nil
 }
 
 // prepare reads the variables and sets up the log, before any command runs.

@@ -20,7 +20,7 @@ two of five nodes, pauses a holder beyond its lease, and looks whether a write w
 lost or doubled. It needs no server: the nodes are inside the process, or, with
 --redis, redis-server processes that it starts and stops.
 `,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error { return a.demo(redis) },
 	}
 	cmd.Flags().BoolVar(&redis, "redis", false, "use five real redis-server processes")

@@ -51,7 +51,7 @@ so stop it first where you can. The record of what was done is printed as JSON.
 			if strings.TrimSpace(fl.reason) == "" {
 				return exitcode.Usagef("say why: --reason TEXT goes into the record")
 			}
-			return a.force(cmd.Context(), name, fl, cmd.Flags().Changed("token"))
+			return a.force(name, fl, cmd.Flags().Changed("token"))
 		},
 		ValidArgsFunction: a.completeNames,
 	}
@@ -63,7 +63,7 @@ so stop it first where you can. The record of what was done is printed as JSON.
 	return cmd
 }
 
-func (a *app) force(_ context.Context, name string, fl *forceFlags, given bool) error {
+func (a *app) force(name string, fl *forceFlags, given bool) error {
 	ctx, stop := interruptible()
 	defer stop()
 	client, err := a.client(ctx)

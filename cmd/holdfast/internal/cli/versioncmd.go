@@ -40,6 +40,7 @@ func (a *app) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and what this system lacks",
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b := thisBuild()
 			if a.output == "json" {

@@ -383,7 +383,15 @@ func (s *session) advance(now boot.Instant) {
 		s.stop(Timeout, fmt.Errorf("the command was stopped after --max-runtime %v", s.plan.MaxRuntime), Term)
 	}
 	last := s.lastMoment()
-	if s.killAt != 0 && now >= s.killAt || last != 0 && now >= last {
+	due := s.killAt
+	if due == 0 || last != 0 && last < due {
+		due = last
+	}
+	if due != 0 && now >= due && !s.exited {
+		s.job.Signal(syscall.SIGKILL) // before anything that takes time
+		if !s.killing {
+			s.log.Debug("killing the group", "late", now.Sub(due))
+		}
 		s.killing = true
 	}
 	if s.killing {

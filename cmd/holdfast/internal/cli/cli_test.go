@@ -1,0 +1,235 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+)
+
+func document(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../../docs/run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestDocumentHasTheTableOfExitCodes(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	for _, r := range exitcode.Table {
+		fmt.Fprintf(&table, "| %s | %s |\n", r.Code, r.Meaning)
+	}
+	if !strings.Contains(document(t), "| code | meaning |\n|---|---|\n"+table.String()+"\n") {
+		t.Errorf("docs/run.md does not have this table:\n%s", table.String())
+	}
+}
+
+func TestDocumentNamesEveryFlagOfRun(t *testing.T) {
+	t.Parallel()
+	text := document(t)
+	eachFlag(t, "run", func(f *pflag.Flag) {
+		if !strings.Contains(text, "`--"+f.Name) {
+			t.Errorf("docs/run.md does not name --%s", f.Name)
+		}
+	})
+}
+
+// eachFlag calls see with every flag that a command takes.
+func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
+	t.Helper()
+	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).root()
+	cmd, _, err := root.Find([]string{command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(f *pflag.Flag) {
+		if f.Name != "help" {
+			see(f)
+		}
+	}
+	cmd.LocalFlags().VisitAll(all)
+	cmd.InheritedFlags().VisitAll(all)
+}
+
+// TestEveryFlagHasAVariable sets each flag by its variable alone, to a value that
+// is wrong for it: the error must name the variable.
+func TestEveryFlagHasAVariable(t *testing.T) {
+	wrong := map[string]string{"bool": "maybe", "int": "many"}
+	for _, name := range []string{"duration", "code", "policy", "fail|skip|run", "group|process"} {
+		wrong[name] = "wrong"
+	}
+	eachFlag(t, "run", func(f *pflag.Flag) {
+		value, ok := wrong[f.Value.Type()]
+		if !ok {
+			return // a string, which takes anything
+		}
+		t.Run(f.Name, func(t *testing.T) { // not parallel: the environment is the process's
+			t.Setenv(variable(f.Name), value)
+			code, _, log := call("run", "job", "--", "true")
+			if code != exitcode.Usage || !strings.Contains(log, variable(f.Name)+`="`+value+`"`) {
+				t.Errorf("exit code %d, %q", code, log)
+			}
+		})
+	})
+}
+
+// call runs the program in this process.
+func call(args ...string) (code exitcode.Code, out, log string) {
+	var o, l bytes.Buffer
+	code = Main(append([]string{"holdfast"}, args...), IO{In: strings.NewReader(""), Out: &o, Err: &l})
+	return code, o.String(), l.String()
+}
+
+func TestPanicIsABugWithItsOwnCode(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	code := Main([]string{"holdfast", "version"}, IO{Out: panicking{}, Err: &log})
+	if code != exitcode.Bug || !strings.Contains(log.String(), "a fault in holdfast itself") {
+		t.Errorf("exit code %d, %q", code, log.String())
+	}
+}
+
+type panicking struct{}
+
+func (panicking) Write([]byte) (int, error) { panic("no") }
+
+func TestErrorsAreOneLine(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"run"},
+		{"no-such-command"},
+		{"run", "--no-such-flag"},
+		{"run", "--ttl"},
+		{"run", "job", "--", "no-such-program"},
+		{"run", "-b", "redlock://a,b:x", "job", "--", "true"},
+		{"acquire"},
+		{"acquire", "one", "two"},
+		{"show"},
+		{"ls", "one", "two"},
+		{"force-release", "job"},
+		{"check"},
+		{"completion", "no-such-shell"},
+		{"demo", "argument"},
+	} {
+		code, _, log := call(args...)
+		if strings.Count(log, "\n") != 1 || code != exitcode.Usage && code != exitcode.NotFound {
+			t.Errorf("%v: exit code %d, %q", args, code, log)
+		}
+	}
+}
+
+func TestSecretsStayOutOfErrors(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"redis://:hunter2@127.0.0.1:1", "http://:hunter2@host", "redis://u:hunter2%@host"} {
+		if _, _, log := call("show", "-b", url, "job"); strings.Contains(log, "hunter2") || log == "" {
+			t.Errorf("%s: %q", url, log)
+		}
+	}
+}
+
+func TestWaitAndNoWait(t *testing.T) {
+	t.Parallel()
+	ten := patience{duration: duration(10 * time.Second), set: true}
+	for _, row := range []struct {
+		name        string
+		wait        patience
+		noWait      bool
+		given       string // the flags given; the rest is by variables
+		want, fails bool
+	}{
+		{"ForEver", patience{}, false, "", false, false},
+		{"NoWait", patience{}, true, "no-wait", true, false},
+		{"ZeroIsNoWait", patience{set: true}, false, "wait", true, false},
+		{"Wait", ten, false, "wait", false, false},
+		{"Contradiction", ten, true, "wait no-wait", false, true},
+		{"WaitOverVariable", ten, true, "wait", false, false},
+		{"NoWaitOverVariable", ten, true, "no-wait", true, false},
+	} {
+		given := func(flag string) bool { return slices.Contains(strings.Fields(row.given), flag) }
+		if got, err := row.wait.none(row.noWait, given); got != row.want || (err != nil) != row.fails {
+			t.Errorf("%s: no wait %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
+		}
+	}
+}
+
+func TestDurationsAreSecondsOrGo(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"10": 10 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "250ms": 250 * time.Millisecond} {
+		var d duration
+		if err := d.Set(text); err != nil || time.Duration(d) != want {
+			t.Errorf("%q: %v, %v", text, time.Duration(d), err)
+		}
+	}
+	for _, text := range []string{"", "soon", "-1", "-5s", "NaN", "1e300", "Inf"} {
+		var d duration
+		if err := d.Set(text); err == nil {
+			t.Errorf("%q is taken as %v", text, time.Duration(d))
+		}
+	}
+}
+
+func TestHandedOnLeaseIsRecognised(t *testing.T) {
+	t.Parallel()
+	st := holdfast.Status{Held: true, Token: 64, ID: "client.1"}
+	for _, row := range []struct {
+		ticket ticket
+		want   bool
+	}{
+		{ticket{Token: 64, Owner: "client.1"}, true},
+		{ticket{Token: 64}, true},
+		{ticket{Token: 66, Owner: "client.1+2"}, true},
+		{ticket{Token: 66, Owner: "client.1+1"}, false},
+		{ticket{Token: 66, Owner: "client.1"}, false},
+		{ticket{Token: 64, Owner: "other.1"}, false},
+	} {
+		if got := row.ticket.stands(st); got != row.want {
+			t.Errorf("%+v stands: %v, want %v", row.ticket, got, row.want)
+		}
+	}
+	if (ticket{Token: 64}).stands(holdfast.Status{Token: 64}) {
+		t.Error("a lock that nobody holds stands")
+	}
+}
+
+func TestPrintableDisarmsTheTerminal(t *testing.T) {
+	t.Parallel()
+	if got := printable("a\x1b[2Jb"); got != `a\x1b[2Jb` {
+		t.Errorf("%q", got)
+	}
+	if got := printable("größe/ü"); got != "größe/ü" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestCodesFollowErrors(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		err  error
+		want exitcode.Code
+	}{
+		{nil, exitcode.OK},
+		{errors.New("odd"), exitcode.Bug},
+		{&holdfast.HeldError{}, exitcode.Busy},
+		{&holdfast.UnavailableError{}, exitcode.Unavailable},
+		{holdfast.ErrLost, exitcode.Lost},
+		{fmt.Errorf("x: %w", holdfast.ErrInvalid), exitcode.Usage},
+		{exitcode.Interruption{Signal: 15}, 143},
+		{errors.Join(&holdfast.HeldError{}, exitcode.Interruption{Signal: 2}), 130},
+	} {
+		if got := exitcode.Of(row.err); got != row.want {
+			t.Errorf("%v: code %d, want %d", row.err, got, row.want)
+		}
+	}
+}
