@@ -119,6 +119,9 @@ func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
 	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	r.release(l)
+	r.eventually("every node is free", func() bool {
+		return r.do(0, "GET", "job") == nil && r.do(1, "GET", "job") == nil && r.do(2, "GET", "job") == nil
+	})
 	r.foreign("job", "theirs")
 	if st, err := c.Inspect(t.Context(), "job"); err != nil || st.Token != 0 {
 		t.Errorf("Inspect() = token %d, %v, want none", st.Token, err)
