@@ -34,6 +34,7 @@ const (
 var (
 	errNotOpen = errors.New("not connected yet")
 	errStalled = errors.New("skipped: it does not answer")
+	errBroke   = errors.New("the connection broke before it was sent")
 	seed       = maphash.MakeSeed()
 )
 
@@ -49,7 +50,8 @@ type node struct {
 
 	client  rueidis.Client
 	senders [senders]*sender
-	usable  atomic.Bool // connected and checked; mirrors state
+	usable  atomic.Bool  // connected and checked; mirrors state
+	breaks  atomic.Int64 // how often the vote was taken
 
 	mu      sync.Mutex // guards what follows
 	state   driver.NodeState
@@ -151,13 +153,14 @@ func (n *node) options() rueidis.ClientOption {
 func (n *node) Send(r *engine.Request) {
 	release := r.Kind == quorum.AskRelease || r.Kind == quorum.AskGiveBack
 	s := n.senders[maphash.String(seed, r.Lock.Key)%senders]
+	breaks := n.breaks.Load() // first: whatever breaks from here on overtakes r
 	switch {
 	case !n.usable.Load():
 		n.refuse(r)
 	case !release && s.stalled(n.engine.Now()):
 		r.Fail(engine.Failure{Err: errStalled, Unsent: true})
 	default:
-		s.push(r)
+		s.push(r, breaks)
 	}
 }
 
@@ -275,6 +278,7 @@ func (n *node) broken(err error) {
 	n.mu.Lock()
 	start := !n.probing && !n.closed
 	n.probing = n.probing || start
+	n.breaks.Add(1)
 	changed := n.become(driver.NodeDown, err)
 	n.mu.Unlock()
 	if changed {

@@ -42,12 +42,20 @@ type sender struct {
 	away  atomic.Int64 // when the batch under way was sent; 0: none is
 
 	mu    sync.Mutex // guards queue
-	queue []*engine.Request
+	queue []queued
 
 	// The rest belongs to loop.
-	batch []*engine.Request
+	batch []queued
+	sent  []*engine.Request
 	cmds  []rueidis.Completed
 	text  texts
+}
+
+// queued is a request in a queue. One from before a break does not go out after
+// it: its id may have been released meanwhile, by what was owed.
+type queued struct {
+	*engine.Request
+	breaks int64 // node.breaks before it was queued
 }
 
 func newSender(n *node) *sender {
@@ -55,9 +63,9 @@ func newSender(n *node) *sender {
 }
 
 // push queues r.
-func (s *sender) push(r *engine.Request) {
+func (s *sender) push(r *engine.Request, breaks int64) {
 	s.mu.Lock()
-	s.queue = append(s.queue, r)
+	s.queue = append(s.queue, queued{r, breaks})
 	s.mu.Unlock()
 	s.nudge()
 }
@@ -119,19 +127,23 @@ func (s *sender) take() bool {
 // run sends one batch and delivers the answers.
 func (s *sender) run() {
 	now := s.n.engine.Now()
-	sent := s.batch[:0]
+	sent := s.sent[:0]
 	s.cmds = s.cmds[:0]
 	for _, r := range s.batch {
 		switch {
 		case !s.n.usable.Load():
-			s.n.refuse(r)
+			s.n.refuse(r.Request)
+		case r.breaks != s.n.breaks.Load() && r.Kind != quorum.AskRelease:
+			r.Fail(engine.Failure{Err: errBroke, Unsent: true})
 		case now > r.Deadline && r.Kind != quorum.AskRelease && r.Kind != quorum.AskGiveBack:
 			r.Fail(engine.Failure{Err: errStalled, Unsent: true})
 		default:
-			sent = append(sent, r)
-			s.cmds = append(s.cmds, s.command(r))
+			sent = append(sent, r.Request)
+			s.cmds = append(s.cmds, s.command(r.Request))
 		}
 	}
+	clear(s.batch)
+	s.sent = sent
 	if len(sent) == 0 {
 		return
 	}
@@ -142,7 +154,7 @@ func (s *sender) run() {
 	for i, r := range sent {
 		s.deliver(r, results[i])
 	}
-	clear(s.batch)
+	clear(sent)
 }
 
 // again repeats a batch from its first script that the server did not know on:
