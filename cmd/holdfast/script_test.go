@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -250,7 +252,7 @@ func goneCmd(ts *testscript.TestScript, neg bool, args []string) {
 func pids(ts *testscript.TestScript, file string) []int {
 	await(ts, false, []string{file, "\n"})
 	var all []int
-	for _, field := range strings.Fields(ts.ReadFile(file)) {
+	for field := range strings.FieldsSeq(ts.ReadFile(file)) {
 		pid, err := strconv.Atoi(field)
 		ts.Check(err)
 		all = append(all, pid)

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,11 +118,9 @@ type choice struct {
 
 // Set implements pflag.Value.
 func (c *choice) Set(s string) error {
-	for _, w := range c.words {
-		if s == w {
-			c.value = s
-			return nil
-		}
+	if slices.Contains(c.words, s) {
+		c.value = s
+		return nil
 	}
 	return fmt.Errorf("%q is none of %s", s, strings.Join(c.words, ", "))
 }

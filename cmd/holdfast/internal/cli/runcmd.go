@@ -91,11 +91,12 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 // run runs a command under a lock. All that can be refused is refused before the
 // lock is asked for.
 func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
-	plan, err := a.plan(cmd, fl, args)
-	if err != nil {
+	if err := fl.reports.Check(); err != nil {
 		return err
 	}
-	if err := fl.reports.Check(); err != nil {
+	plan, err := a.plan(cmd, fl, args)
+	if err != nil {
+		a.report(fl, run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), EndedAt: time.Now().UTC()})
 		return err
 	}
 	if missing := run.Missing(); missing != "" {
@@ -109,10 +110,16 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 	res := runner.Run(plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
 	a.conclude(res)
-	if err := fl.reports.Write(res.Status); err != nil {
+	a.report(fl, res.Status)
+	return nil
+}
+
+// report writes the status where the flags say. A report that fails does not hide
+// how the command ended.
+func (a *app) report(fl *runFlags, st run.Status) {
+	if err := fl.reports.Write(st); err != nil {
 		a.log.Warn(explain(err))
 	}
-	return nil
 }
 
 // conclude prints why the command was not run, or was stopped.

@@ -26,6 +26,7 @@ const Guard = "guard-of-run"
 const (
 	orderTimeout = 50 * time.Millisecond // to write to a guard that does not read
 	readyTimeout = 10 * time.Second      // for it to start, on a machine that is busy
+	guardLeave   = time.Second           // for it to end
 	killPause    = 5 * time.Millisecond
 	killPatience = 5 * time.Second
 )
@@ -101,7 +102,7 @@ func (g *guardLink) tell(o order) error {
 	return err
 }
 
-func (g *guardLink) dismiss() { g.tell(order{Done: true}) }
+func (g *guardLink) dismiss() error { return g.tell(order{Done: true}) }
 
 func (g *guardLink) close() {
 	g.orders.Close()

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -262,13 +263,35 @@ func (j *Job) Kill() bool {
 	return left
 }
 
-// Close tells the guard that its work is done and takes the terminal back. It
-// must not be called while the group lives.
+// Close takes the terminal back, tells the guard that its work is done, and waits
+// a moment for it to end: to a run around this one it would look like a process
+// that got away. It must not be called while the group lives.
 func (j *Job) Close() {
-	if j.guard != nil {
-		j.guard.dismiss()
+	if j.guard != nil && j.guard.dismiss() == nil {
+		j.awaitGuard()
 	}
 	j.release()
+}
+
+// Unguarded notes that the guard has ended.
+func (j *Job) Unguarded() {
+	j.guard.close()
+	j.guard = nil
+}
+
+func (j *Job) awaitGuard() {
+	late := time.NewTimer(guardLeave)
+	defer late.Stop()
+	for j.Events != nil {
+		select {
+		case e, open := <-j.Events:
+			if !open || e.Kind == GuardGone {
+				return
+			}
+		case <-late.C:
+			return
+		}
+	}
 }
 
 func (j *Job) release() {

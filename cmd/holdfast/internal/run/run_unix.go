@@ -472,6 +472,7 @@ func (s *session) happened(e proc.Event, open bool) {
 	case e.Kind == proc.Stopped:
 		s.stopped(e.Status.StopSignal())
 	case e.Kind == proc.GuardGone:
+		s.job.Unguarded()
 		s.log.Warn("the guard has ended; the command goes on without it")
 	}
 }

@@ -1,0 +1,61 @@
+package boot_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+)
+
+func newAlarm(t *testing.T) *boot.Alarm {
+	t.Helper()
+	a, err := boot.NewAlarm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	return a
+}
+
+func TestAlarmRingsNotBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t)
+	at := boot.Now().Add(20 * time.Millisecond)
+	a.Set(at)
+	<-a.C
+	if now := boot.Now(); now < at {
+		t.Errorf("it rang %v early", at.Sub(now))
+	}
+}
+
+func TestAlarmInThePastRingsAtOnce(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t)
+	a.Set(boot.Now().Add(time.Hour))
+	a.Set(boot.Now().Add(-time.Hour))
+	<-a.C // or the test times out
+}
+
+func TestUnsetAlarmIsSilent(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t)
+	a.Set(boot.Now().Add(30 * time.Millisecond))
+	a.Set(0)
+	select {
+	case <-a.C:
+		t.Error("it rang")
+	case <-time.After(60 * time.Millisecond):
+	}
+}
+
+func TestDeadlineGoesByTheWorseClock(t *testing.T) {
+	t.Parallel()
+	if left := boot.At(time.Now().Add(time.Minute)).Sub(boot.Now()); left > time.Minute || left < 59*time.Second {
+		t.Errorf("a minute from now is %v away", left)
+	}
+	// A machine that slept: by the wall clock the deadline is over, by the monotonic one it is not.
+	// Round(0) takes the monotonic reading away, so only the wall clock is left to go by.
+	if left := boot.At(time.Now().Add(-time.Minute).Round(0)).Sub(boot.Now()); left > 0 {
+		t.Errorf("a deadline of a minute ago is %v away", left)
+	}
+}

@@ -1,0 +1,102 @@
+//go:build unix
+
+package proc
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+)
+
+// guarded is a group and the guard of it, in this process.
+type guarded struct {
+	command *exec.Cmd
+	orders  *io.PipeWriter
+	code    chan int
+	log     bytes.Buffer
+}
+
+func newGuarded(t *testing.T) *guarded {
+	t.Helper()
+	g := &guarded{command: exec.Command("sh", "-c", "sleep 300 & sleep 300"), code: make(chan int, 1)}
+	g.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := g.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Kill(-g.command.Process.Pid, syscall.SIGKILL); g.command.Wait() })
+	in, orders := io.Pipe()
+	g.orders = orders
+	t.Cleanup(func() { orders.Close() })
+	t.Cleanup(func() { signal.Reset() })
+	go func() { g.code <- RunGuard(in, io.Discard, &g.log) }()
+	return g
+}
+
+func (g *guarded) tell(t *testing.T, o order) {
+	t.Helper()
+	if err := json.NewEncoder(g.orders).Encode(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// These run in this process, whose signals RunGuard takes, so one after the other.
+func TestGuard(t *testing.T) {
+	t.Run("KillsAtTheMomentItWasToldLast", func(t *testing.T) {
+		g := newGuarded(t)
+		pid := g.command.Process.Pid
+		at := boot.Now().Add(80 * time.Millisecond)
+		g.tell(t, order{Group: pid, KillAt: boot.Now().Add(20 * time.Millisecond)})
+		g.tell(t, order{Group: pid, KillAt: at})
+		g.command.Wait()
+		if now := boot.Now(); now < at {
+			t.Errorf("killed %v early", at.Sub(now))
+		}
+		if code := <-g.code; code != 0 || !strings.Contains(g.log.String(), "the lease is about to end") {
+			t.Errorf("exit code %d, %q", code, g.log.String())
+		}
+	})
+	t.Run("KillsAtTheEndOfThePipe", func(t *testing.T) {
+		g := newGuarded(t)
+		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
+		g.orders.Close()
+		g.command.Wait()
+		if code := <-g.code; code != 0 || !strings.Contains(g.log.String(), "holdfast is gone") {
+			t.Errorf("exit code %d, %q", code, g.log.String())
+		}
+	})
+	t.Run("LeavesAGroupAloneThatItIsDismissedFrom", func(t *testing.T) {
+		g := newGuarded(t)
+		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
+		g.tell(t, order{Done: true})
+		if code := <-g.code; code != 0 || g.log.Len() > 0 || !groupAlive(g.command.Process.Pid) {
+			t.Errorf("exit code %d, %q", code, g.log.String())
+		}
+	})
+	t.Run("KillsNothingBeforeItKnowsAGroup", func(t *testing.T) {
+		g := newGuarded(t)
+		g.orders.CloseWithError(io.ErrUnexpectedEOF)
+		if code := <-g.code; code != 0 || !groupAlive(g.command.Process.Pid) {
+			t.Errorf("exit code %d, %q", code, g.log.String())
+		}
+	})
+}
+
+func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
+	t.Parallel()
+	all := []Process{{PID: 1}, {PID: 10, parent: 1}, {PID: 11, parent: 10}, {PID: 12, parent: 11}, {PID: 20, parent: 1}}
+	var got []int
+	for _, p := range descendants(10, all) {
+		got = append(got, p.PID)
+	}
+	if len(got) != 2 || got[0] != 11 || got[1] != 12 {
+		t.Errorf("descendants of 10: %v, want 11 and 12", got)
+	}
+}
