@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -100,8 +101,8 @@ func (c *Client) watch() {
 	for {
 		due, lost := c.look(time.Now())
 		c.lose(lost...)
-		for _, b := range batches(due) {
-			c.tasks.Go(func() { c.renew(b) })
+		for _, g := range alike(due) {
+			c.tasks.Go(func() { c.renewAll(g) })
 		}
 		var tick <-chan time.Time
 		if wait, some := c.doze(); some || !idle {
@@ -195,22 +196,34 @@ func (t *term) expiry() error {
 	return errExpired
 }
 
-// batches groups terms so that one with a short TTL does not wait for the
-// answers of one with a long TTL: by powers of two.
-func batches(due []*term) [][]*term {
-	var out [][]*term
-	open := make(map[int]int) // by magnitude of the TTL: index of the batch with room
+// alike groups terms so that one with a short TTL does not wait for the answers
+// of one with a long TTL: by powers of two.
+func alike(due []*term) map[int][]*term {
+	out := make(map[int][]*term)
 	for _, t := range due {
 		size := bits.Len64(uint64(t.grant.TTL))
-		i, ok := open[size]
-		if !ok || len(out[i]) == batchMost {
-			i = len(out)
-			open[size] = i
-			out = append(out, nil)
-		}
-		out[i] = append(out[i], t)
+		out[size] = append(out[size], t)
 	}
 	return out
+}
+
+// renewAll renews terms of about one TTL, batch after batch: ten thousand at once
+// would wait for one another until each has run out of time. A batch that is not
+// answered holds the next up for so long that all are under way within a quarter
+// of the TTL.
+func (c *Client) renewAll(due []*term) {
+	patience := due[0].grant.TTL / 4 / time.Duration(1+len(due)/batchMost)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for b := range slices.Chunk(due, batchMost) {
+		done := make(chan struct{})
+		c.tasks.Go(func() { defer close(done); c.renew(b) })
+		late.Reset(patience)
+		select {
+		case <-done:
+		case <-late.C:
+		}
+	}
 }
 
 // startRenewal marks t as being renewed and returns what to renew. The caller

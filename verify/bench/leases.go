@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -34,6 +35,7 @@ type account struct {
 	Acquiring        time.Duration
 	Lost, Renewals   int64
 	FailedRenewals   int64
+	Reasons          map[string]int // why leases were lost and renewals failed
 	GoroutinesBefore int
 	GoroutinesAfter  int
 	RSS, PeakRSS     int64 // kB
@@ -71,6 +73,9 @@ func leases(ctx context.Context, s settings, out io.Writer) (err error) {
 		"Memory of the process: %.1f MB resident, %.1f MB at the peak. Goroutines: %d before, %d while holding. CPU: %v.\n",
 		machine(all), s.count, nodes, s.hold, a.Acquiring.Round(time.Millisecond), a.Renewals, a.FailedRenewals, a.Lost,
 		float64(a.RSS)/1e3, float64(a.PeakRSS)/1e3, a.GoroutinesBefore, a.GoroutinesAfter, a.CPU.Round(time.Millisecond))
+	for reason, times := range a.Reasons {
+		fmt.Fprintf(out, "%d times: %s\n", times, reason)
+	}
 	if a.Lost > 0 {
 		return fmt.Errorf("%d leases were lost", a.Lost)
 	}
@@ -93,12 +98,20 @@ func holdLeases(in io.Reader, out io.Writer) error {
 		return err
 	}
 	var lost, renewals, failed atomic.Int64
+	var mu sync.Mutex // guards reasons
+	reasons := make(map[string]int)
+	blame := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reasons[err.Error()]++
+	}
 	client, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
-		Lost: func(holdfast.LostEvent) { lost.Add(1) },
+		Lost: func(e holdfast.LostEvent) { lost.Add(1); blame(e.Reason) },
 		Renewed: func(e holdfast.RenewedEvent) {
 			renewals.Add(1)
 			if e.Err != nil {
 				failed.Add(1)
+				blame(e.Err)
 			}
 		},
 	}})
@@ -116,6 +129,9 @@ func holdLeases(in io.Reader, out io.Writer) error {
 	a.Lost, a.Renewals, a.FailedRenewals = lost.Load(), renewals.Load(), failed.Load()
 	a.RSS, a.PeakRSS = resident()
 	a.CPU = cpuTime()
+	mu.Lock()
+	a.Reasons = maps.Clone(reasons)
+	mu.Unlock()
 	if err := json.NewEncoder(out).Encode(a); err != nil {
 		return err
 	}
