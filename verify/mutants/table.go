@@ -1,0 +1,616 @@
+package main
+
+const (
+	claimGo     = "internal/quorum/claim.go"
+	nodeGo      = "internal/quorum/node.go"
+	queueGo     = "internal/quorum/queue.go"
+	setGo       = "internal/quorum/set.go"
+	engineGo    = "internal/engine/engine.go"
+	scripts     = "internal/wire/scripts/"
+	fenceGo     = "fence/fence.go"
+	runGo       = "cmd/holdfast/internal/run/run_unix.go"
+	gateGo      = "redlock/gate.go"
+	pipelineGo  = "redlock/pipeline.go"
+	redisNodeGo = "redlock/node.go"
+	inRedis     = "./fence/redisfence"
+	inProcess   = "./fence"
+)
+
+// all is the bugs, by the part of the protocol that they break.
+var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, storages, commands)
+
+func concat(themes ...[]mutant) []mutant {
+	var out []mutant
+	for _, theme := range themes {
+		out = append(out, theme...)
+	}
+	return out
+}
+
+// votes: who has a quorum.
+var votes = []mutant{
+	{
+		name: "half-is-a-quorum", rule: "a quorum is N/2+1 nodes, not N/2", file: setGo,
+		was: "return n/2 + 1 }", is: "return max(n/2, 1) }",
+		killers: []suite{unit("TestDifferentBasesCommitTheHighest", "TestBusyNeedsAQuorumOfAnswers"), conformance("WithoutAMajorityTheNodesAreNamed"), sim(500), model("3 nodes, 2 attempts")},
+	},
+	{
+		name: "half-of-an-even-number", rule: "of four nodes three are a quorum, not two", file: setGo,
+		was: "return n/2 + 1 }", is: "return (n + 1) / 2 }",
+		killers: []suite{sim(500)},
+	},
+	{
+		name: "silent-nodes-count-as-free", rule: "no answer is no vote", file: claimGo,
+		was: "c.Failed |= s\n\tc.Denied &^= s", is: "c.Failed |= s\n\tc.Granted |= s\n\tc.Denied &^= s",
+		killers: []suite{unit("TestSilenceUntilTheDeadlineIsUnavailable")},
+	},
+}
+
+// trust: until when a lease can be relied on.
+var trust = []mutant{
+	{
+		name: "no-drift", rule: "clocks may run at different rates", file: claimGo,
+		was: "return ttl/100 + 2*ms }", is: "return 0 }",
+		killers: []suite{unit("TestDriftIsAHundredthAndTwoMilliseconds"), sim(1000)},
+	},
+	{
+		name: "trust-from-the-answer", rule: "validity counts from the send, not from the answer", file: claimGo,
+		was:     "c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))",
+		is:      "c.Until[e.Node] = max(c.Until[e.Node], e.At+e.TTL-Drift(e.TTL))",
+		killers: []suite{unit("TestValidityCountsFromTheQuorumthLatestSend")},
+	},
+	{
+		name: "renewed-trust-from-the-answer", rule: "a renewal counts from its send as well", file: claimGo,
+		was: "e.Sent+ttl-Drift(ttl))", is: "e.At+ttl-Drift(ttl))",
+		killers: []suite{unit("TestSlowRenewalDoesNotExtendTrust"), client("TestSlowRenewalDoesNotExtendTrust")},
+	},
+	{
+		name: "trust-from-the-best-node", rule: "validity is that of the q-th node, not of the best", file: claimGo,
+		was: "return best[c.Quorum()-1]", is: "return best[0]",
+		killers: []suite{unit("TestValidityCountsFromTheQuorumthLatestSend"), sim(1000)},
+	},
+	{
+		name: "no-look-at-the-time-after-the-wait", rule: "validity is tested after the last answer", file: claimGo,
+		was: "trust > e.At {", is: "trust > 0 {",
+		killers: []suite{unit("TestValidityIsTestedAfterTheLastReply", "TestTooLateAQuorumMakesAWaiterBeginAnew")},
+	},
+	{
+		name: "validity-before-the-last-answer", rule: "validity is tested after the last answer, not at its send", file: claimGo,
+		was: "trust > e.At {", is: "trust > e.Sent {",
+		killers: []suite{unit("TestValidityIsTestedAfterTheLastReply", "TestTooLateAQuorumMakesAWaiterBeginAnew")},
+	},
+	{
+		name: "late-renewal-revives", rule: "a renewal after the end of trust is a loss all the same", file: claimGo,
+		was: "if c.Trust != 0 && e.At >= c.Trust && e.Kind != Release {", is: "if c.Trust != 0 && e.At >= c.Trust && e.Kind == Tick {",
+		killers: []suite{unit("TestRenewalAfterTheEndOfTrustIsALoss")},
+	},
+	{
+		name: "shorter-ttl-counts-from-its-answer", rule: "nodes may have a shorter TTL before they say so", file: claimGo,
+		was: "c.Until[n] = min(c.Until[n], until)\n\t}\n\tc.Trust = min(c.Trust, until)", is: "_, _ = n, until\n\t}",
+		killers: []suite{unit("TestShorterTTLShortensTrustAtOnce")},
+	},
+	{
+		name: "old-answer-for-a-longer-ttl", rule: "what was asked before the TTL changed says nothing of the new one", file: claimGo,
+		was: "if e.Sent >= c.Changed {", is: "if true {",
+		killers: []suite{unit("TestAnswersOfBeforeAChangeOfTTLDoNotExtendTrust")},
+	},
+}
+
+// ids: what belongs to which id, and when an id ends.
+var ids = []mutant{
+	{
+		name: "epochs-are-ignored", rule: "a grant stops counting when its give-back is sent", file: claimGo,
+		was: "(e.ID != c.ID || e.Epoch != c.Epoch[e.Node])", is: "e.ID != c.ID",
+		killers: []suite{unit("TestGrantsOfBeforeAGiveBackDoNotCount")},
+	},
+	{
+		name: "answers-to-dead-ids-count", rule: "an answer to an id that was released is void", file: claimGo,
+		was: "(e.ID != c.ID || e.Epoch != c.Epoch[e.Node])", is: "e.Epoch != c.Epoch[e.Node]",
+		killers: []suite{unit("TestAnswersToADeadIDAreVoid")},
+	},
+	{
+		name: "id-survives-an-unanswered-give-back", rule: "C3: the give-back may still be executed: the id is dead", file: claimGo,
+		was: "if e.Of == AskGiveBack {", is: "if e.Of == AskGiveBack && c.N == 0 {",
+		killers: []suite{unit("TestUnansweredGiveBackEndsTheID"), model("a connection breaks behind a give-back")},
+	},
+	{
+		name: "id-survives-an-overtaken-give-back", rule: "C3: an answer that overtakes the give-back's came over another connection", file: claimGo,
+		was: "if c.Owed&n != 0 {\n\t\t\t// It overtook", is: "if c.N == 0 {\n\t\t\t// It overtook",
+		killers: []suite{unit("TestGrantThatOvertakesAGiveBackEndsTheID"), model("a connection breaks behind a give-back")},
+	},
+	{
+		name: "owed-node-counts-as-redundancy", rule: "C3: a node with a give-back out is relied on by nobody", file: claimGo,
+		was: "if c.Owed&n != 0 {\n\t\treturn\n\t}\n\tc.Granted |= n", is: "c.Granted |= n",
+		killers: []suite{unit("TestANodeThatOwesAGiveBackIsNoRedundancy")},
+	},
+	{
+		name: "committed-id-goes-on", rule: "an id whose commit failed ends", file: claimGo,
+		was: "if c.Token != 0 || !c.Queueing && c.Granted != 0 {", is: "if !c.Queueing && c.Granted != 0 {",
+		killers: []suite{unit("TestACommittedRoundThatFailsEndsTheID")},
+	},
+}
+
+// tokens: which token a grant has, on the client's side.
+var tokens = []mutant{
+	{
+		name: "lowest-base-wins", rule: "the token is the highest base, or one grant gets what another has", file: claimGo,
+		was: "top = max(top, base)", is: "if top = min(top, base); top == 0 {\n\t\t\ttop = base\n\t\t}",
+		killers: []suite{unit("TestDifferentBasesCommitTheHighest"), model("3 nodes, 2 attempts")},
+	},
+	{
+		name: "higher-base-agrees", rule: "a node that promised more does not stand behind the token", file: claimGo,
+		was: "case c.Base[node] == c.Token:", is: "case c.Base[node] >= c.Token:",
+		killers: []suite{unit("TestTokenIsFixedOnceAQuorumGranted")},
+	},
+	{
+		name: "commit-is-not-awaited", rule: "an unanswered commit does not count", file: claimGo,
+		was: "a.Commit |= n\n\t\tc.Pending |= n", is: "a.Commit |= n\n\t\tc.Agreed |= n\n\t\tc.Pending |= n",
+		killers: []suite{unit("TestDifferentBasesCommitTheHighest"), model("a node forgets the lock, an acquire comes twice: tokens")},
+	},
+}
+
+// twins: what a node does, in Go.
+var twins = []mutant{
+	{
+		name: "commit-without-owner", rule: "commit needs the lock, or two grants share a token", file: nodeGo,
+		was: "if l.Owner != owner || l.Fence > token+Block-1 {", is: "if l.Fence > token+Block-1 {",
+		killers: []suite{unit("TestCommitNeedsTheOwner"), differential(), model("a node forgets the lock, an acquire comes twice: tokens")},
+	},
+	{
+		name: "commit-below-the-counter", rule: "commit needs F <= T+B-1, or two grants share a token", file: nodeGo,
+		was: "if l.Owner != owner || l.Fence > token+Block-1 {", is: "if l.Owner != owner {",
+		killers: []suite{unit("TestCommitNeverLowersTheCounter"), differential(), model("a node forgets the lock, an acquire comes twice: tokens")},
+	},
+	{
+		name: "release-without-compare", rule: "nobody releases another's lock", file: nodeGo,
+		was: "if l.Owner != owner {\n\t\treturn l, \"\"\n\t}\n\treturn l.pass", is: "if l.Owner == \"\" {\n\t\treturn l, \"\"\n\t}\n\treturn l.pass",
+		killers: []suite{unit("TestReleaseByAnotherOnlyWithdraws"), differential(), model("1 node, 3 attempts")},
+	},
+	{
+		name: "renewal-after-a-newer-grant", rule: "a lock is not taken again where a newer grant has been (F > T)", file: nodeGo,
+		was: "case l.Fence > token+Block-1:\n\t\treturn l, RenewSuperseded", is: "case l.Fence < 0:\n\t\treturn l, RenewSuperseded",
+		killers: []suite{unit("TestRenewCases"), differential()},
+	},
+	{
+		name: "late-renewal-seeds-its-token", rule: "C2: a renewal seeds a lost counter from the clock", file: nodeGo,
+		was: "l.Fence, l.FenceUntil = max(token, now)+Block-1,", is: "l.Fence, l.FenceUntil = token+Block-1,",
+		killers: []suite{unit("TestRenewCases"), differential(), model("a counter is lost before a late renewal: tokens")},
+	},
+	{
+		name: "counter-keeps-its-first-expiry", rule: "C1: every write of the counter prolongs its life", file: nodeGo,
+		was: "l.Fence = clock + Block - 1\n\t}\n\tl.FenceUntil = now/1000 + FenceKeep(ttl)", is: "l.Fence = clock + Block - 1\n\t\tl.FenceUntil = now/1000 + FenceKeep(ttl)\n\t}",
+		killers: []suite{unit("TestEveryGrantKeepsTheCounterAlive"), differential()},
+	},
+	{
+		name: "lost-counter-starts-at-zero", rule: "a new counter starts at the clock", file: nodeGo,
+		was: "if l.Fence == Block {", is: "if l.Fence == 0 {",
+		killers: []suite{unit("TestNewCounterStartsAtTheClock"), differential()},
+	},
+	{
+		name: "wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: nodeGo,
+		was: "if clock-now > clockTrust || now-clock > clockTrust {", is: "if now-clock > clockTrust {",
+		killers: []suite{unit("TestNewCounterStartsAtTheClock"), differential()},
+	},
+	{
+		name: "denial-counts-up", rule: "F is not touched by a denial", file: nodeGo,
+		was: "return l, AcquireReply{Holder:", is: "l.Fence++\n\t\treturn l, AcquireReply{Holder:",
+		killers: []suite{unit("TestDenialDoesNotTouchTheCounter"), differential()},
+	},
+	{
+		name: "give-back-keeps-the-node", rule: "C4: a give-back by the first in the queue leaves the lock free", file: nodeGo,
+		was: "if !ok || head == from {", is: "if !ok {",
+		killers: []suite{unit("TestGiveBackByTheHeadLeavesTheLockFree"), differential(), model("2 waiters, a node is down")},
+	},
+	{
+		name: "deaf-waiter-is-handed-the-lock", rule: "a waiter whose client is gone is skipped", file: nodeGo,
+		was: "if hears(head) {", is: "if hears(head) || true {",
+		killers: []suite{unit("TestReleaseSkipsWaitersThatDoNotHear"), differential()},
+	},
+	{
+		name: "force-without-compare", rule: "force hits the grant of its token and no newer one", file: nodeGo,
+		was: "if l.Owner == \"\" || l.Fence == 0 || token > l.Fence || token < l.Fence-Block+1 {", is: "if l.Owner == \"\" || l.Fence == 0 {",
+		killers: []suite{unit("TestForceComparesTheToken"), client("TestForceReleaseNeverHitsANewerHolder"), conformance("ForceReleaseComparesTheToken"), differential()},
+	},
+	{
+		name: "force-leaves-the-counter", rule: "a holder who was forced out can neither renew nor write", file: nodeGo,
+		was: "l.block(now, now, ttl)\n\tl.Queue = l.Queue.Without(l.Owner)", is: "l.Queue = l.Queue.Without(l.Owner)",
+		killers: []suite{unit("TestForcedHolderCannotRenew"), differential()},
+	},
+	{
+		name: "queue-by-arrival", rule: "waiters are ordered by their stamp, or each node has another head", file: queueGo,
+		was: "if at < 0 && (s > stamp || s == stamp && o > owner) {", is: "if at < 0 && s < 0 {",
+		killers: []suite{unit("TestQueueOrdersLikeASortedSet"), differential()},
+	},
+}
+
+// lua: what a node does, on a server.
+var lua = []mutant{
+	{
+		name: "lua-commit-without-owner", rule: "commit needs the lock, or two grants share a token", file: scripts + "commit.lua",
+		was: "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", is: "if not redis.call('GET', KEYS[1]) then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-commit-below-the-counter", rule: "commit needs F <= T+B-1, or two grants share a token", file: scripts + "commit.lua",
+		was: "if top and tonumber(top) > tonumber(ARGV[2]) then", is: "if top and tonumber(top) < 0 then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-counters-compared-as-text", rule: "counters are compared as numbers", file: scripts + "commit.lua",
+		was: "if top and tonumber(top) > tonumber(ARGV[2]) then", is: "if top and top > ARGV[2] then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-release-without-compare", rule: "nobody releases another's lock", file: scripts + "release.lua",
+		was: "local mine = redis.call('GET', lock) == owner", is: "local mine = redis.call('GET', lock)",
+		killers: []suite{differential(), vectors()},
+	},
+	{
+		name: "lua-release-forgets-the-waiters", rule: "a release serves who waits", file: scripts + "release.lua",
+		was: "redis.call('ZCARD', queue) == 0 then", is: "redis.call('ZCARD', queue) <= 1 then",
+		killers: []suite{differential(), vectors()},
+	},
+	{
+		name: "lua-renewal-without-compare", rule: "nobody renews another's lock", file: scripts + "renew.lua",
+		was: "if holder == owner then", is: "if holder then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-renewal-after-a-newer-grant", rule: "a lock is not taken again where a newer grant has been (F > T)", file: scripts + "renew.lua",
+		was: "if highest and tonumber(highest) > tonumber(top) then", is: "if highest and tonumber(highest) < 0 then",
+		killers: []suite{differential(), vectors()},
+	},
+	{
+		name: "lua-late-renewal-seeds-its-token", rule: "C2: a renewal seeds a lost counter from the clock", file: scripts + "renew.lua",
+		was: "if now > tonumber(top) then", is: "if now < 0 then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-counter-keeps-its-first-expiry", rule: "C1: every write of the counter prolongs its life", file: scripts + "block.lua",
+		was: "    redis.call('PEXPIRE', fence, keep)\n", is: "",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-renewal-leaves-the-counters-expiry", rule: "C1: a renewal prolongs the counter's life too", file: scripts + "renew.lua",
+		was: "  redis.call('PEXPIRE', fence, keep)\n", is: "",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-token-joined-as-text", rule: "numbers are never joined with .., which loses digits", file: scripts + "block.lua",
+		was: "string.format('%.0f', seed + 31)", is: "(seed + 31) .. ''",
+		killers: []suite{differential(), vectors()},
+	},
+	{
+		name: "lua-wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: scripts + "block.lua",
+		was: "if math.abs(seed - now) > 1000000 then", is: "if seed - now < -1000000 then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-again-counts-up", rule: "asking again is harmless", file: scripts + "acquire.lua",
+		was: "  return tonumber(top) - 31", is: "  return block(fence, clock, keep) - 31",
+		killers: []suite{differential(), vectors()},
+	},
+	{
+		name: "lua-queue-by-arrival", rule: "waiters are ordered by their stamp, or each node has another head", file: scripts + "acquire.lua",
+		was: "redis.call('ZADD', queue, 'NX', stamp, owner)", is: "redis.call('ZADD', queue, 'NX', redis.call('ZCARD', queue), owner)",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-place-is-lost-by-asking", rule: "asking again keeps the place", file: scripts + "acquire.lua",
+		was: "redis.call('ZADD', queue, 'NX', stamp, owner)", is: "redis.call('ZADD', queue, stamp, owner)",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-deaf-waiter-is-handed-the-lock", rule: "a waiter whose client is gone is skipped", file: scripts + "pass.lua",
+		was: "if heard > 0 then", is: "if heard >= 0 then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-give-back-keeps-the-node", rule: "C4: a give-back by the first in the queue leaves the lock free", file: scripts + "pass.lua",
+		was: "if not head or head == from then", is: "if not head then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-hand-over-without-tokens", rule: "a hand-over is a grant, with tokens of its own", file: scripts + "pass.lua",
+		was: "      block(fence, '', keep)\n", is: "",
+		killers: []suite{differential(), vectors()},
+	},
+	{
+		name: "lua-force-without-compare", rule: "force hits the grant of its token and no newer one", file: scripts + "force.lua",
+		was: "if token > top or token < top - 31 then", is: "if token > top then",
+		killers: []suite{differential(), vectors()},
+	},
+}
+
+// waiting: the queue, on the client's side.
+var waiting = []mutant{
+	{
+		name: "partial-grants-are-held", rule: "nothing is held while waiting", file: claimGo,
+		was: "\tc.giveBack(a)\n\tswitch {", is: "\tswitch {",
+		killers: []suite{unit("TestPartialGrantsGoBackAndThePlaceIsKept"), model("2 waiters, a node is down")},
+	},
+	{
+		name: "wake-up-asks-one-node", rule: "C4: a wake-up asks every node", file: claimGo,
+		was: "c.ask(n|c.all()&^(c.Granted|c.Asked), e.At, a)", is: "c.ask(n, e.At, a)",
+		killers: []suite{unit("TestAWakeUpAsksEveryNode"), model("2 waiters")},
+	},
+	{
+		name: "wake-up-behind-a-request-is-ignored", rule: "a wake-up asks its node even while a request is out", file: claimGo,
+		was: "c.ask(n|c.all()&^(c.Granted|c.Asked), e.At, a)", is: "c.ask(c.all()&^(c.Granted|c.Asked), e.At, a)",
+		killers: []suite{unit("TestAWakeUpAsksItsNodeWhileARequestIsOut")},
+	},
+	{
+		name: "minority-waiter-stays", rule: "who is known to a minority withdraws", file: claimGo,
+		was: "case c.Queueing && !c.possible(c.Queued|c.Asked):", is: "case c.Queueing && c.N == 0:",
+		killers: []suite{unit("TestAWaiterKnownToAMinorityWithdraws")},
+	},
+	{
+		name: "deaf-client-queues", rule: "nobody queues before its wake-ups are heard", file: claimGo,
+		was: "c.Queueing = c.Stamp != 0 && c.possible(c.Heard)", is: "c.Queueing = c.Stamp != 0",
+		killers: []suite{unit("TestNobodyQueuesBeforeItHears")},
+	},
+	{
+		name: "new-subscription-does-not-ask", rule: "what was missed while deaf is asked for", file: claimGo,
+		was: "c.ask(fresh&^c.Granted, e.At, a)", is: "_ = fresh",
+		killers: []suite{unit("TestANewSubscriptionAsksWhatWasMissed")},
+	},
+	{
+		name: "no-fallback", rule: "a lost wake-up is survived by the waiter's own timer", file: claimGo,
+		was: "c.Rest = e.At + c.fallback(e.Rand)", is: "c.Rest = 0",
+		killers: []suite{unit("TestLostWakeUpsAreSurvivedByTheFallback")},
+	},
+	{
+		name: "give-up-leaves-a-request", rule: "a caller that gives up leaves nothing behind", file: engineGo,
+		was: "\t\tc.begin(quorum.Event{Kind: quorum.Release}, nil)\n\t\te.remove(c)", is: "\t\te.remove(c)",
+		killers: []suite{conformance("CancelAtAnyPointLeavesNothing")},
+	},
+	{
+		name: "fresh-id-is-unknown", rule: "a claim is found by the id that it goes by now", file: engineGo,
+		was: "\t\te.claims[fresh] = c\n", is: "\t\t_ = c\n",
+		killers: []suite{client("TestALeaseWonUnderAFreshIDIsRenewed")},
+	},
+}
+
+// keeping: renewal and loss, in the protocol and in the client.
+var keeping = []mutant{
+	{
+		name: "minority-renews", rule: "a renewal needs a quorum", file: claimGo,
+		was: "case c.possible(c.Agreed):\n\t\ta.Outcome, c.Untold = good, false", is: "case c.Agreed != 0:\n\t\ta.Outcome, c.Untold = good, false",
+		killers: []suite{unit("TestRenewalNeedsAQuorum")},
+	},
+	{
+		name: "taken-away-is-not-lost", rule: "a majority of not mine is a loss", file: claimGo,
+		was: "if !c.possible(c.all() &^ c.Denied) {\n\t\t\tc.lose(e.At, a)\n\t\t\treturn\n\t\t}", is: "",
+		killers: []suite{unit("TestAMajorityOfNotMineIsALoss"), client("TestLostByMajorityIsNoticedAtTheNextRenewal")},
+	},
+	{
+		name: "lost-lease-is-not-released", rule: "a lost lease is released once everywhere", file: claimGo,
+		was: "a.Release |= c.touched()\n\tc.Asked, c.Pending = a.Release, 0", is: "if a.Outcome != Lost {\n\t\ta.Release |= c.touched()\n\t}\n\tc.Asked, c.Pending = a.Release, 0",
+		killers: []suite{unit("TestRenewalAfterTheEndOfTrustIsALoss")},
+	},
+	{
+		name: "watchdog-revives", rule: "nothing is renewed after it was lost", file: "renew.go",
+		was:     "\tcase left <= 0:",
+		is:      "\tcase left <= -time.Hour:",
+		killers: []suite{client("TestARenewalThatEndsTooLateIsALoss")},
+	},
+	{
+		name: "watchdog-knows-no-bound", rule: "MaxHold bounds what the watchdog does", file: "renew.go",
+		was: "case o.NoRenew, o.MaxHold > 0 && want.After(t.now.since.Add(o.MaxHold)), want.After(t.trusted):", is: "case o.NoRenew, want.After(t.trusted):",
+		killers: []suite{client("TestMaxHoldStopsTheWatchdog"), conformance("MaxHoldStopsTheWatchdog")},
+	},
+	{
+		name: "loss-is-kept-quiet", rule: "the lease's context ends when it is lost", file: "lease.go",
+		was: "\t\tl.cancel(e.cause)\n", is: "\t\tif e.cause == nil {\n\t\t\tl.cancel(nil)\n\t\t}\n",
+		killers: []suite{client("TestContextEndsByTheDeadlineWhenCutOff"), conformance("CutOffALeaseEndsByItsDeadline")},
+	},
+	{
+		name: "shorter-ttl-waits-for-its-answer", rule: "a shorter TTL may be in force before its answer is here", file: "lease.go",
+		was: "ttl < t.grant.TTL && bound.Before(t.trusted) {", is: "ttl < 0 && bound.Before(t.trusted) {",
+		killers: []suite{client("TestATinyTTLEndsBeforeItsAnswer")},
+	},
+}
+
+// handOvers: from one waiter of a process to the next.
+var handOvers = []mutant{
+	{
+		name: "local-holders-share-a-token", rule: "every holder of a grant has a token of its own", file: "lease.go",
+		was: "token: Token(t.grant.Token + int64(t.passed))", is: "token: Token(t.grant.Token)",
+		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
+	},
+	{
+		name: "local-holders-share-an-id", rule: "every holder of a grant has an ID of its own", file: "lease.go",
+		was: "if t.passed > 0 {\n\t\tid +=", is: "if t.passed < 0 {\n\t\tid +=",
+		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
+	},
+	{
+		name: "hand-over-beyond-the-block", rule: "a grant has 32 tokens", file: "local.go",
+		was: "case t.passed+1 >= t.grant.Block:", is: "case t.passed > t.grant.Block:",
+		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
+	},
+	{
+		name: "hand-over-for-ever", rule: "after its share of time a process lets others in", file: "local.go",
+		was: "case now.Sub(t.taken) >= min(ttl/2, handOverMost):", is: "case now.Sub(t.taken) >= time.Hour:",
+		killers: []suite{client("TestLocalHandOverEndsAfterItsShareOfTime")},
+	},
+	{
+		name: "hand-over-on-half-gone-trust", rule: "a hand-over needs more than half of the validity", file: "local.go",
+		was: "case t.left(now) <= ttl/2:", is: "case t.left(now) <= 0:",
+		killers: []suite{client("TestNoHandOverOnTrustThatIsHalfGone")},
+	},
+	{
+		name: "hand-over-to-another-ttl", rule: "a hand-over is for the same TTL only", file: "local.go",
+		was: "case w.opts.TTL != ttl:", is: "case w.opts.TTL < 0:",
+		killers: []suite{client("TestNoHandOverToAnotherTTL")},
+	},
+	{
+		name: "late-release-is-no-loss", rule: "a release after the deadline says that the lease was lost", file: "lease.go",
+		was:     "\tif t.left(now) <= 0 {",
+		is:      "\tif t.left(now) <= -time.Hour {",
+		killers: []suite{client("TestReleaseAfterTheDeadlineIsALoss")},
+	},
+	{
+		name: "hand-over-after-loss", rule: "nothing is handed over after a loss", file: "lease.go",
+		was: "\t\tl.done = true\n\t\tif errors.Is(cause, ErrLost) {", is: "\t\tl.done = cause == nil\n\t\tif errors.Is(cause, ErrLost) {",
+		killers: []suite{client("TestNothingIsHandedOverAfterALoss")},
+	},
+	{
+		name: "turn-is-lost-with-its-waiter", rule: "a turn that came to a waiter who leaves is passed on", file: "local.go",
+		was: "case t.lease == nil && t.err == nil:\n\t\t\tc.lead(s)", is: "case t.lease == nil && t.err == nil:",
+		killers: []suite{client("TestATurnIsNotLostWithItsWaiter")},
+	},
+	{
+		name: "lease-is-lost-with-its-waiter", rule: "a lease that was handed to a waiter who leaves is released", file: "local.go",
+		was: "case t.lease != nil && !c.closed:", is: "case t.lease != nil && c.closed:",
+		killers: []suite{client("TestATurnIsNotLostWithItsWaiter")},
+	},
+}
+
+// servers of Redis: who may vote, and how requests travel.
+var onServers = []mutant{
+	{
+		name: "no-gate", rule: "a server is checked before its replies count", file: gateGo,
+		was: "rep, err := g.check(ctx, n, conn)", is: "var rep report",
+		killers: []suite{servers("TestOpenRefusesAReplica")},
+	},
+	{
+		name: "no-quarantine", rule: "who may have forgotten does not vote before MaxTTL is over", file: gateGo,
+		was: "if g.quarantine() && wait > 0 && !durable(l) {", is: "if g.quarantine() && wait < 0 && !durable(l) {",
+		killers: []suite{servers("TestARestartedNodeSitsOutItsQuarantine")},
+	},
+	{
+		name: "server-votes-twice", rule: "a server under two names has one vote", file: gateGo,
+		was:     "func (r run) twice() error {\n",
+		is:      "func (r run) twice() error {\n\tif r.addr != \"\" {\n\t\treturn nil\n\t}\n",
+		killers: []suite{servers("TestOpenRefusesOneServerUnderTwoNames")},
+	},
+	{
+		name: "evicting-server-votes", rule: "a server that evicts loses locks", file: gateGo,
+		was: "if p := info[\"maxmemory_policy\"]; p != \"\" && p != \"noeviction\" {", is: "if p := info[\"maxmemory_policy\"]; p == \"none\" {",
+		killers: []suite{servers("TestOpenRefusesAServerThatEvicts")},
+	},
+	{
+		name: "half-a-batch-again", rule: "requests keep their order, behind an unknown script too", file: pipelineGo,
+		was: "results, sent = results[i:], sent[i:]", is: "results, sent = results[i:i+1], sent[i:i+1]",
+		killers: []suite{servers("TestAnUnknownScriptKeepsItsPlaceInTheOrder")},
+	},
+	{
+		name: "hung-node-gets-no-release", rule: "a release is sent to a node that hangs too", file: redisNodeGo,
+		was:     "case !release && s.stalled(n.engine.Now()):",
+		is:      "case (release || !release) && s.stalled(n.engine.Now()):",
+		killers: []suite{servers("TestAReleaseWaitsForANodeThatHangs")},
+	},
+	{
+		name: "release-dies-with-its-connection", rule: "a release is sent again on the next connection", file: redisNodeGo,
+		was: "if len(n.owed) < owedMost {", is: "if len(n.owed) < 0 {",
+		killers: []suite{servers("TestAReleaseOutlivesItsConnection")},
+	},
+	{
+		name: "counter-set-by-hand-is-believed", rule: "token 0 is no token", file: pipelineGo,
+		was: "case r.Kind == quorum.AskAcquire && number <= 0:", is: "case r.Kind == quorum.AskAcquire && number < -1<<40:",
+		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
+	},
+	{
+		name: "servers-wake-nobody", rule: "who is handed the lock is told", file: "redlock/wake.go",
+		was: "n.engine.Wake(n.index, m.Message)", is: "_ = m",
+		killers: []suite{servers("TestNoWakeUpIsLost")},
+	},
+	{
+		name: "deaf-after-a-break", rule: "what was missed while deaf is asked for", file: "redlock/wake.go",
+		was: "\t\t\tn.engine.Hears(n.index, false)\n", is: "",
+		killers: []suite{servers("TestNoWakeUpIsLost")},
+	},
+}
+
+// leases: what users hold.
+var leases = []mutant{
+	{
+		name: "nested-release-frees", rule: "the lock is freed with the last of its holds", file: "lease.go",
+		was: "if len(t.now.holds) > 1 {", is: "if len(t.now.holds) > 9 {",
+		killers: []suite{client("TestNestingNeedsReentrant"), conformance("NestedHoldsAreFreedTogether")},
+	},
+	{
+		name: "release-on-the-callers-context", rule: "a release does not need its caller's context", file: engineGo,
+		was: "\twant, event := quorum.Released,", is: "\tif err := ctx.Err(); err != nil {\n\t\treturn err\n\t}\n\twant, event := quorum.Released,",
+		killers: []suite{client("TestACancelledContextDoesNotKeepTheLock")},
+	},
+	{
+		name: "close-leaves-leases", rule: "Close releases what is held", file: "client.go",
+		was: "\tc.releaseAll(ctx, held)\n", is: "\tc.releaseAll(ctx, nil)\n",
+		killers: []suite{client("TestCloseReleasesAndEndsWaits"), conformance("CloseReleasesWhatIsHeld")},
+	},
+	{
+		name: "do-hides-the-loss", rule: "Do says so when the lease was lost before fn returned", file: "client.go",
+		was: "err = errors.Join(err, lost)", is: "_ = lost",
+		killers: []suite{client("TestDoJoinsTheLossToTheError")},
+	},
+	{
+		name: "min-hold-is-ignored", rule: "MinHold outlasts the release", file: "lease.go",
+		was:     "c.drv.Release(ctx, t.grant, keep)",
+		is:      "c.drv.Release(ctx, t.grant, 0)",
+		killers: []suite{client("TestMinHoldKeepsTheLockAfterRelease"), conformance("MinHoldOutlastsTheRelease")},
+	},
+}
+
+// storages: the other side of the tokens.
+var storages = []mutant{
+	{
+		name: "storage-takes-lower-tokens", rule: "a storage refuses a token below the highest", file: fenceGo,
+		was: "(token > e.highest ||", is: "(token != e.highest ||",
+		killers: []suite{storage(inProcess, "TestRule")},
+	},
+	{
+		name: "storage-takes-a-strangers-token", rule: "an equal token of another lease is refused", file: fenceGo,
+		was: "token == e.highest && id == e.id)", is: "token == e.highest)",
+		killers: []suite{storage(inProcess, "TestRule")},
+	},
+	{
+		name: "storage-refuses-its-own-holder", rule: "the same holder may write again", file: fenceGo,
+		was: "(token > e.highest || token == e.highest && id == e.id)", is: "token > e.highest",
+		killers: []suite{storage(inProcess, "TestRule")},
+	},
+	{
+		name: "storage-forgets-a-failed-write", rule: "a token stays recorded when its write fails", file: fenceGo,
+		was: "\treturn write()\n}", is: "\tbefore, id := e.highest-1, e.id\n\terr := write()\n\tif err != nil {\n\t\te.highest, e.id = before, id\n\t}\n\treturn err\n}",
+		killers: []suite{storage(inProcess, "TestFailedWriteKeepsItsTokenRecorded")},
+	},
+	{
+		name: "read-without-a-claim", rule: "a read that feeds a write claims its token", file: "fence/http.go",
+		was: "if err = g.Claim(want, token, id); err == nil {", is: "if err = g.Check(want, token, id); err == nil {",
+		killers: []suite{storage(inProcess, "TestHandlerReadClaimsItsToken")},
+	},
+	{
+		name: "redis-storage-takes-lower-tokens", rule: "a storage refuses a token below the highest", file: "fence/redisfence/guard.lua",
+		was: "local newer = #token > #highest or (#token == #highest and token > highest)", is: "local newer = token ~= highest",
+		killers: []suite{storage(inRedis, "TestRule")},
+	},
+	{
+		name: "redis-storage-takes-a-strangers-token", rule: "an equal token of another lease is refused", file: "fence/redisfence/guard.lua",
+		was: "token == highest and id == seen[2]", is: "token == highest",
+		killers: []suite{storage(inRedis, "TestRule")},
+	},
+	{
+		name: "redis-storage-loses-digits", rule: "tokens near 2^63 are compared exactly", file: "fence/redisfence/guard.lua",
+		was: "local newer = #token > #highest or (#token == #highest and token > highest)", is: "local newer = tonumber(token) > tonumber(highest)",
+		killers: []suite{storage(inRedis, "TestRule")},
+	},
+	{
+		name: "redis-storage-reads-without-a-claim", rule: "a read that feeds a write claims its token", file: "fence/redisfence/guard.lua",
+		was: "if newer then redis.call(", is: "if newer and #ARGV > 0 then redis.call(",
+		killers: []suite{storage(inRedis, "TestGetClaims", "TestClaimShutsOutOlderWriters")},
+	},
+}
+
+// commands: the command line.
+var commands = []mutant{
+	{
+		name: "command-outlives-its-lease", rule: "what runs under a lost lease is stopped", file: runGo,
+		was: `s.stop(Lost, fmt.Errorf("the lease was lost and the command stopped: %w", cause), policy)`, is: `s.why, s.cause = Lost, cause`,
+		killers: []suite{shell("lost")},
+	},
+	{
+		name: "lock-ends-before-its-group", rule: "the lock is kept until the whole process group has ended", file: runGo,
+		was: "\tcase s.job.Alive():\n\t\treturn false\n", is: "",
+		killers: []suite{shell("group")},
+	},
+}
