@@ -143,11 +143,12 @@ func (r *recipe) reply(depth int) string {
 	if depth == 3 {
 		n = 0
 	}
-	out := "*" + strconv.Itoa(n) + "\r\n"
+	var out strings.Builder
+	out.WriteString("*" + strconv.Itoa(n) + "\r\n")
 	for range n {
-		out += r.reply(depth + 1)
+		out.WriteString(r.reply(depth + 1))
 	}
-	return out
+	return out.String()
 }
 
 // FuzzReplies holds that no reply, however odd, makes the driver panic or hang, and
