@@ -98,7 +98,7 @@ func TestRunsFinishInTheOrderTheyCame(t *testing.T) {
 	eventually(t.Fatalf, "the lock is held", func() bool { return b.file("held") != "" })
 	runs := make([]*job, *waiters)
 	for i := range runs {
-		runs[i] = b.start("run", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d >>order", i))
+		runs[i] = b.start("run", "-v", "--log-format", "json", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d >>order", i))
 		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[2]) > int64(i) })
 	}
 	largest := 0
@@ -119,7 +119,8 @@ func TestRunsFinishInTheOrderTheyCame(t *testing.T) {
 	}
 	for i, text := range strings.Fields(b.file("order")) {
 		if text != strconv.Itoa(i) {
-			t.Fatalf("place %d went to run %s; order: %s", i, text, strings.Join(strings.Fields(b.file("order")), " "))
+			t.Fatalf("place %d went to run %s; order: %s\nrun %d said:\n%s", i, text,
+				strings.Join(strings.Fields(b.file("order")), " "), i, runs[i].log.String())
 		}
 	}
 }
