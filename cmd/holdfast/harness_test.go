@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -31,12 +32,16 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
 		return "", err
 	}
+	built.Store(dir)
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, ".", "./testdata/mono").CombinedOutput()
 	if err != nil {
 		err = errors.Join(err, errors.New(string(out)))
 	}
 	return dir, err
 })
+
+// built is the folder that programs has made.
+var built atomic.Value // of string
 
 // bench is a set of servers and the program to run over them.
 type bench struct {

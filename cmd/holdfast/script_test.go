@@ -26,7 +26,7 @@ import (
 const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"holdfast": main, "launch": launch})
+	testscript.Main(cleaning{m}, map[string]func(){"holdfast": main, "launch": launch})
 }
 
 // monotonic is CLOCK_MONOTONIC in ns, which all processes of a machine share.
@@ -36,6 +36,19 @@ func monotonic() int64 {
 		panic(err)
 	}
 	return ts.Nano()
+}
+
+// cleaning removes what the tests have built, when they are over.
+type cleaning struct{ *testing.M }
+
+// Run implements testscript.TestingM.
+func (m cleaning) Run() int {
+	defer func() {
+		if dir, ok := built.Load().(string); ok {
+			os.RemoveAll(dir)
+		}
+	}()
+	return m.M.Run()
 }
 
 // launch runs holdfast as a job of its own, as an interactive shell does:
