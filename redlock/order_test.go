@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +73,45 @@ func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
 	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
 	r.release(l)
 	resume()
+	r.cleared()
+}
+
+// A wake-up that was sent while the connection was down is lost. The waiter asks when
+// it hears again, and not when its own timer, of a second, runs out.
+func TestANewSubscriptionAsksAtOnce(t *testing.T) {
+	r := start(t, 1)
+	way := newRoute(t, r.servers)
+	holder, waiter := r.client(), r.clientOf(r.driver(way.nodes(), nil), nil)
+	var asked atomic.Int32
+	way[0].CutAfter(func(args [][]byte) bool {
+		if calls(wire.Acquire)(args) {
+			asked.Add(1)
+		}
+		return false
+	}, 1)
+	best := time.Hour
+	for range 5 { // a busy machine may be slow to dial
+		l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+		granted := make(chan time.Time)
+		go func() {
+			next := r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long})
+			granted <- time.Now()
+			r.release(next)
+			close(granted)
+		}()
+		r.awaitWaiters(holder, "k", 1)
+		before := asked.Load()
+		r.eventually("the waiter's timer has run out", func() bool { return asked.Load() > before })
+		time.Sleep(20 * time.Millisecond) // its answer is here, and it rests for another second
+		way[0].Cut()
+		r.release(l)
+		begin := time.Now()
+		best = min(best, (<-granted).Sub(begin))
+		<-granted
+	}
+	if best > 500*time.Millisecond {
+		t.Errorf("a waiter whose connection broke waited for at least %v", best)
+	}
 	r.cleared()
 }
 
