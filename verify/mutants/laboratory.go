@@ -144,7 +144,7 @@ func (l *laboratory) test(ctx context.Context, k suite) (outcome, error) {
 		return o, fmt.Errorf("%s: %w", k.command(), ctx.Err())
 	}
 	s := read(&stdout)
-	o.by, o.output = s.failed, s.output+stderr.String()
+	o.by, o.output = s.failed, tail(s.output+stderr.String())
 	switch {
 	case s.broken:
 		return o, fmt.Errorf("%s does not compile:\n%s", k.command(), o.output)
@@ -163,6 +163,16 @@ func (l *laboratory) test(ctx context.Context, k suite) (outcome, error) {
 	}
 	o.killed = true
 	return o, nil
+}
+
+// tail is the last lines of a text: a crash prints thousands.
+func tail(text string) string {
+	const lines = 40
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	if len(all) > lines {
+		all = append([]string{"…"}, all[len(all)-lines:]...)
+	}
+	return strings.Join(all, "\n")
 }
 
 // result is what the output of go test -json tells.
