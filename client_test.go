@@ -282,6 +282,22 @@ func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
 	})
 }
 
+func TestReleaseRightBeforeTheEndOfMinHoldIsNoFailure(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
+			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: time.Second})
+			time.Sleep(time.Second - rest)
+			b.release(l)
+			time.Sleep(20 * time.Millisecond)
+			next, err := b.peer().TryAcquire(t.Context(), "k", nil)
+			if err != nil {
+				t.Fatalf("with %v of MinHold left: %v", rest, err)
+			}
+			b.release(next)
+		}
+	})
+}
+
 func TestNestingNeedsReentrant(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", nil)

@@ -315,10 +315,15 @@ func (l *Lease) release(ctx context.Context) error {
 	return c.finish(ctx, t, keep, end)
 }
 
-// keep is how much longer the lock stays after a release at now. The caller
-// holds mu.
+// keep is how much longer the lock stays after a release at now, and no less than
+// the shortest TTL: one that is over before its answer comes passes for a loss. The
+// caller holds mu.
 func (t *term) keep(now time.Time) time.Duration {
-	return max(t.now.since.Add(t.now.opts.MinHold).Sub(now), 0)
+	rest := t.now.since.Add(t.now.opts.MinHold).Sub(now)
+	if rest <= 0 {
+		return 0
+	}
+	return max(rest, leastTTL, t.client.limits.MinTTL)
 }
 
 // ending is what is left to do, without mu, for a term that ended.

@@ -1,0 +1,57 @@
+package holdfast_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// FuzzAcquireOptions holds that options either are refused, as ErrInvalid and before
+// anything is taken, or give a lease whose deadline is within its TTL.
+func FuzzAcquireOptions(f *testing.F) {
+	f.Add("a", int64(0), int64(0), int64(0), int64(0), false)
+	f.Add("", int64(time.Second), int64(0), int64(0), int64(0), true)
+	f.Add("holdfast:x", int64(time.Second), int64(-1), int64(0), int64(0), false)
+	f.Add("a\x00", int64(time.Second), int64(0), int64(-1), int64(0), false)
+	f.Add("\xff", int64(9*time.Millisecond), int64(0), int64(0), int64(-1), false)
+	f.Add("{a}", int64(10*time.Millisecond), int64(1), int64(1), int64(1), false)
+	f.Add("é", int64(366*24*time.Hour), int64(1)<<62, int64(1)<<62, int64(1)<<62, true)
+	f.Add("b", int64(365*24*time.Hour), int64(1)<<62, int64(1)<<62, int64(365*24*time.Hour), true)
+	f.Fuzz(func(t *testing.T, key string, ttl, wait, maxHold, minHold int64, noRenew bool) {
+		synctest.Test(t, func(t *testing.T) {
+			drv := memory.New(1)
+			c, err := holdfast.New(drv, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			opts := &holdfast.AcquireOptions{
+				TTL: time.Duration(ttl), Wait: time.Duration(wait), MaxHold: time.Duration(maxHold), MinHold: time.Duration(minHold), NoRenew: noRenew,
+			}
+			lease, err := c.TryAcquire(t.Context(), key, opts)
+			if err != nil {
+				if !errors.Is(err, holdfast.ErrInvalid) {
+					t.Errorf("%q, %+v: %v, want ErrInvalid", key, *opts, err)
+				}
+				for range c.List(t.Context(), "") {
+					t.Errorf("%q, %+v: refused, and taken", key, *opts)
+				}
+				return
+			}
+			want := time.Duration(ttl)
+			if ttl == 0 {
+				want = 10 * time.Second // the default
+			}
+			if left := time.Until(lease.Deadline()); left <= 0 || left > want {
+				t.Errorf("%q, %+v: %v left", key, *opts, left)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Errorf("%q, %+v: Release() = %v", key, *opts, err)
+			}
+		})
+	})
+}
