@@ -97,6 +97,9 @@ func TestFailedWriteKeepsItsTokenRecorded(t *testing.T) {
 	if err := g.Do("k", 9, "new", func() error { return failure }); !errors.Is(err, failure) {
 		t.Fatalf("Do: %v, want the write's error", err)
 	}
+	if err := g.Check("k", 8, "old"); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("an older holder after a write that failed: %v, want ErrStale", err)
+	}
 	func() {
 		defer func() { recover() }()
 		g.Do("k", 10, "newer", func() error { panic("no") })
