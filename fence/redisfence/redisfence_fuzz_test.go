@@ -1,0 +1,60 @@
+package redisfence_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/redisfence"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+)
+
+// FuzzRedisDecidesAsGuardDoes holds, for any row of writes, that the script on a real
+// server and the Guard in Go take and refuse the same ones.
+func FuzzRedisDecidesAsGuardDoes(f *testing.F) {
+	write := func(token int64, id byte) []byte {
+		return append(binary.BigEndian.AppendUint64(nil, uint64(token)), id)
+	}
+	row := func(writes ...[]byte) (all []byte) {
+		for _, w := range writes {
+			all = append(all, w...)
+		}
+		return all
+	}
+	f.Add(row(write(7, 'a'), write(8, 'b'), write(7, 'a')))
+	f.Add(row(write(99, 'a'), write(100, 'b'), write(99, 'a'), write(100, 'a')))
+	f.Add(row(write(1<<53, 'a'), write(1<<53+1, 'b'), write(1<<53, 'a'), write(1<<63-1, 'c'), write(1<<63-2, 'd')))
+	f.Add(row(write(0, 'a'), write(-1, 'a'), write(1, 0), write(1, 255)))
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(f, nil).Addr()}, DisableCache: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(client.Close)
+	store := redisfence.New(client)
+	round := 0
+	f.Fuzz(func(t *testing.T, writes []byte) {
+		var guard fence.Guard
+		round++
+		key := "k" + strconv.Itoa(round)
+		for ; len(writes) >= 9; writes = writes[9:] {
+			token, id := holdfast.Token(binary.BigEndian.Uint64(writes)), string(writes[8:9])
+			want := guard.Claim(key, token, id)
+			got := store.Claim(t.Context(), key, token, id)
+			if (got == nil) != (want == nil) || got != nil && !errors.Is(got, fence.ErrStale) {
+				t.Fatalf("token %d of %q: %v, want %v", token, id, got, want)
+			}
+		}
+		token, id, err := store.Highest(t.Context(), key)
+		if wantToken, wantID := guard.Highest(key); err != nil || token != wantToken || id != wantID {
+			t.Errorf("highest is %d of %q, %v; want %d of %q", token, id, err, wantToken, wantID)
+		}
+		if err := store.Forget(t.Context(), key); err != nil {
+			t.Error(err)
+		}
+	})
+}
