@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
 func TestDuration(t *testing.T) {
@@ -42,6 +46,46 @@ func FuzzDuration(f *testing.F) {
 			if err := again.Set(written); err != nil || again != d {
 				t.Errorf("%q is written %q, which is %v, %v", text, written, time.Duration(again), err)
 			}
+		}
+	})
+}
+
+// FuzzCode holds that an exit code which is taken is one that a process can end with.
+func FuzzCode(f *testing.F) {
+	for _, text := range []string{"0", "75", "255", "256", "-1", "+5", "007", "0x10", " 1", ""} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var c, again code
+		if c.Set(text) != nil {
+			return
+		}
+		if err := again.Set(c.String()); c < 0 || c > 255 || err != nil || again != c {
+			t.Errorf("%q is %d, written %q, which is %d, %v", text, c, c.String(), again, err)
+		}
+	})
+}
+
+// FuzzTicket holds that a file of another origin is refused as wrong usage, or names a
+// lease that can be asked for.
+func FuzzTicket(f *testing.F) {
+	for _, text := range []string{
+		`{"name":"a","token":7,"owner":"c.1","ttl_ms":1000,"expires_at":"2030-01-02T03:04:05Z"}`,
+		`{"name":"a","token":-7}`, `{"token":7}`, `{"name":"a","token":1e3}`, `{"name":"a","token":9223372036854775808}`, `[]`, `null`, ``, `{"NAME":"a","Token":1}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file := filepath.Join(t.TempDir(), "lease")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := (&ticketFlags{file: file}).read(nil)
+		switch {
+		case err != nil && exitcode.Of(err) != exitcode.Usage:
+			t.Errorf("%q: %v, want wrong usage", text, err)
+		case err == nil && (got.Name == "" || got.Token <= 0):
+			t.Errorf("%q is %+v", text, got)
 		}
 	})
 }

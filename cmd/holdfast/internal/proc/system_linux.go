@@ -44,13 +44,17 @@ func processes() []Process {
 	return all
 }
 
-// readProcess parses /proc/PID/stat: "PID (name) state parent group …", where
-// the name may hold anything.
 func readProcess(pid int) (Process, bool) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return Process{}, false
 	}
+	return parseProcess(pid, stat)
+}
+
+// parseProcess parses /proc/PID/stat: "PID (name) state parent group …", where
+// the name may hold anything.
+func parseProcess(pid int, stat []byte) (Process, bool) {
 	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || shut < open {
 		return Process{}, false

@@ -1,0 +1,54 @@
+//go:build linux
+
+package proc
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+)
+
+// FuzzProcess holds that a process is known by its group whatever its name is, for any
+// program can name itself as it likes.
+func FuzzProcess(f *testing.F) {
+	for _, name := range []string{"sh", "a b", ") Z 1 1", "(", "\n", "x) S 1 2 (y", ""} {
+		f.Add(name, 7, []byte("7 (x) S 1 1"))
+	}
+	f.Fuzz(func(t *testing.T, name string, group int, stat []byte) {
+		parseProcess(1, stat) // no text makes it panic
+		p, ok := parseProcess(5, fmt.Appendf(nil, "5 (%s) S 3 %d 9 0", name, group))
+		if !ok || p.Name != name || p.parent != 3 || p.group != group {
+			t.Errorf("%q of group %d is %+v, %v", name, group, p, ok)
+		}
+		if _, ok := parseProcess(5, fmt.Appendf(nil, "5 (%s) Z 3 %d 9 0", name, group)); ok {
+			t.Errorf("%q is a zombie, and taken for alive", name)
+		}
+	})
+}
+
+// FuzzOrders holds that the guard reads what it was told, in order, and takes what
+// follows for the end of holdfast if it is no order.
+func FuzzOrders(f *testing.F) {
+	f.Add(7, int64(1), []byte(""))
+	f.Add(1, int64(-1), []byte("{"))
+	f.Add(0, int64(0), []byte("\x00"))
+	f.Add(9, int64(1<<62), []byte(`{"group":"a"}`))
+	f.Fuzz(func(t *testing.T, group int, at int64, rest []byte) {
+		told := order{Group: group, KillAt: boot.Instant(at)}
+		line, err := json.Marshal(told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		orders := make(chan order)
+		go read(io.MultiReader(bytes.NewReader(append(line, '\n')), bytes.NewReader(rest)), orders)
+		if got := <-orders; got != told {
+			t.Errorf("told %+v, read %+v", told, got)
+		}
+		for range orders { // it ends
+		}
+	})
+}
