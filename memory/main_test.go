@@ -4,6 +4,8 @@ import (
 	"flag"
 	"os"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/leaktest"
 )
 
 // TestMain lets more tests run at once than there are processors: most of them
@@ -11,5 +13,5 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("test.parallel", "16")
-	os.Exit(m.Run())
+	os.Exit(leaktest.Run(m))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/leaktest"
 	"github.com/holdfast-go/holdfast/internal/redisproc"
 	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	flag.Set("test.parallel", "8")
-	os.Exit(m.Run())
+	os.Exit(leaktest.Run(m))
 }
 
 // rig is some servers and what a test does with them.

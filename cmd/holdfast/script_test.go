@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/internal/leaktest"
 	"github.com/holdfast-go/holdfast/internal/redisproc"
 )
 
@@ -48,7 +49,7 @@ func (m cleaning) Run() int {
 			os.RemoveAll(dir)
 		}
 	}()
-	return m.M.Run()
+	return leaktest.Run(m.M)
 }
 
 // launch runs holdfast as a job of its own, as an interactive shell does:

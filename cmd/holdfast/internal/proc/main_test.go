@@ -1,0 +1,10 @@
+package proc
+
+import (
+	"os"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

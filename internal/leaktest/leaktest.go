@@ -1,0 +1,99 @@
+// Package leaktest fails the tests of a package that leave goroutines or open
+// sockets, pipes and files behind.
+package leaktest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// patience is for what ends a little after the last test: a connection that is
+// being closed, a child that is being reaped.
+const patience = 10 * time.Second
+
+// kept is the one goroutine that is meant to stay: it starts child processes, which
+// die with its thread.
+const kept = "/internal/child.init.func"
+
+// ours are the paths of code whose goroutines count. Those of the runtime and of the
+// testing package come and go as they like.
+var ours = []string{"github.com/holdfast-go/holdfast", "github.com/redis/rueidis"}
+
+// Run runs all tests of a package and returns its exit code: not 0 when tests fail or
+// when they leave something behind. Call it from TestMain:
+//
+//	os.Exit(leaktest.Run(m))
+func Run(m interface{ Run() int }) int {
+	before := descriptors()
+	if code := m.Run(); code != 0 {
+		return code // what is left of a failed test is not news
+	}
+	return verdict(os.Stderr, before, patience)
+}
+
+func verdict(out io.Writer, before map[string]int, patience time.Duration) int {
+	var stacks, files []string
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		stacks, files = goroutines(), opened(before, descriptors())
+		if len(stacks)+len(files) == 0 {
+			return 0
+		}
+		if time.Now().After(end) {
+			break
+		}
+	}
+	fmt.Fprintf(out, "the tests have left %d goroutines and %d descriptors behind\n", len(stacks), len(files))
+	for _, text := range append(files, stacks...) {
+		fmt.Fprintln(out, text)
+	}
+	return 1
+}
+
+// goroutines are the stacks of those that run our code, but for the one that asks.
+func goroutines() []string {
+	text := make([]byte, 1<<24)
+	text = text[:runtime.Stack(text, true)]
+	var left []string
+	for i, stack := range strings.Split(string(text), "\n\n") {
+		mine := i == 0 // the first is this one
+		for _, path := range ours {
+			if !mine && strings.Contains(stack, path) && !strings.Contains(stack, kept) {
+				left = append(left, stack)
+				break
+			}
+		}
+	}
+	return left
+}
+
+// descriptors counts the open sockets, pipes and files by what they are; it is empty
+// where the system does not tell. What the runtime keeps for itself, such as its
+// epoll, is none of these.
+func descriptors() map[string]int {
+	const dir = "/proc/self/fd"
+	names, _ := os.ReadDir(dir)
+	all := make(map[string]int)
+	for _, n := range names {
+		what, err := os.Readlink(filepath.Join(dir, n.Name()))
+		if err == nil && (strings.HasPrefix(what, "socket:") || strings.HasPrefix(what, "pipe:") || strings.HasPrefix(what, "/") && !strings.HasPrefix(what, "/proc/") && !strings.HasPrefix(what, "/dev/")) {
+			all[what]++
+		}
+	}
+	return all
+}
+
+// opened is what is in after and not in before.
+func opened(before, after map[string]int) []string {
+	var left []string
+	for what, n := range after {
+		if n > before[what] {
+			left = append(left, fmt.Sprintf("%s is open %d times more than before", what, n-before[what]))
+		}
+	}
+	return left
+}

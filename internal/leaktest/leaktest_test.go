@@ -1,0 +1,47 @@
+package leaktest
+
+import (
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Not parallel, like the others here: goroutines and descriptors belong to the process.
+func TestAGoroutineThatStaysIsTold(t *testing.T) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() { defer close(ended); <-end }()
+	var out strings.Builder
+	if verdict(&out, descriptors(), 0) == 0 || !strings.Contains(out.String(), "TestAGoroutineThatStaysIsTold") {
+		t.Errorf("a goroutine was left, and the verdict is %q", &out)
+	}
+	close(end)
+	<-ended
+	out.Reset()
+	if verdict(&out, descriptors(), patience) != 0 {
+		t.Errorf("nothing was left, and the verdict is %q", &out)
+	}
+}
+
+func TestADescriptorThatStaysIsTold(t *testing.T) {
+	before := descriptors()
+	if len(before) == 0 {
+		if _, err := os.Stat("/proc/self/fd"); err != nil {
+			t.Skip(err) // only Linux tells
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if verdict(&out, before, 0) == 0 || !strings.Contains(out.String(), "socket:") {
+		t.Errorf("a listener was left, and the verdict is %q", &out)
+	}
+	l.Close()
+	out.Reset()
+	if verdict(&out, before, time.Second) != 0 {
+		t.Errorf("nothing was left, and the verdict is %q", &out)
+	}
+}
