@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
@@ -19,16 +20,12 @@ func TestABreakLetsNoRequestOvertakeItsRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { d.Close() })
 	n := d.nodes[0]
-	for _, s := range n.senders {
-		s.finish(t.Context()) // from here on the test sends
-	}
-	t.Cleanup(func() {
-		d.engine.Close()
-		n.client.Close()
-		d.stop()
-		d.work.Wait()
-	})
+	l := n.link.Load()
+	l.mu.Lock()
+	l.held = true // nothing is written any more
+	l.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
@@ -36,23 +33,15 @@ func TestABreakLetsNoRequestOvertakeItsRelease(t *testing.T) {
 		ended <- err
 	}()
 	for queued := 0; queued == 0; {
-		for _, s := range n.senders {
-			s.mu.Lock()
-			queued += len(s.queue)
-			s.mu.Unlock()
-		}
+		l.mu.Lock()
+		queued = len(l.queue)
+		l.mu.Unlock()
 	}
-	n.mu.Lock()
-	n.probing = true // by the test
-	n.mu.Unlock()
-	n.broken(errors.New("broke"))
+	l.hangUp(errors.New("broke"))
 	cancel()
 	<-ended
-	n.up()
-	for _, s := range n.senders {
-		for s.take() {
-			s.run()
-		}
+	for n.link.Load() == nil || n.link.Load() == l {
+		time.Sleep(time.Millisecond)
 	}
 	if v, err := server.Do("EXISTS", "lock:k"); err != nil || v != int64(0) {
 		t.Errorf("a lock is left: %v, %v", v, err)

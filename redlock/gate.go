@@ -57,33 +57,47 @@ func newGate(opts *Options, n int) *gate {
 
 // report is what a check found that does not keep the node from voting.
 type report struct {
-	mute  error // the node cannot wake waiters
-	warns []error
+	mute  error            // the node cannot wake waiters
+	warns map[string]error // by what they are about
 }
 
-// dial opens a connection to a node, checks the node over it, and hands the
-// connection over for use.
-func (g *gate) dial(ctx context.Context, n *node, dialer *net.Dialer, cfg *tls.Config) (net.Conn, error) {
+func (r *report) warn(about string, err error) {
+	if r.warns == nil {
+		r.warns = make(map[string]error)
+	}
+	r.warns[about] = err
+}
+
+// dial opens a connection to a node and checks the node over it.
+func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
-	conn, err := connect(ctx, n.addr, dialer, cfg)
+	conn, err := g.connect(ctx, n.addr)
 	if err != nil {
-		return nil, mend(err, cfg != nil)
+		return nil, report{}, mend(err, g.opts.TLS != nil)
 	}
-	deadline, _ := ctx.Deadline()
-	conn.SetDeadline(deadline)
-	rep, err := g.check(ctx, n, conn)
+	unblock := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	l := &line{conn: conn, in: resp.NewReader(conn)}
+	rep, err := g.check(ctx, n, l)
+	if !unblock() && err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		conn.Close()
-		return nil, mend(err, cfg != nil)
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+		}
+		return nil, rep, mend(err, g.opts.TLS != nil)
 	}
-	conn.SetDeadline(time.Time{})
-	n.checked(rep)
-	return conn, nil
+	return l, rep, nil
 }
 
-func connect(ctx context.Context, addr string, dialer *net.Dialer, cfg *tls.Config) (net.Conn, error) {
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+// keepAlive is for connections that carry nothing: a lost one shows by the pings.
+var keepAlive = net.Dialer{KeepAlive: time.Second}
+
+func (g *gate) connect(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := keepAlive.DialContext(ctx, "tcp", addr)
+	cfg := g.opts.TLS
 	if err != nil || cfg == nil {
 		return conn, err
 	}
@@ -136,8 +150,7 @@ func firstError(cmds [][]string, values []resp.Value) error {
 }
 
 // check looks whether the server at the other end may vote.
-func (g *gate) check(ctx context.Context, n *node, conn net.Conn) (report, error) {
-	l := &line{conn: conn, in: resp.NewReader(conn)}
+func (g *gate) check(ctx context.Context, n *node, l *line) (report, error) {
 	if err := g.login(ctx, n, l); err != nil {
 		return report{}, err
 	}
@@ -166,7 +179,7 @@ func (g *gate) check(ctx context.Context, n *node, conn net.Conn) (report, error
 	return rep, g.prepare(n, l, &rep)
 }
 
-// login does what the client library does again after the check.
+// login gives the credentials, and sets what a connection is told only once.
 func (g *gate) login(ctx context.Context, n *node, l *line) error {
 	user, pass, err := n.credentials(ctx)
 	if err != nil {
@@ -179,11 +192,9 @@ func (g *gate) login(ctx context.Context, n *node, l *line) error {
 	case pass != "":
 		cmds = append(cmds, []string{"AUTH", pass})
 	}
+	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", g.opts.ClientName}) // 3: wake-ups come between replies
 	if g.opts.DB != 0 {
 		cmds = append(cmds, []string{"SELECT", strconv.Itoa(g.opts.DB)})
-	}
-	if len(cmds) == 0 {
-		return nil
 	}
 	values, err := l.do(cmds...)
 	if err != nil {
@@ -219,7 +230,7 @@ func (g *gate) fit(info map[string]string, rep *report) error {
 		if !g.opts.AllowEviction {
 			return err
 		}
-		rep.warns = append(rep.warns, err)
+		rep.warn("eviction", err)
 	}
 	return nil
 }
@@ -239,7 +250,7 @@ func skew(reply resp.Value, before time.Time, rtt time.Duration, rep *report) {
 	us, _ := strconv.ParseInt(micro, 10, 64)
 	off := time.UnixMicro(s*1_000_000 + us).Sub(before.Add(rtt / 2))
 	if off.Abs() > clockNoise+rtt {
-		rep.warns = append(rep.warns, fmt.Errorf("its clock differs from this machine's by %v; synchronise both (fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
+		rep.warn("clock", fmt.Errorf("its clock differs from this machine's by %v; synchronise both (fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
 	}
 }
 
@@ -346,10 +357,7 @@ func (g *gate) member(l *line) error {
 
 // prepare loads the scripts and tries the rights they need.
 func (g *gate) prepare(n *node, l *line, rep *report) error {
-	var cmds [][]string
-	for _, s := range wire.Scripts {
-		cmds = append(cmds, []string{"SCRIPT", "LOAD", s.Text})
-	}
+	cmds := loads()
 	lock := g.opts.keys("~probe:" + n.engine.Client())
 	cmds = append(cmds, []string{
 		"EVALSHA", wire.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
@@ -411,7 +419,6 @@ func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
 
 // fatal says whether asking a server again is pointless until somebody mends it.
 // That is so for every error it answers with but those that pass by themselves.
-// (The client library takes the general ERR off the text.)
 func fatal(err error) bool {
 	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT"} {
 		if strings.HasPrefix(err.Error(), prefix) {

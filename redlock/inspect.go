@@ -1,15 +1,14 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
@@ -24,7 +23,8 @@ const (
 	holderTime = 200 * time.Millisecond
 	holderMost = 1024
 	holderKeep = 30 * time.Second
-	scanCount  = 1000
+	scanCount  = "1000"
+	scanTime   = 5 * time.Second // for one step, on a busy server
 )
 
 // holderCache knows who the clients are, so that a try on a held lock costs no
@@ -50,14 +50,14 @@ func (h *holderCache) introduce(d *Driver, me driver.Holder) {
 		return
 	}
 	for _, n := range d.nodes {
-		if n.usable.Load() {
-			d.work.Go(func() { n.greet(d.ctx) })
+		if l := n.link.Load(); l != nil {
+			n.greet(l)
 		}
 	}
 }
 
 // greet tells the node who this client is.
-func (n *node) greet(ctx context.Context) {
+func (n *node) greet(l *link) {
 	h := &n.d.holder
 	h.mu.Lock()
 	me := h.mine
@@ -65,13 +65,9 @@ func (n *node) greet(ctx context.Context) {
 	if me == (driver.Holder{}) {
 		return
 	}
-	text, err := json.Marshal(me)
-	if err != nil {
-		return
+	if text, err := json.Marshal(me); err == nil {
+		l.tell("SET", wire.Client+n.engine.Client(), string(text), "PX", millis(int64(greetKeep)))
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	n.client.Do(ctx, n.client.B().Set().Key(wire.Client+n.engine.Client()).Value(string(text)).Px(greetKeep).Build())
 }
 
 // describe is who an owner is, as far as the nodes know.
@@ -106,13 +102,13 @@ func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 func (d *Driver) lookUp(ctx context.Context, client string) driver.Holder {
 	answers := make(chan string, len(d.nodes))
 	for _, n := range d.nodes {
-		d.work.Go(func() {
+		go func() {
 			text := ""
-			if n.usable.Load() {
-				text, _ = n.client.Do(ctx, n.client.B().Get().Key(wire.Client+client).Build()).ToString()
+			if replies, err := n.do(ctx, []string{"GET", wire.Client + client}); err == nil {
+				text, _ = replies[0].(string)
 			}
 			answers <- text
-		})
+		}()
 	}
 	for range d.nodes {
 		var found driver.Holder
@@ -123,17 +119,26 @@ func (d *Driver) lookUp(ctx context.Context, client string) driver.Holder {
 	return driver.Holder{}
 }
 
-// eval runs a script on one node, for people: outside the senders.
-func (n *node) eval(ctx context.Context, s *wire.Script, lock engine.Lock, args ...string) (rueidis.RedisMessage, error) {
-	if !n.usable.Load() {
-		return rueidis.RedisMessage{}, n.event().Err
+// evalsha is the call of a script on the keys of a lock.
+func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
+	return append([]string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}, args...)
+}
+
+// eval runs a script on one node, for people.
+func (n *node) eval(ctx context.Context, s *wire.Script, lock engine.Lock, args ...string) (any, error) {
+	cmd := evalsha(s, lock, args...)
+	replies, err := n.do(ctx, cmd)
+	if err == nil && unknownScript(replies[0]) {
+		replies, err = n.do(ctx, append(loads(), cmd)...)
 	}
-	res := n.client.Do(ctx, n.call(s, lock, args...))
-	if noScript(res) {
-		all := n.client.DoMulti(ctx, append(n.loads(nil), n.call(s, lock, args...))...)
-		res = all[len(all)-1]
+	if err != nil {
+		return nil, err
 	}
-	return res.ToMessage()
+	last := replies[len(replies)-1]
+	if err, ok := last.(error); ok {
+		return nil, err
+	}
+	return last, nil
 }
 
 // each calls fn for all nodes at once and waits.
@@ -155,22 +160,26 @@ func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
 }
 
 func (n *node) view(ctx context.Context, lock engine.Lock) engine.View {
-	msg, err := n.eval(ctx, wire.Inspect, lock)
+	reply, err := n.eval(ctx, wire.Inspect, lock)
 	if err != nil {
 		return engine.View{Err: err}
 	}
-	list, err := msg.ToArray()
-	if err != nil || len(list) != 4 {
-		return engine.View{Err: fmt.Errorf("unexpected reply: %w", errors.Join(err, errShape))}
+	list, _ := reply.([]any)
+	if len(list) != 4 {
+		return engine.View{Err: unexpected(errShape)}
 	}
-	owner, err1 := list[0].ToString()
-	left, err2 := list[1].AsInt64()
-	fence, err3 := list[2].AsInt64()
-	waiters, err4 := list[3].AsInt64()
-	return engine.View{
-		Owner: owner, Left: time.Duration(left) * time.Millisecond, Fence: fence, Waiters: int(waiters),
-		Err: errors.Join(err1, err2, err3, err4),
+	owner, ok1 := list[0].(string)
+	left, ok2 := list[1].(int64)
+	text, ok3 := list[2].(string)
+	waiters, ok4 := list[3].(int64)
+	fence, err := strconv.ParseInt(text, 10, 64)
+	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil {
+		return engine.View{Err: unexpected(errShape)}
 	}
+	if left == -2 { // there is no such key; -1 is one without an end
+		left = 0
+	}
+	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Fence: fence, Waiters: int(waiters)}
 }
 
 // Inspect implements driver.Inspector.
@@ -218,22 +227,19 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 // names are the locks that a node may know about. Bare keys cannot be told from
 // other data, but their counters can.
 func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
-	if !n.usable.Load() {
-		return nil, n.event().Err
-	}
 	o := &n.d.opts
 	pattern := glob(o.Prefix+prefix) + "*"
 	if o.BareKeys {
 		pattern = wire.Fence + "*"
 	}
 	var names []string
-	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
-		page, err := n.client.Do(ctx, n.client.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+	for cursor := ""; cursor != "0"; {
+		page, err := n.page(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
 			return nil, err
 		}
-		cursor = page.Cursor
-		for _, key := range page.Elements {
+		cursor = page.cursor
+		for _, key := range page.keys {
 			if o.BareKeys {
 				key = wire.LockOf(key)
 			}
@@ -243,6 +249,39 @@ func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// page is a part of a node's keys, and where the next begins: "0" at the end.
+type page struct {
+	cursor string
+	keys   []string
+}
+
+func (n *node) page(ctx context.Context, cursor, pattern string) (page, error) {
+	ctx, cancel := context.WithTimeout(ctx, scanTime)
+	defer cancel()
+	replies, err := n.do(ctx, []string{"SCAN", cursor, "MATCH", pattern, "COUNT", scanCount})
+	if err != nil {
+		return page{}, err
+	}
+	if err, ok := replies[0].(error); ok {
+		return page{}, err
+	}
+	both, _ := replies[0].([]any)
+	if len(both) != 2 {
+		return page{}, unexpected(errShape)
+	}
+	next, ok1 := both[0].(string)
+	list, ok2 := both[1].([]any)
+	if !ok1 || !ok2 {
+		return page{}, unexpected(errShape)
+	}
+	p := page{cursor: next}
+	for _, k := range list {
+		key, _ := k.(string)
+		p.keys = append(p.keys, key)
+	}
+	return p, nil
 }
 
 // glob quotes what Redis would take for a pattern.
@@ -262,26 +301,24 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 	var done quorum.Set
 	errs := make([]error, len(d.nodes))
 	d.each(ctx, func(ctx context.Context, n *node) {
-		var msg rueidis.RedisMessage
 		owner := views[n.index].Owner
 		foreign := owner != "" && engine.ClientOf(owner) == ""
+		var reply any
+		var err error
 		switch {
 		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
-			msg, errs[n.index] = n.eval(ctx, wire.Force, lock,
+			reply, err = n.eval(ctx, wire.Force, lock,
 				fmt.Sprint(token), millis(quorum.HandOver(int64(d.opts.MaxTTL))), keep(int64(d.opts.MaxTTL)))
 		case token == 0 && foreign && st.Held && owner == st.Owner:
-			msg, errs[n.index] = n.eval(ctx, wire.Drop, lock, st.Owner)
+			reply, err = n.eval(ctx, wire.Drop, lock, st.Owner)
 		default:
 			return
 		}
-		if errs[n.index] == nil {
-			var number int64
-			number, errs[n.index] = msg.AsInt64()
-			if number == 1 {
-				mu.Lock()
-				defer mu.Unlock()
-				done |= quorum.Only(n.index)
-			}
+		errs[n.index] = err
+		if reply == int64(1) {
+			mu.Lock()
+			defer mu.Unlock()
+			done |= quorum.Only(n.index)
 		}
 	})
 	return d.engine.Forced(done, errs)

@@ -1,22 +1,17 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
-	"hash/maphash"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
-	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -24,22 +19,16 @@ const (
 	probeLeast = 20 * time.Millisecond // first pause between attempts to reach a node
 	probeMost  = time.Second
 	lookEvery  = 250 * time.Millisecond
-	bufferSize = 32 << 10 // of a connection, each way
-	owedMost   = 10_000   // releases kept for a node that cannot be reached
+	pingEvery  = time.Second
+	owedMost   = 10_000 // releases kept for a node that cannot be reached
 
 	// queueKeep is how long a node keeps a place in a queue that nobody asks for.
 	queueKeep = int64(time.Minute)
 )
 
-var (
-	errNotOpen = errors.New("not connected yet")
-	errStalled = errors.New("skipped: it does not answer")
-	errBroke   = errors.New("the connection broke before it was sent")
-	seed       = maphash.MakeSeed()
-)
+var errNotOpen = errors.New("not connected yet")
 
-// node is one server: its connection, whether it may vote, and the senders that
-// carry requests to it.
+// node is one server: the connection to it, and whether it may vote.
 type node struct {
 	d      *Driver
 	engine *engine.Engine
@@ -48,18 +37,15 @@ type node struct {
 	user   string
 	pass   string
 
-	client  rueidis.Client
-	senders [senders]*sender
-	usable  atomic.Bool  // connected and checked; mirrors state
-	breaks  atomic.Int64 // how often the vote was taken
+	link      atomic.Pointer[link] // connected and checked; nil: down
+	listening atomic.Bool          // wake-ups are wanted
 
 	mu      sync.Mutex // guards what follows
-	state   driver.NodeState
-	err     error
+	err     error      // why it is down, or was last
+	stalled bool       // connected, but does not answer
+	mute    error      // why it cannot wake waiters
+	deaf    error      // why this client cannot subscribe
 	warned  map[string]bool
-	mute    error // why it cannot wake waiters
-	probing bool
-	closed  bool
 	owed    map[string]owed
 }
 
@@ -75,13 +61,10 @@ type owed struct {
 func newNode(d *Driver, index int, cfg Node) *node {
 	n := &node{
 		d: d, index: index, addr: cfg.Addr, user: cfg.Username, pass: cfg.Password,
-		state: driver.NodeDown, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
+		err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
 	}
 	if n.user == "" && n.pass == "" {
 		n.user, n.pass = d.opts.Username, d.opts.Password
-	}
-	for i := range n.senders {
-		n.senders[i] = newSender(n)
 	}
 	return n
 }
@@ -100,89 +83,172 @@ func (n *node) credentials(ctx context.Context) (user, pass string, err error) {
 // open connects for the first time. Whatever comes of it, the node is looked
 // after from then on.
 func (n *node) open(ctx context.Context) error {
-	done := make(chan error, 1)
-	n.d.work.Go(func() {
-		client, err := rueidis.NewClient(n.options())
-		n.client = client
-		done <- err
-	})
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = <-done // soon: dialling is bounded by Timeout
-	}
-	if n.client == nil {
-		return err
-	}
-	for _, s := range n.senders {
-		n.d.work.Go(s.loop)
-	}
-	n.d.work.Go(n.lookAfter)
-	if err != nil {
-		n.broken(err)
-		return err
-	}
-	n.up()
-	return nil
+	l, err := n.dial(ctx)
+	n.d.work.Go(func() { n.keep(l) })
+	return err
 }
 
-func (n *node) options() rueidis.ClientOption {
-	o := n.d.opts
-	return rueidis.ClientOption{
-		InitAddress: []string{n.addr},
-		DialCtxFn: func(ctx context.Context, _ string, dialer *net.Dialer, cfg *tls.Config) (net.Conn, error) {
-			return n.d.gate.dial(ctx, n, dialer, cfg)
-		},
-		AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-			user, pass, err := n.credentials(n.d.ctx)
-			return rueidis.AuthCredentials{Username: user, Password: pass}, err
-		},
-		TLSConfig: o.TLS, SelectDB: o.DB, ClientName: o.ClientName,
-		Dialer:           net.Dialer{Timeout: o.Timeout, KeepAlive: time.Second},
-		ConnWriteTimeout: time.Second,
-		DisableRetry:     true, DisableCache: true, ForceSingleClient: true,
-		AlwaysPipelining:  true, // otherwise a deadline closes the connection
-		PipelineMultiplex: -1, RingScaleEachConn: 8,
-		ReadBufferEachConn: bufferSize, WriteBufferEachConn: bufferSize,
-		ClientSetInfo: rueidis.DisableClientSetInfo,
+// keep looks after the connection l and, whenever there is none, makes the next,
+// until the driver is closed. It alone tells of the node's states.
+func (n *node) keep(l *link) {
+	told := n.event().State
+	report := func() {
+		if e := n.event(); e.State != told {
+			told = e.State
+			n.d.tell(e)
+		}
+	}
+	for n.d.ctx.Err() == nil {
+		if l != nil {
+			n.watch(l, report)
+			report()
+		}
+		for pause := probeLeast; n.d.ctx.Err() == nil; pause = min(2*pause, probeMost) {
+			var err error
+			if l, err = n.dial(n.d.ctx); err == nil {
+				break
+			}
+			report()
+			wait(n.d.ctx, pause)
+		}
+	}
+	if l != nil { // it came as the driver was closed
+		l.hangUp(errHungUp)
+	}
+}
+
+// dial makes a connection that the gate has checked, and lets the node vote over
+// it.
+func (n *node) dial(ctx context.Context) (*link, error) {
+	line, rep, err := n.d.gate.dial(ctx, n)
+	if err != nil {
+		n.mu.Lock()
+		n.err = err
+		n.mu.Unlock()
+		return nil, err
+	}
+	n.checked(rep)
+	l := newLink(n, line)
+	n.d.work.Go(l.reads)
+	n.d.work.Go(l.writes)
+	n.settle(l)
+	n.greet(l)
+	n.raise(l)
+	return l, nil
+}
+
+// raise lets the node vote over l, unless that has broken already.
+func (n *node) raise(l *link) {
+	n.mu.Lock()
+	if !l.broken() {
+		n.link.Store(l)
+		n.stalled, n.deaf = false, nil
+	}
+	n.mu.Unlock()
+	if n.listening.Load() {
+		n.listen(l)
+	}
+}
+
+// broken takes the vote away: l has broken.
+func (n *node) broken(l *link, err error) {
+	n.mu.Lock()
+	if n.link.CompareAndSwap(l, nil) {
+		n.err = err
+	}
+	n.mu.Unlock()
+	n.engine.Hears(n.index, false)
+}
+
+// watch looks for a node that is connected but does not answer, keeps what it
+// knows of this client fresh, and sends what is owed. It returns when l is gone.
+func (n *node) watch(l *link, report func()) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for i := 1; ; i++ {
+		report()
+		select {
+		case <-tick.C:
+		case <-l.gone:
+			return
+		case <-n.d.ctx.Done():
+			l.hangUp(errHungUp)
+			return
+		}
+		silent := l.silent(n.engine.Now())
+		n.mu.Lock()
+		n.stalled = silent > stallAfter
+		n.mu.Unlock()
+		switch {
+		case silent > breakAfter:
+			l.hangUp(errSilent)
+		case silent <= stallAfter:
+			n.tend(l, time.Duration(i)*lookEvery)
+		}
+	}
+}
+
+// tend does what a connection that works asks for from time to time.
+func (n *node) tend(l *link, age time.Duration) {
+	n.d.gate.seen(n.addr)
+	n.settle(l) // what came while the node was on its way up, or was cut off again
+	if age%greetEvery == 0 {
+		n.greet(l)
+	}
+	if age%deafPause == 0 && n.event().State == driver.NodePolling {
+		n.listen(l) // the right may have been granted
+	}
+	if age%pingEvery == 0 {
+		l.tell("PING") // or nobody would notice that the other end is gone
 	}
 }
 
 // Send implements engine.Node.
 func (n *node) Send(r *engine.Request) {
-	release := r.Kind == quorum.AskRelease || r.Kind == quorum.AskGiveBack
-	s := n.senders[maphash.String(seed, r.Lock.Key)%senders]
-	breaks := n.breaks.Load() // first: whatever breaks from here on overtakes r
-	switch {
-	case !n.usable.Load():
-		n.refuse(r)
-	case !release && s.stalled(n.engine.Now()):
-		r.Fail(engine.Failure{Err: errStalled, Unsent: true})
-	default:
-		s.push(r, breaks)
+	e := entry{req: r, at: r.Sent}
+	if l := n.link.Load(); l != nil {
+		l.send(e)
+		return
 	}
+	n.fail(e, engine.Failure{Err: n.why(), Unsent: true})
 }
 
-// refuse answers a request that cannot be sent.
-func (n *node) refuse(r *engine.Request) {
-	n.mu.Lock()
-	err := n.err
-	n.mu.Unlock()
-	n.owe(r)
-	r.Fail(engine.Failure{Err: err, Unsent: true})
+// fail answers what has not been answered by the node, and never will be.
+func (n *node) fail(e entry, f engine.Failure) {
+	if e.call != nil {
+		e.call.end(f.Err)
+		return
+	}
+	if e.release() {
+		n.owe(e.req)
+	}
+	f.Unsent = f.Unsent && e.loads == 0
+	e.req.Fail(f)
+}
+
+// do sends commands to the node, outside of locks.
+func (n *node) do(ctx context.Context, cmds ...[]string) ([]any, error) {
+	l := n.link.Load()
+	switch {
+	case n.d.ctx.Err() != nil:
+		return nil, driver.ErrClosed
+	case l == nil:
+		return nil, n.why()
+	}
+	return l.do(ctx, cmds...)
 }
 
 // owe keeps a release for the next connection.
 func (n *node) owe(r *engine.Request) {
-	if r.Kind != quorum.AskRelease && r.Kind != quorum.AskGiveBack {
-		return
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	now := n.engine.Now()
+	if len(n.owed) >= owedMost {
+		maps.DeleteFunc(n.owed, func(_ string, o owed) bool { return o.until <= now })
+	}
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
-			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, queueKeep),
+			lock: *r.Lock, until: now + max(r.TTL, queueKeep),
 			args: []string{r.Owner, "", millis(r.HandOver), keep(r.TTL)},
 		}
 	}
@@ -190,23 +256,26 @@ func (n *node) owe(r *engine.Request) {
 
 // settle sends what is owed, and keeps what gets no answer again: the ids are
 // dead, so a release may be sent as often as needed.
-func (n *node) settle(ctx context.Context) {
+func (n *node) settle(l *link) {
 	n.mu.Lock()
 	due := n.owed
 	n.owed = make(map[string]owed)
 	n.mu.Unlock()
 	now := n.engine.Now()
 	maps.DeleteFunc(due, func(_ string, o owed) bool { return o.until <= now })
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), batchMost) {
-		cmds := n.loads(nil)
+		cmds := loads()
 		for _, owner := range chunk {
-			cmds = append(cmds, n.call(wire.Release, due[owner].lock, due[owner].args...))
+			cmds = append(cmds, evalsha(wire.Release, due[owner].lock, due[owner].args...))
 		}
-		results := n.client.DoMulti(ctx, cmds...)[len(wire.Scripts):]
+		replies, err := l.do(ctx, cmds...)
+		if err != nil {
+			break
+		}
 		for i, owner := range chunk {
-			if !broken(results[i]) && !noScript(results[i]) {
+			if !unknownScript(replies[len(wire.Scripts)+i]) {
 				delete(due, owner)
 			}
 		}
@@ -216,149 +285,48 @@ func (n *node) settle(ctx context.Context) {
 	maps.Copy(n.owed, due)
 }
 
-// call builds a call of a script on the keys of a lock.
-func (n *node) call(s *wire.Script, lock engine.Lock, args ...string) rueidis.Completed {
-	return n.client.B().Evalsha().Sha1(s.SHA).Numkeys(3).Key(lock.Key, lock.Fence, lock.Queue).Arg(args...).Build()
-}
-
 // checked notes what the check of a new connection has found.
 func (n *node) checked(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mute = rep.mute
-	for _, w := range rep.warns {
-		if text := w.Error(); !n.warned[text] {
-			n.warned[text] = true
-			n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", text)
+	for kind, err := range rep.warns {
+		if !n.warned[kind] {
+			n.warned[kind] = true
+			n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", err.Error())
 		}
 	}
 }
 
-// set changes the state and tells of it.
-func (n *node) set(state driver.NodeState, err error) {
+// why is what keeps the node down, or has until now.
+func (n *node) why() error {
 	n.mu.Lock()
-	changed := n.become(state, err)
-	n.mu.Unlock()
-	if changed {
-		n.d.tell(n.event())
-	}
-}
-
-// become changes the state and says whether it was another. The caller holds mu.
-func (n *node) become(state driver.NodeState, err error) (changed bool) {
-	changed = n.state != state
-	n.state, n.err = state, err
-	n.usable.Store(state != driver.NodeDown)
-	return changed
+	defer n.mu.Unlock()
+	return n.err
 }
 
 func (n *node) event() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return driver.NodeEvent{Node: n.addr, State: n.state, Err: n.err}
+	e := driver.NodeEvent{Node: n.addr, State: driver.NodeUp}
+	switch {
+	case n.link.Load() == nil:
+		e.State, e.Err = driver.NodeDown, n.err
+	case n.stalled:
+		e.State, e.Err = driver.NodeStalled, errStalled
+	case n.mute != nil || n.deaf != nil:
+		e.State, e.Err = driver.NodePolling, cmp.Or(n.mute, n.deaf)
+	}
+	return e
 }
 
-// up lets the node vote.
-func (n *node) up() {
-	n.settle(n.d.ctx)
-	n.greet(n.d.ctx)
-	n.mu.Lock()
-	mute := n.mute
-	n.mu.Unlock()
-	if mute != nil {
-		n.set(driver.NodePolling, mute)
+// drain waits until what was sent is answered, for at most a second.
+func (n *node) drain() {
+	l := n.link.Load()
+	if l == nil || l.silent(n.engine.Now()) > stallAfter {
 		return
 	}
-	n.set(driver.NodeUp, nil)
-}
-
-// broken takes the vote away until a probe succeeds. Both happen at once: were
-// the vote taken after a probe that is about to end, nothing would give it back.
-func (n *node) broken(err error) {
-	n.mu.Lock()
-	start := !n.probing && !n.closed
-	n.probing = n.probing || start
-	n.breaks.Add(1)
-	changed := n.become(driver.NodeDown, err)
-	n.mu.Unlock()
-	if changed {
-		n.d.tell(n.event())
-	}
-	if start {
-		n.d.work.Go(n.probe)
-	}
-}
-
-// probe tries to reach the node until it can. The connection that it makes is
-// checked by the gate.
-func (n *node) probe() {
-	pause := probeLeast
-	for {
-		err := n.client.Do(n.d.ctx, n.client.B().Ping().Build()).Error()
-		if err == nil {
-			break
-		}
-		if n.d.ctx.Err() != nil {
-			return
-		}
-		n.set(driver.NodeDown, err)
-		select {
-		case <-time.After(pause):
-		case <-n.d.ctx.Done():
-			return
-		}
-		pause = min(2*pause, probeMost)
-	}
-	n.mu.Lock()
-	n.probing = false
-	n.mu.Unlock()
-	n.up()
-}
-
-// lookAfter watches for a node that is connected but does not answer, and keeps
-// what it knows of this client fresh.
-func (n *node) lookAfter() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for i := 1; ; i++ {
-		select {
-		case <-tick.C:
-		case <-n.d.ctx.Done():
-			return
-		}
-		switch e := n.event(); {
-		case e.State == driver.NodeDown:
-		case n.stalled() && e.State != driver.NodeStalled:
-			n.set(driver.NodeStalled, errStalled)
-		case !n.stalled() && e.State == driver.NodeStalled:
-			n.up()
-		case time.Duration(i)*lookEvery%greetEvery == 0:
-			n.greet(n.d.ctx)
-		}
-		if n.usable.Load() && !n.stalled() {
-			n.d.gate.seen(n.addr)
-			n.settle(n.d.ctx) // what came while the node was on its way up, or was cut off again
-		}
-	}
-}
-
-func (n *node) stalled() bool {
-	now := n.engine.Now()
-	return slices.ContainsFunc(n.senders[:], func(s *sender) bool { return s.stalled(now) })
-}
-
-// close lets what is queued go out, for at most a second, and hangs up.
-func (n *node) close() {
-	n.mu.Lock()
-	n.closed = true
-	n.mu.Unlock()
-	if n.client == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(n.d.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
-	for _, s := range n.senders {
-		s.finish(ctx)
-	}
-	n.client.Close()
+	l.do(ctx, []string{"PING"})
 }

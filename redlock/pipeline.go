@@ -1,228 +1,395 @@
 package redlock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
-	// senders is how many batches can be under way to one node. With one alone
-	// the wait doubles on a slow network, for a request that just misses a batch
-	// waits for that batch and then for its own.
-	senders   = 4
-	batchMost = 256
-	// stallAfter is how long a batch may be under way before requests that can
-	// do without this node are no longer queued behind it.
+	// directMost is how many requests may be under way for another to be written
+	// by whoever sends it. So little fits into any socket: the write does not
+	// wait for the node.
+	directMost = 4
+	batchMost  = 256 // requests in one write
+	// stallAfter is how long the oldest request may be without an answer before
+	// requests that can do without this node are no longer queued behind it.
 	stallAfter = int64(250 * time.Millisecond)
-	// loadMost is how often a batch is sent again after SCRIPT FLUSH. A release
+	// breakAfter is how long it may be so before the connection is given up, as
+	// its other end may be gone without a word.
+	breakAfter = int64(2 * time.Second)
+	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
 	// that is given up leaves its lock standing for a TTL.
 	loadMost = 10
 )
 
-// sender carries requests to one node, in order: what arrives while a batch is
-// away travels in the next. A key always has the same sender.
-type sender struct {
-	n     *node
-	wake  chan struct{}
-	quit  chan struct{}
-	ended chan struct{}
-	away  atomic.Int64 // when the batch under way was sent; 0: none is
+var (
+	errStalled = errors.New("skipped: it does not answer")
+	errBroke   = errors.New("the connection broke before it was sent")
+	errHungUp  = errors.New("hung up")
+	errSilent  = errors.New("no answer for too long")
+)
 
-	mu    sync.Mutex // guards queue
-	queue []queued
+// link is one checked connection to a node. Requests go out in the order in which
+// they were sent and are answered in that order. Where few are under way, whoever
+// sends one writes it; otherwise those that come while a write is under way travel
+// together in the next. Answers are delivered by the goroutine that reads them.
+type link struct {
+	n    *node
+	conn net.Conn
+	in   *resp.Reader
+	wake chan struct{} // for writes
+	gone chan struct{} // closed once everything has been answered or failed
 
-	// The rest belongs to loop.
-	batch []queued
-	sent  []*engine.Request
-	cmds  []rueidis.Completed
-	text  texts
+	mu      sync.Mutex // guards what follows; not held while writing
+	err     error      // why nothing is sent any more
+	writing bool
+	held    bool    // nothing is written before what is under way is answered
+	queue   []entry // not written yet
+	flight  fifo    // written, not answered
+
+	// Whoever is writing owns these.
+	out  []byte
+	text texts
+
+	again []entry // owned by reads: to be sent again once the server knows the scripts
 }
 
-// queued is a request in a queue. One from before a break does not go out after
-// it: its id may have been released meanwhile, by what was owed.
-type queued struct {
-	*engine.Request
-	breaks int64 // node.breaks before it was queued
+// entry is something sent: a request, or else a call.
+type entry struct {
+	req   *engine.Request
+	call  *call
+	at    int64 // when it was sent
+	loads int   // how often it was sent before, to a server without the scripts
 }
 
-func newSender(n *node) *sender {
-	return &sender{n: n, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
+// release says whether e may free a lock, for which it is never too late.
+func (e *entry) release() bool {
+	return e.req != nil && (e.req.Kind == quorum.AskRelease || e.req.Kind == quorum.AskGiveBack)
 }
 
-// push queues r.
-func (s *sender) push(r *engine.Request, breaks int64) {
-	s.mu.Lock()
-	s.queue = append(s.queue, queued{r, breaks})
-	s.mu.Unlock()
-	s.nudge()
+// call is commands other than those of locks.
+type call struct {
+	cmds    [][]string
+	replies []any
+	err     error
+	done    chan struct{} // closed when there are replies or err
+	then    func()        // called before, if not nil
 }
 
-func (s *sender) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+func (c *call) end(err error) {
+	c.err = err
+	if c.then != nil {
+		c.then()
 	}
+	close(c.done)
 }
 
-func (s *sender) stalled(now int64) bool {
-	sent := s.away.Load()
-	return sent != 0 && now-sent > stallAfter
+// fifo is a queue of entries.
+type fifo struct {
+	list []entry
+	head int
 }
 
-// loop sends batch after batch until finish is called and the queue is empty.
-func (s *sender) loop() {
-	defer close(s.ended)
-	for {
-		for s.take() {
-			s.run()
-			runtime.Gosched() // whoever was just answered may ask again: one batch, not two
-		}
-		select {
-		case <-s.wake:
-			runtime.Gosched() // the first request is seldom alone
-		case <-s.quit:
-			for s.take() {
-				s.run()
-			}
-			return
-		}
+func (f *fifo) len() int      { return len(f.list) - f.head }
+func (f *fifo) first() *entry { return &f.list[f.head] }
+func (f *fifo) push(e entry)  { f.list = append(f.list, e) }
+func (f *fifo) rest() []entry { return f.list[f.head:] }
+func (f *fifo) pop() (e entry) {
+	e, f.list[f.head] = f.list[f.head], entry{}
+	if f.head++; f.head == len(f.list) {
+		f.list, f.head = f.list[:0], 0
+	} else if f.head >= batchMost {
+		f.list, f.head = slices.Delete(f.list, 0, f.head), 0
 	}
+	return e
 }
 
-// finish ends loop once the queue is empty, and waits for that until ctx ends.
-func (s *sender) finish(ctx context.Context) {
-	close(s.quit)
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-	}
+// newLink takes over a connection that the gate has checked.
+func newLink(n *node, l *line) *link {
+	return &link{n: n, conn: l.conn, in: l.in, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 }
 
-// take moves the next batch out of the queue; it says whether there is one.
-func (s *sender) take() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queue) <= batchMost {
-		s.batch, s.queue = s.queue, s.batch[:0]
-	} else {
-		s.batch = append(s.batch[:0], s.queue[:batchMost]...)
-		s.queue = append(s.queue[:0], s.queue[batchMost:]...)
-	}
-	return len(s.batch) > 0
-}
-
-// run sends one batch and delivers the answers.
-func (s *sender) run() {
-	now := s.n.engine.Now()
-	sent := s.sent[:0]
-	s.cmds = s.cmds[:0]
-	for _, r := range s.batch {
-		switch {
-		case !s.n.usable.Load():
-			s.n.refuse(r.Request)
-		case r.breaks != s.n.breaks.Load() && r.Kind != quorum.AskRelease:
-			r.Fail(engine.Failure{Err: errBroke, Unsent: true})
-		case now > r.Deadline && r.Kind != quorum.AskRelease && r.Kind != quorum.AskGiveBack:
-			r.Fail(engine.Failure{Err: errStalled, Unsent: true})
-		default:
-			sent = append(sent, r.Request)
-			s.cmds = append(s.cmds, s.command(r.Request))
-		}
-	}
-	clear(s.batch)
-	s.sent = sent
-	if len(sent) == 0 {
+// send queues e, and writes it if that cannot wait. It does not block.
+func (l *link) send(e entry) {
+	l.mu.Lock()
+	switch {
+	case l.err != nil:
+		err := l.err
+		l.mu.Unlock()
+		l.n.fail(e, engine.Failure{Err: err, Unsent: true})
+		return
+	case e.req != nil && !e.release() && l.oldest(e.at) > stallAfter:
+		l.mu.Unlock()
+		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
 		return
 	}
-	s.away.Store(now)
-	results := s.send()
-	s.again(results, sent)
-	s.away.Store(0)
-	for i, r := range sent {
-		s.deliver(r, results[i])
+	l.queue = append(l.queue, e)
+	switch {
+	case l.writing || l.held: // whoever writes will see it
+		l.mu.Unlock()
+	case l.flight.len() >= directMost:
+		l.mu.Unlock()
+		l.nudge()
+	default:
+		l.write(e.at)
+		if l.more() {
+			l.nudge()
+		}
 	}
-	clear(sent)
 }
 
-// again repeats a batch from its first script that the server did not know on:
-// all scripts may be repeated, and so their order is kept. The scripts travel with
-// it, so that another SCRIPT FLUSH has to come between to matter.
-func (s *sender) again(results []rueidis.RedisResult, sent []*engine.Request) {
-	for range loadMost {
-		i := slices.IndexFunc(results, noScript)
-		if i < 0 {
+// oldest is how long what was written first has been without an answer. The
+// caller holds mu.
+func (l *link) oldest(now int64) int64 {
+	if l.flight.len() == 0 {
+		return 0
+	}
+	return now - l.flight.first().at
+}
+
+// silent is how long the node has not answered.
+func (l *link) silent(now int64) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.oldest(now)
+}
+
+func (l *link) nudge() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// more says whether something waits for a write that nobody is at.
+func (l *link) more() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
+}
+
+// write sends the next batch. The caller holds mu, which is given up; nobody is
+// writing.
+func (l *link) write(now int64) {
+	l.writing = true
+	late := l.load(now)
+	l.mu.Unlock()
+	for _, e := range late {
+		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
+	}
+	if len(l.out) > 0 {
+		if _, err := l.conn.Write(l.out); err != nil {
+			l.hangUp(err)
+		}
+	}
+	l.mu.Lock()
+	l.writing = false
+	l.mu.Unlock()
+}
+
+// load moves the next batch from the queue to flight and to out, except for what
+// is late. The caller holds mu.
+func (l *link) load(now int64) (late []entry) {
+	l.out = l.out[:0]
+	n := min(len(l.queue), batchMost)
+	for _, e := range l.queue[:n] {
+		switch {
+		case e.call != nil:
+			for _, c := range e.call.cmds {
+				l.out = resp.AppendCommand(l.out, c...)
+			}
+		case now > e.req.Deadline && !e.release():
+			late = append(late, e)
+			continue
+		default:
+			l.out = l.text.append(l.out, e.req)
+		}
+		e.at = now
+		l.flight.push(e)
+	}
+	rest := copy(l.queue, l.queue[n:])
+	clear(l.queue[rest:])
+	l.queue = l.queue[:rest]
+	return late
+}
+
+// writes sends what callers have left in the queue, until the link is gone.
+func (l *link) writes() {
+	for {
+		select {
+		case <-l.wake:
+		case <-l.gone:
 			return
 		}
-		results, sent = results[i:], sent[i:]
-		s.cmds = s.n.loads(s.cmds[:0])
-		for _, r := range sent {
-			s.cmds = append(s.cmds, s.command(r))
+		for {
+			runtime.Gosched() // a request is seldom alone
+			l.mu.Lock()
+			if len(l.queue) == 0 || l.writing || l.held || l.err != nil {
+				l.mu.Unlock()
+				break
+			}
+			l.write(l.n.engine.Now())
 		}
-		copy(results, s.send()[len(wire.Scripts):])
 	}
 }
 
-// send sends cmds. When the connection breaks, the library may still be reading
-// them after it has returned: then they are not used again.
-func (s *sender) send() []rueidis.RedisResult {
-	results := s.n.client.DoMulti(context.Background(), s.cmds...)
-	if slices.ContainsFunc(results, broken) {
-		s.cmds = nil
+// reads delivers answers and wake-ups until the connection breaks, and then fails
+// what is left.
+func (l *link) reads() {
+	for {
+		v, err := l.in.Next()
+		switch {
+		case err != nil:
+			l.end(err)
+			return
+		case v.Kind == '>' && !confirms(v):
+			l.n.woken(v)
+			continue
+		}
+		if !l.answer(v) {
+			l.end(fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat))
+			return
+		}
 	}
-	return results
 }
 
-// broken says whether there is no answer: the connection broke.
-func broken(res rueidis.RedisResult) bool {
-	err := res.Error()
-	_, answered := rueidis.IsRedisErr(err)
-	return err != nil && !answered
+// confirms says whether a push is the answer to SUBSCRIBE.
+func confirms(v resp.Value) bool {
+	return len(v.Elems) > 0 && string(v.Elems[0].Text) == "subscribe"
 }
 
-func noScript(res rueidis.RedisResult) bool {
-	re, ok := rueidis.IsRedisErr(res.Error())
-	return ok && re.IsNoScript()
+// answer brings v to whom it is for. It says whether anybody had asked.
+func (l *link) answer(v resp.Value) bool {
+	l.mu.Lock()
+	if l.flight.len() == 0 {
+		l.mu.Unlock()
+		return false
+	}
+	if c := l.flight.first().call; c != nil && len(c.replies) < len(c.cmds)-1 {
+		l.mu.Unlock()
+		c.replies = append(c.replies, decode(v))
+		return true
+	}
+	e := l.flight.pop()
+	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
+	repeat := l.held && e.req != nil
+	l.mu.Unlock()
+	switch {
+	case repeat:
+		e.loads++
+		l.again = append(l.again, e)
+	case e.req != nil:
+		deliver(e.req, v)
+	default:
+		e.call.replies = append(e.call.replies, decode(v))
+		e.call.end(nil)
+	}
+	if l.again != nil {
+		l.repeat()
+	}
+	return true
 }
 
-// loads appends what makes the server know the scripts, after SCRIPT FLUSH.
-func (n *node) loads(cmds []rueidis.Completed) []rueidis.Completed {
+// repeat sends again what came from the first script on that the server did not
+// know, once all of it has been answered: all scripts may be repeated, and so their
+// order is kept. The scripts travel with it, so that another SCRIPT FLUSH has to
+// come between to matter.
+func (l *link) repeat() {
+	l.mu.Lock()
+	if l.flight.len() > 0 {
+		l.mu.Unlock()
+		return
+	}
+	load := entry{call: newCall(loads()), at: l.again[0].at}
+	l.queue = slices.Concat([]entry{load}, l.again, l.queue)
+	l.again, l.held = nil, false
+	l.mu.Unlock()
+	l.nudge()
+}
+
+func (l *link) broken() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err != nil
+}
+
+// hangUp ends the link. What is under way fails when reads notices.
+func (l *link) hangUp(err error) {
+	l.mu.Lock()
+	if l.err == nil {
+		l.err = err
+	}
+	l.mu.Unlock()
+	l.conn.Close()
+}
+
+// end fails everything that is left. Whether what was written has been executed is
+// unknown.
+func (l *link) end(err error) {
+	l.hangUp(fmt.Errorf("the connection broke: %w", err))
+	l.mu.Lock()
+	err = l.err
+	lost, unsent := append(l.again, l.flight.rest()...), l.queue
+	l.again, l.flight, l.queue = nil, fifo{}, nil
+	l.mu.Unlock()
+	l.n.broken(l, err)
+	for _, e := range lost {
+		l.n.fail(e, engine.Failure{Err: err})
+	}
+	for _, e := range unsent {
+		l.n.fail(e, engine.Failure{Err: errBroke, Unsent: true})
+	}
+	close(l.gone)
+}
+
+// do sends commands and waits for their replies; errors of the server are among
+// these.
+func (l *link) do(ctx context.Context, cmds ...[]string) ([]any, error) {
+	c := newCall(cmds)
+	l.send(entry{call: c, at: l.n.engine.Now()})
+	select {
+	case <-c.done:
+		return c.replies, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// tell sends a command whose reply nobody waits for.
+func (l *link) tell(cmd ...string) {
+	l.send(entry{call: newCall([][]string{cmd}), at: l.n.engine.Now()})
+}
+
+func newCall(cmds [][]string) *call { return &call{cmds: cmds, done: make(chan struct{})} }
+
+func noScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }
+
+// unknownScript is noScript for a reply that was decoded.
+func unknownScript(reply any) bool {
+	err, ok := reply.(error)
+	return ok && strings.HasPrefix(err.Error(), "NOSCRIPT")
+}
+
+// loads are the commands that make a server know the scripts, after SCRIPT FLUSH.
+func loads() (cmds [][]string) {
 	for _, s := range wire.Scripts {
-		cmds = append(cmds, n.client.B().ScriptLoad().Script(s.Text).Build())
+		cmds = append(cmds, []string{"SCRIPT", "LOAD", s.Text})
 	}
 	return cmds
-}
-
-// command turns a request into a call of its script.
-func (s *sender) command(r *engine.Request) rueidis.Completed {
-	b, l := s.n.client.B(), r.Lock
-	s.text.use(r.TTL)
-	switch r.Kind {
-	case quorum.AskAcquire:
-		return b.Evalsha().Sha1(wire.Acquire.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
-			Arg(r.Owner, s.text.ttl, r.Clock, stamp(r.Stamp), s.text.keep).Build()
-	case quorum.AskCommit:
-		return b.Evalsha().Sha1(wire.Commit.SHA).Numkeys(2).Key(l.Key, l.Fence).
-			Arg(r.Owner, top(r.Token), s.text.keep).Build()
-	case quorum.AskRenew:
-		return b.Evalsha().Sha1(wire.Renew.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
-			Arg(r.Owner, s.text.ttl, top(r.Token), s.text.keep).Build()
-	default:
-		return b.Evalsha().Sha1(wire.Release.SHA).Numkeys(3).Key(l.Key, l.Fence, l.Queue).
-			Arg(r.Owner, stamp(r.Stamp), s.text.handOver, s.text.keep).Build()
-	}
 }
 
 // texts are the arguments that many requests share.
@@ -237,6 +404,58 @@ func (t *texts) use(ttl int64) {
 	}
 }
 
+// append appends the call of r's script to dst.
+func (t *texts) append(dst []byte, r *engine.Request) []byte {
+	t.use(r.TTL)
+	l := r.Lock
+	switch r.Kind {
+	case quorum.AskAcquire:
+		dst = appendAll(append(dst, acquireHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl, r.Clock)
+		return resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
+	case quorum.AskCommit:
+		dst = appendAll(append(dst, commitHead...), l.Key, l.Fence, r.Owner)
+		return resp.AppendString(appendTop(dst, r.Token), t.keep)
+	case quorum.AskRenew:
+		dst = appendAll(append(dst, renewHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl)
+		return resp.AppendString(appendTop(dst, r.Token), t.keep)
+	default:
+		dst = appendAll(append(dst, releaseHead...), l.Key, l.Fence, l.Queue, r.Owner)
+		return appendAll(appendStamp(dst, r.Stamp), t.handOver, t.keep)
+	}
+}
+
+var (
+	acquireHead = head(wire.Acquire, 3, 5)
+	commitHead  = head(wire.Commit, 2, 3)
+	renewHead   = head(wire.Renew, 3, 4)
+	releaseHead = head(wire.Release, 3, 4)
+)
+
+// head is how every call of s begins.
+func head(s *wire.Script, keys, args int) []byte {
+	dst := resp.AppendArray(nil, 3+keys+args)
+	return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
+}
+
+func appendAll(dst []byte, texts ...string) []byte {
+	for _, t := range texts {
+		dst = resp.AppendString(dst, t)
+	}
+	return dst
+}
+
+func appendStamp(dst []byte, stamp int64) []byte {
+	if stamp == 0 {
+		return resp.AppendString(dst, "")
+	}
+	return resp.AppendDecimal(dst, stamp)
+}
+
+// appendTop appends the last token of the block that begins at token.
+func appendTop(dst []byte, token int64) []byte {
+	return resp.AppendDecimal(dst, token+quorum.Block-1)
+}
+
 // millis rounds up: a node keeps a lock no shorter than its holder trusts it.
 func millis(ns int64) string { return strconv.FormatInt((ns+999_999)/1_000_000, 10) }
 
@@ -245,30 +464,25 @@ func keep(ttl int64) string {
 	return strconv.FormatInt(quorum.FenceKeep((ttl+999_999)/1_000_000), 10)
 }
 
-// top is the last token of the block that begins at token.
-func top(token int64) string { return strconv.FormatInt(token+quorum.Block-1, 10) }
-
-func stamp(s int64) string {
-	if s == 0 {
-		return ""
-	}
-	return strconv.FormatInt(s, 10)
-}
+var (
+	errShape   = errors.New("not what the script answers")
+	errNumber  = errors.New("not a number")
+	errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
+)
 
 // deliver answers r with what the server said.
-func (s *sender) deliver(r *engine.Request, res rueidis.RedisResult) {
-	msg, err := res.ToMessage()
-	if err != nil {
-		s.fail(r, err)
+func deliver(r *engine.Request, v resp.Value) {
+	if v.IsError() {
+		err := serverError(v)
+		r.Fail(engine.Failure{Err: err, Fatal: fatal(err)})
 		return
 	}
-	number, err := msg.AsInt64()
-	isNumber := err == nil && msg.IsInt64()
+	number, isNumber := v.Int()
 	switch {
 	case r.Kind == quorum.AskAcquire && !isNumber:
-		s.denied(r, msg)
+		denied(r, v)
 	case !isNumber:
-		r.Fail(engine.Failure{Err: fmt.Errorf("unexpected reply: %w", errors.Join(err, errNumber))})
+		r.Fail(engine.Failure{Err: unexpected(errNumber)})
 	case r.Kind == quorum.AskAcquire && number <= 0:
 		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
 	case r.Kind == quorum.AskAcquire:
@@ -285,36 +499,32 @@ func (s *sender) deliver(r *engine.Request, res rueidis.RedisResult) {
 }
 
 // denied reads {time left, holder, waiters}.
-func (s *sender) denied(r *engine.Request, msg rueidis.RedisMessage) {
-	list, err := msg.ToArray()
-	if err != nil || len(list) != 3 {
-		r.Fail(engine.Failure{Err: fmt.Errorf("unexpected reply: %w", errors.Join(err, errShape))})
+func denied(r *engine.Request, v resp.Value) {
+	if len(v.Elems) != 3 {
+		r.Fail(engine.Failure{Err: unexpected(errShape)})
 		return
 	}
-	left, err1 := list[0].AsInt64()
-	holder, err2 := list[1].ToString()
-	waiters, err3 := list[2].AsInt64()
-	if err := errors.Join(err1, err2, err3); err != nil {
-		r.Fail(engine.Failure{Err: fmt.Errorf("unexpected reply: %w", err)})
+	left, ok1 := v.Elems[0].Int()
+	waiters, ok2 := v.Elems[2].Int()
+	holder := v.Elems[1]
+	if !ok1 || !ok2 || holder.Null || holder.IsError() || holder.Elems != nil {
+		r.Fail(engine.Failure{Err: unexpected(errShape)})
 		return
 	}
-	r.Denied(left*int64(time.Millisecond), holder, int(waiters))
+	r.Denied(left*int64(time.Millisecond), string(holder.Text), int(waiters))
 }
 
-var (
-	errShape   = errors.New("not a list of three")
-	errNumber  = errors.New("not a number")
-	errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
-)
+func unexpected(err error) error { return fmt.Errorf("unexpected reply: %w", err) }
 
-// fail answers r with an error: the server's own, or that of a connection that
-// broke, after which it is unknown whether r was executed.
-func (s *sender) fail(r *engine.Request, err error) {
-	if _, ok := rueidis.IsRedisErr(err); ok {
-		r.Fail(engine.Failure{Err: err, Fatal: fatal(err)})
-		return
+// decode is v as calls have it.
+func decode(v resp.Value) any {
+	if v.IsError() {
+		return serverError(v)
 	}
-	s.n.owe(r)
-	s.n.broken(err)
-	r.Fail(engine.Failure{Err: err})
+	return v.Decode()
+}
+
+// serverError is an error reply without the ERR that says no more than that.
+func serverError(v resp.Value) error {
+	return resp.Error(strings.TrimPrefix(string(v.Text), "ERR "))
 }

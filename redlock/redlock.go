@@ -243,10 +243,10 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if waiting := req.Waiting; waiting != nil {
 		req.Waiting = func(held *driver.HeldError) {
 			// Who it is takes a request, and this is a hot place.
-			d.work.Go(func() {
+			go func() {
 				held.Holder = d.describe(d.ctx, held.Owner)
 				waiting(held)
-			})
+			}()
 		}
 	}
 	g, err := d.engine.Acquire(ctx, req)
@@ -285,7 +285,7 @@ func (d *Driver) Close() error {
 		d.engine.Close()
 		var all sync.WaitGroup
 		for _, n := range d.nodes {
-			all.Go(n.close)
+			all.Go(n.drain)
 		}
 		all.Wait()
 		d.stop()

@@ -4,55 +4,56 @@ import (
 	"context"
 	"time"
 
-	"github.com/redis/rueidis"
-
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-const (
-	listenPause = 20 * time.Millisecond // between attempts to subscribe
-	mutePause   = time.Minute           // where the right to subscribe is missing
-)
+// deafPause is between attempts to subscribe where the right to do so is missing.
+const deafPause = time.Minute
 
 // Subscribe implements engine.Node: from now on the client's channel on the node
 // is listened to, over the connection that also carries the requests, so that
-// whatever cuts the one cuts the other.
-func (n *node) Subscribe() { n.d.work.Go(n.listen) }
-
-// listen keeps up the subscription. Between a break and the next confirmation
+// whatever cuts the one cuts the other. Between a break and the next confirmation
 // messages are lost; the engine asks the node again after each confirmation.
-func (n *node) listen() {
-	channel := wire.Wake + n.engine.Client()
-	ctx := rueidis.WithOnSubscriptionHook(n.d.ctx, func(s rueidis.PubSubSubscription) {
-		if s.Kind == "subscribe" {
-			n.engine.Hears(n.index, true) // only queues requests: the connection calls this
-		}
-	})
-	for n.d.ctx.Err() == nil {
-		pause := listenPause
-		if n.usable.Load() && !n.silent() {
-			err := n.client.Receive(ctx, n.client.B().Subscribe().Channel(channel).Build(), n.woken)
-			n.engine.Hears(n.index, false)
-			if re, ok := rueidis.IsRedisErr(err); ok {
-				n.set(driver.NodePolling, re)
-				pause = mutePause
-			}
-		}
-		wait(n.d.ctx, pause)
+func (n *node) Subscribe() {
+	n.listening.Store(true)
+	if l := n.link.Load(); l != nil {
+		n.listen(l)
 	}
 }
 
-// silent says whether the node cannot be told to wake anybody, so that a place in
-// its queue would only be passed over.
-func (n *node) silent() bool {
+// listen subscribes, unless the node cannot be told to wake anybody: a place in its
+// queue would only be passed over.
+func (n *node) listen(l *link) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.mute != nil
+	mute := n.mute
+	n.mu.Unlock()
+	if mute != nil {
+		return
+	}
+	c := newCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}})
+	c.then = func() { n.heard(c) }
+	l.send(entry{call: c, at: n.engine.Now()})
+}
+
+// heard takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
+func (n *node) heard(c *call) {
+	if c.err != nil {
+		return // the connection broke
+	}
+	refused, _ := c.replies[0].(error)
+	n.mu.Lock()
+	n.deaf = refused
+	n.mu.Unlock()
+	n.engine.Hears(n.index, refused == nil)
 }
 
 // woken takes a wake-up to the claim that it is for.
-func (n *node) woken(m rueidis.PubSubMessage) { n.engine.Wake(n.index, m.Message) }
+func (n *node) woken(push resp.Value) {
+	if len(push.Elems) == 3 && string(push.Elems[0].Text) == "message" {
+		n.engine.Wake(n.index, string(push.Elems[2].Text))
+	}
+}
 
 func wait(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

@@ -160,7 +160,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		*r = Request{
 			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: c.state.Token,
 			Stamp: stamp, Clock: clock, HandOver: quorum.HandOver(c.state.TTL),
-			Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n], sent: now,
+			Sent: now, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
 		}
 		c.out = append(c.out, r)
 	}

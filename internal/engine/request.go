@@ -13,13 +13,13 @@ type Request struct {
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	Clock    string // acquire: this client's wall clock, µs since 1970
 	HandOver int64  // release, give-back: ns
+	Sent     int64  // Engine.Now when it was handed to Node.Send
 	Deadline int64  // Engine.Now after which it is pointless to send it
 
 	claim *claim
 	node  int
 	id    uint32
 	epoch uint8
-	sent  int64
 }
 
 // Lock names one lock for the nodes.
@@ -91,7 +91,7 @@ type Failure struct {
 }
 
 func (r *Request) answer(a answer) {
-	a.Node, a.ID, a.Epoch, a.Sent, a.TTL = r.node, r.id, r.epoch, r.sent, r.TTL
+	a.Node, a.ID, a.Epoch, a.Sent, a.TTL = r.node, r.id, r.epoch, r.Sent, r.TTL
 	c := r.claim
 	*r = Request{}
 	c.engine.requests.Put(r)

@@ -1,7 +1,6 @@
 // Package resp reads and writes RESP2 and RESP3, the wire formats of Redis and Valkey, one value at a time.
 //
-// It is for code that has to see the bytes themselves: a proxy, the check of a raw connection, a test. It does not
-// promise speed, and it does not know the streamed strings and aggregates of RESP3, which no server sends.
+// It does not know the streamed strings and aggregates of RESP3, which no server sends.
 package resp
 
 import (
@@ -22,6 +21,9 @@ const (
 	maxLine  = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
 	maxCount = 1 << 30   // elements of one aggregate
 	chunk    = 64 << 10  // bytes asked for at once, so that a length alone reserves no memory
+
+	bufferSize = 16 << 10 // bytes read from the connection at once
+	reuseMost  = 64 << 10 // bytes of a value whose memory Next keeps for the next one
 )
 
 // Error is an error reply of the server, without the leading '-': "NOAUTH Authentication required."
@@ -41,6 +43,15 @@ type Value struct {
 // IsError tells whether the server answered with an error.
 func (v Value) IsError() bool { return v.Kind == '-' || v.Kind == '!' }
 
+// Int is the value of an integer; ok is false for everything else.
+func (v Value) Int() (n int64, ok bool) {
+	if v.Kind != ':' {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(v.Text), 10, 64)
+	return n, err == nil
+}
+
 // Decode turns the value into nil, string, int64, []any or Error. Doubles, big numbers and booleans stay strings, a map
 // is the list of its keys and values, and an integer that does not fit an int64 is a string.
 func (v Value) Decode() any {
@@ -50,7 +61,7 @@ func (v Value) Decode() any {
 	case v.IsError():
 		return Error(v.Text)
 	case v.Kind == ':':
-		if n, err := strconv.ParseInt(string(v.Text), 10, 64); err == nil {
+		if n, ok := v.Int(); ok {
 			return n
 		}
 	case isAggregate(v.Kind):
@@ -65,17 +76,30 @@ func (v Value) Decode() any {
 
 // AppendCommand appends a command in the form that every server reads: an array of strings.
 func AppendCommand(dst []byte, args ...string) []byte {
-	dst = append(dst, '*')
-	dst = strconv.AppendInt(dst, int64(len(args)), 10)
-	dst = append(dst, "\r\n"...)
+	dst = AppendArray(dst, len(args))
 	for _, arg := range args {
-		dst = append(dst, '$')
-		dst = strconv.AppendInt(dst, int64(len(arg)), 10)
-		dst = append(dst, "\r\n"...)
-		dst = append(dst, arg...)
-		dst = append(dst, "\r\n"...)
+		dst = AppendString(dst, arg)
 	}
 	return dst
+}
+
+// AppendArray begins an array of n values, which follow.
+func AppendArray(dst []byte, n int) []byte { return appendLength(dst, '*', n) }
+
+// AppendString appends a string.
+func AppendString(dst []byte, s string) []byte {
+	return append(append(appendLength(dst, '$', len(s)), s...), "\r\n"...)
+}
+
+// AppendDecimal appends the string of n's decimal digits, as commands have their numbers.
+func AppendDecimal(dst []byte, n int64) []byte {
+	var digits [20]byte
+	text := strconv.AppendInt(digits[:0], n, 10)
+	return append(append(appendLength(dst, '$', len(text)), text...), "\r\n"...)
+}
+
+func appendLength(dst []byte, kind byte, n int) []byte {
+	return append(strconv.AppendInt(append(dst, kind), int64(n), 10), "\r\n"...)
 }
 
 // Reader reads values from one connection. It is not safe for concurrent use.
@@ -85,7 +109,7 @@ type Reader struct {
 }
 
 // NewReader returns a Reader with a buffer of its own.
-func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReader(in)} }
+func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in, bufferSize)} }
 
 // Buffered returns how many bytes can be read without waiting for the connection.
 func (r *Reader) Buffered() int { return r.in.Buffered() }
@@ -94,6 +118,19 @@ func (r *Reader) Buffered() int { return r.in.Buffered() }
 // io.ErrUnexpectedEOF within one.
 func (r *Reader) ReadValue() (Value, error) {
 	r.raw = nil
+	return r.read()
+}
+
+// Next is ReadValue for whoever has done with a value before it asks for the next, which takes the memory of Text and
+// Raw over.
+func (r *Reader) Next() (Value, error) {
+	if r.raw = r.raw[:0]; cap(r.raw) > reuseMost {
+		r.raw = nil
+	}
+	return r.read()
+}
+
+func (r *Reader) read() (Value, error) {
 	v, err := r.value(0)
 	if err != nil {
 		return Value{}, r.within(err)
