@@ -75,11 +75,16 @@ func New(cfg Config) (*Engine, error) {
 	}, nil
 }
 
+// clientLen is the length of a client's id, by which ids are told from what other
+// libraries leave in a lock, as a host and a number.
+const clientLen = 25
+
 // newClientID is 128 random bits in base 36.
 func newClientID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
-	return new(big.Int).SetBytes(b[:]).Text(36)
+	text := new(big.Int).SetBytes(b[:]).Text(36)
+	return strings.Repeat("0", clientLen-len(text)) + text
 }
 
 // Client is the first part of every owner id of this engine.
@@ -110,7 +115,7 @@ func Since(owner string) time.Time {
 func split(owner string) (client string, seq int64, ok bool) {
 	client, s, found := strings.Cut(owner, ".")
 	seq, err := strconv.ParseInt(s, 36, 64)
-	return client, seq, found && err == nil && client != ""
+	return client, seq, found && err == nil && len(client) == clientLen
 }
 
 // nextOwner makes an owner id that was never used: the client and a counter
