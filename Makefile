@@ -9,7 +9,7 @@ HOURS ?= 24
 CHAOSFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short lint fuzz differential sim bench chaos soak mutants
+.PHONY: help deps test short lint fuzz model sim differential mutants chaos soak bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -46,10 +46,13 @@ differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, 
 bench: deps ## Measure against other lock libraries (10 min); writes docs/bench.md, bench.json and waits.svg
 	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg -md ../docs/bench.md $(BENCHFLAGS)
 
+model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (2 min)
+	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model
+
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without' ./sim
 
-mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (15 min)
+mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (10 min)
 	@cd verify && go run ./mutants -table ../docs/mutants.md $(MUTANTFLAGS)
 
 chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-schedule FILE -out FOLDER -seed N"
