@@ -41,3 +41,18 @@ func TestANewSubscriptionAsksWhatWasMissed(t *testing.T) {
 	p.step(Event{Kind: Audible, Nodes: All(5)})
 	p.want("asks the node, and takes its place there again", p.did.Acquire == set(3) && p.did.Stamped == set(3))
 }
+
+// A commit that is sent late has its own time, not what is left of the round's.
+func TestEachRequestHasItsOwnDeadline(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 3, 0)
+	begun := p.now
+	p.granted(0, 100)
+	p.now += RequestTimeout(lease) / 2
+	p.granted(1, 132)
+	p.want("commits the higher base", p.did.Commit == set(0))
+	p.tick()
+	p.want("node 2 is late, the commit is not", p.now == begun+RequestTimeout(lease) && !p.c.Asked.Has(2) && p.c.Pending == set(0))
+	p.say(Accepted, 0)
+	p.wantOutcome(Won)
+}
