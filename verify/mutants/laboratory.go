@@ -155,7 +155,7 @@ func (l *laboratory) test(ctx context.Context, k suite) (outcome, error) {
 	case s.hung && !k.stalls:
 		return o, fmt.Errorf("%s is not over after %v", k.command(), k.time)
 	case s.hung:
-		o.by += " (did not end)"
+		o.by = strings.TrimSpace(o.by + " (did not end)")
 	case o.by == "" && s.crashed:
 		o.by = "crash"
 	case o.by == "":
@@ -214,8 +214,8 @@ func read(r io.Reader) result {
 	return s
 }
 
-// summary prints how many were killed; survivors are an error.
-func summary(out io.Writer, rows []row, took time.Duration) error {
+// summary says how many were killed; survivors are an error.
+func summary(rows []row, took time.Duration) (string, error) {
 	var alive []string
 	kills := 0
 	for _, r := range rows {
@@ -228,17 +228,28 @@ func summary(out io.Writer, rows []row, took time.Duration) error {
 			alive = append(alive, r.name)
 		}
 	}
-	fmt.Fprintf(out, "%d mutants, %d killed by every tier that is meant to, %d kills, in %v\n",
+	text := fmt.Sprintf("%d mutants, %d killed by every tier that is meant to, %d kills, in %v",
 		len(rows), len(rows)-len(alive), kills, took.Round(time.Second))
 	if len(alive) > 0 {
-		return fmt.Errorf("%d alive: %s", len(alive), strings.Join(alive, ", "))
+		return text, fmt.Errorf("%d alive: %s", len(alive), strings.Join(alive, ", "))
 	}
-	return nil
+	return text, nil
 }
 
+// about is what stands before the table.
+const about = `# Mutants
+
+Known bugs, put into a copy of the code one at a time. Each must fail in every tier that is there to notice it, by a test of this name; a
+test elsewhere that trips over it does not count. (did not end) means that the bug stalls somebody until the time for the test
+is over. Written by ` + "`make mutants`" + `; ` + "`cd verify && go run ./mutants -only NAME`" + ` runs one.
+
+`
+
 // markdown is the table of who killed whom.
-func markdown(rows []row) []byte {
+func markdown(rows []row, took time.Duration) []byte {
 	var b bytes.Buffer
+	text, _ := summary(rows, took)
+	b.WriteString(about + text + ".\n\n")
 	b.WriteString("| bug | rule that it breaks | tier | killed by | s |\n|---|---|---|---|--:|\n")
 	for _, r := range rows {
 		name, rule := "`"+r.name+"`", r.rule

@@ -139,12 +139,15 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
+	took := time.Since(begin)
 	if s.table != "" {
-		if err := os.WriteFile(s.table, markdown(rows), 0o644); err != nil {
+		if err := os.WriteFile(s.table, markdown(rows, took), 0o644); err != nil {
 			return err
 		}
 	}
-	return summary(out, rows, time.Since(begin))
+	text, err := summary(rows, took)
+	fmt.Fprintln(out, text)
+	return err
 }
 
 // repository is the folder of the workspace.

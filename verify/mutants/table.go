@@ -479,7 +479,7 @@ var handOvers = []mutant{
 var onServers = []mutant{
 	{
 		name: "no-gate", rule: "a server is checked before its replies count", file: gateGo,
-		was: "rep, err := g.check(ctx, n, conn)", is: "var rep report",
+		was: "rep, err := g.check(ctx, n, l)", is: "rep, _ := g.check(ctx, n, l)",
 		killers: []suite{servers("TestOpenRefusesAReplica")},
 	},
 	{
@@ -500,13 +500,24 @@ var onServers = []mutant{
 	},
 	{
 		name: "half-a-batch-again", rule: "requests keep their order, behind an unknown script too", file: pipelineGo,
-		was: "results, sent = results[i:], sent[i:]", is: "results, sent = results[i:i+1], sent[i:i+1]",
+		was: "repeat := l.held && e.req != nil", is: "repeat := l.held && e.req != nil && noScript(v)",
 		killers: []suite{servers("TestAnUnknownScriptKeepsItsPlaceInTheOrder")},
 	},
 	{
-		name: "hung-node-gets-no-release", rule: "a release is sent to a node that hangs too", file: redisNodeGo,
-		was:     "case !release && s.stalled(n.engine.Now()):",
-		is:      "case (release || !release) && s.stalled(n.engine.Now()):",
+		name: "unknown-script-loses-its-place", rule: "what is sent again goes before what has waited", file: pipelineGo,
+		was: "slices.Concat([]entry{load}, l.again, l.queue)", is: "slices.Concat([]entry{load}, l.queue, l.again)",
+		killers: []suite{servers("TestAnUnknownScriptKeepsItsPlaceInTheOrder")},
+	},
+	{
+		name: "queue-outlives-its-connection", rule: "what was queued before a break does not go out behind its release", file: pipelineGo,
+		was:     "\t\tl.n.fail(e, engine.Failure{Err: errBroke, Unsent: true})\n",
+		is:      "\t\tl.n.d.work.Go(func() {\n\t\t\tfor l.n.link.Load() == nil {\n\t\t\t\truntime.Gosched()\n\t\t\t}\n\t\t\tl.n.link.Load().send(e)\n\t\t})\n",
+		killers: []suite{servers("TestABreakLetsNoRequestOvertakeItsRelease")},
+	},
+	{
+		name: "release-is-a-request-like-others", rule: "a release is for a node that hangs too, and is never too late", file: pipelineGo,
+		was:     "return e.req != nil && (e.req.Kind == quorum.AskRelease || e.req.Kind == quorum.AskGiveBack)",
+		is:      "return false",
 		killers: []suite{servers("TestAReleaseWaitsForANodeThatHangs")},
 	},
 	{
@@ -521,12 +532,12 @@ var onServers = []mutant{
 	},
 	{
 		name: "servers-wake-nobody", rule: "who is handed the lock is told", file: "redlock/wake.go",
-		was: "n.engine.Wake(n.index, m.Message)", is: "_ = m",
+		was: "n.engine.Wake(n.index, string(push.Elems[2].Text))", is: "_ = push",
 		killers: []suite{servers("TestNoWakeUpIsLost")},
 	},
 	{
-		name: "deaf-after-a-break", rule: "what was missed while deaf is asked for", file: "redlock/wake.go",
-		was: "\t\t\tn.engine.Hears(n.index, false)\n", is: "",
+		name: "deaf-after-a-break", rule: "what was missed while deaf is asked for", file: redisNodeGo,
+		was: "\tn.engine.Hears(n.index, false)\n", is: "",
 		killers: []suite{servers("TestANewSubscriptionAsksAtOnce")},
 	},
 }
