@@ -54,6 +54,11 @@ var trust = []mutant{
 		killers: []suite{unit("TestDriftIsAHundredthAndTwoMilliseconds"), sim(1000)},
 	},
 	{
+		name: "one-deadline-for-a-round", rule: "each request has its own time to be answered", file: claimGo,
+		was: "c.AskBy[n] = at + RequestTimeout(c.TTL)", is: "if c.AskBy[n] == 0 {\n\t\t\tc.AskBy[n] = at + RequestTimeout(c.TTL)\n\t\t}",
+		killers: []suite{unit("TestEachRequestHasItsOwnDeadline")},
+	},
+	{
 		name: "trust-from-the-answer", rule: "validity counts from the send, not from the answer", file: claimGo,
 		was:     "c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))",
 		is:      "c.Until[e.Node] = max(c.Until[e.Node], e.At+e.TTL-Drift(e.TTL))",
@@ -506,7 +511,7 @@ var onServers = []mutant{
 	{
 		name: "unknown-script-loses-its-place", rule: "what is sent again goes before what has waited", file: pipelineGo,
 		was: "slices.Concat([]entry{load}, l.again, l.queue)", is: "slices.Concat([]entry{load}, l.queue, l.again)",
-		killers: []suite{servers("TestAnUnknownScriptKeepsItsPlaceInTheOrder")},
+		killers: []suite{servers("TestWhatIsSentAgainGoesBeforeItsRelease")},
 	},
 	{
 		name: "queue-outlives-its-connection", rule: "what was queued before a break does not go out behind its release", file: pipelineGo,
@@ -563,6 +568,11 @@ var leases = []mutant{
 		name: "do-hides-the-loss", rule: "Do says so when the lease was lost before fn returned", file: "client.go",
 		was: "err = errors.Join(err, lost)", is: "_ = lost",
 		killers: []suite{client("TestDoJoinsTheLossToTheError")},
+	},
+	{
+		name: "min-hold-below-the-drift", rule: "what is left of MinHold is no shorter than the shortest TTL", file: "lease.go",
+		was: "return max(rest, leastTTL, t.client.limits.MinTTL)", is: "return rest",
+		killers: []suite{client("TestReleaseRightBeforeTheEndOfMinHoldIsNoFailure")},
 	},
 	{
 		name: "min-hold-is-ignored", rule: "MinHold outlasts the release", file: "lease.go",
