@@ -255,10 +255,22 @@ func (c *claim) obstacle() error {
 	switch {
 	case c.state.Phase == quorum.Held:
 		return nil
-	case c.holder != "":
+	case c.holder != "" && !c.outage():
 		return c.held()
 	}
 	return c.unavailable(c.open())
+}
+
+// outage says that a quorum of nodes cannot come together: what an earlier denial
+// said is no longer why the claim waits. The caller holds mu.
+func (c *claim) outage() bool {
+	well := 0
+	for i := range c.engine.nodes {
+		if c.errs[i] == nil {
+			well++
+		}
+	}
+	return well < quorum.Majority(len(c.engine.nodes))
 }
 
 // held is what the last denial said. The caller holds mu.
