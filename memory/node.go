@@ -157,17 +157,21 @@ func (n *Node) execute(w work) (then func()) {
 	r, now := w.r, n.now()
 	l := n.locks[r.Lock.Name]
 	ttl := millis(r.TTL)
+	clock, _ := strconv.ParseInt(r.Clock, 10, 64) // the engine wrote it, if anybody
+	refuse := func() { r.Fail(engine.Failure{Err: quorum.ClockError{Ahead: now - clock}}) }
 	var woken string
 	hears := func(owner string) bool { return w.in.driver.cluster.hears(w.in.index, owner) }
 	switch r.Kind {
 	case quorum.AskAcquire:
 		var reply quorum.AcquireReply
-		clock, _ := strconv.ParseInt(r.Clock, 10, 64) // the engine wrote it
 		l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp)
 		then = func() {
-			if reply.Granted {
+			switch {
+			case reply.Granted:
 				r.Granted(reply.Base)
-			} else {
+			case reply.Refused:
+				refuse()
+			default:
 				r.Denied(reply.Left*int64(time.Millisecond), reply.Holder, reply.Waiters)
 			}
 		}
@@ -177,12 +181,15 @@ func (n *Node) execute(w work) (then func()) {
 		then = func() { r.Committed(ok) }
 	case quorum.AskRenew:
 		var verdict quorum.Verdict
-		l, verdict = l.Renew(now, r.Owner, ttl, r.Token)
+		l, verdict = l.Renew(now, r.Owner, ttl, clock, r.Token)
 		waiters := l.Queue.Len()
 		then = func() {
-			if verdict == quorum.RenewKept {
+			switch verdict {
+			case quorum.RenewKept:
 				r.Kept(waiters)
-			} else {
+			case quorum.RenewRefused:
+				refuse()
+			default:
 				r.NotMine()
 			}
 		}

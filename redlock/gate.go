@@ -420,7 +420,7 @@ func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
 // fatal says whether asking a server again is pointless until somebody mends it.
 // That is so for every error it answers with but those that pass by themselves.
 func fatal(err error) bool {
-	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT"} {
+	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT", "CLOCK"} {
 		if strings.HasPrefix(err.Error(), prefix) {
 			return false
 		}

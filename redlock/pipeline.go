@@ -417,7 +417,7 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 		return resp.AppendString(appendTop(dst, r.Token), t.keep)
 	case quorum.AskRenew:
 		dst = appendAll(append(dst, renewHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl)
-		return resp.AppendString(appendTop(dst, r.Token), t.keep)
+		return appendAll(appendTop(dst, r.Token), r.Clock, t.keep)
 	default:
 		dst = appendAll(append(dst, releaseHead...), l.Key, l.Fence, l.Queue, r.Owner)
 		return appendAll(appendStamp(dst, r.Stamp), t.handOver, t.keep)
@@ -427,7 +427,7 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 var (
 	acquireHead = head(wire.Acquire, 3, 5)
 	commitHead  = head(wire.Commit, 2, 3)
-	renewHead   = head(wire.Renew, 3, 4)
+	renewHead   = head(wire.Renew, 3, 5)
 	releaseHead = head(wire.Release, 3, 4)
 )
 

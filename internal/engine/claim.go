@@ -147,7 +147,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
 	var clock string
-	if kind == quorum.AskAcquire && to != 0 {
+	if (kind == quorum.AskAcquire || kind == quorum.AskRenew) && to != 0 {
 		// The same for all nodes: counters that are new start with one token, and
 		// the grant needs no second round.
 		clock = strconv.FormatInt(time.Now().UnixMicro(), 10)

@@ -11,7 +11,7 @@ type Request struct {
 	TTL      int64 // ns
 	Token    int64
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
-	Clock    string // acquire: this client's wall clock, µs since 1970
+	Clock    string // acquire, renew: this client's wall clock, µs since 1970
 	HandOver int64  // release, give-back: ns
 	Sent     int64  // Engine.Now when it was handed to Node.Send
 	Deadline int64  // Engine.Now after which it is pointless to send it

@@ -98,6 +98,7 @@
 //   - Clocks run at the same rate, within Drift. What time it is matters only
 //     to a counter of tokens that was lost: it starts anew at µs since 1970,
 //     which is above all that was granted before while clocks agree to a second.
+//     Where a client's and a node's are a minute apart, none starts.
 //
 // # What happens when something fails
 //
@@ -135,6 +136,9 @@
 //     wake-up from one node asks all of them. Kept for its giver the node would
 //     block everybody, and a waiter that was handed a quorum whose messages did
 //     not all arrive would not notice.
+//   - C5. A counter does not start where the client's clock and the node's differ by
+//     more than a minute: that it is missing may be the work of a jump, and one that
+//     starts in another hour is above all that follow it.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

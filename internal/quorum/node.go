@@ -1,5 +1,7 @@
 package quorum
 
+import "fmt"
+
 // Block is how many fencing tokens one grant has.
 const Block = 32
 
@@ -9,9 +11,12 @@ const (
 	queueKeep  = 60 * 1000
 )
 
-// clockTrust is how far a client's clock may be from the node's to seed a new
-// counter, in microseconds.
-const clockTrust = 1_000_000
+// How far a client's clock may be from the node's, in microseconds: to seed a new
+// counter, and for the node's to do so in its place.
+const (
+	clockTrust = 1_000_000
+	clockMost  = 60_000_000
+)
 
 // FenceKeep is how long an unused counter is kept, in milliseconds.
 func FenceKeep(ttl int64) int64 { return max(fenceLeast, 2*ttl) }
@@ -45,17 +50,50 @@ func (l Lock) At(now int64) Lock {
 	return l
 }
 
-// block promises the next tokens. A counter that is new starts at clock, which
-// is above every older token while clocks agree.
-func (l *Lock) block(now, clock, ttl int64) {
-	l.Fence += Block
-	if l.Fence == Block {
-		if clock-now > clockTrust || now-clock > clockTrust {
-			clock = now
-		}
-		l.Fence = clock + Block - 1
+// ClockError says why a node did not start a counter of tokens.
+type ClockError struct {
+	Ahead int64 // the node's clock of the client's, in µs
+}
+
+// Error is what the scripts say.
+func (e ClockError) Error() string {
+	ahead, side := e.Ahead, "ahead of"
+	if ahead <= 0 {
+		ahead, side = -ahead, "behind"
 	}
-	l.FenceUntil = now/1000 + FenceKeep(ttl)
+	return fmt.Sprintf("CLOCK the node's clock is %.0f s %s the client's, and a counter of tokens must not start there: synchronise the clocks",
+		float64(ahead)/1_000_000, side)
+}
+
+// noClock is for where no client's clock is at hand: it starts no counter.
+const noClock = 0
+
+// seed is where a counter that is new starts: at clock, which is above every older
+// token while clocks agree. ok is false where it must not: that it is new may be the
+// work of a clock that jumped, and what it would start at as well (trace C5).
+func seed(now, clock int64) (start int64, ok bool) {
+	switch off := max(now-clock, clock-now); {
+	case off > clockMost:
+		return 0, false
+	case off > clockTrust:
+		return now, true
+	}
+	return clock, true
+}
+
+// block promises the next tokens. ok is false, and nothing has changed, where the
+// counter is new and must not start.
+func (l *Lock) block(now, clock, ttl int64) (ok bool) {
+	top := l.Fence + Block
+	if top == Block {
+		start, ok := seed(now, clock)
+		if !ok {
+			return false
+		}
+		top = start + Block - 1
+	}
+	l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl)
+	return true
 }
 
 func (l *Lock) take(owner string, now, ttl int64) {
@@ -71,6 +109,7 @@ func (l *Lock) queue(owner string, now, stamp int64) {
 // AcquireReply answers Acquire.
 type AcquireReply struct {
 	Granted bool
+	Refused bool   // for the reason in ClockError; nothing has changed
 	Base    int64  // granted: the first token of the block
 	Holder  string // denied: who holds the lock
 	Left    int64  // denied: ms until the lock lapses
@@ -83,19 +122,23 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64) (Lock, A
 	l = l.At(now)
 	switch l.Owner {
 	case "":
+		if !l.block(now, clock, ttl) {
+			return l, AcquireReply{Refused: true}
+		}
 		l.take(owner, now, ttl)
-		l.block(now, clock, ttl)
 		if stamp != 0 {
 			l.Queue = l.Queue.Without(owner)
 		}
 	case owner:
-		l.Until = now/1000 + ttl
 		switch keep := FenceKeep(ttl); {
 		case l.Fence == 0:
-			l.block(now, clock, ttl)
+			if !l.block(now, clock, ttl) {
+				return l, AcquireReply{Refused: true}
+			}
 		case keep > fenceLeast: // a hand-over did not know this ttl
 			l.FenceUntil = now/1000 + keep
 		}
+		l.Until = now/1000 + ttl
 	default:
 		if stamp != 0 {
 			l.queue(owner, now, stamp)
@@ -124,11 +167,12 @@ const (
 	RenewKept       Verdict = 0
 	RenewNotMine    Verdict = -1 // another holds the lock
 	RenewSuperseded Verdict = -2 // the lock is free, but a newer grant has been
+	RenewRefused    Verdict = -3 // for the reason in ClockError; nothing has changed
 )
 
 // Renew prolongs the lock, and takes it again where the node has lost it and
-// knows of no newer grant.
-func (l Lock) Renew(now int64, owner string, ttl, token int64) (Lock, Verdict) {
+// knows of no newer grant. clock is the client's wall clock in µs.
+func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Verdict) {
 	l = l.At(now)
 	switch {
 	case l.Owner == owner:
@@ -141,7 +185,11 @@ func (l Lock) Renew(now int64, owner string, ttl, token int64) (Lock, Verdict) {
 		return l, RenewSuperseded
 	case l.Fence == 0:
 		// The counter is lost: what was granted meanwhile is below the clock (trace C2).
-		l.Fence, l.FenceUntil = max(token, now)+Block-1, now/1000+FenceKeep(ttl)
+		start, ok := seed(now, clock)
+		if !ok {
+			return l, RenewRefused
+		}
+		l.Fence, l.FenceUntil = max(token, start)+Block-1, now/1000+FenceKeep(ttl)
 	default:
 		l.Fence, l.FenceUntil = token+Block-1, now/1000+FenceKeep(ttl)
 	}
@@ -152,7 +200,8 @@ func (l Lock) Renew(now int64, owner string, ttl, token int64) (Lock, Verdict) {
 // Release withdraws owner from the queue, or, with a stamp, keeps or gives it
 // its place. If owner holds the lock, it passes to the first waiter that hears
 // its wake-up, for the hand-over time of ttl, and Release returns that waiter;
-// else it is free.
+// else it is free. It is free also where the counter is lost, for no client's clock
+// is at hand: the waiter that was woken takes it by its own.
 func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owner string) bool) (Lock, string) {
 	l = l.At(now)
 	if stamp != 0 {
@@ -178,8 +227,11 @@ func (l Lock) pass(now int64, from string, ttl int64, hears func(owner string) b
 		}
 		l.Queue = l.Queue.Without(head)
 		if hears(head) {
+			if !l.block(now, noClock, ttl) {
+				l.free()
+				return l, head
+			}
 			l.take(head, now, HandOver(ttl*ms)/ms)
-			l.block(now, now, ttl)
 			return l, head
 		}
 	}
@@ -192,7 +244,7 @@ func (l Lock) Force(now, token, ttl int64, hears func(owner string) bool) (Lock,
 	if l.Owner == "" || l.Fence == 0 || token > l.Fence || token < l.Fence-Block+1 {
 		return l, false, ""
 	}
-	l.block(now, now, ttl)
+	l.block(now, noClock, ttl)
 	l.Queue = l.Queue.Without(l.Owner)
 	l, woken := l.pass(now, l.Owner, ttl, hears)
 	return l, true, woken

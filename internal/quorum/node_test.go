@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -89,10 +90,47 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 		{noon - 1_000_000, noon - 1_000_000},
 		{noon + 1_000_001, noon}, // a clock that is wrong by more than a second is not believed
 		{noon - 1_000_001, noon},
-		{0, noon},
+		{noon + 60_000_000, noon},
+		{noon - 60_000_000, noon},
 	} {
-		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0); r.Base != tt.want {
+		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0); !r.Granted || r.Base != tt.want {
 			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Base, tt.want)
+		}
+	}
+}
+
+// Trace C5: a counter that starts at a wrong time is above all that follow.
+func TestNoCounterStartsWhereClocksDifferByMoreThanAMinute(t *testing.T) {
+	t.Parallel()
+	lost := taken(t)
+	lost.Fence, lost.FenceUntil = 0, 0
+	idle := waited(t)
+	idle.free()
+	idle.Fence, idle.FenceUntil = 0, 0
+	for _, clock := range []int64{noon + 60_000_001, noon - 60_000_001, noon - 3600*1_000_000, 0} {
+		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same": lost} {
+			if l, r := before.Acquire(noon, "a", ttl, clock, 5); !r.Refused || r.Granted || l != before {
+				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
+			}
+		}
+		if l, v := idle.Renew(noon, "a", ttl, clock, base); v != RenewRefused || l != idle {
+			t.Errorf("renew, clock at %+d µs: %d, left %+v", clock-noon, v, l)
+		}
+		// Where there is a counter, the clock is of no interest.
+		if _, r := waited(t).Acquire(noon, "a", ttl, clock, 0); !r.Granted || r.Base != base {
+			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
+		}
+	}
+}
+
+func TestClockErrorSaysByHowMuch(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[int64]string{
+		3600_000_000: "CLOCK the node's clock is 3600 s ahead of the client's",
+		-61_400_000:  "CLOCK the node's clock is 61 s behind the client's",
+	} {
+		if got := (ClockError{ahead}).Error(); !strings.HasPrefix(got, want) {
+			t.Errorf("%d µs: %q, want %q", ahead, got, want)
 		}
 	}
 }
@@ -113,13 +151,18 @@ func TestEveryGrantKeepsTheCounterAlive(t *testing.T) {
 	}
 }
 
-func TestHandOverSeedsALostCounterFromTheClock(t *testing.T) {
+// A hand-over knows no client's clock. Who was woken takes the lock by its own.
+func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 	t.Parallel()
 	l := waited(t)
 	l.Fence, l.FenceUntil = 0, 0
 	l, woken := l.Release(noon+1, "a", 0, 1000, hears)
-	if woken != "b" || l.Fence != noon+1+Block-1 {
-		t.Fatalf("woken %q, counter %d", woken, l.Fence)
+	if woken != "b" || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+		t.Fatalf("woken %q, left %+v", woken, l)
+	}
+	l, r := l.Acquire(noon+2, "b", ttl, noon+2, 6)
+	if !r.Granted || r.Base != noon+2 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+		t.Fatalf("then: %+v, left %+v", r, l)
 	}
 }
 
@@ -189,7 +232,7 @@ func TestRenewCases(t *testing.T) {
 		"free, somebody since":      {newer, "a", RenewSuperseded, end + 1},
 		"free, counter lost too C2": {lost, "a", RenewKept, later + Block - 1},
 	} {
-		got, verdict := tt.lock.Renew(later, tt.owner, ttl, base)
+		got, verdict := tt.lock.Renew(later, tt.owner, ttl, later, base)
 		if verdict != tt.verdict || got.Fence != tt.fence {
 			t.Errorf("%s: verdict %d, counter %d; want %d and %d", name, verdict, got.Fence, tt.verdict, tt.fence)
 		}
@@ -205,7 +248,7 @@ func TestRenewCases(t *testing.T) {
 func TestRenewalBelowItsTokenDoesNotLowerALostCounter(t *testing.T) {
 	t.Parallel()
 	ahead := noon + 3600*1_000_000 // granted when the clock ran an hour ahead
-	l, _ := Lock{}.Renew(noon, "a", ttl, ahead)
+	l, _ := Lock{}.Renew(noon, "a", ttl, noon, ahead)
 	if l.Fence != ahead+Block-1 {
 		t.Fatalf("counter %d, want %d", l.Fence, ahead+Block-1)
 	}
@@ -328,7 +371,7 @@ func TestForceComparesTheToken(t *testing.T) {
 func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
 	l, _, _ := taken(t).Force(noon, base, 1000, hears)
-	if _, verdict := l.Renew(noon, "a", ttl, base); verdict != RenewSuperseded {
+	if _, verdict := l.Renew(noon, "a", ttl, noon, base); verdict != RenewSuperseded {
 		t.Fatalf("renewal after force: %d", verdict)
 	}
 }

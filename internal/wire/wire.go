@@ -75,6 +75,8 @@ func script(parts ...string) *Script {
 }
 
 var (
+	//go:embed scripts/seed.lua
+	seedLua string
 	//go:embed scripts/block.lua
 	blockLua string
 	//go:embed scripts/pass.lua
@@ -99,11 +101,11 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each.
 var (
-	Acquire = script(blockLua, acquireLua)
+	Acquire = script(seedLua, blockLua, acquireLua)
 	Commit  = script(commitLua)
-	Renew   = script(renewLua)
-	Release = script(blockLua, passLua, releaseLua)
-	Force   = script(blockLua, passLua, forceLua)
+	Renew   = script(seedLua, renewLua)
+	Release = script(seedLua, blockLua, passLua, releaseLua)
+	Force   = script(seedLua, blockLua, passLua, forceLua)
 	Drop    = script(dropLua)
 	Inspect = script(inspectLua)
 	Probe   = script(probeLua)

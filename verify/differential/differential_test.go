@@ -49,7 +49,7 @@ var (
 	hears   = func(owner string) bool { return owner[0] == 'a' || owner[0] == 'b' }
 	ttls    = []int64{10, 11, 500, 1000, 1001, 10_000, 60_000, 300_000, 300_001, 3_600_000}
 	stamps  = []int64{0, 0, 1, 2, 3, 1 << 52, 1<<52 + 1, 1_763_647_000_000_001}
-	leads   = []int64{0, 0, 1, -500_000, 500_000, -3_000_000, 3_000_000, -3_600_000_000, 3_600_000_000}
+	leads   = []int64{0, 0, 1, -500_000, 500_000, -3_000_000, 3_000_000, -59_000_000, 61_000_000, -3_600_000_000, 3_600_000_000}
 	// Tokens around the end of a block, relative to the counter.
 	offsets = []int64{-96, -64, -63, -33, -32, -31, -31, -31, -30, -1, 0, 1, 2, 31, 32, 33, 64}
 	passes  = []int64{1, 9, 10, 11, 400, 999, 1000, 1001, 10_000, 59_999, 60_001, 300_000, 600_000, 600_001, 4_000_000}
@@ -93,9 +93,11 @@ func (w *world) call() {
 	if w.state.Owner != "" && rapid.Bool().Draw(w.t, "by its holder") {
 		c.Owner = w.state.Owner
 	}
+	if c.Script == "acquire" || c.Script == "renew" {
+		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
+	}
 	switch c.Script {
 	case "acquire":
-		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
 	case "release":
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")

@@ -65,7 +65,7 @@ func (c Call) Arguments() []string {
 	case "commit":
 		return []string{c.Owner, top, keep}
 	case "renew":
-		return []string{c.Owner, num(c.TTL), top, keep}
+		return []string{c.Owner, num(c.TTL), top, num(c.Clock), keep}
 	case "release":
 		return []string{c.Owner, stamp, handOver, keep}
 	case "force":
@@ -89,17 +89,23 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	switch c.Script {
 	case "acquire":
 		l, r := l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp)
-		if r.Granted {
+		switch {
+		case r.Granted:
 			return l, r.Base, ""
+		case r.Refused:
+			return l, c.refused(now), ""
 		}
 		return l, []any{r.Left, r.Holder, int64(r.Waiters)}, ""
 	case "commit":
 		l, ok := l.Commit(now, c.Owner, c.TTL, c.Token)
 		return l, one[ok], ""
 	case "renew":
-		l, verdict := l.Renew(now, c.Owner, c.TTL, c.Token)
-		if verdict == quorum.RenewKept {
+		l, verdict := l.Renew(now, c.Owner, c.TTL, c.Clock, c.Token)
+		switch verdict {
+		case quorum.RenewKept:
 			return l, int64(l.Queue.Len()), ""
+		case quorum.RenewRefused:
+			return l, c.refused(now), ""
 		}
 		return l, int64(verdict), ""
 	case "release":
@@ -116,6 +122,11 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		left = l.Until - now/1000
 	}
 	return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, ""
+}
+
+// refused is the error reply of a node that does not start a counter.
+func (c Call) refused(now int64) resp.Error {
+	return resp.Error(quorum.ClockError{Ahead: now - c.Clock}.Error())
 }
 
 // Server is a connection to a real server, and one that listens for wake-ups.
@@ -271,7 +282,7 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err, ok := replies[1].(resp.Error); ok {
+	if err, ok := replies[1].(resp.Error); ok && !strings.HasPrefix(string(err), "CLOCK ") {
 		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
 	}
 	o := Outcome{Reply: replies[1], Before: micros(replies[0]), Until: micros(replies[3])}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // A key lapses once the clock is past its time, not when it reaches it: the twin
@@ -60,7 +61,7 @@ func fresh(t *testing.T, server *Server, keys Keys) (now int64) {
 	t.Helper()
 	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
 	for _, c := range []Call{
-		{Script: "acquire", Owner: "a.1", TTL: 10_000},
+		{Script: "acquire", Owner: "a.1", TTL: 10_000, Clock: time.Now().UnixMicro()},
 		{Script: "acquire", Owner: "b.1", TTL: 10_000, Stamp: 7},
 	} {
 		o, err := server.Run(c, keys)

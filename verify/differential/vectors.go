@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -108,7 +109,8 @@ func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c
 
 // examples are the cases of docs/vectors.json.
 func examples() []example {
-	const hour = 3600_000_000
+	const second, hour = 1_000_000, 3600_000_000
+	renew := func(owner string) Call { return script("renew", owner).clock(0) }
 	acquire := func(owner string) Call { return script("acquire", owner).clock(0) }
 	heldByA := State{Lock: held("a.1", 5000), Fence: counter(1031, 300_000)}
 	contended := heldByA
@@ -119,7 +121,11 @@ func examples() []example {
 	hear := []string{"a", "b", "c"}
 	return []example{
 		{"acquire: a name that was never used starts at the client's clock", State{}, nil, acquire("a.1")},
-		{"acquire: a clock that is wrong is not believed", State{}, nil, acquire("a.1").clock(hour)},
+		{"acquire: a clock that is wrong by seconds is not believed", State{}, nil, acquire("a.1").clock(5 * second)},
+		{"acquire: no counter starts where clocks differ by more than a minute", State{}, nil, acquire("a.1").clock(hour)},
+		{"acquire: … and the queue is left alone", State{Queue: contended.Queue}, nil, acquire("b.1").clock(-hour).stamp(6)},
+		{"acquire: … and the lock of the same owner", lost, nil, acquire("a.1").clock(hour)},
+		{"acquire: a counter that is there asks for no clock", idle, nil, acquire("a.1").clock(hour)},
 		{"acquire: a free lock takes the next 32 tokens", idle, nil, acquire("a.1")},
 		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52+5, 300_000)}, nil, acquire("a.1")},
 		{"acquire: a TTL above five minutes keeps the counter twice as long", idle, nil, acquire("a.1").ttl(400_000)},
@@ -141,13 +147,14 @@ func examples() []example {
 		{"commit: a free lock", idle, nil, script("commit", "a.1").token(2000)},
 		{"commit: the counter was lost", lost, nil, script("commit", "a.1").token(1000)},
 
-		{"renew: kept, and so many wait", contended, nil, script("renew", "a.1").token(1000)},
-		{"renew: another's lock", passedOn, nil, script("renew", "a.1").token(1000)},
-		{"renew: the lock was lost and is set again", idle, nil, script("renew", "a.1").token(1000)},
-		{"renew: the lock was lost, and this node missed the commit", idle, nil, script("renew", "a.1").token(1064)},
-		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 300_000)}, nil, script("renew", "a.1").token(1000)},
-		{"renew: lock and counter were lost: what was granted meanwhile is below the clock", State{}, nil, script("renew", "a.1").token(1000)},
-		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, script("renew", "a.1").token(clientClock + hour)},
+		{"renew: kept, and so many wait", contended, nil, renew("a.1").token(1000)},
+		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000)},
+		{"renew: the lock was lost and is set again", idle, nil, renew("a.1").token(1000)},
+		{"renew: the lock was lost, and this node missed the commit", idle, nil, renew("a.1").token(1064)},
+		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 300_000)}, nil, renew("a.1").token(1000)},
+		{"renew: lock and counter were lost: what was granted meanwhile is below the clock", State{}, nil, renew("a.1").token(1000)},
+		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, renew("a.1").token(clientClock + hour)},
+		{"renew: lock and counter were lost, and clocks differ by more than a minute", State{}, nil, renew("a.1").clock(-hour).token(1000)},
 
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
 		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
@@ -156,7 +163,7 @@ func examples() []example {
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
 		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
 		{"release: a stranger changes nothing", contended, hear, script("release", "d.1")},
-		{"release: the hand-over starts a counter that was lost", State{Lock: lost.Lock, Queue: contended.Queue}, hear, script("release", "a.1")},
+		{"release: who is woken finds the lock free where the counter was lost", State{Lock: lost.Lock, Queue: contended.Queue}, hear, script("release", "a.1")},
 		{"give-back: passes to an earlier waiter and keeps the place", contended, hear, script("release", "a.1").stamp(9)},
 		{"give-back: by the first in the queue leaves the lock free", contended, hear, script("release", "a.1").stamp(5)},
 		{"give-back: of what is another's takes a place", passedOn, hear, script("release", "a.1").stamp(5)},
@@ -260,6 +267,9 @@ func symbol(reply any) any {
 		}
 	case string:
 		return symbolText(r)
+	case resp.Error:
+		word, _, _ := strings.Cut(string(r), " ")
+		return map[string]string{"error": word}
 	case []any:
 		out := make([]any, len(r))
 		for i, v := range r {

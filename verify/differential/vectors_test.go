@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
 const vectorsFile = "../../docs/vectors.json"
@@ -143,6 +144,9 @@ func (c clocks) same(want, got any, slack int64) bool {
 	case float64: // as JSON has it
 		n, ok := got.(int64)
 		return ok && (n == int64(w) || w > 1000 && n < int64(w) && int64(w)-n <= slack)
+	case map[string]any:
+		err, ok := got.(resp.Error)
+		return ok && strings.HasPrefix(string(err), fmt.Sprint(w["error"], " "))
 	case string:
 		if n, ok := got.(int64); ok {
 			return c.matches(w, n)

@@ -21,7 +21,8 @@
 //     arithmetic; the unit tests of package quorum hold it.
 //   - A lock lapses when nobody relies on it any more, or by a fault before that.
 //   - The clock of nodes that lost a counter is ahead of all counters: that is
-//     the documented assumption of a lost counter.
+//     the documented assumption of a lost counter. A clock that jumps is right or
+//     far ahead; with the jump everything on its node expires.
 //   - Where a row says that clients reach only two of the nodes, that is what
 //     keeps it small enough to be explored as a whole. Two quorums of three nodes
 //     that meet in one node are the hard case.

@@ -61,6 +61,8 @@ func rows() []row {
 	// One node and a counter that is lost.
 	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
 	paused := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{fence: 1, lock: 1}}
+	jumps := setup{nodes: 1, clients: 2, renews: 1, orders: true, faults: faults{jump: 4}}
+	jumpTwo := setup{nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, third}, faults: faults{jump: 6}}
 	// A holds nodes 1 and 2. B, which cannot reach 2, was granted 3 and denied 1:
 	// a give-back is on its way to 3. C cannot reach 1.
 	back := setup{
@@ -127,6 +129,9 @@ func rows() []row {
 		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},
 		{name: "a counter is lost before a late renewal: tokens", world: paused, large: true},
 		{name: "- C2: the renewal seeds it from its token", world: without(paused, mutant{renewSeedsToken: true}), want: same},
+		{name: "a clock jumps, and counters expire: tokens", world: jumps},
+		{name: "- C5: a counter starts at any time", world: without(jumps, mutant{seedAnyTime: true}), want: lower},
+		{name: "the clocks of two nodes of three jump: tokens", world: jumpTwo, large: true},
 		{name: "a connection breaks behind a give-back", world: back, large: true},
 		{name: "- C3: the id goes on", world: without(back, mutant{keepID: true}), want: both},
 		{name: "- C3: a grant that overtakes the failure counts", world: without(back, mutant{ignoreOwed: true}), want: both, large: true},

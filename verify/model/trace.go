@@ -92,6 +92,11 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("the acquire of %s at %s is sent twice", who, node)
 	case sever:
 		return fmt.Sprintf("the connection of %s to %s breaks after %d requests", who, node, m.index)
+	case jump:
+		if w.nodes[m.node].ahead {
+			return fmt.Sprintf("the clock of %s is right again", node)
+		}
+		return fmt.Sprintf("the clock of %s jumps ahead, and what it kept expires", node)
 	case cutOff:
 		return fmt.Sprintf("%s can no longer reach %s", who, node)
 	}

@@ -20,6 +20,7 @@ const (
 
 	startClock = int64(1000)
 	clockStep  = int64(1) << 20 // the clock runs ahead of all counters
+	clockJump  = int64(1) << 27 // µs; more than a minute
 )
 
 // owners are the ids that clients go by: a letter for the client, a digit for
@@ -80,6 +81,7 @@ type node struct {
 	ghosts line  // sent over a connection that has broken since
 	ghost  uint8 // whose they are
 	away   uint8 // clients whose end the node waits for before it votes
+	ahead  bool  // its clock is wrong
 	frozen int64 // the counter stays here; 0: it counts
 }
 
@@ -119,6 +121,7 @@ type faults struct {
 	cut    uint8 // a client can no longer reach a node
 	wake   uint8 // a wake-up is lost
 	repeat uint8 // an acquire is delivered once more, any time later
+	jump   uint8 // the clock of a node jumps far ahead, or back
 }
 
 // setup is a world to begin with, and how it behaves.
@@ -151,6 +154,7 @@ type mutant struct {
 	commitAnyToken   bool // commit without the check of the counter
 	handOverUnseeded bool // C1: a hand-over does not seed a counter that ran out
 	renewSeedsToken  bool // C2: a renewal seeds a lost counter from its token
+	seedAnyTime      bool // C5: a counter starts at the node's clock, however wrong that is
 	keepID           bool // C3: an unanswered give-back is taken for an answered one
 	ignoreOwed       bool // C3, seen from the client: a grant that overtakes the answer to a give-back counts
 	keepForGiver     bool // C4: a give-back by the head keeps the node for it
@@ -191,6 +195,7 @@ const (
 	cutOff                // a client can no longer reach a node
 	loseWake              // a wake-up is lost
 	repeat                // an acquire will be delivered once more
+	jump                  // the clock of a node jumps
 )
 
 func (s *setup) initial() world {
@@ -359,6 +364,9 @@ func (s *setup) moves(w *world, out []move) []move {
 		if w.left.wipe > 0 && node.lock != (quorum.Lock{}) {
 			add(wipe, 0, n, 0)
 		}
+		if w.left.jump > 0 {
+			add(jump, 0, n, 0)
+		}
 	}
 	return out
 }
@@ -464,6 +472,12 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case cutOff:
 		w.left.cut--
 		wire.cut = true
+	case jump:
+		w.left.jump--
+		if nd.ahead = !nd.ahead; nd.ahead {
+			nd.lock = quorum.Lock{} // all of it has expired
+			w.clock += clockStep
+		}
 	}
 	s.fail(&w)
 	s.tidy(&w)
@@ -494,7 +508,13 @@ func (s *setup) fail(w *world) {
 func (s *setup) serve(w *world, c, n int, r message) message {
 	nd := &w.nodes[n]
 	l, owner := nd.lock, owners[c][r.id]
-	clock := w.clock
+	clock, told := w.clock, w.clock+int64(c)*s.skew
+	if nd.ahead {
+		clock += clockJump
+	}
+	if s.mutant.seedAnyTime {
+		told = clock
+	}
 	a := message{of: r.kind, id: r.id, epoch: r.epoch}
 	stamp := int64(0)
 	if r.marked {
@@ -508,8 +528,11 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	switch quorum.Request(r.kind) {
 	case quorum.AskAcquire:
 		var reply quorum.AcquireReply
-		l, reply = l.Acquire(clock, owner, ttlMS, clock+int64(c)*s.skew, stamp)
+		l, reply = l.Acquire(clock, owner, ttlMS, told, stamp)
 		a.kind, a.marked = uint8(quorum.Denied), r.marked
+		if reply.Refused {
+			a.kind, a.marked = uint8(quorum.Failed), false
+		}
 		if reply.Granted {
 			a.kind, a.marked, a.token = uint8(quorum.Granted), false, int32(reply.Base)
 			if nd.frozen != 0 {
@@ -526,13 +549,17 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	case quorum.AskRenew:
 		lost := l.Fence == 0
 		var verdict quorum.Verdict
-		l, verdict = l.Renew(clock, owner, ttlMS, int64(r.token))
+		l, verdict = l.Renew(clock, owner, ttlMS, told, int64(r.token))
 		if s.mutant.renewSeedsToken && lost && l.Fence != 0 {
 			l.Fence = int64(r.token) + quorum.Block - 1
 		}
-		a.kind = uint8(quorum.NotMine)
-		if verdict == quorum.RenewKept {
+		switch verdict {
+		case quorum.RenewKept:
 			a.kind = uint8(quorum.Kept)
+		case quorum.RenewRefused:
+			a.kind = uint8(quorum.Failed)
+		default:
+			a.kind = uint8(quorum.NotMine)
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
 		before := l
@@ -925,7 +952,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.crash, f.broken, f.cut, f.wake, f.repeat, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.rests)
@@ -953,7 +980,7 @@ func (s *setup) encode(w *world, b []byte) []byte {
 func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	nd := &w.nodes[n]
 	b = append(b, nd.lock.Owner...)
-	b = append(b, '/', nd.away)
+	b = append(b, '/', nd.away, flags(nd.ahead))
 	b = append32(b, int32(nd.lock.Fence))
 	for stamp, owner := range nd.lock.Queue.Entries {
 		b = append(b, owner...)

@@ -179,23 +179,28 @@ var twins = []mutant{
 	},
 	{
 		name: "late-renewal-seeds-its-token", rule: "C2: a renewal seeds a lost counter from the clock", file: nodeGo,
-		was: "l.Fence, l.FenceUntil = max(token, now)+Block-1,", is: "l.Fence, l.FenceUntil = token+Block-1,",
+		was: "l.Fence, l.FenceUntil = max(token, start)+Block-1,", is: "l.Fence, l.FenceUntil = max(token, start-start)+Block-1,",
 		killers: []suite{unit("TestRenewCases"), differential(), model("a counter is lost before a late renewal: tokens")},
 	},
 	{
 		name: "counter-keeps-its-first-expiry", rule: "C1: every write of the counter prolongs its life", file: nodeGo,
-		was: "l.Fence = clock + Block - 1\n\t}\n\tl.FenceUntil = now/1000 + FenceKeep(ttl)", is: "l.Fence = clock + Block - 1\n\t\tl.FenceUntil = now/1000 + FenceKeep(ttl)\n\t}",
+		was: "l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl)\n\treturn true", is: "if l.Fence == 0 {\n\t\tl.FenceUntil = now/1000 + FenceKeep(ttl)\n\t}\n\tl.Fence = top\n\treturn true",
 		killers: []suite{unit("TestEveryGrantKeepsTheCounterAlive"), differential()},
 	},
 	{
 		name: "lost-counter-starts-at-zero", rule: "a new counter starts at the clock", file: nodeGo,
-		was: "if l.Fence == Block {", is: "if l.Fence == 0 {",
+		was: "if top == Block {", is: "if top == 0 {",
 		killers: []suite{unit("TestNewCounterStartsAtTheClock"), differential()},
 	},
 	{
 		name: "wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: nodeGo,
-		was: "if clock-now > clockTrust || now-clock > clockTrust {", is: "if now-clock > clockTrust {",
+		was: "case off > clockTrust:", is: "case now-clock > clockTrust:",
 		killers: []suite{unit("TestNewCounterStartsAtTheClock"), differential()},
+	},
+	{
+		name: "counter-starts-at-any-time", rule: "C5: no counter starts where clocks differ by more than a minute", file: nodeGo,
+		was: "case off > clockMost:", is: "case clock == noClock:",
+		killers: []suite{unit("TestNoCounterStartsWhereClocksDifferByMoreThanAMinute"), differential(), model("a clock jumps, and counters expire: tokens")},
 	},
 	{
 		name: "denial-counts-up", rule: "F is not touched by a denial", file: nodeGo,
@@ -219,7 +224,7 @@ var twins = []mutant{
 	},
 	{
 		name: "force-leaves-the-counter", rule: "a holder who was forced out can neither renew nor write", file: nodeGo,
-		was: "l.block(now, now, ttl)\n\tl.Queue = l.Queue.Without(l.Owner)", is: "l.Queue = l.Queue.Without(l.Owner)",
+		was: "l.block(now, noClock, ttl)\n\tl.Queue = l.Queue.Without(l.Owner)", is: "l.Queue = l.Queue.Without(l.Owner)",
 		killers: []suite{unit("TestForcedHolderCannotRenew"), differential()},
 	},
 	{
@@ -268,7 +273,7 @@ var lua = []mutant{
 	},
 	{
 		name: "lua-late-renewal-seeds-its-token", rule: "C2: a renewal seeds a lost counter from the clock", file: scripts + "renew.lua",
-		was: "if now > tonumber(top) then", is: "if now < 0 then",
+		was: "if start + 31 > tonumber(top) then", is: "if start < 0 then",
 		killers: []suite{differential()},
 	},
 	{
@@ -283,12 +288,22 @@ var lua = []mutant{
 	},
 	{
 		name: "lua-token-joined-as-text", rule: "numbers are never joined with .., which loses digits", file: scripts + "block.lua",
-		was: "string.format('%.0f', seed + 31)", is: "(seed + 31) .. ''",
+		was: "string.format('%.0f', start + 31)", is: "(start + 31) .. ''",
 		killers: []suite{differential()},
 	},
 	{
-		name: "lua-wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: scripts + "block.lua",
-		was: "if math.abs(seed - now) > 1000000 then", is: "if seed - now < -1000000 then",
+		name: "lua-wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: scripts + "seed.lua",
+		was: "if math.abs(ahead) > 1000000 then", is: "if ahead > 1000000 then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-counter-starts-at-any-time", rule: "C5: no counter starts where clocks differ by more than a minute", file: scripts + "seed.lua",
+		was: "if math.abs(ahead) > 60000000 then", is: "if start == 0 then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-refusal-keeps-the-lock", rule: "C5: a counter that does not start leaves nothing behind", file: scripts + "acquire.lua",
+		was: "    redis.call('DEL', lock)\n", is: "",
 		killers: []suite{differential()},
 	},
 	{
@@ -318,7 +333,7 @@ var lua = []mutant{
 	},
 	{
 		name: "lua-hand-over-without-tokens", rule: "a hand-over is a grant, with tokens of its own", file: scripts + "pass.lua",
-		was: "      block(fence, '', keep)\n", is: "",
+		was: "      if not block(fence, '', keep) then\n        break\n      end\n", is: "",
 		killers: []suite{differential()},
 	},
 	{

@@ -23,6 +23,7 @@ const (
 	Forget                // a lock lapses early
 	Jump                  // a node's clock is set, by minutes
 	JumpHour              // by an hour
+	JumpMost              // the clocks of a majority, by an hour, and back
 	Force                 // somebody takes a lock away from its holder, on all nodes
 )
 
@@ -57,8 +58,7 @@ var (
 //
 // Tokens stay in order whatever clocks do, as long as no counter is lost. One is
 // lost by a clock that jumps beyond its life of ten minutes, or in a node that
-// forgets; then the clock stands in for it, and both failing together is outside of
-// what is promised, but for the store: it refuses who comes with a lower token.
+// forgets; then the clocks of clients stand in for it, as far as they agree.
 var Classes = []Class{
 	{"calm", nil, all},
 	{"network", network, all},
@@ -69,8 +69,17 @@ var Classes = []Class{
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
-	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P4}},
+	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P2, P4, P5}},
+	{"majority", slices.Concat(network, []Fault{JumpMost, JumpMost, JumpMost}), []Property{P2, P4, P5}},
 }
+
+// jumps says whether counters are lost without a restart, so that nothing but clocks
+// orders grants that follow at once.
+func (c Class) jumps() bool { return c.Has(JumpHour) || c.Has(JumpMost) }
+
+// agreement is how far apart counters may start that start at one moment, in µs: clocks
+// differ, and what a request says is believed for a second.
+const agreement = 2_500_000
 
 // Has says whether f is one of the class's faults.
 func (c Class) Has(f Fault) bool { return slices.Contains(c.Faults, f) }
@@ -88,6 +97,13 @@ func (w *world) unleash() {
 	for at := w.upTo(8 * w.pause); at < w.calm; at += w.upTo(4 * w.pause) {
 		kind := kinds[w.rng.IntN(len(kinds))]
 		w.after(at, func() { w.strike(kind, w.calm-w.now) })
+	}
+	if w.cfg.Class.jumps() {
+		w.after(w.calm+swings*swing, func() {
+			for _, n := range w.nodes {
+				n.off = 0
+			}
+		})
 	}
 }
 
@@ -143,9 +159,23 @@ func (w *world) strike(kind Fault, left int64) {
 	case Force:
 		w.force(w.keys[w.rng.IntN(len(w.keys))])
 	case JumpHour:
-		w.set(n, []int64{-3600_000_000, 3600_000_000, 0}[w.rng.IntN(3)])
+		w.set(n, []int64{-hour, hour, 0}[w.rng.IntN(3)])
+	case JumpMost:
+		off := []int64{-hour, hour}[w.rng.IntN(2)]
+		for _, i := range w.rng.Perm(len(w.nodes))[:quorum.Majority(len(w.nodes))] {
+			n := w.nodes[i]
+			w.set(n, off)
+			w.after(long, func() { n.off = 0 })
+		}
 	}
 }
+
+// A clock swings so often, and so fast.
+const (
+	swings = 8
+	swing  = 5 * ms
+	hour   = 3600_000_000 // µs
+)
 
 // force takes the lock away from whoever has it on some node, by its token there.
 func (w *world) force(k *key) {
@@ -175,8 +205,8 @@ func (w *world) set(n *node, off int64) {
 	back := n.off
 	n.off = off
 	if w.chance(0.3) {
-		for i := range 8 {
-			w.after(int64(i+1)*5*ms, func() { n.off, back = back, n.off })
+		for i := range swings {
+			w.after(int64(i+1)*swing, func() { n.off, back = back, n.off })
 		}
 	}
 }

@@ -92,10 +92,14 @@ func (n *node) execute(r *request) (rep reply) {
 	switch r.kind {
 	case quorum.AskAcquire:
 		var a quorum.AcquireReply
-		l, a = l.Acquire(now, r.owner, ttl, r.wall, r.stamp)
-		e = quorum.Event{Kind: quorum.Denied, Left: a.Left * ms, Queued: r.stamp != 0}
-		if a.Granted {
+		l, a = l.Acquire(now, r.owner, ttl, n.clockOf(r), r.stamp)
+		switch {
+		case a.Granted:
 			e = quorum.Event{Kind: quorum.Granted, Token: a.Base}
+		case a.Refused:
+			e = quorum.Event{Kind: quorum.Failed, Of: r.kind}
+		default:
+			e = quorum.Event{Kind: quorum.Denied, Left: a.Left * ms, Queued: r.stamp != 0}
 		}
 	case quorum.AskCommit:
 		var ok bool
@@ -106,10 +110,14 @@ func (n *node) execute(r *request) (rep reply) {
 		}
 	case quorum.AskRenew:
 		var v quorum.Verdict
-		l, v = l.Renew(now, r.owner, ttl, r.token)
-		e.Kind = quorum.NotMine
-		if v == quorum.RenewKept {
+		l, v = l.Renew(now, r.owner, ttl, n.clockOf(r), r.token)
+		switch v {
+		case quorum.RenewKept:
 			e.Kind = quorum.Kept
+		case quorum.RenewRefused:
+			e = quorum.Event{Kind: quorum.Failed, Of: r.kind}
+		default:
+			e.Kind = quorum.NotMine
 		}
 	default:
 		l, woken = l.Release(now, r.owner, r.stamp, ttl, n.hears)
@@ -127,6 +135,15 @@ func (n *node) execute(r *request) (rep reply) {
 		n.wake(woken)
 	}
 	return reply{e: e, issued: n.issued[r.key]}
+}
+
+// clockOf is the clock that a request tells of; or the node's own, which nobody
+// then doubts.
+func (n *node) clockOf(r *request) int64 {
+	if n.w.cfg.Rules.SeedAtAnyTime {
+		return n.clock()
+	}
+	return r.wall
 }
 
 // commit is the script, or what it would be without one of its rules.

@@ -25,6 +25,7 @@ type Rules struct {
 	TrustFromReply bool // trust counts from the answer and without drift
 	TrustForever   bool // a holder that is cut off goes on
 	ReuseID        bool // an id is used again after its give-back went unanswered
+	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
 }
 
 // Config is one run.

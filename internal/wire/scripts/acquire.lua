@@ -1,23 +1,31 @@
 -- KEYS lock fence queue; ARGV owner ttl clock stamp keep
 -- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters}.
+-- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, clock, stamp, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if redis.call('SET', lock, owner, 'NX', 'PX', ttl) then
+  local top, refused = block(fence, clock, keep)
+  if not top then
+    redis.call('DEL', lock)
+    return refused
+  end
   if stamp ~= '' then
     redis.call('ZREM', queue, owner)
   end
-  return block(fence, clock, keep) - 31
+  return top - 31
 end
 local holder = redis.call('GET', lock)
 if holder == owner then -- an earlier reply was lost, or the lock was handed over
-  redis.call('PEXPIRE', lock, ttl)
-  local top = redis.call('GET', fence)
+  local top, refused = redis.call('GET', fence)
   if not top then
-    return block(fence, clock, keep) - 31
-  end
-  if tonumber(keep) > 600000 then -- a hand-over did not know this ttl
+    top, refused = block(fence, clock, keep)
+    if not top then
+      return refused
+    end
+  elseif tonumber(keep) > 600000 then -- a hand-over did not know this ttl
     redis.call('PEXPIRE', fence, keep)
   end
+  redis.call('PEXPIRE', lock, ttl)
   return tonumber(top) - 31
 end
 if stamp ~= '' then

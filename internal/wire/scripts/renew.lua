@@ -1,7 +1,8 @@
--- KEYS lock fence queue; ARGV owner ttl top keep
+-- KEYS lock fence queue; ARGV owner ttl top clock keep
 -- Kept: the number of waiters. -1: another holds the lock. -2: a newer grant has been.
+-- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, ttl, top, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local owner, ttl, top, clock, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local holder = redis.call('GET', lock)
 if holder == owner then
   redis.call('PEXPIRE', lock, ttl)
@@ -16,10 +17,12 @@ if highest and tonumber(highest) > tonumber(top) then
   return -2
 end
 if not highest then -- what was granted meanwhile is below the clock
-  local t = redis.call('TIME')
-  local now = t[1] * 1000000 + t[2] + 31
-  if now > tonumber(top) then
-    top = string.format('%.0f', now)
+  local start, refused = seed(clock)
+  if not start then
+    return refused
+  end
+  if start + 31 > tonumber(top) then
+    top = string.format('%.0f', start + 31)
   end
 end
 redis.call('SET', fence, top, 'PX', keep)

@@ -1,0 +1,17 @@
+-- Where a new counter starts (µs): at the client's clock, or at the node's where
+-- they differ by more than a second. Where they differ by more than a minute it
+-- does not start: that it is new may be the work of a clock that jumped (trace C5).
+local function seed(clock)
+  local t = redis.call('TIME')
+  local now, start = t[1] * 1000000 + t[2], tonumber(clock) or 0
+  local ahead = now - start
+  if math.abs(ahead) > 60000000 then
+    return nil, redis.error_reply(string.format(
+      "CLOCK the node's clock is %.0f s %s the client's, and a counter of tokens must not start there: synchronise the clocks",
+      math.abs(ahead) / 1000000, ahead > 0 and 'ahead of' or 'behind'))
+  end
+  if math.abs(ahead) > 1000000 then
+    start = now
+  end
+  return start
+end

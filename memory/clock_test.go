@@ -1,0 +1,128 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// clocked is three nodes whose clocks a test sets.
+type clocked struct {
+	*testing.T
+	root *memory.Driver
+}
+
+func withClocks(t *testing.T, fn func(clocked)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { fn(clocked{t, memory.New(3)}) })
+}
+
+func (c clocked) client() *holdfast.Client {
+	cl, err := holdfast.New(c.root.Peer(), nil)
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.Cleanup(func() { cl.Close() })
+	return cl
+}
+
+// jump sets the clocks of a majority.
+func (c clocked) jump(by time.Duration) {
+	c.root.Node(0).ShiftClock(by)
+	c.root.Node(2).ShiftClock(by)
+}
+
+func TestAJumpOfAMajorityOfClocksLetsNoTokenFall(t *testing.T) {
+	withClocks(t, func(c clocked) {
+		client, last := c.client(), holdfast.Token(0)
+		for i := range 20 {
+			c.jump([]time.Duration{0, time.Hour, 0, -time.Hour}[i%4])
+			lease, err := client.TryAcquire(c.Context(), "k", nil)
+			if err == nil {
+				if lease.Token() <= last {
+					c.Errorf("token %d after %d", lease.Token(), last)
+				}
+				last = lease.Token()
+				err = lease.Release(c.Context())
+			}
+			if err != nil && (i%4 != 1 || !errors.Is(err, holdfast.ErrUnavailable)) {
+				c.Error(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+}
+
+func TestARefusalSaysWhoseClockIsWrongAndByHowMuch(t *testing.T) {
+	withClocks(t, func(c clocked) {
+		c.jump(-time.Hour)
+		client := c.client()
+		_, atOnce := client.TryAcquire(c.Context(), "k", nil)
+		_, waiting := client.Acquire(c.Context(), "k", nil)
+		for _, err := range []error{atOnce, waiting} {
+			if !errors.Is(err, holdfast.ErrUnavailable) {
+				c.Fatalf("%v, want ErrUnavailable", err)
+			}
+			for _, words := range []string{
+				"node memory-1: CLOCK", "node memory-3: CLOCK", "3600 s behind the client's", "synchronise the clocks",
+			} {
+				if !strings.Contains(err.Error(), words) {
+					c.Errorf("%q does not mention %q", err, words)
+				}
+			}
+		}
+		if left := c.root.Leftovers(); len(left) > 0 {
+			c.Errorf("left behind: %q", left)
+		}
+		c.jump(5 * time.Second) // seconds are borne
+		lease, err := client.TryAcquire(c.Context(), "k", nil)
+		if err != nil {
+			c.Fatal(err)
+		}
+		lease.Release(c.Context())
+	})
+}
+
+// Whoever waits outlasts a jump, as any other outage; who gives up meanwhile hears
+// of the clocks and not of a holder that is long gone.
+func TestWaitersOutlastAJump(t *testing.T) {
+	withClocks(t, func(c clocked) {
+		holder, err := c.client().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+		if err != nil {
+			c.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(c.Context(), 5*time.Second)
+		defer cancel()
+		gaveUp, served := make(chan error), make(chan error)
+		go func() {
+			_, err := c.client().Acquire(short, "k", nil)
+			gaveUp <- err
+		}()
+		go func() {
+			lease, err := c.client().Acquire(c.Context(), "k", nil)
+			if err == nil && lease.Token() <= holder.Token() {
+				c.Errorf("token %d after %d", lease.Token(), holder.Token())
+			}
+			served <- err
+		}()
+		time.Sleep(time.Second)
+		c.jump(time.Hour)
+		if err := <-gaveUp; !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), "3600 s ahead") {
+			c.Errorf("who gave up: %v", err)
+		}
+		c.jump(0)
+		start := time.Now()
+		if err := <-served; err != nil {
+			c.Error(err)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			c.Errorf("served %v after the jump", took)
+		}
+	})
+}
