@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 )
 
 // attempt is one call for a lock and what became of it.
@@ -28,6 +29,12 @@ func (a *attempt) trusted() interval {
 		end = min(end, a.left)
 	}
 	return interval{a.got, end, a}
+}
+
+// grant names the grant of the nodes that the attempt was served by.
+func (a *attempt) grant() string {
+	owner, _, _ := strings.Cut(a.id, "+")
+	return cmp.Or(owner, a.try)
 }
 
 // worked is the interval in which the holder worked, trusted or not.
@@ -133,15 +140,23 @@ func (l *lockHistory) duplicates() (out []finding) {
 }
 
 // disorder finds grants with a smaller token than one that was granted before they
-// were asked for. That is what the protocol promises without a clock.
+// were asked for. That is what the protocol promises without a clock. What is handed
+// over inside a process is part of the grant that it comes from, as the nodes see it.
 func (l *lockHistory) disorder() (out []finding) {
 	granted := l.granted()
+	begun := make(map[string]int64)
+	for _, a := range granted {
+		if at, ok := begun[a.grant()]; !ok || a.asked < at {
+			begun[a.grant()] = a.asked
+		}
+	}
+	slices.SortStableFunc(granted, func(a, b *attempt) int { return cmp.Compare(begun[a.grant()], begun[b.grant()]) })
 	byGot := slices.Clone(granted)
 	slices.SortFunc(byGot, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	var highest *attempt
 	next := 0
-	for _, a := range granted { // in the order of asking
-		for ; next < len(byGot) && byGot[next].got < a.asked; next++ {
+	for _, a := range granted {
+		for ; next < len(byGot) && byGot[next].got < begun[a.grant()]; next++ {
 			if highest == nil || byGot[next].token > highest.token {
 				highest = byGot[next]
 			}

@@ -39,6 +39,10 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 			&attempt{asked: 1, got: 3, token: 5}, &attempt{asked: 2, got: 4, token: 4})},
 		{"the grant before the last has the higher token", (*lockHistory).disorder, 1, history(
 			&attempt{asked: 1, got: 2, token: 9}, &attempt{asked: 1, got: 5, token: 4}, &attempt{asked: 6, got: 7, token: 5})},
+		{"handed over inside a process, after another was granted by mistake", (*lockHistory).disorder, 0, history(
+			&attempt{asked: 1, got: 2, token: 4, id: "a.1"}, &attempt{asked: 1, got: 3, token: 9, id: "b.1"}, &attempt{asked: 4, got: 5, token: 5, id: "a.1+1"})},
+		{"… and handed over of a later grant", (*lockHistory).disorder, 1, history(
+			&attempt{asked: 1, got: 2, token: 4, id: "a.1"}, &attempt{asked: 1, got: 3, token: 9, id: "b.1"}, &attempt{asked: 4, got: 5, token: 5, id: "a.2+1"})},
 		{"the second trusts before the first is through", trusted, 1, history(
 			&attempt{got: 1, until: 10, left: 5}, &attempt{got: 4, until: 14})},
 		{"the first is through", trusted, 0, history(

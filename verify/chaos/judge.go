@@ -42,7 +42,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	c := j.report.Classes[s.Class]
 	if c == nil {
 		c = &ClassReport{
-			Shared: cl.shared, Unordered: cl.unordered, LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{},
+			Shared: cl.shared, LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{},
 			Bound: int64(j.schedule.TTL) + int64(time.Second) + int64(cl.extra),
 		}
 		j.report.Classes[s.Class] = c
@@ -84,10 +84,8 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		c.Duplicates += len(dup)
 		c.Disorder += len(dis)
 		c.Inversions += l.inversions()
-		if cl.unordered == "" {
-			add(uniqueTokens, dup)
-			add(tokenOrder, dis)
-		}
+		add(uniqueTokens, dup)
+		add(tokenOrder, dis)
 		if cl.shared == "" {
 			add(exclusion, overlaps)
 		}

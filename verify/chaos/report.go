@@ -40,12 +40,11 @@ type Consumption struct {
 
 // ClassReport sums up the windows of one class.
 type ClassReport struct {
-	Shared    string `json:"exclusion_not_promised,omitempty"` // why not
-	Unordered string `json:"order_not_promised,omitempty"`     // why not
-	Windows   int    `json:"windows"`
-	Faults    int    `json:"faults"`
-	Holdfast  Tally  `json:"holdfast"`
-	Redsync   Tally  `json:"redsync"`
+	Shared   string `json:"exclusion_not_promised,omitempty"` // why not
+	Windows  int    `json:"windows"`
+	Faults   int    `json:"faults"`
+	Holdfast Tally  `json:"holdfast"`
+	Redsync  Tally  `json:"redsync"`
 
 	Duplicates  int            `json:"duplicate_tokens"`
 	Disorder    int            `json:"order_violations"`
@@ -132,8 +131,8 @@ func (r *Report) Text() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "class\tfaults\tlocks\tdup\torder\tlost: redis\tsql\toverlap\tghosts\trecovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
 	line := func(name string, c *ClassReport) {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
-			name, c.Faults, c.Holdfast.Granted, note(c.Duplicates, c.Unordered), note(c.Disorder, c.Unordered), c.LostUpdates[byRedis], c.LostUpdates[bySQL],
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
+			name, c.Faults, c.Holdfast.Granted, c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL],
 			note(c.Holdfast.Overlaps, c.Shared), c.Ghosts,
 			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)),
 			c.Holdfast.LostUpdates, c.Redsync.Granted, c.Redsync.Overlaps, c.Redsync.LostUpdates)

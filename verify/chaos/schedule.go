@@ -66,11 +66,10 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// class is what one kind of fault leaves of the promises. That a fenced storage
-// loses no update is promised in every class.
+// class is what one kind of fault leaves of the promises. That tokens are unique and
+// rise, and that a fenced storage loses no update, is promised in every class.
 type class struct {
-	shared    string // why exclusion is not promised: two may trust their lease at once; empty: it is
-	unordered string // why tokens may fall or repeat; empty: they are promised not to
+	shared string // why exclusion is not promised: two may trust their lease at once; empty: it is
 	// from is what recovery is counted from: the start of a fault that the service
 	// should bear, the end of one that it cannot, or the end of the quarantine.
 	from  reference
@@ -91,9 +90,8 @@ const (
 const stoppedAhead = 6
 
 const (
-	memoryGone  = "a node's memory is gone without a restart, which nobody can see"
-	clockRules  = "a node's clock decides when its locks lapse"
-	clockAndMem = "a jump beyond the life of a counter loses the counter, and the clock that has to stand in for it is wrong"
+	memoryGone = "a node's memory is gone without a restart, which nobody can see"
+	clockRules = "a node's clock decides when its locks lapse"
 )
 
 var classes = map[string]class{
@@ -115,7 +113,7 @@ var classes = map[string]class{
 	"flushall":            {shared: memoryGone},
 	"replicaof":           {shared: memoryGone, from: fromEnd},
 	"clock-jump":          {shared: clockRules, from: fromEnd},
-	"clock-jump-hour":     {shared: clockRules, unordered: clockAndMem, from: fromEnd},
+	"clock-jump-hour":     {shared: clockRules, from: fromEnd},
 }
 
 func loadSchedule(path string) (*Schedule, error) {

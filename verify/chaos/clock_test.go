@@ -1,0 +1,135 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// clocked is real servers whose clocks a test sets.
+type clocked struct {
+	*testing.T
+	nodes  []*node
+	client *holdfast.Client
+}
+
+func withClocks(t *testing.T, n int) *clocked {
+	t.Helper()
+	dir := t.TempDir()
+	shim, err := buildShim(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &clocked{T: t}
+	var addrs []redlock.Node
+	for i := range n {
+		node, err := startNode(t.Context(), filepath.Join(dir, fmt.Sprint(i)), shim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { node.stop() })
+		c.nodes = append(c.nodes, node)
+		addrs = append(addrs, redlock.Node{Addr: node.server.Addr()})
+	}
+	driver, err := redlock.Open(t.Context(), addrs, &redlock.Options{NoQuarantine: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.client, err = holdfast.New(driver, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.client.Close() })
+	return c
+}
+
+// jump sets the clocks of a majority.
+func (c *clocked) jump(by time.Duration) {
+	c.Helper()
+	for _, n := range c.nodes[:len(c.nodes)/2+1] {
+		if err := n.shift(by); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// try takes a lock and releases it.
+func (c *clocked) try(key string) (holdfast.Token, error) {
+	lease, err := c.client.TryAcquire(c.Context(), key, nil)
+	if err != nil {
+		return 0, err
+	}
+	return lease.Token(), lease.Release(c.Context())
+}
+
+func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			c := withClocks(t, n)
+			first, err := c.try("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for by, words := range map[time.Duration]string{
+				time.Hour: "3600 s ahead of the client's", -time.Hour: "3600 s behind the client's",
+			} {
+				c.jump(by)
+				key := by.String()
+				_, err := c.try(key)
+				if !errors.Is(err, holdfast.ErrUnavailable) {
+					t.Fatalf("%v: %v, want ErrUnavailable", by, err)
+				}
+				for _, node := range c.nodes[:n/2+1] {
+					if want := fmt.Sprintf("node %s: CLOCK", node.server.Addr()); !strings.Contains(err.Error(), want) {
+						t.Errorf("%q does not mention %q", err, want)
+					}
+					if left, err := node.lockKeys("*" + key); err != nil || len(left) > 0 {
+						t.Errorf("left behind: %q, %v", left, err)
+					}
+				}
+				for _, want := range []string{words, "synchronise the clocks"} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("%q does not mention %q", err, want)
+					}
+				}
+				c.jump(0)
+			}
+			// The counter of k expired in the hour ahead, where nobody started another.
+			if second, err := c.try("k"); err != nil || second <= first {
+				t.Errorf("token %d after %d, %v", second, first, err)
+			}
+			c.jump(5 * time.Second) // seconds are borne
+			if _, err := c.try("new"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestALeaseOutlivesAJumpOfItsServers(t *testing.T) {
+	c := withClocks(t, 3)
+	lease, err := c.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.jump(time.Hour)
+	time.Sleep(time.Second) // a renewal fails: locks and counters have expired, and none is started
+	c.jump(0)
+	time.Sleep(2 * time.Second)
+	if err := lease.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if next, err := c.try("k"); err != nil || next <= lease.Token() {
+		t.Errorf("token %d after %d, %v", next, lease.Token(), err)
+	}
+}
