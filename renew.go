@@ -251,6 +251,11 @@ func (c *Client) renew(due []*term) {
 		all[i] = c.settle(due[i], r, start)
 	}
 	c.mu.Unlock()
+	for _, s := range all { // Extend tells its caller instead
+		if s.event != nil && s.event.Err != nil {
+			c.log.Warn("renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
+		}
+	}
 	c.tell(all...)
 }
 
@@ -304,12 +309,8 @@ func (c *Client) tell(all ...settled) {
 	}
 	c.lose(lost...)
 	for _, s := range all {
-		if s.event == nil {
-			continue
+		if s.event != nil {
+			c.hooks.renewed(*s.event)
 		}
-		if s.event.Err != nil {
-			c.log.Warn("renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
-		}
-		c.hooks.renewed(*s.event)
 	}
 }

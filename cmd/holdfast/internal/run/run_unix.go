@@ -198,6 +198,7 @@ type session struct {
 	killing    bool
 	asked      int  // how many INT and TERM were passed on
 	suspending bool // a SIGTSTP was passed on
+	failing    bool // the last renewal did
 	warned     bool // --on-lost=warn has warned
 
 	exited   bool
@@ -447,13 +448,18 @@ func (s *session) renewed(r renewal) {
 	case r.err != nil:
 		s.trusted = min(s.trusted, r.trusted)
 		if left := s.softEnd().Sub(boot.Now()); s.why == "" && left > 0 {
-			s.log.Warn(fmt.Sprintf("renewal failed; trying again, the command is stopped in %v: %v", left.Round(time.Millisecond), r.err))
+			level := slog.LevelWarn
+			if s.failing { // several follow within a second
+				level = slog.LevelDebug
+			}
+			s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, the command is stopped in %v: %v", left.Round(time.Millisecond), r.err))
 		}
+		s.failing = true
 	case s.why == Lost: // nothing brings the command back
 		return
 	default:
 		s.log.Debug("renewed", "until", s.lease.Deadline())
-		s.trusted = r.trusted
+		s.trusted, s.failing = r.trusted, false
 	}
 	if last := s.lastMoment(); last != 0 {
 		if err := s.job.Protect(last); err != nil {
