@@ -93,7 +93,7 @@ func (n *node) open(ctx context.Context) error {
 func (n *node) keep(l *link) {
 	told := n.event().State
 	report := func() {
-		if e := n.event(); e.State != told {
+		if e := n.event(); e.State != told && n.d.ctx.Err() == nil {
 			told = e.State
 			n.d.tell(e)
 		}
