@@ -361,6 +361,7 @@ func (c *Claim) ask(s Set, at int64, a *Actions) {
 	}
 	c.expect(s&^c.Asked, at)
 	c.Asked |= s
+	c.Denied &^= s // what an earlier round heard says nothing of this one
 	c.send(s)
 	c.Rest = 0
 	if s == c.all() {
@@ -619,9 +620,11 @@ func (c *Claim) rest(e *Event, a *Actions) {
 	case answered && c.possible(c.Heard):
 		c.Queueing = true
 		c.ask(c.all(), e.At, a)
-	case c.Rest == 0:
-		a.Subscribe = answered
-		c.Rest = e.At + c.poll(e.Rand)
+	default:
+		a.Subscribe = answered // the denial that makes a quorum may come after the one that ends the round
+		if c.Rest == 0 {
+			c.Rest = e.At + c.poll(e.Rand)
+		}
 	}
 }
 

@@ -478,6 +478,25 @@ func TestPartialGrantsAreNotKeptForASilentNode(t *testing.T) {
 	}
 }
 
+// Denials from before the wake-up once cut the time of the nodes that had yet to
+// answer it: on a busy machine they counted as silent, and the waiter withdrew.
+func TestAHandOverOutlastsSlowNodes(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 3, stamp)
+	p.now += 5 * ms
+	p.denied(0, 1, 2)
+	p.step(Event{Kind: Woken, Node: 0})
+	p.granted(0, 100)
+	p.tick()
+	p.want("gives back, and keeps its place", p.did.GiveBack == set(0) && !p.did.FreshID && p.c.Asked == set(1, 2))
+	p.say(Freed, 0)
+	p.now += 90 * ms
+	p.step(Event{Kind: Tick})
+	p.granted(1, 100)
+	p.granted(2, 100)
+	p.wantOutcome(Won)
+}
+
 func TestAWaiterKnownToAMinorityWithdraws(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
@@ -518,6 +537,16 @@ func TestNobodyQueuesBeforeItHears(t *testing.T) {
 	p.denied(0, 1, 2)
 	p.step(Event{Kind: Audible, Nodes: All(3)})
 	p.want("and where it has come to hear", p.did.Acquire == set(2) && p.did.Stamped == set(2))
+}
+
+// The denial that ends the round need not be the one that makes a quorum.
+func TestAPollerSubscribesOnceAQuorumHasAnswered(t *testing.T) {
+	t.Parallel()
+	p := beginHearing(t, 2, stamp, 0)
+	p.denied(0)
+	p.want("rests", !p.did.Subscribe && p.c.Rest != 0)
+	p.denied(1)
+	p.want("subscribes", p.did.Subscribe)
 }
 
 func TestNewsOfHearingNothingNewKeepTheTimer(t *testing.T) {
