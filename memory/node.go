@@ -164,7 +164,8 @@ func (n *Node) execute(w work) (then func()) {
 	switch r.Kind {
 	case quorum.AskAcquire:
 		var reply quorum.AcquireReply
-		l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp)
+		l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp, hears)
+		woken = reply.Woken
 		then = func() {
 			switch {
 			case reply.Granted:

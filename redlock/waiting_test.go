@@ -283,3 +283,49 @@ func TestAWaitSurvivesTheRestartOfASingleRedis(t *testing.T) {
 	}
 	r.cleared()
 }
+
+// A lock that lapsed, as after the death of its holder, goes to the first in line,
+// whoever asks first.
+func TestALockThatLapsedGoesToTheFirstInLine(t *testing.T) {
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			r := start(t, nodes)
+			gone, newcomer := r.client(), r.client()
+			r.acquire(gone, "k", &holdfast.AcquireOptions{TTL: long})
+			order := make(chan int, 5)
+			var all sync.WaitGroup
+			for i := range cap(order) {
+				c := r.client()
+				all.Go(func() {
+					l, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+					if err != nil {
+						t.Errorf("waiter %d: %v", i, err)
+						return
+					}
+					order <- i
+					if err := l.Release(context.Background()); err != nil {
+						t.Errorf("waiter %d: %v", i, err)
+					}
+				})
+				r.awaitWaiters(newcomer, "k", i+1)
+			}
+			for i := range nodes {
+				r.do(i, "DEL", "lock:k")
+			}
+			if l, err := newcomer.TryAcquire(t.Context(), "k", nil); err == nil {
+				if len(order) < cap(order) {
+					t.Error("a newcomer has the lock before those who wait")
+				}
+				r.release(l)
+			} else if !errors.Is(err, holdfast.ErrHeld) {
+				t.Error(err)
+			}
+			all.Wait()
+			for i := range cap(order) {
+				if got := <-order; got != i {
+					t.Errorf("place %d went to waiter %d", i, got)
+				}
+			}
+		})
+	}
+}

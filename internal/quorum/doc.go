@@ -13,7 +13,8 @@
 // than one it has seen refuses every stale writer. Tokens order grants that
 // followed one another. They do not order grants that overlapped in time, one
 // of which was then made in error. Order between waiters is first come, first
-// served as far as their clocks agree; it is a courtesy and not a guarantee.
+// served as far as their clocks agree and they answer when it is their turn; it
+// is no guarantee.
 //
 // # Two state machines
 //
@@ -139,6 +140,9 @@
 //   - C5. A counter does not start where the client's clock and the node's differ by
 //     more than a minute: that it is missing may be the work of a jump, and one that
 //     starts in another hour is above all that follow it.
+//   - C6. A free lock that is waited for goes to the first in line, whoever asks.
+//     A lock that lapsed or was given back is free without a hand-over, and went
+//     to whose timer ran out first.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

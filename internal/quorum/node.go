@@ -114,21 +114,28 @@ type AcquireReply struct {
 	Holder  string // denied: who holds the lock
 	Left    int64  // denied: ms until the lock lapses
 	Waiters int    // denied
+	Woken   string // denied: the waiter that a free lock was handed to; it is the holder
 }
 
-// Acquire takes the lock for owner, or, with a stamp other than 0, queues it.
+// Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A
+// free lock that is waited for goes to the first waiter that hears its wake-up.
 // clock is the client's wall clock in µs. Asking again is harmless.
-func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64) (Lock, AcquireReply) {
+func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears func(owner string) bool) (Lock, AcquireReply) {
 	l = l.At(now)
 	switch l.Owner {
 	case "":
 		if !l.block(now, clock, ttl) {
 			return l, AcquireReply{Refused: true}
 		}
-		l.take(owner, now, ttl)
-		if stamp != 0 {
-			l.Queue = l.Queue.Without(owner)
+		if stamp != 0 && l.Queue != "" {
+			l.queue(owner, now, stamp)
 		}
+		if woken := l.first(owner, hears); woken != "" {
+			l.take(woken, now, HandOver(ttl*ms)/ms)
+			return l, AcquireReply{Woken: woken, Holder: woken, Left: l.Until - now/1000, Waiters: l.Queue.Len()}
+		}
+		l.take(owner, now, ttl)
+		l.Queue = l.Queue.Without(owner)
 	case owner:
 		switch keep := FenceKeep(ttl); {
 		case l.Fence == 0:
@@ -215,26 +222,32 @@ func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owne
 	return l.pass(now, owner, ttl, hears)
 }
 
-// pass hands the lock over, or frees it.
-func (l Lock) pass(now int64, from string, ttl int64, hears func(owner string) bool) (Lock, string) {
+// first takes the first waiter that hears its wake-up out of the queue, and is ""
+// where from is the first of all, or nobody hears.
+func (l *Lock) first(from string, hears func(owner string) bool) string {
 	for {
 		head, ok := l.Queue.Head()
 		if !ok || head == from {
-			// A giver that is its own successor leaves the lock free: kept for it,
-			// the node would block everybody until it asks again (trace C4).
-			l.free()
-			return l, ""
+			return ""
 		}
 		l.Queue = l.Queue.Without(head)
 		if hears(head) {
-			if !l.block(now, noClock, ttl) {
-				l.free()
-				return l, head
-			}
-			l.take(head, now, HandOver(ttl*ms)/ms)
-			return l, head
+			return head
 		}
 	}
+}
+
+// pass hands the lock over, or frees it. A giver that is its own successor leaves
+// it free: kept for it, the node would block everybody until it asks again (trace
+// C4).
+func (l Lock) pass(now int64, from string, ttl int64, hears func(owner string) bool) (Lock, string) {
+	head := l.first(from, hears)
+	if head != "" && l.block(now, noClock, ttl) {
+		l.take(head, now, HandOver(ttl*ms)/ms)
+	} else {
+		l.free()
+	}
+	return l, head
 }
 
 // Force takes the lock away from the grant that token belongs to, so that the

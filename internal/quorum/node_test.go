@@ -20,7 +20,7 @@ func hears(string) bool { return true }
 // taken is a lock that a took at noon, on a node without a past.
 func taken(t *testing.T) Lock {
 	t.Helper()
-	l, r := Lock{}.Acquire(noon, "a", ttl, noon, 0)
+	l, r := Lock{}.Acquire(noon, "a", ttl, noon, 0, deaf)
 	if want := (AcquireReply{Granted: true, Base: base}); r != want {
 		t.Fatalf("first acquire: %+v, want %+v", r, want)
 	}
@@ -30,8 +30,8 @@ func taken(t *testing.T) Lock {
 // waited is taken, with b and c queued in this order.
 func waited(t *testing.T) Lock {
 	t.Helper()
-	l, _ := taken(t).Acquire(noon, "c", ttl, noon, 7)
-	l, _ = l.Acquire(noon, "b", ttl, noon, 6)
+	l, _ := taken(t).Acquire(noon, "c", ttl, noon, 7, deaf)
+	l, _ = l.Acquire(noon, "b", ttl, noon, 6, deaf)
 	return l
 }
 
@@ -46,7 +46,7 @@ func owners(q Queue) []string {
 func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 	t.Parallel()
 	first := taken(t)
-	again, r := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0)
+	again, r := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, deaf)
 	if !r.Granted || r.Base != base {
 		t.Fatalf("second acquire: %+v", r)
 	}
@@ -58,14 +58,14 @@ func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 
 func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 	t.Parallel()
-	l, r := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0)
+	l, r := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, deaf)
 	if want := (AcquireReply{Holder: "a", Left: 5000}); r != want {
 		t.Fatalf("denial: %+v, want %+v", r, want)
 	}
 	if l != taken(t) {
 		t.Fatalf("denial without a stamp left %+v", l)
 	}
-	l, r = l.Acquire(noon, "b", ttl, noon, 5)
+	l, r = l.Acquire(noon, "b", ttl, noon, 5, deaf)
 	if r.Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
 		t.Fatalf("denial with a stamp: %+v, %+v", r, l)
 	}
@@ -74,10 +74,10 @@ func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 func TestExpiredLockIsFree(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	if _, r := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0); r.Granted {
+	if _, r := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, deaf); r.Granted {
 		t.Fatal("granted in the last millisecond of another's lock")
 	}
-	_, r := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0)
+	_, r := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, deaf)
 	if !r.Granted || r.Base != base+Block {
 		t.Fatalf("after expiry: %+v, want base %d", r, base+Block)
 	}
@@ -93,7 +93,7 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
 	} {
-		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0); !r.Granted || r.Base != tt.want {
+		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, deaf); !r.Granted || r.Base != tt.want {
 			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Base, tt.want)
 		}
 	}
@@ -109,7 +109,7 @@ func TestNoCounterStartsWhereClocksDifferByMoreThanAMinute(t *testing.T) {
 	idle.Fence, idle.FenceUntil = 0, 0
 	for _, clock := range []int64{noon + 60_000_001, noon - 60_000_001, noon - 3600*1_000_000, 0} {
 		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same": lost} {
-			if l, r := before.Acquire(noon, "a", ttl, clock, 5); !r.Refused || r.Granted || l != before {
+			if l, r := before.Acquire(noon, "a", ttl, clock, 5, deaf); !r.Refused || r.Granted || l != before {
 				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
 			}
 		}
@@ -117,7 +117,7 @@ func TestNoCounterStartsWhereClocksDifferByMoreThanAMinute(t *testing.T) {
 			t.Errorf("renew, clock at %+d µs: %d, left %+v", clock-noon, v, l)
 		}
 		// Where there is a counter, the clock is of no interest.
-		if _, r := waited(t).Acquire(noon, "a", ttl, clock, 0); !r.Granted || r.Base != base {
+		if _, r := waited(t).Acquire(noon, "a", ttl, clock, 0, deaf); !r.Granted || r.Base != base {
 			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
 		}
 	}
@@ -160,7 +160,7 @@ func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 	if woken != "b" || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, left %+v", woken, l)
 	}
-	l, r := l.Acquire(noon+2, "b", ttl, noon+2, 6)
+	l, r := l.Acquire(noon+2, "b", ttl, noon+2, 6, deaf)
 	if !r.Granted || r.Base != noon+2 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("then: %+v, left %+v", r, l)
 	}
@@ -169,13 +169,13 @@ func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 func TestLongLeaseKeepsItsCounter(t *testing.T) {
 	t.Parallel()
 	const day = 24 * 3600 * 1000
-	l, _ := Lock{}.Acquire(noon, "a", day, noon, 0)
+	l, _ := Lock{}.Acquire(noon, "a", day, noon, 0, deaf)
 	if want := noon/1000 + 2*day; l.FenceUntil != want {
 		t.Fatalf("counter kept until %d, want %d", l.FenceUntil, want)
 	}
 	// A hand-over does not know how long the next lease will be; the confirmation does.
 	l.FenceUntil = noon/1000 + fenceLeast
-	l, _ = l.Acquire(noon, "a", day, noon, 0)
+	l, _ = l.Acquire(noon, "a", day, noon, 0, deaf)
 	if want := noon/1000 + 2*day; l.FenceUntil != want {
 		t.Fatalf("confirmed: counter kept until %d, want %d", l.FenceUntil, want)
 	}
@@ -205,7 +205,7 @@ func TestCommitNeverLowersTheCounter(t *testing.T) {
 		if !ok || got.Fence != token+Block-1 {
 			t.Errorf("commit of %d: %v, counter %d", token, ok, got.Fence)
 		}
-		if _, r := got.Acquire(noon, "a", ttl, noon, 0); r.Base != token {
+		if _, r := got.Acquire(noon, "a", ttl, noon, 0, deaf); r.Base != token {
 			t.Errorf("base after commit of %d is %d", token, r.Base)
 		}
 	}
@@ -266,7 +266,7 @@ func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	if got := owners(l.Queue); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("still waiting: %v", got)
 	}
-	l, r := l.Acquire(noon, "b", ttl, noon, 6)
+	l, r := l.Acquire(noon, "b", ttl, noon, 6, deaf)
 	if !r.Granted || r.Base != end+1 || l.Until != noon/1000+ttl {
 		t.Errorf("confirmation: %+v, until %d", r, l.Until)
 	}
@@ -313,22 +313,46 @@ func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
 	}
 }
 
-func TestGrantLeavesTheQueue(t *testing.T) {
+// Trace C6: whoever happens to ask while a lock is free does not go before those who wait.
+func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	t.Parallel()
-	l, _ := waited(t).Release(noon, "a", 5, 1000, hears)
-	l, r := l.Acquire(noon, "b", ttl, noon, 6)
-	if !r.Granted || !slices.Equal(owners(l.Queue), []string{"a", "c"}) {
-		t.Fatalf("%+v, queue %v", r, owners(l.Queue))
+	free, _ := waited(t).Release(noon, "a", 5, 1000, hears)
+	lapsed := waited(t)
+	lapsed.Until = noon/1000 - 1
+	for _, place := range []int64{0, 6, 8} {
+		l, r := free.Acquire(noon, "b", ttl, noon, place, hears)
+		if want := (AcquireReply{Holder: "a", Left: 1000, Waiters: 2, Woken: "a"}); r != want {
+			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
+		}
+		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
+			t.Errorf("left %+v, waiting %v", l, owners(l.Queue))
+		}
+		l, r = lapsed.Acquire(noon, "d", 300, noon, place, hears)
+		if r.Woken != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
+			t.Errorf("d with stamp %d on a lock that lapsed: %+v, owner %q until %d", place, r, l.Owner, l.Until)
+		}
 	}
 }
 
-// The script spares the command that nearly always finds nothing.
-func TestGrantWithoutStampDoesNotLookAtTheQueue(t *testing.T) {
+func TestWhoeverIsFirstTakesAFreeLockAndLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	l, _ := waited(t).Release(noon, "a", 5, ttl, hears)
-	l, r := l.Acquire(noon, "b", ttl, noon, 0)
-	if !r.Granted || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
-		t.Fatalf("%+v, queue %v", r, owners(l.Queue))
+	lapsed := waited(t)
+	lapsed.Until = noon/1000 - 1
+	for name, tt := range map[string]struct {
+		owner string
+		place int64
+		hears func(string) bool
+		left  []string
+	}{
+		"the first of the queue":                 {"b", 6, hears, []string{"c"}},
+		"one that came before it":                {"d", 5, hears, []string{"b", "c"}},
+		"anybody, where no other waiter listens": {"d", 8, deaf, nil},
+		"without a place":                        {"d", 0, deaf, nil},
+	} {
+		l, r := lapsed.Acquire(noon, tt.owner, ttl, noon, tt.place, tt.hears)
+		if !r.Granted || r.Base != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(owners(l.Queue), tt.left) {
+			t.Errorf("%s: %+v, left %+v, waiting %v", name, r, l, owners(l.Queue))
+		}
 	}
 }
 

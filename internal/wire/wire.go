@@ -101,7 +101,7 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each.
 var (
-	Acquire = script(seedLua, blockLua, acquireLua)
+	Acquire = script(seedLua, blockLua, passLua, acquireLua)
 	Commit  = script(commitLua)
 	Renew   = script(seedLua, renewLua)
 	Release = script(seedLua, blockLua, passLua, releaseLua)

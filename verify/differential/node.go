@@ -88,14 +88,14 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	one := map[bool]int64{true: 1}
 	switch c.Script {
 	case "acquire":
-		l, r := l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp)
+		l, r := l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp, hears)
 		switch {
 		case r.Granted:
 			return l, r.Base, ""
 		case r.Refused:
 			return l, c.refused(now), ""
 		}
-		return l, []any{r.Left, r.Holder, int64(r.Waiters)}, ""
+		return l, []any{r.Left, r.Holder, int64(r.Waiters)}, r.Woken
 	case "commit":
 		l, ok := l.Commit(now, c.Owner, c.TTL, c.Token)
 		return l, one[ok], ""

@@ -118,6 +118,7 @@ func examples() []example {
 	lost := State{Lock: held("a.1", 5000)}
 	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 300_000)}
 	idle := State{Fence: counter(1031, 300_000)}
+	waitedFor := State{Fence: idle.Fence, Queue: contended.Queue}
 	hear := []string{"a", "b", "c"}
 	return []example{
 		{"acquire: a name that was never used starts at the client's clock", State{}, nil, acquire("a.1")},
@@ -137,8 +138,13 @@ func examples() []example {
 		{"acquire: held by another, with a place in the queue", heldByA, nil, acquire("b.1").stamp(6)},
 		{"acquire: a place in the queue is kept", contended, nil, acquire("b.1").stamp(9)},
 		{"acquire: equal stamps are in the order of the ids", contended, nil, acquire("b.0").stamp(6)},
-		{"acquire: who is granted with a stamp leaves the queue", State{Fence: idle.Fence, Queue: contended.Queue}, nil, acquire("b.1").stamp(6)},
-		{"acquire: without a stamp the queue is left alone", State{Fence: idle.Fence, Queue: contended.Queue}, nil, acquire("b.1")},
+		{"acquire: a free lock goes to the first in the queue", waitedFor, hear, acquire("c.1").stamp(7)},
+		{"acquire: … whether who asks has a place or not", waitedFor, hear, acquire("d.1")},
+		{"acquire: … for a second at most, and no longer than the TTL", waitedFor, hear, acquire("d.1").ttl(300)},
+		{"acquire: the first in the queue takes a free lock and leaves the queue", waitedFor, hear, acquire("b.1").stamp(6)},
+		{"acquire: so does who came before it", waitedFor, hear, acquire("d.1").stamp(5)},
+		{"acquire: who does not hear is passed over", waitedFor, []string{"c"}, acquire("d.1").stamp(9)},
+		{"acquire: a free lock for which nobody listens", waitedFor, nil, acquire("d.1").stamp(9)},
 
 		{"commit: a higher token", heldByA, nil, script("commit", "a.1").token(1064)},
 		{"commit: the same token", heldByA, nil, script("commit", "a.1").token(1000)},

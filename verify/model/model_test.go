@@ -63,13 +63,13 @@ func rows() []row {
 	paused := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{fence: 1, lock: 1}}
 	jumps := setup{nodes: 1, clients: 2, renews: 1, orders: true, faults: faults{jump: 4}}
 	jumpTwo := setup{nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, third}, faults: faults{jump: 6}}
-	// A holds nodes 1 and 2. B, which cannot reach 2, was granted 3 and denied 1:
-	// a give-back is on its way to 3. C cannot reach 1.
+	// A holds nodes 1 and 2. C, which cannot reach 2, was granted 3 and denied 1:
+	// a give-back is on its way to 3. B, who is before C, cannot reach 1.
 	back := setup{
-		nodes: 3, clients: 3, waiting: 0b10, alone: true, orders: true, calm: true, holds: 2,
-		cut: [3]uint8{0, second, first}, fragile: 0b10, faults: faults{broken: 1},
+		nodes: 3, clients: 3, waiting: 0b110, alone: true, orders: true, calm: true, holds: 2,
+		cut: [3]uint8{0, first, second}, fragile: 0b100, faults: faults{broken: 1},
 		prelude: []move{
-			{begin, 1, 0, 0}, {execute, 1, 2, 0}, {answer, 1, 2, 0}, {execute, 1, 0, 0}, {answer, 1, 0, 0},
+			{begin, 2, 0, 0}, {execute, 2, 2, 0}, {answer, 2, 2, 0}, {execute, 2, 0, 0}, {answer, 2, 0, 0},
 		},
 	}
 
@@ -80,6 +80,14 @@ func rows() []row {
 	down := with(waiters, func(s *setup) { s.cut = [3]uint8{third, third, third} })
 	hasty := with(down, func(s *setup) { s.hasty = true })
 	behind := with(down, func(s *setup) { s.clients, s.holds, s.waiting = 3, 2, 0b110 })
+	// B is queued on every node before C begins, and A may die.
+	inLine := with(waiters, func(s *setup) {
+		s.clients, s.holds, s.waiting, s.fair, s.faults.crash = 3, 2, 0b110, true, 1
+		s.cut = [3]uint8{third, third, third}
+		s.prelude = []move{
+			{begin, 1, 0, 0}, {execute, 1, 0, 0}, {answer, 1, 0, 0}, {execute, 1, 1, 0}, {answer, 1, 1, 0},
+		}
+	})
 	three := with(down, func(s *setup) { s.clients, s.waiting = 3, 0b111 })
 	dies := with(waiters, func(s *setup) { s.faults.crash = 1 })
 	lost := with(down, func(s *setup) { s.faults.wake = 2 })
@@ -108,6 +116,7 @@ func rows() []row {
 		both  = "two hold the lock"
 		same  = "two grants share a token"
 		lower = "a later grant has a lower token"
+		later = "a later waiter is served first"
 	)
 	return []row{
 		{name: "1 node, 3 attempts", world: one},
@@ -141,6 +150,8 @@ func rows() []row {
 		{name: "2 waiters, two rounds to commit", world: uneven, live: true, large: true},
 		{name: "2 waiters, a node is down", world: hasty, live: true},
 		{name: "a holder and 2 waiters, a node is down", world: behind, live: true},
+		{name: "2 waiters in line, the holder may die, a node is down", world: inLine, live: true, timers: 3},
+		{name: "- C6: a free lock goes to whoever asks", world: without(inLine, mutant{barge: true}), want: later},
 		{name: "3 waiters, a node is down", world: three, live: true, large: true},
 		{name: "a waiter or holder dies", world: dies, live: true, timers: 3, large: true},
 		{name: "2 wake-ups are lost, a node is down", world: lost, live: true, timers: 1},

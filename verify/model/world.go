@@ -141,6 +141,7 @@ type setup struct {
 	fragile uint8             // clients whose connections may break, by bit; 0: all
 	alone   bool              // two holders at the same time break the promise
 	orders  bool              // tokens are checked
+	fair    bool              // waiters are served in the order of their stamps
 	gate    bool              // a wiped node does not vote until what it granted is over
 	faults  faults
 	hasty   bool   // patience and deadlines count as slow too, not only what lasts a second
@@ -162,6 +163,7 @@ type mutant struct {
 	keepPartial      bool // partial grants are not given back
 	stay             bool // who is known to a minority does not withdraw
 	byArrival        bool // each node orders waiters as they come
+	barge            bool // C6: a free lock goes to whoever asks
 }
 
 // move is one thing that can happen.
@@ -528,7 +530,17 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	switch quorum.Request(r.kind) {
 	case quorum.AskAcquire:
 		var reply quorum.AcquireReply
-		l, reply = l.Acquire(clock, owner, ttlMS, told, stamp)
+		queue := l.Queue
+		if s.mutant.barge {
+			l.Queue = ""
+		}
+		l, reply = l.Acquire(clock, owner, ttlMS, told, stamp, hears)
+		woken = reply.Woken
+		if s.mutant.barge {
+			if l.Queue = queue.Without(owner); !reply.Granted && stamp != 0 {
+				l.Queue = queue.With(owner, stamp)
+			}
+		}
 		a.kind, a.marked = uint8(quorum.Denied), r.marked
 		if reply.Refused {
 			a.kind, a.marked = uint8(quorum.Failed), false
@@ -711,6 +723,9 @@ func (s *setup) won(w *world, c int) string {
 		}
 		if s.alone && other.life == running && other.claim.Phase == quorum.Held {
 			return "two hold the lock"
+		}
+		if s.fair && other.life == running && other.claim.Phase == quorum.Seeking && other.claim.Stamp < cl.claim.Stamp {
+			return "a later waiter is served first"
 		}
 		if !s.orders || other.token == 0 {
 			continue

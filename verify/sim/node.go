@@ -92,7 +92,8 @@ func (n *node) execute(r *request) (rep reply) {
 	switch r.kind {
 	case quorum.AskAcquire:
 		var a quorum.AcquireReply
-		l, a = l.Acquire(now, r.owner, ttl, n.clockOf(r), r.stamp)
+		l, a = l.Acquire(now, r.owner, ttl, n.clockOf(r), r.stamp, n.hears)
+		woken = a.Woken
 		switch {
 		case a.Granted:
 			e = quorum.Event{Kind: quorum.Granted, Token: a.Base}

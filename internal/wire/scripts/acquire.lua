@@ -3,20 +3,21 @@
 -- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, clock, stamp, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('SET', lock, owner, 'NX', 'PX', ttl) then
-  local top, refused = block(fence, clock, keep)
+local free = redis.call('SET', lock, owner, 'NX', 'PX', ttl)
+local top, refused
+if free then
+  top, refused = block(fence, clock, keep)
   if not top then
     redis.call('DEL', lock)
     return refused
   end
-  if stamp ~= '' then
-    redis.call('ZREM', queue, owner)
+  if redis.call('ZCARD', queue) == 0 then
+    return top - 31
   end
-  return top - 31
 end
 local holder = redis.call('GET', lock)
-if holder == owner then -- an earlier reply was lost, or the lock was handed over
-  local top, refused = redis.call('GET', fence)
+if not free and holder == owner then -- an earlier reply was lost, or the lock was handed over
+  top = redis.call('GET', fence)
   if not top then
     top, refused = block(fence, clock, keep)
     if not top then
@@ -31,5 +32,13 @@ end
 if stamp ~= '' then
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, 60000)
+end
+if free then -- it lapsed, or was given back: whoever is first has it
+  holder = first(queue, owner)
+  if not holder then
+    redis.call('ZREM', queue, owner)
+    return top - 31
+  end
+  redis.call('SET', lock, holder, 'PX', math.min(ttl, 1000))
 end
 return { redis.call('PTTL', lock), holder, redis.call('ZCARD', queue) }
