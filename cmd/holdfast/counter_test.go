@@ -93,13 +93,19 @@ func rising(t *testing.T, tokens []string) {
 // wants the lock to go to them in that order.
 func TestRunsFinishInTheOrderTheyCame(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, 3)
+	for _, nodes := range []int{1, 3, 5} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) { runsFinishInOrder(t, nodes) })
+	}
+}
+
+func runsFinishInOrder(t *testing.T, nodes int) {
+	b := newBench(t, nodes)
 	holder := b.start("run", "queue", "--", "sh", "-c", "echo held >held; until [ -e go ]; do sleep 0.05; done")
 	eventually(t.Fatalf, "the lock is held", func() bool { return b.file("held") != "" })
 	runs := make([]*job, *waiters)
 	for i := range runs {
 		runs[i] = b.start("run", "-v", "--log-format", "json", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d >>order", i))
-		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[2]) > int64(i) })
+		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[nodes-1]) > int64(i) })
 	}
 	largest := 0
 	for _, r := range runs {
