@@ -140,3 +140,32 @@ func TestTierNamesAreThoseOfTheTable(t *testing.T) {
 		t.Errorf("tier %s is not named", name)
 	}
 }
+
+// The track record is worth as much as the tests that it names.
+func TestTrackRecordNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	exist := make(map[string]bool)
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range declared.FindAllSubmatch(text, -1) {
+			exist[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(readFile(t, "docs/verification.md"), -1)
+	if len(named) == 0 {
+		t.Error("no test is named")
+	}
+	for _, m := range named {
+		if !exist[m[1]] {
+			t.Errorf("docs/verification.md names %s, which does not exist", m[1])
+		}
+	}
+}
