@@ -36,6 +36,7 @@ type node struct {
 	addr   string
 	user   string
 	pass   string
+	alone  bool // there is no other node
 
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
@@ -129,6 +130,7 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 	}
 	n.checked(rep)
 	l := newLink(n, line)
+	nudge(l.read)
 	n.d.work.Go(l.reads)
 	n.d.work.Go(l.writes)
 	n.settle(l)
@@ -175,7 +177,7 @@ func (n *node) watch(l *link, report func()) {
 			l.hangUp(errHungUp)
 			return
 		}
-		silent := l.silent(n.engine.Now())
+		silent := l.look(n.engine.Now())
 		n.mu.Lock()
 		n.stalled = silent > stallAfter
 		n.mu.Unlock()
@@ -211,6 +213,13 @@ func (n *node) Send(r *engine.Request) {
 		return
 	}
 	n.fail(e, engine.Failure{Err: n.why(), Unsent: true})
+}
+
+// Attend implements engine.Node.
+func (n *node) Attend(done <-chan error) {
+	if l := n.link.Load(); l != nil {
+		l.attend(done)
+	}
 }
 
 // fail answers what has not been answered by the node, and never will be.

@@ -31,6 +31,9 @@ const (
 	// breakAfter is how long it may be so before the connection is given up, as
 	// its other end may be gone without a word.
 	breakAfter = int64(2 * time.Second)
+	// attendMost is how long a caller reads for itself without anything coming. By
+	// so much it may notice late that its context has ended.
+	attendMost = 2 * time.Millisecond
 	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
 	// that is given up leaves its lock standing for a TTL.
 	loadMost = 10
@@ -52,11 +55,14 @@ type link struct {
 	conn net.Conn
 	in   *resp.Reader
 	wake chan struct{} // for writes
+	read chan struct{} // for reads
 	gone chan struct{} // closed once everything has been answered or failed
 
 	mu      sync.Mutex // guards what follows; not held while writing
 	err     error      // why nothing is sent any more
 	writing bool
+	reading bool
+	crowded bool    // several requests were under way, or claims at rest, since the last look
 	held    bool    // nothing is written before what is under way is answered
 	queue   []entry // not written yet
 	flight  fifo    // written, not answered
@@ -120,7 +126,10 @@ func (f *fifo) pop() (e entry) {
 
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, l *line) *link {
-	return &link{n: n, conn: l.conn, in: l.in, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	return &link{
+		n: n, conn: l.conn, in: l.in,
+		wake: make(chan struct{}, 1), read: make(chan struct{}, 1), gone: make(chan struct{}),
+	}
 }
 
 // send queues e, and writes it if that cannot wait. It does not block.
@@ -143,11 +152,11 @@ func (l *link) send(e entry) {
 		l.mu.Unlock()
 	case l.flight.len() >= directMost:
 		l.mu.Unlock()
-		l.nudge()
+		nudge(l.wake)
 	default:
-		l.write(e.at)
+		l.write(e.at, e.req != nil && e.req.Attended)
 		if l.more() {
-			l.nudge()
+			nudge(l.wake)
 		}
 	}
 }
@@ -168,9 +177,19 @@ func (l *link) silent(now int64) int64 {
 	return l.oldest(now)
 }
 
-func (l *link) nudge() {
+// look is silent for whoever calls it from time to time. It sees to it that a break
+// is noticed while nothing is to come.
+func (l *link) look(now int64) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.crowded = false
+	nudge(l.read)
+	return l.oldest(now)
+}
+
+func nudge(c chan struct{}) {
 	select {
-	case l.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -182,11 +201,15 @@ func (l *link) more() bool {
 	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
 }
 
-// write sends the next batch. The caller holds mu, which is given up; nobody is
-// writing.
-func (l *link) write(now int64) {
+// write sends the next batch. attended says that whoever waits for the answer will
+// read it. The caller holds mu, which is given up; nobody is writing.
+func (l *link) write(now int64, attended bool) {
 	l.writing = true
 	late := l.load(now)
+	l.crowded = l.crowded || l.flight.len() > 1
+	if !l.reading && !attended {
+		nudge(l.read)
+	}
 	l.mu.Unlock()
 	for _, e := range late {
 		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
@@ -242,29 +265,102 @@ func (l *link) writes() {
 				l.mu.Unlock()
 				break
 			}
-			l.write(l.n.engine.Now())
+			l.write(l.n.engine.Now(), false)
 		}
 	}
 }
 
 // reads delivers answers and wake-ups until the connection breaks, and then fails
-// what is left.
+// what is left. While nothing is to come it leaves the reading to attend.
 func (l *link) reads() {
-	for {
-		v, err := l.in.Next()
-		switch {
-		case err != nil:
-			l.end(err)
-			return
-		case v.Kind == '>' && !confirms(v):
-			l.n.woken(v)
+	for range l.read {
+		if !l.turn() {
 			continue
 		}
-		if !l.answer(v) {
-			l.end(fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat))
-			return
+		l.conn.SetReadDeadline(time.Time{})
+		for again := true; again; again = l.wanted() {
+			if err := l.next(); err != nil {
+				l.end(err)
+				return
+			}
 		}
 	}
+}
+
+// turn takes the right to read, if nobody has it.
+func (l *link) turn() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := !l.reading
+	l.reading = true
+	return taken
+}
+
+// wanted gives the right to read back where nothing is to come.
+func (l *link) wanted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reading = l.flight.len() > 0 || l.busy()
+	return l.reading
+}
+
+// busy says whether it is better for reads to go on. The caller holds mu.
+func (l *link) busy() bool {
+	l.crowded = l.crowded || !l.n.alone || l.n.engine.Resting()
+	return l.crowded
+}
+
+// attend reads in the place of reads, for whoever waits for done and is alone: to be
+// woken by another goroutine takes about as long as the node's work. It returns when
+// there is something in done, when nothing has come for a while, or when it is no
+// longer alone.
+func (l *link) attend(done <-chan error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reading {
+		return
+	}
+	l.reading = true
+	for len(done) == 0 && l.err == nil && !l.busy() {
+		l.mu.Unlock()
+		err := l.await()
+		l.mu.Lock()
+		if err != nil {
+			break
+		}
+	}
+	l.reading = false
+	if l.err != nil || l.flight.len() > 0 || l.busy() {
+		nudge(l.read)
+	}
+}
+
+// await is next, unless nothing begins to come for a while.
+func (l *link) await() error {
+	l.conn.SetReadDeadline(time.Now().Add(attendMost))
+	if err := l.in.Await(); err != nil {
+		return err
+	}
+	l.conn.SetReadDeadline(time.Time{})
+	err := l.next()
+	if err != nil {
+		l.hangUp(err)
+	}
+	return err
+}
+
+// next delivers the next answer or wake-up.
+func (l *link) next() error {
+	v, err := l.in.Next()
+	switch {
+	case err != nil:
+		return err
+	case v.Kind == '>' && !confirms(v):
+		l.n.woken(v)
+	case !l.answer(v):
+		return fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat)
+	}
+	return nil
 }
 
 // confirms says whether a push is the answer to SUBSCRIBE.
@@ -318,7 +414,7 @@ func (l *link) repeat() {
 	l.queue = slices.Concat([]entry{load}, l.again, l.queue)
 	l.again, l.held = nil, false
 	l.mu.Unlock()
-	l.nudge()
+	nudge(l.wake)
 }
 
 func (l *link) broken() bool {
@@ -335,6 +431,7 @@ func (l *link) hangUp(err error) {
 	}
 	l.mu.Unlock()
 	l.conn.Close()
+	nudge(l.read)
 }
 
 // end fails everything that is left. Whether what was written has been executed is

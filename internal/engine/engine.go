@@ -34,6 +34,10 @@ type Node interface {
 	// and says with Engine.Hears whenever they do or no longer do. It does not
 	// block and is called once.
 	Subscribe()
+	// Attend may deliver answers from the caller's goroutine, for as long as done
+	// is empty and there is no other claim. It returns soon when nothing comes, or
+	// at once.
+	Attend(done <-chan error)
 }
 
 // Config configures an Engine.
@@ -55,6 +59,7 @@ type Engine struct {
 
 	heard      atomic.Uint32 // quorum.Set of the nodes whose wake-ups reach us
 	subscribed atomic.Bool
+	resting    atomic.Int32 // claims that wait for a wake-up
 
 	mu     sync.Mutex        // guards what follows
 	claims map[string]*claim // by owner id
@@ -192,7 +197,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	done := make(chan error, 1)
-	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) })
+	c.ask(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) }, done)
 	select {
 	case err := <-done:
 		if err == nil {
@@ -385,7 +390,7 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
 	}
 	done := make(chan error, 1)
-	c.begin(event, func(o quorum.Outcome) { done <- c.release(o == want) })
+	c.ask(event, func(o quorum.Outcome) { done <- c.release(o == want) }, done)
 	defer e.remove(c)
 	var late <-chan time.Time // nil: a claim that is over times its release itself
 	if keep > 0 {
@@ -449,6 +454,9 @@ func (e *Engine) subscribe() {
 		n.Subscribe()
 	}
 }
+
+// Resting says whether any claim waits for a wake-up.
+func (e *Engine) Resting() bool { return e.resting.Load() > 0 }
 
 // Hears says whether node's wake-ups reach this client.
 func (e *Engine) Hears(node int, yes bool) {

@@ -22,6 +22,8 @@ type desk struct {
 
 func (d *desk) Name() string { return d.name }
 func (d *desk) Subscribe()   {}
+
+func (d *desk) Attend(<-chan error) {}
 func (d *desk) Send(r *Request) {
 	d.in <- r
 	d.door.Lock()

@@ -114,6 +114,12 @@ func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in
 // Buffered returns how many bytes can be read without waiting for the connection.
 func (r *Reader) Buffered() int { return r.in.Buffered() }
 
+// Await blocks until a value has begun to arrive. Unlike one within a value, an error of a read deadline does no harm.
+func (r *Reader) Await() error {
+	_, err := r.in.Peek(1)
+	return err
+}
+
 // ReadValue blocks until a whole value has arrived. At the end of the stream it returns io.EOF between two values and
 // io.ErrUnexpectedEOF within one.
 func (r *Reader) ReadValue() (Value, error) {
