@@ -43,6 +43,7 @@ type claim struct {
 // within Send, and nobody waits for a mutex while a request travels.
 func (c *claim) post(a answer) {
 	c.mu.Lock()
+	a.attended = a.attended && !c.busy // or its requests might come after the attention
 	c.inbox = append(c.inbox, a)
 	if c.busy {
 		c.mu.Unlock()
