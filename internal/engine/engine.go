@@ -406,7 +406,12 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		defer c.mu.Unlock()
 		return c.unavailable(c.open())
 	case <-ctx.Done():
-		return ctx.Err()
+		select {
+		case err := <-done:
+			return err
+		default:
+			return ctx.Err()
+		}
 	}
 }
 
