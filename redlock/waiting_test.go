@@ -98,7 +98,7 @@ func noWakeUpIsLost(r *rig) {
 	if longest := idle[len(idle)-1]; longest > time.Second+fallback+5*time.Second {
 		r.Errorf("the lock was idle for %v", longest)
 	}
-	if len(late) > cuts/20+10 {
+	if len(late) > cuts/50+5 {
 		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
 	}
 	r.cleared()
