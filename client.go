@@ -134,11 +134,13 @@ func (c *Client) nodeChanged(e NodeEvent) {
 }
 
 // Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
-// opts.Wait is over, or the service refuses; opts may be nil. ctx bounds the
+// opts.Wait is over, or the service fails; opts may be nil. ctx bounds the
 // wait, not the lease, which carries ctx's values but not its end.
 //
 // Errors: ErrHeld when Wait is over, ErrUnavailable, ErrReentrant, ErrInvalid,
-// ErrClosed. When ctx ends, the error matches both ctx.Err() and what stood in
+// ErrClosed. To wait is for a lock that is held: a service that does not answer at
+// the start is ErrUnavailable at once, while a wait that has begun outlasts an
+// outage, unless the service refuses. When ctx ends, the error matches both ctx.Err() and what stood in
 // the way, ErrHeld or ErrUnavailable. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(ctx, key, opts, false)
