@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,6 +45,8 @@ type cleaning struct{ *testing.M }
 
 // Run implements testscript.TestingM.
 func (m cleaning) Run() int {
+	// Under nohup, what the tests start would ignore SIGHUP, as it should.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	defer func() {
 		if dir, ok := built.Load().(string); ok {
 			os.RemoveAll(dir)
