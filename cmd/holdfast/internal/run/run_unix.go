@@ -250,6 +250,9 @@ func (s *session) start() error {
 	if s.alarm, err = boot.NewAlarm(); err != nil {
 		return err
 	}
+	notify(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
+	s.resumed = make(chan os.Signal, 4)
+	signal.Notify(s.resumed, unix.SIGCONT)
 	s.job, err = proc.Start(proc.Command{
 		Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.lease), Self: s.runner.Self, Guard: s.plan.Guard && s.lease != nil,
 	}, s.lastMoment())
@@ -257,9 +260,6 @@ func (s *session) start() error {
 		s.alarm.Close()
 		return notRun(err)
 	}
-	notify(s.signals, passing)
-	s.resumed = make(chan os.Signal, 4)
-	signal.Notify(s.resumed, unix.SIGCONT)
 	s.started = boot.Now()
 	if s.lease != nil {
 		s.log.Debug("running", "pid", s.job.PID(), "until", s.lease.Deadline())
