@@ -1,0 +1,289 @@
+package model
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// tidy brings what does not matter to one form, so that the states are few.
+func (s *setup) tidy(w *world) {
+	for c := range s.clients {
+		cl := &w.clients[c]
+		if cl.life == ended || cl.life == crashed {
+			cl.claim = quorum.Claim{ID: maxIDs}
+			cl.before, cl.renews, cl.rests = 0, 0, 0
+		}
+		for n := range s.nodes {
+			s.tidyWire(w, c, n)
+		}
+		s.tidyClaim(&cl.claim)
+		s.tidyIDs(w, c)
+	}
+	for n := range s.nodes {
+		nd := &w.nodes[n]
+		for c := range s.clients {
+			if w.clients[c].life != running {
+				nd.away &^= 1 << c
+			}
+		}
+		if nd.ghosts.n == 0 {
+			nd.ghost = 0
+		}
+		l := &nd.lock
+		if l.Owner != "" {
+			l.Until = far
+		}
+		if l.Fence != 0 {
+			l.FenceUntil = far
+		}
+		if l.QueueUntil = 0; l.Queue != "" {
+			l.QueueUntil = far
+		}
+		if s.mutant.byArrival { // what counts is the order
+			var queue quorum.Queue
+			stamp := int64(0)
+			for _, owner := range l.Queue.Entries {
+				stamp++
+				queue = queue.With(owner, stamp)
+			}
+			l.Queue = queue
+		}
+	}
+}
+
+// tidyWire drops the answers that no longer matter, and counts epochs from the
+// oldest in use.
+func (s *setup) tidyWire(w *world, c, n int) {
+	nd := &w.nodes[n]
+	wire := &nd.wires[c]
+	cl := &w.clients[c]
+	for _, l := range [...]*line{&wire.answers, &wire.failures} {
+		for i := int(l.n) - 1; i >= 0; i-- {
+			if !s.cares(w, c, n, l.m[i]) {
+				l.pop(i)
+			}
+		}
+	}
+	if cl.life != running {
+		wire.woken = 0
+	}
+	epoch := &cl.claim.Epoch[n]
+	if *epoch == 0 {
+		return
+	}
+	least := *epoch
+	lines := [...]*line{&wire.requests, &wire.answers, &wire.failures}
+	for _, l := range lines {
+		for _, m := range l.all() {
+			if uint32(m.id) == cl.claim.ID {
+				least = min(least, m.epoch)
+			}
+		}
+	}
+	if least == 0 {
+		return
+	}
+	*epoch -= least
+	for _, l := range lines {
+		for i := range l.all() {
+			if uint32(l.m[i].id) == cl.claim.ID {
+				l.m[i].epoch -= least
+			}
+		}
+	}
+}
+
+func (s *setup) tidyClaim(c *quorum.Claim) {
+	for n := range s.nodes {
+		set := quorum.Only(n)
+		if c.Granted&set == 0 {
+			c.Base[n], c.Until[n] = 0, 0
+		} else {
+			c.Until[n] = far
+		}
+		if c.AskBy[n] = 0; (c.Asked|c.Pending)&set != 0 {
+			c.AskBy[n] = soon
+		}
+		if c.Sends[n] > 0 {
+			c.Sends[n] = 255
+		}
+	}
+	if c.Queueing && c.Reached {
+		c.Denied, c.Failed = 0, 0 // only how long to wait depends on them
+	}
+	c.Left, c.Trip, c.Polls, c.Round = 0, 0, 0, 0
+	if c.Trust != 0 {
+		c.Trust = far
+	}
+	if c.Patience != 0 {
+		c.Patience = soon
+	}
+	if c.Rest != 0 {
+		c.Rest = soon
+	}
+}
+
+// tidyIDs names a client's ids that are still in use 0, 1, … in their order.
+func (s *setup) tidyIDs(w *world, c int) {
+	cl := &w.clients[c]
+	if cl.claim.ID == 0 {
+		return
+	}
+	var used uint8
+	if cl.life == running {
+		used |= 1 << cl.claim.ID
+	}
+	s.eachID(w, c, func(id uint8) uint8 { used |= 1 << id; return id })
+	var name [maxIDs]uint8
+	fresh, same := uint8(0), true
+	for id := range uint8(maxIDs) {
+		if used&(1<<id) != 0 {
+			same = same && id == fresh
+			name[id] = fresh
+			fresh++
+		}
+	}
+	if same {
+		return
+	}
+	s.eachID(w, c, func(id uint8) uint8 { return name[id] })
+	if cl.life == running {
+		cl.claim.ID = uint32(name[cl.claim.ID])
+	}
+}
+
+// eachID replaces each mention of an id of c.
+func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
+	for n := range s.nodes {
+		nd := &w.nodes[n]
+		wire := &nd.wires[c]
+		lines := []*line{&wire.requests, &wire.answers, &wire.failures}
+		if nd.ghosts.n > 0 && int(nd.ghost) == c {
+			lines = append(lines, &nd.ghosts)
+		}
+		for _, l := range lines {
+			for i := range l.all() {
+				l.m[i].id = to(l.m[i].id)
+			}
+		}
+		var woken uint8
+		for id := range uint8(maxIDs) {
+			if wire.woken&(1<<id) != 0 {
+				woken |= 1 << to(id)
+			}
+		}
+		wire.woken = woken
+		if l := &nd.lock; l.Owner != "" {
+			if o, id := split(l.Owner); o == c {
+				l.Owner = owners[c][to(id)]
+			}
+		}
+		var queue quorum.Queue
+		for stamp, owner := range nd.lock.Queue.Entries {
+			if o, id := split(owner); o == c {
+				owner = owners[c][to(id)]
+			}
+			queue = queue.With(owner, stamp)
+		}
+		nd.lock.Queue = queue
+	}
+}
+
+// encode writes what a world is. Nodes that differ only in their number are
+// the same: their parts are sorted.
+func (s *setup) encode(w *world, b []byte) []byte {
+	f := &w.left
+	b = append(b, f.lock, f.fence, f.wipe, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, byte(w.clock/clockStep))
+	for c := range s.clients {
+		cl := &w.clients[c]
+		b = append(b, byte(cl.life), cl.before, cl.renews, cl.rests)
+		b = append32(b, cl.token)
+		if cl.life != running {
+			continue
+		}
+		k := &cl.claim
+		b = append(b, byte(k.Phase), byte(k.ID), flags(k.Queueing, k.Reached, k.Untold, k.Patience != 0, k.Rest != 0, k.Trust != 0))
+		b = append32(b, int32(k.Token))
+	}
+	var parts [maxNodes][]byte
+	var space [maxNodes][512]byte
+	for n := range s.nodes {
+		parts[n] = s.encodeNode(w, n, space[n][:0])
+	}
+	slices.SortFunc(parts[:s.nodes], bytes.Compare)
+	for _, p := range parts[:s.nodes] {
+		b = append(b, p...)
+		b = append(b, 255)
+	}
+	return b
+}
+
+func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
+	nd := &w.nodes[n]
+	b = append(b, nd.lock.Owner...)
+	b = append(b, '/', nd.away, flags(nd.ahead))
+	b = append32(b, int32(nd.lock.Fence))
+	for stamp, owner := range nd.lock.Queue.Entries {
+		b = append(b, owner...)
+		b = append(b, byte(stamp))
+	}
+	b = append(b, '/', nd.ghost)
+	b = encodeLine(&nd.ghosts, b)
+	for c := range s.clients {
+		cl := &w.clients[c]
+		if cl.life == running {
+			k, set := &cl.claim, quorum.Only(n)
+			b = append(b,
+				flags(k.Asked&set != 0, k.Granted&set != 0, k.Owed&set != 0, k.Agreed&set != 0, k.Pending&set != 0, k.Denied&set != 0),
+				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Heard&set != 0, k.Sends[n] != 0), k.Epoch[n])
+			b = append32(b, int32(k.Base[n]))
+		}
+		wire := &nd.wires[c]
+		b = append(b, wire.woken, flags(wire.cut))
+		b = encodeLine(&wire.requests, b)
+		b = encodeLine(&wire.answers, b)
+		at := len(b)
+		b = encodeLine(&wire.failures, b)
+		sortMessages(b[at+1:])
+	}
+	return b
+}
+
+const messageLen = 9
+
+func encodeLine(l *line, b []byte) []byte {
+	b = append(b, l.n)
+	for _, m := range l.all() {
+		b = append(b, m.kind, m.of, m.id, m.epoch, flags(m.marked))
+		b = append32(b, m.token)
+	}
+	return b
+}
+
+// sortMessages sorts encoded messages, for which order means nothing.
+func sortMessages(b []byte) {
+	for i := messageLen; i < len(b); i += messageLen {
+		for j := i; j > 0 && bytes.Compare(b[j-messageLen:j], b[j:j+messageLen]) > 0; j -= messageLen {
+			var m [messageLen]byte
+			copy(m[:], b[j:])
+			copy(b[j:], b[j-messageLen:j])
+			copy(b[j-messageLen:], m[:])
+		}
+	}
+}
+
+func append32(b []byte, v int32) []byte {
+	return append(b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
+}
+
+func flags(set ...bool) byte {
+	var f byte
+	for i, on := range set {
+		if on {
+			f |= 1 << i
+		}
+	}
+	return f
+}

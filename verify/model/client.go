@@ -1,0 +1,119 @@
+package model
+
+import "github.com/holdfast-go/holdfast/internal/quorum"
+
+// cares says whether an answer still means something to the client: it would
+// be void for another id or epoch, and once the claim is over nothing counts.
+func (s *setup) cares(w *world, c, n int, a message) bool {
+	cl := &w.clients[c]
+	return cl.life == running && cl.claim.ID == uint32(a.id) && cl.claim.Epoch[n] == a.epoch
+}
+
+func (s *setup) hear(w *world, c, n int, a message) string {
+	return s.event(w, c, quorum.Event{
+		Kind: quorum.Kind(a.kind), Of: quorum.Request(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
+		Sent: now, TTL: ttl, Token: int64(a.token), Left: ttl, Queued: a.marked,
+	})
+}
+
+// event brings an event to a client and carries out what it wants done.
+func (s *setup) event(w *world, c int, e quorum.Event) string {
+	cl := &w.clients[c]
+	e.At = now
+	if s.mutant.keepID && e.Kind == quorum.Failed && e.Of == quorum.AskGiveBack {
+		e.Kind = quorum.Freed
+	}
+	was := cl.claim
+	next, a := quorum.Step(was, e)
+	s.mutate(was, &next, &e, &a)
+	cl.claim = next
+	id := uint8(next.ID)
+	s.send(w, c, quorum.AskRelease, a.Release, uint8(was.ID), 0)
+	s.send(w, c, quorum.AskGiveBack, a.GiveBack, id, a.GiveBack)
+	s.send(w, c, quorum.AskAcquire, a.Acquire, id, a.Stamped)
+	s.send(w, c, quorum.AskCommit, a.Commit, id, 0)
+	s.send(w, c, quorum.AskRenew, a.Renew, id, 0)
+	if a.Outcome == quorum.Renewed {
+		for n := range s.nodes {
+			w.nodes[n].away &^= 1 << c
+		}
+	}
+	if next.Phase == quorum.Over {
+		cl.life = ended
+	}
+	if a.Outcome == quorum.Won {
+		return s.won(w, c)
+	}
+	return ""
+}
+
+// mutate switches rules of the client off.
+func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a *quorum.Actions) {
+	if s.mutant.keepPartial && a.GiveBack != 0 {
+		for n := range a.GiveBack.Nodes {
+			next.Epoch[n]--
+			next.Base[n], next.Until[n] = was.Base[n], far
+			if e.Kind == quorum.Granted && e.Node == n {
+				next.Base[n] = e.Token
+			}
+		}
+		next.Granted |= a.GiveBack
+		next.Owed &^= a.GiveBack
+		next.Queued &^= a.GiveBack
+		a.GiveBack = 0
+	}
+	if s.mutant.askOne && e.Kind == quorum.Woken && was.Phase == quorum.Seeking {
+		other := a.Acquire &^ quorum.Only(e.Node)
+		next.Asked &^= other &^ was.Asked
+		a.Acquire &^= other
+		a.Stamped &^= other
+	}
+	if s.mutant.ignoreOwed {
+		next.Owed = 0
+	}
+	if s.mutant.stay && a.FreshID && !next.Queueing {
+		*next = was
+		next.Asked, next.Rest, next.Patience = 0, soon, 0
+		*a = quorum.Actions{}
+	}
+}
+
+func (s *setup) send(w *world, c int, kind quorum.Request, to quorum.Set, id uint8, stamped quorum.Set) {
+	cl := &w.clients[c]
+	for n := range to.Nodes {
+		m := message{kind: uint8(kind), id: id, epoch: cl.claim.Epoch[n], marked: stamped.Has(n)}
+		if kind == quorum.AskCommit || kind == quorum.AskRenew {
+			m.token = int32(cl.claim.Token)
+		}
+		w.nodes[n].wires[c].requests.push(m)
+	}
+}
+
+// won looks whether a client may hold the lock.
+func (s *setup) won(w *world, c int) string {
+	cl := &w.clients[c]
+	cl.token = int32(cl.claim.Token)
+	for o := range s.clients {
+		other := &w.clients[o]
+		if o == c {
+			continue
+		}
+		if s.alone && other.life == running && other.claim.Phase == quorum.Held {
+			return "two hold the lock"
+		}
+		if s.fair && other.life == running && other.claim.Phase == quorum.Seeking && other.claim.Stamp < cl.claim.Stamp {
+			return "a later waiter is served first"
+		}
+		if !s.orders || other.token == 0 {
+			continue
+		}
+		if d := cl.token - other.token; -quorum.Block < d && d < quorum.Block {
+			return "two grants share a token"
+		}
+		if cl.before&(1<<o) != 0 && cl.token < other.token {
+			return "a later grant has a lower token"
+		}
+	}
+	cl.before = 0
+	return ""
+}
