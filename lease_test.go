@@ -1,0 +1,247 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func TestCheckNoticesALossAtOnce(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		if err := l.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.client.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestCheckTellsLostFromUnknown(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		for i := range 3 {
+			b.drv.Node(i).Stop()
+		}
+		wantErr(t, l.Check(t.Context()), holdfast.ErrUnavailable)
+		if l.Context().Err() != nil {
+			t.Error("an unknown outcome ended the lease")
+		}
+		b.start()
+		b.release(l)
+	})
+}
+
+func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		begin := time.Now()
+		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second}))
+		if time.Since(begin) > time.Second {
+			t.Errorf("Release waited for MinHold")
+		}
+		l := b.acquire(b.peer(), "k", nil)
+		if waited := time.Since(begin); waited < 5*time.Second || waited > 7*time.Second {
+			t.Errorf("next holder after %v, want about 5s", waited)
+		}
+		b.release(l)
+	})
+}
+
+func TestReleaseRightBeforeTheEndOfMinHoldIsNoFailure(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
+			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: time.Second})
+			time.Sleep(time.Second - rest)
+			b.release(l)
+			time.Sleep(20 * time.Millisecond)
+			next, err := b.peer().TryAcquire(t.Context(), "k", nil)
+			if err != nil {
+				t.Fatalf("with %v of MinHold left: %v", rest, err)
+			}
+			b.release(next)
+		}
+	})
+}
+
+func TestNestingNeedsReentrant(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		outer := b.acquire(b.client, "k", nil)
+		_, err := b.client.Acquire(outer.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrReentrant)
+		between := func() *holdfast.Lease {
+			l, err := b.client.Acquire(outer.Context(), "other", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}()
+		inner, err := b.client.Acquire(between.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inner.Token() != outer.Token() || inner.ID() != outer.ID() {
+			t.Errorf("nested hold has token %d and ID %s, want %d and %s", inner.Token(), inner.ID(), outer.Token(), outer.ID())
+		}
+		if st, _ := b.client.Inspect(t.Context(), "k"); st.Holds != 2 {
+			t.Errorf("Holds = %d, want 2", st.Holds)
+		}
+		b.release(outer)
+		if inner.Context().Err() != nil {
+			t.Error("releasing one hold ended the other")
+		}
+		_, err = b.peer().TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		b.release(inner)
+		b.release(between)
+		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
+
+func TestLossEndsEveryNestedHold(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		outer := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
+		inner, err := b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.freeze()
+		<-inner.Context().Done()
+		<-outer.Context().Done()
+		wantErr(t, inner.Release(t.Context()), holdfast.ErrLost)
+		wantErr(t, outer.Release(t.Context()), holdfast.ErrLost)
+		b.start()
+	})
+}
+
+func TestAContextOfALostLeaseMayAcquireAgain(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		old := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
+		<-old.Context().Done()
+		l, err := b.client.Acquire(context.WithoutCancel(old.Context()), "k", nil)
+		if err != nil {
+			t.Fatalf("Acquire with the context of a lost lease = %v", err)
+		}
+		b.release(l)
+	})
+}
+
+func TestExtendSetsTheTTLOfLaterRenewals(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
+		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(l.Deadline()); left < 19*time.Second {
+			t.Errorf("%v left after Extend to 20s", left)
+		}
+		time.Sleep(time.Minute)
+		if left := time.Until(l.Deadline()); left < 12*time.Second {
+			t.Errorf("%v left after later renewals, want two thirds of 20s", left)
+		}
+		if err := l.Extend(t.Context(), 500*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(l.Deadline()); left > 500*time.Millisecond {
+			t.Errorf("%v left after Extend to 500ms", left)
+		}
+		time.Sleep(10 * time.Second)
+		if err := l.Check(t.Context()); err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+		wantErr(t, l.Extend(t.Context(), time.Millisecond), holdfast.ErrInvalid)
+		b.release(l)
+		wantErr(t, l.Extend(t.Context(), time.Second), holdfast.ErrLost)
+	})
+}
+
+func TestAShorterTTLCountsBeforeItsAnswer(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true})
+		b.freeze()
+		begin := time.Now()
+		wantErr(t, l.Extend(t.Context(), 2*time.Second), holdfast.ErrUnavailable)
+		if l.Deadline().After(begin.Add(2 * time.Second)) {
+			t.Errorf("trusted until %v after the request, nodes may keep it for 2s", l.Deadline().Sub(begin))
+		}
+		<-l.Context().Done()
+		b.start()
+	})
+}
+
+func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 10 * time.Second, NoRenew: true})
+		for i := range 5 {
+			b.drv.Node(i).Delay(400 * time.Millisecond)
+		}
+		begin := time.Now()
+		if err := l.Extend(t.Context(), 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if l.Deadline().After(begin.Add(10 * time.Second)) {
+			t.Errorf("trusted until %v after the request was sent, with a TTL of 10s", l.Deadline().Sub(begin))
+		}
+		b.release(l)
+	})
+}
+
+func TestReleaseWorksWithACancelledContext(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := l.Release(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("Release() = %v", err)
+		}
+		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
+
+func TestCloseKeepsMinHold(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c := b.peer()
+		b.acquire(c, "k", &holdfast.AcquireOptions{MinHold: time.Minute})
+		c.Close()
+		time.Sleep(59 * time.Second)
+		_, err := b.client.TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		time.Sleep(2 * time.Second)
+		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{Wait: time.Second}))
+	})
+}
+
+func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for range 50 {
+			l := b.acquire(b.client, "k", nil)
+			time.AfterFunc(time.Millisecond, func() { l.Release(context.Background()) })
+			next, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond, MinHold: time.Second})
+			if err == nil {
+				b.release(next)
+				time.Sleep(2 * time.Second)
+			}
+			synctest.Wait()
+			b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond}))
+		}
+	})
+}
+
+func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
+	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { time.Sleep(time.Minute) }} // the watchdog hangs
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		b.acquire(b.client, "other", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+		time.Sleep(3 * time.Second)
+		n, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
+		if err == nil {
+			t.Errorf("a hold that ended %v ago was given out", time.Since(n.Deadline()))
+		}
+	})
+}

@@ -1,0 +1,245 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		for _, c := range []*holdfast.Client{b.client, b.peer()} {
+			begin := time.Now()
+			_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})
+			wantErr(t, err, holdfast.ErrHeld)
+			if errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v blames the caller's context", err)
+			}
+			if waited := time.Since(begin); waited != 3*time.Second {
+				t.Errorf("waited %v", waited)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err = c.Acquire(ctx, "k", nil)
+			wantErr(t, err, holdfast.ErrHeld, context.DeadlineExceeded)
+			cancel()
+		}
+		b.release(l)
+		for i := range 5 {
+			b.drv.Node(i).Stop()
+		}
+		_, err := b.client.Acquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrUnavailable)
+		b.start()
+	})
+}
+
+func TestWaitersSurviveAnOutage(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute})
+		got := make(chan error, 1)
+		other := b.peer()
+		go func() {
+			lease, err := other.Acquire(t.Context(), "k", nil)
+			if err == nil {
+				err = lease.Release(t.Context())
+			}
+			got <- err
+		}()
+		time.Sleep(2 * time.Second)
+		for i := range 5 {
+			b.drv.Node(i).Stop()
+		}
+		time.Sleep(10 * time.Second)
+		b.start()
+		b.release(l)
+		if err := <-got; err != nil {
+			t.Errorf("waiter got %v", err)
+		}
+	})
+}
+
+func TestLocalWaitersAreServedInOrder(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				l, err := b.client.Acquire(t.Context(), "k", nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, i) // under the lock
+				b.release(l)
+			})
+			synctest.Wait()
+		}
+		b.release(l)
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != 100 {
+			t.Errorf("order %v", order)
+		}
+	})
+}
+
+func TestLocalHandOverSpendsTheTokensOfItsBlock(t *testing.T) {
+	var local, fromNodes atomic.Int32
+	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {
+		if e.HandOver {
+			local.Add(1)
+		} else {
+			fromNodes.Add(1)
+		}
+	}}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		var last holdfast.Token
+		ids := make(map[string]bool)
+		var wg sync.WaitGroup
+		for range 99 {
+			wg.Go(func() {
+				l := b.acquire(b.client, "k", nil)
+				if l.Token() <= last || ids[l.ID()] {
+					t.Errorf("token %d, ID %s after token %d", l.Token(), l.ID(), last)
+				}
+				last, ids[l.ID()] = l.Token(), true
+				b.release(l)
+			})
+		}
+		synctest.Wait()
+		b.release(l)
+		wg.Wait()
+		synctest.Wait()
+		if local.Load() != 96 || fromNodes.Load() != 4 {
+			t.Errorf("%d hand-overs and %d grants for 100 leases, want 96 and 4: 32 tokens each", local.Load(), fromNodes.Load())
+		}
+	})
+}
+
+func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for range 4 { // keep the key busy in this process
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					l := b.acquire(b.client, "k", nil)
+					time.Sleep(5 * time.Millisecond)
+					b.release(l)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		begin := time.Now()
+		l := b.acquire(b.peer(), "k", nil)
+		if waited := time.Since(begin); waited > 300*time.Millisecond {
+			t.Errorf("another client waited %v", waited)
+		}
+		close(stop)
+		b.release(l)
+		wg.Wait()
+	})
+}
+
+func TestCancelledLocalWaiterLeavesTheOthersInOrder(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 50 {
+			ctx, cancel := context.WithCancel(t.Context())
+			wg.Go(func() {
+				defer cancel()
+				l, err := b.client.Acquire(ctx, "k", nil)
+				if i%3 == 0 {
+					wantErr(t, err, context.Canceled, holdfast.ErrHeld)
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, i)
+				b.release(l)
+			})
+			synctest.Wait()
+			if i%3 == 0 {
+				cancel()
+			}
+		}
+		b.release(l)
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != 33 {
+			t.Errorf("order %v", order)
+		}
+		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
+
+func TestTryOnAKeyHeldHereNeedsNoNetwork(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		b.freeze()
+		begin := time.Now()
+		_, err := b.client.TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		if time.Since(begin) != 0 {
+			t.Errorf("took %v", time.Since(begin))
+		}
+		b.start()
+		b.release(l)
+	})
+}
+
+// A turn that comes at the very end of a wait is none.
+func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for range 50 {
+			l := b.acquire(b.client, "k", nil)
+			time.AfterFunc(time.Second, func() { l.Release(context.Background()) })
+			next, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second, TTL: 5 * time.Second})
+			if err != nil {
+				wantErr(t, err, holdfast.ErrHeld)
+				continue
+			}
+			b.release(next)
+		}
+	})
+}
+
+func TestWaitThatIsOverBeforeItBegins(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := b.client.Acquire(ended, "k", nil)
+		wantErr(t, err, context.Canceled, holdfast.ErrUnavailable)
+	})
+}
+
+func TestWaitingTellsWhoHolds(t *testing.T) {
+	var held atomic.Pointer[holdfast.HeldError]
+	hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { held.Store(e.Held) }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.peer(), "k", nil)
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
+		wantErr(t, err, holdfast.ErrHeld)
+		if h := held.Load(); h == nil || h.Holder.PID == 0 {
+			t.Errorf("Waiting was told of %+v, want the holder's process", h)
+		}
+		b.release(l)
+	})
+}

@@ -1,0 +1,152 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func TestLeaseIsRenewedUntilReleased(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
+		other := b.peer()
+		for range 60 {
+			time.Sleep(time.Second)
+			if _, err := other.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatalf("after renewals: %v, want ErrHeld", err)
+			}
+		}
+		if err := l.Context().Err(); err != nil {
+			t.Fatalf("context ended: %v", context.Cause(l.Context()))
+		}
+		b.release(l)
+		if l.Context().Err() == nil || errors.Is(context.Cause(l.Context()), holdfast.ErrLost) {
+			t.Errorf("cause after release = %v, want an end without ErrLost", context.Cause(l.Context()))
+		}
+	})
+}
+
+func TestNoRenewEndsByItself(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		begin := time.Now()
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
+		<-l.Context().Done()
+		if held := time.Since(begin); held > time.Second {
+			t.Errorf("trusted for %v, longer than the TTL", held)
+		}
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestContextEndsByTheDeadlineWhenCutOff(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		var lost []holdfast.LostEvent
+		c := b.open(b.drv.Peer(), &holdfast.Options{Hooks: holdfast.Hooks{
+			Lost: func(e holdfast.LostEvent) { lost = append(lost, e) },
+		}})
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
+		time.Sleep(10 * time.Second)
+		b.freeze()
+		deadline := l.Deadline()
+		<-l.Context().Done()
+		if time.Now().After(deadline) {
+			t.Errorf("context ended %v after the deadline", time.Since(deadline))
+		}
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+		b.start()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(lost) != 1 || !errors.Is(lost[0].Reason, holdfast.ErrLost) {
+			t.Errorf("Lost hook got %+v, want one ErrLost", lost)
+		}
+		b.release(b.acquire(b.peer(), "k", nil)) // a late renewal left nothing behind
+	})
+}
+
+func TestLeaseOutlastsAMinority(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
+		b.drv.Node(0).Stop()
+		b.drv.Node(1).Freeze()
+		time.Sleep(time.Minute)
+		if err := l.Check(t.Context()); err != nil {
+			t.Errorf("Check() = %v with three of five nodes", err)
+		}
+		b.release(l)
+		b.release(b.acquire(b.client, "k", nil))
+	})
+}
+
+func TestLostByMajorityIsNoticedAtTheNextRenewal(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
+		status, err := b.client.Inspect(t.Context(), "k")
+		if err != nil || !status.Held || status.Token != l.Token() || status.Holds != 1 {
+			t.Fatalf("Inspect() = %+v, %v", status, err)
+		}
+		if err := b.peer().ForceRelease(t.Context(), "k", l.Token()); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		<-l.Context().Done()
+		if waited := time.Since(begin); waited > 3*time.Second {
+			t.Errorf("noticed after %v, want at the next renewal", waited)
+		}
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestMaxHoldStopsTheWatchdog(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		begin := time.Now()
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, MaxHold: 5 * time.Second})
+		<-l.Context().Done()
+		if held := time.Since(begin); held < 4*time.Second || held > 6*time.Second {
+			t.Errorf("held for %v, want MaxHold and at most a TTL more", held)
+		}
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+		if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), "MaxHold") {
+			t.Errorf("cause %v does not name MaxHold", cause)
+		}
+	})
+}
+
+func TestLateAnswersKeepALease(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 1500 * time.Millisecond})
+		for i := range 5 {
+			b.drv.Node(i).Delay(200 * time.Millisecond) // longer than a request counts as under way
+		}
+		time.Sleep(time.Minute)
+		if err := context.Cause(l.Context()); err != nil {
+			t.Errorf("lost behind slow nodes: %v", err)
+		}
+		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but on its way
+		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
+
+func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
+	var renewed atomic.Int32
+	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
+		if e.Err == nil {
+			renewed.Add(1)
+		}
+	}}}, func(t *testing.T, b *bench) {
+		for i := range 1000 {
+			b.acquire(b.client, "k"+strings.Repeat("x", i%100)+string(rune('a'+i/100)), &holdfast.AcquireOptions{TTL: 3 * time.Second})
+		}
+		time.Sleep(3500 * time.Millisecond)
+		if n := renewed.Load(); n < 3000 {
+			t.Errorf("%d renewals in 3.5s of 1000 leases with a TTL of 3s", n)
+		}
+	})
+}

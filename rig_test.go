@@ -1,0 +1,82 @@
+package holdfast_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// bench is one client of fresh nodes, inside a synctest bubble.
+type bench struct {
+	t      *testing.T
+	drv    *memory.Driver
+	client *holdfast.Client
+}
+
+// in runs fn in a bubble of virtual time, with a client of five nodes.
+func in(t *testing.T, fn func(t *testing.T, b *bench)) { inWith(t, nil, fn) }
+
+func inWith(t *testing.T, opts *holdfast.Options, fn func(t *testing.T, b *bench)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := memory.New(5)
+		b := &bench{t: t, drv: drv}
+		b.client = b.open(drv, opts)
+		fn(t, b)
+	})
+}
+
+func (b *bench) open(drv *memory.Driver, opts *holdfast.Options) *holdfast.Client {
+	b.t.Helper()
+	c, err := holdfast.New(drv, opts)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// peer is another client of the same nodes.
+func (b *bench) peer() *holdfast.Client { return b.open(b.drv.Peer(), nil) }
+
+func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	b.t.Helper()
+	l, err := c.Acquire(b.t.Context(), key, opts)
+	if err != nil {
+		b.t.Fatalf("Acquire(%q) = %v", key, err)
+	}
+	return l
+}
+
+func (b *bench) release(l *holdfast.Lease) {
+	b.t.Helper()
+	if err := l.Release(b.t.Context()); err != nil {
+		b.t.Fatalf("Release() = %v", err)
+	}
+}
+
+// freeze cuts the service off.
+func (b *bench) freeze() {
+	for i := range 5 {
+		b.drv.Node(i).Freeze()
+	}
+}
+
+func (b *bench) start() {
+	for i := range 5 {
+		b.drv.Node(i).Start()
+	}
+}
+
+func wantErr(t *testing.T, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("error %v does not match %v", err, w)
+		}
+	}
+}
