@@ -36,7 +36,6 @@ type node struct {
 	addr   string
 	user   string
 	pass   string
-	alone  bool // there is no other node
 
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
@@ -110,6 +109,7 @@ func (n *node) keep(l *link) {
 				break
 			}
 			report()
+			n.expire()
 			wait(n.d.ctx, pause)
 		}
 	}
@@ -251,27 +251,30 @@ func (n *node) do(ctx context.Context, cmds ...[]string) ([]any, error) {
 func (n *node) owe(r *engine.Request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := n.engine.Now()
-	if len(n.owed) >= owedMost {
-		maps.DeleteFunc(n.owed, func(_ string, o owed) bool { return o.until <= now })
-	}
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
-			lock: *r.Lock, until: now + max(r.TTL, queueKeep),
+			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, queueKeep),
 			args: []string{r.Owner, "", millis(r.HandOver), keep(r.TTL)},
 		}
 	}
 }
 
+// expire forgets what was owed and is over by itself.
+func (n *node) expire() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.engine.Now()
+	maps.DeleteFunc(n.owed, func(_ string, o owed) bool { return o.until <= now })
+}
+
 // settle sends what is owed, and keeps what gets no answer again: the ids are
 // dead, so a release may be sent as often as needed.
 func (n *node) settle(l *link) {
+	n.expire()
 	n.mu.Lock()
 	due := n.owed
 	n.owed = make(map[string]owed)
 	n.mu.Unlock()
-	now := n.engine.Now()
-	maps.DeleteFunc(due, func(_ string, o owed) bool { return o.until <= now })
 	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), batchMost) {

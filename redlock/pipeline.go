@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// directMost is how many requests may be under way for another to be written
-	// by whoever sends it. So little fits into any socket: the write does not
-	// wait for the node.
-	directMost = 4
+	// directMost is how many bytes may be under way, about four requests, for
+	// another request to be written by whoever sends it. So little fits into any
+	// socket: the write does not wait for the node.
+	directMost = 1200
 	batchMost  = 256 // requests in one write
 	// stallAfter is how long the oldest request may be without an answer before
 	// requests that can do without this node are no longer queued behind it.
@@ -71,7 +71,7 @@ type link struct {
 	out  []byte
 	text texts
 
-	again []entry // owned by reads: to be sent again once the server knows the scripts
+	again []entry // owned by who reads: to be sent again once the server knows the scripts
 }
 
 // entry is something sent: a request, or else a call.
@@ -79,6 +79,7 @@ type entry struct {
 	req   *engine.Request
 	call  *call
 	at    int64 // when it was sent
+	size  int   // bytes
 	loads int   // how often it was sent before, to a server without the scripts
 }
 
@@ -86,6 +87,8 @@ type entry struct {
 func (e *entry) release() bool {
 	return e.req != nil && (e.req.Kind == quorum.AskRelease || e.req.Kind == quorum.AskGiveBack)
 }
+
+func (e *entry) subscribes() bool { return e.call != nil && e.call.cmds[0][0] == "SUBSCRIBE" }
 
 // call is commands other than those of locks.
 type call struct {
@@ -108,14 +111,21 @@ func (c *call) end(err error) {
 type fifo struct {
 	list []entry
 	head int
+	size int // bytes of all
 }
 
 func (f *fifo) len() int      { return len(f.list) - f.head }
 func (f *fifo) first() *entry { return &f.list[f.head] }
-func (f *fifo) push(e entry)  { f.list = append(f.list, e) }
 func (f *fifo) rest() []entry { return f.list[f.head:] }
+
+func (f *fifo) push(e entry) {
+	f.list = append(f.list, e)
+	f.size += e.size
+}
+
 func (f *fifo) pop() (e entry) {
 	e, f.list[f.head] = f.list[f.head], entry{}
+	f.size -= e.size
 	if f.head++; f.head == len(f.list) {
 		f.list, f.head = f.list[:0], 0
 	} else if f.head >= batchMost {
@@ -150,11 +160,11 @@ func (l *link) send(e entry) {
 	switch {
 	case l.writing || l.held: // whoever writes will see it
 		l.mu.Unlock()
-	case l.flight.len() >= directMost:
+	case e.call != nil || len(l.queue) > 1 || l.flight.size > directMost:
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:
-		l.write(e.at, e.req != nil && e.req.Attended)
+		l.write(e.at, e.req.Attended)
 		if l.more() {
 			nudge(l.wake)
 		}
@@ -230,6 +240,7 @@ func (l *link) load(now int64) (late []entry) {
 	l.out = l.out[:0]
 	n := min(len(l.queue), batchMost)
 	for _, e := range l.queue[:n] {
+		before := len(l.out)
 		switch {
 		case e.call != nil:
 			for _, c := range e.call.cmds {
@@ -241,7 +252,7 @@ func (l *link) load(now int64) (late []entry) {
 		default:
 			l.out = l.text.append(l.out, e.req)
 		}
-		e.at = now
+		e.at, e.size = now, len(l.out)-before
 		l.flight.push(e)
 	}
 	rest := copy(l.queue, l.queue[n:])
@@ -306,7 +317,7 @@ func (l *link) wanted() bool {
 
 // busy says whether it is better for reads to go on. The caller holds mu.
 func (l *link) busy() bool {
-	l.crowded = l.crowded || !l.n.alone || l.n.engine.Resting()
+	l.crowded = l.crowded || len(l.n.d.nodes) > 1 || l.n.engine.Resting()
 	return l.crowded
 }
 
@@ -355,7 +366,7 @@ func (l *link) next() error {
 	switch {
 	case err != nil:
 		return err
-	case v.Kind == '>' && !confirms(v):
+	case v.Kind == '>' && !l.confirms(v):
 		l.n.woken(v)
 	case !l.answer(v):
 		return fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat)
@@ -364,8 +375,11 @@ func (l *link) next() error {
 }
 
 // confirms says whether a push is the answer to SUBSCRIBE.
-func confirms(v resp.Value) bool {
-	return len(v.Elems) > 0 && string(v.Elems[0].Text) == "subscribe"
+func (l *link) confirms(v resp.Value) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(v.Elems) > 0 && string(v.Elems[0].Text) == "subscribe" &&
+		l.flight.len() > 0 && l.flight.first().subscribes()
 }
 
 // answer brings v to whom it is for. It says whether anybody had asked.

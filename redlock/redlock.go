@@ -177,7 +177,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	var err error
 	d.engine, err = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys})
 	for _, n := range d.nodes {
-		n.engine, n.alone = d.engine, len(d.nodes) == 1
+		n.engine = d.engine
 	}
 	return d, err
 }
