@@ -314,6 +314,9 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		default:
 			return
 		}
+		if _, ok := reply.(int64); !ok && err == nil {
+			err = unexpected(errNumber)
+		}
 		errs[n.index] = err
 		if reply == int64(1) {
 			mu.Lock()

@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -22,6 +23,7 @@ type oddServer struct {
 	listener net.Listener
 	odd      atomic.Pointer[[]byte]
 	set      atomic.Pointer[string] // what the key of the set holds
+	old      atomic.Bool            // it is of the time before HELLO
 }
 
 func startOddServer(t testing.TB) *oddServer {
@@ -68,6 +70,9 @@ func (s *oddServer) reply(words []string) []byte {
 	}
 	switch strings.ToUpper(words[0]) {
 	case "HELLO":
+		if s.old.Load() {
+			return []byte("-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n")
+		}
 		return []byte("%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n")
 	case "INFO":
 		return bulk("redis_version:7.0.0\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\n")
@@ -215,4 +220,14 @@ func FuzzReplies(f *testing.F) {
 			t.Errorf("%q holds the driver up", reply)
 		}
 	})
+}
+
+func TestAServerThatIsTooOldIsNamedSo(t *testing.T) {
+	t.Parallel()
+	server := startOddServer(t)
+	server.old.Store(true)
+	d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: server.listener.Addr().String()}}, nil)
+	if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), "older than Redis 6") {
+		t.Errorf("Open = %v, %v", d, err)
+	}
 }
