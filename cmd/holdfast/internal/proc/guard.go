@@ -73,12 +73,14 @@ func startGuard(self Self) (*guardLink, error) {
 }
 
 // preferred has what this thread starts go before others on a machine that is
-// overloaded, which is when a guard is needed; only root and CAP_SYS_NICE may.
+// overloaded, which is when a guard is needed; only root and CAP_SYS_NICE may. The caller is
+// locked to its thread.
 func preferred() (back func()) {
-	if unix.Setpriority(unix.PRIO_PROCESS, 0, -10) != nil {
+	was, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, -10) != nil {
 		return func() {}
 	}
-	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, 0) }
+	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, niceness(was)) }
 }
 
 // ready blocks until the guard stands.

@@ -23,6 +23,9 @@ func groupAttr() *syscall.SysProcAttr {
 // so that none gets away unseen. It fails on no kernel that Go supports.
 func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
+// niceness is what a priority that the kernel told is for whoever sets one.
+func niceness(priority int) int { return 20 - priority }
+
 // processes are all that are not zombies, as far as /proc shows them.
 func processes() []Process {
 	dir, err := os.Open("/proc")
