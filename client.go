@@ -140,8 +140,9 @@ func (c *Client) nodeChanged(e NodeEvent) {
 // Errors: ErrHeld when Wait is over, ErrUnavailable, ErrReentrant, ErrInvalid,
 // ErrClosed. To wait is for a lock that is held: a service that does not answer at
 // the start is ErrUnavailable at once, while a wait that has begun outlasts an
-// outage, unless the service refuses. When ctx ends, the error matches both ctx.Err() and what stood in
-// the way, ErrHeld or ErrUnavailable. After an error nothing stays behind.
+// outage, unless the service refuses. When ctx ends, the error matches both
+// ctx.Err() and what stood in the way, ErrHeld or ErrUnavailable. After an error
+// nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(ctx, key, opts, false)
 	return l, wrap("acquire", key, err)
