@@ -12,7 +12,7 @@ import (
 const slow = 200 * time.Millisecond
 
 func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
-	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { time.Sleep(slow) }}
+	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { pass(slow) }}
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		var leases []*holdfast.Lease
 		for i := range 10 {
@@ -28,13 +28,13 @@ func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
 }
 
 func TestAHookHoldsUpNoRenewal(t *testing.T) {
-	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { time.Sleep(slow) }}
+	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { pass(slow) }}
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		var leases []*holdfast.Lease
 		for i := range 10 {
 			leases = append(leases, b.acquire(b.client, fmt.Sprint(i), &holdfast.AcquireOptions{TTL: time.Second}))
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		for _, l := range leases {
 			if err := l.Context().Err(); err != nil {
 				t.Errorf("lease on %q ended: %v", l.Key(), err)

@@ -58,9 +58,9 @@ func TestReleaseRightBeforeTheEndOfMinHoldIsNoFailure(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: time.Second})
-			time.Sleep(time.Second - rest)
+			pass(time.Second - rest)
 			b.release(l)
-			time.Sleep(20 * time.Millisecond)
+			pass(20 * time.Millisecond)
 			next, err := b.peer().TryAcquire(t.Context(), "k", nil)
 			if err != nil {
 				t.Fatalf("with %v of MinHold left: %v", rest, err)
@@ -141,7 +141,7 @@ func TestExtendSetsTheTTLOfLaterRenewals(t *testing.T) {
 		if left := time.Until(l.Deadline()); left < 19*time.Second {
 			t.Errorf("%v left after Extend to 20s", left)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if left := time.Until(l.Deadline()); left < 12*time.Second {
 			t.Errorf("%v left after later renewals, want two thirds of 20s", left)
 		}
@@ -151,7 +151,7 @@ func TestExtendSetsTheTTLOfLaterRenewals(t *testing.T) {
 		if left := time.Until(l.Deadline()); left > 500*time.Millisecond {
 			t.Errorf("%v left after Extend to 500ms", left)
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v", err)
 		}
@@ -209,10 +209,10 @@ func TestCloseKeepsMinHold(t *testing.T) {
 		c := b.peer()
 		b.acquire(c, "k", &holdfast.AcquireOptions{MinHold: time.Minute})
 		c.Close()
-		time.Sleep(59 * time.Second)
+		pass(59 * time.Second)
 		_, err := b.client.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{Wait: time.Second}))
 	})
 }
@@ -225,7 +225,7 @@ func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
 			next, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond, MinHold: time.Second})
 			if err == nil {
 				b.release(next)
-				time.Sleep(2 * time.Second)
+				pass(2 * time.Second)
 			}
 			synctest.Wait()
 			b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond}))
@@ -234,11 +234,11 @@ func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
 }
 
 func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
-	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { time.Sleep(time.Minute) }} // the watchdog hangs
+	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { pass(time.Minute) }} // the watchdog hangs
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "other", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		n, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
 		if err == nil {
 			t.Errorf("a hold that ended %v ago was given out", time.Since(n.Deadline()))

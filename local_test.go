@@ -53,11 +53,11 @@ func TestWaitersSurviveAnOutage(t *testing.T) {
 			}
 			got <- err
 		}()
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		b.start()
 		b.release(l)
 		if err := <-got; err != nil {
@@ -138,12 +138,12 @@ func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
 					default:
 					}
 					l := b.acquire(b.client, "k", nil)
-					time.Sleep(5 * time.Millisecond)
+					pass(5 * time.Millisecond)
 					b.release(l)
 				}
 			})
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		begin := time.Now()
 		l := b.acquire(b.peer(), "k", nil)
 		if waited := time.Since(begin); waited > 300*time.Millisecond {

@@ -17,7 +17,7 @@ func TestLeaseIsRenewedUntilReleased(t *testing.T) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		other := b.peer()
 		for range 60 {
-			time.Sleep(time.Second)
+			pass(time.Second)
 			if _, err := other.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 				t.Fatalf("after renewals: %v, want ErrHeld", err)
 			}
@@ -53,7 +53,7 @@ func TestContextEndsByTheDeadlineWhenCutOff(t *testing.T) {
 			Lost: func(e holdfast.LostEvent) { lost = append(lost, e) },
 		}})
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		b.freeze()
 		deadline := l.Deadline()
 		<-l.Context().Done()
@@ -62,7 +62,7 @@ func TestContextEndsByTheDeadlineWhenCutOff(t *testing.T) {
 		}
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 		b.start()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		synctest.Wait()
 		if len(lost) != 1 || !errors.Is(lost[0].Reason, holdfast.ErrLost) {
 			t.Errorf("Lost hook got %+v, want one ErrLost", lost)
@@ -76,7 +76,7 @@ func TestLeaseOutlastsAMinority(t *testing.T) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		b.drv.Node(0).Stop()
 		b.drv.Node(1).Freeze()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v with three of five nodes", err)
 		}
@@ -125,7 +125,7 @@ func TestLateAnswersKeepALease(t *testing.T) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(200 * time.Millisecond) // longer than a request counts as under way
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if err := context.Cause(l.Context()); err != nil {
 			t.Errorf("lost behind slow nodes: %v", err)
 		}
@@ -144,7 +144,7 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 		for i := range 1000 {
 			b.acquire(b.client, "k"+strings.Repeat("x", i%100)+string(rune('a'+i/100)), &holdfast.AcquireOptions{TTL: 3 * time.Second})
 		}
-		time.Sleep(3500 * time.Millisecond)
+		pass(3500 * time.Millisecond)
 		if n := renewed.Load(); n < 3000 {
 			t.Errorf("%d renewals in 3.5s of 1000 leases with a TTL of 3s", n)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/memory"
@@ -80,3 +81,6 @@ func wantErr(t *testing.T, err error, want ...error) {
 		}
 	}
 }
+
+// pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
+func pass(d time.Duration) { time.Sleep(d) }

@@ -47,7 +47,7 @@ func TestReleaseAfterTheDeadlineIsALoss(t *testing.T) {
 	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Lost: s.lost}}, func(t *testing.T, b *bench) {
 		defer s.begin(b)()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 	})
@@ -60,7 +60,7 @@ type slowRenewals struct {
 }
 
 func (d slowRenewals) Renew(_ context.Context, grants []driver.Grant) []driver.Renewal {
-	time.Sleep(d.after)
+	pass(d.after)
 	out := make([]driver.Renewal, len(grants))
 	for i, g := range grants {
 		out[i].TrustedUntil = time.Now().Add(g.TTL)
@@ -80,9 +80,9 @@ func TestARenewalThatEndsTooLateIsALoss(t *testing.T) {
 		t.Cleanup(func() { client.Close() })
 		b.client = client
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
-		time.Sleep(3 * time.Second) // a renewal is under way from now on
+		pass(3 * time.Second) // a renewal is under way from now on
 		defer s.begin(b)()
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("after a renewal that ended 3 s behind the deadline the lease is in state %v", err)
 		}
@@ -120,7 +120,7 @@ func TestNoHandOverOnTrustThatIsHalfGone(t *testing.T) {
 		l := b.acquire(b.client, "k", opts)
 		var wg sync.WaitGroup
 		wg.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
-		time.Sleep(60 * time.Millisecond) // its share of time is 100 ms
+		pass(60 * time.Millisecond) // its share of time is 100 ms
 		b.release(l)
 		wg.Wait()
 		if g.local.Load() != 0 || g.service.Load() != 2 {
@@ -140,7 +140,7 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 				if inside.Add(1) > 1 {
 					t.Error("two leases at the same time")
 				}
-				time.Sleep(time.Second)
+				pass(time.Second)
 				inside.Add(-1)
 				b.release(next)
 			})
@@ -208,7 +208,7 @@ func TestATinyTTLEndsBeforeItsAnswer(t *testing.T) {
 		b.freeze()
 		var wg sync.WaitGroup
 		wg.Go(func() { l.Extend(t.Context(), 20*time.Millisecond) })
-		time.Sleep(25 * time.Millisecond)
+		pass(25 * time.Millisecond)
 		synctest.Wait()
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 		wg.Wait()
@@ -224,7 +224,7 @@ func TestLocalHandOverEndsAfterItsShareOfTime(t *testing.T) {
 		for range 20 {
 			wg.Go(func() {
 				l := b.acquire(b.client, "k", nil)
-				time.Sleep(30 * time.Millisecond)
+				pass(30 * time.Millisecond)
 				b.release(l)
 			})
 		}
@@ -243,7 +243,7 @@ func TestALeaseWonUnderAFreshIDIsRenewed(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
-			time.Sleep(5 * time.Second)
+			pass(5 * time.Second)
 			b.release(l)
 		})
 		synctest.Wait()

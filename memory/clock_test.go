@@ -54,7 +54,7 @@ func TestAJumpOfAMajorityOfClocksLetsNoTokenFall(t *testing.T) {
 			if err != nil && (i%4 != 1 || !errors.Is(err, holdfast.ErrUnavailable)) {
 				c.Error(err)
 			}
-			time.Sleep(100 * time.Millisecond)
+			pass(100 * time.Millisecond)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestWaitersOutlastAJump(t *testing.T) {
 			}
 			served <- err
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		c.jump(time.Hour)
 		if err := <-gaveUp; !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), "3600 s ahead") {
 			c.Errorf("who gave up: %v", err)

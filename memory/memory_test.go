@@ -65,3 +65,6 @@ func service(n int, delay time.Duration) locktest.Service {
 		Leftovers:  func() ([]string, error) { return root.Leftovers(), nil },
 	}
 }
+
+// pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
+func pass(d time.Duration) { time.Sleep(d) }

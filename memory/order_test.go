@@ -68,14 +68,14 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 			mu.Lock()
 			order = append(order, i)
 			mu.Unlock()
-			time.Sleep(rand.N(10 * time.Millisecond))
+			pass(rand.N(10 * time.Millisecond))
 			if err := l.Release(context.Background()); err != nil {
 				t.Errorf("release by waiter %d: %v", i, err)
 			}
 		})
-		time.Sleep(10 * time.Millisecond)
+		pass(10 * time.Millisecond)
 	}
-	time.Sleep(time.Second - time.Duration(waiters)*10*time.Millisecond)
+	pass(time.Second - time.Duration(waiters)*10*time.Millisecond)
 	if err := first.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -88,7 +88,7 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 			t.Errorf("waiter %d stayed and was never served", i)
 		}
 	}
-	time.Sleep(time.Second) // the last releases
+	pass(time.Second) // the last releases
 	if left := root.Leftovers(); len(left) != 0 {
 		t.Errorf("left behind: %q", left)
 	}
@@ -125,7 +125,7 @@ func TestAWaitOfHoursKeepsItsPlace(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			time.Sleep(20 * time.Minute)
+			pass(20 * time.Minute)
 		}
 		for i := range 3 {
 			if st, err := clients[0].Inspect(t.Context(), "k"); err != nil || st.Waiters != 3 || st.Nodes[i].Waiters != 3 {
