@@ -75,7 +75,7 @@ func shortCut(b *bench) {
 	drv, other := b.driver(), b.client()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	deadline := l.Deadline()
-	time.Sleep(ttl / 6)
+	time.Sleep(ttl / 6) // the first renewal is due in as long again
 	b.Cut(drv)
 	time.Sleep(ttl / 4) // a renewal fails meanwhile
 	b.Mend(drv)
@@ -235,7 +235,7 @@ func waitSurvives(b *bench) {
 	}()
 	b.eventuallyWaits(c, "k")
 	b.StopNodes(b.Nodes)
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // whoever asks meanwhile reaches nobody
 	b.StartNodes()
 	b.eventually("the release is confirmed", func() bool { return l.Check(b.Context()) == nil })
 	b.release(l)

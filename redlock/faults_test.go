@@ -243,7 +243,7 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 		default:
 			p.Cut()
 		}
-		time.Sleep(rand.N(30 * time.Millisecond))
+		time.Sleep(rand.N(30 * time.Millisecond)) // between two faults some get through
 	}
 	close(stop)
 	all.Wait()
@@ -270,7 +270,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
 	for range 60 {
 		r.do(rand.N(3), "SCRIPT", "FLUSH")
-		time.Sleep(rand.N(20 * time.Millisecond))
+		time.Sleep(rand.N(20 * time.Millisecond)) // grants go on between two flushes
 	}
 	before := g.count.Load()
 	for end := time.Now().Add(patience); g.count.Load() < before+10 && time.Now().Before(end); {

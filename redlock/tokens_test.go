@@ -69,7 +69,7 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 						r.do(node, "DEL", name)
 					}
 				}
-				time.Sleep(rand.N(10 * time.Millisecond))
+				time.Sleep(rand.N(10 * time.Millisecond)) // grants go on between two losses
 			}
 			stop()
 			t.Logf("%d grants", g.count.Load())

@@ -61,7 +61,7 @@ func TestCutOffCommandDiesBeforeItsLeaseEnds(t *testing.T) {
 	inParallel(*rounds, 6, func(i int) {
 		b := newBench(t, 3)
 		holder, dead := b.victim("--log-format=json", "job")
-		time.Sleep(time.Duration(i%7) * 50 * time.Millisecond)
+		time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // another place between two renewals
 		for _, s := range b.servers {
 			if err := s.Pause(); err != nil {
 				t.Error(err)

@@ -478,8 +478,10 @@ func TestLossIsNotUsedUpByAConnectionThatEnds(t *testing.T) {
 	}
 	c := dial(t, proxy.Addr())
 	c.send("ECHO one")
-	for proxy.Stats().Requests == 0 {
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(patience); proxy.Stats().Requests == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the request never came")
+		}
 	}
 	server.Kill()
 	c.wantsEnd()

@@ -122,7 +122,7 @@ func TestALeaseOutlivesAJumpOfItsServers(t *testing.T) {
 	c.jump(time.Hour)
 	time.Sleep(time.Second) // a renewal fails: locks and counters have expired, and none is started
 	c.jump(0)
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // the TTL: without renewals it would be over
 	if err := lease.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
