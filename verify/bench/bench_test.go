@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("-short leaves out half a minute of measuring every scenario once")
 	}
 	t.Parallel()
 	dir := t.TempDir()

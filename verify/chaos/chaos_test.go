@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 // like a fault.
 func TestPromisesHoldUnderFaults(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a minute and a half of real time, and servers that stop and start")
+		t.Skip("-short leaves out a minute and a half of faults on real servers and processes")
 	}
 	s, err := loadSchedule("")
 	if err != nil {

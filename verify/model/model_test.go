@@ -175,7 +175,7 @@ func TestModel(t *testing.T) {
 	for _, r := range rows() {
 		t.Run(r.name, func(t *testing.T) {
 			if r.large && (raced || testing.Short()) {
-				t.Skip("large")
+				t.Skip("too large for the race detector and for -short; make model runs it")
 			}
 			start := time.Now()
 			got := explore[world, move](&r.world, enough, r.live)
