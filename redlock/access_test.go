@@ -35,6 +35,17 @@ func user(name string, commands ...string) string {
 	return fmt.Sprintf("%s on >%s resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all %s", name, secret, strings.Join(commands, " "))
 }
 
+// lockers starts a server with one user, who may do what commands says, and two
+// clients that go by it. The first tells of its nodes on events.
+func lockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.Client, events <-chan driver.NodeEvent) {
+	t.Helper()
+	r = startWith(t, &redisproc.Options{ACL: []string{user("locker", commands...)}})
+	opts := &redlock.Options{Username: "locker", Password: secret}
+	told := make(chan driver.NodeEvent, 100)
+	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
+	return r, r.clientOf(r.driver(r.nodes(), opts), hooks), r.clientOf(r.driver(r.nodes(), opts), nil), told
+}
+
 func TestOperationsNamesTheRights(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/operations.md")
@@ -48,11 +59,7 @@ func TestOperationsNamesTheRights(t *testing.T) {
 }
 
 func TestAUserWithTheMinimalRights(t *testing.T) {
-	r := startWith(t, &redisproc.Options{ACL: []string{user("locker", rights...)}})
-	opts := &redlock.Options{Username: "locker", Password: secret}
-	events := make(chan driver.NodeEvent, 100)
-	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
-	c, other := r.clientOf(r.driver(r.nodes(), opts), hooks), r.clientOf(r.driver(r.nodes(), opts), nil)
+	r, c, other, events := lockers(t, rights...)
 	for range 3 {
 		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 		next := make(chan error)

@@ -298,9 +298,7 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := startWith(t, &redisproc.Options{ACL: []string{user("locker", rights...)}})
-			opts := &redlock.Options{Username: "locker", Password: secret}
-			holder, waiter := r.clientOf(r.driver(r.nodes(), opts), nil), r.clientOf(r.driver(r.nodes(), opts), nil)
+			r, holder, waiter, _ := lockers(t, rights...)
 			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 			done := make(chan error)
 			go func() {

@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/redisproc"
-	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // fallback is how long a waiter that hears nothing rests at most: a second and an
@@ -127,11 +126,7 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 	for _, right := range []string{"+publish", "+subscribe"} {
 		t.Run(right, func(t *testing.T) {
 			less := slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return s == right })
-			r := startWith(t, &redisproc.Options{ACL: []string{user("locker", less...)}})
-			opts := &redlock.Options{Username: "locker", Password: secret}
-			events := make(chan driver.NodeEvent, 100)
-			hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
-			c, other := r.clientOf(r.driver(r.nodes(), opts), hooks), r.clientOf(r.driver(r.nodes(), opts), nil)
+			r, c, other, events := lockers(t, less...)
 			for range 4 {
 				l := r.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
 				time.AfterFunc(150*time.Millisecond, func() { l.Release(context.Background()) })
