@@ -38,6 +38,14 @@ func (b *bench) open(args ...string) (*screen, *exec.Cmd) {
 	return s, cmd
 }
 
+// shell is an interactive shell that is ready for a command.
+func (b *bench) shell() *screen {
+	b.t.Helper()
+	s, _ := b.open("sh", "-i")
+	s.expect("ready> ")
+	return s
+}
+
 func (s *screen) read() {
 	buf := make([]byte, 4096)
 	for {
@@ -102,9 +110,7 @@ func TestInteractiveShellWorksUnderTheLock(t *testing.T) {
 
 func TestCtrlCEndsTheCommandAndFreesTheLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, 1)
-	s, _ := b.open("sh", "-i")
-	s.expect("ready> ")
+	s := newBench(t, 1).shell()
 	s.show(`"$holdfast" run job -- sh -c 'echo started; exec sleep 100'` + "\n")
 	s.expect("started\r\n")
 	s.show(ctrlC)
@@ -123,8 +129,7 @@ func TestCtrlCEndsTheScriptAround(t *testing.T) {
 	b.write("script", `"$holdfast" run job -- sh -c 'echo started; exec sleep 100'
 echo on >went-on
 `)
-	s, _ := b.open("sh", "-i")
-	s.expect("ready> ")
+	s := b.shell()
 	s.show("sh script\n")
 	s.expect("started\r\n")
 	s.show(ctrlC)
@@ -138,9 +143,7 @@ echo on >went-on
 
 func TestCtrlZStopsTheCommandAndForegroundContinuesIt(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, 1)
-	s, _ := b.open("sh", "-i")
-	s.expect("ready> ")
+	s := newBench(t, 1).shell()
 	s.show(`"$holdfast" run --ttl 20s job -- sh -c 'echo started; read line; echo "got $line"; read line; exit 5'` + "\n")
 	s.expect("started\r\n")
 	s.show(ctrlZ)
@@ -163,9 +166,7 @@ func TestCtrlZStopsTheCommandAndForegroundContinuesIt(t *testing.T) {
 // terminal, which only the foreground may.
 func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, 1)
-	s, _ := b.open("sh", "-i")
-	s.expect("ready> ")
+	s := newBench(t, 1).shell()
 	s.show(`"$holdfast" run job -- sh -c 'echo page; sleep 0.3' | sh -c 'read page; echo "showing $page"; read key </dev/tty; echo "key $key"'` + "\n")
 	s.expect("showing page\r\n")
 	s.show("q\n")
@@ -176,9 +177,7 @@ func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
 // terminal itself.
 func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, 1)
-	s, _ := b.open("sh", "-i")
-	s.expect("ready> ")
+	s := newBench(t, 1).shell()
 	s.show(`echo text | "$holdfast" run job -- sh -c 'cat; echo asking; read key </dev/tty; echo "key $key"'` + "\n")
 	s.expect("asking\r\n")
 	s.show("y\n")
