@@ -19,9 +19,10 @@ type term struct {
 	client  *Client
 	slot    *slot
 	grant   driver.Grant
-	taken   time.Time // when it was granted
-	trusted time.Time // with both clock readings
-	passed  int       // hand-overs so far
+	taken   time.Time     // when it was granted
+	trusted time.Time     // with both clock readings
+	given   time.Duration // for how long it was trusted when it was last granted or renewed
+	passed  int           // hand-overs so far
 	now     holder
 	over    bool
 
@@ -113,7 +114,9 @@ func (l *Lease) Token() Token { return l.token }
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
-// moves it. It has a monotonic clock reading.
+// moves it. A lease that its last holder handed over begins with a second at
+// most, and is renewed within the next 50 ms, unless that is its TTL or it is
+// not renewed at all. It has a monotonic clock reading.
 func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()

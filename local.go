@@ -193,7 +193,7 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error
 
 // ask takes the lock from the service. The caller leads the slot.
 func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, since time.Time) (*Lease, error) {
-	req := driver.Request{Key: s.key, TTL: o.TTL, NoWait: once, Holder: c.holder}
+	req := driver.Request{Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder}
 	if c.hooks.Waiting != nil { // else nobody needs to know who holds the lock
 		req.Waiting = func(held *HeldError) { c.hooks.waiting(WaitingEvent{Key: s.key, Held: held}) }
 	}
@@ -213,6 +213,7 @@ func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken t
 	c.mu.Lock()
 	s.leading = false
 	t := &term{client: c, slot: s, grant: grant, taken: taken, trusted: grant.TrustedUntil, at: unscheduled}
+	t.given = t.left(taken)
 	s.term = t
 	l := t.begin(ctx, o)
 	closed := c.closed
@@ -230,7 +231,8 @@ func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken t
 
 // successor returns the waiter that may have t next without asking the service,
 // or nil: not past the grant's tokens or its share of time, when other clients
-// get their turn, and not on trust that is half gone. The caller holds mu.
+// get their turn, and not on trust that is half gone or, for one who does not
+// renew, less than half of what it asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *waiter {
 	next := t.slot.queue.Front()
 	if next == nil || t.client.closed || !t.client.limits.HandOver {
@@ -241,7 +243,7 @@ func (t *term) successor(now time.Time) *waiter {
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
 	case w.opts.TTL != ttl:
-	case t.left(now) <= ttl/2:
+	case t.left(now) <= t.given/2, w.opts.NoRenew && t.left(now) <= ttl/2:
 	default:
 		t.slot.queue.Remove(next)
 		return w

@@ -125,6 +125,79 @@ func TestLocalHandOverSpendsTheTokensOfItsBlock(t *testing.T) {
 	})
 }
 
+// What the last holder hands over stands for a second. The new one has it at once,
+// and all of its TTL soon.
+func TestALeaseThatWasHandedOverIsRenewedSoon(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		next := make(chan *holdfast.Lease)
+		other := b.peer()
+		go func() { next <- b.acquire(other, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
+		pass(300 * time.Millisecond)
+		b.release(l)
+		l = <-next
+		if left := time.Until(l.Deadline()); left > time.Second {
+			t.Errorf("trusted for %v before any node was asked", left)
+		}
+		pass(50 * time.Millisecond)
+		if left := time.Until(l.Deadline()); left < 59*time.Second {
+			t.Errorf("trusted for %v", left)
+		}
+		pass(time.Hour)
+		b.release(l)
+	})
+}
+
+func TestWhoeverDoesNotRenewHasItsTTLAtOnce(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		next := make(chan *holdfast.Lease)
+		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
+		other := b.peer()
+		go func() { next <- b.acquire(other, "k", once) }()
+		pass(300 * time.Millisecond)
+		b.release(l)
+		l = <-next
+		if left := time.Until(l.Deadline()); left < 59*time.Second {
+			t.Errorf("trusted for %v after a hand-over from another client", left)
+		}
+		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
+		synctest.Wait()
+		go func() { next <- b.acquire(b.client, "k", once) }()
+		synctest.Wait()
+		b.release(l)
+		b.release(<-next) // which was trusted for a second
+		l = <-next
+		if left := time.Until(l.Deadline()); left < 59*time.Second {
+			t.Errorf("trusted for %v after one inside the process", left)
+		}
+		b.release(l)
+	})
+}
+
+// A grant is passed on inside the process also before its first renewal.
+func TestALeaseThatWasHandedOverIsHandedOn(t *testing.T) {
+	var local atomic.Int32
+	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {
+		if e.HandOver {
+			local.Add(1)
+		}
+	}}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.peer(), "k", nil)
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { b.release(b.acquire(b.client, "k", nil)) })
+		}
+		synctest.Wait()
+		b.release(l)
+		wg.Wait()
+		if local.Load() != 9 {
+			t.Errorf("%d hand-overs inside the process, want 9", local.Load())
+		}
+	})
+}
+
 func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		stop := make(chan struct{})

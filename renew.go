@@ -58,9 +58,15 @@ func (s *schedule) remove(t *term) {
 }
 
 // plan sets when the watchdog looks at t next: a third of the TTL after asked,
-// when it was last granted or renewed, and at its deadline. The caller holds mu.
+// when it was last granted or renewed, and at its deadline. A grant that came with
+// little trust is renewed soon, yet not at once: many a lock is held for less than
+// that, and needs no renewal then. The caller holds mu.
 func (t *term) plan(asked time.Time) {
-	t.client.reschedule(t, t.renewAt(asked.Add(t.grant.TTL/3)))
+	wait := t.grant.TTL / 3
+	if t.given < t.grant.TTL/2 {
+		wait = t.given / 32
+	}
+	t.client.reschedule(t, t.renewAt(asked.Add(wait)))
 }
 
 // renewAt is want, or the deadline where no renewal is due before it.
@@ -123,7 +129,7 @@ func (c *Client) watch() {
 }
 
 // look takes from the schedule what is due for renewal, and finds what is lost.
-// Renewals come up to a small part of their TTL early, so that many leases are
+// Renewals come up to a small part of their time early, so that many leases are
 // renewed together and the watchdog wakes seldom.
 func (c *Client) look(now time.Time) (due []*term, lost []loss) {
 	c.mu.Lock()
@@ -139,7 +145,7 @@ func (c *Client) look(now time.Time) (due []*term, lost []loss) {
 	for len(c.terms) > 0 {
 		t := c.terms[0]
 		switch {
-		case t.next.After(now.Add(t.grant.TTL / 64)):
+		case t.next.After(now.Add(t.given / 64)):
 			return due, lost
 		case t.left(now) <= 0:
 			lost = append(lost, loss{t, t.expiry()})
@@ -285,6 +291,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		return settled{lost: loss{t, fmt.Errorf("%w: the service gave it away or forgot it", ErrLost)}}
 	case r.Err == nil:
 		t.trusted = r.TrustedUntil
+		t.given = t.left(start)
 		t.plan(start)
 	default:
 		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late

@@ -111,22 +111,32 @@ func TestNoHandOverToAnotherTTL(t *testing.T) {
 }
 
 func TestNoHandOverOnTrustThatIsHalfGone(t *testing.T) {
-	var g grants
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
-		for i := range 5 {
-			b.drv.Node(i).Delay(45 * time.Millisecond) // which is gone when the lease begins
-		}
-		opts := &holdfast.AcquireOptions{TTL: 200 * time.Millisecond, NoRenew: true}
-		l := b.acquire(b.client, "k", opts)
-		var wg sync.WaitGroup
-		wg.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
-		pass(60 * time.Millisecond) // its share of time is 100 ms
-		b.release(l)
-		wg.Wait()
-		if g.local.Load() != 0 || g.service.Load() != 2 {
-			t.Errorf("%d hand-overs, %d grants; want none and 2", g.local.Load(), g.service.Load())
-		}
-	})
+	for name, tt := range map[string]struct {
+		noRenew bool
+		held    time.Duration // its share of time is 100 ms
+	}{
+		"half of what it was given": {false, 80 * time.Millisecond},
+		"half of what it asked for": {true, 60 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var g grants
+			inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+				for i := range 5 {
+					b.drv.Node(i).Delay(45 * time.Millisecond) // which is gone when the lease begins
+				}
+				opts := &holdfast.AcquireOptions{TTL: 200 * time.Millisecond, NoRenew: tt.noRenew}
+				l := b.acquire(b.client, "k", opts)
+				var wg sync.WaitGroup
+				wg.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
+				pass(tt.held)
+				b.release(l)
+				wg.Wait()
+				if g.local.Load() != 0 || g.service.Load() != 2 {
+					t.Errorf("%d hand-overs, %d grants; want none and 2", g.local.Load(), g.service.Load())
+				}
+			})
+		})
+	}
 }
 
 func TestNothingIsHandedOverAfterALoss(t *testing.T) {

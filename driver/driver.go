@@ -88,6 +88,10 @@ type Request struct {
 	Key    string
 	TTL    time.Duration
 	NoWait bool
+	// Brief says that a grant will do that is trusted for less than TTL, as the
+	// caller soon renews what is trusted for less than half of it: a lock that
+	// was handed over need not be confirmed before it is used.
+	Brief  bool
 	Holder Holder
 	// Waiting, if set, is called once when the lock turns out to be held and
 	// the wait begins. It returns quickly.

@@ -173,7 +173,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error)
 		}
 		errs[i] = err
 		if woken != "" {
-			d.cluster.wake(i, woken)
+			d.cluster.wake(i, quorum.Wake{Owner: woken}) // in no order with the node's answers
 		}
 	}
 	return d.engine.Forced(done, errs)
@@ -217,12 +217,12 @@ func (c *cluster) hears(node int, owner string) bool {
 	return cl != nil && cl.hears.Has(node)
 }
 
-func (c *cluster) wake(node int, owner string) {
+func (c *cluster) wake(node int, w quorum.Wake) {
 	c.mu.Lock()
-	cl := c.clients[engine.ClientOf(owner)]
+	cl := c.clients[engine.ClientOf(w.Owner)]
 	c.mu.Unlock()
 	if cl != nil {
-		cl.engine.Wake(node, owner)
+		cl.engine.Wake(node, w)
 	}
 }
 

@@ -159,7 +159,7 @@ func (n *Node) execute(w work) (then func()) {
 	ttl := millis(r.TTL)
 	clock, _ := strconv.ParseInt(r.Clock, 10, 64) // the engine wrote it, if anybody
 	refuse := func() { r.Fail(engine.Failure{Err: quorum.ClockError{Ahead: now - clock}}) }
-	var woken string
+	var woken quorum.Wake
 	hears := func(owner string) bool { return w.in.driver.cluster.hears(w.in.index, owner) }
 	switch r.Kind {
 	case quorum.AskAcquire:
@@ -203,7 +203,7 @@ func (n *Node) execute(w work) (then func()) {
 		n.lose--
 		then = func() {}
 	}
-	if woken == "" {
+	if woken.Owner == "" {
 		return then
 	}
 	reply := then
@@ -244,9 +244,9 @@ func (n *Node) force(name string, token int64, hears func(owner string) bool) (o
 	if n.state != running {
 		return false, "", errStopped
 	}
-	l, ok, woken := n.locks[name].Force(n.now(), token, forceHandOver, hears)
+	l, ok, w := n.locks[name].Force(n.now(), token, forceHandOver, hears)
 	n.keep(name, l)
-	return ok, woken, nil
+	return ok, w.Owner, nil
 }
 
 // sweep forgets what has expired and returns the names of the locks that are

@@ -92,6 +92,12 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
 		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // and whoever releases it goes on waiting
 	}
+	if a.Kind == quorum.Woken {
+		if a.woken != c.owner {
+			return nil, nil, quorum.Actions{} // it has a fresh id since
+		}
+		a.ID = c.state.ID
+	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
 	}

@@ -19,9 +19,13 @@ type clock struct {
 	sum  atomic.Int64 // all forward steps
 }
 
-func newClock() *clock { return &clock{base: time.Now()} }
+func newClock() *clock {
+	c := &clock{base: time.Now()}
+	c.sum.Store(1)
+	return c
+}
 
-// now is nanoseconds since the clock was made.
+// now is nanoseconds since the clock was made, and never 0, which means never.
 func (c *clock) now() int64 {
 	t := time.Now()
 	mono := int64(t.Sub(c.base))

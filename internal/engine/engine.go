@@ -191,7 +191,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 	c := e.newClaim(req.Key, req.TTL)
 	if !req.NoWait {
-		c.state.Stamp, c.waiting = time.Now().UnixMicro(), req.Waiting
+		c.state.Stamp, c.state.Brief, c.waiting = time.Now().UnixMicro(), req.Brief, req.Waiting
 	}
 	if err := e.add(e.nextOwner(), c); err != nil {
 		return driver.Grant{}, err
@@ -442,11 +442,15 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return grant, nil
 }
 
-// Wake tells the claim that goes by owner that node has handed it the lock.
+// Wake tells the claim that goes by w.Owner that node has handed it the lock.
 // A wake-up for an id that is gone needs no answer: its release is on the way.
-func (e *Engine) Wake(node int, owner string) {
-	if c := e.find(owner); c != nil {
-		c.post(answer{Event: quorum.Event{Kind: quorum.Woken, Node: node}})
+// It comes in its place among the answers of the node, or without a token.
+func (e *Engine) Wake(node int, w quorum.Wake) {
+	if c := e.find(w.Owner); c != nil {
+		c.post(answer{
+			Event: quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)},
+			woken: w.Owner,
+		})
 	}
 }
 

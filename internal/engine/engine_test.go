@@ -232,3 +232,49 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 		}
 	})
 }
+
+// It was written before the claim took a fresh id, and read after that.
+func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		for i := range desks {
+			e.Hears(i, true)
+		}
+		won := make(chan driver.Grant, 1)
+		go func() {
+			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, Brief: true})
+			if err != nil {
+				t.Error(err)
+			}
+			won <- g
+		}()
+		// deny denies it everywhere, and gives the id that asked.
+		deny := func() (owner string) {
+			for _, d := range desks {
+				r := d.next(t, quorum.AskAcquire)
+				owner = r.Owner
+				r.Denied(int64(time.Minute), "x", 0)
+			}
+			synctest.Wait()
+			return owner
+		}
+		old := deny()
+		c := e.find(old)
+		c.post(answer{Event: quorum.Event{Kind: quorum.Failed, Of: quorum.AskGiveBack}}) // ends the id
+		for _, d := range desks {
+			d.next(t, quorum.AskRelease)
+		}
+		fresh := deny()
+		for i := range desks {
+			c.post(answer{Event: quorum.Event{Kind: quorum.Woken, Node: i, Token: 100, TTL: int64(time.Second)}, woken: old})
+		}
+		if fresh == old || len(won) > 0 {
+			t.Fatalf("a wake-up for %s counted for %s", old, fresh)
+		}
+		for i := range desks[:2] {
+			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000})
+		}
+		if g := <-won; g.Token != 132 || g.Owner != fresh {
+			t.Errorf("%s holds with token %d", g.Owner, g.Token)
+		}
+	})
+}

@@ -35,6 +35,7 @@ type answer struct {
 	holder  string
 	waiters int
 	err     error
+	woken   string // the id that was
 
 	begins   bool // told is to hear the next outcome
 	attended bool // see Request

@@ -50,7 +50,7 @@ const (
 	NotMine              // renew: it is another's, or a newer grant has been
 	Freed                // release, give-back: done
 	Failed               // no answer to the request Of, or an error
-	Woken                // the node handed the lock to this id
+	Woken                // the node handed the lock to this id: Token is the base, TTL how long it stands
 	Tick                 // the time of Claim.Alarm has come, or a round's time is over
 	Audible              // the nodes whose wake-ups reach this client are now Nodes
 	Renew                // start a round of renewals with TTL
@@ -74,12 +74,12 @@ type Event struct {
 	Kind  Kind
 	Of    Request // Failed: what was asked
 	Node  int
-	ID    uint32 // answers: Claim.ID when the request was sent
+	ID    uint32 // answers: Claim.ID when the request was sent; Woken: the one that was
 	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent
 	At    int64  // now
 	Sent  int64  // answers: when the request was handed on for sending
-	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one
-	Token int64  // Granted: base of the node's block
+	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over
+	Token int64  // Granted, Woken: base of the node's block; Woken: 0, if it is not known
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
@@ -132,6 +132,7 @@ type Claim struct {
 	ID    uint32
 	TTL   int64
 	Stamp int64 // place in the queue, the same on every node; 0: does not wait
+	Brief bool  // whoever holds the lock soon renews what is trusted for less than half of TTL
 	Token int64 // fixed once a quorum has granted; 0 before
 
 	Asked   Set // an acquire or, when held, a renewal or, when over, a release is unanswered
@@ -143,6 +144,7 @@ type Claim struct {
 	Failed  Set // no answer
 	Fatal   Set // an answer that will not change
 	Queued  Set // the id has a place in the queue there
+	Back    Set // given back and not asked since: the lock there may be nobody's
 	Heard   Set // nodes whose wake-ups reach this client
 
 	Queueing bool // asks with the stamp
@@ -158,6 +160,8 @@ type Claim struct {
 	Base  [MaxNodes]int64 // first token of the node's block, where granted
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
 	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
+	// Heeded is when the last request of this id was sent that the node has answered.
+	Heeded [MaxNodes]int64
 
 	Trust    int64 // held: a quorum keeps the lock until then; 0: none has yet
 	Round    int64 // held: when this round of renewals began
@@ -172,7 +176,8 @@ type Claim struct {
 // give the same result.
 func Step(c Claim, e Event) (Claim, Actions) {
 	var a Actions
-	if e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
+	switch {
+	case e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]), e.Kind == Woken && e.ID != c.ID:
 		return c, a // released or given back after the request: what it says is void
 	}
 	c.count(&e)
@@ -263,6 +268,7 @@ func (c *Claim) count(e *Event) {
 	default:
 		c.Sends[e.Node] = sendsKnown
 		c.Trip = max(c.Trip, e.At-e.Sent)
+		c.Heeded[e.Node] = max(c.Heeded[e.Node], e.Sent)
 	}
 }
 
@@ -361,6 +367,7 @@ func (c *Claim) ask(s Set, at int64, a *Actions) {
 	}
 	c.expect(s&^c.Asked, at)
 	c.Asked |= s
+	c.Back &^= s
 	c.Denied &^= s // what an earlier round heard says nothing of this one
 	c.send(s)
 	c.Rest = 0
@@ -384,8 +391,10 @@ func (c *Claim) listen(e *Event, a *Actions) {
 	}
 }
 
-// wake starts or feeds a hand-over. Every node is asked, for this client may
-// have been handed the lock by nodes whose message did not arrive (trace C4).
+// wake starts or feeds a hand-over. Every node is asked, for others may have become
+// free without a message to this client (trace C4). Not so where the node names the
+// token: then somebody has released everywhere, and a node where this id is queued
+// behind another's lock says so itself.
 func (c *Claim) wake(e *Event, n Set, a *Actions) {
 	if c.Stamp == 0 || c.Granted&n != 0 {
 		return
@@ -393,7 +402,30 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 	if c.Patience == 0 {
 		c.Patience = e.At + c.trips()
 	}
-	c.ask(n|c.all()&^(c.Granted|c.Asked), e.At, a)
+	c.Rest = 0
+	others := c.all() &^ (c.Granted | c.Asked | n)
+	if e.Token != 0 {
+		others &^= c.Queued &^ c.Back
+		c.Denied = 0 // what an earlier round heard says nothing of this one
+	}
+	if !c.handed(e, n) {
+		c.ask(n|others, e.At, a)
+		return
+	}
+	c.vote(e, n, a)
+	if c.decide(e, a); c.Phase == Seeking && !a.FreshID {
+		c.ask(others, e.At, a)
+	}
+}
+
+// handed says whether a wake-up is as good as an answer that grants the lock, and
+// dates it. The node sent it after the last answer that has arrived, and so handed
+// the lock over after it was sent what it answered there: in order, or a hand-over
+// from before a give-back would count (trace C7).
+func (c *Claim) handed(e *Event, n Set) bool {
+	e.Sent = c.Heeded[e.Node]
+	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
+	return c.Brief && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= e.TTL/2
 }
 
 // trips is how long partial grants wait for the rest: a few round trips.
@@ -637,6 +669,7 @@ func (c *Claim) giveBack(a *Actions) {
 	c.drop(back)
 	c.Asked &^= back
 	c.Owed |= back
+	c.Back |= back
 	c.Queued |= back & c.Heard
 	a.GiveBack |= back
 }
@@ -648,7 +681,7 @@ func (c *Claim) renounce(a *Actions) {
 	a.FreshID = true
 	*c = Claim{
 		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp,
-		Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Reached: c.Reached, Polls: c.Polls, Trip: c.Trip,
+		Brief: c.Brief, Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Reached: c.Reached, Polls: c.Polls, Trip: c.Trip,
 	}
 }
 
@@ -693,7 +726,9 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.renew(e, a)
 	case Woken:
 		// The node lost the lock or was never granted: it has come round.
-		a.Renew |= n
+		if !c.brief(e.At) {
+			a.Renew |= n
+		}
 	case Release:
 		c.over(e.At, a)
 		return
@@ -731,6 +766,9 @@ func (c *Claim) hold(e *Event, a *Actions) {
 	}
 	c.tell(Renewed, NotRenewed, a)
 }
+
+// brief says that all nodes are about to be asked for a renewal, the first.
+func (c *Claim) brief(at int64) bool { return c.Brief && c.Round == 0 && c.Trust-at < c.TTL/2 }
 
 // lose ends a claim that was held.
 func (c *Claim) lose(at int64, a *Actions) {

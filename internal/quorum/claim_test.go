@@ -445,6 +445,112 @@ func TestAWakeUpAsksEveryNode(t *testing.T) {
 	p.want("unless it has granted", p.did.Acquire == 0)
 }
 
+// queued is a claim over n nodes that is queued on all, and may be handed the lock by
+// wake-ups alone.
+func queued(t *testing.T, n int) *play {
+	t.Helper()
+	p := begin(t, n, stamp)
+	p.c.Brief = true
+	for node := range n {
+		p.denied(node)
+	}
+	p.want("queued", p.c.Queued == All(n))
+	return p
+}
+
+// handed is a wake-up that tells of a token.
+func (p *play) handed(node int, base int64) {
+	p.t.Helper()
+	p.step(Event{Kind: Woken, Node: node, ID: p.c.ID, Token: base, TTL: second})
+}
+
+func TestAWakeUpWithATokenIsAGrant(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	asked := p.now
+	p.now += 400 * ms
+	p.handed(2, 100)
+	p.want("the others say it themselves", p.c.Granted == set(2) && p.did.Acquire == 0)
+	p.handed(0, 100)
+	p.wantOutcome(Won)
+	p.want("at once", p.c.Token == 100 && p.did == Actions{Outcome: Won})
+	if got, want := p.c.Trusted(), asked+second-Drift(second); got != want {
+		t.Errorf("trusted until %d, want %d: a hand-over's time from the last request that was answered", got, want)
+	}
+	p.handed(1, 100)
+	p.want("the first renewal is near", p.did.Renew == 0)
+	p.step(Event{Kind: Renew, TTL: lease})
+	p.say(Kept, 0, 1)
+	p.wantOutcome(Renewed)
+	p.want("and gives full trust", p.c.Trusted() == p.now+lease-Drift(lease))
+	p.handed(2, 100)
+	p.want("who hands over after that is renewed", p.did.Renew == set(2))
+}
+
+func TestAHandOverOfDifferentBasesIsCommitted(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	p.handed(0, 100)
+	p.handed(1, 132)
+	p.want("the highest", p.c.Token == 132 && p.did.Commit == set(0))
+	p.want("and the rest is asked", p.did.Acquire == 0)
+	p.step(Event{Kind: Accepted, Node: 0, ID: p.c.ID, Epoch: p.c.Epoch[0], Sent: p.now})
+	p.wantOutcome(Won)
+}
+
+// Its node may have lapsed, or given the lock back, by the time at which it is heard.
+func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(p *play){
+		"the last answer is old":       func(p *play) { p.now += second/2 - Drift(second) + 1 },
+		"whoever holds does not renew": func(p *play) { p.c.Brief = false },
+		"no token was told":            nil,
+		"a give-back is open": func(p *play) {
+			p.step(Event{Kind: Woken, Node: 0, ID: p.c.ID})
+			p.granted(0, 100)
+			p.denied(1, 2)
+			p.tick()
+			p.want("given back", p.did.GiveBack == set(0))
+		},
+		"nothing was answered yet": func(p *play) { p.c.Heeded = [MaxNodes]int64{} },
+	} {
+		p := queued(t, 3)
+		if prepare == nil {
+			p.step(Event{Kind: Woken, Node: 0, ID: p.c.ID, TTL: second})
+		} else {
+			prepare(p)
+			p.handed(0, 132)
+		}
+		if p.c.Granted != 0 || !p.did.Acquire.Has(0) {
+			t.Errorf("%s: granted by %b, asks %b", name, p.c.Granted, p.did.Acquire)
+		}
+	}
+}
+
+func TestAWakeUpForADeadIDIsVoid(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	p.failed(AskGiveBack, 0)
+	p.want("under a fresh id", p.did.FreshID)
+	before := p.c
+	p.step(Event{Kind: Woken, Node: 1, ID: 0, Token: 100, TTL: second})
+	p.want("nothing has changed", p.c == before && p.did == Actions{})
+}
+
+// Where this claim left the lock to nobody, no release will wake it.
+func TestAHandOverAsksWhereTheLockWasGivenBack(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 5, stamp)
+	p.c.Brief = true
+	p.granted(0, 100)
+	p.denied(1, 2, 3)
+	p.want("given back", p.did.GiveBack == set(0))
+	p.failed(AskAcquire, 4)
+	p.say(Freed, 0)
+	p.handed(1, 100)
+	p.want("there, and where it has no place", p.did.Acquire == set(0, 4))
+}
+
 func TestAHandOverIsGivenAFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)

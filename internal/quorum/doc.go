@@ -92,7 +92,8 @@
 // # What is assumed
 //
 //   - Requests of one id to one node travel over one connection, in order, and
-//     are answered in order. A connection that breaks fails every request that
+//     are answered in order; a wake-up that tells of a token comes in its place
+//     among the answers. A connection that breaks fails every request that
 //     was sent over it. A request may be executed long after that.
 //   - A node that lost its memory does not vote until every lease that it could
 //     have granted is over. Package redlock sees to it.
@@ -141,6 +142,7 @@
 //     more than a minute: that it is missing may be the work of a jump, and one that
 //     starts in another hour is above all that follow it.
 //   - C6. A free lock that is waited for goes to the first in line, whoever asks.
+//   - C7. A wake-up grants only in its place among the node's answers.
 //     A lock that lapsed or was given back is free without a hand-over, and went
 //     to whose timer ran out first.
 //   - Commit is refused unless the id has the lock and no higher token was

@@ -106,6 +106,22 @@ func (l *Lock) queue(owner string, now, stamp int64) {
 	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+queueKeep
 }
 
+// Wake is what a waiter is told. Where all nodes are told to pass on the lock, that
+// is all it needs; otherwise it asks.
+type Wake struct {
+	Owner string // its id; "": nobody was woken
+	Base  int64  // the first token of its block; 0: not told
+	Left  int64  // ms until the lock lapses; 0: not told
+}
+
+// String is the message of w.
+func (w Wake) String() string {
+	if w.Base == 0 {
+		return w.Owner
+	}
+	return fmt.Sprintf("%s %d %d", w.Owner, w.Base, w.Left)
+}
+
 // AcquireReply answers Acquire.
 type AcquireReply struct {
 	Granted bool
@@ -114,7 +130,7 @@ type AcquireReply struct {
 	Holder  string // denied: who holds the lock
 	Left    int64  // denied: ms until the lock lapses
 	Waiters int    // denied
-	Woken   string // denied: the waiter that a free lock was handed to; it is the holder
+	Woken   Wake   // denied: whom a free lock was handed to; it is the holder
 }
 
 // Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A
@@ -130,9 +146,10 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 		if stamp != 0 && l.Queue != "" {
 			l.queue(owner, now, stamp)
 		}
-		if woken := l.first(owner, hears); woken != "" {
-			l.take(woken, now, HandOver(ttl*ms)/ms)
-			return l, AcquireReply{Woken: woken, Holder: woken, Left: l.Until - now/1000, Waiters: l.Queue.Len()}
+		if woken := l.wake(owner, hears); woken != "" {
+			left := HandOver(ttl*ms) / ms
+			l.take(woken, now, left)
+			return l, AcquireReply{Woken: Wake{Owner: woken}, Holder: woken, Left: left, Waiters: l.Queue.Len()}
 		}
 		l.take(owner, now, ttl)
 		l.Queue = l.Queue.Without(owner)
@@ -206,59 +223,70 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Ver
 
 // Release withdraws owner from the queue, or, with a stamp, keeps or gives it
 // its place. If owner holds the lock, it passes to the first waiter that hears
-// its wake-up, for the hand-over time of ttl, and Release returns that waiter;
+// its wake-up, for the hand-over time of ttl, and Release returns what that is told;
 // else it is free. It is free also where the counter is lost, for no client's clock
-// is at hand: the waiter that was woken takes it by its own.
-func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owner string) bool) (Lock, string) {
+// is at hand: the waiter that was woken takes it by its own. Without a stamp, a lock
+// that nobody holds passes on as well.
+func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owner string) bool) (Lock, Wake) {
 	l = l.At(now)
 	if stamp != 0 {
 		l.queue(owner, now, stamp)
 	} else {
 		l.Queue = l.Queue.Without(owner)
 	}
-	if l.Owner != owner {
-		return l, ""
+	if l.Owner != owner && (l.Owner != "" || stamp != 0) {
+		return l, Wake{}
 	}
-	return l.pass(now, owner, ttl, hears)
+	return l.pass(now, owner, ttl, stamp == 0, hears)
 }
 
-// first takes the first waiter that hears its wake-up out of the queue, and is ""
+// first is the first in the queue, or "" where from is it, or nobody waits.
+func (l *Lock) first(from string) string {
+	if head, _ := l.Queue.Head(); head != from {
+		return head
+	}
+	return ""
+}
+
+// wake takes the first waiter that hears its wake-up out of the queue, and is ""
 // where from is the first of all, or nobody hears.
-func (l *Lock) first(from string, hears func(owner string) bool) string {
-	for {
-		head, ok := l.Queue.Head()
-		if !ok || head == from {
-			return ""
-		}
+func (l *Lock) wake(from string, hears func(owner string) bool) string {
+	for head := l.first(from); head != ""; head = l.first(from) {
 		l.Queue = l.Queue.Without(head)
 		if hears(head) {
 			return head
 		}
 	}
+	return ""
 }
 
 // pass hands the lock over, or frees it. A giver that is its own successor leaves
 // it free: kept for it, the node would block everybody until it asks again (trace
-// C4).
-func (l Lock) pass(now int64, from string, ttl int64, hears func(owner string) bool) (Lock, string) {
-	head := l.first(from, hears)
-	if head != "" && l.block(now, noClock, ttl) {
-		l.take(head, now, HandOver(ttl*ms)/ms)
-	} else {
+// C4). everywhere says that all nodes are told the same.
+func (l Lock) pass(now int64, from string, ttl int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
+	promised := l.first(from) != "" && l.block(now, noClock, ttl)
+	w := Wake{Owner: l.wake(from, hears)}
+	if w.Owner == "" || !promised {
 		l.free()
+		return l, w
 	}
-	return l, head
+	left := HandOver(ttl*ms) / ms
+	l.take(w.Owner, now, left)
+	if everywhere {
+		w.Base, w.Left = l.Fence-Block+1, left
+	}
+	return l, w
 }
 
 // Force takes the lock away from the grant that token belongs to, so that the
 // old holder can neither renew nor pass a storage that has seen a newer token.
-func (l Lock) Force(now, token, ttl int64, hears func(owner string) bool) (Lock, bool, string) {
+func (l Lock) Force(now, token, ttl int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
 	if l.Owner == "" || l.Fence == 0 || token > l.Fence || token < l.Fence-Block+1 {
-		return l, false, ""
+		return l, false, Wake{}
 	}
 	l.block(now, noClock, ttl)
 	l.Queue = l.Queue.Without(l.Owner)
-	l, woken := l.pass(now, l.Owner, ttl, hears)
+	l, woken := l.pass(now, l.Owner, ttl, true, hears)
 	return l, true, woken
 }

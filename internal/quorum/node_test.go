@@ -157,8 +157,8 @@ func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 	l := waited(t)
 	l.Fence, l.FenceUntil = 0, 0
 	l, woken := l.Release(noon+1, "a", 0, 1000, hears)
-	if woken != "b" || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
-		t.Fatalf("woken %q, left %+v", woken, l)
+	if woken != (Wake{Owner: "b"}) || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+		t.Fatalf("woken %q, left %+v", woken.Owner, l)
 	}
 	l, r := l.Acquire(noon+2, "b", ttl, noon+2, 6, deaf)
 	if !r.Granted || r.Base != noon+2 || !slices.Equal(owners(l.Queue), []string{"c"}) {
@@ -257,8 +257,8 @@ func TestRenewalBelowItsTokenDoesNotLowerALostCounter(t *testing.T) {
 func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "a", 0, 1000, hears)
-	if woken != "b" || l.Owner != "b" || l.Until != noon/1000+1000 {
-		t.Fatalf("woken %q, owner %q until %d", woken, l.Owner, l.Until)
+	if want := (Wake{Owner: "b", Base: end + 1, Left: 1000}); woken != want || l.Owner != "b" || l.Until != noon/1000+1000 {
+		t.Fatalf("woken %v, want %v; owner %q until %d", woken, want, l.Owner, l.Until)
 	}
 	if l.Fence != end+Block {
 		t.Errorf("counter %d, want a block more than %d", l.Fence, end)
@@ -272,23 +272,42 @@ func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	}
 }
 
+// Somebody gave it back who was the first in the queue, and nobody has asked since.
+func TestReleasePassesOnAFreeLock(t *testing.T) {
+	t.Parallel()
+	free, _ := waited(t).Release(noon, "a", 5, 1000, hears)
+	for name, tt := range map[string]struct {
+		owner string
+		stamp int64
+		want  string
+	}{
+		"by who withdraws":           {"a", 0, "b"},
+		"by who has no place":        {"x", 0, "a"},
+		"a give-back leaves it free": {"x", 9, ""},
+	} {
+		if l, woken := free.Release(noon, tt.owner, tt.stamp, 1000, hears); l.Owner != tt.want || woken.Owner != tt.want {
+			t.Errorf("%s: woken %v, owner %q, want %q", name, woken, l.Owner, tt.want)
+		}
+	}
+}
+
 func TestReleaseSkipsWaitersThatDoNotHear(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "a", 0, 1000, func(o string) bool { return o == "c" })
-	if woken != "c" || l.Owner != "c" || l.Queue != "" {
-		t.Fatalf("woken %q, owner %q, queue %v", woken, l.Owner, owners(l.Queue))
+	if woken.Owner != "c" || l.Owner != "c" || l.Queue != "" {
+		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
 	}
 	l, woken = waited(t).Release(noon, "a", 0, 1000, deaf)
-	if woken != "" || l.Owner != "" || l.Queue != "" || l.Fence != end {
-		t.Fatalf("nobody hears: woken %q, left %+v", woken, l)
+	if woken != (Wake{}) || l.Owner != "" || l.Queue != "" || l.Fence != end+Block {
+		t.Fatalf("nobody hears: woken %q, left %+v", woken.Owner, l)
 	}
 }
 
 func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "b", 0, 1000, hears)
-	if woken != "" || l.Owner != "a" || !slices.Equal(owners(l.Queue), []string{"c"}) {
-		t.Fatalf("woken %q, owner %q, queue %v", woken, l.Owner, owners(l.Queue))
+	if woken.Owner != "" || l.Owner != "a" || !slices.Equal(owners(l.Queue), []string{"c"}) {
+		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
 	}
 	before := waited(t)
 	if got, _ := before.Release(noon, "x", 0, 1000, hears); got != before {
@@ -299,8 +318,8 @@ func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "a", 9, 1000, hears)
-	if woken != "b" || !slices.Equal(owners(l.Queue), []string{"c", "a"}) {
-		t.Fatalf("woken %q, queue %v", woken, owners(l.Queue))
+	if woken.Owner != "b" || !slices.Equal(owners(l.Queue), []string{"c", "a"}) {
+		t.Fatalf("woken %q, queue %v", woken.Owner, owners(l.Queue))
 	}
 }
 
@@ -308,8 +327,8 @@ func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
 func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "a", 5, 1000, hears)
-	if woken != "" || l.Owner != "" || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
-		t.Fatalf("woken %q, owner %q, queue %v", woken, l.Owner, owners(l.Queue))
+	if woken.Owner != "" || l.Owner != "" || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
+		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
 	}
 }
 
@@ -321,14 +340,14 @@ func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	lapsed.Until = noon/1000 - 1
 	for _, place := range []int64{0, 6, 8} {
 		l, r := free.Acquire(noon, "b", ttl, noon, place, hears)
-		if want := (AcquireReply{Holder: "a", Left: 1000, Waiters: 2, Woken: "a"}); r != want {
+		if want := (AcquireReply{Holder: "a", Left: 1000, Waiters: 2, Woken: Wake{Owner: "a"}}); r != want {
 			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
 		}
 		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
 			t.Errorf("left %+v, waiting %v", l, owners(l.Queue))
 		}
 		l, r = lapsed.Acquire(noon, "d", 300, noon, place, hears)
-		if r.Woken != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
+		if r.Woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
 			t.Errorf("d with stamp %d on a lock that lapsed: %+v, owner %q until %d", place, r, l.Owner, l.Until)
 		}
 	}
@@ -360,8 +379,8 @@ func TestHandOverKeepsTheCounterOfALongLease(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 1000
 	l, woken := waited(t).Release(noon, "a", 0, hour, hears)
-	if woken != "b" || l.Until != noon/1000+1000 || l.FenceUntil != noon/1000+2*hour {
-		t.Fatalf("woken %q until %d, counter until %d", woken, l.Until, l.FenceUntil)
+	if woken.Owner != "b" || l.Until != noon/1000+1000 || l.FenceUntil != noon/1000+2*hour {
+		t.Fatalf("woken %q until %d, counter until %d", woken.Owner, l.Until, l.FenceUntil)
 	}
 }
 
@@ -386,8 +405,8 @@ func TestForceComparesTheToken(t *testing.T) {
 			t.Errorf("force of %+d: %v", tt.token-base, forced)
 		case !forced && l != before:
 			t.Errorf("force of %+d changed the lock", tt.token-base)
-		case forced && (woken != "b" || l.Fence <= end):
-			t.Errorf("force of %+d: woken %q, counter %+d", tt.token-base, woken, l.Fence-end)
+		case forced && (woken.Owner != "b" || l.Fence <= end):
+			t.Errorf("force of %+d: woken %q, counter %+d", tt.token-base, woken.Owner, l.Fence-end)
 		}
 	}
 }
@@ -414,8 +433,8 @@ func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+queueKeep
-	if _, _, woken := l.Force(noon, base, 1000, hears); woken != "b" {
-		t.Fatalf("handed to %q", woken)
+	if _, _, woken := l.Force(noon, base, 1000, hears); woken.Owner != "b" {
+		t.Fatalf("handed to %q", woken.Owner)
 	}
 }
 

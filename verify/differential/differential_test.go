@@ -117,8 +117,8 @@ func (w *world) call() {
 	if difference != "" {
 		w.t.Fatalf("%s differs: %s", c.Script, difference)
 	}
-	if woken != "" {
-		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(woken), woken})
+	if woken.Owner != "" {
+		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(woken.Owner), woken.String()})
 	}
 	w.state = o.After
 }

@@ -83,31 +83,31 @@ func (c Call) keys(k Keys) []string {
 }
 
 // Twin carries c out on l, at now. The reply has the shape of the server's; woken
-// is whom the script wakes.
-func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken string) {
+// is whom the script wakes, and what it tells.
+func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken quorum.Wake) {
 	one := map[bool]int64{true: 1}
 	switch c.Script {
 	case "acquire":
 		l, r := l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp, hears)
 		switch {
 		case r.Granted:
-			return l, r.Base, ""
+			return l, r.Base, quorum.Wake{}
 		case r.Refused:
-			return l, c.refused(now), ""
+			return l, c.refused(now), quorum.Wake{}
 		}
 		return l, []any{r.Left, r.Holder, int64(r.Waiters)}, r.Woken
 	case "commit":
 		l, ok := l.Commit(now, c.Owner, c.TTL, c.Token)
-		return l, one[ok], ""
+		return l, one[ok], quorum.Wake{}
 	case "renew":
 		l, verdict := l.Renew(now, c.Owner, c.TTL, c.Clock, c.Token)
 		switch verdict {
 		case quorum.RenewKept:
-			return l, int64(l.Queue.Len()), ""
+			return l, int64(l.Queue.Len()), quorum.Wake{}
 		case quorum.RenewRefused:
-			return l, c.refused(now), ""
+			return l, c.refused(now), quorum.Wake{}
 		}
-		return l, int64(verdict), ""
+		return l, int64(verdict), quorum.Wake{}
 	case "release":
 		mine := l.At(now).Owner == c.Owner
 		l, woken := l.Release(now, c.Owner, c.Stamp, c.TTL, hears)
@@ -121,7 +121,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	if l.Owner != "" {
 		left = l.Until - now/1000
 	}
-	return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, ""
+	return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, quorum.Wake{}
 }
 
 // refused is the error reply of a node that does not start a counter.
@@ -196,7 +196,7 @@ func (s *Server) Do(cmds ...[]string) ([]any, error) {
 }
 
 // Wakes returns the wake-ups that have been sent since it was last called, each
-// as the channel and the id.
+// as the channel and the message.
 func (s *Server) Wakes() ([][2]string, error) {
 	if _, err := s.Do([]string{"PUBLISH", s.wakeMarker, ""}); err != nil {
 		return nil, err
@@ -211,11 +211,11 @@ func (s *Server) Wakes() ([][2]string, error) {
 		if len(message) != 3 {
 			return nil, fmt.Errorf("unexpected message %v", message)
 		}
-		channel, id := message[1].(string), message[2].(string)
+		channel, text := message[1].(string), message[2].(string)
 		if channel == s.wakeMarker {
 			return wakes, nil
 		}
-		wakes = append(wakes, [2]string{channel, id})
+		wakes = append(wakes, [2]string{channel, text})
 	}
 }
 
@@ -301,7 +301,7 @@ func (s *Server) State(k Keys) (quorum.Lock, error) {
 
 // Compare says how o differs from what the twin makes of before, or "" where a
 // moment within the step explains it. It returns whom the twin wakes.
-func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (woken, difference string) {
+func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (woken quorum.Wake, difference string) {
 	var tried []string
 	for _, now := range moments(o) {
 		l, reply, woken := c.Twin(before, now, hears)
@@ -311,7 +311,7 @@ func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (wo
 		}
 		tried = append(tried, diff)
 	}
-	return "", strings.Join(slices.Compact(tried), "\n")
+	return quorum.Wake{}, strings.Join(slices.Compact(tried), "\n")
 }
 
 // moments are the times within a step at which the twin may do different things:

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // A key lapses once the clock is past its time, not when it reaches it: the twin
@@ -136,7 +138,8 @@ func TestDeafWaitersArePassedOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := [][2]string{{"holdfast:wake:b", "b.1"}}; o.After.Owner != "b.1" || o.After.Queue != "" || !slices.Equal(wakes, want) {
+	told := quorum.Wake{Owner: "b.1", Base: o.After.Fence - quorum.Block + 1, Left: 1000}
+	if want := [][2]string{{"holdfast:wake:b", told.String()}}; o.After.Owner != "b.1" || o.After.Queue != "" || !slices.Equal(wakes, want) {
 		t.Fatalf("wake-ups %v, left %s", wakes, Show(o.After, o.Until))
 	}
 }

@@ -168,10 +168,13 @@ func examples() []example {
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
 		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
+		{"release: a free lock that others wait for passes on", waitedFor, hear, script("release", "d.1")},
+		{"release: … also when one of them withdraws", waitedFor, hear, script("release", "b.1")},
 		{"release: a stranger changes nothing", contended, hear, script("release", "d.1")},
 		{"release: who is woken finds the lock free where the counter was lost", State{Lock: lost.Lock, Queue: contended.Queue}, hear, script("release", "a.1")},
 		{"give-back: passes to an earlier waiter and keeps the place", contended, hear, script("release", "a.1").stamp(9)},
 		{"give-back: by the first in the queue leaves the lock free", contended, hear, script("release", "a.1").stamp(5)},
+		{"give-back: of a free lock takes a place alone", waitedFor, hear, script("release", "a.1").stamp(9)},
 		{"give-back: of what is another's takes a place", passedOn, hear, script("release", "a.1").stamp(5)},
 
 		{"force: the holder's token", contended, hear, script("force", "").token(1000)},
@@ -221,9 +224,9 @@ func (ex example) make() Case {
 	for _, arg := range ex.call.Arguments() {
 		c.Args = append(c.Args, symbolText(arg))
 	}
-	if woken != "" {
-		client, _, _ := strings.Cut(woken, ".")
-		c.Wakes = []Wake{{Channel: wire.Wake + client, Message: woken}}
+	if woken.Owner != "" {
+		client, _, _ := strings.Cut(woken.Owner, ".")
+		c.Wakes = []Wake{{Channel: wire.Wake + client, Message: woken.String()}}
 	}
 	return c
 }

@@ -77,7 +77,7 @@ func (s *setup) tidyWire(w *world, c, n int) {
 	lines := [...]*line{&wire.requests, &wire.answers, &wire.failures}
 	for _, l := range lines {
 		for _, m := range l.all() {
-			if uint32(m.id) == cl.claim.ID {
+			if uint32(m.id) == cl.claim.ID && m.of != wakeUp {
 				least = min(least, m.epoch)
 			}
 		}
@@ -88,7 +88,7 @@ func (s *setup) tidyWire(w *world, c, n int) {
 	*epoch -= least
 	for _, l := range lines {
 		for i := range l.all() {
-			if uint32(l.m[i].id) == cl.claim.ID {
+			if uint32(l.m[i].id) == cl.claim.ID && l.m[i].of != wakeUp {
 				l.m[i].epoch -= least
 			}
 		}
@@ -237,7 +237,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			k, set := &cl.claim, quorum.Only(n)
 			b = append(b,
 				flags(k.Asked&set != 0, k.Granted&set != 0, k.Owed&set != 0, k.Agreed&set != 0, k.Pending&set != 0, k.Denied&set != 0),
-				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Heard&set != 0, k.Sends[n] != 0), k.Epoch[n])
+				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Heeded[n] != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 		}
 		wire := &nd.wires[c]

@@ -6,7 +6,7 @@ import "github.com/holdfast-go/holdfast/internal/quorum"
 // be void for another id or epoch, and once the claim is over nothing counts.
 func (s *setup) cares(w *world, c, n int, a message) bool {
 	cl := &w.clients[c]
-	return cl.life == running && cl.claim.ID == uint32(a.id) && cl.claim.Epoch[n] == a.epoch
+	return cl.life == running && cl.claim.ID == uint32(a.id) && (a.of == wakeUp || cl.claim.Epoch[n] == a.epoch)
 }
 
 func (s *setup) hear(w *world, c, n int, a message) string {

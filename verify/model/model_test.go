@@ -60,6 +60,10 @@ func rows() []row {
 	gated := with(two, func(s *setup) { s.gate, s.faults.wipe = true, 1 })
 	// One node and a counter that is lost.
 	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
+	forgets := setup{
+		nodes: 3, clients: 2, waiting: 0b11, rests: 1, calm: true, orders: true, cut: [3]uint8{third, third},
+		fences: []int64{level, above}, faults: faults{lock: 1},
+	}
 	paused := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{fence: 1, lock: 1}}
 	jumps := setup{nodes: 1, clients: 2, renews: 1, orders: true, faults: faults{jump: 4}}
 	jumpTwo := setup{nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, third}, faults: faults{jump: 6}}
@@ -93,6 +97,19 @@ func rows() []row {
 	lost := with(down, func(s *setup) { s.faults.wake = 2 })
 	breaks := with(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
 	// A holds all nodes. B waits on all of them and can no longer reach two.
+	// A held nodes 1 and 2, and has released them. C, which cannot reach 3, was queued
+	// on both and handed both; it has been granted 1, for which it asked by itself, and
+	// been denied 2. The wake-ups are still on their way. B, which is before it, cannot
+	// reach 2.
+	overtaken := setup{
+		nodes: 3, clients: 3, waiting: 0b110, rests: 1, calm: true, alone: true, frozen: true, fences: even, holds: 2, apart: true,
+		cut: [3]uint8{third, second, third},
+		prelude: []move{
+			{begin, 2, 0, 0}, {execute, 2, 0, 0}, {answer, 2, 0, 0}, {execute, 2, 1, 0}, {answer, 2, 1, 0},
+			{release, 0, 0, 0}, {execute, 0, 0, 0},
+			{rest, 2, 0, 0}, {execute, 2, 0, 0}, {answer, 2, 0, 0}, {execute, 2, 1, 0}, {execute, 0, 1, 0}, {answer, 2, 1, 0},
+		},
+	}
 	minority := with(waiters, func(s *setup) {
 		s.clients, s.holds, s.waiting, s.faults.cut = 3, 3, 0b110, 2
 		s.prelude = []move{
@@ -136,6 +153,7 @@ func rows() []row {
 		},
 		{name: "a counter is lost before a hand-over", world: handOver},
 		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},
+		{name: "a node forgets the lock, and hands it over: tokens", world: forgets, large: true},
 		{name: "a counter is lost before a late renewal: tokens", world: paused, large: true},
 		{name: "- C2: the renewal seeds it from its token", world: without(paused, mutant{renewSeedsToken: true}), want: same},
 		{name: "a clock jumps, and counters expire: tokens", world: jumps},
@@ -146,6 +164,7 @@ func rows() []row {
 		{name: "- C3: a grant that overtakes the failure counts", world: without(back, mutant{ignoreOwed: true}), want: both, large: true},
 
 		{name: "2 waiters", world: waiters, live: true},
+		{name: "2 waiters, wake-ups come apart", world: with(waiters, func(s *setup) { s.apart = true }), live: true},
 		{name: "2 waiters that may give up", world: with(waiters, func(s *setup) { s.cancel = true }), large: true},
 		{name: "2 waiters, two rounds to commit", world: uneven, live: true, large: true},
 		{name: "2 waiters, a node is down", world: hasty, live: true},
@@ -156,6 +175,8 @@ func rows() []row {
 		{name: "a waiter or holder dies", world: dies, live: true, timers: 3, large: true},
 		{name: "2 wake-ups are lost, a node is down", world: lost, live: true, timers: 1},
 		{name: "a waiter's connection breaks, a node is down", world: breaks, live: true, timers: 2},
+		{name: "wake-ups come apart, after the answers", world: overtaken},
+		{name: "- C7: … and grant", world: without(overtaken, mutant{anyOrder: true}), want: both},
 		{name: "a waiter is cut off", world: minority, live: true, timers: 2, large: true},
 		{name: "- partial grants are held", world: without(hasty, mutant{keepPartial: true}), live: true, want: stuckForEver},
 		{name: "- waiters in order of arrival", world: without(hasty, mutant{byArrival: true}), live: true, want: tooSlow},

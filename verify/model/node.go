@@ -42,7 +42,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		c, _ := split(owner)
 		return w.clients[c].life != crashed
 	}
-	woken := ""
+	var woken quorum.Wake
 	switch quorum.Request(r.kind) {
 	case quorum.AskAcquire:
 		var reply quorum.AcquireReply
@@ -92,12 +92,12 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	case quorum.AskRelease, quorum.AskGiveBack:
 		before := l
 		l, woken = l.Release(clock, owner, stamp, ttlMS, hears)
-		if head, _ := l.Queue.Head(); s.mutant.keepForGiver && before.Owner == owner && head == owner && woken == "" {
-			l.Owner, l.Until, l.Queue, woken = owner, far, l.Queue.Without(owner), owner
+		if head, _ := l.Queue.Head(); s.mutant.keepForGiver && before.Owner == owner && head == owner && woken.Owner == "" {
+			l.Owner, l.Until, l.Queue, woken.Owner = owner, far, l.Queue.Without(owner), owner
 			l.Fence += quorum.Block
 		}
-		if s.mutant.handOverUnseeded && before.Fence == 0 && woken != "" {
-			l.Fence = quorum.Block
+		if s.mutant.handOverUnseeded && before.Fence == 0 && woken.Owner != "" {
+			l.Owner, l.Until, l.Fence, woken.Base = woken.Owner, far, quorum.Block, 1
 		}
 		a.kind = uint8(quorum.Freed)
 	}
@@ -105,11 +105,28 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		l.Fence = nd.frozen
 	}
 	nd.lock = l
-	if woken != "" {
-		to, id := split(woken)
-		nd.wires[to].woken |= 1 << id
+	if woken.Owner != "" {
+		s.wake(w, n, woken)
 	}
 	return a
+}
+
+// wake sends a wake-up on its way.
+func (s *setup) wake(w *world, n int, woken quorum.Wake) {
+	nd := &w.nodes[n]
+	to, id := split(woken.Owner)
+	switch {
+	case s.apart:
+		nd.wires[to].woken |= 1 << id
+		return
+	case nd.wires[to].cut:
+		return
+	}
+	m := message{kind: uint8(quorum.Woken), of: wakeUp, id: id, token: int32(woken.Base)}
+	if nd.frozen != 0 && m.token != 0 {
+		m.token = int32(nd.frozen)
+	}
+	s.reply(w, to, n, m)
 }
 
 // place is the stamp that a waiter's id has on a node.
@@ -168,8 +185,9 @@ func (s *setup) sever(w *world, c, n, sent int) {
 		}
 	}
 	for wire.answers.n > 0 {
-		a := wire.answers.pop(0)
-		fail(a.of, a)
+		if a := wire.answers.pop(0); a.of != wakeUp {
+			fail(a.of, a)
+		}
 	}
 	for range sent {
 		r := wire.requests.pop(0)

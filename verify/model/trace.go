@@ -61,6 +61,12 @@ func (s *setup) line(w *world, m move) string {
 		return line
 	case answer:
 		a := wire.answers.m[0]
+		switch {
+		case a.of == wakeUp && a.token != 0:
+			return fmt.Sprintf("%s is woken by %s and has the lock there with %d", who, node, a.token)
+		case a.of == wakeUp:
+			return fmt.Sprintf("%s is woken by %s", who, node)
+		}
 		return fmt.Sprintf("%s hears from %s: %s %s", who, node, requestNames[a.of], answerNames[quorum.Kind(a.kind)])
 	case failure:
 		return fmt.Sprintf("%s notices that %s at %s failed", who, requestNames[wire.failures.m[m.index].of], node)

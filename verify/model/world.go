@@ -13,9 +13,9 @@ const (
 	ttl   = int64(10_000_000_000)
 	ttlMS = ttl / 1_000_000
 
-	startClock = int64(1000)
-	clockStep  = int64(1) << 20 // the clock runs ahead of all counters
-	clockJump  = int64(1) << 27 // µs; more than a minute
+	startClock = int64(100_000_000) // more than a minute from no clock at all
+	clockStep  = int64(1) << 20     // the clock runs ahead of all counters
+	clockJump  = int64(1) << 27     // µs; more than a minute
 )
 
 // owners are the ids that clients go by: a letter for the client, a digit for
@@ -34,12 +34,15 @@ func split(owner string) (client int, id uint8) { return int(owner[0] - 'a'), ow
 // message is a request on its way to a node, or an answer on its way back.
 type message struct {
 	kind   uint8 // quorum.Request or quorum.Kind
-	of     uint8 // answers: the request
+	of     uint8 // answers: the request, or wakeUp
 	id     uint8
 	epoch  uint8
 	marked bool // acquire: with the stamp; denied: queued
 	token  int32
 }
+
+// wakeUp is what a wake-up among the answers answers.
+const wakeUp = 255
 
 // line is a first-in-first-out line of messages, as a connection carries them.
 type line struct {
@@ -66,7 +69,7 @@ func (l *line) all() []message { return l.m[:l.n] }
 type wire struct {
 	requests, answers line
 	failures          line  // of a broken connection: they are noticed in any order
-	woken             uint8 // wake-ups under way, by id
+	woken             uint8 // wake-ups under way apart from the answers, by id
 	cut               bool  // nothing gets through any more
 }
 
@@ -131,6 +134,7 @@ type setup struct {
 	rests   uint8             // how often each waiter's fallback timer runs out; 255: no bound
 	cancel  bool              // clients may give up
 	calm    bool              // timers run out only when nothing of the client's is on its way
+	apart   bool              // wake-ups come over connections of their own, and so in any order
 	cut     [maxClients]uint8 // nodes that a client cannot reach, by bit
 	holds   int               // on how many nodes client 0, which does not wait, holds the lock at first
 	fragile uint8             // clients whose connections may break, by bit; 0: all
@@ -159,6 +163,7 @@ type mutant struct {
 	stay             bool // who is known to a minority does not withdraw
 	byArrival        bool // each node orders waiters as they come
 	barge            bool // C6: a free lock goes to whoever asks
+	anyOrder         bool // C7: wake-ups grant that come apart from the answers
 }
 
 // move is one thing that can happen.
@@ -216,6 +221,7 @@ func (s *setup) initial() world {
 		cl.renews, cl.rests = s.renews, s.rests
 		if s.waiting&(1<<c) != 0 {
 			cl.claim.Stamp = int64(c + 1)
+			cl.claim.Brief = !s.apart || s.mutant.anyOrder
 		}
 	}
 	if s.holds > 0 {
@@ -322,6 +328,11 @@ func (s *setup) moves(w *world, out []move) []move {
 			for i := range int(wire.failures.n) {
 				add(failure, c, n, i)
 			}
+			for i, a := range wire.answers.all() {
+				if a.of == wakeUp && w.left.wake > 0 {
+					add(loseWake, c, n, i)
+				}
+			}
 			for id := range maxIDs {
 				if wire.woken&(1<<id) != 0 {
 					add(wake, c, n, id)
@@ -422,11 +433,15 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case wake:
 		wire.woken &^= 1 << m.index
 		if cl.life == running && cl.claim.ID == uint32(m.index) {
-			broken = s.event(&w, c, quorum.Event{Kind: quorum.Woken, Node: n})
+			broken = s.hear(&w, c, n, message{kind: uint8(quorum.Woken), of: wakeUp, id: m.index, token: int32(nd.frozen)})
 		}
 	case loseWake:
 		w.left.wake--
-		wire.woken &^= 1 << m.index
+		if s.apart {
+			wire.woken &^= 1 << m.index
+		} else {
+			wire.answers.pop(int(m.index))
+		}
 	case silence:
 		cl.claim.AskBy[n] = now
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Tick})
@@ -469,6 +484,11 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case cutOff:
 		w.left.cut--
 		wire.cut = true
+		for i := int(wire.answers.n) - 1; i >= 0; i-- {
+			if wire.answers.m[i].of == wakeUp { // it would come when its lock has lapsed
+				wire.answers.pop(i)
+			}
+		}
 	case jump:
 		w.left.jump--
 		if nd.ahead = !nd.ahead; nd.ahead {

@@ -89,6 +89,11 @@ func unit(tests ...string) suite {
 	return suite{tier: "unit", module: ".", pkg: "./internal/quorum", tests: only(tests...), time: inProcessTime}
 }
 
+// engine is the tests of what carries the protocol core out.
+func engine(tests ...string) suite {
+	return suite{tier: "engine", module: ".", pkg: "./internal/engine", tests: only(tests...), time: inProcessTime, stalls: true}
+}
+
 // client is the tests of the client in virtual time.
 func client(tests ...string) suite {
 	return suite{tier: "client", module: ".", pkg: ".", tests: only(tests...), time: inProcessTime, stalls: true}
@@ -138,5 +143,5 @@ func shell(scripts ...string) suite {
 }
 
 func tierNames() []string {
-	return []string{"unit", "client", "conformance", "model", "sim", "differential", "redlock", "fence", "cli"}
+	return []string{"unit", "engine", "client", "conformance", "model", "sim", "differential", "redlock", "fence", "cli"}
 }

@@ -169,7 +169,7 @@ var twins = []mutant{
 	},
 	{
 		name: "release-without-compare", rule: "nobody releases another's lock", file: nodeGo,
-		was: "if l.Owner != owner {\n\t\treturn l, \"\"\n\t}\n\treturn l.pass", is: "if l.Owner == \"\" {\n\t\treturn l, \"\"\n\t}\n\treturn l.pass",
+		was: "if l.Owner != owner && (l.Owner != \"\" || stamp != 0) {", is: "if l.Owner == \"\" && stamp != 0 {",
 		killers: []suite{unit("TestReleaseByAnotherOnlyWithdraws"), differential(), model("1 node, 3 attempts")},
 	},
 	{
@@ -209,7 +209,7 @@ var twins = []mutant{
 	},
 	{
 		name: "give-back-keeps-the-node", rule: "C4: a give-back by the first in the queue leaves the lock free", file: nodeGo,
-		was: "if !ok || head == from {", is: "if !ok {",
+		was: "if head, _ := l.Queue.Head(); head != from {", is: "if head, _ := l.Queue.Head(); head != from+\"!\" {",
 		killers: []suite{unit("TestGiveBackByTheHeadLeavesTheLockFree"), differential(), model("2 waiters, a node is down")},
 	},
 	{
@@ -253,7 +253,7 @@ var lua = []mutant{
 	},
 	{
 		name: "lua-release-without-compare", rule: "nobody releases another's lock", file: scripts + "release.lua",
-		was: "local mine = redis.call('GET', lock) == owner", is: "local mine = redis.call('GET', lock)",
+		was: "local mine = holder == owner", is: "local mine = holder",
 		killers: []suite{differential()},
 	},
 	{
@@ -328,12 +328,12 @@ var lua = []mutant{
 	},
 	{
 		name: "lua-give-back-keeps-the-node", rule: "C4: a give-back by the first in the queue leaves the lock free", file: scripts + "pass.lua",
-		was: "if not head or head == from then", is: "if not head then",
+		was: "if head ~= from then", is: "if true then",
 		killers: []suite{differential()},
 	},
 	{
 		name: "lua-hand-over-without-tokens", rule: "a hand-over is a grant, with tokens of its own", file: scripts + "pass.lua",
-		was: "if head and block(fence, '', keep) then", is: "if head then",
+		was: "local top = head and block(fence, '', keep)", is: "local top = redis.call('GET', fence)",
 		killers: []suite{differential()},
 	},
 	{
@@ -360,13 +360,58 @@ var waiting = []mutant{
 	},
 	{
 		name: "wake-up-asks-one-node", rule: "C4: a wake-up asks every node", file: claimGo,
-		was: "c.ask(n|c.all()&^(c.Granted|c.Asked), e.At, a)", is: "c.ask(n, e.At, a)",
+		was: "others := c.all() &^ (c.Granted | c.Asked | n)", is: "others := Set(0)",
 		killers: []suite{unit("TestAWakeUpAsksEveryNode"), model("2 waiters")},
 	},
 	{
 		name: "wake-up-behind-a-request-is-ignored", rule: "a wake-up asks its node even while a request is out", file: claimGo,
-		was: "c.ask(n|c.all()&^(c.Granted|c.Asked), e.At, a)", is: "c.ask(c.all()&^(c.Granted|c.Asked), e.At, a)",
+		was: "c.ask(n|others, e.At, a)", is: "c.ask(n&^c.Asked|others, e.At, a)",
 		killers: []suite{unit("TestAWakeUpAsksItsNodeWhileARequestIsOut")},
+	},
+	{
+		name: "wake-up-does-not-ask-where-it-gave-back", rule: "C4: who left a node to nobody asks it at a wake-up", file: claimGo,
+		was: "others &^= c.Queued &^ c.Back", is: "others &^= c.Queued",
+		killers: []suite{unit("TestAHandOverAsksWhereTheLockWasGivenBack"), model("2 waiters")},
+	},
+	{
+		name: "old-denials-count", rule: "denials from before a wake-up say nothing of after it", file: claimGo,
+		was: "c.Back &^= s\n\tc.Denied &^= s", is: "c.Back &^= s",
+		killers: []suite{unit("TestAHandOverOutlastsSlowNodes")},
+	},
+	{
+		name: "hand-over-counts-from-its-arrival", rule: "a hand-over stands from the last request that was answered before it", file: claimGo,
+		was: "e.Sent = c.Heeded[e.Node]", is: "e.Sent = e.At",
+		killers: []suite{unit("TestAWakeUpWithATokenIsAGrant"), sim(1000)},
+	},
+	{
+		name: "hand-over-counts-behind-a-give-back", rule: "C7: what a node granted before a give-back is void", file: claimGo,
+		was: "&& c.Owed&n == 0 && left", is: "&& left",
+		killers: []suite{unit("TestAHandOverIsAskedAfterWhereItMayBeOver")},
+	},
+	{
+		name: "hand-over-counts-to-its-end", rule: "a hand-over that is half over is confirmed first", file: claimGo,
+		was: "left >= e.TTL/2", is: "left >= 0",
+		killers: []suite{unit("TestAHandOverIsAskedAfterWhereItMayBeOver")},
+	},
+	{
+		name: "wake-up-for-a-dead-id-counts", rule: "a wake-up is for the id that it names", file: "internal/engine/claim.go",
+		was: "if a.woken != c.owner {", is: "if a.woken == \"\" {",
+		killers: []suite{engine("TestAWakeUpForAnIDThatIsGoneGrantsNothing")},
+	},
+	{
+		name: "release-keeps-a-free-lock", rule: "a release passes on a lock that nobody holds", file: nodeGo,
+		was: "if l.Owner != owner && (l.Owner != \"\" || stamp != 0) {", is: "if l.Owner != owner {",
+		killers: []suite{unit("TestReleasePassesOnAFreeLock"), differential()},
+	},
+	{
+		name: "lua-release-keeps-a-free-lock", rule: "a release passes on a lock that nobody holds", file: scripts + "release.lua",
+		was: "if mine or not holder and stamp == '' then", is: "if mine then",
+		killers: []suite{differential()},
+	},
+	{
+		name: "lua-give-back-tells-a-token", rule: "only what all nodes are told to do needs no question", file: scripts + "release.lua",
+		was: "ARGV[4], stamp == '')", is: "ARGV[4], true)",
+		killers: []suite{differential()},
 	},
 	{
 		name: "minority-waiter-stays", rule: "who is known to a minority withdraws", file: claimGo,
@@ -418,6 +463,16 @@ var keeping = []mutant{
 		killers: []suite{unit("TestRenewalAfterTheEndOfTrustIsALoss")},
 	},
 	{
+		name: "brief-lease-waits-for-its-third", rule: "what is trusted for little is renewed soon", file: "renew.go",
+		was: "wait = t.given / 32", is: "_ = t.given",
+		killers: []suite{client("TestALeaseThatWasHandedOverIsRenewedSoon")},
+	},
+	{
+		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
+		was: "Brief: !o.NoRenew", is: "Brief: true",
+		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
+	},
+	{
 		name: "watchdog-revives", rule: "nothing is renewed after it was lost", file: "renew.go",
 		was:     "\tcase left <= 0:",
 		is:      "\tcase left <= -time.Hour:",
@@ -464,8 +519,13 @@ var handOvers = []mutant{
 	},
 	{
 		name: "hand-over-on-half-gone-trust", rule: "a hand-over needs more than half of the validity", file: "local.go",
-		was: "case t.left(now) <= ttl/2:", is: "case t.left(now) <= 0:",
+		was: "case t.left(now) <= t.given/2, w", is: "case t.left(now) <= 0, w",
 		killers: []suite{client("TestNoHandOverOnTrustThatIsHalfGone")},
+	},
+	{
+		name: "brief-lease-is-handed-to-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
+		was: "w.opts.NoRenew && t.left(now) <= ttl/2", is: "w.opts.NoRenew && t.left(now) <= 0",
+		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
 	{
 		name: "hand-over-to-another-ttl", rule: "a hand-over is for the same TTL only", file: "local.go",
@@ -551,8 +611,23 @@ var onServers = []mutant{
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
 	},
 	{
+		name: "alone-and-left-alone", rule: "who stops reading for itself has somebody else read", file: pipelineGo,
+		was: "if l.err != nil || l.flight.len() > 0 || l.busy() {\n\t\tnudge(l.read)", is: "if l.err != nil {\n\t\tnudge(l.read)",
+		killers: []suite{servers("TestAnAnswerIsDeliveredAsItComes")},
+	},
+	{
+		name: "alone-and-deaf-to-its-context", rule: "every wait ends with its context", file: pipelineGo,
+		was: "l.conn.SetReadDeadline(time.Now().Add(attendMost))", is: "l.conn.SetReadDeadline(time.Time{})",
+		killers: []suite{servers("TestTheEndOfAContextIsNoticedWhileReading")},
+	},
+	{
+		name: "sender-writes-calls", rule: "nobody who sends waits for a node that does not read", file: pipelineGo,
+		was: "case e.call != nil || len(l.queue) > 1 || l", is: "case len(l.queue) > 1 || l",
+		killers: []suite{servers("TestANodeThatDoesNotReadBlocksNobody")},
+	},
+	{
 		name: "servers-wake-nobody", rule: "who is handed the lock is told", file: "redlock/wake.go",
-		was: "n.engine.Wake(n.index, string(push.Elems[2].Text))", is: "_ = push",
+		was: "n.engine.Wake(n.index, parseWake(string(push.Elems[2].Text)))", is: "_ = parseWake",
 		killers: []suite{servers("TestNoWakeUpIsLost")},
 	},
 	{

@@ -68,10 +68,13 @@ func clientOf(owner string) string {
 }
 
 // wake brings a wake-up to the claim that it is for.
-func (c *client) wake(node int, owner string) {
+func (c *client) wake(node int, wake quorum.Wake, issued int64) {
 	for _, cl := range c.claims {
-		if cl.owner == owner {
-			cl.post(quorum.Event{Kind: quorum.Woken, Node: node})
+		if cl.owner == wake.Owner {
+			if wake.Base != 0 {
+				cl.issued[node] = issued
+			}
+			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, ID: cl.st.ID, Token: wake.Base, TTL: wake.Left * ms})
 			return
 		}
 	}
@@ -118,7 +121,7 @@ func (c *client) newClaim(k *key, ttl int64, wait bool) *claim {
 	cl := &claim{c: c, key: k, owner: c.nextOwner()}
 	cl.st.N, cl.st.TTL = int8(len(c.w.nodes)), ttl
 	if wait {
-		cl.st.Stamp = c.wall()
+		cl.st.Stamp, cl.st.Brief = c.wall(), c.w.chance(0.9)
 	}
 	c.claims = append(c.claims, cl)
 	return cl
@@ -150,6 +153,9 @@ func (cl *claim) post(e quorum.Event) {
 	}
 	if w.cfg.Rules.TrustFromReply && e.Kind == quorum.Granted {
 		e.Sent = now + quorum.Drift(e.TTL)
+	}
+	if w.cfg.Rules.TrustFromWake && e.Kind == quorum.Woken {
+		cl.st.Heeded[e.Node] = now
 	}
 	before, owner := cl.st, cl.owner
 	st, do := quorum.Step(cl.st, e)

@@ -192,8 +192,8 @@ func (w *world) force(k *key) {
 				n.issued[k] = w.now
 			}
 			n.locks[k] = l
-			if woken != "" {
-				n.wake(woken)
+			if woken.Owner != "" {
+				n.wake(woken, n.issued[k])
 			}
 		})
 	}

@@ -87,7 +87,7 @@ func (n *node) execute(r *request) (rep reply) {
 	now := n.clock()
 	before := n.locks[r.key].At(now)
 	l, ttl := before, (r.ttl+ms-1)/ms
-	var woken string
+	var woken quorum.Wake
 	e := quorum.Event{}
 	switch r.kind {
 	case quorum.AskAcquire:
@@ -132,8 +132,8 @@ func (n *node) execute(r *request) (rep reply) {
 		n.w.log("node %d: %s %s for %s (token %d, stamp %d): %s; owner %q, counter %d, %d wait",
 			n.i, requestNames[r.kind], r.key.name, r.owner, r.token, r.stamp, eventText(e), l.Owner, l.Fence, l.Queue.Len())
 	}
-	if woken != "" {
-		n.wake(woken)
+	if woken.Owner != "" {
+		n.wake(woken, n.issued[r.key])
 	}
 	return reply{e: e, issued: n.issued[r.key]}
 }
@@ -174,12 +174,12 @@ func (n *node) hears(owner string) bool {
 }
 
 // wake publishes to whoever seems to listen.
-func (n *node) wake(owner string) {
+func (n *node) wake(wake quorum.Wake, issued int64) {
 	for _, c := range n.w.clients {
-		if l := c.links[n.i]; c.name == clientOf(owner) {
+		if l := c.links[n.i]; c.name == clientOf(wake.Owner) {
 			if gen, ok := n.ears[l]; ok {
-				n.w.log("node %d hands over to %s", n.i, owner)
-				l.deliver(gen, func() { c.wake(n.i, owner) })
+				n.w.log("node %d hands over: %v", n.i, wake)
+				l.deliver(gen, func() { c.wake(n.i, wake, issued) })
 			}
 		}
 	}

@@ -144,7 +144,11 @@ func (wk *worker) watch() {
 			wk.c.after(max(cl.st.Trusted()-wk.c.clock(), ms), expire)
 		}
 	}
-	wk.c.after(w.ttl/3, renew)
+	first := w.ttl / 3
+	if given := cl.st.Trusted() - wk.c.clock(); given < w.ttl/2 {
+		first = given / 32
+	}
+	wk.c.after(first, renew)
 	expire()
 }
 

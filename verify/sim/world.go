@@ -26,6 +26,7 @@ type Rules struct {
 	TrustForever   bool // a holder that is cut off goes on
 	ReuseID        bool // an id is used again after its give-back went unanswered
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
+	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
 }
 
 // Config is one run.

@@ -34,11 +34,11 @@ if stamp ~= '' then
   redis.call('PEXPIRE', queue, 60000)
 end
 if free then -- it lapsed, or was given back: whoever is first has it
-  holder = first(queue, owner)
+  holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), '')
   if not holder then
+    redis.call('SET', lock, owner, 'PX', ttl)
     redis.call('ZREM', queue, owner)
     return top - 31
   end
-  redis.call('SET', lock, holder, 'PX', math.min(ttl, 1000))
 end
 return { redis.call('PTTL', lock), holder, redis.call('ZCARD', queue) }

@@ -13,5 +13,5 @@ if token > top or token < top - 31 then
 end
 block(fence, '', ARGV[3])
 redis.call('ZREM', queue, holder)
-pass(lock, fence, queue, holder, ARGV[2], ARGV[3])
+pass(lock, fence, queue, holder, ARGV[2], ARGV[3], true)
 return 1

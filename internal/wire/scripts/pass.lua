@@ -1,12 +1,18 @@
--- Takes the first waiter whose client hears of it out of the queue and wakes it,
--- unless from is the first of all.
+-- The first in the queue; nothing where from is it, or nobody waits.
 local function first(queue, from)
-  while true do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not head or head == from then
-      return
-    end
-    local heard = redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(head, '^[^.]*'), head)
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  if head ~= from then
+    return head
+  end
+end
+
+-- Hands the lock to head, or the next whose client hears of it, takes it out of the
+-- queue and returns it; nothing where nobody does. The lock is its own by the time at
+-- which it hears. news follows its id.
+local function hand(lock, queue, head, from, handover, news)
+  while head do
+    redis.call('SET', lock, head, 'PX', handover)
+    local heard = redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(head, '^[^.]*'), head .. news)
     if type(heard) == 'table' then
       return -- no right to publish: the waiters poll
     end
@@ -14,17 +20,22 @@ local function first(queue, from)
     if heard > 0 then
       return head
     end
+    head = first(queue, from)
   end
 end
 
--- Frees the lock, or hands it to the first waiter. No client's clock is at hand to
--- start a new counter by: where it is new the lock is freed, and who was woken takes
--- it by its own.
-local function pass(lock, fence, queue, from, handover, keep)
-  local head = first(queue, from)
-  if head and block(fence, '', keep) then
-    redis.call('SET', lock, head, 'PX', handover)
-  else
+-- Hands the lock over, or frees it. Where all nodes are told to, the waiter hears what
+-- it has: the first of its tokens, and for how many ms. No client's clock is at hand to
+-- start a counter by: where it is new the lock is free, and who was woken takes it by
+-- its own.
+local function pass(lock, fence, queue, from, handover, keep, everywhere)
+  local head, news = first(queue, from), ''
+  local top = head and block(fence, '', keep)
+  if top and everywhere then
+    news = string.format(' %.0f %s', top - 31, handover)
+  end
+  head = hand(lock, queue, head, from, handover, news)
+  if not (head and top) then
     redis.call('DEL', lock)
   end
 end

@@ -1,9 +1,10 @@
 -- KEYS lock fence queue; ARGV owner stamp handover keep
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
--- passes on the lock if it is the owner's.
+-- passes on the lock if it is the owner's or, without a stamp, nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, stamp = ARGV[1], ARGV[2]
-local mine = redis.call('GET', lock) == owner
+local holder = redis.call('GET', lock)
+local mine = holder == owner
 if mine and stamp == '' and redis.call('ZCARD', queue) == 0 then -- nobody waits
   redis.call('DEL', lock)
   return 1
@@ -14,8 +15,7 @@ else
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, 60000)
 end
-if not mine then
-  return 0
+if mine or not holder and stamp == '' then
+  pass(lock, fence, queue, owner, ARGV[3], ARGV[4], stamp == '')
 end
-pass(lock, fence, queue, owner, ARGV[3], ARGV[4])
-return 1
+return mine and 1 or 0
