@@ -142,9 +142,10 @@
 //     more than a minute: that it is missing may be the work of a jump, and one that
 //     starts in another hour is above all that follow it.
 //   - C6. A free lock that is waited for goes to the first in line, whoever asks.
-//   - C7. A wake-up grants only in its place among the node's answers.
 //     A lock that lapsed or was given back is free without a hand-over, and went
 //     to whose timer ran out first.
+//   - C7. A wake-up grants only in its place among the node's answers. One that
+//     overtakes or is overtaken may tell of a lock that was given back since.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order
