@@ -216,7 +216,7 @@ func (l *link) more() bool {
 func (l *link) write(now int64, attended bool) {
 	l.writing = true
 	late := l.load(now)
-	l.crowded = l.crowded || l.flight.len() > 1
+	l.crowded = l.crowded || l.several()
 	if !l.reading && !attended {
 		nudge(l.read)
 	}
@@ -232,6 +232,18 @@ func (l *link) write(now int64, attended bool) {
 	l.mu.Lock()
 	l.writing = false
 	l.mu.Unlock()
+}
+
+// several says whether more than one request is under way. Calls do not count: there
+// is a PING every second. The caller holds mu.
+func (l *link) several() bool {
+	n := 0
+	for _, e := range l.flight.rest() {
+		if e.req != nil {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // load moves the next batch from the queue to flight and to out, except for what
