@@ -31,9 +31,11 @@ const (
 	// breakAfter is how long it may be so before the connection is given up, as
 	// its other end may be gone without a word.
 	breakAfter = int64(2 * time.Second)
-	// attendMost is how long a caller reads for itself without anything coming. By
-	// so much it may notice late that its context has ended.
-	attendMost = 2 * time.Millisecond
+	// attendMost is how long a caller reads for itself without anything coming, at
+	// the most, and attendLeast at the least. By so much it may notice late that its
+	// context has ended.
+	attendMost  = 4 * time.Millisecond
+	attendLeast = 2 * time.Millisecond
 	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
 	// that is given up leaves its lock standing for a TTL.
 	loadMost = 10
@@ -71,7 +73,9 @@ type link struct {
 	out  []byte
 	text texts
 
-	again []entry // owned by who reads: to be sent again once the server knows the scripts
+	// Whoever is reading owns these.
+	again []entry   // to be sent again once the server knows the scripts
+	until time.Time // the read deadline of conn; zero: none, or one that has passed
 }
 
 // entry is something sent: a request, or else a call.
@@ -242,8 +246,11 @@ func (l *link) several() bool {
 		if e.req != nil {
 			n++
 		}
+		if n > 1 {
+			return true
+		}
 	}
-	return n > 1
+	return false
 }
 
 // load moves the next batch from the queue to flight and to out, except for what
@@ -300,7 +307,7 @@ func (l *link) reads() {
 		if !l.turn() {
 			continue
 		}
-		l.conn.SetReadDeadline(time.Time{})
+		l.patience(time.Time{})
 		for again := true; again; again = l.wanted() {
 			if err := l.next(); err != nil {
 				l.end(err)
@@ -358,18 +365,30 @@ func (l *link) attend(done <-chan error) {
 	}
 }
 
-// await is next, unless nothing begins to come for a while.
+// await is next, unless nothing begins to come for a while. It leaves the deadline
+// as it is where it can, as to set one takes a timer and may wake another thread.
 func (l *link) await() error {
-	l.conn.SetReadDeadline(time.Now().Add(attendMost))
+	if now := time.Now(); l.until.Sub(now) < attendLeast {
+		l.patience(now.Add(attendMost))
+	}
 	if err := l.in.Await(); err != nil {
+		l.until = time.Time{}
 		return err
 	}
-	l.conn.SetReadDeadline(time.Time{})
+	if !l.in.Whole() {
+		l.patience(time.Time{})
+	}
 	err := l.next()
 	if err != nil {
 		l.hangUp(err)
 	}
 	return err
+}
+
+// patience sets the read deadline.
+func (l *link) patience(until time.Time) {
+	l.until = until
+	l.conn.SetReadDeadline(until)
 }
 
 // next delivers the next answer or wake-up.

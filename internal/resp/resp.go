@@ -120,6 +120,12 @@ func (r *Reader) Await() error {
 	return err
 }
 
+// Whole says whether the next value can be read without waiting for the connection. It knows of those that are one line.
+func (r *Reader) Whole() bool {
+	next, _ := r.in.Peek(r.in.Buffered())
+	return len(next) > 0 && bytes.IndexByte([]byte("+-:#_"), next[0]) >= 0 && bytes.IndexByte(next, '\n') > 0
+}
+
 // ReadValue blocks until a whole value has arrived. At the end of the stream it returns io.EOF between two values and
 // io.ErrUnexpectedEOF within one.
 func (r *Reader) ReadValue() (Value, error) {
