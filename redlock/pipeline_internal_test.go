@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -51,6 +53,132 @@ func TestAnAnswerInPiecesIsAwaited(t *testing.T) {
 		}
 		if err := l.await(); !errors.Is(err, os.ErrDeadlineExceeded) || l.err != nil {
 			t.Errorf("while nothing comes: %v, the link %v", err, l.err)
+		}
+	})
+}
+
+// room is how many bytes a socket takes before its other end reads.
+const room = 4096
+
+// socket is a net.Pipe with room for what was written and not read yet.
+type socket struct {
+	net.Conn
+	bytes chan byte
+	done  chan struct{}
+}
+
+func newSocket(inner net.Conn) *socket {
+	s := &socket{Conn: inner, bytes: make(chan byte, room), done: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case b := <-s.bytes:
+				if _, err := inner.Write([]byte{b}); err != nil {
+					return
+				}
+			case <-s.done:
+				return
+			}
+		}
+	}()
+	return s
+}
+
+func (s *socket) Write(b []byte) (int, error) {
+	for i, c := range b {
+		select {
+		case s.bytes <- c:
+		case <-s.done:
+			return i, net.ErrClosed
+		}
+	}
+	return len(b), nil
+}
+
+func (s *socket) Close() error {
+	select {
+	case <-s.done:
+	default:
+		close(s.done)
+	}
+	return s.Conn.Close()
+}
+
+// linked has fn use a driver with a link, at whose other end is far.
+func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *link, far net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		s := newSocket(near)
+		l := newLink(d.nodes[0], &line{conn: s, in: resp.NewReader(s)})
+		go l.reads()
+		go l.writes()
+		d.nodes[0].raise(l)
+		fn(t, d, l, far)
+		l.hangUp(errHungUp)
+		far.Close()
+		<-l.gone
+	})
+}
+
+// try asks for a lock, and says how long that took.
+func try(ctx context.Context, d *Driver) (time.Duration, error) {
+	start := time.Now()
+	_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	return time.Since(start), err
+}
+
+// Whoever waits reads for itself at first, and then no longer.
+func TestAnAnswerIsDeliveredAsItComes(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, attendMost / 2, attendMost, 15 * attendMost} {
+		linked(t, func(t *testing.T, d *Driver, _ *link, far net.Conn) {
+			go func() {
+				resp.NewReader(far).ReadCommand()
+				time.Sleep(after)
+				far.Write([]byte(":1000\r\n"))
+			}()
+			if took, err := try(t.Context(), d); err != nil || took != after {
+				t.Errorf("Acquire took %v, %v; the answer came after %v", took, err, after)
+			}
+		})
+	}
+}
+
+func TestTheEndOfAContextIsNoticedWhileReading(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []time.Duration{attendMost / 2, 5 * attendMost} {
+		linked(t, func(t *testing.T, d *Driver, _ *link, far net.Conn) {
+			go resp.NewReader(far).ReadCommand() // and no answer
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			took, err := try(ctx, d)
+			if !errors.Is(err, context.DeadlineExceeded) || took > max(limit, attendMost) {
+				t.Errorf("Acquire ended after %v, %v; its context after %v", took, err, limit)
+			}
+		})
+	}
+}
+
+func TestANodeThatDoesNotReadBlocksNobody(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *link, _ net.Conn) {
+		start := time.Now()
+		l.tell("SET", "large", string(make([]byte, 2*room)))
+		l.tell("PING")
+		if took := time.Since(start); took != 0 {
+			t.Errorf("tell blocked for %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for range 50 { // more than fits in any case
+			if took, err := try(ctx, d); err == nil || took > time.Second {
+				t.Fatalf("Acquire took %v, %v", took, err)
+			}
 		}
 	})
 }

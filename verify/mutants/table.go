@@ -617,8 +617,13 @@ var onServers = []mutant{
 	},
 	{
 		name: "alone-and-deaf-to-its-context", rule: "every wait ends with its context", file: pipelineGo,
-		was: "l.conn.SetReadDeadline(time.Now().Add(attendMost))", is: "l.conn.SetReadDeadline(time.Time{})",
+		was: "l.patience(now.Add(attendMost))", is: "l.patience(time.Time{})",
 		killers: []suite{servers("TestTheEndOfAContextIsNoticedWhileReading")},
+	},
+	{
+		name: "alone-and-impatient", rule: "an answer that has begun is read to its end", file: pipelineGo,
+		was: "\tif !l.in.Whole() {\n\t\tl.patience(time.Time{})\n\t}\n", is: "",
+		killers: []suite{servers("TestAnAnswerInPiecesIsAwaited")},
 	},
 	{
 		name: "sender-writes-calls", rule: "nobody who sends waits for a node that does not read", file: pipelineGo,
