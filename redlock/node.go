@@ -21,6 +21,7 @@ const (
 	lookEvery  = 250 * time.Millisecond
 	pingEvery  = time.Second
 	owedMost   = 10_000 // releases kept for a node that cannot be reached
+	owedBatch  = 256    // of them sent together
 
 	// queueKeep is how long a node keeps a place in a queue that nobody asks for.
 	queueKeep = int64(time.Minute)
@@ -277,7 +278,7 @@ func (n *node) settle(l *link) {
 	n.mu.Unlock()
 	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
-	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), batchMost) {
+	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
 		cmds := loads()
 		for _, owner := range chunk {
 			cmds = append(cmds, evalsha(wire.Release, due[owner].lock, due[owner].args...))

@@ -24,7 +24,9 @@ const (
 	// another request to be written by whoever sends it. So little fits into any
 	// socket: the write does not wait for the node.
 	directMost = 1200
-	batchMost  = 256 // requests in one write
+	// batchMost is how many requests travel in one write: few enough that the node
+	// has something to do while the next are put together.
+	batchMost = 32
 	// stallAfter is how long the oldest request may be without an answer before
 	// requests that can do without this node are no longer queued behind it.
 	stallAfter = int64(250 * time.Millisecond)
@@ -132,7 +134,7 @@ func (f *fifo) pop() (e entry) {
 	f.size -= e.size
 	if f.head++; f.head == len(f.list) {
 		f.list, f.head = f.list[:0], 0
-	} else if f.head >= batchMost {
+	} else if f.head >= 8*batchMost {
 		f.list, f.head = slices.Delete(f.list, 0, f.head), 0
 	}
 	return e
