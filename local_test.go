@@ -148,6 +148,25 @@ func TestALeaseThatWasHandedOverIsRenewedSoon(t *testing.T) {
 	})
 }
 
+func TestALeaseThatWasHandedOverOutlastsAStumble(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		next := make(chan *holdfast.Lease)
+		other := b.peer()
+		go func() { next <- b.acquire(other, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
+		pass(300 * time.Millisecond)
+		b.release(l)
+		l = <-next
+		for i := range 5 {
+			b.drv.Node(i).Stop()
+		}
+		pass(400 * time.Millisecond) // its first renewals fail
+		b.start()
+		pass(time.Hour)
+		b.release(l)
+	})
+}
+
 func TestWhoeverDoesNotRenewHasItsTTLAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)

@@ -202,23 +202,23 @@ func (t *term) expiry() error {
 	return errExpired
 }
 
-// alike groups terms so that one with a short TTL does not wait for the answers
-// of one with a long TTL: by powers of two.
+// alike groups terms so that one that is trusted for a short time does not wait for
+// the answers of one that is trusted for long: by powers of two.
 func alike(due []*term) map[int][]*term {
 	out := make(map[int][]*term)
 	for _, t := range due {
-		size := bits.Len64(uint64(t.grant.TTL))
+		size := bits.Len64(uint64(t.given))
 		out[size] = append(out[size], t)
 	}
 	return out
 }
 
-// renewAll renews terms of about one TTL, batch after batch: ten thousand at once
-// would wait for one another until each has run out of time. A batch that is not
-// answered holds the next up for so long that all are under way within a quarter
-// of the TTL.
+// renewAll renews terms that are trusted for about as long, batch after batch: ten
+// thousand at once would wait for one another until each has run out of time. A
+// batch that is not answered holds the next up for so long that all are under way
+// within a quarter of that.
 func (c *Client) renewAll(due []*term) {
-	patience := due[0].grant.TTL / 4 / time.Duration(1+len(due)/batchMost)
+	patience := due[0].given / 4 / time.Duration(1+len(due)/batchMost)
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for b := range slices.Chunk(due, batchMost) {
@@ -297,7 +297,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late
 			t.trusted = r.TrustedUntil
 		}
-		pause := min(max(t.grant.TTL/10, 10*time.Millisecond), time.Second)
+		pause := min(max(t.given/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
 	return settled{event: &RenewedEvent{
