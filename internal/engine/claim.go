@@ -204,7 +204,7 @@ func (c *claim) setTimer(now int64) {
 
 // rests counts the claims that wait for a wake-up.
 func (c *claim) rests() {
-	rests := c.state.Phase == quorum.Seeking && (c.state.Rest != 0 || c.state.Patience != 0)
+	rests := c.state.Phase == quorum.Seeking && (c.state.Rest != 0 || c.state.Patience != 0 || c.state.Queueing)
 	switch {
 	case rests && !c.resting:
 		c.engine.resting.Add(1)

@@ -19,8 +19,8 @@ const (
 // the Redlock page asks for, and a constant for the expiry's own precision.
 func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
 
-// HandOver is how long a lock that was handed over waits for the new holder's
-// confirmation.
+// HandOver is how long a lock that was handed over stands before its new holder
+// renews or confirms it, by the TTL of whoever had it.
 func HandOver(ttl int64) int64 { return min(ttl, handOverMost) }
 
 // RequestTimeout is how long one request counts as under way.
@@ -145,6 +145,7 @@ type Claim struct {
 	Fatal   Set // an answer that will not change
 	Queued  Set // the id has a place in the queue there
 	Back    Set // given back and not asked since: the lock there may be nobody's
+	Told    Set // granted by a wake-up alone
 	Heard   Set // nodes whose wake-ups reach this client
 
 	Queueing bool // asks with the stamp
@@ -393,8 +394,8 @@ func (c *Claim) listen(e *Event, a *Actions) {
 
 // wake starts or feeds a hand-over. Every node is asked, for others may have become
 // free without a message to this client (trace C4). Not so where the node names the
-// token: then somebody has released everywhere, and a node where this id is queued
-// behind another's lock says so itself.
+// token: then somebody releases everywhere, as a rule, and a node where this id is
+// queued behind another's lock says so itself. The timer still runs.
 func (c *Claim) wake(e *Event, n Set, a *Actions) {
 	if c.Stamp == 0 || c.Granted&n != 0 {
 		return
@@ -402,7 +403,6 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 	if c.Patience == 0 {
 		c.Patience = e.At + c.trips()
 	}
-	c.Rest = 0
 	others := c.all() &^ (c.Granted | c.Asked | n)
 	if e.Token != 0 {
 		others &^= c.Queued &^ c.Back
@@ -419,11 +419,12 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 }
 
 // handed says whether a wake-up is as good as an answer that grants the lock, and
-// dates it. The node sent it after the last answer that has arrived, and so handed
+// until when. The node sent it after the last answer that has arrived, and so handed
 // the lock over after it was sent what it answered there: in order, or a hand-over
 // from before a give-back would count (trace C7).
 func (c *Claim) handed(e *Event, n Set) bool {
 	e.Sent = c.Heeded[e.Node]
+	e.TTL = min(e.TTL, HandOver(c.TTL)) // a request that is out may shorten what the last holder gave
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
 	return c.Brief && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= e.TTL/2
 }
@@ -447,7 +448,14 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	}
 	c.Denied &^= n
 	c.Queued &^= n
+	if c.Base[e.Node] != e.Token {
+		c.drop(n) // the node forgot the lock meanwhile, and granted it anew
+	}
 	c.Granted |= n
+	c.Told &^= n
+	if e.Kind == Woken {
+		c.Told |= n
+	}
 	c.Base[e.Node] = e.Token
 	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
 	if c.Token != 0 {
@@ -484,6 +492,7 @@ func (c *Claim) drop(s Set) {
 	c.Granted &^= s
 	c.Agreed &^= s
 	c.Pending &^= s
+	c.Told &^= s
 	for n := range s.Nodes {
 		c.Until[n] = 0
 	}
@@ -492,7 +501,7 @@ func (c *Claim) drop(s Set) {
 // fail counts a request without an answer.
 func (c *Claim) fail(e *Event, n Set) {
 	switch {
-	case e.Of == AskCommit:
+	case e.Of == AskCommit, c.Told&n != 0:
 		c.drop(n)
 	case c.Granted&n != 0:
 		c.Asked &^= n // an earlier request was answered; this one was spare
@@ -516,11 +525,12 @@ func (c *Claim) silence(s Set) {
 // tick does what has become due, and says whether that settles the event.
 func (c *Claim) tick(e *Event, a *Actions) bool {
 	if s := c.silent(e.At); s != 0 {
-		c.drop(s & c.Pending)
+		c.drop(s & (c.Pending | c.Told))
 		c.Asked &^= s
 		c.silence(s &^ c.Granted)
 	}
 	if c.Rest != 0 && e.At >= c.Rest {
+		c.Rest = 0
 		c.ask(c.all()&^c.Granted, e.At, a)
 		return true
 	}
@@ -538,7 +548,12 @@ func (c *Claim) decide(e *Event, a *Actions) {
 		c.elect(e.At, a)
 	}
 	if c.Token != 0 && c.possible(c.Agreed) {
-		if trust := c.kept(c.Agreed); trust > e.At {
+		trust := c.kept(c.Agreed)
+		if told := c.Told & c.Agreed; told != 0 && trust-e.At < HandOver(c.TTL)/4 {
+			c.ask(told&^c.Asked, e.At, a) // too little is left to renew in
+			return
+		}
+		if trust > e.At {
 			c.Phase, c.Trust = Held, trust
 			c.Asked, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0
 			a.Outcome = Won
@@ -728,6 +743,9 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		// The node lost the lock or was never granted: it has come round.
 		if !c.brief(e.At) {
 			a.Renew |= n
+		}
+		if 0 < e.Token && e.Token < c.Token {
+			a.Commit |= n
 		}
 	case Release:
 		c.over(e.At, a)

@@ -57,6 +57,9 @@ func (p *play) step(e Event) {
 		a := &p.asked[n]
 		a.at, a.ttl, a.id, a.epoch = p.now, p.c.TTL, p.c.ID, p.c.Epoch[n]
 	}
+	if alarm := p.c.Alarm(); e.Kind == Tick && alarm != 0 && alarm <= p.now {
+		p.t.Fatalf("wants a tick for ever: %+v", p.c)
+	}
 	if w := p.did.Acquire & p.did.GiveBack; w != 0 {
 		p.t.Fatalf("asks and gives back at once on %b", w)
 	}
@@ -485,6 +488,101 @@ func TestAWakeUpWithATokenIsAGrant(t *testing.T) {
 	p.want("and gives full trust", p.c.Trusted() == p.now+lease-Drift(lease))
 	p.handed(2, 100)
 	p.want("who hands over after that is renewed", p.did.Renew == set(2))
+}
+
+// The last holder had a longer TTL. An acquire that was out when it handed over gives
+// the lock this claim's, and its answer may be behind the wake-up.
+func TestAHandOverIsTrustedForNoMoreThanTheOwnTTL(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 1)
+	p.c.TTL = 200 * ms
+	asked := p.now
+	p.now += 50 * ms
+	p.handed(0, 100)
+	p.wantOutcome(Won)
+	if got, want := p.c.Trusted(), asked+200*ms-Drift(200*ms); got != want {
+		t.Errorf("trusted until %d, want %d", got, want)
+	}
+}
+
+// A lease that ends before it can be renewed is none.
+func TestAHandOverWithLittleLeftIsConfirmedFirst(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	p.now += 450 * ms
+	p.handed(0, 100)
+	p.now += 400 * ms
+	p.step(Event{Kind: Woken, Node: 1, ID: p.c.ID})
+	p.granted(1, 100)
+	p.want("asks again who told", p.c.Phase == Seeking && p.did.Acquire == set(0))
+	p.granted(0, 100)
+	p.wantOutcome(Won)
+	p.want("for the whole TTL", p.c.Trusted() == p.now+lease-Drift(lease))
+}
+
+func TestAHandOverThatIsNotConfirmedDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for name, silent := range map[string]func(p *play){
+		"a failure": func(p *play) { p.failed(AskAcquire, 0) },
+		"silence":   func(p *play) { p.now = p.c.AskBy[0]; p.step(Event{Kind: Tick}) },
+	} {
+		p := queued(t, 3)
+		p.now += 450 * ms
+		p.handed(0, 100)
+		p.now += 400 * ms
+		p.handed(1, 100)
+		p.granted(1, 100)
+		p.want("asks again who told", p.c.Asked.Has(0))
+		silent(p)
+		if p.c.Granted.Has(0) || p.c.Phase != Seeking || p.did.Acquire.Has(0) {
+			t.Errorf("%s: did %+v, claim %+v", name, p.did, p.c)
+		}
+	}
+}
+
+func TestAHandOverThatComesToNothingLeavesTheTimer(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	timer := p.c.Rest
+	p.handed(0, 100)
+	p.want("the timer still runs", p.c.Rest == timer)
+	p.tick()
+	p.want("given back", p.did.GiveBack == set(0) && p.c.Rest == timer)
+}
+
+func TestATimerThatFindsNothingToAskIsOver(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 2)
+	p.now += 450 * ms
+	p.handed(0, 100)
+	p.now += 400 * ms
+	p.step(Event{Kind: Woken, Node: 1, ID: p.c.ID})
+	p.granted(1, 100)
+	p.c.Rest, p.c.Patience = p.now+1, 0
+	p.tick()
+	p.want("all have granted", p.c.Granted == set(0, 1) && p.c.Rest == 0)
+}
+
+func TestALateHandOverOfALowerBaseIsCommitted(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	p.handed(0, 132)
+	p.handed(1, 132)
+	p.wantOutcome(Won)
+	p.handed(2, 100)
+	p.want("or its node would deny the token", p.did.Commit == set(2))
+}
+
+func TestANodeThatGrantsAnewHasToAgreeAnew(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 5, stamp)
+	p.granted(0, 100)
+	p.granted(1, 100)
+	p.step(Event{Kind: Woken, Node: 2})
+	p.granted(2, 132)
+	p.want("132 is to be committed", p.c.Token == 132 && p.did.Commit == set(0, 1))
+	p.step(Event{Kind: Granted, Node: 2, ID: p.c.ID, Epoch: p.c.Epoch[2], Sent: p.now, TTL: lease, Token: 196})
+	p.want("which node 2 no longer stands behind", p.c.Agreed == 0)
 }
 
 func TestAHandOverOfDifferentBasesIsCommitted(t *testing.T) {

@@ -96,7 +96,6 @@ func rows() []row {
 	dies := with(waiters, func(s *setup) { s.faults.crash = 1 })
 	lost := with(down, func(s *setup) { s.faults.wake = 2 })
 	breaks := with(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
-	// A holds all nodes. B waits on all of them and can no longer reach two.
 	// A held nodes 1 and 2, and has released them. C, which cannot reach 3, was queued
 	// on both and handed both; it has been granted 1, for which it asked by itself, and
 	// been denied 2. The wake-ups are still on their way. B, which is before it, cannot
@@ -110,6 +109,7 @@ func rows() []row {
 			{rest, 2, 0, 0}, {execute, 2, 0, 0}, {answer, 2, 0, 0}, {execute, 2, 1, 0}, {execute, 0, 1, 0}, {answer, 2, 1, 0},
 		},
 	}
+	// A holds all nodes. B waits on all of them and can no longer reach two.
 	minority := with(waiters, func(s *setup) {
 		s.clients, s.holds, s.waiting, s.faults.cut = 3, 3, 0b110, 2
 		s.prelude = []move{

@@ -394,6 +394,21 @@ var waiting = []mutant{
 		killers: []suite{unit("TestAHandOverIsAskedAfterWhereItMayBeOver")},
 	},
 	{
+		name: "hand-over-outlives-the-own-ttl", rule: "a request that is out may shorten what the last holder gave", file: claimGo,
+		was: "e.TTL = min(e.TTL, HandOver(c.TTL))", is: "_ = c.TTL",
+		killers: []suite{unit("TestAHandOverIsTrustedForNoMoreThanTheOwnTTL")},
+	},
+	{
+		name: "hand-over-with-nothing-left", rule: "a lease lasts until it can be renewed", file: claimGo,
+		was: "trust-e.At < HandOver(c.TTL)/4 {", is: "trust < 0 {",
+		killers: []suite{unit("TestAHandOverWithLittleLeftIsConfirmedFirst")},
+	},
+	{
+		name: "token-outlives-its-grant", rule: "a node that grants anew has to agree anew", file: claimGo,
+		was: "if c.Base[e.Node] != e.Token {", is: "if c.N == 0 {",
+		killers: []suite{unit("TestANodeThatGrantsAnewHasToAgreeAnew")},
+	},
+	{
 		name: "wake-up-for-a-dead-id-counts", rule: "a wake-up is for the id that it names", file: "internal/engine/claim.go",
 		was: "if a.woken != c.owner {", is: "if a.woken == \"\" {",
 		killers: []suite{engine("TestAWakeUpForAnIDThatIsGoneGrantsNothing")},
@@ -466,6 +481,11 @@ var keeping = []mutant{
 		name: "brief-lease-waits-for-its-third", rule: "what is trusted for little is renewed soon", file: "renew.go",
 		was: "wait = t.given / 32", is: "_ = t.given",
 		killers: []suite{client("TestALeaseThatWasHandedOverIsRenewedSoon")},
+	},
+	{
+		name: "brief-lease-has-one-try", rule: "a renewal that fails is tried again while there is trust", file: "renew.go",
+		was: "max(t.span()/10, 10*time.Millisecond)", is: "max(t.grant.TTL/10, 10*time.Millisecond)",
+		killers: []suite{client("TestALeaseThatWasHandedOverOutlastsAStumble", "TestALeaseThatWasHandedOverOutlastsAnExtendInVain")},
 	},
 	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",

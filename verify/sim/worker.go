@@ -35,7 +35,11 @@ func (wk *worker) start() {
 	w.working++
 	w.report.Attempts++
 	wait := w.chance(0.85)
-	cl := c.newClaim(w.keys[w.rng.IntN(len(w.keys))], w.ttl, wait)
+	ttl := w.ttl
+	if w.chance(0.3) { // yet some round trips
+		ttl = max(ttl/int64(2+w.rng.IntN(4)), min(10*w.lag, ttl))
+	}
+	cl := c.newClaim(w.keys[w.rng.IntN(len(w.keys))], ttl, wait)
 	wk.claim = cl
 	if wait && w.chance(0.2) { // gives up
 		c.after(w.upTo(2*w.ttl), func() {
@@ -103,6 +107,7 @@ func (wk *worker) leave() {
 // watch renews every third of the TTL, and notices when the trust is over.
 func (wk *worker) watch() {
 	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
+	own := cl.st.TTL
 	current := func() bool { return wk.cycle == cycle && wk.grant != nil }
 	var renew, expire func()
 	renew = func() {
@@ -113,9 +118,9 @@ func (wk *worker) watch() {
 			wk.lose()
 			return
 		}
-		settled, ttl := false, w.ttl
+		settled, ttl := false, own
 		if w.chance(0.1) { // now and then the holder wants another TTL
-			ttl = []int64{w.ttl / 2, w.maxTTL}[w.rng.IntN(2)]
+			ttl = []int64{own / 2, w.maxTTL}[w.rng.IntN(2)]
 		}
 		cl.begin(quorum.Event{Kind: quorum.Renew, TTL: ttl}, func(o quorum.Outcome) {
 			settled = true
@@ -144,8 +149,8 @@ func (wk *worker) watch() {
 			wk.c.after(max(cl.st.Trusted()-wk.c.clock(), ms), expire)
 		}
 	}
-	first := w.ttl / 3
-	if given := cl.st.Trusted() - wk.c.clock(); given < w.ttl/2 {
+	first := own / 3
+	if given := cl.st.Trusted() - wk.c.clock(); given < own/2 {
 		first = given / 32
 	}
 	wk.c.after(first, renew)
