@@ -56,7 +56,8 @@ type AcquireOptions struct {
 	Wait time.Duration
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it every TTL/3 until it is released, also
-	// when TTL is set (which Redisson does not do).
+	// when TTL is set (which Redisson does not do); and soon after it was handed
+	// over by another client, as it then begins with a second at most.
 	NoRenew bool
 	// MaxHold bounds how long the watchdog goes on, against a holder that hangs:
 	// after it, the lease ends within TTL. 0: no bound.

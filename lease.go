@@ -114,9 +114,9 @@ func (l *Lease) Token() Token { return l.token }
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
-// moves it. A lease that its last holder handed over begins with a second at
-// most, and is renewed within the next 50 ms, unless that is its TTL or it is
-// not renewed at all. It has a monotonic clock reading.
+// moves it. A lease that was handed over by another client may begin with less
+// than its TTL, a second or a part of it, and is then renewed within 50 ms. It has
+// a monotonic clock reading.
 func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()

@@ -167,6 +167,27 @@ func TestALeaseThatWasHandedOverOutlastsAStumble(t *testing.T) {
 	})
 }
 
+// Whoever asks for more, and in vain, leaves it as it was.
+func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.drv.Node(i).Delay(20 * time.Millisecond)
+		}
+		l := b.acquire(b.client, "k", nil)
+		next := make(chan *holdfast.Lease)
+		other := b.peer()
+		go func() { next <- b.acquire(other, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
+		pass(300 * time.Millisecond)
+		b.release(l)
+		l = <-next
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer cancel()
+		wantErr(t, l.Extend(ctx, time.Minute), holdfast.ErrUnavailable)
+		pass(time.Hour)
+		b.release(l)
+	})
+}
+
 func TestWhoeverDoesNotRenewHasItsTTLAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)

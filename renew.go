@@ -69,6 +69,10 @@ func (t *term) plan(asked time.Time) {
 	t.client.reschedule(t, t.renewAt(asked.Add(wait)))
 }
 
+// span is how long t can do without a renewal, at its best. The caller holds mu, or
+// renews t.
+func (t *term) span() time.Duration { return min(t.grant.TTL, t.given) }
+
 // renewAt is want, or the deadline where no renewal is due before it.
 func (t *term) renewAt(want time.Time) time.Time {
 	o := t.now.opts
@@ -207,7 +211,7 @@ func (t *term) expiry() error {
 func alike(due []*term) map[int][]*term {
 	out := make(map[int][]*term)
 	for _, t := range due {
-		size := bits.Len64(uint64(t.given))
+		size := bits.Len64(uint64(t.span()))
 		out[size] = append(out[size], t)
 	}
 	return out
@@ -218,7 +222,7 @@ func alike(due []*term) map[int][]*term {
 // batch that is not answered holds the next up for so long that all are under way
 // within a quarter of that.
 func (c *Client) renewAll(due []*term) {
-	patience := due[0].given / 4 / time.Duration(1+len(due)/batchMost)
+	patience := due[0].span() / 4 / time.Duration(1+len(due)/batchMost)
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for b := range slices.Chunk(due, batchMost) {
@@ -244,11 +248,14 @@ func (c *Client) renew(due []*term) {
 	grants := make([]driver.Grant, len(due))
 	c.mu.Lock()
 	start := time.Now()
+	left := due[0].left(start)
 	for i, t := range due {
 		grants[i] = t.startRenewal()
+		left = min(left, t.left(start))
 	}
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.alive, grants[0].TTL*2)
+	// All hear of the outcome when the last has one: early enough to try again.
+	ctx, cancel := context.WithTimeout(c.alive, left/2)
 	defer cancel()
 	out := c.drv.Renew(ctx, grants)
 	all := make([]settled, len(out))
@@ -297,7 +304,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late
 			t.trusted = r.TrustedUntil
 		}
-		pause := min(max(t.given/10, 10*time.Millisecond), time.Second)
+		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
 	return settled{event: &RenewedEvent{
