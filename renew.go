@@ -254,8 +254,8 @@ func (c *Client) renew(due []*term) {
 		left = min(left, t.left(start))
 	}
 	c.mu.Unlock()
-	// All hear of the outcome when the last has one: early enough to try again.
-	ctx, cancel := context.WithTimeout(c.alive, left/2)
+	// All hear of the outcome when the last has one: in time to try again.
+	ctx, cancel := context.WithTimeout(c.alive, left*3/4)
 	defer cancel()
 	out := c.drv.Renew(ctx, grants)
 	all := make([]settled, len(out))
