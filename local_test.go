@@ -125,17 +125,24 @@ func TestLocalHandOverSpendsTheTokensOfItsBlock(t *testing.T) {
 	})
 }
 
+var aMinute = &holdfast.AcquireOptions{TTL: time.Minute}
+
+// handOver is a lease that another client has handed to c.
+func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	b.t.Helper()
+	l := b.acquire(b.client, key, nil)
+	next := make(chan *holdfast.Lease)
+	go func() { next <- b.acquire(c, key, opts) }()
+	pass(300 * time.Millisecond)
+	b.release(l)
+	return <-next
+}
+
 // What the last holder hands over stands for a second. The new one has it at once,
 // and all of its TTL soon.
 func TestALeaseThatWasHandedOverIsRenewedSoon(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		next := make(chan *holdfast.Lease)
-		other := b.peer()
-		go func() { next <- b.acquire(other, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
-		pass(300 * time.Millisecond)
-		b.release(l)
-		l = <-next
+		l := b.handOver(b.peer(), "k", aMinute)
 		if left := time.Until(l.Deadline()); left > time.Second {
 			t.Errorf("trusted for %v before any node was asked", left)
 		}
@@ -150,13 +157,7 @@ func TestALeaseThatWasHandedOverIsRenewedSoon(t *testing.T) {
 
 func TestALeaseThatWasHandedOverOutlastsAStumble(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		next := make(chan *holdfast.Lease)
-		other := b.peer()
-		go func() { next <- b.acquire(other, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
-		pass(300 * time.Millisecond)
-		b.release(l)
-		l = <-next
+		l := b.handOver(b.peer(), "k", aMinute)
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
@@ -173,13 +174,7 @@ func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
 		}
-		l := b.acquire(b.client, "k", nil)
-		next := make(chan *holdfast.Lease)
-		other := b.peer()
-		go func() { next <- b.acquire(other, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
-		pass(300 * time.Millisecond)
-		b.release(l)
-		l = <-next
+		l := b.handOver(b.peer(), "k", aMinute)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		wantErr(t, l.Extend(ctx, time.Minute), holdfast.ErrUnavailable)
@@ -188,23 +183,51 @@ func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
 	})
 }
 
+// Renewals travel together. One that hangs must not keep another from being told of
+// until its second is over.
+func TestALeaseThatWasHandedOverIsNotHeldUpByOthers(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		other, third := b.peer(), b.peer()
+		first := map[string]*holdfast.Lease{"slow": b.acquire(b.client, "slow", nil), "k": b.acquire(b.client, "k", nil)}
+		next := make(chan *holdfast.Lease)
+		for key := range first {
+			go func() { next <- b.acquire(other, key, aMinute) }()
+		}
+		pass(300 * time.Millisecond)
+		second := make(map[string]*holdfast.Lease)
+		for _, l := range first {
+			b.release(l)
+			l = <-next
+			second[l.Key()] = l
+		}
+		for i := range 2 { // where a newer grant is seen to have been
+			b.drv.Node(i).Lose("slow")
+		}
+		_, err := third.TryAcquire(t.Context(), "slow", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		b.drv.Node(2).Freeze() // two of five will keep it, and two not
+		pass(5 * time.Second)
+		if l := second["k"]; l.Context().Err() != nil {
+			t.Errorf("lost: %v", context.Cause(l.Context()))
+		}
+		b.drv.Node(2).Start()
+		b.release(second["k"])
+		second["slow"].Release(t.Context())
+	})
+}
+
 func TestWhoeverDoesNotRenewHasItsTTLAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		next := make(chan *holdfast.Lease)
 		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
-		other := b.peer()
-		go func() { next <- b.acquire(other, "k", once) }()
-		pass(300 * time.Millisecond)
-		b.release(l)
-		l = <-next
+		l := b.handOver(b.peer(), "k", once)
 		if left := time.Until(l.Deadline()); left < 59*time.Second {
 			t.Errorf("trusted for %v after a hand-over from another client", left)
 		}
-		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute}) }()
-		synctest.Wait()
-		go func() { next <- b.acquire(b.client, "k", once) }()
-		synctest.Wait()
+		next := make(chan *holdfast.Lease)
+		for _, opts := range []*holdfast.AcquireOptions{aMinute, once} {
+			go func() { next <- b.acquire(b.client, "k", opts) }()
+			synctest.Wait()
+		}
 		b.release(l)
 		b.release(<-next) // which was trusted for a second
 		l = <-next

@@ -488,6 +488,11 @@ var keeping = []mutant{
 		killers: []suite{client("TestALeaseThatWasHandedOverOutlastsAStumble", "TestALeaseThatWasHandedOverOutlastsAnExtendInVain")},
 	},
 	{
+		name: "batch-waits-for-its-slowest", rule: "no lease is held up by another", file: "renew.go",
+		was: "context.WithTimeout(c.alive, left*3/4)", is: "context.WithTimeout(c.alive, time.Minute)",
+		killers: []suite{client("TestALeaseThatWasHandedOverIsNotHeldUpByOthers")},
+	},
+	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
 		was: "Brief: !o.NoRenew", is: "Brief: true",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
