@@ -71,6 +71,8 @@ func (s *screen) expect(text string) {
 	s.t.Helper()
 	fatal := func(format string, args ...any) {
 		s.t.Helper()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.t.Fatalf(format+"\nscreen:\n%s", append(args, s.text)...)
 	}
 	eventually(fatal, "the screen shows "+text, func() bool {
