@@ -136,7 +136,7 @@ func TestSim(t *testing.T) {
 		runs, grants = runs+sum.runs, grants+sum.grants
 		unfenced, overlaps = unfenced+sum.unfenced, overlaps+sum.unpromised[P3]
 		t.Logf("%-10s %v", c.Name, sum)
-		if p99 := sum.p99(); c.promises(P5) && p99 > time.Second {
+		if p99 := sum.p99(); c.promises(P5) && len(sum.recovery) >= 100 && p99 > time.Second { // of fewer it is the worst
 			t.Errorf("%s: recovery takes TTL + %v (p99), more than a second beyond the TTL", c.Name, p99)
 		}
 		slices.SortFunc(sum.broken, func(a, b Report) int { return a.Events - b.Events })
