@@ -421,12 +421,13 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 // handed says whether a wake-up is as good as an answer that grants the lock, and
 // until when. The node sent it after the last answer that has arrived, and so handed
 // the lock over after it was sent what it answered there: in order, or a hand-over
-// from before a give-back would count (trace C7).
+// from before a give-back would count (trace C7). Enough must be left for the first
+// renewal, also where round trips are slow or this process gets little time.
 func (c *Claim) handed(e *Event, n Set) bool {
 	e.Sent = c.Heeded[e.Node]
 	e.TTL = min(e.TTL, HandOver(c.TTL)) // a request that is out may shorten what the last holder gave
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
-	return c.Brief && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= e.TTL/2
+	return c.Brief && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.Trip)
 }
 
 // trips is how long partial grants wait for the rest: a few round trips.

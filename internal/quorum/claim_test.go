@@ -610,6 +610,7 @@ func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
 			p.tick()
 			p.want("given back", p.did.GiveBack == set(0))
 		},
+		"round trips are slow":     func(p *play) { p.c.Trip = second / 8 },
 		"nothing was answered yet": func(p *play) { p.c.Heeded = [MaxNodes]int64{} },
 	} {
 		p := queued(t, 3)
