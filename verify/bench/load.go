@@ -213,7 +213,7 @@ func (l *load) work(ctx context.Context, c client, key string, t *tally) {
 		if l.inside > 0 {
 			time.Sleep(l.inside)
 		}
-		if err := h.unlock(ctx); err != nil {
+		if err := h.unlock(ctx); err != nil && ctx.Err() == nil {
 			t.failed, t.err = t.failed+1, err
 		}
 		if got.After(l.from) {
