@@ -104,9 +104,19 @@ func rows() []row {
 		nodes: 3, clients: 3, waiting: 0b110, rests: 1, calm: true, alone: true, frozen: true, fences: even, holds: 2, apart: true,
 		cut: [3]uint8{third, second, third},
 		prelude: []move{
-			{begin, 2, 0, 0}, {execute, 2, 0, 0}, {answer, 2, 0, 0}, {execute, 2, 1, 0}, {answer, 2, 1, 0},
-			{release, 0, 0, 0}, {execute, 0, 0, 0},
-			{rest, 2, 0, 0}, {execute, 2, 0, 0}, {answer, 2, 0, 0}, {execute, 2, 1, 0}, {execute, 0, 1, 0}, {answer, 2, 1, 0},
+			{begin, 2, 0, 0},
+			{execute, 2, 0, 0},
+			{answer, 2, 0, 0},
+			{execute, 2, 1, 0},
+			{answer, 2, 1, 0},
+			{release, 0, 0, 0},
+			{execute, 0, 0, 0},
+			{rest, 2, 0, 0},
+			{execute, 2, 0, 0},
+			{answer, 2, 0, 0},
+			{execute, 2, 1, 0},
+			{execute, 0, 1, 0},
+			{answer, 2, 1, 0},
 		},
 	}
 	// A holds all nodes. B waits on all of them and can no longer reach two.
