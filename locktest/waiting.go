@@ -220,7 +220,7 @@ func leaverInFront(b *bench) { b.inOrder(6, 0, 3) }
 func holderDies(b *bench) {
 	drv := b.driver()
 	defer drv.Close()
-	g, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: 900 * time.Millisecond})
+	g, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: 3 * time.Second}) // each node has a tenth to answer
 	if err != nil {
 		b.Fatal(err)
 	}
