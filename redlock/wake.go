@@ -2,8 +2,6 @@ package redlock
 
 import (
 	"context"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -54,22 +52,8 @@ func (n *node) heard(c *call) {
 // woken takes a wake-up to the claim that it is for.
 func (n *node) woken(push resp.Value) {
 	if len(push.Elems) == 3 && string(push.Elems[0].Text) == "message" {
-		n.engine.Wake(n.index, parseWake(string(push.Elems[2].Text)))
+		n.engine.Wake(n.index, quorum.ParseWake(string(push.Elems[2].Text)))
 	}
-}
-
-// parseWake reads an id, and, unless the counter was lost, the base of its block and
-// how many ms the lock stands. What cannot be read wakes without a token.
-func parseWake(text string) quorum.Wake {
-	owner, rest, _ := strings.Cut(text, " ")
-	base, left, _ := strings.Cut(rest, " ")
-	w := quorum.Wake{Owner: owner}
-	b, err1 := strconv.ParseInt(base, 10, 64)
-	l, err2 := strconv.ParseInt(left, 10, 32)
-	if err1 == nil && err2 == nil && b > 0 && l > 0 {
-		w.Base, w.Left = b, l
-	}
-	return w
 }
 
 func wait(ctx context.Context, d time.Duration) {

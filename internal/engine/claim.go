@@ -92,11 +92,8 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
 		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // and whoever releases it goes on waiting
 	}
-	if a.Kind == quorum.Woken {
-		if a.woken != c.owner {
-			return nil, nil, quorum.Actions{} // it has a fresh id since
-		}
-		a.ID = c.state.ID
+	if a.Kind == quorum.Woken && a.woken != c.owner {
+		return nil, nil, quorum.Actions{} // it has a fresh id since
 	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
@@ -204,7 +201,8 @@ func (c *claim) setTimer(now int64) {
 
 // rests counts the claims that wait for a wake-up.
 func (c *claim) rests() {
-	rests := c.state.Phase == quorum.Seeking && (c.state.Rest != 0 || c.state.Patience != 0 || c.state.Queueing)
+	waits := c.state.Queueing && c.state.Reached // also while it asks again
+	rests := c.state.Phase == quorum.Seeking && (c.state.Rest != 0 || c.state.Patience != 0 || waits)
 	switch {
 	case rests && !c.resting:
 		c.engine.resting.Add(1)

@@ -50,7 +50,7 @@ const (
 	NotMine              // renew: it is another's, or a newer grant has been
 	Freed                // release, give-back: done
 	Failed               // no answer to the request Of, or an error
-	Woken                // the node handed the lock to this id: Token is the base, TTL how long it stands
+	Woken                // the node handed the lock to the id that the claim has now
 	Tick                 // the time of Claim.Alarm has come, or a round's time is over
 	Audible              // the nodes whose wake-ups reach this client are now Nodes
 	Renew                // start a round of renewals with TTL
@@ -74,12 +74,12 @@ type Event struct {
 	Kind  Kind
 	Of    Request // Failed: what was asked
 	Node  int
-	ID    uint32 // answers: Claim.ID when the request was sent; Woken: the one that was
+	ID    uint32 // answers: Claim.ID when the request was sent
 	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent
 	At    int64  // now
 	Sent  int64  // answers: when the request was handed on for sending
 	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over
-	Token int64  // Granted, Woken: base of the node's block; Woken: 0, if it is not known
+	Token int64  // Granted, Woken: base of the node's block; Woken: 0, if it is not told
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
@@ -177,8 +177,7 @@ type Claim struct {
 // give the same result.
 func Step(c Claim, e Event) (Claim, Actions) {
 	var a Actions
-	switch {
-	case e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]), e.Kind == Woken && e.ID != c.ID:
+	if e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
 		return c, a // released or given back after the request: what it says is void
 	}
 	c.count(&e)

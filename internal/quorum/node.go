@@ -1,6 +1,10 @@
 package quorum
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Block is how many fencing tokens one grant has.
 const Block = 32
@@ -106,8 +110,8 @@ func (l *Lock) queue(owner string, now, stamp int64) {
 	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+queueKeep
 }
 
-// Wake is what a waiter is told. Where all nodes are told to pass on the lock, that
-// is all it needs; otherwise it asks.
+// Wake is what a waiter is told. Where somebody releases everywhere, that is all it
+// needs; otherwise it asks.
 type Wake struct {
 	Owner string // its id; "": nobody was woken
 	Base  int64  // the first token of its block; 0: not told
@@ -120,6 +124,19 @@ func (w Wake) String() string {
 		return w.Owner
 	}
 	return fmt.Sprintf("%s %d %d", w.Owner, w.Base, w.Left)
+}
+
+// ParseWake reads what String has written. What it cannot read tells of no token.
+func ParseWake(text string) Wake {
+	owner, rest, _ := strings.Cut(text, " ")
+	base, left, _ := strings.Cut(rest, " ")
+	w := Wake{Owner: owner}
+	b, err1 := strconv.ParseInt(base, 10, 64)
+	l, err2 := strconv.ParseInt(left, 10, 32)
+	if err1 == nil && err2 == nil && b > 0 && l > 0 {
+		w.Base, w.Left = b, l
+	}
+	return w
 }
 
 // AcquireReply answers Acquire.

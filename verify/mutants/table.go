@@ -415,8 +415,18 @@ var waiting = []mutant{
 	},
 	{
 		name: "wake-up-for-a-dead-id-counts", rule: "a wake-up is for the id that it names", file: "internal/engine/claim.go",
-		was: "if a.woken != c.owner {", is: "if a.woken == \"\" {",
+		was: "quorum.Woken && a.woken != c.owner {", is: "quorum.Woken && a.woken == \"\" {",
 		killers: []suite{engine("TestAWakeUpForAnIDThatIsGoneGrantsNothing")},
+	},
+	{
+		name: "nobody-reads-while-one-asks-again", rule: "who waits for a wake-up is read for, also while it asks again", file: "internal/engine/claim.go",
+		was: "waits := c.state.Queueing &&", is: "waits := c.engine == nil &&",
+		killers: []suite{engine("TestAWaiterThatAsksAgainStillWaits")},
+	},
+	{
+		name: "who-asks-first-counts-as-waiting", rule: "a caller who is alone reads for itself", file: "internal/engine/claim.go",
+		was: "c.state.Queueing && c.state.Reached", is: "c.state.Queueing",
+		killers: []suite{engine("TestAWaiterThatAsksAgainStillWaits")},
 	},
 	{
 		name: "release-keeps-a-free-lock", rule: "a release passes on a lock that nobody holds", file: nodeGo,
@@ -496,6 +506,11 @@ var keeping = []mutant{
 		name: "batch-waits-for-its-slowest", rule: "no lease is held up by another", file: "renew.go",
 		was: "context.WithTimeout(c.alive, left*3/4)", is: "context.WithTimeout(c.alive, time.Minute)",
 		killers: []suite{client("TestALeaseThatWasHandedOverIsNotHeldUpByOthers")},
+	},
+	{
+		name: "ending-lease-hurries-the-others", rule: "no lease is hurried by another", file: "renew.go",
+		was: "bits.Len64(uint64(t.left(now)))", is: "bits.Len64(uint64(t.span()))",
+		killers: []suite{client("TestALeaseThatIsNearlyOverHurriesNoOther")},
 	},
 	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
@@ -636,7 +651,7 @@ var onServers = []mutant{
 		killers: []suite{servers("TestAReleaseOutlivesItsConnection")},
 	},
 	{
-		name: "counter-set-by-hand-is-believed", rule: "token 0 is no token", file: pipelineGo,
+		name: "counter-set-by-hand-is-believed", rule: "token 0 is no token", file: "redlock/scripts.go",
 		was: "case r.Kind == quorum.AskAcquire && number <= 0:", is: "case r.Kind == quorum.AskAcquire && number < -1<<40:",
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
 	},
@@ -662,7 +677,7 @@ var onServers = []mutant{
 	},
 	{
 		name: "servers-wake-nobody", rule: "who is handed the lock is told", file: "redlock/wake.go",
-		was: "n.engine.Wake(n.index, parseWake(string(push.Elems[2].Text)))", is: "_ = parseWake",
+		was: "n.engine.Wake(n.index, quorum.ParseWake(string(push.Elems[2].Text)))", is: "_ = quorum.ParseWake",
 		killers: []suite{servers("TestNoWakeUpIsLost")},
 	},
 	{

@@ -74,7 +74,7 @@ func (c *client) wake(node int, wake quorum.Wake, issued int64) {
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}
-			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, ID: cl.st.ID, Token: wake.Base, TTL: wake.Left * ms})
+			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, TTL: wake.Left * ms})
 			return
 		}
 	}

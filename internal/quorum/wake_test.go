@@ -1,10 +1,8 @@
-package redlock
+package quorum
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // FuzzWakeUps holds that a token is read from a wake-up where it stands as a node
@@ -16,14 +14,14 @@ func FuzzWakeUps(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		w := parseWake(text)
+		w := ParseWake(text)
 		if owner, _, _ := strings.Cut(text, " "); w.Owner != owner {
 			t.Errorf("%q wakes %q", text, w.Owner)
 		}
 		if (w.Base > 0) != (w.Left > 0) || w.Base < 0 {
 			t.Errorf("%q has token %d for %d ms", text, w.Base, w.Left)
 		}
-		if again := parseWake(w.String()); again != w {
+		if again := ParseWake(w.String()); again != w {
 			t.Errorf("%q is read as %v, and that as %v", text, w, again)
 		}
 	})
@@ -31,13 +29,13 @@ func FuzzWakeUps(f *testing.F) {
 
 func TestAWakeUpIsReadAsItIsWritten(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]quorum.Wake{
+	for text, want := range map[string]Wake{
 		"c.1":                       {Owner: "c.1"},
 		"c.1 1795279814298285 1000": {Owner: "c.1", Base: 1795279814298285, Left: 1000},
 		"c.1 0 1000":                {Owner: "c.1"},
 		"c.1 12":                    {Owner: "c.1"},
 	} {
-		if got := parseWake(text); got != want {
+		if got := ParseWake(text); got != want {
 			t.Errorf("%q is read as %v, want %v", text, got, want)
 		}
 	}
