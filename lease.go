@@ -115,8 +115,9 @@ func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
 // moves it. A lease that was handed over by another client may begin with less
-// than its TTL, a second or a part of it, and is then renewed within 50 ms: what
-// bounds work is Context, not this. It has a monotonic clock reading.
+// than its TTL, a second or a part of it, and its first renewal is then sent
+// within 50 ms: what bounds work is Context, not this. It has a monotonic clock
+// reading.
 func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()

@@ -69,8 +69,7 @@ func (t *term) plan(asked time.Time) {
 	t.client.reschedule(t, t.renewAt(asked.Add(wait)))
 }
 
-// span is how long t can do without a renewal, at its best. The caller holds mu, or
-// renews t.
+// span is how long t can do without a renewal, at its best. The caller holds mu.
 func (t *term) span() time.Duration { return min(t.grant.TTL, t.given) }
 
 // renewAt is want, or the deadline where no renewal is due before it.
@@ -111,8 +110,8 @@ func (c *Client) watch() {
 	for {
 		due, lost := c.look(time.Now())
 		c.lose(lost...)
-		for _, g := range alike(due) {
-			c.tasks.Go(func() { c.renewAll(g) })
+		for _, alike := range due {
+			c.tasks.Go(func() { c.renewAll(alike) })
 		}
 		var tick <-chan time.Time
 		if wait, some := c.doze(); some || !idle {
@@ -134,10 +133,13 @@ func (c *Client) watch() {
 
 // look takes from the schedule what is due for renewal, and finds what is lost.
 // Renewals come up to a small part of their time early, so that many leases are
-// renewed together and the watchdog wakes seldom.
-func (c *Client) look(now time.Time) (due []*term, lost []loss) {
+// renewed together and the watchdog wakes seldom. They are grouped by the trust that
+// is left, in powers of two, so that one with little left does not wait for the
+// answers of one with much, nor makes it hurry.
+func (c *Client) look(now time.Time) (due map[int][]*term, lost []loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	due = make(map[int][]*term)
 	if now.Sub(c.looked) >= lookEvery {
 		c.looked = now
 		for _, t := range c.terms {
@@ -149,7 +151,7 @@ func (c *Client) look(now time.Time) (due []*term, lost []loss) {
 	for len(c.terms) > 0 {
 		t := c.terms[0]
 		switch {
-		case t.next.After(now.Add(t.given / 64)):
+		case t.next.After(now.Add(t.span() / 64)):
 			return due, lost
 		case t.left(now) <= 0:
 			lost = append(lost, loss{t, t.expiry()})
@@ -159,7 +161,8 @@ func (c *Client) look(now time.Time) (due []*term, lost []loss) {
 			return due, lost // the deadline is near, and nothing is to be done before it
 		}
 		if !t.renewing && t.renewAt(now) != t.trusted {
-			due = append(due, t)
+			size := bits.Len64(uint64(t.left(now)))
+			due[size] = append(due[size], t)
 			t.renewing = true
 		}
 		t.next = t.trusted
@@ -206,23 +209,24 @@ func (t *term) expiry() error {
 	return errExpired
 }
 
-// alike groups terms so that one that is trusted for a short time does not wait for
-// the answers of one that is trusted for long: by powers of two.
-func alike(due []*term) map[int][]*term {
-	out := make(map[int][]*term)
-	for _, t := range due {
-		size := bits.Len64(uint64(t.span()))
-		out[size] = append(out[size], t)
+// least is the least trust left of due at now. The caller holds the client's mu.
+func least(due []*term, now time.Time) time.Duration {
+	left := due[0].left(now)
+	for _, t := range due[1:] {
+		left = min(left, t.left(now))
 	}
-	return out
+	return left
 }
 
-// renewAll renews terms that are trusted for about as long, batch after batch: ten
+// renewAll renews terms with about as much trust left, batch after batch: ten
 // thousand at once would wait for one another until each has run out of time. A
 // batch that is not answered holds the next up for so long that all are under way
-// within a quarter of that.
+// within a quarter of what is left.
 func (c *Client) renewAll(due []*term) {
-	patience := due[0].span() / 4 / time.Duration(1+len(due)/batchMost)
+	c.mu.Lock()
+	left := least(due, time.Now())
+	c.mu.Unlock()
+	patience := left / 4 / time.Duration(1+len(due)/batchMost)
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for b := range slices.Chunk(due, batchMost) {
@@ -248,10 +252,9 @@ func (c *Client) renew(due []*term) {
 	grants := make([]driver.Grant, len(due))
 	c.mu.Lock()
 	start := time.Now()
-	left := due[0].left(start)
+	left := least(due, start)
 	for i, t := range due {
 		grants[i] = t.startRenewal()
-		left = min(left, t.left(start))
 	}
 	c.mu.Unlock()
 	// All hear of the outcome when the last has one: in time to try again.

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -148,5 +149,43 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 		if n := renewed.Load(); n < 3000 {
 			t.Errorf("%d renewals in 3.5s of 1000 leases with a TTL of 3s", n)
 		}
+	})
+}
+
+// Renewals that fall due together travel together. One whose lease is nearly over
+// has little time for its answers.
+func TestALeaseThatIsNearlyOverHurriesNoOther(t *testing.T) {
+	var failed, last atomic.Int64 // last: what was left after its last renewal
+	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
+		switch {
+		case e.Key == "ends":
+			last.Store(int64(e.Left))
+		case e.Err != nil:
+			failed.Add(1)
+		}
+	}}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		// Its last try begins 200 ms before its end.
+		ends := b.acquire(b.client, "ends", &holdfast.AcquireOptions{TTL: 57780 * time.Millisecond})
+		for i := range 2 { // where a newer grant is seen to have been
+			b.drv.Node(i).Lose("ends")
+		}
+		_, err := b.peer().TryAcquire(t.Context(), "ends", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		b.drv.Node(2).Freeze() // two of five will keep it, and two not
+		for i := 3; i < 5; i++ {
+			b.drv.Node(i).Delay(200 * time.Millisecond)
+		}
+		for i := 0; ends.Context().Err() == nil; i++ { // at any time one is due
+			b.acquire(b.client, fmt.Sprint("sound", i), aMinute)
+			pass(500 * time.Millisecond)
+		}
+		if left := time.Duration(last.Load()); left > 100*time.Millisecond {
+			t.Fatalf("its last renewal ended %v before it", left)
+		}
+		if n := failed.Load(); n > 0 {
+			t.Errorf("%d renewals of sound leases failed", n)
+		}
+		b.drv.Node(2).Start()
 	})
 }
