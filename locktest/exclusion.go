@@ -48,7 +48,7 @@ func oneHolderAmongMany(b *bench) {
 				return
 			}
 			g.enter(l)
-			time.Sleep(upTo(500 * time.Microsecond))
+			time.Sleep(upTo(500 * time.Microsecond)) // or two holders would never meet
 			g.leave()
 			if err := l.Release(b.Context()); err != nil && !b.stalled(err) {
 				b.Errorf("Release() = %v", err)

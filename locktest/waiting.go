@@ -98,7 +98,7 @@ func cancelAnywhere(b *bench) {
 				continue
 			}
 			g.enter(l)
-			time.Sleep(upTo(2 * time.Millisecond))
+			time.Sleep(upTo(2 * time.Millisecond)) // or two holders would never meet
 			g.leave()
 			l.Release(ctx) // it may have ended: the release is sent all the same
 			cancel()

@@ -402,7 +402,7 @@ func mend(err error, secure bool) error {
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
 		return fmt.Errorf("%w: %w: check Username and Password", ErrConfig, errAuth(err))
 	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
-		return fmt.Errorf("%w: %w: it is older than Redis 6", ErrConfig, err)
+		return fmt.Errorf("%w: %w: it is older than Redis 6; give a newer server", ErrConfig, err)
 	case strings.Contains(text, "NOPERM"):
 		return fmt.Errorf("%w: %w: grant the rights in docs/operations.md", ErrConfig, errAuth(err))
 	case strings.Contains(text, "DB index is out of range"):

@@ -43,7 +43,7 @@ func TestAnAnswerInPiecesIsAwaited(t *testing.T) {
 		l.flight.push(entry{call: c})
 		go func() {
 			theirs.Write([]byte(":1\r\n*1\r\n"))
-			time.Sleep(2 * attendMost)
+			time.Sleep(2 * attendMost) // of virtual time
 			theirs.Write([]byte(":2\r\n"))
 		}()
 		for len(c.replies) < 2 {
@@ -139,7 +139,7 @@ func TestAnAnswerIsDeliveredAsItComes(t *testing.T) {
 		linked(t, func(t *testing.T, d *Driver, _ *link, far net.Conn) {
 			go func() {
 				resp.NewReader(far).ReadCommand()
-				time.Sleep(after)
+				time.Sleep(after) // of virtual time
 				far.Write([]byte(":1000\r\n"))
 			}()
 			if took, err := try(t.Context(), d); err != nil || took != after {

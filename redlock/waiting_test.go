@@ -66,8 +66,8 @@ func noWakeUpIsLost(r *rig) {
 			for ctx.Err() == nil && g.count.Load() < want {
 				l, err := c.Acquire(ctx, "k", nil)
 				if err != nil {
-					refused.Add(1) // its connection was cut when it asked for the first time
-					time.Sleep(5 * time.Millisecond)
+					refused.Add(1)                   // its connection was cut when it asked for the first time
+					time.Sleep(5 * time.Millisecond) // as a caller would before he tries again
 					continue
 				}
 				if f := freed.Load(); f != 0 {

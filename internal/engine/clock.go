@@ -16,7 +16,7 @@ const stepLeast = int64(time.Millisecond)
 type clock struct {
 	base time.Time
 	lead atomic.Int64 // wall minus monotonic time elapsed since base, at the last step
-	sum  atomic.Int64 // all forward steps
+	sum  atomic.Int64 // all forward steps, and 1
 }
 
 func newClock() *clock {

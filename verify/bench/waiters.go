@@ -78,7 +78,7 @@ func waiterMemory(ctx context.Context, node servers) (float64, error) {
 			}
 		})
 	}
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // nothing tells when the last of them waits
 	after := inUse()
 	cancel()
 	waiting.Wait()

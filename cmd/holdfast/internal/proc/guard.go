@@ -73,8 +73,8 @@ func startGuard(self Self) (*guardLink, error) {
 }
 
 // preferred has what this thread starts go before others on a machine that is
-// overloaded, which is when a guard is needed; only root and CAP_SYS_NICE may. The caller is
-// locked to its thread.
+// overloaded, which is when a guard is needed; only root and CAP_SYS_NICE may. The
+// caller is locked to its thread.
 func preferred() (back func()) {
 	was, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, -10) != nil {
