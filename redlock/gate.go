@@ -72,18 +72,17 @@ func (r *report) warn(about string, err error) {
 func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
-	conn, err := g.connect(ctx, n.addr)
+	l, err := g.connect(ctx, n.addr)
 	if err != nil {
 		return nil, report{}, mend(err, g.opts.TLS != nil)
 	}
-	unblock := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	l := &line{conn: conn, in: resp.NewReader(conn)}
+	unblock := context.AfterFunc(ctx, func() { l.conn.SetDeadline(time.Unix(1, 0)) })
 	rep, err := g.check(ctx, n, l)
 	if !unblock() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		conn.Close()
+		l.conn.Close()
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 		}
@@ -95,28 +94,34 @@ func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
 // keepAlive is for connections that carry nothing: a lost one shows by the pings.
 var keepAlive = net.Dialer{KeepAlive: time.Second}
 
-func (g *gate) connect(ctx context.Context, addr string) (net.Conn, error) {
-	conn, err := keepAlive.DialContext(ctx, "tcp", addr)
-	cfg := g.opts.TLS
-	if err != nil || cfg == nil {
-		return conn, err
+func (g *gate) connect(ctx context.Context, addr string) (*line, error) {
+	plain, err := keepAlive.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
 	}
-	if cfg.ServerName == "" {
-		cfg = cfg.Clone()
-		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	near := newSpinner(plain)
+	l := &line{conn: near, near: near}
+	if cfg := g.opts.TLS; cfg != nil {
+		if cfg.ServerName == "" {
+			cfg = cfg.Clone()
+			cfg.ServerName, _, _ = net.SplitHostPort(addr)
+		}
+		secure := tls.Client(near, cfg)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			plain.Close()
+			return nil, fmt.Errorf("TLS handshake: %w", err)
+		}
+		l.conn = secure
 	}
-	secure := tls.Client(conn, cfg)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("TLS handshake: %w", err)
-	}
-	return secure, nil
+	l.in = resp.NewReader(l.conn)
+	return l, nil
 }
 
 // line is a raw connection on which commands are sent one batch after another.
 type line struct {
 	conn net.Conn
 	in   *resp.Reader
+	near *spinner // below conn
 }
 
 // do sends the commands at once and returns their replies.

@@ -54,6 +54,7 @@ type link struct {
 	n    *node
 	conn net.Conn
 	in   *resp.Reader
+	near *spinner
 	wake chan struct{} // for writes
 	read chan struct{} // for reads
 	gone chan struct{} // closed once everything has been answered or failed
@@ -139,7 +140,7 @@ func (f *fifo) pop() (e entry) {
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, l *line) *link {
 	return &link{
-		n: n, conn: l.conn, in: l.in,
+		n: n, conn: l.conn, in: l.in, near: l.near,
 		wake: make(chan struct{}, 1), read: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 }
@@ -306,6 +307,7 @@ func (l *link) reads() {
 			continue
 		}
 		l.patience(time.Time{})
+		l.near.spin(false)
 		for again := true; again; again = l.wanted() {
 			if err := l.next(); err != nil {
 				l.end(err)
@@ -369,6 +371,7 @@ func (l *link) await() error {
 	if now := time.Now(); l.until.Sub(now) < attendLeast {
 		l.patience(now.Add(attendMost))
 	}
+	l.near.spin(true)
 	if err := l.in.Await(); err != nil {
 		l.until = time.Time{}
 		return err

@@ -504,7 +504,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "batch-waits-for-its-slowest", rule: "no lease is held up by another", file: "renew.go",
-		was: "context.WithTimeout(c.alive, left*3/4)", is: "context.WithTimeout(c.alive, time.Minute)",
+		was: "context.WithTimeout(c.alive, left*3/4)", is: "context.WithTimeout(c.alive, left*3/4+time.Minute)",
 		killers: []suite{client("TestALeaseThatWasHandedOverIsNotHeldUpByOthers")},
 	},
 	{
@@ -654,6 +654,11 @@ var onServers = []mutant{
 		name: "counter-set-by-hand-is-believed", rule: "token 0 is no token", file: "redlock/scripts.go",
 		was: "case r.Kind == quorum.AskAcquire && number <= 0:", is: "case r.Kind == quorum.AskAcquire && number < -1<<40:",
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
+	},
+	{
+		name: "spins-in-vain-for-ever", rule: "whoever waits for a node that is far away sleeps", file: "redlock/spin.go",
+		was: "s.vain = min(2*s.vain+1, sleepMost)", is: "s.vain = 0",
+		killers: []suite{servers("TestASpinInVainIsSeldomRepeated")},
 	},
 	{
 		name: "alone-and-left-alone", rule: "who stops reading for itself has somebody else read", file: pipelineGo,
