@@ -9,8 +9,8 @@ import (
 const (
 	// spinMost is how long a caller asks for an answer again and again before it
 	// sleeps: about what it costs to be put to sleep and woken, so that a spin in vain
-	// no more than doubles the work. (A. Karlin et al., Competitive Snoopy Caching,
-	// 1988.)
+	// no more than doubles the work. (A. Karlin et al., Empirical Studies of Competitive
+	// Spinning, SOSP 1991.)
 	spinMost = 50 * time.Microsecond
 	// sleepMost is how many answers are awaited asleep, at the most, before the next
 	// spin, where spins are in vain.
