@@ -110,8 +110,8 @@ func (c *Client) watch() {
 	for {
 		due, lost := c.look(time.Now())
 		c.lose(lost...)
-		for _, alike := range due {
-			c.tasks.Go(func() { c.renewAll(alike) })
+		for _, group := range due {
+			c.tasks.Go(func() { c.renewAll(group) })
 		}
 		var tick <-chan time.Time
 		if wait, some := c.doze(); some || !idle {
@@ -131,15 +131,19 @@ func (c *Client) watch() {
 	}
 }
 
+// alike is what terms have in common that are renewed together: the trust that is
+// left, and that they had, in powers of two.
+type alike struct{ left, span int }
+
 // look takes from the schedule what is due for renewal, and finds what is lost.
 // Renewals come up to a small part of their time early, so that many leases are
-// renewed together and the watchdog wakes seldom. They are grouped by the trust that
-// is left, in powers of two, so that one with little left does not wait for the
-// answers of one with much, nor makes it hurry.
-func (c *Client) look(now time.Time) (due map[int][]*term, lost []loss) {
+// renewed together and the watchdog wakes seldom. They are grouped so that none waits
+// for the answers of one that gives its nodes more time, nor has to hurry for one that
+// is nearly over.
+func (c *Client) look(now time.Time) (due map[alike][]*term, lost []loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	due = make(map[int][]*term)
+	due = make(map[alike][]*term)
 	if now.Sub(c.looked) >= lookEvery {
 		c.looked = now
 		for _, t := range c.terms {
@@ -161,8 +165,8 @@ func (c *Client) look(now time.Time) (due map[int][]*term, lost []loss) {
 			return due, lost // the deadline is near, and nothing is to be done before it
 		}
 		if !t.renewing && t.renewAt(now) != t.trusted {
-			size := bits.Len64(uint64(t.left(now)))
-			due[size] = append(due[size], t)
+			group := alike{bits.Len64(uint64(t.left(now))), bits.Len64(uint64(t.span()))}
+			due[group] = append(due[group], t)
 			t.renewing = true
 		}
 		t.next = t.trusted

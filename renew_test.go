@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -155,18 +156,46 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 // Renewals that fall due together travel together. One whose lease is nearly over
 // has little time for its answers.
 func TestALeaseThatIsNearlyOverHurriesNoOther(t *testing.T) {
-	var failed, last atomic.Int64 // last: what was left after its last renewal
+	// Its tries take a second, with a second between them; the last begins 200 ms
+	// before its end.
+	besideOneThatEnds(t, 57780*time.Millisecond, 200*time.Millisecond, aMinute, func(t *testing.T, ends, _ time.Duration) {
+		if ends > 100*time.Millisecond {
+			t.Fatalf("the last renewal of the one that ends was over %v before it", ends)
+		}
+	})
+}
+
+// One that was granted for long gives its nodes more time to answer.
+func TestALeaseThatIsNearlyOverHoldsUpNoOther(t *testing.T) {
+	short := &holdfast.AcquireOptions{TTL: 3 * time.Second}
+	besideOneThatEnds(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
+		if sound < 1900*time.Millisecond {
+			t.Errorf("a renewal of a sound lease was over when %v were left", sound)
+		}
+	})
+}
+
+// besideOneThatEnds has a lease fail all its renewals, for a majority of the nodes
+// does not keep it, while sound ones with opts are renewed. No renewal of those may
+// fail. It calls check with what was left after the last renewal of the one, and with
+// the least that was left of a sound one.
+func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.AcquireOptions, check func(t *testing.T, ends, sound time.Duration)) {
+	var mu sync.Mutex
+	failed, ends, sound := 0, time.Hour, time.Hour
 	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
-		switch {
-		case e.Key == "ends":
-			last.Store(int64(e.Left))
-		case e.Err != nil:
-			failed.Add(1)
+		mu.Lock()
+		defer mu.Unlock()
+		if e.Key == "ends" {
+			ends = e.Left
+			return
+		}
+		sound = min(sound, e.Left)
+		if e.Err != nil {
+			failed++
 		}
 	}}
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-		// Its last try begins 200 ms before its end.
-		ends := b.acquire(b.client, "ends", &holdfast.AcquireOptions{TTL: 57780 * time.Millisecond})
+		one := b.acquire(b.client, "ends", &holdfast.AcquireOptions{TTL: ttl})
 		for i := range 2 { // where a newer grant is seen to have been
 			b.drv.Node(i).Lose("ends")
 		}
@@ -174,17 +203,17 @@ func TestALeaseThatIsNearlyOverHurriesNoOther(t *testing.T) {
 		wantErr(t, err, holdfast.ErrHeld)
 		b.drv.Node(2).Freeze() // two of five will keep it, and two not
 		for i := 3; i < 5; i++ {
-			b.drv.Node(i).Delay(200 * time.Millisecond)
+			b.drv.Node(i).Delay(slow)
 		}
-		for i := 0; ends.Context().Err() == nil; i++ { // at any time one is due
-			b.acquire(b.client, fmt.Sprint("sound", i), aMinute)
+		for i := 0; one.Context().Err() == nil; i++ { // at any time one is due
+			b.acquire(b.client, fmt.Sprint("sound", i), opts)
 			pass(500 * time.Millisecond)
 		}
-		if left := time.Duration(last.Load()); left > 100*time.Millisecond {
-			t.Fatalf("its last renewal ended %v before it", left)
-		}
-		if n := failed.Load(); n > 0 {
-			t.Errorf("%d renewals of sound leases failed", n)
+		mu.Lock()
+		defer mu.Unlock()
+		check(t, ends, sound)
+		if failed > 0 {
+			t.Errorf("%d renewals of sound leases failed", failed)
 		}
 		b.drv.Node(2).Start()
 	})

@@ -5,9 +5,11 @@ import (
 	"syscall"
 )
 
-// taker returns a function that reads from conn what has come, without waiting, and
-// returns how many bytes that were. An end or an error is left to an ordinary read.
-func taker(conn net.Conn) func([]byte) int {
+// taker returns a function that reads from conn what there is, without waiting. Where
+// there is nothing it gives the processor to whoever waits for it, which may be the
+// node, and says so. The end of the stream is left to an ordinary read; so is an
+// error, of which the kernel may have told then.
+func taker(conn net.Conn) func([]byte) (n int, nothing bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return nil
@@ -19,15 +21,18 @@ func taker(conn net.Conn) func([]byte) int {
 	var buf []byte
 	var n int
 	read := func(fd uintptr) bool { // made once, or each call would allocate
-		n, _ = syscall.Read(int(fd), buf)
+		n, err = syscall.Read(int(fd), buf)
 		return true
 	}
-	return func(b []byte) int {
-		buf, n = b, 0
-		raw.Read(read) // what it may return is for an ordinary read to find
-		return max(n, 0)
+	return func(b []byte) (int, bool) {
+		buf, n, err = b, 0, nil
+		if raw.Read(read) != nil {
+			return 0, false
+		}
+		if err == syscall.EAGAIN || err == syscall.EINTR {
+			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+			return 0, true
+		}
+		return max(n, 0), false
 	}
 }
-
-// yield gives the processor to another process that waits for it.
-func yield() { syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }

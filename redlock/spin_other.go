@@ -5,6 +5,4 @@ package redlock
 import "net"
 
 // taker returns nil: elsewhere whoever waits sleeps.
-func taker(net.Conn) func([]byte) int { return nil }
-
-func yield() {}
+func taker(net.Conn) func([]byte) (n int, nothing bool) { return nil }

@@ -509,8 +509,13 @@ var keeping = []mutant{
 	},
 	{
 		name: "ending-lease-hurries-the-others", rule: "no lease is hurried by another", file: "renew.go",
-		was: "bits.Len64(uint64(t.left(now)))", is: "bits.Len64(uint64(t.span()))",
+		was: "alike{bits.Len64(uint64(t.left(now))), bits.Len64(uint64(t.span()))}", is: "alike{span: bits.Len64(uint64(t.span()))}",
 		killers: []suite{client("TestALeaseThatIsNearlyOverHurriesNoOther")},
+	},
+	{
+		name: "lease-in-trouble-holds-up-the-others", rule: "no lease is held up by another", file: "renew.go",
+		was: "alike{bits.Len64(uint64(t.left(now))), bits.Len64(uint64(t.span()))}", is: "alike{left: bits.Len64(uint64(t.left(now)))}",
+		killers: []suite{client("TestALeaseThatIsNearlyOverHoldsUpNoOther")},
 	},
 	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
@@ -656,9 +661,19 @@ var onServers = []mutant{
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
 	},
 	{
-		name: "spins-in-vain-for-ever", rule: "whoever waits for a node that is far away sleeps", file: "redlock/spin.go",
-		was: "s.vain = min(2*s.vain+1, sleepMost)", is: "s.vain = 0",
-		killers: []suite{servers("TestASpinInVainIsSeldomRepeated")},
+		name: "spins-for-who-is-far", rule: "whoever waits for a node that is far away sleeps", file: "redlock/spin.go",
+		was: "s.rest(min(2*s.vain+1, farMost))", is: "s.rest(0)",
+		killers: []suite{servers("TestASpinnerSpinsOnlyWhereThatPays")},
+	},
+	{
+		name: "spins-on-busy-processors", rule: "whoever waits leaves busy processors to others", file: "redlock/spin.go",
+		was: "s.rest(min(2*s.vain+1, busyMost))", is: "s.rest(0)",
+		killers: []suite{servers("TestASpinnerSpinsOnlyWhereThatPays")},
+	},
+	{
+		name: "never-spins", rule: "whoever waits for a node that is near does not sleep", file: "redlock/spin_linux.go",
+		was: "if !ok {\n\t\treturn nil", is: "if ok {\n\t\treturn nil",
+		killers: []suite{servers("TestASpinnerReadsWhatItsConnectionReads")},
 	},
 	{
 		name: "alone-and-left-alone", rule: "who stops reading for itself has somebody else read", file: pipelineGo,
