@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"net"
 	"syscall"
 )
@@ -29,7 +30,7 @@ func taker(conn net.Conn) func([]byte) (n int, nothing bool) {
 		if raw.Read(read) != nil {
 			return 0, false
 		}
-		if err == syscall.EAGAIN || err == syscall.EINTR {
+		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR) {
 			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 			return 0, true
 		}
