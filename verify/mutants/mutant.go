@@ -118,7 +118,7 @@ func sim(seeds int) suite {
 func differential() suite {
 	return suite{
 		tier: "differential", module: "verify", pkg: "./differential", tests: "^TestScriptsDoWhatTheTwinDoes$",
-		env: []string{"SEQUENCES=1000"}, flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, time: serverTime,
+		env: []string{"SEQUENCES=4000"}, flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, time: serverTime,
 	}
 }
 
