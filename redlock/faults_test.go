@@ -274,7 +274,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	}
 	before := g.count.Load()
 	for end := time.Now().Add(patience); g.count.Load() < before+10 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // between two looks
 	}
 	stop()
 	if after := g.count.Load(); after < before+10 {

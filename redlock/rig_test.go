@@ -337,7 +337,7 @@ func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
 		g.t.Errorf("token %d after %d", l.Token(), last)
 	}
 	g.count.Add(1)
-	time.Sleep(d)
+	time.Sleep(d) // or two holders would never meet
 	g.inside.Add(-1)
 }
 

@@ -114,7 +114,7 @@ func (r *rig) cutSubscriptions(ways []route, count *atomic.Int64, want int64) (c
 		}
 		next := count.Load() + 1 + rand.N[int64](20)
 		for end := time.Now().Add(200 * time.Millisecond); count.Load() < next && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // between two looks
 		}
 	}
 	return cuts

@@ -5,6 +5,16 @@ import (
 	"time"
 )
 
+// gaveBack is a claim that waits over three nodes and has given back what node 0 granted.
+func gaveBack(t *testing.T) *play {
+	t.Helper()
+	p := begin(t, 3, stamp)
+	p.granted(0, 100)
+	p.denied(1, 2)
+	p.want("given back", p.did.GiveBack == set(0))
+	return p
+}
+
 func TestPartialGrantsGoBackAndThePlaceIsKept(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
@@ -42,9 +52,7 @@ func TestGrantsOfBeforeAGiveBackDoNotCount(t *testing.T) {
 // that the same id holds again.
 func TestUnansweredGiveBackEndsTheID(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.granted(0, 100)
-	p.denied(1, 2)
+	p := gaveBack(t)
 	p.failed(AskGiveBack, 0)
 	p.want("released everywhere, asked under a fresh id",
 		p.did.FreshID && p.did.Release == All(3) && p.did.Acquire == All(3) && p.c.ID == 1)
@@ -54,9 +62,7 @@ func TestUnansweredGiveBackEndsTheID(t *testing.T) {
 // The failure of the old connection may be noticed after an answer over the new one.
 func TestGrantThatOvertakesAGiveBackEndsTheID(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.granted(0, 100)
-	p.denied(1, 2)
+	p := gaveBack(t)
 	p.step(Event{Kind: Woken, Node: 1})
 	p.granted(1, 132)
 	p.granted(0, 132)
@@ -65,9 +71,7 @@ func TestGrantThatOvertakesAGiveBackEndsTheID(t *testing.T) {
 
 func TestANodeThatOwesAGiveBackIsNoRedundancy(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.granted(0, 100)
-	p.denied(1, 2)
+	p := gaveBack(t)
 	p.step(Event{Kind: Woken, Node: 1})
 	p.granted(1, 100)
 	p.granted(2, 100)
@@ -471,9 +475,7 @@ func TestGivingUpReleasesEverywhere(t *testing.T) {
 
 func TestAnswersToADeadIDAreVoid(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.granted(0, 100)
-	p.denied(1, 2)
+	p := gaveBack(t)
 	old := Event{Kind: Granted, Node: 2, Sent: p.now, TTL: lease, Token: 132}
 	p.failed(AskGiveBack, 0)
 	before := p.c

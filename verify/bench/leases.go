@@ -124,7 +124,7 @@ func holdLeases(in io.Reader, out io.Writer) error {
 		return err
 	}
 	a.Acquiring = time.Since(start)
-	time.Sleep(o.Hold)
+	time.Sleep(o.Hold) // the time over which renewals are counted
 	a.GoroutinesAfter = runtime.NumGoroutine()
 	a.Lost, a.Renewals, a.FailedRenewals = lost.Load(), renewals.Load(), failed.Load()
 	a.RSS, a.PeakRSS = resident()

@@ -115,7 +115,7 @@ func measure(ctx context.Context, s settings, sc scenario, p peer, all servers) 
 			working.Go(func() { l.work(cut, c, l.key(i, j), &tallies[i][j]) })
 		}
 	}
-	time.Sleep(time.Until(l.from))
+	time.Sleep(time.Until(l.from)) // the warm-up
 	well, mend, err := all.befall(sc.fault)
 	if err != nil {
 		cancel()
@@ -123,7 +123,7 @@ func measure(ctx context.Context, s settings, sc scenario, p peer, all servers) 
 		return out, err
 	}
 	before, err1 := meter(well)
-	time.Sleep(time.Until(l.until))
+	time.Sleep(time.Until(l.until)) // the measurement
 	after, err2 := meter(well)
 	working.Wait()
 	cancel()
@@ -211,7 +211,7 @@ func (l *load) work(ctx context.Context, c client, key string, t *tally) {
 			continue
 		}
 		if l.inside > 0 {
-			time.Sleep(l.inside)
+			time.Sleep(l.inside) // the work of the scenario
 		}
 		if err := h.unlock(ctx); err != nil && ctx.Err() == nil {
 			t.failed, t.err = t.failed+1, err
@@ -223,7 +223,7 @@ func (l *load) work(ctx context.Context, c client, key string, t *tally) {
 			}
 		}
 		if l.outside > 0 {
-			time.Sleep(l.outside)
+			time.Sleep(l.outside) // likewise
 		}
 	}
 }
