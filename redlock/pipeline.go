@@ -54,7 +54,7 @@ type link struct {
 	n    *node
 	conn net.Conn
 	in   *resp.Reader
-	near *spinner // below conn
+	near *spinner      // below conn
 	wake chan struct{} // for writes
 	read chan struct{} // for reads
 	gone chan struct{} // closed once everything has been answered or failed
