@@ -234,9 +234,6 @@ func (in *inlet) Send(r *engine.Request) {
 	in.driver.cluster.nodes[in.index].accept(work{in: in, r: r})
 }
 
-// Attend implements engine.Node: answers come by themselves.
-func (in *inlet) Attend(<-chan error) {}
-
 // Subscribe implements engine.Node.
 func (in *inlet) Subscribe() {
 	c := in.driver.cluster

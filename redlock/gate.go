@@ -99,14 +99,13 @@ func (g *gate) connect(ctx context.Context, addr string) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	near := newSpinner(plain)
-	l := &line{conn: near, near: near}
+	l := &line{conn: plain}
 	if cfg := g.opts.TLS; cfg != nil {
 		if cfg.ServerName == "" {
 			cfg = cfg.Clone()
 			cfg.ServerName, _, _ = net.SplitHostPort(addr)
 		}
-		secure := tls.Client(near, cfg)
+		secure := tls.Client(plain, cfg)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			plain.Close()
 			return nil, fmt.Errorf("TLS handshake: %w", err)
@@ -121,7 +120,6 @@ func (g *gate) connect(ctx context.Context, addr string) (*line, error) {
 type line struct {
 	conn net.Conn
 	in   *resp.Reader
-	near *spinner // below conn
 }
 
 // do sends the commands at once and returns their replies.

@@ -131,7 +131,6 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 	}
 	n.checked(rep)
 	l := newLink(n, line)
-	nudge(l.read)
 	n.d.work.Go(l.reads)
 	n.d.work.Go(l.writes)
 	n.settle(l)
@@ -178,7 +177,7 @@ func (n *node) watch(l *link, report func()) {
 			l.hangUp(errHungUp)
 			return
 		}
-		silent := l.look(n.engine.Now())
+		silent := l.silent(n.engine.Now())
 		n.mu.Lock()
 		n.stalled = silent > stallAfter
 		n.mu.Unlock()
@@ -214,13 +213,6 @@ func (n *node) Send(r *engine.Request) {
 		return
 	}
 	n.fail(e, engine.Failure{Err: n.why(), Unsent: true})
-}
-
-// Attend implements engine.Node.
-func (n *node) Attend(done <-chan error) {
-	if l := n.link.Load(); l != nil {
-		l.attend(done)
-	}
 }
 
 // fail answers what has not been answered by the node, and never will be.

@@ -29,11 +29,6 @@ const (
 	// breakAfter is how long it may be so before the connection is given up, as
 	// its other end may be gone without a word.
 	breakAfter = int64(2 * time.Second)
-	// attendMost is how long a caller reads for itself without anything coming, at
-	// the most, and attendLeast at the least. By so much it may notice late that its
-	// context has ended.
-	attendMost  = 4 * time.Millisecond
-	attendLeast = 2 * time.Millisecond
 	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
 	// that is given up leaves its lock standing for a TTL.
 	loadMost = 10
@@ -54,16 +49,12 @@ type link struct {
 	n    *node
 	conn net.Conn
 	in   *resp.Reader
-	near *spinner      // below conn
 	wake chan struct{} // for writes
-	read chan struct{} // for reads
 	gone chan struct{} // closed once everything has been answered or failed
 
 	mu      sync.Mutex // guards what follows; not held while writing
 	err     error      // why nothing is sent any more
 	writing bool
-	reading bool
-	crowded bool    // several requests were under way, or claims at rest, since the last look
 	held    bool    // nothing is written before what is under way is answered
 	queue   []entry // not written yet
 	flight  fifo    // written, not answered
@@ -72,9 +63,7 @@ type link struct {
 	out  []byte
 	text texts
 
-	// Whoever is reading owns these.
-	again []entry   // to be sent again once the server knows the scripts
-	until time.Time // the read deadline of conn; zero: none, or one that has passed
+	again []entry // to be sent again once the server knows the scripts; owned by reads
 }
 
 // entry is something sent: a request, or else a call.
@@ -140,8 +129,7 @@ func (f *fifo) pop() (e entry) {
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, l *line) *link {
 	return &link{
-		n: n, conn: l.conn, in: l.in, near: l.near,
-		wake: make(chan struct{}, 1), read: make(chan struct{}, 1), gone: make(chan struct{}),
+		n: n, conn: l.conn, in: l.in, wake: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 }
 
@@ -167,7 +155,7 @@ func (l *link) send(e entry) {
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:
-		l.write(e.at, e.req.Attended)
+		l.write(e.at)
 		if l.more() {
 			nudge(l.wake)
 		}
@@ -190,16 +178,6 @@ func (l *link) silent(now int64) int64 {
 	return l.oldest(now)
 }
 
-// look is silent for whoever calls it from time to time. It sees to it that a break
-// is noticed while nothing is to come.
-func (l *link) look(now int64) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.crowded = false
-	nudge(l.read)
-	return l.oldest(now)
-}
-
 func nudge(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -214,15 +192,11 @@ func (l *link) more() bool {
 	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
 }
 
-// write sends the next batch. attended says that whoever waits for the answer will
-// read it. The caller holds mu, which is given up; nobody is writing.
-func (l *link) write(now int64, attended bool) {
+// write sends the next batch. The caller holds mu, which is given up; nobody is
+// writing.
+func (l *link) write(now int64) {
 	l.writing = true
 	late := l.load(now)
-	l.crowded = l.crowded || l.several()
-	if !l.reading && !attended {
-		nudge(l.read)
-	}
 	l.mu.Unlock()
 	for _, e := range late {
 		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
@@ -235,21 +209,6 @@ func (l *link) write(now int64, attended bool) {
 	l.mu.Lock()
 	l.writing = false
 	l.mu.Unlock()
-}
-
-// several says whether more than one request is under way. Calls do not count: there
-// is a PING every second. The caller holds mu.
-func (l *link) several() bool {
-	n := 0
-	for _, e := range l.flight.rest() {
-		if e.req != nil {
-			n++
-		}
-		if n > 1 {
-			return true
-		}
-	}
-	return false
 }
 
 // load moves the next batch from the queue to flight and to out, except for what
@@ -294,102 +253,20 @@ func (l *link) writes() {
 				l.mu.Unlock()
 				break
 			}
-			l.write(l.n.engine.Now(), false)
+			l.write(l.n.engine.Now())
 		}
 	}
 }
 
 // reads delivers answers and wake-ups until the connection breaks, and then fails
-// what is left. While nothing is to come it leaves the reading to attend.
+// what is left.
 func (l *link) reads() {
-	for range l.read {
-		if !l.turn() {
-			continue
-		}
-		l.patience(time.Time{})
-		l.near.spin(false)
-		for again := true; again; again = l.wanted() {
-			if err := l.next(); err != nil {
-				l.end(err)
-				return
-			}
+	for {
+		if err := l.next(); err != nil {
+			l.end(err)
+			return
 		}
 	}
-}
-
-// turn takes the right to read, if nobody has it.
-func (l *link) turn() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	taken := !l.reading
-	l.reading = true
-	return taken
-}
-
-// wanted gives the right to read back where nothing is to come.
-func (l *link) wanted() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.reading = l.flight.len() > 0 || l.busy()
-	return l.reading
-}
-
-// busy says whether it is better for reads to go on. The caller holds mu.
-func (l *link) busy() bool {
-	l.crowded = l.crowded || len(l.n.d.nodes) > 1 || l.n.engine.Resting()
-	return l.crowded
-}
-
-// attend reads in the place of reads, for whoever waits for done and is alone: to be
-// woken by another goroutine takes about as long as the node's work. It returns when
-// there is something in done, when nothing has come for a while, or when it is no
-// longer alone.
-func (l *link) attend(done <-chan error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.reading {
-		return
-	}
-	l.reading = true
-	for len(done) == 0 && l.err == nil && !l.busy() {
-		l.mu.Unlock()
-		err := l.await()
-		l.mu.Lock()
-		if err != nil {
-			break
-		}
-	}
-	l.reading = false
-	if l.err != nil || l.flight.len() > 0 || l.busy() {
-		nudge(l.read)
-	}
-}
-
-// await is next, unless nothing begins to come for a while. It leaves the deadline
-// as it is where it can, as to set one takes a timer and may wake another thread.
-func (l *link) await() error {
-	if now := time.Now(); l.until.Sub(now) < attendLeast {
-		l.patience(now.Add(attendMost))
-	}
-	l.near.spin(true)
-	if err := l.in.Await(); err != nil {
-		l.until = time.Time{}
-		return err
-	}
-	if !l.in.Whole() {
-		l.patience(time.Time{})
-	}
-	err := l.next()
-	if err != nil {
-		l.hangUp(err)
-	}
-	return err
-}
-
-// patience sets the read deadline.
-func (l *link) patience(until time.Time) {
-	l.until = until
-	l.conn.SetReadDeadline(until)
 }
 
 // next delivers the next answer or wake-up.
@@ -477,7 +354,6 @@ func (l *link) hangUp(err error) {
 	}
 	l.mu.Unlock()
 	l.conn.Close()
-	nudge(l.read)
 }
 
 // end fails everything that is left. Whether what was written has been executed is

@@ -25,9 +25,6 @@ type claim struct {
 	out   []*Request
 	timer *time.Timer
 	alarm int64 // what timer is set to
-	// resting says that it is counted in Engine.resting, attended that the event
-	// under way is.
-	resting, attended bool
 
 	holder  string // of the last denial
 	left    int64
@@ -43,7 +40,6 @@ type claim struct {
 // within Send, and nobody waits for a mutex while a request travels.
 func (c *claim) post(a answer) {
 	c.mu.Lock()
-	a.attended = a.attended && !c.busy // or its requests might come after the attention
 	c.inbox = append(c.inbox, a)
 	if c.busy {
 		c.mu.Unlock()
@@ -100,7 +96,6 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	}
 	now := c.engine.clock.now()
 	a.At = now
-	c.attended = a.attended
 	switch a.Kind {
 	case quorum.Start, quorum.Audible:
 		a.Nodes = quorum.Set(c.engine.heard.Load())
@@ -120,7 +115,6 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	c.request(quorum.AskCommit, do.Commit, c.owner, id, 0, now)
 	c.request(quorum.AskRenew, do.Renew, c.owner, id, 0, now)
 	c.setTimer(now)
-	c.rests()
 	if do.Outcome != quorum.None {
 		told, c.told = c.told, nil
 	}
@@ -169,7 +163,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		*r = Request{
 			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: c.state.Token,
 			Stamp: stamp, Clock: clock, HandOver: quorum.HandOver(c.state.TTL),
-			Sent: now, Attended: c.attended, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
+			Sent: now, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
 		}
 		c.out = append(c.out, r)
 	}
@@ -199,30 +193,8 @@ func (c *claim) setTimer(now int64) {
 	}
 }
 
-// rests counts the claims that wait for a wake-up.
-func (c *claim) rests() {
-	waits := c.state.Queueing && c.state.Reached // also while it asks again
-	rests := c.state.Phase == quorum.Seeking && (c.state.Rest != 0 || c.state.Patience != 0 || waits)
-	switch {
-	case rests && !c.resting:
-		c.engine.resting.Add(1)
-	case !rests && c.resting:
-		c.engine.resting.Add(-1)
-	}
-	c.resting = rests
-}
-
 // begin posts e and has told called with the outcome that follows it. Whoever
 // waited for an earlier outcome is told that none comes.
 func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
 	c.post(answer{Event: e, begins: true, told: told})
-}
-
-// ask is begin for a caller who then waits, and lends its goroutine to the nodes
-// until there is something in done.
-func (c *claim) ask(e quorum.Event, told func(quorum.Outcome), done <-chan error) {
-	c.post(answer{Event: e, begins: true, told: told, attended: true})
-	for _, n := range c.engine.nodes {
-		n.Attend(done)
-	}
 }

@@ -34,10 +34,6 @@ type Node interface {
 	// and says with Engine.Hears whenever they do or no longer do. It does not
 	// block and is called once.
 	Subscribe()
-	// Attend may deliver answers from the caller's goroutine, for as long as done
-	// is empty and there is no other claim. It returns soon when nothing comes, or
-	// at once.
-	Attend(done <-chan error)
 }
 
 // Config configures an Engine.
@@ -59,7 +55,6 @@ type Engine struct {
 
 	heard      atomic.Uint32 // quorum.Set of the nodes whose wake-ups reach us
 	subscribed atomic.Bool
-	resting    atomic.Int32 // claims that wait for a wake-up
 
 	mu     sync.Mutex        // guards what follows
 	claims map[string]*claim // by owner id
@@ -197,7 +192,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	done := make(chan error, 1)
-	c.ask(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) }, done)
+	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) })
 	select {
 	case err := <-done:
 		if err == nil {
@@ -390,7 +385,7 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
 	}
 	done := make(chan error, 1)
-	c.ask(event, func(o quorum.Outcome) { done <- c.release(o == want) }, done)
+	c.begin(event, func(o quorum.Outcome) { done <- c.release(o == want) })
 	defer e.remove(c)
 	var late <-chan time.Time // nil: a claim that is over times its release itself
 	if keep > 0 {
@@ -463,9 +458,6 @@ func (e *Engine) subscribe() {
 		n.Subscribe()
 	}
 }
-
-// Resting says whether any claim waits for a wake-up.
-func (e *Engine) Resting() bool { return e.resting.Load() > 0 }
 
 // Hears says whether node's wake-ups reach this client.
 func (e *Engine) Hears(node int, yes bool) {

@@ -23,7 +23,6 @@ type desk struct {
 func (d *desk) Name() string { return d.name }
 func (d *desk) Subscribe()   {}
 
-func (d *desk) Attend(<-chan error) {}
 func (d *desk) Send(r *Request) {
 	d.in <- r
 	d.door.Lock()
@@ -276,33 +275,5 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 		if g := <-won; g.Token != 132 || g.Owner != fresh {
 			t.Errorf("%s holds with token %d", g.Owner, g.Token)
 		}
-	})
-}
-
-// Between its question and the answer a wake-up may come, so somebody has to read.
-// Whoever asks for the first time reads for itself.
-func TestAWaiterThatAsksAgainStillWaits(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		for i := range desks {
-			e.Hears(i, true)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		go e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
-		for again := range 3 {
-			var asked []*Request
-			for _, d := range desks {
-				asked = append(asked, d.next(t, quorum.AskAcquire))
-			}
-			if got := e.Resting(); got != (again > 0) {
-				t.Errorf("waits as it asks for time %d: %v", again+1, got)
-			}
-			for _, r := range asked {
-				r.Denied(int64(time.Minute), "x", 0)
-			}
-			if !e.Resting() {
-				t.Error("does not wait, denied")
-			}
-		}
-		cancel()
 	})
 }

@@ -14,7 +14,6 @@ type Request struct {
 	Clock    string // acquire, renew: this client's wall clock, µs since 1970
 	HandOver int64  // release, give-back: ns
 	Sent     int64  // Engine.Now when it was handed to Node.Send
-	Attended bool   // whoever waits for the answer calls Node.Attend next
 	Deadline int64  // Engine.Now after which it is pointless to send it
 
 	claim *claim
@@ -37,9 +36,8 @@ type answer struct {
 	err     error
 	woken   string // the id that was
 
-	begins   bool // told is to hear the next outcome
-	attended bool // see Request
-	told     func(quorum.Outcome)
+	begins bool // told is to hear the next outcome
+	told   func(quorum.Outcome)
 }
 
 // Granted answers acquire: the lock is the owner's, and base its first token.

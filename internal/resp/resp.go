@@ -114,18 +114,6 @@ func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in
 // Buffered returns how many bytes can be read without waiting for the connection.
 func (r *Reader) Buffered() int { return r.in.Buffered() }
 
-// Await blocks until a value has begun to arrive. Unlike one within a value, an error of a read deadline does no harm.
-func (r *Reader) Await() error {
-	_, err := r.in.Peek(1)
-	return err
-}
-
-// Whole says whether the next value can be read without waiting for the connection. It knows of those that are one line.
-func (r *Reader) Whole() bool {
-	next, _ := r.in.Peek(r.in.Buffered())
-	return len(next) > 0 && bytes.IndexByte([]byte("+-:#_"), next[0]) >= 0 && bytes.IndexByte(next, '\n') > 0
-}
-
 // ReadValue blocks until a whole value has arrived. At the end of the stream it returns io.EOF between two values and
 // io.ErrUnexpectedEOF within one.
 func (r *Reader) ReadValue() (Value, error) {

@@ -125,22 +125,3 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
-
-func TestWholeIsOnlyWhatNeedsNoMoreBytes(t *testing.T) {
-	t.Parallel()
-	for arrived, want := range map[string]bool{
-		":1\r\n": true, "-ERR no\r\n": true, "+OK\r\n:2": true, ":1": false, ":1\r": false,
-		"*1\r\n": false, "*1\r\n:1\r\n": false, "$2\r\n": false,
-	} {
-		r := NewReader(strings.NewReader(arrived))
-		if r.Whole() {
-			t.Errorf("%q: whole before anything was read", arrived)
-		}
-		if err := r.Await(); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.Whole(); got != want {
-			t.Errorf("%q: whole: %v, want %v", arrived, got, want)
-		}
-	}
-}

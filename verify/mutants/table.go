@@ -661,36 +661,6 @@ var onServers = []mutant{
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
 	},
 	{
-		name: "spins-for-who-is-far", rule: "whoever waits for a node that is far away sleeps", file: "redlock/spin.go",
-		was: "s.rest(min(2*s.vain+1, farMost))", is: "s.rest(0)",
-		killers: []suite{servers("TestASpinnerSpinsOnlyWhereThatPays")},
-	},
-	{
-		name: "spins-on-busy-processors", rule: "whoever waits leaves busy processors to others", file: "redlock/spin.go",
-		was: "s.rest(min(2*s.vain+1, busyMost))", is: "s.rest(0)",
-		killers: []suite{servers("TestASpinnerSpinsOnlyWhereThatPays")},
-	},
-	{
-		name: "never-spins", rule: "whoever waits for a node that is near does not sleep", file: "redlock/spin_linux.go",
-		was: "if !ok {\n\t\treturn nil", is: "if ok {\n\t\treturn nil",
-		killers: []suite{servers("TestASpinnerReadsWhatItsConnectionReads")},
-	},
-	{
-		name: "alone-and-left-alone", rule: "who stops reading for itself has somebody else read", file: pipelineGo,
-		was: "if l.err != nil || l.flight.len() > 0 || l.busy() {\n\t\tnudge(l.read)", is: "if l.err != nil {\n\t\tnudge(l.read)",
-		killers: []suite{servers("TestAnAnswerIsDeliveredAsItComes")},
-	},
-	{
-		name: "alone-and-deaf-to-its-context", rule: "every wait ends with its context", file: pipelineGo,
-		was: "l.patience(now.Add(attendMost))", is: "l.patience(time.Time{})",
-		killers: []suite{servers("TestTheEndOfAContextIsNoticedWhileReading")},
-	},
-	{
-		name: "alone-and-impatient", rule: "an answer that has begun is read to its end", file: pipelineGo,
-		was: "\tif !l.in.Whole() {\n\t\tl.patience(time.Time{})\n\t}\n", is: "",
-		killers: []suite{servers("TestAnAnswerInPiecesIsAwaited")},
-	},
-	{
 		name: "sender-writes-calls", rule: "nobody who sends waits for a node that does not read", file: pipelineGo,
 		was: "case e.call != nil || len(l.queue) > 1 || l", is: "case len(l.queue) > 1 || l",
 		killers: []suite{servers("TestANodeThatDoesNotReadBlocksNobody")},
