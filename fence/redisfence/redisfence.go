@@ -2,12 +2,16 @@
 // have lost their lease: the check of the fencing token and the write are one Lua
 // script.
 //
+// The package itself speaks to no server. A program brings the client that it has:
+// package rueidisfence makes a [Store] of a rueidis client, goredisfence one of a
+// go-redis client, and any other client is a [Server] in a few lines.
+//
 // # What is not promised
 //
 // The highest token is kept beside the data, and is worth what the data are: a
 // server that fails over to a replica which has not seen the last writes forgets
-// both. Whoever writes around a Store is not held back. A script that fails half
-// way keeps what it has written so far, as every Redis script does.
+// both. A Store does not hold back a program that writes around it. A script that
+// fails half way keeps what it has written so far, as every Redis script does.
 //
 // # The rule
 //
@@ -26,12 +30,13 @@ package redisfence
 
 import (
 	"context"
+	"crypto/sha1"
 	_ "embed"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
@@ -48,26 +53,47 @@ const (
 var guardLua string
 
 // Script is Lua code that runs once the token has been accepted, in the same
-// atomic step. It is safe for concurrent use.
-type Script struct{ lua *rueidis.Lua }
+// atomic step. It never changes, and is safe for concurrent use.
+type Script struct {
+	Text string // what EVAL runs
+	SHA1 string // what EVALSHA runs, in hexadecimal
+}
 
 // NewScript returns a script with the given body, which finds its keys and
 // arguments in KEYS and ARGV as always and may return a value.
 func NewScript(body string) *Script {
-	return &Script{rueidis.NewLuaScript("local function write(KEYS, ARGV)\n" + body + "\nend\n" + guardLua)}
+	return plain("local function write(KEYS, ARGV)\n" + body + "\nend\n" + guardLua)
+}
+
+// plain is a script that checks no token.
+func plain(text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	return &Script{Text: text, SHA1: hex.EncodeToString(sum[:])}
 }
 
 var (
-	claim = NewScript(`return 1`)
-	get   = NewScript(`return redis.call('GET', KEYS[1])`)
-	set   = NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
+	claim   = NewScript(`return 1`)
+	get     = NewScript(`return redis.call('GET', KEYS[1])`)
+	set     = NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
+	highest = plain(`return redis.call('HMGET', KEYS[1], 'token', 'id')`)
+	forget  = plain(`return redis.call('DEL', KEYS[1])`)
 )
 
-// Store writes to one Redis under fencing tokens. It is safe for concurrent use.
-type Store struct{ client rueidis.Client }
+// Server is the Redis or Valkey that keeps the data, through a client that the
+// program has.
+type Server interface {
+	// Eval runs script, by its SHA1 where the server knows it and by its text
+	// otherwise, on the server that has keys. It blocks for one answer. The answer
+	// is nil, an int64, a string or an []any of these; an error that the server
+	// answers keeps the server's text. It must be safe for concurrent use.
+	Eval(ctx context.Context, script *Script, keys, args []string) (any, error)
+}
 
-// New returns a Store on client, which stays the caller's to close.
-func New(client rueidis.Client) *Store { return &Store{client} }
+// Store writes to one Redis under fencing tokens. It is safe for concurrent use.
+type Store struct{ server Server }
+
+// New returns a Store on server. It does not block.
+func New(server Server) *Store { return &Store{server} }
 
 // Set writes value to key if token and id, those of the lease under which it is
 // written, are not stale for the guard called key. It blocks for one answer of the
@@ -82,14 +108,8 @@ func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, id, v
 // found == false. Errors are those of Claim.
 func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, id string) (value string, found bool, err error) {
 	reply, err := s.Eval(ctx, get, key, token, id, []string{key})
-	if err != nil {
-		return "", false, err
-	}
-	value, err = reply.ToString()
-	if rueidis.IsRedisNil(err) {
-		return "", false, nil
-	}
-	return value, err == nil, err
+	value, found = reply.(string)
+	return value, found, err
 }
 
 // Claim records a token without a write: after it, no older holder can write
@@ -101,60 +121,62 @@ func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, i
 }
 
 // Eval runs script if token and id are not stale for guard, and returns what it
-// returns; a Lua nil or false is a nil message (rueidis.RedisMessage.IsNil). In a
-// Redis Cluster, keys must share the hash slot of guard. Errors are those of Set;
-// an error of the script leaves the token recorded.
-func (s *Store) Eval(ctx context.Context, script *Script, guard string, token holdfast.Token, id string, keys []string, args ...string) (rueidis.RedisMessage, error) {
+// returns: nil, an int64, a string or an []any of these. In a Redis Cluster, keys
+// must share the hash slot of guard. Errors are those of Set; an error of the
+// script leaves the token recorded.
+func (s *Store) Eval(ctx context.Context, script *Script, guard string, token holdfast.Token, id string, keys []string, args ...string) (any, error) {
 	if token <= 0 {
-		return rueidis.RedisMessage{}, &fence.StaleError{Key: guard, Token: token}
+		return nil, &fence.StaleError{Key: guard, Token: token}
 	}
-	keys = append([]string{prefix + wire.Tagged(guard)}, keys...)
+	keys = append([]string{key(guard)}, keys...)
 	args = append([]string{strconv.FormatInt(int64(token), 10), id}, args...)
-	reply, err := script.lua.Exec(ctx, s.client, keys, args).ToMessage()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return reply, s.failure(guard, token, err)
+	reply, err := s.server.Eval(ctx, script, keys, args)
+	if err == nil {
+		return reply, nil
 	}
-	return reply, nil
-}
-
-// failure tells a stale token from everything else.
-func (s *Store) failure(guard string, token holdfast.Token, err error) error {
-	if re, ok := rueidis.IsRedisErr(err); ok {
-		if number, ok := strings.CutPrefix(re.Error(), refused); ok {
-			highest, err := strconv.ParseInt(number, 10, 64)
-			if err == nil {
-				return &fence.StaleError{Key: guard, Token: token, Highest: holdfast.Token(highest)}
-			}
+	if number, ok := strings.CutPrefix(err.Error(), refused); ok {
+		if highest, err := strconv.ParseInt(number, 10, 64); err == nil {
+			return nil, &fence.StaleError{Key: guard, Token: token, Highest: holdfast.Token(highest)}
 		}
 	}
-	return fmt.Errorf("redisfence: guard %q: %w", guard, err)
+	return nil, failure(guard, err)
 }
 
 // Highest is the highest token seen for guard and the ID of its lease, or 0 and
 // "". It records nothing.
 func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token, id string, err error) {
-	cmd := s.client.B().Hmget().Key(prefix+wire.Tagged(guard)).Field("token", "id").Build()
-	fields, err := s.client.Do(ctx, cmd).ToArray()
+	reply, err := s.server.Eval(ctx, highest, []string{key(guard)}, nil)
 	if err != nil {
-		return 0, "", fmt.Errorf("redisfence: guard %q: %w", guard, err)
+		return 0, "", failure(guard, err)
 	}
-	if len(fields) != 2 || fields[0].IsNil() {
+	fields, _ := reply.([]any)
+	if len(fields) != 2 {
+		return 0, "", failure(guard, fmt.Errorf("unexpected reply %v", reply))
+	}
+	text, found := fields[0].(string)
+	if !found {
 		return 0, "", nil
 	}
-	number, err := fields[0].AsInt64()
+	number, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, "", fmt.Errorf("redisfence: guard %q: %w", guard, err)
+		return 0, "", failure(guard, errors.New("its token is not a number, as if another program had set it"))
 	}
-	id, err = fields[1].ToString()
-	return holdfast.Token(number), id, err
+	id, _ = fields[1].(string)
+	return holdfast.Token(number), id, nil
 }
 
 // Forget drops what is known about guard, under which nothing must be written any
 // more: a stale holder would not be refused.
 func (s *Store) Forget(ctx context.Context, guard string) error {
-	err := s.client.Do(ctx, s.client.B().Del().Key(prefix+wire.Tagged(guard)).Build()).Error()
-	if err != nil {
-		return fmt.Errorf("redisfence: guard %q: %w", guard, err)
+	if _, err := s.server.Eval(ctx, forget, []string{key(guard)}, nil); err != nil {
+		return failure(guard, err)
 	}
 	return nil
+}
+
+// key is where the server keeps what is known of guard.
+func key(guard string) string { return prefix + wire.Tagged(guard) }
+
+func failure(guard string, err error) error {
+	return fmt.Errorf("redisfence: guard %q: %w", guard, err)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
-	"github.com/holdfast-go/holdfast/fence/redisfence"
+	"github.com/holdfast-go/holdfast/fence/rueidisfence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 )
 
@@ -102,7 +102,7 @@ func unfenced(client rueidis.Client) *store {
 }
 
 func redisFenced(client rueidis.Client) *store {
-	s := redisfence.New(client)
+	s := rueidisfence.New(client)
 	return &store{
 		name: byRedis,
 		get: func(ctx context.Context, key string, token holdfast.Token, id string) (string, error) {

@@ -137,6 +137,14 @@ func storage(pkg string, tests ...string) suite {
 	return suite{tier: "fence", module: ".", pkg: pkg, tests: only(tests...), time: serverTime}
 }
 
+// storedInRedis is tests of what every client passes that package redisfence works
+// through.
+func storedInRedis(tests ...string) suite {
+	s := storage("./fence/redisfence", "TestStore")
+	s.tests += "/" + only(tests...)
+	return s
+}
+
 // shell is scripts that run the command.
 func shell(scripts ...string) suite {
 	return suite{tier: "cli", module: "cmd/holdfast", pkg: ".", tests: "^TestScripts$/" + only(scripts...), time: serverTime, stalls: true}

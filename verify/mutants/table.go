@@ -12,7 +12,6 @@ const (
 	gateGo      = "redlock/gate.go"
 	pipelineGo  = "redlock/pipeline.go"
 	redisNodeGo = "redlock/node.go"
-	inRedis     = "./fence/redisfence"
 	inProcess   = "./fence"
 )
 
@@ -743,22 +742,22 @@ var storages = []mutant{
 	{
 		name: "redis-storage-takes-lower-tokens", rule: "a storage refuses a token below the highest", file: "fence/redisfence/guard.lua",
 		was: "local newer = #token > #highest or (#token == #highest and token > highest)", is: "local newer = token ~= highest",
-		killers: []suite{storage(inRedis, "TestRule")},
+		killers: []suite{storedInRedis("Rule")},
 	},
 	{
 		name: "redis-storage-takes-a-strangers-token", rule: "an equal token of another lease is refused", file: "fence/redisfence/guard.lua",
 		was: "token == highest and id == seen[2]", is: "token == highest",
-		killers: []suite{storage(inRedis, "TestRule")},
+		killers: []suite{storedInRedis("Rule")},
 	},
 	{
 		name: "redis-storage-loses-digits", rule: "tokens near 2^63 are compared exactly", file: "fence/redisfence/guard.lua",
 		was: "local newer = #token > #highest or (#token == #highest and token > highest)", is: "local newer = tonumber(token) > tonumber(highest)",
-		killers: []suite{storage(inRedis, "TestRule")},
+		killers: []suite{storedInRedis("Rule")},
 	},
 	{
 		name: "redis-storage-reads-without-a-claim", rule: "a read that feeds a write claims its token", file: "fence/redisfence/guard.lua",
 		was: "if newer then redis.call(", is: "if newer and #ARGV > 0 then redis.call(",
-		killers: []suite{storage(inRedis, "TestGetClaims", "TestClaimShutsOutOlderWriters")},
+		killers: []suite{storedInRedis("GetClaims", "ClaimShutsOutOlderWriters")},
 	},
 }
 

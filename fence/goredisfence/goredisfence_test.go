@@ -1,0 +1,25 @@
+package goredisfence_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/fence/goredisfence"
+	"github.com/holdfast-go/holdfast/fence/internal/storetest"
+	"github.com/holdfast-go/holdfast/fence/redisfence"
+	"github.com/holdfast-go/holdfast/internal/leaktest"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T, server *redisproc.Server) *redisfence.Store {
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { client.Close() })
+		return goredisfence.New(client)
+	})
+}

@@ -1,0 +1,242 @@
+// Package storetest is what every client passes that package redisfence works through.
+package storetest
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/redisfence"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+)
+
+// Open makes a Store that works through the client under test. It closes the client
+// when the test ends.
+type Open func(t *testing.T, server *redisproc.Server) *redisfence.Store
+
+// Run runs all tests, each on a server of its own.
+func Run(t *testing.T, open Open) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Open)
+	}{
+		{"Rule", rule},
+		{"ClaimShutsOutOlderWriters", claimShutsOutOlderWriters},
+		{"GetClaims", getClaims},
+		{"EvalRunsOnKeysAndArguments", evalRunsOnKeysAndArguments},
+		{"EvalOfNilIsNoError", evalOfNilIsNoError},
+		{"FailedScriptKeepsItsTokenRecorded", failedScriptKeepsItsTokenRecorded},
+		{"CheckAndWriteAreOneStep", checkAndWriteAreOneStep},
+		{"ForgetAndHighest", forgetAndHighest},
+		{"ServerErrorIsNotStale", serverErrorIsNotStale},
+		{"ServerMayForgetScripts", serverMayForgetScripts},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, open)
+		})
+	}
+}
+
+func start(t *testing.T, open Open) (*redisfence.Store, *redisproc.Server) {
+	t.Helper()
+	server := redistest.Start(t, nil)
+	return open(t, server), server
+}
+
+func value(t *testing.T, server *redisproc.Server, key string) any {
+	t.Helper()
+	got, err := server.Do("GET", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// rule holds this package to the rule of package fence: both answer alike.
+func rule(t *testing.T, open Open) {
+	store, server := start(t, open)
+	const big = math.MaxInt64 - 1 // one more differs only below a Lua number's precision
+	for i, row := range []struct {
+		name  string
+		seen  holdfast.Token
+		by    string
+		token holdfast.Token
+		id    string
+	}{
+		{"FirstTokenOfAKeyPasses", 0, "", 7, "a"},
+		{"HigherTokenPasses", 7, "a", 8, "b"},
+		{"SameLeaseMayWriteAgain", 7, "a", 7, "a"},
+		{"EqualTokenOfAnotherLeaseIsRefused", 7, "a", 7, "b"},
+		{"LowerTokenIsRefused", 7, "a", 6, "b"},
+		{"LowerTokenOfTheSameIDIsRefused", 7, "a", 6, "a"},
+		{"LongerTokenIsHigher", 99, "a", 100, "b"},
+		{"ShorterTokenIsLower", 100, "a", 99, "b"},
+		{"HugeTokenIsNotRounded", big, "a", big + 1, "b"},
+		{"HugeLowerTokenIsNotRounded", big + 1, "a", big, "a"},
+		{"NoTokenIsRefused", 0, "", 0, "a"},
+		{"NegativeTokenIsRefused", 0, "", -1, "a"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			key := "k" + strconv.Itoa(i)
+			var guard fence.Guard
+			if row.seen != 0 {
+				guard.Claim(key, row.seen, row.by)
+				if err := store.Set(t.Context(), key, row.seen, row.by, "before"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := guard.Check(key, row.token, row.id)
+			err := store.Set(t.Context(), key, row.token, row.id, "after")
+			if want != nil {
+				stale, ok := errors.AsType[*fence.StaleError](err)
+				if !ok || *stale != (fence.StaleError{Key: key, Token: row.token, Highest: row.seen}) && row.token > 0 {
+					t.Errorf("Set: %#v, want %#v", err, want)
+				}
+			} else if err != nil {
+				t.Errorf("Set: %v", err)
+			}
+			if written := value(t, server, key) == "after"; written != (want == nil) {
+				t.Errorf("written %v, want stale %v", written, want != nil)
+			}
+		})
+	}
+}
+
+func claimShutsOutOlderWriters(t *testing.T, open Open) {
+	store, server := start(t, open)
+	ctx := t.Context()
+	if err := store.Set(ctx, "k", 5, "old", "first"); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Claim(ctx, "k", 6, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Set(ctx, "k", 5, "old", "late"); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
+	}
+	if got := value(t, server, "k"); got != "first" {
+		t.Errorf("value %v after a refused write", got)
+	}
+}
+
+func getClaims(t *testing.T, open Open) {
+	store, _ := start(t, open)
+	ctx := t.Context()
+	if _, found, err := store.Get(ctx, "k", 5, "a"); found || err != nil {
+		t.Fatalf("absent key: found %v, %v", found, err)
+	}
+	if err := store.Set(ctx, "k", 4, "older", "late"); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a write behind a newer reader: %v, want ErrStale", err)
+	}
+	if err := store.Set(ctx, "k", 5, "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, found, err := store.Get(ctx, "k", 5, "a"); got != "" || !found || err != nil {
+		t.Errorf("empty value: %q, found %v, %v", got, found, err)
+	}
+	if _, _, err := store.Get(ctx, "k", 4, "older"); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a read behind a newer reader: %v, want ErrStale", err)
+	}
+}
+
+func evalRunsOnKeysAndArguments(t *testing.T, open Open) {
+	store, server := start(t, open)
+	add := redisfence.NewScript(`return {#KEYS, #ARGV, redis.call('INCRBY', KEYS[2], ARGV[1])}`)
+	reply, err := store.Eval(t.Context(), add, "account", 3, "a", []string{"{account}:log", "{account}:sum"}, "40")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []any{int64(2), int64(1), int64(40)}; !reflect.DeepEqual(reply, want) {
+		t.Errorf("script saw %v; want 2 keys, 1 argument, sum 40", reply)
+	}
+	if got := value(t, server, "{account}:sum"); got != "40" {
+		t.Errorf("sum %v", got)
+	}
+}
+
+func evalOfNilIsNoError(t *testing.T, open Open) {
+	store, _ := start(t, open)
+	reply, err := store.Eval(t.Context(), redisfence.NewScript(`return false`), "k", 1, "a", nil)
+	if err != nil || reply != nil {
+		t.Errorf("reply %v, %v; want nil", reply, err)
+	}
+}
+
+func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
+	store, _ := start(t, open)
+	_, err := store.Eval(t.Context(), redisfence.NewScript(`return redis.error_reply('FULL no room')`), "k", 9, "new", nil)
+	if err == nil || errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "FULL no room") {
+		t.Fatalf("error %v, want that of the script", err)
+	}
+	if token, id, err := store.Highest(t.Context(), "k"); token != 9 || id != "new" || err != nil {
+		t.Errorf("highest %d of %q, %v", token, id, err)
+	}
+}
+
+// checkAndWriteAreOneStep has many leases write at once. If a write could run
+// apart from its check, the value would not be that of the highest token.
+func checkAndWriteAreOneStep(t *testing.T, open Open) {
+	store, server := start(t, open)
+	other := open(t, server)
+	var all sync.WaitGroup
+	for token := range holdfast.Token(200) {
+		all.Go(func() {
+			s := store
+			if token%2 == 0 {
+				s = other
+			}
+			err := s.Set(t.Context(), "k", token+1, "lease", strconv.Itoa(int(token)+1))
+			if err != nil && !errors.Is(err, fence.ErrStale) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if got := value(t, server, "k"); got != "200" {
+		t.Errorf("value of token %v stands, want that of 200", got)
+	}
+}
+
+func forgetAndHighest(t *testing.T, open Open) {
+	store, _ := start(t, open)
+	ctx := t.Context()
+	if token, id, err := store.Highest(ctx, "k"); token != 0 || id != "" || err != nil {
+		t.Errorf("unused guard: %d, %q, %v", token, id, err)
+	}
+	if err := errors.Join(store.Claim(ctx, "k", 8, "a"), store.Forget(ctx, "k"), store.Claim(ctx, "k", 7, "b")); err != nil {
+		t.Error(err)
+	}
+}
+
+func serverErrorIsNotStale(t *testing.T, open Open) {
+	store, server := start(t, open)
+	if _, err := server.Do("SET", "holdfast:guard:{k}", "no hash"); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Claim(t.Context(), "k", 1, "a"); err == nil || errors.Is(err, fence.ErrStale) {
+		t.Errorf("error %v, want that of the server", err)
+	}
+}
+
+// serverMayForgetScripts holds that a script is sent again as text: SCRIPT FLUSH and a
+// restart make every SHA1 unknown.
+func serverMayForgetScripts(t *testing.T, open Open) {
+	store, server := start(t, open)
+	for token := range holdfast.Token(3) {
+		if err := store.Set(t.Context(), "k", token+1, "a", "v"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := server.Do("SCRIPT", "FLUSH"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

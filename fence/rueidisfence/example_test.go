@@ -1,0 +1,51 @@
+package rueidisfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/rueidisfence"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// A holder who was paused beyond his lease writes too late, and Redis refuses him.
+func Example() {
+	server, err := redisproc.Start(context.Background(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Stop()
+	data, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer data.Close()
+	store := rueidisfence.New(data)
+
+	nodes := memory.New(3)
+	locks, _ := holdfast.New(nodes, nil)
+	defer locks.Close()
+	others, _ := holdfast.New(nodes.Peer(), nil)
+	defer others.Close()
+	ctx := context.Background()
+
+	paused, _ := locks.Acquire(ctx, "report", &holdfast.AcquireOptions{TTL: 50 * time.Millisecond, NoRenew: true})
+	<-paused.Context().Done() // the holder sleeps through the end of his lease
+
+	lease, _ := others.Acquire(ctx, "report", nil)
+	fmt.Println(store.Set(ctx, "report", lease.Token(), lease.ID(), "new"))
+	err = store.Set(ctx, "report", paused.Token(), paused.ID(), "old")
+	fmt.Println("stale:", errors.Is(err, fence.ErrStale))
+	// Output:
+	// <nil>
+	// stale: true
+}
