@@ -7,9 +7,10 @@ SEEDS ?= 10000
 MINUTES ?= 3
 HOURS ?= 24
 CHAOSFLAGS ?=
+SERVERS ?= redis8 valkey8
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short lint fuzz model sim differential mutants chaos soak bench
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +23,15 @@ test: deps ## Every test of every module, with the race detector
 
 short: deps ## As test, without the race detector and without what testing.Short leaves out
 	@go run ./tools/testall -short
+
+servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
+	@for name in $(SERVERS); do \
+		program=$$(tools/servers $$name) || exit 1; \
+		echo "against $$name:"; \
+		export HOLDFAST_REDIS_SERVER=$$program; \
+		go test -race -count=1 ./redlock ./fence/redisfence ./internal/redisproc || exit 1; \
+		(cd verify && SEQUENCES=1000 go test -count=1 ./differential) || exit 1; \
+	done
 
 lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt over every file
 	@failed=0; \

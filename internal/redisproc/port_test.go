@@ -10,21 +10,21 @@ import (
 )
 
 func TestMissingProgramNamesTheMend(t *testing.T) {
-	t.Parallel()
-	_, err := findProgram([]string{t.TempDir()})
+	t.Setenv(programVariable, "") // not in parallel: it belongs to the process
+	_, err := findProgram("", []string{t.TempDir()})
 	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "apt-get install redis-server") {
 		t.Errorf("error %v, want ErrNotInstalled with the command that installs it", err)
 	}
 }
 
 func TestProgramNeedNotBeInPath(t *testing.T) {
-	t.Parallel()
+	t.Setenv(programVariable, "") // not in parallel: it belongs to the process
 	dir := t.TempDir()
 	want := filepath.Join(dir, "redis-server")
 	if err := os.WriteFile(want, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := findProgram([]string{t.TempDir(), dir}); got != want {
+	if got, err := findProgram("", []string{t.TempDir(), dir}); got != want {
 		t.Errorf("found %q, %v, want %q", got, err, want)
 	}
 }

@@ -42,6 +42,10 @@ var errPortTaken = errors.New("port is taken")
 
 // Options describe a server. Nil and the zero value start one without a password that keeps everything in memory only.
 type Options struct {
+	// Program is the server program, a path or a name in PATH. Empty: the one that HOLDFAST_REDIS_SERVER names, or else
+	// the machine's redis-server.
+	Program string
+
 	// Dir is where the configuration, the log and the data go. It is created if needed and never removed.
 	// Empty: a new temporary folder, which Stop removes.
 	Dir string
@@ -119,7 +123,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.program, err = findProgram(programDirs); err != nil {
+	if s.program, err = findProgram(s.opts.Program, programDirs); err != nil {
 		return err
 	}
 	if err := s.makeDir(); err != nil {
@@ -313,7 +317,10 @@ func (s *Server) Resume() error { return s.current().resume() }
 // programDirs are those of packages and of "make install", beside PATH (the empty one), which does not always name them.
 var programDirs = []string{"", "/usr/bin", "/usr/local/bin", "/usr/sbin", "/opt/homebrew/bin"}
 
-func findProgram(dirs []string) (string, error) {
+func findProgram(named string, dirs []string) (string, error) {
+	if named != "" {
+		return exec.LookPath(named)
+	}
 	if program := os.Getenv(programVariable); program != "" {
 		path, err := exec.LookPath(program)
 		if err != nil {

@@ -327,3 +327,16 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 		do(t, server, "PING")
 	}
 }
+
+func TestNewerServersAreWhatTheyAreCalled(t *testing.T) {
+	t.Parallel()
+	for name, version := range map[string]string{"redis8": "redis_version:8.", "valkey8": "valkey_version:8."} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, &redisproc.Options{Program: redistest.Program(t, name)})
+			if info, _ := do(t, server, "INFO", "server").(string); !strings.Contains(info, version) {
+				t.Errorf("INFO does not have %q: %s", version, info)
+			}
+		})
+	}
+}
