@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -96,8 +97,8 @@ type Client struct {
 // New returns a client over drv, which it closes with itself. opts may be nil.
 // It does not block.
 func New(drv driver.Driver, opts *Options) (*Client, error) {
-	if drv == nil {
-		return nil, wrap("new", "", invalid("no driver; open one with redlock.Open or memory.New"))
+	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, wrap("new", "", invalid("no driver; open one with redlock.Open or memory.New, and look at the error first"))
 	}
 	if opts == nil {
 		opts = &Options{}

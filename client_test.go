@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 func TestOneHolderAtATime(t *testing.T) {
@@ -173,8 +174,10 @@ func TestBadArgumentsAreRefusedAndChangeNothing(t *testing.T) {
 			_, err := b.client.Acquire(t.Context(), key, opts)
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
-		_, err := holdfast.New(nil, nil)
-		wantErr(t, err, holdfast.ErrInvalid)
+		for _, none := range []driver.Driver{nil, (*memory.Driver)(nil), (*redlock.Driver)(nil)} {
+			_, err := holdfast.New(none, nil) // what is left of an Open whose error nobody looked at
+			wantErr(t, err, holdfast.ErrInvalid)
+		}
 		b.start()
 	})
 }
@@ -198,15 +201,29 @@ func TestAdoptContinuesALeaseOfAnotherProcess(t *testing.T) {
 	})
 }
 
+// unbounded is nodes that take any TTL.
+type unbounded struct{ *memory.Driver }
+
+func (d unbounded) Limits() driver.Limits {
+	l := d.Driver.Limits()
+	l.MaxTTL = 0
+	return l
+}
+
 func TestTTLThatWouldOverflowIsRefused(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
+		c, err := holdfast.New(unbounded{b.drv.Peer()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
 		for _, o := range []holdfast.AcquireOptions{{TTL: math.MaxInt64}, {MinHold: math.MaxInt64}} {
-			_, err := b.client.TryAcquire(t.Context(), "k", &o)
+			_, err := c.TryAcquire(t.Context(), "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 365 * 24 * time.Hour, Wait: time.Second})
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 365 * 24 * time.Hour, Wait: time.Second})
 		wantErr(t, l.Extend(t.Context(), math.MaxInt64), holdfast.ErrInvalid)
-		_, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		_, err = b.peer().TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(l)
 	})

@@ -22,8 +22,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// sweepEvery is how many grants pass between two sweeps of expired counters.
-const sweepEvery = 1 << 14
+const (
+	// sweepEvery is how many grants pass between two sweeps of expired counters.
+	sweepEvery = 1 << 14
+	// maxTTL is what package redlock allows by default: a program that works here
+	// shall work there.
+	maxTTL = time.Minute
+)
 
 // Driver is one client's way to the nodes.
 type Driver struct {
@@ -44,6 +49,7 @@ type client struct {
 	engine *engine.Engine
 	holder driver.Holder
 	hears  quorum.Set
+	notify func(driver.NodeEvent) // nil: nobody wants to know
 }
 
 // inlet is one client's connection to one node.
@@ -60,7 +66,7 @@ func New(n int) *Driver {
 	}
 	c := &cluster{clients: make(map[string]*client)}
 	for i := range n {
-		c.nodes = append(c.nodes, &Node{name: fmt.Sprintf("memory-%d", i+1), locks: make(map[string]quorum.Lock)})
+		c.nodes = append(c.nodes, &Node{cluster: c, name: fmt.Sprintf("memory-%d", i+1), locks: make(map[string]quorum.Lock)})
 	}
 	return c.driver()
 }
@@ -115,7 +121,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
-	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, HandOver: true}
+	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, HandOver: true}
 }
 
 // Close implements driver.Driver. The nodes live on for other clients.
@@ -124,9 +130,22 @@ func (d *Driver) Close() error {
 	d.cluster.mu.Lock()
 	defer d.cluster.mu.Unlock()
 	if c := d.cluster.clients[d.engine.Client()]; c != nil {
-		c.hears = 0
+		c.hears, c.notify = 0, nil
 	}
 	return nil
+}
+
+// Notify implements driver.Notifier: a node that is stopped is down, and one that
+// is frozen stalled.
+func (d *Driver) Notify(fn func(driver.NodeEvent)) {
+	d.cluster.mu.Lock()
+	d.cluster.clients[d.engine.Client()].notify = fn
+	d.cluster.mu.Unlock()
+	for _, n := range d.cluster.nodes {
+		if e := n.event(); e.State != driver.NodeUp {
+			fn(e)
+		}
+	}
 }
 
 // Inspect implements driver.Inspector.
@@ -190,6 +209,21 @@ func (c *cluster) enter(id string, h driver.Holder) {
 		for _, n := range c.nodes {
 			n.sweep()
 		}
+	}
+}
+
+// tell brings an event to every client.
+func (c *cluster) tell(e driver.NodeEvent) {
+	c.mu.Lock()
+	var all []func(driver.NodeEvent)
+	for _, cl := range c.clients {
+		if cl.notify != nil {
+			all = append(all, cl.notify)
+		}
+	}
+	c.mu.Unlock()
+	for _, notify := range all {
+		notify(e)
 	}
 }
 

@@ -1,10 +1,14 @@
 package memory_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/memory"
@@ -35,6 +39,56 @@ func TestConformanceOfSlowNodes(t *testing.T) {
 func TestConformanceInRealTime(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service { return service(3, 0) }})
+}
+
+// What works over nodes in the process shall work over servers with their defaults.
+func TestMemoryTakesNoLongerTTLThanServersDo(t *testing.T) {
+	t.Parallel()
+	c, err := holdfast.New(memory.New(1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: time.Minute + 1}); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Errorf("with a TTL of more than a minute: %v, want ErrInvalid", err)
+	}
+	if _, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: time.Minute}); err != nil {
+		t.Errorf("with a TTL of a minute: %v", err)
+	}
+}
+
+func TestEachChangeOfANodeIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := memory.New(3)
+		root.Node(2).Stop() // before anybody listens
+		var got []string
+		c, err := holdfast.New(root, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e holdfast.NodeEvent) {
+			got = append(got, fmt.Sprint(e.Node, " ", e.State))
+			if (e.State == driver.NodeUp) != (e.Err == nil) {
+				t.Errorf("%+v", e)
+			}
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		root.Node(0).Stop()
+		root.Node(0).Stop() // no change
+		root.Node(0).Start()
+		root.Node(1).Freeze()
+		root.Node(1).Start()
+		synctest.Wait()
+		want := []string{"memory-3 down", "memory-1 down", "memory-1 up", "memory-2 stalled", "memory-2 up"}
+		if !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+		c.Close()
+		root.Node(0).Stop()
+		synctest.Wait()
+		if len(got) > len(want) {
+			t.Errorf("told %q after Close", got[len(want):])
+		}
+	})
 }
 
 // service is n nodes, of which each is slower than the one before by delay.

@@ -6,16 +6,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-var errStopped = errors.New("node is stopped")
+var (
+	errStopped = errors.New("node is stopped")
+	errFrozen  = errors.New("node is frozen")
+)
 
 // Node is one of the nodes, for tests that put it through what happens to
 // servers. Its methods are safe for concurrent use.
 type Node struct {
-	name string
+	cluster *cluster
+	name    string
 
 	mu       sync.Mutex // guards what follows
 	locks    map[string]quorum.Lock
@@ -98,9 +103,26 @@ func (n *Node) LoseReplies(k int) {
 
 func (n *Node) set(s state) {
 	n.mu.Lock()
+	changed := n.state != s
 	n.state = s
 	n.mu.Unlock()
+	if changed {
+		n.cluster.tell(n.event())
+	}
 	n.drain()
+}
+
+// event is the node's state.
+func (n *Node) event() driver.NodeEvent {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch n.state {
+	case stopped:
+		return driver.NodeEvent{Node: n.name, State: driver.NodeDown, Err: errStopped}
+	case frozen:
+		return driver.NodeEvent{Node: n.name, State: driver.NodeStalled, Err: errFrozen}
+	}
+	return driver.NodeEvent{Node: n.name, State: driver.NodeUp}
 }
 
 // now is the node's clock in µs. The caller holds mu.

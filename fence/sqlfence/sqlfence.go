@@ -125,9 +125,17 @@ func New(dialect Dialect, opts *Options) (*Fence, error) {
 // keep their schema in files.
 func (f *Fence) Schema() string { return f.create }
 
-// Create makes the table unless it exists.
+// Create makes the table unless it exists. Several programs may call it at once,
+// and each finds the table there when it returns; inside a transaction the one
+// that comes second may fail.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
-	if _, err := q.ExecContext(ctx, f.create); err != nil {
+	_, err := q.ExecContext(ctx, f.create)
+	if err != nil && ctx.Err() == nil {
+		// On PostgreSQL two that create the same table at once collide (SQLSTATE 23505),
+		// IF NOT EXISTS or not. The one that comes second finds it now.
+		_, err = q.ExecContext(ctx, f.create)
+	}
+	if err != nil {
 		return fmt.Errorf("sqlfence: create the table: %w", err)
 	}
 	return nil

@@ -15,13 +15,20 @@ const stepLeast = int64(time.Millisecond)
 // set forward makes leases look older than they are, which is safe.
 type clock struct {
 	base time.Time
-	lead atomic.Int64 // wall minus monotonic time elapsed since base, at the last step
-	sum  atomic.Int64 // all forward steps, and 1
+	last atomic.Pointer[step]
+}
+
+// step is a step of the wall clock and what it adds up to. One pointer holds both:
+// nobody sees that a step was noticed and not yet what it adds.
+type step struct {
+	mono int64 // when it was noticed, on the monotonic clock
+	lead int64 // wall minus monotonic time elapsed since base
+	sum  int64 // all forward steps, and 1
 }
 
 func newClock() *clock {
 	c := &clock{base: time.Now()}
-	c.sum.Store(1)
+	c.last.Store(&step{sum: 1})
 	return c
 }
 
@@ -29,11 +36,21 @@ func newClock() *clock {
 func (c *clock) now() int64 {
 	t := time.Now()
 	mono := int64(t.Sub(c.base))
-	lead := int64(t.Round(0).Sub(c.base.Round(0))) - mono
-	if last := c.lead.Load(); lead-last > stepLeast || last-lead > stepLeast {
-		if c.lead.CompareAndSwap(last, lead) && lead > last {
-			c.sum.Add(lead - last)
+	return c.at(mono, int64(t.Round(0).Sub(c.base.Round(0)))-mono)
+}
+
+// at is now for one reading of both clocks. A reading that is older than the last
+// step says nothing about the wall clock of today.
+func (c *clock) at(mono, lead int64) int64 {
+	for {
+		last := c.last.Load()
+		ahead := lead - last.lead
+		if ahead >= -stepLeast && ahead <= stepLeast || mono < last.mono {
+			return mono + last.sum
+		}
+		next := &step{mono: mono, lead: lead, sum: last.sum + max(ahead, 0)}
+		if c.last.CompareAndSwap(last, next) {
+			return mono + next.sum
 		}
 	}
-	return mono + c.sum.Load()
 }

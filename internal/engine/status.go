@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -112,5 +113,5 @@ func compareLeft(a, b time.Duration) int {
 	case b < 0:
 		return -1
 	}
-	return int(a - b)
+	return cmp.Compare(a, b)
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // all is the bugs, by the part of the protocol that they break.
-var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, storages, commands)
+var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, storages, commands, clocks, lifecycle)
 
 func concat(themes ...[]mutant) []mutant {
 	var out []mutant

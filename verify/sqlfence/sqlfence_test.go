@@ -33,12 +33,13 @@ type database struct {
 func numbered(n int) string { return "$" + strconv.Itoa(n) }
 func unnumbered(int) string { return "?" }
 
+// databases opens one of each kind, new and empty.
+var databases = map[string]func(*testing.T) *database{"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB}
+
 // each runs test on every database, each new and empty.
 func each(t *testing.T, test func(*testing.T, *database)) {
 	t.Parallel()
-	for name, open := range map[string]func(*testing.T) *database{
-		"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB,
-	} {
+	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := open(t)
@@ -130,6 +131,29 @@ func (db *database) balance(t *testing.T, key string) int {
 }
 
 // TestRule holds sqlfence to the rule of package fence: both answer alike.
+// Programs that start together create the table together.
+func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, open := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t)
+			for range 10 {
+				var all sync.WaitGroup
+				for range 8 {
+					all.Go(func() {
+						if err := db.fence.Create(t.Context(), db); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+				db.exec(t, `DROP TABLE holdfast_fence`)
+			}
+		})
+	}
+}
+
 func TestRule(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const big = math.MaxInt64 - 1

@@ -1,0 +1,34 @@
+package holdfast
+
+import (
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// apart moves the monotonic reading of t by d, as nothing but a suspend can. (In a
+// bubble of package synctest no time has one.)
+func apart(t time.Time, d time.Duration) time.Time {
+	type layout struct { // of time.Time
+		wall uint64
+		mono int64
+		loc  *time.Location
+	}
+	(*layout)(unsafe.Pointer(&t)).mono += int64(d)
+	return t
+}
+
+// The monotonic clock stands still while the machine sleeps, and the wall clock may
+// be set: the end of a lease has both readings, and the earlier counts.
+func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, trusted := range map[string]time.Time{
+		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
+		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
+	} {
+		if left := (&term{trusted: trusted}).left(now); left != time.Second {
+			t.Errorf("a lease that ends in a second %s has %v left", name, left)
+		}
+	}
+}
