@@ -18,11 +18,15 @@ help: ## List the targets
 deps: ## Install the Debian packages the tests need (root), or say which command does
 	@tools/deps
 
-test: deps ## Every test of every module, with the race detector
-	@go run ./tools/testall -race
+# This pattern means the packages of every module in go.work.
+EVERYTHING = github.com/holdfast-go/holdfast/...
+GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
+
+test: deps ## Every test of every module, with the race detector; the last line counts them
+	@$(GOTESTSUM) -race $(EVERYTHING)
 
 short: deps ## As test, without the race detector and without what testing.Short leaves out
-	@go run ./tools/testall -short
+	@$(GOTESTSUM) -short $(EVERYTHING)
 
 servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
 	@for name in $(SERVERS); do \
@@ -35,7 +39,7 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 
 lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt over every file
 	@failed=0; \
-	for dir in $$(go list -m -f '{{.Dir}}'); do \
+	for dir in $$(go list -f '{{.Module.Dir}}' $(EVERYTHING) | sort -u); do \
 		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
 			(cd $$dir && go $$check ./...) || { echo "lint: go $$check failed in $$dir"; failed=1; }; \
 		done; \
