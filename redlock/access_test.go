@@ -291,15 +291,17 @@ func TestTLS(t *testing.T) {
 	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
 	works(redlock.OpenURL(t.Context(), "redlock://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
 	works(redlock.OpenURL(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redlock.Options{Timeout: busy}))
+	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redlock.Options{Timeout: busy})) // the certificate has it
 	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: roots}}))
 	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: roots}}))
 	works(redlock.Open(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{Timeout: busy, TLS: both}))
 
 	for url, words := range map[string][]string{
-		"rediss://" + lax.Addr():         {lax.Addr(), "give the CA"},
-		"rediss://" + strict.Addr() + ca: {strict.Addr(), "client certificate", "docs/operations.md"},
-		"rediss://" + plain.Addr() + ca:  {plain.Addr(), "speak TLS"},
-		"redis://" + lax.Addr():          {lax.Addr(), "TLS"},
+		"rediss://" + lax.Addr():                                    {lax.Addr(), "give the CA"},
+		"rediss://" + strict.Addr() + ca:                            {strict.Addr(), "client certificate", "docs/operations.md"},
+		"rediss://" + lax.Addr() + ca + "&servername=other.example": {lax.Addr(), "other.example"},
+		"rediss://" + plain.Addr() + ca:                             {plain.Addr(), "speak TLS"},
+		"redis://" + lax.Addr():                                     {lax.Addr(), "TLS"},
 	} {
 		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: 2 * time.Second})
 		if err == nil {

@@ -20,10 +20,16 @@ import (
 //	redis://user:password@host:6379/0       one server
 //	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS
 //	redlock://h1:6379,h2:6379,h3:6379       several independent servers
+//	redlock://u:p@h1,h2,h3                  all with the same user and password
+//	redlock://u:p@h1,v:q@h2,w:r@h3          each with its own
 //
 // Parameters: prefix, bare (true), maxttl (60s), quarantine (off), timeout (1s),
-// db, tls (true: for redlock), ca, cert, key (PEM files), name (shown by CLIENT
-// LIST), eviction (allow). A password in the URL never appears in an error.
+// db, tls (true: for redlock), ca, cert, key (PEM files), servername (that the
+// certificates of all servers must show, instead of the host), name (shown by
+// CLIENT LIST), eviction (allow). A number without a unit means seconds. In users
+// and passwords, write % as %25, a comma as %2C, @ as %40, / as %2F and ? as %3F;
+// a URL that can be read in two ways is refused. A password in the URL never
+// appears in an error.
 func OpenURL(ctx context.Context, rawURL string, opts *Options) (*Driver, error) {
 	nodes, o, err := parseURL(rawURL, opts)
 	if err != nil {
@@ -57,19 +63,13 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	hosts, path, _ := strings.Cut(rest, "/")
-	if err := o.user(&hosts); err != nil {
+	if scheme == "redlock" {
+		nodes, err = o.several(hosts)
+	} else {
+		nodes, err = o.single(scheme, hosts)
+	}
+	if err != nil {
 		return nil, o, err
-	}
-	list := strings.Split(hosts, ",")
-	if scheme != "redlock" && len(list) > 1 {
-		return nil, o, fmt.Errorf("%w: %s:// takes one host; for several write redlock://%s", ErrInvalid, scheme, hosts)
-	}
-	for _, h := range list {
-		addr, err := address(h)
-		if err != nil {
-			return nil, o, err
-		}
-		nodes = append(nodes, Node{Addr: addr})
 	}
 	if err := o.database(path); err != nil {
 		return nil, o, err
@@ -77,21 +77,77 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	return nodes, o, o.query(query, scheme == "rediss")
 }
 
-// user takes user:password@ off the front of hosts.
-func (o *Options) user(hosts *string) error {
-	at := strings.LastIndex(*hosts, "@")
-	if at < 0 {
-		return nil
+// single reads [user:password@]host.
+func (o *Options) single(scheme, text string) ([]Node, error) {
+	at := strings.LastIndex(text, "@")
+	user, host := text[:max(at, 0)], text[at+1:]
+	if strings.Contains(host, ",") {
+		return nil, fmt.Errorf("%w: %s:// takes one host; for several write redlock://%s", ErrInvalid, scheme, host)
 	}
-	name, pass, _ := strings.Cut((*hosts)[:at], ":")
-	*hosts = (*hosts)[at+1:]
-	var err1, err2 error
-	o.Username, err1 = url.PathUnescape(name)
-	o.Password, err2 = url.PathUnescape(pass)
+	if strings.Contains(user, ",") && strings.Contains(user, "@") {
+		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://; in a password write a comma as %%2C, @ as %%40", ErrInvalid, scheme)
+	}
+	var node Node
+	var err error
+	if node.Addr, err = address(host); err != nil || at < 0 {
+		return []Node{node}, err
+	}
+	return []Node{node}, o.login(user)
+}
+
+// several reads a list of hosts, of which none, the first, which speaks for all, or
+// each has a user:password@ in front. Anything else could drop a host unseen: with
+// a comma or an @ that was not escaped, nobody can tell a host from a password.
+func (o *Options) several(text string) (nodes []Node, err error) {
+	list := strings.Split(text, ",")
+	logins := 0
+	for i, entry := range list {
+		at := strings.LastIndex(entry, "@")
+		var node Node
+		if node.Addr, err = address(entry[at+1:]); err != nil {
+			if strings.Contains(strings.Join(list[i:], ","), "@") { // what looks like a host may be part of a password
+				err = fmt.Errorf("%w: host %d of %d is not host:port, or a password is not escaped: write a comma as %%2C, @ as %%40", ErrInvalid, i+1, len(list))
+			}
+			return nil, err
+		}
+		if at >= 0 {
+			logins++
+			if node.Username, node.Password, err = login(entry[:at]); err != nil {
+				return nil, err
+			}
+		}
+		nodes = append(nodes, node)
+	}
+	switch first := &nodes[0]; {
+	case logins == 0:
+	case logins == 1 && strings.Contains(list[0], "@"):
+		o.Credentials, o.Username, o.Password = nil, first.Username, first.Password
+		first.Username, first.Password = "", ""
+	case logins < len(list) || slices.ContainsFunc(nodes, func(n Node) bool { return n.Password == "" }):
+		return nil, fmt.Errorf("%w: some hosts have user:password@ in front and others have not; write it before each, or once before the first; "+
+			"a comma in a password is written as %%2C", ErrInvalid)
+	default:
+		o.Credentials = nil
+	}
+	return nodes, nil
+}
+
+// login takes user:password for every node.
+func (o *Options) login(text string) (err error) {
+	o.Credentials = nil
+	o.Username, o.Password, err = login(text)
+	return err
+}
+
+// login reads user:password.
+func login(text string) (user, pass string, err error) {
+	user, pass, _ = strings.Cut(text, ":")
+	user, err1 := url.PathUnescape(user)
+	pass, err2 := url.PathUnescape(pass)
 	if err1 != nil || err2 != nil { // their text would show the password
-		return fmt.Errorf("%w: user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F", ErrInvalid)
+		return "", "", fmt.Errorf("%w: user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F", ErrInvalid)
 	}
-	return nil
+	return user, pass, nil
 }
 
 // address completes and checks host:port.
@@ -103,7 +159,7 @@ func address(s string) (string, error) {
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), "6379"
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, "[]") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, "[] ") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
 		return "", fmt.Errorf("%w: %q is not host:port", ErrInvalid, s)
 	}
 	return net.JoinHostPort(host, port), nil
@@ -122,14 +178,18 @@ func (o *Options) database(path string) error {
 }
 
 // query applies the parameters.
-func (o *Options) query(query string, useTLS bool) error {
+func (o *Options) query(query string, secure bool) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return fmt.Errorf("%w: the parameters after ? cannot be read: %w", ErrInvalid, err)
 	}
-	var files tlsFiles
+	var t tlsParams
+	var on, off bool // what the parameter tls says, if it is there
 	for name, list := range values {
-		v := list[len(list)-1]
+		if len(list) > 1 {
+			return fmt.Errorf("%w: parameter %s is given %d times; give it once", ErrInvalid, name, len(list))
+		}
+		v := list[0]
 		var err error
 		switch name {
 		case "prefix":
@@ -137,9 +197,9 @@ func (o *Options) query(query string, useTLS bool) error {
 		case "bare":
 			o.BareKeys, err = strconv.ParseBool(v)
 		case "maxttl":
-			o.MaxTTL, err = time.ParseDuration(v)
+			o.MaxTTL, err = duration(v)
 		case "timeout":
-			o.Timeout, err = time.ParseDuration(v)
+			o.Timeout, err = duration(v)
 		case "quarantine":
 			o.NoQuarantine, err = oneOf(v, "off", "on")
 		case "eviction":
@@ -149,24 +209,45 @@ func (o *Options) query(query string, useTLS bool) error {
 		case "name":
 			o.ClientName = v
 		case "tls":
-			useTLS, err = strconv.ParseBool(v)
+			on, err = strconv.ParseBool(v)
+			off = !on
 		case "ca":
-			files.ca = v
+			t.ca = v
 		case "cert":
-			files.cert = v
+			t.cert = v
 		case "key":
-			files.key = v
+			t.key = v
+		case "servername":
+			t.serverName = v
 		default:
-			return fmt.Errorf("%w: unknown parameter %q; known are prefix, bare, maxttl, timeout, quarantine, eviction, db, name, tls, ca, cert, key", ErrInvalid, name)
+			return fmt.Errorf("%w: unknown parameter %q; known are prefix, bare, maxttl, timeout, quarantine, eviction, db, name, tls, ca, cert, key, servername", ErrInvalid, name)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: parameter %s: %w", ErrInvalid, name, err)
 		}
 	}
-	if files == (tlsFiles{}) && !useTLS {
-		return nil
+	wanted := secure || t != (tlsParams{})
+	switch {
+	case wanted && off:
+		return fmt.Errorf("%w: the parameter tls says that the connection is not encrypted, but rediss://, ca, cert, key or servername say that it is; "+
+			"leave out one of them", ErrInvalid)
+	case wanted || on:
+		return t.apply(o)
 	}
-	return files.apply(o)
+	return nil
+}
+
+// duration reads what flags of the command take as well: Go's notation, or a number
+// of seconds.
+func duration(s string) (time.Duration, error) {
+	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1e9 {
+		return time.Duration(seconds * float64(time.Second)), nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
+	}
+	return d, nil
 }
 
 // oneOf tells yes from no, and both from anything else.
@@ -177,10 +258,10 @@ func oneOf(v, yes, no string) (bool, error) {
 	return v == yes, nil
 }
 
-// tlsFiles are the names of PEM files.
-type tlsFiles struct{ ca, cert, key string }
+// tlsParams are the parameters of TLS: names of PEM files, and of the server.
+type tlsParams struct{ ca, cert, key, serverName string }
 
-func (f tlsFiles) apply(o *Options) error {
+func (f tlsParams) apply(o *Options) error {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.TLS != nil {
 		cfg = o.TLS.Clone()
@@ -204,6 +285,9 @@ func (f tlsFiles) apply(o *Options) error {
 			return fmt.Errorf("%w: cert and key: %w", ErrInvalid, err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
+	}
+	if f.serverName != "" {
+		cfg.ServerName = f.serverName
 	}
 	o.TLS = cfg
 	return nil

@@ -1,9 +1,11 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"net"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,11 +40,91 @@ func TestParseURL(t *testing.T) {
 		"redlock://a?quarantine=off&eviction=allow&name=n": {addrs("a:6379"), Options{NoQuarantine: true, AllowEviction: true, ClientName: "n"}},
 		"redlock://a?quarantine=on&eviction=refuse":        {addrs("a:6379"), Options{}},
 		"redis://h?name=a@b":                               {addrs("h:6379"), Options{ClientName: "a@b"}},
+		"redis://:a,b@h":                                   {addrs("h:6379"), Options{Password: "a,b"}},
+		"redlock://a?maxttl=30&timeout=0.5":                {addrs("a:6379"), Options{MaxTTL: 30 * time.Second, Timeout: 500 * time.Millisecond}},
 	} {
 		nodes, opts, err := parseURL(url, nil)
 		if err != nil || !reflect.DeepEqual(nodes, want.nodes) || !reflect.DeepEqual(opts, want.opts) {
 			t.Errorf("%s: %+v, %+v, %v, want %+v, %+v", url, nodes, opts, err, want.nodes, want.opts)
 		}
+	}
+}
+
+// TestURLNeverDropsAHost holds that a list is read with every host and with the user and
+// password of each, or refused, whatever stands in the passwords.
+func TestURLNeverDropsAHost(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string][]Node{
+		"redlock://u:x@a,u:x@b,u:x@c":           {{"a:6379", "u", "x"}, {"b:6379", "u", "x"}, {"c:6379", "u", "x"}},
+		"redlock://u:x@a:1,v:y@[::1]:2,:z@c":    {{"a:1", "u", "x"}, {"[::1]:2", "v", "y"}, {"c:6379", "", "z"}},
+		"redlock://u:p%2Cq@a,u:p%40q@b,:%25:@c": {{"a:6379", "u", "p,q"}, {"b:6379", "u", "p@q"}, {"c:6379", "", "%:"}},
+		"redlock://u:p@q@a,u:@@b":               {{"a:6379", "u", "p@q"}, {"b:6379", "u", "@"}},
+		"redlock://u:x@a,u:x@b?prefix=p:&db=2":  {{"a:6379", "u", "x"}, {"b:6379", "u", "x"}},
+		"redlock://u:%2F%3F@a/1":                {{Addr: "a:6379"}}, // one login speaks for all: it is in the options
+		"redlock://u:p@a,b,c":                   {{Addr: "a:6379"}, {Addr: "b:6379"}, {Addr: "c:6379"}},
+		"redlock://u:x@a,b,u:x@c":               nil,
+		"redlock://a,u:x@b,u:x@c":               nil,
+		"redlock://a,b,u:x@c":                   nil,
+		"redlock://u:x@a,u@b,u:x@c":             nil, // a user without a password, or what follows a comma of one
+		"redlock://u:x@a,@b":                    nil,
+		"redlock://u:p,q@a":                     nil,
+		"redlock://u:p,q@a,b":                   nil,
+		"redlock://u:6379,q@a,b":                nil,
+		"redlock://u:p@a,q@b,c":                 nil,
+		"redlock://u:x@a,u:x@b,":                nil,
+		"redlock://a, b,c":                      nil,
+		"redis://u:x@a,u:x@b,u:x@c":             nil,
+		"rediss://u:x@a,b":                      nil,
+		"redlock://u:x@redis://a,u:x@redis://b": nil,
+		"redlock://u:x@a/0,u:x@b/0":             nil,
+		"redlock://u:x@a?db=1,u:x@b?db=1":       nil,
+	} {
+		nodes, _, err := parseURL(url, nil)
+		if !slices.Equal(nodes, want) || (err == nil) != (want != nil) {
+			t.Errorf("%s: %+v, %v, want %+v", url, nodes, err, want)
+		}
+		if err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", url, err)
+		}
+	}
+}
+
+// TestURLOverridesTheCallersCredentials holds that what the URL says goes before the
+// options, also where those ask a function.
+func TestURLOverridesTheCallersCredentials(t *testing.T) {
+	t.Parallel()
+	base := &Options{Credentials: func(context.Context, string) (user, pass string, err error) { return "other", "other", nil }}
+	for _, url := range []string{"redis://u:p@a", "redlock://u:p@a,b", "redlock://u:p@a,u:p@b"} {
+		if _, opts, err := parseURL(url, base); err != nil || opts.Credentials != nil {
+			t.Errorf("%s: %v; the function is kept: %v", url, err, opts.Credentials != nil)
+		}
+	}
+	if _, opts, err := parseURL("redlock://a,b", base); err != nil || opts.Credentials == nil {
+		t.Errorf("no credentials in the URL: %v; the function is kept: %v", err, opts.Credentials != nil)
+	}
+}
+
+// TestURLThatAsksForTLSIsNeverPlain holds that nothing turns encryption off that was
+// asked for.
+func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]bool{
+		"rediss://h": true, "rediss://h?tls=true": true, "redis://h?tls=true": true, "redlock://a,b?tls=1": true, "redis://h?servername=x": true,
+		"redis://h": false, "redis://h?tls=false": false, "redlock://a,b?tls=0": false,
+	} {
+		if _, opts, err := parseURL(url, nil); err != nil || (opts.TLS != nil) != want {
+			t.Errorf("%s: TLS %v, %v, want TLS: %v", url, opts.TLS != nil, err, want)
+		}
+	}
+	for _, url := range []string{
+		"rediss://h?tls=false", "rediss://h?tls=0", "redis://h?tls=false&servername=x", "redlock://a,b?tls=false&ca=/no/such/file", "redis://h?tls=true&tls=false",
+	} {
+		if _, opts, err := parseURL(url, nil); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: TLS %v, %v, want ErrInvalid", url, opts.TLS != nil, err)
+		}
+	}
+	if _, opts, err := parseURL("rediss://10.0.0.1?servername=redis.example", nil); err != nil || opts.TLS.ServerName != "redis.example" {
+		t.Errorf("servername: %+v, %v", opts.TLS, err)
 	}
 }
 
@@ -86,6 +168,11 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://h?%zz":                "cannot be read",
 		"redis://u:%zz@h":              "%25",
 		"redis://h\n":                  "control characters",
+		"redis://h?maxttl=-1":          "maxttl",
+		"redis://h?db=1&db=2":          "given 2 times",
+		"redlock://u:x@a,b,v:y@c":      "write it before each, or once before the first",
+		"redlock://u:p,q@a,b":          "write a comma as %2C",
+		"redis://u:x@a,u:x@b":          "for several begin with redlock://",
 	} {
 		_, _, err := parseURL(url, nil)
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), words) {
@@ -122,6 +209,7 @@ func FuzzParseURL(f *testing.F) {
 		"redis://user:hunter2@host:6379/0", "rediss://host:6380?ca=x", "redlock://h1:6379,h2,[::1]:1?prefix=x&bare=true&maxttl=60s&quarantine=off",
 		"redis://:hunter2/x@h", "redis://:hunter2?x@h", "redis://h?timeout=1s&db=3&name=a@b&tls=true", "://", "redlock://,@/?",
 		"redis://hunter2@a@b,c", "redis://:hunter2@[::1", "redis://:a,hunter2@h",
+		"redlock://u:hunter2@a,u:hunter2@b", "redlock://u:hunter2@a,b,v:hunter2@c", "redlock://u:a,hunter2:x@b",
 	} {
 		f.Add(url)
 	}
@@ -137,8 +225,8 @@ func FuzzParseURL(f *testing.F) {
 			}
 			return
 		}
-		if len(nodes) == 0 {
-			t.Errorf("%q has no node", url)
+		if authority, _, _ := strings.Cut(strings.SplitN(url, "://", 2)[1], "?"); strings.HasPrefix(url, "redlock:") && len(nodes) != strings.Count(authority, ",")+1 {
+			t.Errorf("%q has %d nodes", url, len(nodes))
 		}
 		for _, n := range nodes {
 			host, port, err := net.SplitHostPort(n.Addr)
