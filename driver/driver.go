@@ -107,6 +107,9 @@ type Holder struct {
 
 // String gives the holder in a form fit for a message: "web-3 pid 4121 (billing)".
 func (h Holder) String() string {
+	if h.Host == "" && h.PID == 0 && h.Program != "" {
+		return h.Program
+	}
 	var b strings.Builder
 	b.WriteString(h.Host)
 	if h.Host == "" {

@@ -293,8 +293,8 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 		{"OOM", "OOM", func(r *rig) { r.do(0, "CONFIG", "SET", "maxmemory", "1") }},
 		{"NOPERM", "can't run this command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-set") }},
 		{"WRONGTYPE", "WRONGTYPE", func(r *rig) {
-			r.do(0, "DEL", "lock:k")
-			r.do(0, "LPUSH", "lock:k", "no lock")
+			r.do(0, "DEL", "holdfast:queue:{lock:k}")
+			r.do(0, "LPUSH", "holdfast:queue:{lock:k}", "no queue")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

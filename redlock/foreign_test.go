@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -134,6 +136,141 @@ func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
 			t.Errorf("their lock on node %d has become %v", i, v)
 		}
 	}
+}
+
+// everywhere does a command on all servers.
+func (r *rig) everywhere(args ...string) {
+	r.Helper()
+	for i := range r.servers {
+		r.do(i, args...)
+	}
+}
+
+// What another program keeps in a key of its own kind, as Redisson does, is a lock
+// that is held, and no fault of the nodes: whoever runs without the lock when these
+// are down must not run beside its holder.
+func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			c := r.client()
+			queue := func(name string) string { _, q := wire.Companions("lock:" + name); return q }
+			put := map[string][]string{
+				"hash": {"HSET", "lock:hash", "5b1c:1", "1"},
+				"list": {"RPUSH", "lock:list", "x"},
+				"zset": {"ZADD", "lock:zset", "1", "x"},
+			}
+			said := map[string]string{"hash": "a hash (Redisson?)", "list": "type list", "zset": "type zset"}
+			for name, cmd := range put {
+				r.everywhere(cmd...)
+				r.everywhere("PEXPIRE", "lock:"+name, "40000")
+				_, err := c.TryAcquire(t.Context(), name, nil)
+				held, ok := errors.AsType[*holdfast.HeldError](err)
+				if !ok || errors.Is(err, holdfast.ErrUnavailable) || held.Remaining <= 0 || held.Remaining > long {
+					t.Errorf("%s: TryAcquire() = %v (%+v), want held with its time left", name, err, held)
+				}
+				mentions(t, err, said[name])
+				_, err = c.Acquire(t.Context(), name, &holdfast.AcquireOptions{Wait: 200 * time.Millisecond})
+				if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
+					t.Errorf("%s: Acquire() = %v, want held", name, err)
+				}
+				r.eventually("the place in the queue is given up", func() bool {
+					left := 0
+					for i := range n {
+						left += int(r.do(i, "EXISTS", queue(name)).(int64))
+					}
+					return left == 0
+				})
+				st, err := c.Inspect(t.Context(), name)
+				if err != nil || !st.Held || st.Token != 0 || !strings.Contains(st.Holder.String(), said[name]) {
+					t.Errorf("%s: Inspect() = %+v, %v", name, st, err)
+				}
+				if err := c.ForceRelease(t.Context(), name, 0); !errors.Is(err, holdfast.ErrInvalid) {
+					t.Errorf("%s: ForceRelease(0) = %v, want ErrInvalid: a newer holder cannot be told from this one", name, err)
+				}
+				for i := range n {
+					if kind := r.do(i, "TYPE", "lock:"+name); kind != name {
+						t.Errorf("%s on node %d has become %v", name, i, kind)
+					}
+				}
+			}
+			l := r.acquire(c, "ours", nil)
+			listed := make(map[string]string)
+			for st, err := range c.List(t.Context(), "") {
+				if err != nil {
+					t.Fatal(err)
+				}
+				listed[st.Key] = st.Holder.String()
+			}
+			for name, holder := range said {
+				if !strings.Contains(listed[name], holder) {
+					t.Errorf("%s is listed as held by %q", name, listed[name])
+				}
+			}
+			if _, ok := listed["ours"]; !ok {
+				t.Error("a lock is not listed beside keys of other types")
+			}
+			r.release(l)
+			next := make(chan error, 1)
+			go func() {
+				l, err := c.Acquire(r.within(), "hash", nil)
+				if err == nil {
+					err = l.Release(context.Background())
+				}
+				next <- err
+			}()
+			r.awaitWaiters(c, "hash", 1)
+			r.everywhere("DEL", "lock:hash")
+			if err := <-next; err != nil {
+				t.Errorf("the wait behind it: %v", err)
+			}
+		})
+	}
+}
+
+// A lease on whose key somebody puts something else is lost, and not merely
+// unconfirmed.
+func TestALeaseUnderAKeyOfAnotherTypeIsLost(t *testing.T) {
+	r := start(t, 1)
+	c := r.client()
+	l := r.acquire(c, "a", &holdfast.AcquireOptions{TTL: long})
+	r.everywhere("DEL", "lock:a")
+	r.everywhere("HSET", "lock:a", "5b1c:1", "1")
+	if err := l.Extend(t.Context(), long); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("Extend() = %v, want lost", err)
+	}
+	if kind := r.do(0, "TYPE", "lock:a"); kind != "hash" {
+		t.Errorf("the other key has become %v", kind)
+	}
+}
+
+func TestAnEmptyValueIsHeld(t *testing.T) {
+	r := start(t, 1)
+	c := r.client()
+	r.do(0, "SET", "lock:a", "", "PX", "40000")
+	_, err := c.TryAcquire(t.Context(), "a", nil)
+	if !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire() = %v, want held", err)
+	}
+	mentions(t, err, "an empty value")
+	st, err := c.Inspect(t.Context(), "a")
+	if err != nil || !st.Held || st.Remaining <= 0 || st.Holder.String() != "an empty value" {
+		t.Errorf("Inspect() = %+v, %v, want held", st, err)
+	}
+	listed := 0
+	for st, err := range c.List(t.Context(), "") {
+		if err != nil || !st.Held {
+			t.Errorf("List yields %+v, %v", st, err)
+		}
+		listed++
+	}
+	if listed != 1 {
+		t.Errorf("%d locks listed, want 1", listed)
+	}
+	if err := c.ForceRelease(t.Context(), "a", 0); err != nil {
+		t.Errorf("ForceRelease(0) = %v", err)
+	}
+	r.release(r.acquire(c, "a", nil))
 }
 
 // With bare keys the names themselves are keys, and still do not touch the

@@ -80,7 +80,7 @@ func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 	h.mu.Unlock()
 	switch {
 	case client == "":
-		return driver.Holder{}
+		return stranger(owner)
 	case client == d.engine.Client():
 		return mine
 	case ok && time.Now().Before(known.until):
@@ -296,6 +296,9 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 	st, err := d.engine.Status(key, views)
 	if err != nil {
 		return false, err
+	}
+	if kind, other := otherType(st.Owner); other && token == 0 {
+		return false, fmt.Errorf("%w: it is held by a key of type %s, which cannot be told from its successors: mend it with the program that made it", driver.ErrInvalid, kind)
 	}
 	var mu sync.Mutex // guards done
 	var done quorum.Set

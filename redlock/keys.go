@@ -3,16 +3,14 @@ package redlock
 import (
 	"strings"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // keys names the three keys of a lock.
 func (o *Options) keys(name string) engine.Lock {
-	key := name
-	if !o.BareKeys {
-		key = o.Prefix + name
-	}
+	key := o.Prefix + name // with BareKeys there is none
 	fence, queue := wire.Companions(key)
 	return engine.Lock{Name: name, Key: key, Fence: fence, Queue: queue}
 }
@@ -23,8 +21,26 @@ func (o *Options) name(key string) (name string, ok bool) {
 	if strings.HasPrefix(key, wire.Companion) {
 		return "", false
 	}
-	if o.BareKeys {
-		return key, true
-	}
 	return strings.CutPrefix(key, o.Prefix)
+}
+
+// otherType is the type of the key if owner stands for one that is no string.
+func otherType(owner string) (kind string, ok bool) {
+	kind, open := strings.CutPrefix(owner, "(")
+	kind, closed := strings.CutSuffix(kind, ")")
+	return kind, open && closed && kind != "empty"
+}
+
+// stranger is what can be told of an owner that is no client of this format.
+func stranger(owner string) driver.Holder {
+	kind, other := otherType(owner)
+	switch {
+	case kind == "hash" && other:
+		return driver.Holder{Program: "a hash (Redisson?)"}
+	case other:
+		return driver.Holder{Program: "a key of type " + kind}
+	case owner == wire.Empty:
+		return driver.Holder{Program: "an empty value"}
+	}
+	return driver.Holder{} // the value says all
 }

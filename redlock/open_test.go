@@ -52,6 +52,7 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 		{nodes: many, words: []string{"10 nodes", "at most 9"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "a:1"}}, words: []string{"a:1", "listed twice", "once"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"Prefix", "holdfast:"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "x:", BareKeys: true}, words: []string{"Prefix", "x:", "BareKeys"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{MaxTTL: time.Millisecond}, words: []string{"MaxTTL", "10ms"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{DB: -1}, words: []string{"DB"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Timeout: -1}, words: []string{"Timeout"}},

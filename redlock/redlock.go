@@ -52,7 +52,8 @@ type Node struct {
 
 // Options configure Open. The zero value works.
 type Options struct {
-	// Prefix goes before each lock's name to make its key. Default "lock:".
+	// Prefix goes before each lock's name to make its key. Default "lock:"; with
+	// BareKeys there is none.
 	Prefix string
 	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
 	// node-redlock do: all of them then exclude one another.
@@ -118,7 +119,10 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 }
 
 func (o *Options) defaults() error {
-	if o.Prefix == "" {
+	switch {
+	case o.BareKeys && o.Prefix != "":
+		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", ErrInvalid, o.Prefix)
+	case !o.BareKeys && o.Prefix == "":
 		o.Prefix = "lock:"
 	}
 	if o.MaxTTL == 0 {

@@ -35,7 +35,7 @@ func TestParseURL(t *testing.T) {
 		"redis://[::1]:6380":                               {addrs("[::1]:6380"), Options{}},
 		"redis://[::1]":                                    {addrs("[::1]:6379"), Options{}},
 		"redlock://a,b:2,c":                                {addrs("a:6379", "b:2", "c:6379"), Options{}},
-		"redlock://u:p@a,b,c?prefix=x:&bare=true":          {addrs("a:6379", "b:6379", "c:6379"), Options{Username: "u", Password: "p", Prefix: "x:", BareKeys: true}},
+		"redlock://u:p@a,b,c?bare=true":                    {addrs("a:6379", "b:6379", "c:6379"), Options{Username: "u", Password: "p", BareKeys: true}},
 		"redlock://a?maxttl=30s&timeout=500ms&db=2":        {addrs("a:6379"), Options{MaxTTL: 30 * time.Second, Timeout: 500 * time.Millisecond, DB: 2}},
 		"redlock://a?quarantine=off&eviction=allow&name=n": {addrs("a:6379"), Options{NoQuarantine: true, AllowEviction: true, ClientName: "n"}},
 		"redlock://a?quarantine=on&eviction=refuse":        {addrs("a:6379"), Options{}},

@@ -21,6 +21,10 @@ const (
 	queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
 )
 
+// Empty is how the scripts name the holder of a lock whose value is the empty text. A
+// key of another type than text they name by that, as in "(hash)".
+const Empty = "(empty)"
+
 // Companions names the counter and the queue of the lock on key, so that all
 // three share a hash slot unless key has a stray brace, and no two locks share a
 // companion.
@@ -75,6 +79,8 @@ func script(parts ...string) *Script {
 }
 
 var (
+	//go:embed scripts/holder.lua
+	holderLua string
 	//go:embed scripts/seed.lua
 	seedLua string
 	//go:embed scripts/block.lua
@@ -101,13 +107,13 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each.
 var (
-	Acquire = script(seedLua, blockLua, passLua, acquireLua)
-	Commit  = script(commitLua)
-	Renew   = script(seedLua, renewLua)
-	Release = script(seedLua, blockLua, passLua, releaseLua)
-	Force   = script(seedLua, blockLua, passLua, forceLua)
-	Drop    = script(dropLua)
-	Inspect = script(inspectLua)
+	Acquire = script(holderLua, seedLua, blockLua, passLua, acquireLua)
+	Commit  = script(holderLua, commitLua)
+	Renew   = script(holderLua, seedLua, renewLua)
+	Release = script(holderLua, seedLua, blockLua, passLua, releaseLua)
+	Force   = script(holderLua, seedLua, blockLua, passLua, forceLua)
+	Drop    = script(holderLua, dropLua)
+	Inspect = script(holderLua, inspectLua)
 	Probe   = script(probeLua)
 )
 

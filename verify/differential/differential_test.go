@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 // The owners: clients a and b hear their wake-ups, c and d do not.
 var (
 	owners  = []string{"a.1", "a.2", "b.1", "b.a", "c.1", "d.1"}
-	foreign = []string{"Zm9yZWlnbg==", "no-dot", "c.9"}
+	foreign = []string{"Zm9yZWlnbg==", "no-dot", "c.9", "(hash)", "(empty)"}
 	hears   = func(owner string) bool { return owner[0] == 'a' || owner[0] == 'b' }
 	ttls    = []int64{10, 11, 500, 1000, 1001, 10_000, 60_000, 300_000, 300_001, 3_600_000}
 	stamps  = []int64{0, 0, 1, 2, 3, 1 << 52, 1<<52 + 1, 1_763_647_000_000_001}
@@ -158,7 +158,7 @@ func (w *world) count() {
 // intrude has somebody take the lock who uses another library.
 func (w *world) intrude() {
 	value := rapid.SampledFrom(foreign).Draw(w.t, "value")
-	w.do([]string{"SET", w.keys.Lock, value, "NX", "PX", "8000"})
+	w.do(Put(w.keys, value, 8000))
 	w.look()
 	w.t.Logf("%q tries for the lock", value)
 }

@@ -221,14 +221,33 @@ func (s *Server) Wakes() ([][2]string, error) {
 
 // stateLua reads what a node knows about a lock, with absolute times.
 const stateLua = `
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then
+  value = '(' .. redis.call('TYPE', KEYS[1]).ok .. ')'
+elseif value == '' then
+  value = '(empty)'
+end
 return {
-  redis.call('GET', KEYS[1]) or '', redis.call('PEXPIRETIME', KEYS[1]),
+  value or '', redis.call('PEXPIRETIME', KEYS[1]),
   redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
 }`
 
 func stateCommand(k Keys) []string {
 	return []string{"EVAL", stateLua, "3", k.Lock, k.Fence, k.Queue}
+}
+
+// Put is the command that makes the lock what the scripts call owner, unless it is
+// held.
+func Put(k Keys, owner string, px int64) []string {
+	ttl := strconv.FormatInt(px, 10)
+	switch owner {
+	case "(hash)":
+		return []string{"EVAL", "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], 'id:1', 1) redis.call('PEXPIRE', KEYS[1], ARGV[1]) end", "1", k.Lock, ttl}
+	case "(empty)":
+		owner = ""
+	}
+	return []string{"SET", k.Lock, owner, "NX", "PX", ttl}
 }
 
 // parseState makes a quorum.Lock of the reply to stateCommand.

@@ -135,6 +135,8 @@ func examples() []example {
 		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
 		{"acquire: held by another", heldByA, nil, acquire("b.1")},
 		{"acquire: held by another library", State{Lock: held("Zm9yZWlnbg==", 5000)}, nil, acquire("b.1")},
+		{"acquire: held by a key of another type", State{Lock: held("(hash)", 5000)}, nil, acquire("b.1").stamp(6)},
+		{"acquire: an empty value is held", State{Lock: held("(empty)", 5000)}, nil, acquire("b.1")},
 		{"acquire: held by another, with a place in the queue", heldByA, nil, acquire("b.1").stamp(6)},
 		{"acquire: a place in the queue is kept", contended, nil, acquire("b.1").stamp(9)},
 		{"acquire: equal stamps are in the order of the ids", contended, nil, acquire("b.0").stamp(6)},
@@ -155,6 +157,7 @@ func examples() []example {
 
 		{"renew: kept, and so many wait", contended, nil, renew("a.1").token(1000)},
 		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000)},
+		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000)},
 		{"renew: the lock was lost and is set again", idle, nil, renew("a.1").token(1000)},
 		{"renew: the lock was lost, and this node missed the commit", idle, nil, renew("a.1").token(1064)},
 		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 300_000)}, nil, renew("a.1").token(1000)},
@@ -168,6 +171,7 @@ func examples() []example {
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
 		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
+		{"release: a waiter withdraws behind a key of another type", State{Lock: held("(hash)", 5000), Queue: contended.Queue}, hear, script("release", "b.1")},
 		{"release: a free lock that others wait for passes on", waitedFor, hear, script("release", "d.1")},
 		{"release: … also when one of them withdraws", waitedFor, hear, script("release", "b.1")},
 		{"release: a stranger changes nothing", contended, hear, script("release", "d.1")},
@@ -186,6 +190,7 @@ func examples() []example {
 		{"force: the counter was lost", lost, hear, script("force", "").token(1000)},
 
 		{"inspect: held and waited for", contended, nil, script("inspect", "")},
+		{"inspect: a key of another type", State{Lock: held("(hash)", 5000)}, nil, script("inspect", "")},
 		{"inspect: nothing known", State{}, nil, script("inspect", "")},
 	}
 }

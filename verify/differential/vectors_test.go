@@ -86,10 +86,11 @@ func (c Case) check(t *testing.T, server *Server, script ScriptText) {
 	keys := KeysOf("lock:vector")
 	now := clocks{now: time.Now().UnixMicro()}
 	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
-	for key, k := range map[string]*Key{keys.Lock: c.Given.Lock, keys.Fence: c.Given.Fence} {
-		if k != nil {
-			do(t, server, []string{"SET", key, now.number(k.Value), "PX", fmt.Sprint(k.PX)})
-		}
+	if l := c.Given.Lock; l != nil {
+		do(t, server, Put(keys, l.Value, l.PX))
+	}
+	if f := c.Given.Fence; f != nil {
+		do(t, server, []string{"SET", keys.Fence, now.number(f.Value), "PX", fmt.Sprint(f.PX)})
 	}
 	if q := c.Given.Queue; q != nil {
 		for _, w := range q.Waiters {

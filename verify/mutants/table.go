@@ -237,8 +237,18 @@ var twins = []mutant{
 var lua = []mutant{
 	{
 		name: "lua-commit-without-owner", rule: "commit needs the lock, or two grants share a token", file: scripts + "commit.lua",
-		was: "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", is: "if not redis.call('GET', KEYS[1]) then",
+		was: "if holding(KEYS[1]) ~= ARGV[1] then", is: "if not holding(KEYS[1]) then",
 		killers: []suite{differential()},
+	},
+	{
+		name: "lua-other-types-are-errors", rule: "a key of another type is held, and no node is unavailable for it", file: scripts + "holder.lua",
+		was: "redis.pcall('GET', lock)", is: "redis.call('GET', lock)",
+		killers: []suite{differential(), servers("TestAKeyOfAnotherTypeIsHeld")},
+	},
+	{
+		name: "lua-empty-values-are-free", rule: "an empty value is held for everybody", file: scripts + "holder.lua",
+		was: "return value == '' and '(empty)' or value", is: "return value",
+		killers: []suite{differential(), servers("TestAnEmptyValueIsHeld")},
 	},
 	{
 		name: "lua-commit-below-the-counter", rule: "commit needs F <= T+B-1, or two grants share a token", file: scripts + "commit.lua",

@@ -15,7 +15,7 @@ if free then
     return top - 31
   end
 end
-local holder = redis.call('GET', lock)
+local holder = holding(lock)
 if not free and holder == owner then -- an earlier reply was lost, or the lock was handed over
   top = redis.call('GET', fence)
   if not top then

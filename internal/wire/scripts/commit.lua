@@ -1,7 +1,7 @@
 -- KEYS lock fence; ARGV owner top keep
 -- 1: top is the end of the owner's tokens here. 0: the lock is not the owner's,
 -- or more has been promised.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+if holding(KEYS[1]) ~= ARGV[1] then
   return 0
 end
 local top = redis.call('GET', KEYS[2])

@@ -1,6 +1,6 @@
 -- KEYS lock; ARGV value
 -- Removes the lock of another library, if it is still the one that was looked at.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+if holding(KEYS[1]) ~= ARGV[1] then
   return 0
 end
 return redis.call('DEL', KEYS[1])

@@ -3,7 +3,7 @@
 -- queued, and must not be the next. 1: done. 0: not its token.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token = tonumber(ARGV[1])
-local holder, top = redis.call('GET', lock), redis.call('GET', fence)
+local holder, top = holding(lock), redis.call('GET', fence)
 if not holder or not top then
   return 0
 end

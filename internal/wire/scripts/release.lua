@@ -3,7 +3,7 @@
 -- passes on the lock if it is the owner's or, without a stamp, nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, stamp = ARGV[1], ARGV[2]
-local holder = redis.call('GET', lock)
+local holder = holding(lock)
 local mine = holder == owner
 if mine and stamp == '' and redis.call('ZCARD', queue) == 0 then -- nobody waits
   redis.call('DEL', lock)

@@ -3,7 +3,7 @@
 -- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, top, clock, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local holder = redis.call('GET', lock)
+local holder = holding(lock)
 if holder == owner then
   redis.call('PEXPIRE', lock, ttl)
   redis.call('PEXPIRE', fence, keep)
