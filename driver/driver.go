@@ -145,6 +145,10 @@ type Renewal struct {
 	// the old one stands.
 	TrustedUntil time.Time
 	Waiters      int // how many others wait, as far as is known
+	// AtRisk says that as many nodes as are needed had the lock at the end of the
+	// round before, and no more: the loss of another one costs the lease. It is
+	// false where no node can be spared at the best.
+	AtRisk bool
 	// Err is nil when the grant was renewed, ErrLost when the service has said
 	// that the lock passed on, and anything else when the outcome is unknown.
 	Err error

@@ -212,7 +212,20 @@ func (n *Node) execute(w work) (then func()) {
 				r.Kept(waiters)
 			case quorum.RenewRefused:
 				refuse()
+			case quorum.RenewSuperseded:
+				r.Superseded(l.Fence)
 			default:
+				r.NotMine()
+			}
+		}
+	case quorum.AskReclaim:
+		var ok bool
+		l, ok = l.Reclaim(now, r.Owner, ttl, r.Token)
+		waiters := l.Queue.Len()
+		then = func() {
+			if ok {
+				r.Kept(waiters)
+			} else {
 				r.NotMine()
 			}
 		}

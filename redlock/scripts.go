@@ -56,6 +56,9 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	case quorum.AskRenew:
 		dst = appendAll(append(dst, renewHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl)
 		return appendAll(appendTop(dst, r.Token), r.Clock, t.keep)
+	case quorum.AskReclaim:
+		dst = appendAll(append(dst, reclaimHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl)
+		return resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
 	default:
 		dst = appendAll(append(dst, releaseHead...), l.Key, l.Fence, l.Queue, r.Owner)
 		return appendAll(appendStamp(dst, r.Stamp), t.handOver, t.keep)
@@ -66,6 +69,7 @@ var (
 	acquireHead = head(wire.Acquire, 3, 5)
 	commitHead  = head(wire.Commit, 2, 3)
 	renewHead   = head(wire.Renew, 3, 5)
+	reclaimHead = head(wire.Reclaim, 3, 4)
 	releaseHead = head(wire.Release, 3, 4)
 )
 
@@ -127,9 +131,11 @@ func deliver(r *engine.Request, v resp.Value) {
 		r.Granted(number)
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)
-	case r.Kind == quorum.AskRenew && number < 0:
+	case (r.Kind == quorum.AskRenew || r.Kind == quorum.AskReclaim) && number == -1:
 		r.NotMine()
-	case r.Kind == quorum.AskRenew:
+	case r.Kind == quorum.AskRenew && number < 0:
+		r.Superseded(-number)
+	case r.Kind == quorum.AskRenew, r.Kind == quorum.AskReclaim:
 		r.Kept(int(number))
 	default:
 		r.Freed()

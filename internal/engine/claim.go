@@ -114,6 +114,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	c.request(quorum.AskAcquire, do.Acquire&^do.Stamped, c.owner, id, 0, now)
 	c.request(quorum.AskCommit, do.Commit, c.owner, id, 0, now)
 	c.request(quorum.AskRenew, do.Renew, c.owner, id, 0, now)
+	c.request(quorum.AskReclaim, do.Reclaim, c.owner, id, 0, now)
 	c.setTimer(now)
 	if do.Outcome != quorum.None {
 		told, c.told = c.told, nil
@@ -146,7 +147,7 @@ func (c *claim) open() quorum.Set { return c.state.Failed | c.state.Asked | c.st
 // request puts one request for each node in to into c.out.
 func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
 	deadline := now + quorum.RequestTimeout(c.state.TTL)
-	if trusted := c.state.Trusted(); kind == quorum.AskRenew && trusted > now {
+	if trusted := c.state.Trusted(); (kind == quorum.AskRenew || kind == quorum.AskReclaim) && trusted > now {
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
 	var clock string
@@ -160,8 +161,12 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		if r == nil {
 			r = new(Request)
 		}
+		token := c.state.Token
+		if kind == quorum.AskReclaim {
+			token = c.state.Base[n]
+		}
 		*r = Request{
-			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: c.state.Token,
+			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: token,
 			Stamp: stamp, Clock: clock, HandOver: quorum.HandOver(c.state.TTL),
 			Sent: now, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
 		}

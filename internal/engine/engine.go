@@ -361,11 +361,11 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	case quorum.Renewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), Waiters: c.waiters}
+		return driver.Renewal{TrustedUntil: c.trusted(), Waiters: c.waiters, AtRisk: c.state.AtRisk}
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), Err: c.unavailable(c.silent)}
+		return driver.Renewal{TrustedUntil: c.trusted(), AtRisk: c.state.AtRisk, Err: c.unavailable(c.silent)}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:

@@ -8,8 +8,8 @@ type Request struct {
 	Kind     quorum.Request
 	Lock     *Lock
 	Owner    string
-	TTL      int64 // ns
-	Token    int64
+	TTL      int64  // ns
+	Token    int64  // reclaim: the counter
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	Clock    string // acquire, renew: this client's wall clock, µs since 1970
 	HandOver int64  // release, give-back: ns
@@ -63,13 +63,19 @@ func (r *Request) Committed(ok bool) {
 	r.answer(answer{Event: quorum.Event{Kind: kind}})
 }
 
-// Kept answers renew: the lock stands.
+// Kept answers renew and reclaim: the lock stands.
 func (r *Request) Kept(waiters int) {
 	r.answer(answer{Event: quorum.Event{Kind: quorum.Kept}, waiters: waiters})
 }
 
-// NotMine answers renew: the lock is another's, or was since.
+// NotMine answers renew and reclaim: the lock is another's.
 func (r *Request) NotMine() { r.answer(answer{Event: quorum.Event{Kind: quorum.NotMine}}) }
+
+// Superseded answers renew: the lock is free, but was another's since; counter is the
+// highest token promised.
+func (r *Request) Superseded(counter int64) {
+	r.answer(answer{Event: quorum.Event{Kind: quorum.NotMine, Token: counter}})
+}
 
 // Freed answers release and give-back.
 func (r *Request) Freed() { r.answer(answer{Event: quorum.Event{Kind: quorum.Freed}}) }

@@ -13,6 +13,7 @@ const (
 	requestLeast = 50 * ms
 	requestMost  = 1000 * ms
 	handOverMost = 1000 * ms
+	againMost    = 4 // how often a round of renewals asks again for nodes that are taken
 )
 
 // Drift is what clocks may differ in rate and granularity over ttl: the share
@@ -46,8 +47,8 @@ const (
 	Denied               // acquire: another holds the lock; Left until it lapses
 	Accepted             // commit: the token stands
 	Refused              // commit: it does not
-	Kept                 // renew: the lock is still this id's
-	NotMine              // renew: it is another's, or a newer grant has been
+	Kept                 // renew, reclaim: the lock is this id's, still or again
+	NotMine              // renew, reclaim: it is another's; or, with Token, free, and the node has promised up to that
 	Freed                // release, give-back: done
 	Failed               // no answer to the request Of, or an error
 	Woken                // the node handed the lock to the id that the claim has now
@@ -67,6 +68,7 @@ const (
 	AskRenew
 	AskRelease
 	AskGiveBack
+	AskReclaim
 )
 
 // Event is one thing that happened to a Claim.
@@ -79,7 +81,7 @@ type Event struct {
 	At    int64  // now
 	Sent  int64  // answers: when the request was handed on for sending
 	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over
-	Token int64  // Granted, Woken: base of the node's block; Woken: 0, if it is not told
+	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
@@ -117,6 +119,7 @@ type Actions struct {
 	Stamped  Set // those of Acquire that shall queue the id
 	Commit   Set // with Claim.Token
 	Renew    Set
+	Reclaim  Set // while the counter there is Claim.Base
 	// Subscribe asks for wake-ups from the nodes; Audible tells when they can
 	// be heard.
 	Subscribe bool
@@ -146,19 +149,23 @@ type Claim struct {
 	Queued  Set // the id has a place in the queue there
 	Back    Set // given back and not asked since: the lock there may be nobody's
 	Told    Set // granted by a wake-up alone
+	Free    Set // held: nobody has the lock there, but somebody had it since; so this round has shown
+	Taken   Set // held: another has the lock there; so this round has shown
 	Heard   Set // nodes whose wake-ups reach this client
 
 	Queueing bool // asks with the stamp
 	Reached  bool // a quorum has answered at least once
 	Untold   bool // held, over: the round's outcome has not been told
+	AtRisk   bool // held: the last round that was finished has found a quorum and no more
 	Polls    uint8
+	Again    uint8 // held: how often this round has asked again where the lock was Taken
 
 	// Sends counts per node the requests of this id that may have been
 	// executed: a node with none needs no release.
 	Sends [MaxNodes]uint8
 	// Epoch counts per node the give-backs: an answer from before one is void.
 	Epoch [MaxNodes]uint8
-	Base  [MaxNodes]int64 // first token of the node's block, where granted
+	Base  [MaxNodes]int64 // first token of the node's block, where granted; its counter, where Free
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
 	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
 	// Heeded is when the last request of this id was sent that the node has answered.
@@ -773,16 +780,50 @@ func (c *Claim) hold(e *Event, a *Actions) {
 			c.lose(e.At, a)
 			return
 		}
+		c.displaced(e, n)
 	case Freed:
 		c.Owed &^= n
 	case Failed:
-		if e.Of == AskRenew && e.Sent >= c.Round {
+		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
 			c.Asked &^= n
 		}
 	case Tick: // whoever holds the lock says when a round is over
 		c.Asked = 0
 	}
+	c.regain(e.At, a)
 	c.tell(Renewed, NotRenewed, a)
+}
+
+// displaced notes that a node is somebody else's, or was since.
+func (c *Claim) displaced(e *Event, n Set) {
+	switch {
+	case e.Sent < c.Round:
+	case e.Token != 0:
+		c.Free |= n
+		c.Base[e.Node] = e.Token
+	default:
+		c.Taken |= n
+	}
+}
+
+// regain asks for the nodes that others have had since, once a quorum has kept the
+// lock in this round: no other grant was committed before the round began, so those
+// others had no quorum, and will have none while the lock is kept. Where somebody has
+// a partial grant at the moment, the node is asked again, for it is soon given back.
+func (c *Claim) regain(at int64, a *Actions) {
+	if !c.possible(c.Agreed) {
+		return
+	}
+	var again Set
+	if c.Taken != 0 && c.Again < againMost {
+		c.Again++
+		again = c.Taken
+	}
+	a.Reclaim = c.Free
+	a.Renew |= again
+	c.expect(c.Free|again, at)
+	c.Asked |= c.Free | again
+	c.Free, c.Taken = 0, c.Taken&^again
 }
 
 // brief says that all nodes are about to be asked for a renewal, the first.
@@ -797,6 +838,7 @@ func (c *Claim) lose(at int64, a *Actions) {
 // renew starts a round of renewals. A shorter TTL counts at once, for the
 // nodes may have it before they answer.
 func (c *Claim) renew(e *Event, a *Actions) {
+	c.assess(e.At)
 	until := e.At + e.TTL - Drift(e.TTL)
 	for n := range c.Granted.Nodes {
 		c.Until[n] = min(c.Until[n], until)
@@ -806,10 +848,24 @@ func (c *Claim) renew(e *Event, a *Actions) {
 		c.TTL, c.Changed = e.TTL, e.At
 	}
 	c.Round, c.Untold = e.At, true
-	c.Asked, c.Agreed, c.Denied = c.all(), 0, 0
+	c.Asked, c.Agreed, c.Denied, c.Free, c.Taken, c.Again = c.all(), 0, 0, 0, 0, 0
 	c.expect(c.Asked, e.At)
 	a.Renew = c.all()
 	c.send(a.Renew)
+}
+
+// assess says what the round that is over has shown: that losing one more node costs
+// the lock. A round that is followed so soon that answers to it are still on their way
+// shows nothing, unless enough have come. Nor does it where no node can be spared at
+// the best.
+func (c *Claim) assess(at int64) {
+	if c.Round == 0 || int(c.N) == c.Quorum() {
+		return
+	}
+	more := c.Agreed.Len() > c.Quorum()
+	if more || c.Asked&^c.silent(at) == 0 {
+		c.AtRisk = !more
+	}
 }
 
 // keep notes that the node of an answer has the lock, and until when. What was

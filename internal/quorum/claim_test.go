@@ -53,7 +53,7 @@ func (p *play) step(e Event) {
 	p.t.Helper()
 	e.At = p.now
 	p.c, p.did = Step(p.c, e)
-	for n := range (p.did.Acquire | p.did.Renew).Nodes {
+	for n := range (p.did.Acquire | p.did.Renew | p.did.Reclaim).Nodes {
 		a := &p.asked[n]
 		a.at, a.ttl, a.id, a.epoch = p.now, p.c.TTL, p.c.ID, p.c.Epoch[n]
 	}
@@ -70,7 +70,7 @@ func (p *play) answer(e Event) {
 	p.t.Helper()
 	a := p.asked[e.Node]
 	e.Sent, e.TTL, e.ID, e.Epoch = a.at, a.ttl, a.id, a.epoch
-	if e.Kind == Freed || e.Of >= AskRelease {
+	if e.Kind == Freed || e.Of == AskRelease || e.Of == AskGiveBack {
 		e.Epoch = p.c.Epoch[e.Node]
 	}
 	p.step(e)

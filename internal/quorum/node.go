@@ -207,7 +207,7 @@ type Verdict int
 const (
 	RenewKept       Verdict = 0
 	RenewNotMine    Verdict = -1 // another holds the lock
-	RenewSuperseded Verdict = -2 // the lock is free, but a newer grant has been
+	RenewSuperseded Verdict = -2 // the lock is free, but a newer grant has been: its counter is told
 	RenewRefused    Verdict = -3 // for the reason in ClockError; nothing has changed
 )
 
@@ -236,6 +236,18 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Ver
 	}
 	l.take(owner, now, ttl)
 	return l, RenewKept
+}
+
+// Reclaim takes a free lock for owner without a new block, if no grant has been since
+// the counter was fence: that is what Renew told.
+func (l Lock) Reclaim(now int64, owner string, ttl, fence int64) (Lock, bool) {
+	l = l.At(now)
+	if l.Owner != "" || l.Fence != fence || fence == 0 {
+		return l, false
+	}
+	l.take(owner, now, ttl)
+	l.FenceUntil = now/1000 + FenceKeep(ttl)
+	return l, true
 }
 
 // Release withdraws owner from the queue, or, with a stamp, keeps or gives it

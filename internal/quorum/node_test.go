@@ -245,6 +245,39 @@ func TestRenewCases(t *testing.T) {
 	}
 }
 
+func TestReclaimTakesAFreeLockOfWhichNobodyHasHadAnySince(t *testing.T) {
+	t.Parallel()
+	free := taken(t)
+	free.free()
+	newer := free
+	newer.Fence = end + Block
+	older := free
+	older.Fence = end - Block
+	lost := free
+	lost.Fence, lost.FenceUntil = 0, 0
+	for name, tt := range map[string]struct {
+		lock  Lock
+		fence int64
+		ok    bool
+	}{
+		"free, as it was told":  {free, end, true},
+		"a grant has been":      {newer, end, false},
+		"the counter was lower": {older, end, false},
+		"the counter was lost":  {lost, end, false},
+		"… and so nothing told": {lost, 0, false},
+		"another's":             {taken(t), end, false},
+	} {
+		got, ok := tt.lock.Reclaim(noon, "b", ttl, tt.fence)
+		want := tt.lock.At(noon)
+		if tt.ok {
+			want.Owner, want.Until, want.FenceUntil = "b", noon/1000+ttl, noon/1000+fenceLeast
+		}
+		if ok != tt.ok || got != want {
+			t.Errorf("%s: %v, left %+v, want %+v", name, ok, got, want)
+		}
+	}
+}
+
 func TestRenewalBelowItsTokenDoesNotLowerALostCounter(t *testing.T) {
 	t.Parallel()
 	ahead := noon + 3600*1_000_000 // granted when the clock ran an hour ahead

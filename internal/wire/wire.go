@@ -93,6 +93,8 @@ var (
 	commitLua string
 	//go:embed scripts/renew.lua
 	renewLua string
+	//go:embed scripts/reclaim.lua
+	reclaimLua string
 	//go:embed scripts/release.lua
 	releaseLua string
 	//go:embed scripts/force.lua
@@ -110,6 +112,7 @@ var (
 	Acquire = script(holderLua, seedLua, blockLua, passLua, acquireLua)
 	Commit  = script(holderLua, commitLua)
 	Renew   = script(holderLua, seedLua, renewLua)
+	Reclaim = script(reclaimLua)
 	Release = script(holderLua, seedLua, blockLua, passLua, releaseLua)
 	Force   = script(holderLua, seedLua, blockLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
@@ -118,4 +121,4 @@ var (
 )
 
 // Scripts is what every checked connection has loaded.
-var Scripts = []*Script{Acquire, Commit, Renew, Release, Force, Drop, Inspect, Probe}
+var Scripts = []*Script{Acquire, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe}

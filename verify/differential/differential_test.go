@@ -85,7 +85,7 @@ func (w *world) look() {
 func (w *world) call() {
 	c := Call{
 		Script: rapid.SampledFrom([]string{
-			"acquire", "acquire", "acquire", "commit", "renew", "release", "release", "force", "inspect",
+			"acquire", "acquire", "acquire", "commit", "renew", "reclaim", "release", "release", "force", "inspect",
 		}).Draw(w.t, "script"),
 		Owner: rapid.SampledFrom(owners).Draw(w.t, "owner"),
 		TTL:   rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
@@ -101,7 +101,7 @@ func (w *world) call() {
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
 	case "release":
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
-	case "commit", "renew", "force":
+	case "commit", "renew", "reclaim", "force":
 		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
 		if c.Script != "force" {
 			c.Token = max(c.Token, 1)

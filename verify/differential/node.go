@@ -46,7 +46,7 @@ func KeysOf(key string) Keys {
 }
 
 var scripts = map[string]*wire.Script{
-	"acquire": wire.Acquire, "commit": wire.Commit, "renew": wire.Renew, "release": wire.Release,
+	"acquire": wire.Acquire, "commit": wire.Commit, "renew": wire.Renew, "reclaim": wire.Reclaim, "release": wire.Release,
 	"force": wire.Force, "inspect": wire.Inspect,
 }
 
@@ -66,6 +66,8 @@ func (c Call) Arguments() []string {
 		return []string{c.Owner, top, keep}
 	case "renew":
 		return []string{c.Owner, num(c.TTL), top, num(c.Clock), keep}
+	case "reclaim":
+		return []string{c.Owner, num(c.TTL), top, keep}
 	case "release":
 		return []string{c.Owner, stamp, handOver, keep}
 	case "force":
@@ -107,7 +109,16 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		case quorum.RenewRefused:
 			return l, c.refused(now), quorum.Wake{}
 		}
+		if verdict == quorum.RenewSuperseded {
+			return l, -l.Fence, quorum.Wake{}
+		}
 		return l, int64(verdict), quorum.Wake{}
+	case "reclaim":
+		l, ok := l.Reclaim(now, c.Owner, c.TTL, c.Token+quorum.Block-1)
+		if !ok {
+			return l, int64(-1), quorum.Wake{}
+		}
+		return l, int64(l.Queue.Len()), quorum.Wake{}
 	case "release":
 		mine := l.At(now).Owner == c.Owner
 		l, woken := l.Release(now, c.Owner, c.Stamp, c.TTL, hears)

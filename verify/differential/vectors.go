@@ -165,6 +165,13 @@ func examples() []example {
 		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, renew("a.1").token(clientClock + hour)},
 		{"renew: lock and counter were lost, and clocks differ by more than a minute", State{}, nil, renew("a.1").clock(-hour).token(1000)},
 
+		{"reclaim: a free lock of which nobody else has had any", idle, nil, script("reclaim", "a.1").token(1000)},
+		{"reclaim: … whoever waits for it", waitedFor, hear, script("reclaim", "a.1").token(1000)},
+		{"reclaim: a grant has been since", State{Fence: counter(1063, 300_000)}, nil, script("reclaim", "a.1").token(1000)},
+		{"reclaim: another's lock", heldByA, nil, script("reclaim", "b.1").token(1000)},
+		{"reclaim: the owner's lock", heldByA, nil, script("reclaim", "a.1").token(1000)},
+		{"reclaim: the counter was lost", State{}, nil, script("reclaim", "a.1").token(1000)},
+
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
 		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
 		{"release: … and no longer than its TTL", contended, hear, script("release", "a.1").ttl(300)},

@@ -33,6 +33,7 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	s.send(w, c, quorum.AskAcquire, a.Acquire, id, a.Stamped)
 	s.send(w, c, quorum.AskCommit, a.Commit, id, 0)
 	s.send(w, c, quorum.AskRenew, a.Renew, id, 0)
+	s.send(w, c, quorum.AskReclaim, a.Reclaim, id, 0)
 	if a.Outcome == quorum.Renewed {
 		for n := range s.nodes {
 			w.nodes[n].away &^= 1 << c
@@ -82,8 +83,11 @@ func (s *setup) send(w *world, c int, kind quorum.Request, to quorum.Set, id uin
 	cl := &w.clients[c]
 	for n := range to.Nodes {
 		m := message{kind: uint8(kind), id: id, epoch: cl.claim.Epoch[n], marked: stamped.Has(n)}
-		if kind == quorum.AskCommit || kind == quorum.AskRenew {
+		switch kind {
+		case quorum.AskCommit, quorum.AskRenew:
 			m.token = int32(cl.claim.Token)
+		case quorum.AskReclaim:
+			m.token = int32(cl.claim.Base[n])
 		}
 		w.nodes[n].wires[c].requests.push(m)
 	}

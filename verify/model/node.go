@@ -86,8 +86,16 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 			a.kind = uint8(quorum.Kept)
 		case quorum.RenewRefused:
 			a.kind = uint8(quorum.Failed)
+		case quorum.RenewSuperseded:
+			a.kind, a.token = uint8(quorum.NotMine), int32(l.Fence)
 		default:
 			a.kind = uint8(quorum.NotMine)
+		}
+	case quorum.AskReclaim:
+		a.kind = uint8(quorum.NotMine)
+		var ok bool
+		if l, ok = l.Reclaim(clock, owner, ttlMS, int64(r.token)); ok {
+			a.kind = uint8(quorum.Kept)
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
 		before := l

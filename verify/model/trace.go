@@ -26,7 +26,7 @@ func (s *setup) tell(trace []move) string {
 func name(c uint8) string { return string(rune('A' + c)) }
 
 var (
-	requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back"}
+	requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim"}
 	answerNames  = map[quorum.Kind]string{
 		quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused",
 		quorum.Kept: "kept", quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",

@@ -176,6 +176,7 @@ func (cl *claim) post(e quorum.Event) {
 	cl.request(quorum.AskAcquire, do.Acquire&^do.Stamped, cl.owner, id, 0, now)
 	cl.request(quorum.AskCommit, do.Commit, cl.owner, id, 0, now)
 	cl.request(quorum.AskRenew, do.Renew, cl.owner, id, 0, now)
+	cl.request(quorum.AskReclaim, do.Reclaim, cl.owner, id, 0, now)
 	cl.setAlarm(now)
 	if do.Subscribe {
 		c.subscribe()
@@ -194,8 +195,12 @@ var outcomeNames = [...]string{
 
 func (cl *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
 	for n := range to.Nodes {
+		token := cl.st.Token
+		if kind == quorum.AskReclaim {
+			token = cl.st.Base[n]
+		}
 		cl.c.links[n].send(&request{
-			kind: kind, key: cl.key, claim: cl, owner: owner, ttl: cl.st.TTL, token: cl.st.Token, stamp: stamp,
+			kind: kind, key: cl.key, claim: cl, owner: owner, ttl: cl.st.TTL, token: token, stamp: stamp,
 			id: id, epoch: cl.st.Epoch[n], sent: now,
 		})
 	}

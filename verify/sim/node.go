@@ -62,7 +62,7 @@ type reply struct {
 	issued int64
 }
 
-var requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back"}
+var requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim"}
 
 // arrive takes a request from l to the node's process. boot is the process that the
 // connection was to.
@@ -117,8 +117,17 @@ func (n *node) execute(r *request) (rep reply) {
 			e.Kind = quorum.Kept
 		case quorum.RenewRefused:
 			e = quorum.Event{Kind: quorum.Failed, Of: r.kind}
+		case quorum.RenewSuperseded:
+			e = quorum.Event{Kind: quorum.NotMine, Token: l.Fence}
 		default:
 			e.Kind = quorum.NotMine
+		}
+	case quorum.AskReclaim:
+		var ok bool
+		l, ok = l.Reclaim(now, r.owner, ttl, r.token)
+		e.Kind = quorum.NotMine
+		if ok {
+			e.Kind = quorum.Kept
 		}
 	default:
 		l, woken = l.Release(now, r.owner, r.stamp, ttl, n.hears)

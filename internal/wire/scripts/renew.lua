@@ -1,6 +1,6 @@
 -- KEYS lock fence queue; ARGV owner ttl top clock keep
--- Kept: the number of waiters. -1: another holds the lock. -2: a newer grant has been.
--- CLOCK: nothing has changed.
+-- Kept: the number of waiters. -1: another holds the lock. Below: it is free, but a newer
+-- grant has been; the counter with a minus. CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, top, clock, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local holder = holding(lock)
@@ -14,7 +14,7 @@ if holder then
 end
 local highest = redis.call('GET', fence)
 if highest and tonumber(highest) > tonumber(top) then
-  return -2
+  return -tonumber(highest)
 end
 if not highest then -- what was granted meanwhile is below the clock
   local start, refused = seed(clock)

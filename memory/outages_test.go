@@ -1,0 +1,65 @@
+package memory_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// One node after the other is away for longer than the TTL, while a rival waits and
+// takes what it finds free there.
+func TestALeaseOutlivesOutagesOfOneNodeAfterTheOther(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{3, 5} {
+		for _, wipes := range []bool{false, true} {
+			for _, rivals := range []int{1, 8} {
+				t.Run(fmt.Sprintf("nodes=%d/forget=%v/rivals=%d", n, wipes, rivals), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) { outagesInTurn(t, n, rivals, wipes) })
+				})
+			}
+		}
+	}
+}
+
+func outagesInTurn(t *testing.T, n, rivals int, wipes bool) {
+	root := memory.New(n)
+	client := func() *holdfast.Client {
+		c, err := holdfast.New(root.Peer(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	for i := range n {
+		root.Node(i).Delay(time.Duration(1+i) * 300 * time.Microsecond)
+	}
+	lease, err := client().Acquire(t.Context(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range rivals {
+		c := client()
+		go c.Acquire(t.Context(), "k", nil)
+	}
+	for range 2 {
+		for i := range n {
+			node := root.Node(i)
+			node.Stop()
+			time.Sleep(12 * time.Second)
+			if wipes {
+				node.Wipe()
+			}
+			node.Start()
+			time.Sleep(20 * time.Second)
+			if err := lease.Check(t.Context()); err != nil {
+				t.Fatalf("after the outage of node %d: %v", i, err)
+			}
+		}
+	}
+}
