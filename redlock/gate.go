@@ -1,11 +1,13 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,49 +18,56 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// restartMargin is added to MaxTTL: uptime is told in whole seconds, and may be
-// one ahead.
-const restartMargin = 2 * time.Second
-
 // clockNoise is how far a node's clock may be from ours before it is reported.
 const clockNoise = time.Second
 
 // gate decides which nodes may vote. A TCP connection dies with its server
 // process, so one check of each new connection covers every reply that comes
-// over it.
+// over it, but for what is done to the data of a server that goes on.
 type gate struct {
-	opts *Options
-	n    int // number of nodes
+	opts  *Options
+	n     int // number of nodes
+	start time.Time
 
-	mu   sync.Mutex // guards what follows
-	runs map[string]run
-	last map[string]sighting // by address
-}
-
-// run is a server process that was seen.
-type run struct {
-	addr  string
-	votes time.Time // not before then
-}
-
-func (r run) twice() error {
-	return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, r.addr)
-}
-
-// sighting is the last good look at an address.
-type sighting struct {
-	runID string
-	at    time.Time
+	mu       sync.Mutex          // guards what follows
+	present  map[string]string   // by address: the run of the server that it is connected to
+	watches  map[string]watch    // by address
+	admitted map[string][]string // by address: the runs that were seen admitted, in that order
 }
 
 func newGate(opts *Options, n int) *gate {
-	return &gate{opts: opts, n: n, runs: make(map[string]run), last: make(map[string]sighting)}
+	return &gate{
+		opts: opts, n: n, start: time.Now(),
+		present: make(map[string]string), watches: make(map[string]watch), admitted: make(map[string][]string),
+	}
+}
+
+// arrive notes that addr is connected to a server, and refuses a second vote of it.
+func (g *gate) arrive(addr, run string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for other, r := range g.present {
+		if r == run && other != addr && run != "" {
+			return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, other)
+		}
+	}
+	g.present[addr] = run
+	return nil
+}
+
+// leave notes that addr is connected no longer.
+func (g *gate) leave(addr string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.present, addr)
 }
 
 // report is what a check found that does not keep the node from voting.
 type report struct {
-	mute  error            // the node cannot wake waiters
-	warns map[string]error // by what they are about
+	marker  string           // the node's, with which it was admitted
+	mute    error            // the node cannot wake waiters
+	ordered bool             // wake-ups come in their place among the replies
+	warns   map[string]error // by what they are about
 }
 
 func (r *report) warn(about string, err error) {
@@ -83,6 +92,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
 	}
 	if err != nil {
 		l.conn.Close()
+		g.leave(n.addr)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 		}
@@ -153,40 +163,56 @@ func firstError(cmds [][]string, values []resp.Value) error {
 }
 
 // check looks whether the server at the other end may vote.
-func (g *gate) check(ctx context.Context, n *node, l *line) (report, error) {
-	if err := g.login(ctx, n, l); err != nil {
-		return report{}, err
+func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err error) {
+	hello, err := g.login(ctx, n, l)
+	if err != nil {
+		return rep, err
 	}
 	before := time.Now()
 	cmds := [][]string{{"INFO"}, {"TIME"}}
 	values, err := l.do(cmds...)
-	if err == nil {
-		err = firstError(cmds, values)
-	}
 	if err != nil {
-		return report{}, err
+		return rep, err
 	}
 	rtt := time.Since(before)
 	info := parseInfo(string(values[0].Text))
-	var rep report
-	if err := g.fit(info, &rep); err != nil {
+	if err := g.fit(hello, info, &rep); err != nil {
+		return rep, err // which says more than what is missing in such a server
+	}
+	if err := firstError(cmds, values); err != nil {
 		return rep, err
 	}
-	skew(values[1], before, rtt, &rep)
-	if err := g.admit(n.addr, info, l); err != nil {
+	node, err := parseTime(values[1])
+	if err != nil {
 		return rep, err
 	}
-	if err := g.member(l); err != nil {
+	skew(node, before, rtt, &rep)
+	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
+	if g.n > 1 && run == "" {
+		return rep, fmt.Errorf("%w: its INFO has no run_id, by which a restart is noticed; give Redis or Valkey themselves, not a proxy, or use this server alone", ErrConfig)
+	}
+	if err := g.arrive(n.addr, run); err != nil {
 		return rep, err
 	}
-	return rep, g.prepare(n, l, &rep)
+	if g.opts.ReadOnly {
+		return rep, g.look(l)
+	}
+	if err := g.prepare(n, l, &rep); err != nil {
+		return rep, err
+	}
+	if err := g.subscribable(n, l, hello, &rep); err != nil {
+		return rep, err
+	}
+	rep.ordered = ordered(hello, info)
+	rep.marker, err = g.admit(l, n.addr, run)
+	return rep, err
 }
 
 // login gives the credentials, and sets what a connection is told only once.
-func (g *gate) login(ctx context.Context, n *node, l *line) error {
+func (g *gate) login(ctx context.Context, n *node, l *line) (hello map[string]string, err error) {
 	user, pass, err := n.credentials(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: credentials: %w", ErrAuth, err)
+		return nil, fmt.Errorf("%w: credentials: %w", ErrAuth, err)
 	}
 	var cmds [][]string
 	switch {
@@ -195,15 +221,29 @@ func (g *gate) login(ctx context.Context, n *node, l *line) error {
 	case pass != "":
 		cmds = append(cmds, []string{"AUTH", pass})
 	}
+	greets := len(cmds)
 	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", g.opts.ClientName}) // 3: wake-ups come between replies
 	if g.opts.DB != 0 {
 		cmds = append(cmds, []string{"SELECT", strconv.Itoa(g.opts.DB)})
 	}
 	values, err := l.do(cmds...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return firstError(cmds, values)
+	hello = parseHello(values[greets])
+	if err := strange(hello["mode"], "", nil); err != nil {
+		return nil, err // which says more than what is missing in such a server
+	}
+	return hello, firstError(cmds, values)
+}
+
+// parseHello reads the map that HELLO answers with.
+func parseHello(v resp.Value) map[string]string {
+	hello := make(map[string]string)
+	for i := 0; i+1 < len(v.Elems); i += 2 {
+		hello[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
+	}
+	return hello
 }
 
 // parseInfo splits the reply to INFO into its fields.
@@ -217,19 +257,37 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// fit refuses servers that would lose locks.
-func (g *gate) fit(info map[string]string, rep *report) error {
+// strange refuses what is no single master. info may say of whom it is a replica.
+func strange(mode, role string, info map[string]string) error {
 	switch {
-	case info["redis_mode"] == "cluster":
+	case mode == "cluster" || info["cluster_enabled"] == "1":
 		return fmt.Errorf("%w: it is part of a Redis Cluster, whose failover loses locks; give independent servers", ErrConfig)
-	case info["redis_mode"] == "sentinel":
+	case mode == "sentinel":
 		return fmt.Errorf("%w: it is a Sentinel; give the address of a Redis server", ErrConfig)
-	case info["role"] != "" && info["role"] != "master":
-		return fmt.Errorf("%w: it is a replica of %s:%s; give the address of a master that replicates nothing",
-			ErrConfig, info["master_host"], info["master_port"])
+	case role == "replica" || role == "slave":
+		of := ""
+		if info["master_host"] != "" {
+			of = " of " + info["master_host"] + ":" + info["master_port"]
+		}
+		return fmt.Errorf("%w: it is a replica%s; give the address of a master that replicates nothing", ErrConfig, of)
+	}
+	return nil
+}
+
+// fit refuses servers that would lose locks, and warns of those that may.
+func (g *gate) fit(hello, info map[string]string, rep *report) error {
+	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
+	if err := strange(mode, cmp.Or(info["role"], hello["role"]), info); err != nil {
+		return err
+	}
+	if n := info["connected_slaves"]; n != "" && n != "0" {
+		rep.warn("replicas", fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost; nodes need none", n))
+	}
+	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
+		rep.warn("promoted", errors.New("it was a replica before: locks that its master had granted last may be lost"))
 	}
 	if p := info["maxmemory_policy"]; p != "" && p != "noeviction" {
-		err := fmt.Errorf("%w: maxmemory-policy is %s, which can evict locks; set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)", ErrConfig, p)
+		err := fmt.Errorf("%w: maxmemory-policy is %s, which can evict locks; set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or accept that with eviction=allow (AllowEviction)", ErrConfig, p)
 		if !g.opts.AllowEviction {
 			return err
 		}
@@ -239,129 +297,17 @@ func (g *gate) fit(info map[string]string, rep *report) error {
 }
 
 // skew reports a clock that differs from ours.
-func skew(reply resp.Value, before time.Time, rtt time.Duration, rep *report) {
-	list, _ := reply.Decode().([]any)
-	if len(list) != 2 {
-		return
-	}
-	sec, _ := list[0].(string)
-	s, err := strconv.ParseInt(sec, 10, 64)
-	if err != nil {
-		return
-	}
-	micro, _ := list[1].(string)
-	us, _ := strconv.ParseInt(micro, 10, 64)
-	off := time.UnixMicro(s*1_000_000 + us).Sub(before.Add(rtt / 2))
+func skew(node int64, before time.Time, rtt time.Duration, rep *report) {
+	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
 	if off.Abs() > clockNoise+rtt {
 		rep.warn("clock", fmt.Errorf("its clock differs from this machine's by %v; synchronise both (fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
 	}
 }
 
-// admit enforces the delayed restart: a server that has just started may have
-// forgotten locks, and does not vote before the longest of them is over. (The
-// Redlock page, "Performance, crash recovery and fsync".)
-func (g *gate) admit(addr string, info map[string]string, l *line) error {
-	id := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
-	if id == "" {
-		return nil
-	}
-	seconds, _ := strconv.ParseInt(info["uptime_in_seconds"], 10, 64)
-	now := time.Now()
-
-	g.mu.Lock()
-	seen, known := g.runs[id]
-	last := g.last[addr]
-	g.mu.Unlock()
-	if known && seen.addr != addr {
-		return seen.twice()
-	}
-	age := time.Duration(seconds) * time.Second
-	if last.runID != "" && last.runID != id {
-		// We know better than its clock that it has been restarted since.
-		age = min(age, now.Sub(last.at))
-	}
-	if !known {
-		seen = run{addr: addr, votes: now}
-		wait := g.opts.MaxTTL + restartMargin - age
-		if g.quarantine() && wait > 0 && !durable(l) {
-			seen.votes = now.Add(wait)
-		}
-	}
-	g.mu.Lock()
-	if first, ok := g.runs[id]; ok && first.addr != addr { // both were dialled at once
-		g.mu.Unlock()
-		return first.twice()
-	}
-	g.runs[id] = seen
-	g.last[addr] = sighting{runID: id, at: now}
-	g.mu.Unlock()
-	if wait := seen.votes.Sub(now); wait > 0 {
-		return &quarantineError{age: age, wait: wait}
-	}
-	return nil
-}
-
-func (g *gate) quarantine() bool { return g.n > 1 && !g.opts.NoQuarantine }
-
-// seen notes that addr has just answered.
-func (g *gate) seen(addr string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if s := g.last[addr]; s.runID != "" {
-		s.at = time.Now()
-		g.last[addr] = s
-	}
-}
-
-// durable says whether the server writes everything to disk before it answers.
-func durable(l *line) bool {
-	values, err := l.do([]string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
-	if err != nil {
-		return false
-	}
-	return setting(values[0]) == "yes" && setting(values[1]) == "always"
-}
-
-// setting is the value in a reply to CONFIG GET.
-func setting(v resp.Value) string {
-	if list, _ := v.Decode().([]any); len(list) == 2 {
-		s, _ := list[1].(string)
-		return s
-	}
-	return ""
-}
-
-// quarantineError says that a node restarted too recently to vote.
-type quarantineError struct{ age, wait time.Duration }
-
-func (e *quarantineError) Error() string {
-	return fmt.Sprintf("restarted %v ago, votes in %v (a server that lost its memory must not vote while old locks may stand; quarantine can be turned off for a set that nobody used before)",
-		e.age.Round(time.Second), e.wait.Round(time.Second))
-}
-
-// member sees to it that all clients of a set agree on its size and MaxTTL.
-func (g *gate) member(l *line) error {
-	want := fmt.Sprintf("n=%d maxttl=%d", g.n, g.opts.MaxTTL.Milliseconds())
-	cmds := [][]string{{"SET", wire.SetKey, want, "NX"}, {"GET", wire.SetKey}}
-	values, err := l.do(cmds...)
-	if err != nil {
-		return err
-	}
-	if err := firstError(cmds[1:], values[1:]); err != nil {
-		return err
-	}
-	got, _ := values[1].Decode().(string)
-	if got == want || got == "" { // "": its memory is full, and so nobody's vote counts yet
-		return nil
-	}
-	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; give all clients the same nodes and MaxTTL (if the set was changed on purpose: DEL %s on every node once no old client is left)",
-		ErrConfig, got, want, wire.SetKey)
-}
-
 // prepare loads the scripts and tries the rights they need.
 func (g *gate) prepare(n *node, l *line, rep *report) error {
 	cmds := loads()
-	lock := g.opts.keys("~probe:" + n.engine.Client())
+	lock := g.opts.probeKeys(n.engine.Client())
 	cmds = append(cmds, []string{
 		"EVALSHA", wire.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
 	})
@@ -380,10 +326,49 @@ func (g *gate) prepare(n *node, l *line, rep *report) error {
 		case i == 0:
 			rep.mute = errors.New(text)
 		default:
-			return fmt.Errorf("%w: %w: %s; grant the rights in docs/operations.md", ErrConfig, ErrAuth, text)
+			return errors.New(text)
 		}
 	}
 	return nil
+}
+
+// subscribable finds out whether a connection that is subscribed still carries
+// requests, and the confirmations in their place among the replies. Where it does
+// not, waiters poll. The channel is one on which nobody sends.
+func (g *gate) subscribable(n *node, l *line, hello map[string]string, rep *report) error {
+	if p := hello["proto"]; p != "3" {
+		rep.mute = cmp.Or(rep.mute, fmt.Errorf("it answers HELLO 3 with protocol %q, and without 3 a connection that is subscribed carries no requests", p))
+	}
+	if rep.mute != nil {
+		return nil
+	}
+	channel := wire.Wake + "~probe:" + n.engine.Client()
+	values, err := l.do([]string{"SUBSCRIBE", channel}, []string{"TIME"}, []string{"UNSUBSCRIBE", channel})
+	switch {
+	case err != nil:
+		return err
+	case values[0].IsError(): // the first wait finds out, and asks again from time to time
+	case values[1].IsError():
+		rep.mute = fmt.Errorf("a connection that is subscribed carries no requests: %w", serverError(values[1]))
+	case values[0].Kind != '>':
+		rep.mute = errors.New("it does not confirm a subscription in its place among the replies")
+	}
+	return nil
+}
+
+// ordered says whether a server is known to send messages in their place among the
+// replies. RESP3 does not promise that; Redis and Valkey do it, with one thread for all
+// commands. Others that call themselves so are told by what only they have in INFO.
+func ordered(hello, info map[string]string) bool {
+	if hello["server"] != "redis" && hello["server"] != "valkey" || info["atomicvar_api"] == "" {
+		return false
+	}
+	for _, other := range []string{"dragonfly_version", "mvcc_depth", "garnet_version", "kvrocks_version"} { // the second is KeyDB
+		if info[other] != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // mend adds to an error what to do about it, where the server's text leaves that
@@ -406,7 +391,11 @@ func mend(err error, secure bool) error {
 		return fmt.Errorf("%w: %w: check Username and Password", ErrConfig, errAuth(err))
 	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
 		return fmt.Errorf("%w: %w: it is older than Redis 6; give a newer server", ErrConfig, err)
-	case strings.Contains(text, "NOPERM"):
+	case strings.Contains(text, "NOPROTO"):
+		return fmt.Errorf("%w: %w: it does not speak RESP3; give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", ErrConfig, err)
+	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
+		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; give a server that has it under its own name", ErrConfig, err)
+	case lacksRight(text):
 		return fmt.Errorf("%w: %w: grant the rights in docs/operations.md", ErrConfig, errAuth(err))
 	case strings.Contains(text, "DB index is out of range"):
 		return fmt.Errorf("%w: %w: choose another DB", ErrConfig, err)
@@ -418,6 +407,14 @@ func mend(err error, secure bool) error {
 		return fmt.Errorf("%w: %w: give the CA that signed its certificate", ErrConfig, err)
 	}
 	return err
+}
+
+// refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
+// of all outside of scripts, and of newer ones in scripts.
+var refusals = []string{"The user executing the script", "NOPERM", "ACL failure"}
+
+func lacksRight(text string) bool {
+	return slices.ContainsFunc(refusals, func(r string) bool { return strings.Contains(text, r) })
 }
 
 func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }

@@ -291,6 +291,9 @@ func glob(s string) string {
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, error) {
+	if d.opts.ReadOnly {
+		return false, errReadOnly
+	}
 	lock := d.opts.keys(key)
 	views := d.views(ctx, lock)
 	st, err := d.engine.Status(key, views)

@@ -15,6 +15,24 @@ func (o *Options) keys(name string) engine.Lock {
 	return engine.Lock{Name: name, Key: key, Fence: fence, Queue: queue}
 }
 
+// setKey names the marker of the set.
+func (o *Options) setKey() string {
+	if o.BareKeys {
+		return wire.SetKey("")
+	}
+	return wire.SetKey(o.Prefix)
+}
+
+// probeKeys are those on which the rights are tried. Whoever grants rights for bare
+// keys knows which they are, we do not: there, the companions' pattern covers them.
+func (o *Options) probeKeys(client string) engine.Lock {
+	name := "~probe:" + client
+	if o.BareKeys {
+		name = wire.Companion + name
+	}
+	return o.keys(name)
+}
+
 // name is the lock that a key on a node stands for; ok is false if it stands for
 // none.
 func (o *Options) name(key string) (name string, ok bool) {

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,6 +48,8 @@ type node struct {
 	stalled bool       // connected, but does not answer
 	mute    error      // why it cannot wake waiters
 	deaf    error      // why this client cannot subscribe
+	defect  error      // what an operator should mend, although it votes
+	ordered bool       // a wake-up of its comes in its place among the replies
 	warned  map[string]bool
 	owed    map[string]owed
 }
@@ -92,10 +96,10 @@ func (n *node) open(ctx context.Context) error {
 // keep looks after the connection l and, whenever there is none, makes the next,
 // until the driver is closed. It alone tells of the node's states.
 func (n *node) keep(l *link) {
-	told := n.event().State
+	told := n.event()
 	report := func() {
-		if e := n.event(); e.State != told && n.d.ctx.Err() == nil {
-			told = e.State
+		if e := n.event(); (e.State != told.State || cause(e.Err) != cause(told.Err)) && n.d.ctx.Err() == nil {
+			told = e
 			n.d.tell(e)
 		}
 	}
@@ -159,6 +163,7 @@ func (n *node) broken(l *link, err error) {
 		n.err = err
 	}
 	n.mu.Unlock()
+	n.d.gate.leave(n.addr)
 	n.engine.Hears(n.index, false)
 }
 
@@ -192,7 +197,6 @@ func (n *node) watch(l *link, report func()) {
 
 // tend does what a connection that works asks for from time to time.
 func (n *node) tend(l *link, age time.Duration) {
-	n.d.gate.seen(n.addr)
 	n.settle(l) // what came while the node was on its way up, or was cut off again
 	if age%greetEvery == 0 {
 		n.greet(l)
@@ -294,8 +298,14 @@ func (n *node) settle(l *link) {
 func (n *node) checked(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mute = rep.mute
-	for kind, err := range rep.warns {
+	n.mute, n.ordered, n.defect = rep.mute, rep.ordered, nil
+	for _, kind := range slices.Sorted(maps.Keys(rep.warns)) {
+		err := rep.warns[kind]
+		if n.defect == nil {
+			n.defect = err
+		} else {
+			n.defect = fmt.Errorf("%w; %w", n.defect, err)
+		}
 		if !n.warned[kind] {
 			n.warned[kind] = true
 			n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", err.Error())
@@ -321,8 +331,22 @@ func (n *node) event() driver.NodeEvent {
 		e.State, e.Err = driver.NodeStalled, errStalled
 	case n.mute != nil || n.deaf != nil:
 		e.State, e.Err = driver.NodePolling, cmp.Or(n.mute, n.deaf)
+	case n.defect != nil:
+		e.State, e.Err = driver.NodeDegraded, n.defect
 	}
 	return e
+}
+
+// cause is what err says, without what changes from one attempt to the next: the port
+// of a connection, and how long a quarantine still takes.
+func cause(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op + " " + op.Err.Error()
+	}
+	if _, ok := errors.AsType[*quarantineError](err); ok {
+		return "quarantine"
+	}
+	return fmt.Sprint(err)
 }
 
 // drain waits until what was sent is answered, for at most a second.

@@ -7,8 +7,7 @@
 // without an append-only file that is synced always, can give a lock to two. With
 // several, a majority must keep its memory or sit out its quarantine, and their
 // clocks must not jump by more than the drift that is allowed for. Outside that, a
-// storage that checks tokens still refuses the older holder. Data wiped without a
-// restart (FLUSHALL, REPLICAOF) goes unnoticed.
+// storage that checks tokens still refuses the older holder.
 //
 // Redis Cluster and Sentinel are not supported as nodes: their failover loses
 // locks.
@@ -20,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -58,12 +58,17 @@ type Options struct {
 	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
 	// node-redlock do: all of them then exclude one another.
 	BareKeys bool
-	// MaxTTL is the longest TTL that any client of these nodes may ask for;
-	// restarted nodes sit out that time. All clients must agree on it. Default 60 s.
+	// MaxTTL is the longest TTL that any client of these nodes may ask for. Nodes
+	// that may have forgotten locks sit out that time. All clients of several nodes
+	// must agree on it. Default 60 s.
 	MaxTTL time.Duration
-	// NoQuarantine lets restarted nodes vote at once: for tests, and for a set
-	// that nobody has used before. One node alone is never quarantined.
+	// NoQuarantine lets nodes vote at once that are new or may have lost their
+	// data: for tests, and once for a set that nobody has used before. One node
+	// alone is never quarantined.
 	NoQuarantine bool
+	// ReadOnly is for looking on: Open writes nothing on the nodes and asks for
+	// fewer rights. To take, renew, release or force a lock is ErrInvalid.
+	ReadOnly bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
 	AllowEviction bool
@@ -102,8 +107,9 @@ type Driver struct {
 }
 
 // Open connects to the nodes and checks them. It blocks until all have answered
-// or ctx or opts.Timeout is over; opts may be nil. A node that cannot be reached
-// is no error while a majority can. Errors: ErrInvalid, ErrConfig, ErrAuth, and
+// or ctx or opts.Timeout is over; opts may be nil. While a majority is fit, a node
+// that is not, or cannot be reached, is no error but a warning and a node event, and
+// is tried again. Errors: ErrInvalid, ErrConfig, ErrAuth, and
 // ErrUnavailable of package driver.
 func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	d, err := prepare(nodes, opts)
@@ -166,8 +172,8 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
-		if n.Addr == "" {
-			return nil, fmt.Errorf("%w: node %d has no address; give host:port", ErrInvalid, i+1)
+		if _, port, err := net.SplitHostPort(n.Addr); err != nil || port == "" {
+			return nil, fmt.Errorf("%w: node %d is %q; give host:port, such as localhost:6379", ErrInvalid, i+1, n.Addr)
 		}
 		if slices.ContainsFunc(nodes[:i], func(m Node) bool { return m.Addr == n.Addr }) {
 			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", ErrInvalid, n.Addr)
@@ -195,21 +201,34 @@ func (d *Driver) connect(ctx context.Context) error {
 	}
 	all.Wait()
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
+	var unfit error
+	fit := len(d.nodes)
 	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
 		if errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth) {
-			return fmt.Errorf("node %s: %w", d.nodes[i].addr, err)
-		}
-		if err != nil {
-			u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
+			fit--
+			if err = fmt.Errorf("node %s: %w", d.nodes[i].addr, err); unfit != nil {
+				err = fmt.Errorf("%w; %w", unfit, err)
+			}
+			unfit = err
 		}
 	}
-	if len(d.nodes)-len(u.Nodes) < u.Need {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%w: %w", err, u)
+	switch {
+	case fit < u.Need:
+		return unfit
+	case len(d.nodes)-len(u.Nodes) >= u.Need:
+		for _, n := range u.Nodes {
+			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
 		}
-		return u
+		return nil
 	}
-	return nil
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", err, u)
+	}
+	return u
 }
 
 // advise warns of a number of nodes that costs more than it gives.
@@ -241,8 +260,14 @@ func (d *Driver) tell(e driver.NodeEvent) {
 	}
 }
 
+// errReadOnly is for what a driver that was opened with ReadOnly does not do.
+var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly, to look on", driver.ErrInvalid)
+
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if d.opts.ReadOnly {
+		return driver.Grant{}, errReadOnly
+	}
 	d.holder.introduce(d, req.Holder)
 	if waiting := req.Waiting; waiting != nil {
 		req.Waiting = func(held *driver.HeldError) {
@@ -262,16 +287,25 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 
 // Renew implements driver.Driver.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	if d.opts.ReadOnly {
+		return slices.Repeat([]driver.Renewal{{Err: errReadOnly}}, len(grants))
+	}
 	return d.engine.Renew(ctx, grants)
 }
 
 // Release implements driver.Driver.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if d.opts.ReadOnly {
+		return errReadOnly
+	}
 	return d.engine.Release(ctx, g, keep)
 }
 
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	if d.opts.ReadOnly {
+		return driver.Grant{}, errReadOnly
+	}
 	return d.engine.Adopt(ctx, g)
 }
 

@@ -79,12 +79,8 @@ func (s *oddServer) reply(words []string) []byte {
 	case "TIME":
 		now := time.Now().UnixMicro()
 		return resp.AppendCommand(nil, strconv.FormatInt(now/1e6, 10), strconv.FormatInt(now%1e6, 10))
-	case "SET":
-		if words[1] == wire.SetKey {
-			s.set.CompareAndSwap(nil, &words[2])
-		}
 	case "GET":
-		if set := s.set.Load(); words[1] == wire.SetKey && set != nil {
+		if set := s.set.Load(); words[1] == wire.Set && set != nil {
 			return bulk(*set)
 		}
 		return []byte("$-1\r\n")
@@ -95,6 +91,10 @@ func (s *oddServer) reply(words []string) []byte {
 	case "EVALSHA":
 		if words[1] == wire.Probe.SHA {
 			return []byte("*1\r\n$0\r\n\r\n")
+		}
+		if words[1] == wire.Admit.SHA {
+			s.set.Store(&words[5])
+			return []byte(":1\r\n")
 		}
 		return *s.odd.Load()
 	}

@@ -52,8 +52,18 @@ func (n *node) heard(c *call) {
 // woken takes a wake-up to the claim that it is for.
 func (n *node) woken(push resp.Value) {
 	if len(push.Elems) == 3 && string(push.Elems[0].Text) == "message" {
-		n.engine.Wake(n.index, quorum.ParseWake(string(push.Elems[2].Text)))
+		w := quorum.ParseWake(string(push.Elems[2].Text))
+		if !n.inOrder() {
+			w.Base, w.Left = 0, 0 // it may be of a time before the replies that we have had (trace C7): ask
+		}
+		n.engine.Wake(n.index, w)
 	}
+}
+
+func (n *node) inOrder() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ordered
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -14,7 +14,7 @@ import (
 // Names on a node that are not locks.
 const (
 	Companion = "holdfast:"           // what all of them begin with
-	SetKey    = Companion + "set"     // what all clients of the node agree on
+	Set       = Companion + "set"     // the marker of a lock space: see SetKey
 	Wake      = Companion + "wake:"   // channel of a client, whose name follows
 	Client    = Companion + "client:" // who a client is, whose name follows
 	Fence     = Companion + "fence:"  // counter of a lock, whose tagged key follows
@@ -24,6 +24,19 @@ const (
 // Empty is how the scripts name the holder of a lock whose value is the empty text. A
 // key of another type than text they name by that, as in "(hash)".
 const Empty = "(empty)"
+
+// prefix is that of locks where no other is chosen.
+const prefix = "lock:"
+
+// SetKey names the marker of the locks whose keys begin with lockPrefix: on what
+// their clients agree, and in which run of the server they admitted it. Lock spaces
+// with different prefixes on one server know nothing of one another.
+func SetKey(lockPrefix string) string {
+	if lockPrefix == prefix {
+		return Set
+	}
+	return Set + ":" + lockPrefix
+}
 
 // Companions names the counter and the queue of the lock on key, so that all
 // three share a hash slot unless key has a stray brace, and no two locks share a
@@ -105,6 +118,8 @@ var (
 	inspectLua string
 	//go:embed scripts/probe.lua
 	probeLua string
+	//go:embed scripts/admit.lua
+	admitLua string
 )
 
 // The scripts. Keys and arguments stand in the first line of each.
@@ -118,7 +133,8 @@ var (
 	Drop    = script(holderLua, dropLua)
 	Inspect = script(holderLua, inspectLua)
 	Probe   = script(probeLua)
+	Admit   = script(admitLua)
 )
 
 // Scripts is what every checked connection has loaded.
-var Scripts = []*Script{Acquire, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe}
+var Scripts = []*Script{Acquire, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe, Admit}

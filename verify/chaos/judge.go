@@ -167,9 +167,9 @@ func (j *judge) recoveries(s *span, cl class, locks map[string]*lockHistory, fau
 	return times, slow
 }
 
-// quarantineMargin is what a restarted node waits beyond MaxTTL, and a second for
-// clients to ask it again.
-const quarantineMargin = 3 * time.Second
+// quarantineMargin is what a restarted node waits beyond MaxTTL once a client has seen
+// it, and a second each until then and until a client asks it again.
+const quarantineMargin = 4 * time.Second
 
 // consumption notes what the clients use that are never killed.
 func (j *judge) consumption(events []event) {

@@ -6,9 +6,14 @@ local refused = { '' }
 local function try(...)
   local reply = redis.pcall(...)
   local err = type(reply) == 'table' and reply.err
-  -- the second is how servers before 7.2 say it
-  if err and (string.find(err, 'NOPERM') or string.find(err, 'The user executing the script')) then
-    return err
+  if not err then
+    return
+  end
+  -- how servers before 7.2, of 7.2, and later ones refuse; and a command that was renamed
+  for _, text in ipairs({ 'The user executing the script', 'NOPERM', 'ACL failure', 'nknown' }) do
+    if string.find(err, text) then
+      return err
+    end
   end
 end
 for _, call in ipairs({

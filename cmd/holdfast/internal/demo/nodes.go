@@ -63,7 +63,8 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 	for _, s := range n.servers {
 		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
 	}
-	return redlock.Open(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second})
+	// Nobody has used these nodes before, so there is nothing that they could have forgotten.
+	return redlock.Open(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true})
 }
 
 func (n *processes) Stop(i int)                             { n.servers[i].Kill() }

@@ -1,0 +1,290 @@
+package redlock
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// clinic is a node as the gate sees it: a marker, a run, and clocks that a test sets.
+type clinic struct {
+	*testing.T
+	marker  string
+	run     string
+	durable bool
+	clock   time.Time // the node's
+}
+
+// client is one client's gate, with clocks of its own.
+type client struct {
+	*gate
+	clock time.Time
+	mono  time.Duration
+}
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func newClinic(t *testing.T) *clinic {
+	t.Parallel()
+	return &clinic{T: t, run: "r1", clock: noon}
+}
+
+func newClient(n int, opts *Options) *client {
+	if opts == nil {
+		opts = &Options{}
+	}
+	opts.defaults()
+	return &client{gate: newGate(opts, n), clock: noon, mono: time.Hour}
+}
+
+const out = time.Minute + restartMargin // the quarantine, with the default MaxTTL
+
+// pass lets time pass for everybody.
+func (n *clinic) pass(d time.Duration, clients ...*client) {
+	n.clock = n.clock.Add(d)
+	for _, c := range clients {
+		c.clock, c.mono = c.clock.Add(d), c.mono+d
+	}
+}
+
+func (n *clinic) restart(run string, wiped bool) {
+	n.run = run
+	if wiped {
+		n.marker = ""
+	}
+}
+
+// look is what admit does, on a node that is as simple as this one.
+func (n *clinic) look(c *client) error {
+	for range admitTries {
+		next, err := c.judge(n.marker, sight{
+			addr: "a:1", run: n.run, durable: func() bool { return n.durable },
+			mono: c.mono, client: c.clock.UnixMicro(), node: n.clock.UnixMicro(),
+		})
+		if err != nil {
+			return err
+		}
+		if next == n.marker {
+			c.enter("a:1", n.run)
+			return nil
+		}
+		n.marker = next
+	}
+	return errMarker
+}
+
+func (n *clinic) votes(c *client) {
+	n.Helper()
+	if err := n.look(c); err != nil {
+		n.Errorf("with %q it does not vote: %v", n.marker, err)
+	}
+}
+
+func (n *clinic) waits(c *client) {
+	n.Helper()
+	err := n.look(c)
+	if _, ok := errors.AsType[*quarantineError](err); !ok {
+		n.Errorf("with %q: %v, want a quarantine", n.marker, err)
+	}
+}
+
+func TestANewNodeSitsOutItsQuarantineOnce(t *testing.T) {
+	n, c := newClinic(t), newClient(3, nil)
+	n.waits(c)
+	n.pass(out-time.Second, c)
+	n.waits(c)
+	n.pass(time.Second, c)
+	n.votes(c)
+	if want := "n=3 maxttl=60000 run=r1"; n.marker != want {
+		t.Errorf("the marker is %q, want %q", n.marker, want)
+	}
+	n.votes(newClient(3, nil)) // one client's wait is enough for all
+}
+
+func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
+	for name, forget := range map[string]func(*clinic){
+		"a restart":             func(n *clinic) { n.restart("r2", false) },
+		"an empty restart":      func(n *clinic) { n.restart("r2", true) },
+		"data wiped in one run": func(n *clinic) { n.marker = "" },
+		"a durable node that was replaced": func(n *clinic) {
+			n.durable = true
+			n.restart("r2", true)
+		},
+		"data of another server": func(n *clinic) { n.marker = "n=3 maxttl=60000 run=other" },
+		"another database":       func(n *clinic) { n.marker = "n=3 maxttl=60000 seen=other client=1 node=1" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, c := newClinic(t), newClient(3, nil)
+			n.waits(c)
+			n.pass(out, c)
+			n.votes(c)
+			n.pass(time.Hour, c)
+			forget(n)
+			n.waits(c)
+			n.pass(out-time.Second, c)
+			n.waits(c)
+			n.waits(newClient(3, nil))
+			n.pass(time.Second, c)
+			n.votes(c)
+		})
+	}
+}
+
+// A client that does not look while the node is admitted and wiped again must not
+// take the time before for a quarantine.
+func TestAWatchEndsWithTheMarkerThatItWatched(t *testing.T) {
+	n, early, c := newClinic(t), newClient(3, nil), newClient(3, nil)
+	n.waits(early)
+	n.pass(out, early, c)
+	n.votes(c)
+	n.marker = ""
+	n.waits(early)
+}
+
+func TestANodesClockThatIsSetDoesNotEndItsQuarantine(t *testing.T) {
+	n, c := newClinic(t), newClient(3, nil)
+	n.clock = n.clock.Add(-time.Hour) // as after a boot
+	n.waits(c)
+	n.clock = n.clock.Add(time.Hour)
+	n.pass(out-time.Second, c)
+	n.waits(c)
+	n.waits(newClient(3, &Options{}))
+}
+
+func TestOneClientsWrongClockDoesNotEndAQuarantine(t *testing.T) {
+	n, behind, ahead := newClinic(t), newClient(3, nil), newClient(3, nil)
+	behind.clock = behind.clock.Add(-time.Hour)
+	ahead.clock = ahead.clock.Add(time.Hour)
+	n.waits(behind)
+	n.pass(out-time.Second, behind, ahead)
+	n.waits(ahead)
+}
+
+func TestAWrongClockAtTheFirstSightDelaysAndNoMore(t *testing.T) {
+	n, ahead, c := newClinic(t), newClient(3, nil), newClient(3, nil)
+	ahead.clock = ahead.clock.Add(time.Hour)
+	n.waits(ahead)
+	n.waits(c)
+	n.pass(out-time.Second, c)
+	n.waits(c)
+	n.pass(time.Second, c)
+	n.votes(c) // by its own monotonic clock
+}
+
+// Programs that run for a second each, as of cron, let a node vote all the same.
+func TestClientsThatLiveForSecondsLetANodeVote(t *testing.T) {
+	n := newClinic(t)
+	for range 3 {
+		c := newClient(3, nil)
+		c.clock = n.clock
+		n.waits(c)
+		n.pass(out/3+time.Second, c)
+	}
+	c := newClient(3, nil)
+	c.clock = n.clock
+	n.votes(c)
+}
+
+func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
+	admitted := func(t *testing.T, durable bool) (*clinic, *client) {
+		n, c := newClinic(t), newClient(3, nil)
+		n.durable = durable
+		n.waits(c)
+		n.pass(out, c)
+		n.votes(c)
+		return n, c
+	}
+	t.Run("it was and is durable", func(t *testing.T) {
+		n, c := admitted(t, true)
+		n.restart("r2", false)
+		n.votes(c)
+		if want := "n=3 maxttl=60000 run=r2 durable"; n.marker != want {
+			t.Errorf("the marker is %q, want %q", n.marker, want)
+		}
+	})
+	t.Run("it is no more", func(t *testing.T) {
+		n, c := admitted(t, true)
+		n.durable = false
+		n.restart("r2", false)
+		n.waits(c)
+	})
+	t.Run("it was not", func(t *testing.T) {
+		n, c := admitted(t, false)
+		n.durable = true
+		n.restart("r2", false)
+		n.waits(c)
+	})
+	t.Run("its data is of before the last run", func(t *testing.T) {
+		n, c := admitted(t, true)
+		backup := n.marker
+		n.restart("r2", false)
+		n.votes(c)
+		n.marker = backup
+		n.restart("r3", false)
+		n.waits(c)
+	})
+	t.Run("it was in quarantine", func(t *testing.T) {
+		n, c := newClinic(t), newClient(3, nil)
+		n.durable = true
+		n.waits(c)
+		n.restart("r2", false)
+		n.pass(out, c)
+		n.waits(c)
+	})
+}
+
+func TestOneClientWithoutQuarantineLetsAllVote(t *testing.T) {
+	n := newClinic(t)
+	n.votes(newClient(3, &Options{NoQuarantine: true}))
+	n.votes(newClient(3, nil))
+}
+
+func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, c := range map[string]*client{
+		"n=5 maxttl=60000 run=r1":       newClient(3, nil),
+		"n=3 maxttl=30000 run=r1":       newClient(3, nil),
+		"n=3 maxttl=600000 run=r1":      newClient(3, nil),
+		"n=3 maxttl=6000 run=r1":        newClient(3, nil),
+		"n=3 maxttl=60000 db=1 run=r1":  newClient(3, nil),
+		"n=3 maxttl=60000 v=2 run=r1":   newClient(3, nil),
+		"n=3 maxttl=60000 run=r2":       newClient(3, &Options{DB: 1}),
+		"n=1":                           newClient(3, nil),
+		"n=3 maxttl=60000":              newClient(1, nil),
+		"n=1 v=2":                       newClient(1, nil),
+		"n=5 maxttl=1 seen=r1 client=1": newClient(3, &Options{NoQuarantine: true}),
+		"rubbish":                       newClient(3, nil),
+	} {
+		n := &clinic{T: t, run: "r1", clock: noon, marker: text}
+		if err := n.look(c); !errors.Is(err, ErrConfig) || n.marker != text {
+			t.Errorf("%q, with n=%d: %v, and then %q", text, c.n, err, n.marker)
+		}
+	}
+}
+
+// MaxTTL protects nothing where there is one node, and so need not agree.
+func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
+	n := newClinic(t)
+	n.votes(newClient(1, nil))
+	n.votes(newClient(1, &Options{MaxTTL: time.Hour}))
+	if n.marker != "n=1" {
+		t.Errorf("the marker is %q", n.marker)
+	}
+}
+
+func FuzzMarker(f *testing.F) {
+	f.Add(" run=r1 durable")
+	f.Add(" seen=r1 client=5 node=6")
+	f.Add(" seen=r1 client=-9223372036854775808 node=9223372036854775807")
+	f.Fuzz(func(t *testing.T, text string) {
+		c := newClient(3, nil)
+		next, err := c.judge(c.charter()+text, sight{addr: "a:1", run: "r1", durable: func() bool { return true }, client: 1, node: 1})
+		if m, _ := parseMarker(text); err == nil && next == c.charter()+text && m.run != "r1" {
+			t.Errorf("%q lets it vote", text)
+		}
+		if strings.Contains(next, "run=r1") && !strings.Contains(text, "run=") {
+			t.Errorf("%q lets it vote", text)
+		}
+	})
+}
