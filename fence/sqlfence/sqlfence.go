@@ -36,22 +36,20 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"regexp"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/internal/sqlguard"
 )
 
 // Dialect is the SQL that a database speaks.
-type Dialect int
+type Dialect = sqlguard.Dialect
 
 // The dialects. There is no default: guessing wrong would show in production only.
 const (
-	PostgreSQL Dialect = iota + 1
-	MySQL              // and MariaDB
-	SQLite             // 3.24 or newer
+	PostgreSQL = sqlguard.PostgreSQL
+	MySQL      = sqlguard.MySQL  // and MariaDB
+	SQLite     = sqlguard.SQLite // 3.24 or newer
 )
 
 // Options configure a Fence. The zero value works.
@@ -67,78 +65,45 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Fence checks tokens in one database. It is safe for concurrent use.
-type Fence struct{ create, raise, look, forget string }
+// querier is a Querier as package sqlguard wants it.
+type querier struct{ Querier }
 
-var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
-
-// The statements of each dialect; %[1]s is the table. raise leaves a row alone that
-// has a higher token, but locks it until the transaction ends. look sees the row
-// as it is now, whatever the transaction's snapshot.
-var statements = map[Dialect]Fence{
-	PostgreSQL: {
-		create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, id text NOT NULL)`,
-		raise: `INSERT INTO %[1]s AS f (name, token, id) VALUES ($1, $2, $3)
-			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE f.token < excluded.token`,
-		look:   `SELECT token, id FROM %[1]s WHERE name = $1 FOR UPDATE`,
-		forget: `DELETE FROM %[1]s WHERE name = $1`,
-	},
-	MySQL: {
-		create: `CREATE TABLE IF NOT EXISTS %[1]s (
-			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, id varbinary(255) NOT NULL) ENGINE = InnoDB`,
-		// Assignments take effect from left to right: id must come first.
-		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
-			ON DUPLICATE KEY UPDATE id = IF(token < VALUES(token), VALUES(id), id), token = GREATEST(token, VALUES(token))`,
-		look:   `SELECT token, id FROM %[1]s WHERE name = ? FOR UPDATE`,
-		forget: `DELETE FROM %[1]s WHERE name = ?`,
-	},
-	SQLite: {
-		create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, id text NOT NULL) WITHOUT ROWID`,
-		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
-			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE token < excluded.token`,
-		look:   `SELECT token, id FROM %[1]s WHERE name = ?`,
-		forget: `DELETE FROM %[1]s WHERE name = ?`,
-	},
+// Exec implements sqlguard.Querier.
+func (q querier) Exec(ctx context.Context, query string, args ...any) error {
+	_, err := q.ExecContext(ctx, query, args...)
+	return err
 }
+
+// Row implements sqlguard.Querier.
+func (q querier) Row(ctx context.Context, query string, args ...any) interface{ Scan(into ...any) error } {
+	return q.QueryRowContext(ctx, query, args...)
+}
+
+// Fence checks tokens in one database. It is safe for concurrent use.
+type Fence struct{ table sqlguard.Table }
 
 // New returns a Fence for databases of one dialect; opts may be nil. It does not
 // block. The table must exist: see Create.
 func New(dialect Dialect, opts *Options) (*Fence, error) {
-	table := "holdfast_fence"
-	if opts != nil && opts.Table != "" {
-		table = opts.Table
+	if opts == nil {
+		opts = &Options{}
 	}
-	s, ok := statements[dialect]
-	if !ok {
-		return nil, fmt.Errorf("sqlfence: unknown dialect %d; give PostgreSQL, MySQL or SQLite", dialect)
+	table, err := sqlguard.New("sqlfence", dialect, opts.Table)
+	if err != nil {
+		return nil, err
 	}
-	if !tableName.MatchString(table) {
-		return nil, fmt.Errorf("sqlfence: table %q: give a plain name, with a schema if need be", table)
-	}
-	return &Fence{
-		create: fmt.Sprintf(s.create, table), raise: fmt.Sprintf(s.raise, table),
-		look: fmt.Sprintf(s.look, table), forget: fmt.Sprintf(s.forget, table),
-	}, nil
+	return &Fence{table}, nil
 }
 
 // Schema is the statement that makes the table unless it exists, for those who
 // keep their schema in files.
-func (f *Fence) Schema() string { return f.create }
+func (f *Fence) Schema() string { return f.table.Create }
 
 // Create makes the table unless it exists. Several programs may call it at once,
 // and each finds the table there when it returns; inside a transaction the one
 // that comes second may fail.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
-	_, err := q.ExecContext(ctx, f.create)
-	if err != nil && ctx.Err() == nil {
-		// On PostgreSQL two that create the same table at once collide (SQLSTATE 23505),
-		// IF NOT EXISTS or not. The one that comes second finds it now.
-		_, err = q.ExecContext(ctx, f.create)
-	}
-	if err != nil {
-		return fmt.Errorf("sqlfence: create the table: %w", err)
-	}
-	return nil
+	return f.table.Make(ctx, querier{q})
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and
@@ -150,7 +115,7 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast.Token, id string, write func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+		return f.table.Failure(guard, err)
 	}
 	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
 	if err := f.Claim(ctx, tx, guard, token, id); err != nil {
@@ -160,7 +125,7 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 		return err
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
+		return f.table.Failure(guard, err)
 	}
 	return nil
 }
@@ -170,46 +135,19 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 // holders from then on: for a read that feeds a later write. A stale token is a
 // *fence.StaleError; after any other error the claim may have been recorded.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
-	if token <= 0 {
-		return &fence.StaleError{Key: guard, Token: token}
-	}
-	if _, err := q.ExecContext(ctx, f.raise, guard, int64(token), id); err != nil {
-		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
-	}
-	highest, holder, err := f.highest(ctx, q, guard)
-	switch {
-	case err != nil:
-		return err
-	case highest != token || holder != id:
-		return &fence.StaleError{Key: guard, Token: token, Highest: highest}
-	}
-	return nil
+	return f.table.Claim(ctx, querier{q}, guard, token, id)
 }
 
 // Highest is the highest token seen for guard and the ID of its lease, or 0 and
 // "". It records nothing.
 func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
-	token, id, err = f.highest(ctx, q, guard)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, "", nil
-	}
-	return token, id, err
-}
-
-func (f *Fence) highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
-	if err = q.QueryRowContext(ctx, f.look, guard).Scan(&token, &id); err != nil {
-		err = fmt.Errorf("sqlfence: guard %q: %w", guard, err)
-	}
-	return token, id, err
+	return f.table.Highest(ctx, querier{q}, guard)
 }
 
 // Forget drops what is known about guard, under which nothing must be written any
 // more: a stale holder would not be refused.
 func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
-	if _, err := q.ExecContext(ctx, f.forget, guard); err != nil {
-		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
-	}
-	return nil
+	return f.table.Forget(ctx, querier{q}, guard)
 }
 
 // Applied turns the outcome of a conditional write to rows that carry their own
@@ -221,11 +159,9 @@ func Applied(guard string, token holdfast.Token, res sql.Result, err error) erro
 	if err != nil {
 		return err
 	}
-	switch n, err := res.RowsAffected(); {
-	case err != nil:
+	n, err := res.RowsAffected()
+	if err != nil {
 		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
-	case n == 0:
-		return &fence.StaleError{Key: guard, Token: token}
 	}
-	return nil
+	return sqlguard.Applied(guard, token, n)
 }

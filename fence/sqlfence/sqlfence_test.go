@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 )
 
-// What needs a database is tested in the module verify, whose drivers this
-// module does without.
+// What needs a database is tested in the module sqltest beside this, whose drivers
+// this module does without.
 
 func TestBadSetUpIsRefused(t *testing.T) {
 	t.Parallel()

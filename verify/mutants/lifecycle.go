@@ -56,9 +56,9 @@ var lifecycle = []mutant{
 		killers: []suite{memory("TestEachChangeOfANodeIsTold")},
 	},
 	{
-		name: "create-collides", rule: "many programs may create the fence's table at once", file: "fence/sqlfence/sqlfence.go",
+		name: "create-collides", rule: "many programs may create the fence's table at once", file: "fence/internal/sqlguard/sqlguard.go",
 		was: "err != nil && ctx.Err() == nil {", is: "err != nil && ctx.Err() != nil {",
-		killers: []suite{{tier: "fence", module: "verify", pkg: "./sqlfence", tests: only("TestCreateMayBeCalledByManyAtOnce"), time: serverTime}},
+		killers: []suite{{tier: "fence", module: "fence/sqlfence/sqltest", pkg: ".", tests: only("TestCreateMayBeCalledByManyAtOnce"), time: serverTime}},
 	},
 }
 

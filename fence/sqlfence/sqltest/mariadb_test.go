@@ -1,4 +1,4 @@
-package sqlfence
+package sqltest
 
 import (
 	"context"

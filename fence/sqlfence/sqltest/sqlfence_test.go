@@ -1,6 +1,6 @@
-// Package sqlfence runs fence/sqlfence against real databases, whose drivers the
+// Package sqltest runs package sqlfence against real databases, whose drivers the
 // root module does without.
-package sqlfence
+package sqltest
 
 import (
 	"context"
@@ -130,7 +130,6 @@ func (db *database) balance(t *testing.T, key string) int {
 	return n
 }
 
-// TestRule holds sqlfence to the rule of package fence: both answer alike.
 // Programs that start together create the table together.
 func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
 	t.Parallel()
@@ -154,6 +153,7 @@ func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
 	}
 }
 
+// TestRule holds sqlfence to the rule of package fence: both answer alike.
 func TestRule(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const big = math.MaxInt64 - 1

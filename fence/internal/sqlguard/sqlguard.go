@@ -1,0 +1,160 @@
+// Package sqlguard is what packages sqlfence and pgxfence share: the table of tokens
+// and the statements that check and raise them.
+package sqlguard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect int
+
+// The dialects. There is no default: guessing wrong would show in production only.
+const (
+	PostgreSQL Dialect = iota + 1
+	MySQL              // and MariaDB
+	SQLite             // 3.24 or newer
+)
+
+// DefaultTable keeps the tokens unless the program names another.
+const DefaultTable = "holdfast_fence"
+
+// Table is the statements on the table of one database.
+type Table struct {
+	pkg                         string // begins the text of each error
+	Create, raise, look, forget string
+}
+
+// Querier runs one statement: a transaction, a connection or a pool.
+type Querier interface {
+	Exec(ctx context.Context, query string, args ...any) error
+	// Row is one row, whose absence is an error that matches sql.ErrNoRows.
+	Row(ctx context.Context, query string, args ...any) interface{ Scan(into ...any) error }
+}
+
+var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
+
+// The statements of each dialect; %[1]s is the table. raise leaves a row alone that
+// has a higher token, but locks it until the transaction ends. look sees the row
+// as it is now, whatever the transaction's snapshot.
+var statements = map[Dialect]Table{
+	PostgreSQL: {
+		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, id text NOT NULL)`,
+		raise: `INSERT INTO %[1]s AS f (name, token, id) VALUES ($1, $2, $3)
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE f.token < excluded.token`,
+		look:   `SELECT token, id FROM %[1]s WHERE name = $1 FOR UPDATE`,
+		forget: `DELETE FROM %[1]s WHERE name = $1`,
+	},
+	MySQL: {
+		Create: `CREATE TABLE IF NOT EXISTS %[1]s (
+			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, id varbinary(255) NOT NULL) ENGINE = InnoDB`,
+		// Assignments take effect from left to right: id must come first.
+		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
+			ON DUPLICATE KEY UPDATE id = IF(token < VALUES(token), VALUES(id), id), token = GREATEST(token, VALUES(token))`,
+		look:   `SELECT token, id FROM %[1]s WHERE name = ? FOR UPDATE`,
+		forget: `DELETE FROM %[1]s WHERE name = ?`,
+	},
+	SQLite: {
+		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, id text NOT NULL) WITHOUT ROWID`,
+		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE token < excluded.token`,
+		look:   `SELECT token, id FROM %[1]s WHERE name = ?`,
+		forget: `DELETE FROM %[1]s WHERE name = ?`,
+	},
+}
+
+// New returns the statements for the table of that name, "" for the default. The
+// text of each error begins with pkg.
+func New(pkg string, dialect Dialect, table string) (Table, error) {
+	if table == "" {
+		table = DefaultTable
+	}
+	s, ok := statements[dialect]
+	if !ok {
+		return Table{}, fmt.Errorf("%s: unknown dialect %d; give PostgreSQL, MySQL or SQLite", pkg, dialect)
+	}
+	if !tableName.MatchString(table) {
+		return Table{}, fmt.Errorf("%s: table %q: give a plain name, with a schema if need be", pkg, table)
+	}
+	return Table{
+		pkg:    pkg,
+		Create: fmt.Sprintf(s.Create, table), raise: fmt.Sprintf(s.raise, table),
+		look: fmt.Sprintf(s.look, table), forget: fmt.Sprintf(s.forget, table),
+	}, nil
+}
+
+// Make makes the table unless it exists.
+func (t *Table) Make(ctx context.Context, q Querier) error {
+	err := q.Exec(ctx, t.Create)
+	if err != nil && ctx.Err() == nil {
+		// On PostgreSQL two that create the same table at once collide (SQLSTATE 23505),
+		// IF NOT EXISTS or not. The one that comes second finds it now.
+		err = q.Exec(ctx, t.Create)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: create the table: %w", t.pkg, err)
+	}
+	return nil
+}
+
+// Claim records a token, or is a *fence.StaleError.
+func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
+	if token <= 0 {
+		return &fence.StaleError{Key: guard, Token: token}
+	}
+	if err := q.Exec(ctx, t.raise, guard, int64(token), id); err != nil {
+		return t.Failure(guard, err)
+	}
+	highest, holder, err := t.highest(ctx, q, guard)
+	switch {
+	case err != nil:
+		return err
+	case highest != token || holder != id:
+		return &fence.StaleError{Key: guard, Token: token, Highest: highest}
+	}
+	return nil
+}
+
+// Highest is the highest token seen for guard and the ID of its lease, or 0 and "".
+func (t *Table) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+	token, id, err = t.highest(ctx, q, guard)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, "", nil
+	}
+	return token, id, err
+}
+
+func (t *Table) highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+	if err = q.Row(ctx, t.look, guard).Scan(&token, &id); err != nil {
+		err = t.Failure(guard, err)
+	}
+	return token, id, err
+}
+
+// Forget drops what is known about guard.
+func (t *Table) Forget(ctx context.Context, q Querier, guard string) error {
+	if err := q.Exec(ctx, t.forget, guard); err != nil {
+		return t.Failure(guard, err)
+	}
+	return nil
+}
+
+// Applied turns the number of rows that a conditional write has found into an error.
+func Applied(guard string, token holdfast.Token, rows int64) error {
+	if rows == 0 {
+		return &fence.StaleError{Key: guard, Token: token}
+	}
+	return nil
+}
+
+// Failure names the guard of an error.
+func (t *Table) Failure(guard string, err error) error {
+	return fmt.Errorf("%s: guard %q: %w", t.pkg, guard, err)
+}

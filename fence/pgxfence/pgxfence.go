@@ -1,0 +1,143 @@
+// Package pgxfence is package sqlfence for programs that use pgx: rows in a
+// PostgreSQL that refuses writers who have lost their lease. The check of the
+// fencing token and the write are one transaction, or one statement.
+//
+// # What is not promised
+//
+// A Fence does not hold back a program that writes around the check. The highest
+// token is as durable as the rows: a database that fails over and loses its last
+// commits forgets both.
+//
+// # The rule
+//
+// That of package fence: a token is refused when a higher one was seen for the
+// guard, or an equal one of another lease. Table, rule and statements are those of
+// package sqlfence, so that programs with either package share one table. The
+// documentation there says more.
+//
+// (M. Kleppmann, "How to do distributed locking", 2016.)
+package pgxfence
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence/internal/sqlguard"
+)
+
+// Options configure a Fence. The zero value works.
+type Options struct {
+	// Table keeps the tokens, one row for each guard. Default "holdfast_fence"; a
+	// schema may stand before it: "locks.fence".
+	Table string
+}
+
+// Querier is what a statement is run on: a pgx.Tx, *pgx.Conn or *pgxpool.Pool.
+type Querier interface {
+	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+}
+
+// Beginner begins transactions: a *pgx.Conn or *pgxpool.Pool.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// querier is a Querier as package sqlguard wants it.
+type querier struct{ q Querier }
+
+// Exec implements sqlguard.Querier.
+func (q querier) Exec(ctx context.Context, query string, args ...any) error {
+	_, err := q.q.Exec(ctx, query, args...)
+	return err
+}
+
+// Row implements sqlguard.Querier.
+func (q querier) Row(ctx context.Context, query string, args ...any) interface{ Scan(into ...any) error } {
+	return q.q.QueryRow(ctx, query, args...)
+}
+
+// Fence checks tokens in one database. It is safe for concurrent use.
+type Fence struct{ table sqlguard.Table }
+
+// New returns a Fence; opts may be nil. It does not block. The table must exist:
+// see Create.
+func New(opts *Options) (*Fence, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	table, err := sqlguard.New("pgxfence", sqlguard.PostgreSQL, opts.Table)
+	if err != nil {
+		return nil, err
+	}
+	return &Fence{table}, nil
+}
+
+// Schema is the statement that makes the table unless it exists, for those who
+// keep their schema in files.
+func (f *Fence) Schema() string { return f.table.Create }
+
+// Create makes the table unless it exists. Several programs may call it at once,
+// and each finds the table there when it returns; inside a transaction the one
+// that comes second may fail.
+func (f *Fence) Create(ctx context.Context, q Querier) error {
+	return f.table.Make(ctx, querier{q})
+}
+
+// Do runs write in a transaction that begins with the claim of guard by token and
+// id, those of the lease, and commits it. It blocks while another transaction
+// has claimed the same guard. A stale token is a *fence.StaleError, and write is
+// not called; after an error of write, or a panic, everything is rolled back, the
+// claim too. After any other error the transaction may have been committed, and
+// Do may be repeated. The isolation level is the database's default.
+func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfast.Token, id string, write func(pgx.Tx) error) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return f.table.Failure(guard, err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // says nothing new: the transaction is over, or its error is on its way
+	if err := f.Claim(ctx, tx, guard, token, id); err != nil {
+		return err
+	}
+	if err := write(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return f.table.Failure(guard, err)
+	}
+	return nil
+}
+
+// Claim records a token. In a transaction it comes first, and covers what the
+// transaction reads and writes until it ends. On a pool or a connection it shuts
+// out older holders from then on: for a read that feeds a later write. A stale
+// token is a *fence.StaleError; after any other error the claim may have been
+// recorded.
+func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
+	return f.table.Claim(ctx, querier{q}, guard, token, id)
+}
+
+// Highest is the highest token seen for guard and the ID of its lease, or 0 and
+// "". It records nothing.
+func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+	return f.table.Highest(ctx, querier{q}, guard)
+}
+
+// Forget drops what is known about guard, under which nothing must be written any
+// more: a stale holder would not be refused.
+func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
+	return f.table.Forget(ctx, querier{q}, guard)
+}
+
+// Applied turns the outcome of a conditional write to rows that carry their own
+// token into an error: a write that found no row is a *fence.StaleError, whose
+// Highest is not known.
+func Applied(guard string, token holdfast.Token, tag pgconn.CommandTag, err error) error {
+	if err != nil {
+		return err
+	}
+	return sqlguard.Applied(guard, token, tag.RowsAffected())
+}

@@ -1,0 +1,184 @@
+package pgxfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/pgxfence"
+	"github.com/holdfast-go/holdfast/internal/pgproc"
+)
+
+// server is one server for all tests; each has a table of its own.
+var server *pgproc.Server
+
+func TestMain(m *testing.M) {
+	var err error
+	if server, err = pgproc.Start(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	server.Stop()
+	os.Exit(code)
+}
+
+// open gives a pool and a Fence with a table that is called like the test, and a
+// table of accounts.
+func open(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
+	t.Helper()
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), server.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	f, err := pgxfence.New(&pgxfence.Options{Table: "fence_" + t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Create(t.Context(), pool), f.Create(t.Context(), pool)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE account_`+t.Name()+` (name text PRIMARY KEY, balance bigint NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	return pool, f
+}
+
+// put writes the balance of key, if it may.
+func put(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token holdfast.Token, id string, balance int) error {
+	return f.Do(t.Context(), pool, key, token, id, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO account_`+t.Name()+` (name, balance) VALUES ($1, $2)
+			ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`, key, balance)
+		return err
+	})
+}
+
+// balance is -1 where there is none.
+func balance(t *testing.T, pool *pgxpool.Pool, key string) int {
+	t.Helper()
+	n := -1
+	err := pool.QueryRow(t.Context(), `SELECT balance FROM account_`+t.Name()+` WHERE name = $1`, key).Scan(&n)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestRule holds this package to the rule of package fence: both answer alike.
+func TestRule(t *testing.T) {
+	pool, f := open(t)
+	var guard fence.Guard
+	for i, w := range []struct {
+		token holdfast.Token
+		id    string
+	}{{7, "a"}, {7, "a"}, {7, "b"}, {6, "a"}, {8, "b"}, {1<<63 - 2, "c"}, {1<<63 - 1, "d"}, {1<<63 - 2, "c"}, {0, "a"}, {-1, "a"}} {
+		want := guard.Claim("k", w.token, w.id)
+		err := put(t, pool, f, "k", w.token, w.id, i)
+		if (err == nil) != (want == nil) || err != nil && !errors.Is(err, fence.ErrStale) {
+			t.Errorf("write %d: %v, want %v", i, err, want)
+		}
+		if written := balance(t, pool, "k") == i; written != (want == nil) {
+			t.Errorf("write %d: written %v, want stale %v", i, written, want != nil)
+		}
+	}
+	token, id, err := f.Highest(t.Context(), pool, "k")
+	if wantToken, wantID := guard.Highest("k"); err != nil || token != wantToken || id != wantID {
+		t.Errorf("highest %d of %q, %v; want %d of %q", token, id, err, wantToken, wantID)
+	}
+}
+
+func TestUnusedGuardHasNoToken(t *testing.T) {
+	pool, f := open(t)
+	if token, id, err := f.Highest(t.Context(), pool, "unused"); token != 0 || id != "" || err != nil {
+		t.Errorf("unused guard: %d of %q, %v", token, id, err)
+	}
+	err := errors.Join(f.Claim(t.Context(), pool, "k", 9, "a"), f.Forget(t.Context(), pool, "k"), f.Claim(t.Context(), pool, "k", 3, "b"))
+	if err != nil {
+		t.Errorf("a guard that was forgotten: %v", err)
+	}
+}
+
+func TestFailedWriteLeavesNothing(t *testing.T) {
+	pool, f := open(t)
+	failure := errors.New("no")
+	err := f.Do(t.Context(), pool, "k", 9, "a", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO account_`+t.Name()+` (name, balance) VALUES ('k', 1)`)
+		return errors.Join(err, failure)
+	})
+	if !errors.Is(err, failure) {
+		t.Fatalf("Do: %v, want the write's error", err)
+	}
+	if n := balance(t, pool, "k"); n != -1 {
+		t.Errorf("balance %d stands", n)
+	}
+	if err := put(t, pool, f, "k", 8, "b", 3); err != nil {
+		t.Errorf("a claim that was rolled back holds: %v", err)
+	}
+}
+
+// TestCheckAndWriteAreOneStep has many leases write at once, each what it has read
+// plus one. If a write could run apart from its check, or from its read, the sum
+// would not be that of the writes that were accepted.
+func TestCheckAndWriteAreOneStep(t *testing.T) {
+	pool, f := open(t)
+	if err := put(t, pool, f, "k", 1, "first", 0); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	accepted := 0
+	var all sync.WaitGroup
+	for token := range holdfast.Token(100) {
+		all.Go(func() {
+			err := f.Do(t.Context(), pool, "k", token+2, "lease", func(tx pgx.Tx) error {
+				mu.Lock()
+				accepted++
+				mu.Unlock()
+				_, err := tx.Exec(t.Context(), `UPDATE account_`+t.Name()+` SET balance = balance + 1 WHERE name = 'k'`)
+				return err
+			})
+			if err != nil && !errors.Is(err, fence.ErrStale) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := balance(t, pool, "k"); n != accepted || n == 0 {
+		t.Errorf("sum %d of %d accepted writes", n, accepted)
+	}
+}
+
+// A table whose rows carry their own token needs one statement and no Fence.
+func TestRowsWithTheirOwnToken(t *testing.T) {
+	pool, _ := open(t)
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE own (name text, balance bigint, fence bigint, fence_id text); INSERT INTO own VALUES ('k', 0, 0, '')`); err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range []struct {
+		token holdfast.Token
+		id    string
+		stale bool
+	}{{7, "a", false}, {7, "a", false}, {7, "b", true}, {6, "a", true}, {8, "b", false}} {
+		tag, err := pool.Exec(t.Context(), `UPDATE own SET balance = 5, fence = $1, fence_id = $2
+			WHERE name = 'k' AND (fence < $1 OR fence = $1 AND fence_id = $2)`, int64(row.token), row.id)
+		if err := pgxfence.Applied("k", row.token, tag, err); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
+			t.Errorf("write %d: %v, want stale %v", i, err, row.stale)
+		}
+	}
+}
+
+func TestBadTableIsRefused(t *testing.T) {
+	t.Parallel()
+	if f, err := pgxfence.New(&pgxfence.Options{Table: "f; DROP TABLE account"}); err == nil {
+		t.Errorf("accepted: %+v", f)
+	}
+}
