@@ -49,14 +49,16 @@ type Driver interface {
 
 // Inspector is a Driver that can say who holds a lock.
 type Inspector interface {
-	// Inspect reports what the service knows about key, without changing it.
+	// Inspect reports what the service knows about key, without changing it. With
+	// ErrUnavailable the Status has what the nodes know that have answered.
 	Inspect(ctx context.Context, key string) (Status, error)
 }
 
 // Lister is a Driver that can list locks.
 type Lister interface {
 	// List calls yield for each key that is held or waited for and begins with
-	// prefix, in no order, until yield returns false.
+	// prefix, in no order, until yield returns false. Where too few nodes answer it
+	// may yield what the others know, Held false, and returns ErrUnavailable then.
 	List(ctx context.Context, prefix string, yield func(Status) bool) error
 }
 

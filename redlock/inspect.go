@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -192,10 +193,12 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 }
 
 // List implements driver.Lister. It reads the key space of every node step by
-// step (SCAN), which takes long on a server that is full of other data.
+// step (SCAN), which takes long on a server that is full of other data. Where too few
+// nodes answer it yields what the others know, and then the error.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	seen := make(map[string]bool)
 	reached := 0
+	var vague error // of the first lock of which too few nodes have told
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
 	for _, n := range d.nodes {
 		names, err := n.names(ctx, prefix)
@@ -210,10 +213,11 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 			}
 			seen[name] = true
 			st, err := d.Inspect(ctx, name)
-			if err != nil {
+			if err != nil && !errors.Is(err, driver.ErrUnavailable) {
 				return err
 			}
-			if (st.Held || st.Waiters > 0) && !yield(st) {
+			vague = cmp.Or(vague, err)
+			if (st.Held || st.Waiters > 0 || err != nil) && !yield(st) {
 				return nil
 			}
 		}
@@ -221,7 +225,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	if reached < u.Need {
 		return u
 	}
-	return nil
+	return vague
 }
 
 // names are the locks that a node may know about. Bare keys cannot be told from

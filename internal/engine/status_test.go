@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // A lock stands for as long as a quorum keeps it, also where the times that are
@@ -31,6 +34,109 @@ func TestTheTimeLeftIsThatOfTheLastNodeOfAQuorum(t *testing.T) {
 		views := []View{{Owner: "o", Left: 9 * time.Second}, {Owner: "o", Left: 3 * time.Second}, {Err: driver.ErrClosed}}
 		if st, err := e.Status("k", views); err != nil || st.Remaining != 3*time.Second {
 			t.Errorf("with 9 s and 3 s on two nodes: %v left, %v; want 3 s", st.Remaining, err)
+		}
+	})
+}
+
+var errDown = errors.New("down")
+
+// grantOf is what a node knows of a grant that began at token.
+func grantOf(owner string, token int64) View {
+	return View{Owner: owner, Left: time.Second, Fence: token + quorum.Block - 1}
+}
+
+// ours is an owner id of this format.
+func ours(name string) string { return name + strings.Repeat("0", clientLen-len(name)) + ".1" }
+
+func TestALockIsHeldByWhomAQuorumNames(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+		a, b, down := grantOf(ours("a"), 100), grantOf(ours("b"), 200), View{Err: errDown}
+		for name, c := range map[string]struct {
+			views []View
+			owner string
+		}{
+			"all":                                   {[]View{a, a, a}, a.Owner},
+			"a majority, beside another":            {[]View{b, a, a}, a.Owner},
+			"a majority, beside a free node":        {[]View{a, {}, a}, a.Owner},
+			"a majority, beside a silent node":      {[]View{a, a, down}, a.Owner},
+			"one of two that answered":              {[]View{a, {}, down}, ""},
+			"each node another":                     {[]View{a, b, grantOf(ours("c"), 300)}, ""},
+			"one node of three":                     {[]View{{}, {}, a}, ""},
+			"two that differ beside a silent third": {[]View{a, b, down}, ""},
+		} {
+			st, err := e.Status("k", c.views)
+			if err != nil || st.Held != (c.owner != "") || st.Owner != c.owner {
+				t.Errorf("%s: Status() = held %v by %q, %v; want %q", name, st.Held, st.Owner, err, c.owner)
+			}
+		}
+	})
+}
+
+func TestStatusOfTooFewNodesSaysWhatEachKnows(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+		a := grantOf(ours("a"), 100)
+		a.Waiters = 3
+		st, err := e.Status("k", []View{{Err: errDown}, a, {Err: errDown}})
+		u, ok := errors.AsType[*driver.UnavailableError](err)
+		if !ok || u.Need != 2 || len(u.Nodes) != 2 || u.Nodes[0].Node != "a" || u.Nodes[1].Node != "c" || !errors.Is(err, errDown) {
+			t.Errorf("Status() = %v, want two nodes that are down", err)
+		}
+		if st.Held || st.Owner != "" || len(st.Nodes) != 3 {
+			t.Fatalf("Status() = %+v, want nothing for certain and three nodes", st)
+		}
+		if n := st.Nodes[1]; n.Owner != a.Owner || n.Token != 100 || n.Remaining != time.Second || n.Waiters != 3 || n.Err != nil {
+			t.Errorf("the node that answered: %+v", n)
+		}
+		if n := st.Nodes[2]; !errors.Is(n.Err, errDown) {
+			t.Errorf("a node that is down: %+v", n)
+		}
+	})
+}
+
+func TestTheTokenIsTheOneThatMostNodesOfTheHolderHave(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+		owner := ours("a")
+		for name, c := range map[string]struct {
+			views []View
+			want  int64
+		}{
+			"all alike":                             {[]View{grantOf(owner, 100), grantOf(owner, 100), grantOf(owner, 100)}, 100},
+			"one has promised more":                 {[]View{grantOf(owner, 100), grantOf(owner, 164), grantOf(owner, 100)}, 100},
+			"of two the lower":                      {[]View{grantOf(owner, 164), grantOf(owner, 100), {Err: errDown}}, 100},
+			"another's does not count":              {[]View{grantOf(owner, 100), grantOf(owner, 132), grantOf(ours("b"), 132)}, 100},
+			"another library's lock has none":       {[]View{grantOf("theirs", 100), grantOf("theirs", 100), grantOf("theirs", 100)}, 0},
+			"a silent node's does not count at all": {[]View{grantOf(owner, 164), grantOf(owner, 164), {Owner: owner, Fence: 131, Err: errDown}}, 164},
+		} {
+			if st, err := e.Status("k", c.views); err != nil || !st.Held || st.Token != c.want {
+				t.Errorf("%s: token %d, held %v, %v; want %d", name, st.Token, st.Held, err, c.want)
+			}
+		}
+	})
+}
+
+// Taking a lock away counts once its holder can no longer have a quorum, and is
+// refused only when so many nodes said no that it cannot come to that.
+func TestAForceCountsWhenTheHolderCanHaveNoQuorum(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+		for name, c := range map[string]struct {
+			done quorum.Set
+			errs []error
+			ok   bool
+			err  error
+		}{
+			"everywhere":                      {done: quorum.All(3), errs: []error{nil, nil, nil}, ok: true},
+			"two of three":                    {done: 0b011, errs: []error{nil, nil, nil}, ok: true},
+			"two of three, the third is down": {done: 0b110, errs: []error{errDown, nil, nil}, ok: true},
+			"one of three":                    {done: 0b001, errs: []error{nil, nil, nil}},
+			"one, and one that is down":       {done: 0b001, errs: []error{nil, errDown, nil}, err: driver.ErrUnavailable},
+			"none, and two that are down":     {errs: []error{nil, errDown, errDown}, err: driver.ErrUnavailable},
+			"none, and one that is down":      {errs: []error{nil, errDown, nil}},
+			"nowhere":                         {errs: []error{nil, nil, nil}},
+		} {
+			ok, err := e.Forced(c.done, c.errs)
+			if ok != c.ok || !errors.Is(err, c.err) {
+				t.Errorf("%s: Forced() = %v, %v; want %v, %v", name, ok, err, c.ok, c.err)
+			}
 		}
 	})
 }

@@ -12,11 +12,13 @@ const (
 	gateGo      = "redlock/gate.go"
 	pipelineGo  = "redlock/pipeline.go"
 	redisNodeGo = "redlock/node.go"
+	inspectGo   = "redlock/inspect.go"
+	statusGo    = "internal/engine/status.go"
 	inProcess   = "./fence"
 )
 
 // all is the bugs, by the part of the protocol that they break.
-var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, storages, commands, clocks, lifecycle)
+var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, looks, storages, commands, clocks, lifecycle)
 
 func concat(themes ...[]mutant) []mutant {
 	var out []mutant
@@ -611,6 +613,60 @@ var handOvers = []mutant{
 		name: "lease-is-lost-with-its-waiter", rule: "a lease that was handed to a waiter who leaves is released", file: "local.go",
 		was: "case t.lease != nil && !c.closed:", is: "case t.lease != nil && c.closed:",
 		killers: []suite{client("TestATurnIsNotLostWithItsWaiter")},
+	},
+}
+
+// looks: what people are shown, and what they take away.
+var looks = []mutant{
+	{
+		name: "held-by-who-has-most-nodes", rule: "held is who has a quorum", file: statusGo,
+		was: "if len(left) < u.Need {", is: "if len(left) < 1 {",
+		killers: []suite{engine("TestALockIsHeldByWhomAQuorumNames"), servers("TestInspectTellsHowLongAQuorumKeepsTheLock")},
+	},
+	{
+		name: "time-left-of-the-best-node", rule: "the time left is that of the last node of a quorum", file: statusGo,
+		was: "left[u.Need-1]", is: "left[0]",
+		killers: []suite{engine("TestTheTimeLeftIsThatOfTheLastNodeOfAQuorum"), servers("TestInspectTellsHowLongAQuorumKeepsTheLock")},
+	},
+	{
+		name: "too-few-views-pass-for-free", rule: "whether a lock is free takes a quorum to say", file: statusGo,
+		was: "if len(views)-len(u.Nodes) < u.Need {", is: "if len(views)-len(u.Nodes) < 1 {",
+		killers: []suite{engine("TestStatusOfTooFewNodesSaysWhatEachKnows"), servers("TestInspectWithoutAMajoritySaysWhatTheOthersKnow", "TestForceReleaseWithoutAMajorityIsUnavailable")},
+	},
+	{
+		name: "token-of-any-node", rule: "the token shown is the one that most nodes have", file: statusGo,
+		was: "if best == 0 || n > shared[best] || n == shared[best] && t < best {", is: "if n > 0 && t > best {",
+		killers: []suite{engine("TestTheTokenIsTheOneThatMostNodesOfTheHolderHave")},
+	},
+	{
+		name: "force-counts-at-one-node", rule: "a force counts when the holder can have no quorum any more", file: statusGo,
+		was: "case done.Len() >= enough:", is: "case done.Len() >= 1:",
+		killers: []suite{engine("TestAForceCountsWhenTheHolderCanHaveNoQuorum")},
+	},
+	{
+		name: "force-needs-every-node", rule: "a force counts when the holder can have no quorum any more", file: statusGo,
+		was: "enough := len(e.nodes) - u.Need + 1", is: "enough := len(e.nodes)",
+		killers: []suite{engine("TestAForceCountsWhenTheHolderCanHaveNoQuorum"), servers("TestForceReleaseCountsAtAMajority")},
+	},
+	{
+		name: "nobody-is-introduced", rule: "who holds a lock is known to other clients by name", file: inspectGo,
+		was: `l.tell("SET", wire.Client+`, is: `l.tell("GET", wire.Client+`,
+		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
+	},
+	{
+		name: "one-silent-node-hides-the-holder", rule: "the first node that knows the holder says so", file: inspectGo,
+		was: "for range d.nodes {\n\t\tvar found", is: "for range d.nodes[:1] {\n\t\tvar found",
+		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
+	},
+	{
+		name: "inspect-does-not-name-the-holder", rule: "who holds a lock is known to other clients by name", file: inspectGo,
+		was: "st.Holder = d.describe(ctx, st.Owner)", is: "_ = d.describe(ctx, st.Owner)",
+		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
+	},
+	{
+		name: "memory-does-not-name-the-holder", rule: "who holds a lock is known to other clients by name", file: "memory/memory.go",
+		was: "held.Holder = c.holder(held.Owner)", is: "_ = c.holder(held.Owner)",
+		killers: []suite{conformance("TryOnAHeldKeyNamesTheHolder")},
 	},
 }
 

@@ -1,0 +1,168 @@
+package redlock_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// looked is one lease on three servers, which keep it for 10, 20 and 30 s, and
+// another client that looks at it.
+func looked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
+	r := start(t, 3)
+	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	c := r.client()
+	r.eventually("all nodes have granted", func() bool {
+		st, err := c.Inspect(t.Context(), "k")
+		return err == nil && st.Nodes[0].Owner == l.ID() && st.Nodes[1].Owner == l.ID() && st.Nodes[2].Owner == l.ID()
+	})
+	for i, ttl := range []string{"10000", "20000", "30000"} {
+		r.do(i, "PEXPIRE", "lock:k", ttl)
+	}
+	return r, c, l
+}
+
+// kill ends servers and waits until c misses them.
+func (r *rig) kill(c *holdfast.Client, servers ...int) {
+	r.Helper()
+	for _, i := range servers {
+		r.servers[i].Kill()
+	}
+	r.eventually("they are missed", func() bool {
+		st, _ := c.Inspect(r.Context(), "k")
+		for _, i := range servers {
+			if st.Nodes[i].Err == nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestInspectTellsHowLongAQuorumKeepsTheLock(t *testing.T) {
+	r, c, l := looked(t)
+	left := func(most time.Duration) {
+		t.Helper()
+		st, err := c.Inspect(t.Context(), "k")
+		if err != nil || !st.Held || st.ID != l.ID() || st.Token != l.Token() || st.Remaining > most || st.Remaining <= most-10*time.Second {
+			t.Errorf("Inspect() = %+v, %v; want a little less than %v left", st, err, most)
+		}
+	}
+	left(20 * time.Second) // two nodes keep it for so long, and one does not
+	r.kill(c, 2)
+	left(10 * time.Second)
+	r.do(1, "DEL", "lock:k")
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held {
+		t.Errorf("Inspect() = %+v, %v; want free, as one node of three has it", st, err)
+	}
+}
+
+func TestInspectWithoutAMajoritySaysWhatTheOthersKnow(t *testing.T) {
+	r, c, l := looked(t)
+	r.do(2, "ZADD", "holdfast:queue:{lock:k}", "1", "somebody")
+	r.kill(c, 0, 1)
+	check := func(what string, st holdfast.Status) {
+		t.Helper()
+		if st.Held || st.ID != "" || len(st.Nodes) != 3 {
+			t.Fatalf("%s: %+v, want nothing for certain", what, st)
+		}
+		n := st.Nodes[2]
+		if n.Err != nil || n.Owner != l.ID() || n.Token != int64(l.Token()) || n.Remaining <= 10*time.Second || n.Waiters != 1 {
+			t.Errorf("%s: the node that is left says %+v", what, n)
+		}
+		for _, n := range st.Nodes[:2] {
+			if n.Err == nil || n.Owner != "" {
+				t.Errorf("%s: a node that was killed says %+v", what, n)
+			}
+		}
+	}
+	st, err := c.Inspect(t.Context(), "k")
+	if !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("Inspect() = %v, want ErrUnavailable", err)
+	}
+	mentions(t, err, "need 2 nodes", r.servers[0].Addr(), r.servers[1].Addr())
+	check("Inspect", st)
+	listed, last := 0, error(nil)
+	for st, err := range c.List(t.Context(), "") {
+		if last = err; err == nil {
+			listed++
+			check("List", st)
+		}
+	}
+	if listed != 1 || !errors.Is(last, holdfast.ErrUnavailable) {
+		t.Errorf("List yields %d locks and then %v, want one and ErrUnavailable", listed, last)
+	}
+}
+
+func TestForceReleaseCountsAtAMajority(t *testing.T) {
+	r, c, l := looked(t)
+	r.kill(c, 2)
+	if err := c.ForceRelease(t.Context(), "k", l.Token()+100); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("ForceRelease of a token that nobody has = %v, want ErrLost", err)
+	}
+	if err := c.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+		t.Errorf("ForceRelease on two nodes of three = %v", err)
+	}
+	for i := range 2 {
+		if owner := r.do(i, "GET", "lock:k"); owner != nil {
+			t.Errorf("node %d still has %v", i, owner)
+		}
+	}
+	r.eventually("the old holder hears of it", func() bool {
+		err := l.Extend(t.Context(), long) // unavailable, where the first answer decides
+		if err == nil {
+			t.Fatal("the lease that was taken away was extended")
+		}
+		return errors.Is(err, holdfast.ErrLost)
+	})
+}
+
+func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
+	r, c, l := looked(t)
+	r.kill(c, 0, 1)
+	if err := c.ForceRelease(t.Context(), "k", l.Token()); !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
+	}
+	if owner := r.do(2, "GET", "lock:k"); owner != l.ID() {
+		t.Errorf("the node that is left has %v, want %v", owner, l.ID())
+	}
+}
+
+func TestTheHoldersNameReachesOtherClients(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
+			events := make(chan holdfast.WaitingEvent, 1)
+			hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { events <- e }}
+			holder := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Holder: me})
+			other := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: hooks})
+			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+			if n > 1 {
+				r.servers[0].Kill() // the others know as well
+			}
+			_, err := other.TryAcquire(t.Context(), "k", nil)
+			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holder != me || held.Owner != l.ID() {
+				t.Errorf("TryAcquire() = %v, want held by %v", err, me)
+			}
+			mentions(t, err, me.String())
+			if st, err := other.Inspect(t.Context(), "k"); err != nil || st.Holder != me {
+				t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
+			}
+			for st, err := range other.List(t.Context(), "") {
+				if err != nil || st.Holder != me {
+					t.Errorf("List yields %+v, %v, want holder %v", st, err, me)
+				}
+			}
+			// Whoever waits is told the same, and so is one who looked before there was a holder.
+			_, err = other.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond})
+			mentions(t, err, me.String())
+			if e := <-events; e.Held == nil || e.Held.Holder != me {
+				t.Errorf("waiting behind %+v, want %v", e.Held, me)
+			}
+		})
+	}
+}
