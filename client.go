@@ -181,10 +181,16 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 	return fn(fctx, lease)
 }
 
-// Adopt continues a lease that another process took with NoRenew, by its key, ID
-// and Token: it is renewed at once with opts.TTL and then like any other. The
-// other process must not use it any more. Errors: ErrLost, ErrUnavailable,
-// ErrUnsupported, ErrInvalid.
+// Adopt takes over a lease that another client has detached, by its Key, ID and
+// Token, and returns a lease with an ID and a Token of its own, later than the old one.
+// Of several that adopt one lease, one succeeds. Whoever still works under it has lost
+// it, but hears so at its next renewal or Deadline and no sooner: that is why a lease is
+// detached first. The watchdog treats it like any other.
+//
+// Adopt blocks until the lease is its own or known to be over, at most for opts.TTL.
+// Errors: ErrLost when it was released, has lapsed or is another's; ErrUnavailable when
+// too few nodes have answered: then it is adopted by nobody, and lapses; ErrUnsupported,
+// ErrInvalid, ErrHeld when this client itself holds or awaits the key.
 func (c *Client) Adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.adopt(ctx, key, id, token, opts)
 	return l, wrap("adopt", key, err)

@@ -182,25 +182,6 @@ func TestBadArgumentsAreRefusedAndChangeNothing(t *testing.T) {
 	})
 }
 
-func TestAdoptContinuesALeaseOfAnotherProcess(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		first := b.peer()
-		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true})
-		second := b.peer()
-		m, err := second.Adopt(t.Context(), "k", l.ID(), l.Token(), &holdfast.AcquireOptions{TTL: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		pass(time.Minute)
-		if err := m.Check(t.Context()); err != nil || m.Token() != l.Token() {
-			t.Errorf("Check() = %v, token %d, want %d", err, m.Token(), l.Token())
-		}
-		b.release(m)
-		_, err = second.Adopt(t.Context(), "k", "nobody.1", 7, nil)
-		wantErr(t, err, holdfast.ErrLost)
-	})
-}
-
 // unbounded is nodes that take any TTL.
 type unbounded struct{ *memory.Driver }
 

@@ -60,6 +60,8 @@ type ReleasedEvent struct {
 	ID    string
 	Token Token
 	Held  time.Duration // since it was acquired
+	// Detached says that the lock was left standing, for whoever adopts it.
+	Detached bool
 	// Err says that the service did not confirm the release: the lock may stand
 	// until its TTL is over.
 	Err error

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -137,6 +136,9 @@ func (l *Lease) live() error {
 	case l.err != nil:
 		return l.err
 	case l.done:
+		if context.Cause(l.ctx) == ErrDetached {
+			return fmt.Errorf("%w: it was detached", ErrLost)
+		}
 		return fmt.Errorf("%w: it was released", ErrLost)
 	case l.term.left(time.Now()) <= 0:
 		return errExpired
@@ -438,48 +440,4 @@ func (c *Client) clear(t *term, e ending) {
 	if closed {
 		finish()
 	}
-}
-
-func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
-	o, err := c.check(key, opts)
-	if err != nil {
-		return nil, err
-	}
-	a, ok := c.drv.(driver.Adopter)
-	if !ok {
-		return nil, ErrUnsupported
-	}
-	if id == "" || token <= 0 {
-		return nil, invalid("give the ID and the token that Acquire returned")
-	}
-	s, err := c.leadAt(key)
-	if err != nil {
-		return nil, err
-	}
-	owner, _, _ := strings.Cut(id, "+")
-	since := time.Now()
-	grant, err := a.Adopt(ctx, driver.Grant{Key: key, Owner: owner, Token: int64(token), Block: 1, TTL: o.TTL})
-	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.lead(s)
-		return nil, err
-	}
-	grant.Block = 1 // the other process may have spent the rest
-	return c.start(ctx, s, grant, since, o, since)
-}
-
-// leadAt leads the slot of key, if nobody does.
-func (c *Client) leadAt(key string) (*slot, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, ErrClosed
-	}
-	s := c.slot(key)
-	if s.busy() {
-		return nil, s.held(c.holder)
-	}
-	s.leading = true
-	return s, nil
 }

@@ -72,9 +72,20 @@ type Forcer interface {
 
 // Adopter is a Driver whose grants can be continued by another process that
 // knows their owner and token.
+//
+// Renew and Release of such a Driver also take a grant of another client that
+// has detached it, by its Key, Owner and TTL. Renew then never takes a lock that
+// is free, wherever that owner no longer has it: the grant has one life.
 type Adopter interface {
-	// Adopt renews grant, of which Key, Owner, Token and TTL must be set, and
-	// takes it over on success. It fails with ErrLost when the lock has passed on.
+	// Detach forgets grant without a release: it stands until its TTL is over, for
+	// whoever adopts it.
+	Detach(grant Grant)
+	// Adopt takes the lock over from grant, of which Key, Owner and TTL must be
+	// set, and returns a grant of its own, with a later token. Of several that
+	// adopt one grant, one succeeds. It blocks until then, until the lock is known
+	// to be nobody's or another's (ErrLost), or until ctx or TTL is over
+	// (ErrUnavailable): then what it had taken is released, and what it had not
+	// stands until its TTL is over.
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
 }
 

@@ -158,6 +158,14 @@ func (b *bench) wants(err error, want ...error) {
 	}
 }
 
+// fine checks that nothing went wrong.
+func (b *bench) fine(err error) {
+	b.Helper()
+	if err != nil {
+		b.Errorf("unexpected error %v", err)
+	}
+}
+
 // eventually waits until ok returns true.
 func (b *bench) eventually(what string, ok func() bool) {
 	b.Helper()

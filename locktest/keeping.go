@@ -19,6 +19,11 @@ var keeping = []testCase{
 	{"CheckAsksTheService", checkAsks},
 	{"AdoptContinuesAGrant", adoptContinues},
 	{"AdoptOfAPassedGrantIsLost", adoptPassed},
+	{"OneGrantIsAdoptedOnce", adoptOnce},
+	{"AdoptOfAReleasedGrantIsLost", adoptReleased},
+	{"DetachLeavesTheLockUntilItsDeadline", detachLeaves},
+	{"ADetachedGrantIsRenewedAndReleased", detachedContinues},
+	{"ADetachedGrantThatIsOverStaysOver", detachedStaysOver},
 	{"ContextOutlivesTheAcquiringOne", contextOutlives},
 	{"ManyGrantsAreRenewedInOneCall", renewMany},
 }
@@ -172,8 +177,8 @@ func adoptContinues(b *bench) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if l.ID() != g.Owner || int64(l.Token()) != g.Token {
-		b.Errorf("adopted %q, %d, want %q, %d", l.ID(), l.Token(), g.Owner, g.Token)
+	if l.ID() == g.Owner || int64(l.Token()) < g.Token+int64(g.Block) {
+		b.Errorf("adopted %q, %d from %q, %d: want an id of its own and a later token", l.ID(), l.Token(), g.Owner, g.Token)
 	}
 	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 5) {
 		b.isHeld(other, "k")
@@ -193,6 +198,111 @@ func adoptPassed(b *bench) {
 	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
 	}
+	b.release(l)
+	b.cleared()
+}
+
+// adoptOnce has several clients adopt one lease at the same time.
+func adoptOnce(b *bench) {
+	g := b.dead("k", 4*time.Second)
+	all := b.clients(4)
+	for range b.rounds(20, 3) {
+		won := make([]*holdfast.Lease, len(all))
+		together(len(all), func(i int) {
+			l, err := all[i].Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: 4 * time.Second})
+			if err == nil {
+				won[i] = l
+			} else if !errors.Is(err, holdfast.ErrUnavailable) { // where each has a part, nobody has the lock
+				b.wants(err, holdfast.ErrLost)
+			}
+		})
+		var l *holdfast.Lease
+		for _, w := range won {
+			if w != nil && l != nil {
+				b.Fatal("one lease is adopted by two")
+			}
+			if w != nil {
+				l = w
+			}
+		}
+		if l == nil {
+			b.cleared()
+			g = b.dead("k", 4*time.Second)
+			continue
+		}
+		if int64(l.Token()) <= g.Token {
+			b.Errorf("token %d after %d", l.Token(), g.Token)
+		}
+		b.fine(l.Detach())
+		g = driver.Grant{Key: "k", Owner: l.ID(), Token: int64(l.Token())}
+	}
+}
+
+func adoptReleased(b *bench) {
+	c := b.client()
+	b.dead("other", time.Second) // needs driver.Adopter
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	b.release(l)
+	_, err := b.client().Adopt(b.within(), "k", l.ID(), l.Token(), nil)
+	b.wants(err, holdfast.ErrLost)
+	b.isFree(c, "k")
+}
+
+func detachLeaves(b *bench) {
+	b.dead("other", 100*time.Millisecond) // needs driver.Adopter
+	const ttl = time.Second
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: ttl})
+	time.Sleep(ttl) // it is renewed
+	b.fine(l.Detach())
+	if l.Context().Err() == nil {
+		b.Error("the context goes on")
+	}
+	b.fine(c.Close())
+	b.isHeld(other, "k")
+	b.release(b.acquire(other, "k", nil))
+	if now := time.Now(); now.Before(l.Deadline()) {
+		b.Errorf("the next holder came %v before the deadline", l.Deadline().Sub(now))
+	}
+	b.cleared()
+}
+
+// detachedContinues renews and releases what another client has left.
+func detachedContinues(b *bench) {
+	const ttl = time.Second
+	g := b.dead("k", ttl)
+	drv, other := b.driver(), b.client()
+	defer drv.Close()
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 5) {
+		before := time.Now()
+		r := drv.Renew(b.within(), []driver.Grant{g})[0]
+		if r.Err != nil && !b.stalled(r.Err) {
+			b.Fatalf("renewal: %v", r.Err)
+		}
+		if most := before.Add(ttl + b.late()); r.TrustedUntil.After(most) {
+			b.Errorf("trusted until %v after the TTL", r.TrustedUntil.Sub(most))
+		}
+		b.isHeld(other, "k")
+	}
+	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+	b.isFree(other, "k")
+	b.wants(drv.Renew(b.within(), []driver.Grant{g})[0].Err, holdfast.ErrLost)
+	b.isFree(other, "k")
+	b.cleared()
+}
+
+// detachedStaysOver looks that what only an id stands for is never taken anew.
+func detachedStaysOver(b *bench) {
+	g := b.dead("k", 300*time.Millisecond)
+	drv, other := b.driver(), b.client()
+	defer drv.Close()
+	b.release(b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long}))
+	b.wants(drv.Renew(b.within(), []driver.Grant{g})[0].Err, holdfast.ErrLost)
+	b.isFree(other, "k")
+	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	b.wants(drv.Renew(b.within(), []driver.Grant{g})[0].Err, holdfast.ErrLost)
+	b.fine(drv.Release(b.within(), g, 0))
+	b.isHeld(b.client(), "k")
 	b.release(l)
 	b.cleared()
 }

@@ -184,9 +184,13 @@ func (n *Node) execute(w work) (then func()) {
 	var woken quorum.Wake
 	hears := func(owner string) bool { return w.in.driver.cluster.hears(w.in.index, owner) }
 	switch r.Kind {
-	case quorum.AskAcquire:
+	case quorum.AskAcquire, quorum.AskAdopt:
 		var reply quorum.AcquireReply
-		l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp, hears)
+		if r.Kind == quorum.AskAdopt {
+			l, reply = l.Adopt(now, r.From, r.Owner, ttl, clock)
+		} else {
+			l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp, hears)
+		}
 		woken = reply.Woken
 		then = func() {
 			switch {

@@ -301,6 +301,9 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	return d.engine.Release(ctx, g, keep)
 }
 
+// Detach implements driver.Adopter.
+func (d *Driver) Detach(g driver.Grant) { d.engine.Detach(g) }
+
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
 	if d.opts.ReadOnly {

@@ -50,6 +50,9 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	case quorum.AskAcquire:
 		dst = appendAll(append(dst, acquireHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl, r.Clock)
 		return resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
+	case quorum.AskAdopt:
+		dst = appendAll(append(dst, adoptHead...), l.Key, l.Fence, l.Queue, r.From, r.Owner)
+		return appendAll(dst, t.ttl, r.Clock, t.keep)
 	case quorum.AskCommit:
 		dst = appendAll(append(dst, commitHead...), l.Key, l.Fence, r.Owner)
 		return resp.AppendString(appendTop(dst, r.Token), t.keep)
@@ -67,6 +70,7 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 
 var (
 	acquireHead = head(wire.Acquire, 3, 5)
+	adoptHead   = head(wire.Adopt, 3, 5)
 	commitHead  = head(wire.Commit, 2, 3)
 	renewHead   = head(wire.Renew, 3, 5)
 	reclaimHead = head(wire.Reclaim, 3, 4)
@@ -93,8 +97,11 @@ func appendStamp(dst []byte, stamp int64) []byte {
 	return resp.AppendDecimal(dst, stamp)
 }
 
-// appendTop appends the last token of the block that begins at token.
+// appendTop appends the last token of the block that begins at token; nothing for none.
 func appendTop(dst []byte, token int64) []byte {
+	if token == 0 {
+		return resp.AppendString(dst, "")
+	}
 	return resp.AppendDecimal(dst, token+quorum.Block-1)
 }
 
@@ -120,14 +127,15 @@ func deliver(r *engine.Request, v resp.Value) {
 		return
 	}
 	number, isNumber := v.Int()
+	asks := r.Kind == quorum.AskAcquire || r.Kind == quorum.AskAdopt
 	switch {
-	case r.Kind == quorum.AskAcquire && !isNumber:
+	case asks && !isNumber:
 		denied(r, v)
 	case !isNumber:
 		r.Fail(engine.Failure{Err: unexpected(errNumber)})
-	case r.Kind == quorum.AskAcquire && number <= 0:
+	case asks && number <= 0:
 		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
-	case r.Kind == quorum.AskAcquire:
+	case asks:
 		r.Granted(number)
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)

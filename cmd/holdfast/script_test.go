@@ -93,6 +93,7 @@ func launch() {
 //	redis kill|pause|resume I does that to the I-th, from 1
 //	redis empty               fails if a lock or a queue is left on any server
 //	redis held NAME           waits until the lock is held
+//	redis forget NAME         drops the counter of the lock on all servers
 //	exits CODE CMD ARGS...    runs a command and wants that exit code
 //	await FILE [TEXT]         waits until the file is there, and has the text
 //	ended NAME CODE           waits for the holdfast that launch NAME started, and wants that code
@@ -121,7 +122,7 @@ type servers struct{ all []*redisproc.Server }
 func redis(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value("servers").(*servers)
 	if len(args) == 0 || neg {
-		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held")
+		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held|forget")
 	}
 	switch args[0] {
 	case "up":
@@ -130,6 +131,11 @@ func redis(ts *testscript.TestScript, neg bool, args []string) {
 		s.empty(ts)
 	case "held":
 		s.held(ts, args[1])
+	case "forget":
+		for _, server := range s.all {
+			_, err := server.Do("DEL", "holdfast:fence:{lock:"+args[1]+"}")
+			ts.Check(err)
+		}
 	default:
 		i, err := strconv.Atoi(args[1])
 		ts.Check(err)

@@ -15,6 +15,7 @@ import (
 type claim struct {
 	engine *Engine
 	lock   Lock
+	from   string // whose lock it adopts
 
 	mu    sync.Mutex // guards what follows; never held while sending
 	state quorum.Claim
@@ -111,7 +112,11 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	id, stamp := c.state.ID, c.state.Stamp
 	c.request(quorum.AskGiveBack, do.GiveBack, c.owner, id, stamp, now)
 	c.request(quorum.AskAcquire, do.Acquire&do.Stamped, c.owner, id, stamp, now)
-	c.request(quorum.AskAcquire, do.Acquire&^do.Stamped, c.owner, id, 0, now)
+	ask := quorum.AskAcquire
+	if c.state.Adopts {
+		ask = quorum.AskAdopt
+	}
+	c.request(ask, do.Acquire&^do.Stamped, c.owner, id, 0, now)
 	c.request(quorum.AskCommit, do.Commit, c.owner, id, 0, now)
 	c.request(quorum.AskRenew, do.Renew, c.owner, id, 0, now)
 	c.request(quorum.AskReclaim, do.Reclaim, c.owner, id, 0, now)
@@ -151,7 +156,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
 	var clock string
-	if (kind == quorum.AskAcquire || kind == quorum.AskRenew) && to != 0 {
+	if (kind == quorum.AskAcquire || kind == quorum.AskAdopt || kind == quorum.AskRenew) && to != 0 {
 		// The same for all nodes: counters that are new start with one token, and
 		// the grant needs no second round.
 		clock = strconv.FormatInt(time.Now().UnixMicro(), 10)
@@ -166,7 +171,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 			token = c.state.Base[n]
 		}
 		*r = Request{
-			Kind: kind, Lock: &c.lock, Owner: owner, TTL: c.state.TTL, Token: token,
+			Kind: kind, Lock: &c.lock, Owner: owner, From: c.from, TTL: c.state.TTL, Token: token,
 			Stamp: stamp, Clock: clock, HandOver: quorum.HandOver(c.state.TTL),
 			Sent: now, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
 		}

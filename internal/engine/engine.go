@@ -330,7 +330,7 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	claims := make([]*claim, len(grants))
 	var patience int64
 	for i, g := range grants {
-		c := e.find(g.Owner)
+		c := e.claimOf(g)
 		if c == nil {
 			b.settle(i, driver.Renewal{Err: driver.ErrLost})
 			continue
@@ -376,7 +376,7 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 
 // Release frees a lock; see driver.Driver.
 func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	c := e.find(g.Owner)
+	c := e.claimOf(g)
 	if c == nil {
 		return nil
 	}
@@ -419,22 +419,82 @@ func (c *claim) release(done bool) error {
 	return c.unavailable(c.silent)
 }
 
-// Adopt continues a grant of another process; see driver.Adopter.
+// Adopt continues a grant of another client; see driver.Adopter.
 func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
-	c := e.newClaim(g.Key, g.TTL)
-	c.state.Phase, c.state.Token = quorum.Held, g.Token
-	if e.find(g.Owner) != nil {
-		return driver.Grant{}, errors.New("this client already holds that lease")
-	}
-	if err := e.add(g.Owner, c); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	if r := e.Renew(ctx, []driver.Grant{g})[0]; r.Err != nil {
-		e.remove(c)
-		return driver.Grant{}, r.Err
+	switch {
+	case ClientOf(g.Owner) == "": // another library's, or nobody's
+		return driver.Grant{}, driver.ErrLost
+	case e.find(g.Owner) != nil:
+		return driver.Grant{}, errors.New("this client holds that lease itself; detach it first")
 	}
-	grant, _ := c.grant()
-	return grant, nil
+	c := e.newClaim(g.Key, g.TTL)
+	c.state.Adopts, c.from = true, g.Owner
+	if err := e.add(e.nextOwner(), c); err != nil {
+		return driver.Grant{}, err
+	}
+	done := make(chan error, 1)
+	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.adoption(o) })
+	late := time.NewTimer(g.TTL) // the first nodes that were handed over may have lost it by then
+	defer late.Stop()
+	var err error
+	select {
+	case err = <-done:
+		if err == nil {
+			if grant, ok := c.grant(); ok {
+				return grant, nil
+			}
+			err = c.adoption(quorum.Unavailable) // it was over before anybody looked
+		}
+	case <-late.C:
+		err = c.adoption(quorum.Unavailable)
+	case <-ctx.Done():
+		err = fmt.Errorf("%w: %w", ctx.Err(), c.adoption(quorum.Unavailable))
+	}
+	// It may be over, and it may have won meanwhile: releasing covers both.
+	c.begin(quorum.Event{Kind: quorum.Release}, nil)
+	e.remove(c)
+	return driver.Grant{}, err
+}
+
+// adoption is the error for a claim that adopts and ended with o; nil for Won.
+func (c *claim) adoption(o quorum.Outcome) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case o == quorum.Won:
+		return nil
+	case o == quorum.None: // only Close overtakes it
+		return driver.ErrClosed
+	case o == quorum.Busy && c.holder == "":
+		return fmt.Errorf("%w: nobody has the lock", driver.ErrLost)
+	case o == quorum.Busy:
+		return fmt.Errorf("%w: the lock is another's", driver.ErrLost)
+	}
+	return fmt.Errorf("what was adopted is released, the rest stands until its TTL is over: %w", c.unavailable(c.open()))
+}
+
+// Detach forgets a grant without a release; see driver.Adopter.
+func (e *Engine) Detach(g driver.Grant) {
+	if c := e.find(g.Owner); c != nil {
+		e.remove(c)
+	}
+}
+
+// claimOf finds the claim that has g, or makes one for a grant that another client has
+// detached; nil where it is over.
+func (e *Engine) claimOf(g driver.Grant) *claim {
+	if c := e.find(g.Owner); c != nil {
+		return c
+	}
+	if client := ClientOf(g.Owner); client == "" || client == e.client {
+		return nil
+	}
+	c := e.newClaim(g.Key, g.TTL)
+	c.state, c.owner = quorum.Detached(len(e.nodes), int64(g.TTL)), g.Owner
+	return c
 }
 
 // Wake tells the claim that goes by w.Owner that node has handed it the lock.

@@ -8,10 +8,11 @@ type Request struct {
 	Kind     quorum.Request
 	Lock     *Lock
 	Owner    string
+	From     string // adopt: whose lock it is
 	TTL      int64  // ns
 	Token    int64  // reclaim: the counter
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
-	Clock    string // acquire, renew: this client's wall clock, µs since 1970
+	Clock    string // acquire, adopt, renew: this client's wall clock, µs since 1970
 	HandOver int64  // release, give-back: ns
 	Sent     int64  // Engine.Now when it was handed to Node.Send
 	Deadline int64  // Engine.Now after which it is pointless to send it
@@ -40,12 +41,12 @@ type answer struct {
 	told   func(quorum.Outcome)
 }
 
-// Granted answers acquire: the lock is the owner's, and base its first token.
+// Granted answers acquire and adopt: the lock is the owner's, and base its first token.
 func (r *Request) Granted(base int64) {
 	r.answer(answer{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
 }
 
-// Denied answers acquire: holder has the lock, for left ns unless it renews or,
+// Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
 // if left is negative, for ever.
 func (r *Request) Denied(left int64, holder string, waiters int) {
 	r.answer(answer{

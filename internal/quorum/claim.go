@@ -69,6 +69,7 @@ const (
 	AskRelease
 	AskGiveBack
 	AskReclaim
+	AskAdopt // in place of AskAcquire, for a claim that Adopts
 )
 
 // Event is one thing that happened to a Claim.
@@ -130,13 +131,14 @@ type Actions struct {
 // release. Its zero value with N, TTL and, for a claim that waits, Stamp set is
 // ready for Start. It is a plain value: copying it copies the claim.
 type Claim struct {
-	N     int8  // number of nodes
-	Phase Phase // where it stands
-	ID    uint32
-	TTL   int64
-	Stamp int64 // place in the queue, the same on every node; 0: does not wait
-	Brief bool  // whoever holds the lock soon renews what is trusted for less than half of TTL
-	Token int64 // fixed once a quorum has granted; 0 before
+	N      int8  // number of nodes
+	Phase  Phase // where it stands
+	ID     uint32
+	TTL    int64
+	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
+	Adopts bool  // asks for the lock that another id has, which is not going to answer for it
+	Brief  bool  // whoever holds the lock soon renews what is trusted for less than half of TTL
+	Token  int64 // fixed once a quorum has granted; 0 before
 
 	Asked   Set // an acquire or, when held, a renewal or, when over, a release is unanswered
 	Granted Set // the lock there is this id's
@@ -178,6 +180,17 @@ type Claim struct {
 	Trip     int64 // longest round trip seen
 	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
 	Rest     int64 // then everybody is asked again; 0: not resting
+}
+
+// Detached is a claim to a lock that another client has left standing: it has only the
+// id. It can be renewed while a quorum has it, and released; where a node has lost it,
+// it stays lost.
+func Detached(n int, ttl int64) Claim {
+	c := Claim{N: int8(n), TTL: ttl, Phase: Held}
+	for i := range n {
+		c.Sends[i] = sendsKnown
+	}
+	return c
 }
 
 // Step applies e to c. It is a pure function: the same claim and event always
@@ -538,7 +551,7 @@ func (c *Claim) tick(e *Event, a *Actions) bool {
 	}
 	if c.Rest != 0 && e.At >= c.Rest {
 		c.Rest = 0
-		c.ask(c.all()&^c.Granted, e.At, a)
+		c.ask(c.missing(), e.At, a)
 		return true
 	}
 	if c.Patience != 0 && e.At >= c.Patience {
@@ -547,6 +560,16 @@ func (c *Claim) tick(e *Event, a *Actions) bool {
 		return true
 	}
 	return false
+}
+
+// missing is the nodes that are asked when the claim has rested. One that adopts keeps
+// alive what it has, and knows that a denial stands: nobody gives the lock back to the id
+// that had it.
+func (c *Claim) missing() Set {
+	if c.Adopts {
+		return c.all() &^ c.Denied
+	}
+	return c.all() &^ c.Granted
 }
 
 // decide looks whether the votes make a quorum, or can no longer make one.
@@ -581,8 +604,14 @@ func (c *Claim) decide(e *Event, a *Actions) {
 		c.rest(e, a)
 		return
 	}
+	if c.Adopts && c.possible(c.all()&^(c.Denied|c.Fatal)) {
+		if c.Rest == 0 { // what has not answered may have done it: only that node can say
+			c.Rest = e.At + c.poll(e.Rand)
+		}
+		return
+	}
 	switch {
-	case c.Denied != 0 && c.possible(c.Granted|c.Denied):
+	case c.Adopts && !c.possible(c.all()&^c.Denied), !c.Adopts && c.Denied != 0 && c.possible(c.Granted|c.Denied):
 		a.Outcome = Busy
 	case c.Asked != 0 && c.possible(c.all()&^c.Failed):
 		return // who has not answered yet tells busy from unavailable
@@ -811,7 +840,7 @@ func (c *Claim) displaced(e *Event, n Set) {
 // others had no quorum, and will have none while the lock is kept. Where somebody has
 // a partial grant at the moment, the node is asked again, for it is soon given back.
 func (c *Claim) regain(at int64, a *Actions) {
-	if !c.possible(c.Agreed) {
+	if c.Token == 0 || !c.possible(c.Agreed) {
 		return
 	}
 	var again Set

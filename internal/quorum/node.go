@@ -189,6 +189,27 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 	return l, AcquireReply{Granted: true, Base: l.Fence - Block + 1}
 }
 
+// Adopt hands the lock of from on to owner, with a block of its own. Asking again is
+// harmless; anybody else's lock, and a free one, is denied.
+func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, AcquireReply) {
+	l = l.At(now)
+	if l.Owner == "" || l.Owner != from && l.Owner != owner {
+		left := int64(-2)
+		if l.Owner != "" {
+			left = l.Until - now/1000
+		}
+		return l, AcquireReply{Holder: l.Owner, Left: left, Waiters: l.Queue.Len()}
+	}
+	if l.Owner == owner && l.Fence != 0 {
+		l.FenceUntil = now/1000 + FenceKeep(ttl)
+	} else if !l.block(now, clock, ttl) {
+		return l, AcquireReply{Refused: true}
+	}
+	l.take(owner, now, ttl)
+	l.Queue = l.Queue.Without(from)
+	return l, AcquireReply{Granted: true, Base: l.Fence - Block + 1}
+}
+
 // Commit fixes token for owner. Both conditions are needed: the owner's, that
 // no other grant has come between; the counter's, that none has been promised more.
 func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, bool) {
@@ -206,13 +227,14 @@ type Verdict int
 // The verdicts.
 const (
 	RenewKept       Verdict = 0
-	RenewNotMine    Verdict = -1 // another holds the lock
+	RenewNotMine    Verdict = -1 // another holds the lock; without a token: or nobody
 	RenewSuperseded Verdict = -2 // the lock is free, but a newer grant has been: its counter is told
 	RenewRefused    Verdict = -3 // for the reason in ClockError; nothing has changed
 )
 
 // Renew prolongs the lock, and takes it again where the node has lost it and
-// knows of no newer grant. clock is the client's wall clock in µs.
+// knows of no newer grant; with token 0 not even then. clock is the client's wall clock in
+// µs.
 func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Verdict) {
 	l = l.At(now)
 	switch {
@@ -220,7 +242,7 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Ver
 		if l.Fence != 0 {
 			l.FenceUntil = now/1000 + FenceKeep(ttl)
 		}
-	case l.Owner != "":
+	case l.Owner != "", token == 0:
 		return l, RenewNotMine
 	case l.Fence > token+Block-1:
 		return l, RenewSuperseded

@@ -245,6 +245,63 @@ func TestRenewCases(t *testing.T) {
 	}
 }
 
+func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
+	t.Parallel()
+	free := taken(t)
+	free.free()
+	lost := taken(t)
+	lost.Fence, lost.FenceUntil = 0, 0
+	mine := taken(t)
+	mine.Owner = "new"
+	later := noon + 3_000_000
+	for name, tt := range map[string]struct {
+		lock Lock
+		from string
+		base int64 // 0: denied
+	}{
+		"that one's":           {taken(t), "a", end + 1},
+		"asked again":          {mine, "a", base},
+		"another's":            {taken(t), "b", 0},
+		"nobody's":             {free, "a", 0},
+		"nobody's, of no name": {free, "", 0},
+		"the counter is lost":  {lost, "a", later},
+	} {
+		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later)
+		if tt.base == 0 {
+			if r.Granted || got != tt.lock.At(later) {
+				t.Errorf("%s: %+v, left %+v", name, r, got)
+			}
+			continue
+		}
+		if !r.Granted || r.Base != tt.base || got.Owner != "new" || got.Until != later/1000+ttl ||
+			got.Fence != tt.base+Block-1 || got.FenceUntil != later/1000+fenceLeast {
+			t.Errorf("%s: %+v, left %+v", name, r, got)
+		}
+	}
+	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000); !r.Refused || got != lost.At(noon) {
+		t.Errorf("clocks differ: %+v, left %+v", r, got)
+	}
+	waits := taken(t)
+	waits.Queue, waits.QueueUntil = waits.Queue.With("a", 1).With("b", 2), noon/1000+queueKeep
+	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon); !slices.Equal(owners(got.Queue), []string{"b"}) {
+		t.Errorf("waiting: %v", owners(got.Queue))
+	}
+}
+
+func TestARenewalWithoutATokenTakesNothing(t *testing.T) {
+	t.Parallel()
+	free := taken(t)
+	free.free()
+	for name, lock := range map[string]Lock{"free": free, "never held": {}} {
+		if got, v := lock.Renew(noon, "a", ttl, noon, 0); v != RenewNotMine || got != lock.At(noon) {
+			t.Errorf("%s: verdict %d, left %+v", name, v, got)
+		}
+	}
+	if got, v := taken(t).Renew(noon, "a", ttl+1, noon, 0); v != RenewKept || got.Until != noon/1000+ttl+1 || got.Fence != end {
+		t.Errorf("mine: verdict %d, left %+v", v, got)
+	}
+}
+
 func TestReclaimTakesAFreeLockOfWhichNobodyHasHadAnySince(t *testing.T) {
 	t.Parallel()
 	free := taken(t)

@@ -100,6 +100,8 @@ var (
 	blockLua string
 	//go:embed scripts/pass.lua
 	passLua string
+	//go:embed scripts/adopt.lua
+	adoptLua string
 	//go:embed scripts/acquire.lua
 	acquireLua string
 	//go:embed scripts/commit.lua
@@ -125,6 +127,7 @@ var (
 // The scripts. Keys and arguments stand in the first line of each.
 var (
 	Acquire = script(holderLua, seedLua, blockLua, passLua, acquireLua)
+	Adopt   = script(holderLua, seedLua, blockLua, adoptLua)
 	Commit  = script(holderLua, commitLua)
 	Renew   = script(holderLua, seedLua, renewLua)
 	Reclaim = script(reclaimLua)
@@ -137,4 +140,4 @@ var (
 )
 
 // Scripts is what every checked connection has loaded.
-var Scripts = []*Script{Acquire, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe, Admit}
+var Scripts = []*Script{Acquire, Adopt, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe, Admit}

@@ -85,7 +85,7 @@ func (w *world) look() {
 func (w *world) call() {
 	c := Call{
 		Script: rapid.SampledFrom([]string{
-			"acquire", "acquire", "acquire", "commit", "renew", "reclaim", "release", "release", "force", "inspect",
+			"acquire", "acquire", "acquire", "adopt", "commit", "renew", "reclaim", "release", "release", "force", "inspect",
 		}).Draw(w.t, "script"),
 		Owner: rapid.SampledFrom(owners).Draw(w.t, "owner"),
 		TTL:   rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
@@ -93,7 +93,7 @@ func (w *world) call() {
 	if w.state.Owner != "" && rapid.Bool().Draw(w.t, "by its holder") {
 		c.Owner = w.state.Owner
 	}
-	if c.Script == "acquire" || c.Script == "renew" {
+	if c.Script == "acquire" || c.Script == "adopt" || c.Script == "renew" {
 		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
 	}
 	switch c.Script {
@@ -101,10 +101,18 @@ func (w *world) call() {
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
 	case "release":
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
+	case "adopt":
+		c.From = rapid.SampledFrom(owners).Draw(w.t, "from")
+		if w.state.Owner != "" && rapid.Bool().Draw(w.t, "from its holder") {
+			c.From = w.state.Owner
+		}
 	case "commit", "renew", "reclaim", "force":
 		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
 		if c.Script != "force" {
 			c.Token = max(c.Token, 1)
+		}
+		if c.Script == "renew" && rapid.IntRange(0, 3).Draw(w.t, "without a token") == 0 {
+			c.Token = 0
 		}
 	}
 	before := w.state

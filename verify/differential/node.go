@@ -30,6 +30,7 @@ import (
 type Call struct {
 	Script string
 	Owner  string
+	From   string
 	TTL    int64
 	Clock  int64
 	Stamp  int64
@@ -46,7 +47,7 @@ func KeysOf(key string) Keys {
 }
 
 var scripts = map[string]*wire.Script{
-	"acquire": wire.Acquire, "commit": wire.Commit, "renew": wire.Renew, "reclaim": wire.Reclaim, "release": wire.Release,
+	"acquire": wire.Acquire, "adopt": wire.Adopt, "commit": wire.Commit, "renew": wire.Renew, "reclaim": wire.Reclaim, "release": wire.Release,
 	"force": wire.Force, "inspect": wire.Inspect,
 }
 
@@ -62,9 +63,14 @@ func (c Call) Arguments() []string {
 	switch c.Script {
 	case "acquire":
 		return []string{c.Owner, num(c.TTL), num(c.Clock), stamp, keep}
+	case "adopt":
+		return []string{c.From, c.Owner, num(c.TTL), num(c.Clock), keep}
 	case "commit":
 		return []string{c.Owner, top, keep}
 	case "renew":
+		if c.Token == 0 {
+			top = ""
+		}
 		return []string{c.Owner, num(c.TTL), top, num(c.Clock), keep}
 	case "reclaim":
 		return []string{c.Owner, num(c.TTL), top, keep}
@@ -89,8 +95,13 @@ func (c Call) keys(k Keys) []string {
 func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken quorum.Wake) {
 	one := map[bool]int64{true: 1}
 	switch c.Script {
-	case "acquire":
-		l, r := l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp, hears)
+	case "acquire", "adopt":
+		var r quorum.AcquireReply
+		if c.Script == "adopt" {
+			l, r = l.Adopt(now, c.From, c.Owner, c.TTL, c.Clock)
+		} else {
+			l, r = l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp, hears)
+		}
 		switch {
 		case r.Granted:
 			return l, r.Base, quorum.Wake{}

@@ -111,10 +111,12 @@ func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c
 func examples() []example {
 	const second, hour = 1_000_000, 3600_000_000
 	renew := func(owner string) Call { return script("renew", owner).clock(0) }
+	adopt := func(from, owner string) Call { c := script("adopt", owner).clock(0); c.From = from; return c }
 	acquire := func(owner string) Call { return script("acquire", owner).clock(0) }
 	heldByA := State{Lock: held("a.1", 5000), Fence: counter(1031, 300_000)}
 	contended := heldByA
 	contended.Queue = waiting(at("b.1", 6), at("c.1", 7))
+	contendedByA := State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}
 	lost := State{Lock: held("a.1", 5000)}
 	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 300_000)}
 	idle := State{Fence: counter(1031, 300_000)}
@@ -148,6 +150,14 @@ func examples() []example {
 		{"acquire: who does not hear is passed over", waitedFor, []string{"c"}, acquire("d.1").stamp(9)},
 		{"acquire: a free lock for which nobody listens", waitedFor, nil, acquire("d.1").stamp(9)},
 
+		{"adopt: the lock of another who has left it", contended, nil, adopt("a.1", "d.1")},
+		{"adopt: … and leaves no place in the queue", contendedByA, nil, adopt("a.1", "d.1")},
+		{"adopt: asking again changes the expiry alone", heldByA, nil, adopt("e.1", "a.1")},
+		{"adopt: somebody else was first", passedOn, nil, adopt("a.1", "d.1")},
+		{"adopt: it was released, or has lapsed", waitedFor, nil, adopt("a.1", "d.1")},
+		{"adopt: the counter was lost", lost, nil, adopt("a.1", "d.1")},
+		{"adopt: the counter was lost, and clocks differ by more than a minute", lost, nil, adopt("a.1", "d.1").clock(hour)},
+
 		{"commit: a higher token", heldByA, nil, script("commit", "a.1").token(1064)},
 		{"commit: the same token", heldByA, nil, script("commit", "a.1").token(1000)},
 		{"commit: more has been promised", heldByA, nil, script("commit", "a.1").token(999)},
@@ -163,6 +173,9 @@ func examples() []example {
 		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 300_000)}, nil, renew("a.1").token(1000)},
 		{"renew: lock and counter were lost: what was granted meanwhile is below the clock", State{}, nil, renew("a.1").token(1000)},
 		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, renew("a.1").token(clientClock + hour)},
+		{"renew: without a token the owner's lock alone", heldByA, nil, renew("a.1")},
+		{"renew: … a free one stays free", idle, nil, renew("a.1")},
+		{"renew: … and a name that was never used", State{}, nil, renew("a.1")},
 		{"renew: lock and counter were lost, and clocks differ by more than a minute", State{}, nil, renew("a.1").clock(-hour).token(1000)},
 
 		{"reclaim: a free lock of which nobody else has had any", idle, nil, script("reclaim", "a.1").token(1000)},
@@ -190,7 +203,7 @@ func examples() []example {
 
 		{"force: the holder's token", contended, hear, script("force", "").token(1000)},
 		{"force: any token of the block", heldByA, hear, script("force", "").token(1031)},
-		{"force: not back to the holder", State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}, hear, script("force", "").token(1000)},
+		{"force: not back to the holder", contendedByA, hear, script("force", "").token(1000)},
 		{"force: an older token", heldByA, hear, script("force", "").token(999)},
 		{"force: a newer token", heldByA, hear, script("force", "").token(1032)},
 		{"force: a free lock", idle, hear, script("force", "").token(1000)},

@@ -1,6 +1,7 @@
 -- KEYS lock fence queue; ARGV owner ttl top clock keep
--- Kept: the number of waiters. -1: another holds the lock. Below: it is free, but a newer
--- grant has been; the counter with a minus. CLOCK: nothing has changed.
+-- Kept: the number of waiters. -1: another holds the lock or, where top is '', nobody.
+-- Below: it is free, but a newer grant has been; the counter with a minus. CLOCK: nothing
+-- has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, top, clock, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local holder = holding(lock)
@@ -9,7 +10,7 @@ if holder == owner then
   redis.call('PEXPIRE', fence, keep)
   return redis.call('ZCARD', queue)
 end
-if holder then
+if holder or top == '' then
   return -1
 end
 local highest = redis.call('GET', fence)

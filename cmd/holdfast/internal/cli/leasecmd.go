@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -137,7 +139,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	client, drv, err := a.parts(ctx)
+	client, err := a.client(ctx)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -154,7 +156,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	if err := a.hand(t, file); err != nil {
 		return errors.Join(err, client.Close()) // which releases
 	}
-	return drv.Close() // and not the client: that would release
+	return errors.Join(lease.Detach(), client.Close())
 }
 
 // hand gives the lease to the file and to whoever reads stdout.
@@ -204,34 +206,15 @@ func (a *app) printTicket(t ticket) error {
 	})
 }
 
-// parts opens the backend for a command that leaves a lease standing: to do so it
-// closes the driver and not the client.
-func (a *app) parts(ctx context.Context) (*holdfast.Client, *redlock.Driver, error) {
-	drv, err := a.dial(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	client, err := holdfast.New(drv, a.options("holdfast"))
-	if err != nil {
-		return nil, nil, errors.Join(err, drv.Close())
-	}
-	return client, drv, nil
-}
-
 func (a *app) renewCommand() *cobra.Command {
 	fl := &ticketFlags{ttl: duration(30 * time.Second)}
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.continued(fl, args, func(ctx context.Context, l *holdfast.Lease, drv *redlock.Driver) error {
-				t := newTicket(l, time.Duration(fl.ttl))
-				if err := drv.Close(); err != nil { // and not the client: that would release
-					return err
-				}
-				return a.hand(t, fl.file)
-			})
-		},
+		Long: `Renew has the lock stand for --ttl from now on, if the lease of --owner and --token
+still has it. It never takes a lock that is free: a lease that is gone stays gone.
+`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "renew", a.renew) },
 	}
 	fl.define(cmd)
 	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on")
@@ -239,27 +222,43 @@ func (a *app) renewCommand() *cobra.Command {
 	return cmd
 }
 
+func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv *redlock.Driver, g driver.Grant) error {
+	g.TTL = time.Duration(fl.ttl)
+	if l := drv.Limits(); g.TTL < l.MinTTL || g.TTL > l.MaxTTL {
+		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, for all clients alike)", g.TTL, l.MinTTL, l.MaxTTL)
+	}
+	r := drv.Renew(ctx, []driver.Grant{g})[0]
+	if r.Err != nil {
+		return r.Err
+	}
+	t.TTLMS, t.ExpiresAt = g.TTL.Milliseconds(), r.TrustedUntil.UTC().Round(time.Millisecond)
+	return a.hand(t, fl.file)
+}
+
 func (a *app) releaseCommand() *cobra.Command {
 	fl := &ticketFlags{ttl: duration(10 * time.Second)}
 	cmd := &cobra.Command{
 		Use:   "release [flags] [NAME]",
 		Short: "Release a lease that acquire took",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.continued(fl, args, func(ctx context.Context, l *holdfast.Lease, drv *redlock.Driver) error {
-				err := errors.Join(l.Release(ctx), drv.Close())
-				if err == nil && fl.file != "" {
-					err = os.Remove(fl.file)
-				}
-				return err
-			})
-		},
+		RunE:  func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "release", a.release) },
 	}
 	fl.define(cmd)
 	return cmd
 }
 
-// continued takes over the lease that the flags name and does something to it.
-func (a *app) continued(fl *ticketFlags, args []string, do func(context.Context, *holdfast.Lease, *redlock.Driver) error) error {
+func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv *redlock.Driver, g driver.Grant) error {
+	err := drv.Release(ctx, g, 0)
+	if err == nil && fl.file != "" {
+		err = os.Remove(fl.file)
+	}
+	return err
+}
+
+// continued does something to the lease that the flags name, if it stands.
+func (a *app) continued(
+	fl *ticketFlags, args []string, verb string,
+	do func(context.Context, *ticketFlags, ticket, *redlock.Driver, driver.Grant) error,
+) error {
 	t, err := fl.read(args)
 	if err != nil {
 		return err
@@ -269,16 +268,28 @@ func (a *app) continued(fl *ticketFlags, args []string, do func(context.Context,
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	client, drv, err := a.parts(ctx)
+	drv, err := a.dial(ctx)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
-	lease, err := client.Adopt(ctx, t.Name, t.Owner, t.Token, &holdfast.AcquireOptions{TTL: time.Duration(fl.ttl), NoRenew: true})
+	client, err := holdfast.New(drv, a.options("holdfast"))
 	if err != nil {
-		defer client.Close()
+		return errors.Join(err, drv.Close())
+	}
+	defer client.Close()
+	st, err := client.Inspect(ctx, t.Name)
+	if err != nil {
 		return interruptedBy(ctx, err)
 	}
-	return do(ctx, lease, drv)
+	if !t.among(st) {
+		return &holdfast.Error{Op: verb, Key: t.Name, Err: fmt.Errorf("%w: %s", holdfast.ErrLost, t.gone(st))}
+	}
+	owner, _ := t.grant()
+	err = do(ctx, fl, t, drv, driver.Grant{Key: t.Name, Owner: owner, TTL: time.Duration(fl.ttl)})
+	if errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnavailable) {
+		err = &holdfast.Error{Op: verb, Key: t.Name, Err: err}
+	}
+	return interruptedBy(ctx, err)
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -335,12 +346,27 @@ func remaining(st holdfast.Status, held bool) int64 {
 	return st.Remaining.Milliseconds()
 }
 
-// stands says whether t is the lease that st is about. A lease that was handed on
-// inside a process has "+k" behind its owner, and k more than the grant's token.
-func (t ticket) stands(st holdfast.Status) bool {
+// grant is the owner and the first token of the grant that t belongs to. A lease that was
+// handed on inside a process has "+k" behind its owner, and k more than that token.
+func (t ticket) grant() (owner string, first holdfast.Token) {
 	owner, passed, _ := strings.Cut(t.Owner, "+")
-	first := t.Token - tokenFromText(passed)
-	return st.Held && st.Token == first && (owner == "" || owner == st.ID)
+	return owner, t.Token - tokenFromText(passed)
+}
+
+// stands says whether t is the lease that st is about. Where the owner says so, its nodes
+// may all have a later token: those that lost their counter, or were away for a while, do
+// not know the first one.
+func (t ticket) stands(st holdfast.Status) bool {
+	owner, first := t.grant()
+	return st.Held && (owner == "" && first == st.Token || owner == st.ID && (first <= st.Token || t.among(st)))
+}
+
+// among says whether some node that t has the lock on knows its token as well.
+func (t ticket) among(st holdfast.Status) bool {
+	owner, first := t.grant()
+	return st.Held && owner == st.ID && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeStatus) bool {
+		return n.Err == nil && n.Owner == owner && n.Token == int64(first)
+	})
 }
 
 // gone says what stands in place of a lease that is gone.

@@ -1,0 +1,89 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// ErrDetached is the cause with which the context of a lease ends that Detach has left
+// standing.
+var ErrDetached = errors.New("lease was detached")
+
+// Detach leaves the lock standing for another process, which can Adopt it by the
+// lease's Key, ID and Token: it lapses at Deadline unless that happens. This client
+// forgets it: the contexts of all its holds end with cause ErrDetached, nothing is
+// renewed or released any more, and who waits for the key in this process asks the
+// service. It does not block. Errors: ErrLost, when the lease has ended before;
+// ErrUnsupported.
+func (l *Lease) Detach() error { return wrap("detach", l.Key(), l.detach()) }
+
+func (l *Lease) detach() error {
+	t := l.term
+	c := t.client
+	a, ok := c.drv.(driver.Adopter)
+	if !ok {
+		return ErrUnsupported
+	}
+	c.mu.Lock()
+	if err := l.live(); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	end := t.end(ErrDetached)
+	c.mu.Unlock()
+	end.cancel()
+	a.Detach(t.grant)
+	c.mu.Lock()
+	c.lead(t.slot)
+	c.mu.Unlock()
+	end.event.Detached = true
+	c.hooks.released(end.event)
+	return nil
+}
+
+// leadAt leads the slot of key, if nobody does.
+func (c *Client) leadAt(key string) (*slot, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	s := c.slot(key)
+	if s.busy() {
+		return nil, s.held(c.holder)
+	}
+	s.leading = true
+	return s, nil
+}
+
+func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
+	o, err := c.check(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	a, ok := c.drv.(driver.Adopter)
+	if !ok {
+		return nil, ErrUnsupported
+	}
+	if id == "" || token <= 0 {
+		return nil, invalid("give the ID and the token that Acquire returned")
+	}
+	s, err := c.leadAt(key)
+	if err != nil {
+		return nil, err
+	}
+	owner, _, _ := strings.Cut(id, "+")
+	since := time.Now()
+	grant, err := a.Adopt(ctx, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.lead(s)
+		return nil, err
+	}
+	return c.start(ctx, s, grant, since, o, since)
+}

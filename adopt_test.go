@@ -1,0 +1,121 @@
+package holdfast_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		first, second := b.peer(), b.peer()
+		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		if err := l.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		m, err := second.Adopt(t.Context(), "k", l.ID(), l.Token(), &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		if err := m.Check(t.Context()); err != nil || m.Token() <= l.Token() || m.ID() == l.ID() {
+			t.Errorf("Check() = %v, %q with token %d after %q with %d", err, m.ID(), m.Token(), l.ID(), l.Token())
+		}
+		_, err = first.TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		_, err = first.Adopt(t.Context(), "k", l.ID(), l.Token(), nil)
+		wantErr(t, err, holdfast.ErrLost)
+		b.release(m)
+		_, err = second.Adopt(t.Context(), "k", "nobody.1", 7, nil)
+		wantErr(t, err, holdfast.ErrLost)
+	})
+}
+
+func TestADetachedLeaseStandsUntilItsDeadlineAndNoLonger(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c, other := b.peer(), b.peer()
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		pass(time.Minute)
+		if err := l.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		if cause := context.Cause(l.Context()); cause != holdfast.ErrDetached {
+			t.Errorf("the context ended with %v", cause)
+		}
+		wantErr(t, l.Detach(), holdfast.ErrLost)
+		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("a release after it: %v", err)
+		}
+		pass(time.Until(l.Deadline()))
+		_, err := other.TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		pass(200 * time.Millisecond)
+		b.release(b.acquire(other, "k", nil))
+	})
+}
+
+func TestWhoWaitsBehindADetachedLeaseAsksTheService(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c := b.peer()
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		next := make(chan *holdfast.Lease, 1)
+		go func() {
+			m, err := c.Acquire(t.Context(), "k", nil)
+			if err != nil {
+				t.Error(err)
+			}
+			next <- m
+		}()
+		synctest.Wait()
+		if err := l.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-next:
+			t.Fatal("it has the lock while the detached lease stands")
+		case <-time.After(4 * time.Second):
+		}
+		b.release(<-next)
+	})
+}
+
+// The old holder did not detach, and hears of it at its next renewal.
+func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
+		var won []*holdfast.Lease
+		for range 3 {
+			switch m, err := b.peer().Adopt(t.Context(), "k", l.ID(), l.Token(), nil); {
+			case err == nil:
+				won = append(won, m)
+			default:
+				wantErr(t, err, holdfast.ErrLost)
+			}
+		}
+		if len(won) != 1 {
+			t.Fatalf("%d have adopted one lease", len(won))
+		}
+		pass(3 * time.Second)
+		if context.Cause(l.Context()) == nil {
+			t.Error("the lease that was adopted goes on")
+		}
+		if err := won[0].Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.release(won[0])
+	})
+}
+
+func TestAReleasedLeaseCannotBeAdopted(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.peer(), "k", nil)
+		b.release(l)
+		_, err := b.peer().Adopt(t.Context(), "k", l.ID(), l.Token(), nil)
+		wantErr(t, err, holdfast.ErrLost)
+		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
