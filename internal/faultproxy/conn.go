@@ -180,7 +180,7 @@ func (c *conn) receive(v resp.Value) {
 		c.p.stats.Replies++
 	}
 	if !c.muted && (r == nil || r.loss == nil) {
-		c.deliver(segment{bytes: v.Raw})
+		c.deliver(segment{bytes: c.p.rewritten(r, v)})
 	}
 	if r == nil || !r.answered {
 		return

@@ -203,6 +203,51 @@ func TestCutAfterLosesOneReplyAndTheConnection(t *testing.T) {
 	c.wants("OK")
 }
 
+func TestRewriteChangesRepliesUntilItIsStopped(t *testing.T) {
+	t.Parallel()
+	_, proxy := start(t)
+	c := dial(t, proxy.Addr())
+	c.send("SET key true", "SET other true", "HELLO 3")
+	c.wants("OK")
+	c.wants("OK")
+	if _, err := c.in.ReadValue(); err != nil {
+		t.Fatal(err)
+	}
+	stop := proxy.Rewrite(faultproxy.Command("GET", "key"), func(text string) string { return "un" + text })
+	c.send("GET key", "GET other", "GET none", "STRLEN key")
+	for _, want := range []any{"untrue", "true", nil, 4} {
+		c.wants(want)
+	}
+	defer proxy.Rewrite(faultproxy.Command("INFO"), func(text string) string { return text[:len("# Server")] })()
+	c.send("INFO")
+	c.wants("# Server") // which the server sends as a verbatim string
+	stop()
+	c.send("GET key")
+	c.wants("true")
+}
+
+func TestRedirectLeadsNewConnectionsToAnotherServer(t *testing.T) {
+	t.Parallel()
+	first, proxy := start(t)
+	second := redistest.Start(t, nil)
+	for server, name := range map[*redisproc.Server]string{first: "first", second: "second"} {
+		if _, err := server.Do("SET", "name", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := dial(t, proxy.Addr())
+	old.send("GET name")
+	old.wants("first")
+	proxy.Redirect(second.Addr())
+	fresh := dial(t, proxy.Addr())
+	fresh.send("GET name")
+	fresh.wants("second")
+	old.send("GET name")
+	old.wants("first")
+	proxy.Cut()
+	old.wantsEnd()
+}
+
 func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
 	t.Parallel()
 	server, proxy := start(t)

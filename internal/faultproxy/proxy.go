@@ -30,13 +30,13 @@ const (
 
 // Proxy is safe for concurrent use.
 type Proxy struct {
-	upstream string
 	listener net.Listener
 	ctx      context.Context // ends with Close; for dialing
 	cancel   context.CancelFunc
 	running  sync.WaitGroup // accept and one per connection
 
 	mu       sync.Mutex // guards what follows and the state of every conn; never held across I/O
+	upstream string
 	stats    Stats
 	delay    time.Duration
 	refuse   bool
@@ -46,6 +46,7 @@ type Proxy struct {
 	cuts     int // calls of Cut, for connections that are just being made
 	holds    []*Hold
 	losses   []*loss
+	rewrites []*rewrite
 	conns    map[*conn]struct{}
 }
 
@@ -108,6 +109,9 @@ func (p *Proxy) SetDelay(d time.Duration) { p.change(func() { p.delay = d }) }
 // Refuse makes the proxy reset new connections as soon as they are made. Those that exist go on.
 func (p *Proxy) Refuse(refuse bool) { p.change(func() { p.refuse = refuse }) }
 
+// Redirect makes new connections go to another server, as when an address moves. Those that exist go on; Cut ends them.
+func (p *Proxy) Redirect(upstream string) { p.change(func() { p.upstream = upstream }) }
+
 // Blackhole stops the bytes to the server (up), to the client (down) or both, and the news that the other side has
 // closed with them. Connections stay open and new ones can be made. Blackhole(false, false) delivers what was stopped, late; Cut
 // before it drops that.
@@ -148,26 +152,26 @@ func (p *Proxy) accept() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		cuts, ok := p.admit()
+		upstream, cuts, ok := p.admit()
 		if !ok {
 			reset(client)
 			continue
 		}
-		p.running.Go(func() { p.serve(client, cuts) })
+		p.running.Go(func() { p.serve(client, upstream, cuts) })
 	}
 }
 
-func (p *Proxy) admit() (cuts int, ok bool) {
+func (p *Proxy) admit() (upstream string, cuts int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse {
 		p.stats.Refused++
 	}
-	return p.cuts, !p.refuse
+	return p.upstream, p.cuts, !p.refuse
 }
 
-func (p *Proxy) serve(client net.Conn, cuts int) {
-	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, "tcp", p.upstream)
+func (p *Proxy) serve(client net.Conn, upstream string, cuts int) {
+	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, "tcp", upstream)
 	if err != nil {
 		p.change(func() { p.stats.Refused++ })
 		reset(client)

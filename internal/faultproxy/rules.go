@@ -3,6 +3,9 @@ package faultproxy
 import (
 	"bytes"
 	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
 // Match chooses requests by their arguments, the command's name first. It is called with the proxy's lock held, at the
@@ -60,6 +63,41 @@ func (p *Proxy) claimLoss(args [][]byte) *loss {
 		}
 	}
 	return nil
+}
+
+// rewrite changes replies.
+type rewrite struct {
+	match Match
+	edit  func(text string) string
+}
+
+// Rewrite passes the text in the replies to matching requests through edit, as when the server were another one. Replies that
+// are no strings stay as they are. edit is called as a Match is. The function that is returned ends it.
+func (p *Proxy) Rewrite(match Match, edit func(text string) string) (stop func()) {
+	w := &rewrite{match, edit}
+	p.change(func() { p.rewrites = append(p.rewrites, w) })
+	return func() {
+		p.change(func() { p.rewrites = slices.DeleteFunc(p.rewrites, func(other *rewrite) bool { return other == w }) })
+	}
+}
+
+// rewritten is v as the client gets it. r is the request that it answers; nil: none.
+func (p *Proxy) rewritten(r *request, v resp.Value) []byte {
+	if r == nil || v.Null || (v.Kind != '$' && v.Kind != '=') {
+		return v.Raw
+	}
+	raw := v.Raw
+	text := string(v.Text)
+	if v.Kind == '=' {
+		_, text, _ = strings.Cut(text, ":") // after "txt"
+	}
+	for _, w := range p.rewrites {
+		if w.match(r.args) {
+			text = w.edit(text)
+			raw = resp.AppendString(nil, text)
+		}
+	}
+	return raw
 }
 
 // Hold keeps requests from the server until it is released.
