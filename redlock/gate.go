@@ -358,9 +358,9 @@ func (g *gate) subscribable(n *node, l *line, hello map[string]string, rep *repo
 
 // ordered says whether a server is known to send messages in their place among the
 // replies. RESP3 does not promise that; Redis and Valkey do it, with one thread for all
-// commands. Others that call themselves so are told by what only they have in INFO.
+// commands. Others that call themselves so are told by their INFO.
 func ordered(hello, info map[string]string) bool {
-	if hello["server"] != "redis" && hello["server"] != "valkey" || info["atomicvar_api"] == "" {
+	if hello["server"] != "redis" && hello["server"] != "valkey" || info["gcc_version"] == "" {
 		return false
 	}
 	for _, other := range []string{"dragonfly_version", "mvcc_depth", "garnet_version", "kvrocks_version"} { // the second is KeyDB

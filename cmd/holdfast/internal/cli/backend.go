@@ -19,10 +19,15 @@ const askTimeout = 2 * time.Second
 
 // dial opens the backend.
 func (a *app) dial(ctx context.Context) (*redlock.Driver, error) {
+	return a.dialWith(ctx, &redlock.Options{})
+}
+
+func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {
 	if a.backend == "" {
 		return nil, exitcode.Usagef("no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379")
 	}
-	return redlock.OpenURL(ctx, a.backend, &redlock.Options{Logger: a.log, ClientName: "holdfast"})
+	opts.Logger, opts.ClientName = a.log, "holdfast"
+	return redlock.OpenURL(ctx, a.backend, opts)
 }
 
 // scheme is the part of the URL that holds no secrets.
@@ -53,7 +58,16 @@ func (a *app) options(program string) *holdfast.Options {
 	return opts
 }
 
-// client opens the backend for a command that only asks or orders.
+// looker opens the backend for a command that only looks, and writes nothing there.
+func (a *app) looker(ctx context.Context) (*holdfast.Client, error) {
+	drv, err := a.dialWith(ctx, &redlock.Options{ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	return holdfast.New(drv, a.options("holdfast"))
+}
+
+// client opens the backend for a command that orders.
 func (a *app) client(ctx context.Context) (*holdfast.Client, error) { return a.open(ctx, "holdfast") }
 
 // busyError says who holds the lock, as far as the backend knows.

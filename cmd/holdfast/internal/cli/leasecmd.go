@@ -315,7 +315,7 @@ func (a *app) check(fl *ticketFlags, args []string) error {
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	client, err := a.client(ctx)
+	client, err := a.looker(ctx)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}

@@ -74,7 +74,7 @@ func (a *app) showCommand() *cobra.Command {
 func (a *app) show(name string) error {
 	ctx, stop := interruptible()
 	defer stop()
-	client, err := a.client(ctx)
+	client, err := a.looker(ctx)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -158,7 +158,7 @@ func (a *app) listCommand() *cobra.Command {
 func (a *app) list(prefix string) error {
 	ctx, stop := interruptible()
 	defer stop()
-	client, err := a.client(ctx)
+	client, err := a.looker(ctx)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -197,7 +197,7 @@ func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([
 	a.quiet = true
 	ctx, stop := interruptible()
 	defer stop()
-	client, err := a.client(ctx)
+	client, err := a.looker(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

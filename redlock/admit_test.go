@@ -1,0 +1,310 @@
+package redlock_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// brief is a MaxTTL with which a quarantine takes three seconds.
+const brief = time.Second
+
+func startAlways(t *testing.T, n int) *rig {
+	t.Helper()
+	t.Parallel()
+	r := &rig{T: t}
+	for range n {
+		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
+	}
+	return r
+}
+
+// voting opens a client of a set that has been used before.
+func (r *rig) voting(opts redlock.Options) *redlock.Driver {
+	r.Helper()
+	if opts.MaxTTL == 0 {
+		opts.MaxTTL = brief
+	}
+	opts.Timeout = busy
+	r.driver(r.nodes(), &opts).Close() // without quarantine: nobody has used it before
+	d, err := redlock.Open(r.Context(), r.nodes(), &opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d
+}
+
+// quarantined waits until the driver says that the i-th node is in quarantine.
+func (r *rig) quarantined(d *redlock.Driver, i int) {
+	r.Helper()
+	r.eventually("the node is in quarantine", func() bool {
+		st, err := d.Inspect(r.Context(), "k")
+		return err == nil && st.Nodes[i].Err != nil && strings.Contains(st.Nodes[i].Err.Error(), "quarantine")
+	})
+}
+
+// The configuration of a node that was replaced is that of one which keeps
+// everything. Its data are gone all the same.
+func TestADurableNodeThatWasReplacedSitsOutItsQuarantine(t *testing.T) {
+	r := startAlways(t, 3)
+	d := r.voting(redlock.Options{MaxTTL: time.Minute})
+	r.clientOf(d, nil)
+	if err := r.servers[0].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.quarantined(d, 0)
+	mentions(t, func() error {
+		_, err := redlock.Open(t.Context(), r.nodes()[:1], nil)
+		return err
+	}(), "n=3", "n=1") // it is of the set from the first sight on
+}
+
+// A node that boots with its clock behind seems old once it is set.
+func TestAServerWhoseClockIsSetSitsOutItsQuarantine(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	d := r.voting(redlock.Options{MaxTTL: time.Minute})
+	r.clientOf(d, nil)
+	for i := range r.servers {
+		way[i].Rewrite(faultproxy.Command("INFO"), func(text string) string {
+			return strings.Replace(text, "uptime_in_seconds:", "uptime_in_seconds:99999", 1)
+		})
+		r.do(i, "FLUSHALL")
+	}
+	_, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+	mentions(t, err, "quarantine", "votes in", "quarantine=off")
+}
+
+// What cannot be checked does not vote, and is checked as soon as it can be.
+func TestAFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
+	r := startWith(t, &redisproc.Options{MaxMemory: "20mb"})
+	r.fill(0)
+	_, err := r.open(r.nodes(), nil)
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v does not match ErrUnavailable", err)
+	}
+	mentions(t, err, "OOM", "holdfast:set")
+	r.do(0, "CONFIG", "SET", "maxmemory", "0")
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	r.fill(0)
+	d := r.driver(r.nodes(), nil) // it was admitted: there is nothing to write
+	defer d.Close()
+	if err := l.Extend(t.Context(), long); err != nil {
+		t.Errorf("a full node does not renew: %v", err)
+	}
+	r.release(l)
+	r.cleared()
+}
+
+// fill fills the memory of a server until it takes no more.
+func (r *rig) fill(i int) {
+	r.Helper()
+	r.do(i, "CONFIG", "SET", "maxmemory", "1")
+	if _, err := r.servers[i].Do("SET", "x", "y"); err == nil {
+		r.Fatal("the server is not full")
+	}
+}
+
+// A command that only looks must not leave anything behind: not even what others
+// would have to agree with.
+func TestReadOnlyWritesNothing(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			for _, used := range []bool{false, true} {
+				var held *holdfast.Lease
+				if used {
+					held = r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
+				}
+				before := r.written()
+				d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := r.clientOf(d, nil)
+				st, err := c.Inspect(t.Context(), "k")
+				if err != nil || st.Held != used {
+					t.Errorf("Inspect() = %+v, %v", st, err)
+				}
+				for _, err := range c.List(t.Context(), "") {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				if _, err := c.TryAcquire(t.Context(), "other", nil); !errors.Is(err, holdfast.ErrInvalid) {
+					t.Errorf("TryAcquire() = %v, want ErrInvalid", err)
+				}
+				if err := c.ForceRelease(t.Context(), "k", 1); !errors.Is(err, holdfast.ErrInvalid) {
+					t.Errorf("ForceRelease() = %v, want ErrInvalid", err)
+				}
+				if after := r.written(); after != before {
+					t.Errorf("written: %s, before: %s", after, before)
+				}
+				if used {
+					r.release(held)
+				}
+			}
+		})
+	}
+}
+
+// written is how often each command that writes was called, and the keys there are.
+func (r *rig) written() string {
+	r.Helper()
+	var all []string
+	for i := range r.servers {
+		all = append(all, fmt.Sprint(r.do(i, "DBSIZE")))
+		for line := range strings.Lines(fmt.Sprint(r.do(i, "INFO", "commandstats"))) {
+			name, rest, _ := strings.Cut(line, ":")
+			switch strings.TrimPrefix(name, "cmdstat_") {
+			case "set", "del", "incrby", "pexpire", "zadd", "zrem", "publish", "unlink":
+				count, _, _ := strings.Cut(rest, ",")
+				all = append(all, name+" "+count)
+			}
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// A look at one node of three, by whoever has not the whole list, is not theirs.
+func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
+	r := start(t, 3)
+	r.driver(r.nodes(), nil).Close()
+	_, err := redlock.Open(t.Context(), r.nodes()[:1], &redlock.Options{ReadOnly: true, Timeout: busy})
+	if !errors.Is(err, redlock.ErrConfig) {
+		t.Errorf("%v does not match ErrConfig", err)
+	}
+	mentions(t, err, "n=3", "n=1")
+}
+
+// Two lock spaces on one server know nothing of one another.
+func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
+	r := start(t, 3)
+	r.driver(r.nodes(), nil).Close()
+	r.driver(r.nodes()[:1], &redlock.Options{Prefix: "jobs:"}).Close()
+	r.driver(r.nodes(), &redlock.Options{Prefix: "other:", MaxTTL: time.Hour}).Close()
+	r.driver(r.nodes()[:1], &redlock.Options{BareKeys: true}).Close()
+	for key, want := range map[string]string{"holdfast:set": "n=3 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 maxttl=3600000 run=", "holdfast:set:": "n=1"} {
+		if got := fmt.Sprint(r.do(0, "GET", key)); !strings.HasPrefix(got, want) {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+// A program that starts must not depend on what running ones survive.
+func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
+	for name, spoil := range map[string]func(r *rig){
+		"eviction":   func(r *rig) { r.do(2, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
+		"password":   func(r *rig) { r.do(2, "CONFIG", "SET", "requirepass", secret) },
+		"other set":  func(r *rig) { r.do(2, "SET", "holdfast:set", "n=5 maxttl=60000") },
+		"quarantine": func(r *rig) { r.do(2, "DEL", "holdfast:set") },
+	} {
+		words := map[string]string{"eviction": "allkeys-lru", "password": "asks for a password", "other set": "n=5", "quarantine": "votes in"}
+		t.Run(name, func(t *testing.T) {
+			r := start(t, 3)
+			r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
+			spoil(r)
+			log := new(notes)
+			d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy, Logger: slog.New(log)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			events := make(chan driver.NodeEvent, 100)
+			c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+			r.release(r.acquire(c, "k", nil))
+			addr := r.servers[2].Addr()
+			if !log.has(addr, words[name]) {
+				t.Errorf("the log has %q, want %q", log.lines(), words[name])
+			}
+			r.awaitCause(events, addr, words[name])
+		})
+	}
+}
+
+// awaitCause waits for an event of a node that says why.
+func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
+	r.Helper()
+	var had []string
+	for timeout := time.After(patience); ; {
+		select {
+		case e := <-events:
+			if e.Node == node && e.Err != nil && strings.Contains(e.Err.Error(), word) {
+				return
+			}
+			had = append(had, fmt.Sprint(e))
+		case <-timeout:
+			r.Fatalf("no event of %s that says %q, but %q", node, word, had)
+		}
+	}
+}
+
+// What keeps a node down is told when it changes, not only that it is down.
+func TestANewCauseIsANewEvent(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
+	d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan driver.NodeEvent, 100)
+	r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	addr := way[2].Addr()
+	r.do(2, "CONFIG", "SET", "requirepass", secret)
+	way[2].Cut()
+	r.awaitCause(events, addr, "access denied")
+	if err := r.servers[2].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitCause(events, addr, "votes in")
+}
+
+func TestADefectIsAnEvent(t *testing.T) {
+	r := start(t, 1)
+	replica := redistest.Start(t, &redisproc.Options{ReplicaOf: r.servers[0].Addr()})
+	r.eventually("a replica", func() bool { return strings.Contains(fmt.Sprint(r.do(0, "INFO", "replication")), "state=online") })
+	told := make(chan driver.NodeEvent, 100)
+	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
+	c := r.clientOf(r.driver(r.nodes(), nil), hooks)
+	r.awaitState(told, r.servers[0].Addr(), driver.NodeDegraded)
+	r.release(r.acquire(c, "k", nil))
+
+	if _, err := replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	d := r.driver([]redlock.Node{{Addr: replica.Addr()}}, nil)
+	r.clientOf(d, hooks)
+	r.awaitCause(told, replica.Addr(), "was a replica")
+}
+
+// Two addresses that swap their servers are no server twice.
+func TestAddressesMaySwapTheirServers(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
+	d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.clientOf(d, nil)
+	way[0].Redirect(r.servers[1].Addr())
+	way[1].Redirect(r.servers[0].Addr())
+	way[0].Cut()
+	way[1].Cut()
+	r.eventually("all vote again", func() bool {
+		st, err := d.Inspect(t.Context(), "k")
+		return err == nil && st.Nodes[0].Err == nil && st.Nodes[1].Err == nil
+	})
+}
+
