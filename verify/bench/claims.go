@@ -51,6 +51,18 @@ func p99(r row) float64  { return r.P99 }
 func most(r row) float64 { return r.Max }
 
 var judgements = []judgement{
+	{"new names, 64 workers, 1 node: locks/s beside the best peer's", 0.95, false, best("new-throughput", 1, others)},
+	{"new names, 64 workers, 5 nodes: locks/s beside the best redsync's", 1.8, false, best("new-throughput", 5, defaults)},
+	{"new names, 1 worker, 1 node: locks/s beside the best redsync's", 0.8, false, best("new-latency", 1, defaults)},
+	{"new names, 1 worker, 5 nodes: locks/s beside the best redsync's", 0.9, false, best("new-latency", 5, defaults)},
+	{"100,000 new names: MB·minutes that they take up on a node", 45, true, func(r *report) (float64, bool) {
+		for _, l := range r.Left {
+			if l.Peer == holdfastName {
+				return l.MBMinutes, true
+			}
+		}
+		return 0, false
+	}},
 	{"throughput, 5 nodes: locks/s beside the best redsync's", 2, false, best("throughput", 5, defaults)},
 	{"throughput, 1 node: locks/s beside the best peer's", 1, false, best("throughput", 1, others)},
 	{"latency, 1 node: locks/s beside the best redsync's", 1, false, best("latency", 1, defaults)},

@@ -112,7 +112,7 @@ func measure(ctx context.Context, s settings, sc scenario, p peer, all servers) 
 	for i, c := range clients {
 		tallies[i] = make([]tally, sc.workers)
 		for j := range tallies[i] {
-			working.Go(func() { l.work(cut, c, l.key(i, j), &tallies[i][j]) })
+			working.Go(func() { l.work(cut, c, l.keys(i, j), &tallies[i][j]) })
 		}
 	}
 	time.Sleep(time.Until(l.from)) // the warm-up
@@ -157,17 +157,22 @@ func openAll(ctx context.Context, p peer, sc scenario, addrs []string) ([]client
 // rueidislock can miss its turn at a free lock, and then waits for ever.
 func prime(ctx context.Context, c client, key string) (err error) {
 	for range 5 {
-		try, cancel := context.WithTimeout(ctx, 2*time.Second)
-		var h held
-		if h, err = c.lock(try, key); err == nil {
-			err = h.unlock(try)
-		}
-		cancel()
-		if err == nil {
+		if err = once(ctx, c, key); err == nil {
 			break
 		}
 	}
 	return err
+}
+
+// once takes and frees a lock, and gives up after two seconds.
+func once(ctx context.Context, c client, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	h, err := c.lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	return h.unlock(ctx)
 }
 
 // closeAll closes the clients, and does not wait for long for one that cannot end.
@@ -184,17 +189,26 @@ func closeAll(clients []client) {
 	}
 }
 
-// key is the lock that a worker wants.
-func (l *load) key(client, worker int) string {
-	if l.shared {
-		return "bench"
+// keys gives the lock that a worker wants next.
+func (l *load) keys(client, worker int) func() string {
+	key := "bench"
+	if !l.shared {
+		key += "/" + strconv.Itoa(client*l.workers+worker)
 	}
-	return "bench/" + strconv.Itoa(client*l.workers+worker)
+	if !l.fresh {
+		return func() string { return key }
+	}
+	used := 0
+	return func() string {
+		used++
+		return key + "/" + strconv.Itoa(used)
+	}
 }
 
-// work takes and frees one lock over and over until time is up.
-func (l *load) work(ctx context.Context, c client, key string, t *tally) {
+// work takes and frees one lock after another until time is up.
+func (l *load) work(ctx context.Context, c client, next func() string, t *tally) {
 	for {
+		key := next()
 		asked := time.Now()
 		if asked.After(l.until) {
 			return

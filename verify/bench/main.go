@@ -60,6 +60,8 @@ type settings struct {
 	time, warm       time.Duration // of one run
 	grace            time.Duration // for waits that are under way when time is up
 	waiters          bool          // also measure many waiters
+	memory           bool          // also measure what new names leave on a node
+	names            int           // so many of them
 	leases           bool          // measure held leases instead
 	count            int           // of them
 	hold             time.Duration // for so long
@@ -68,12 +70,12 @@ type settings struct {
 }
 
 func parse(args []string, errs io.Writer) (settings, error) {
-	s := settings{grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true}
+	s := settings{grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true, names: newNames}
 	var scenarios, peers, nodes string
 	var short bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&scenarios, "scenarios", "", "comma-separated; default all: "+strings.Join(append(names(allScenarios), "waiters"), " "))
+	f.StringVar(&scenarios, "scenarios", "", "comma-separated; default all: "+strings.Join(append(names(allScenarios), "memory", "waiters"), " "))
 	f.StringVar(&peers, "peers", "", "comma-separated; default all: "+strings.Join(names(allPeers), " "))
 	f.StringVar(&nodes, "nodes", "1,5", "numbers of nodes")
 	f.IntVar(&s.reps, "reps", 3, "repetitions, of which the median counts")
@@ -95,7 +97,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 		return s, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if short {
-		s.reps, s.time, s.warm, s.grace = 1, 50*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond
+		s.reps, s.time, s.warm, s.grace, s.names = 1, 50*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, 100
 	}
 	for n := range strings.SplitSeq(nodes, ",") {
 		i, err := strconv.Atoi(n)
@@ -109,8 +111,9 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	}
 	var err error
 	if scenarios != "" {
-		var rest []string
-		rest, s.waiters = without(strings.Split(scenarios, ","), "waiters")
+		rest := strings.Split(scenarios, ",")
+		rest, s.waiters = without(rest, "waiters")
+		rest, s.memory = without(rest, "memory")
 		s.scenarios, err = rest, known("scenario", rest, names(allScenarios))
 	} else {
 		s.scenarios = names(allScenarios)
@@ -160,6 +163,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	report.Reps, report.Seconds = s.reps, s.time.Seconds()
 	if report.Rows, err = compare(ctx, s, all, errs); err != nil {
 		return err
+	}
+	if s.memory {
+		if report.Left, err = leftovers(ctx, s, all[:1]); err != nil {
+			return err
+		}
 	}
 	if s.waiters {
 		if report.Waiters, err = manyWaiters(ctx, s, all); err != nil {

@@ -17,6 +17,7 @@ type report struct {
 	Seconds float64     `json:"seconds_each"`
 	Rows    []row       `json:"rows"`
 	Waiters *waiters    `json:"waiters,omitempty"`
+	Left    []leftover  `json:"left_by_new_names,omitempty"`
 	Claims  []claim     `json:"claims,omitempty"`
 }
 
@@ -59,6 +60,9 @@ func (r *report) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s; clients, servers and peers share it. Medians of %d runs of %v s, interleaved.\n\n", r.Machine, r.Reps, r.Seconds)
 	b.WriteString(table(r.Rows))
+	if len(r.Left) > 0 {
+		b.WriteString("\n" + leftoverTable(r.Left))
+	}
 	if r.Waiters != nil {
 		b.WriteString("\n" + r.Waiters.String())
 	}

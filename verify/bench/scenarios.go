@@ -10,6 +10,7 @@ type scenario struct {
 	clients int  // each with connections of its own
 	workers int  // goroutines of each client
 	shared  bool // all want one lock; otherwise each has its own
+	fresh   bool // each lock has a name that was never used before
 	inside  time.Duration
 	outside time.Duration
 	fault   fault
@@ -31,6 +32,8 @@ const slowBy = time.Millisecond
 func several(n int) bool { return n >= 3 }
 
 var allScenarios = []scenario{
+	{name: "new-latency", clients: 1, workers: 1, fresh: true},
+	{name: "new-throughput", clients: 1, workers: 64, fresh: true},
 	{name: "latency", clients: 1, workers: 1},
 	{name: "throughput", clients: 1, workers: 64},
 	{name: "relay", clients: 8, workers: 1, shared: true, inside: time.Millisecond, outside: 2 * time.Millisecond},

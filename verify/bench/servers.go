@@ -124,25 +124,30 @@ func (all servers) calls() (calls, error) {
 
 // cpuTime is the processor time that the servers have used.
 func (all servers) cpuTime() (time.Duration, error) {
-	var sum float64
+	sum, err := all.info("cpu", "used_cpu_sys", "used_cpu_user")
+	return time.Duration(sum * float64(time.Second)), err
+}
+
+// info sums up fields of a section of INFO over all servers.
+func (all servers) info(section string, fields ...string) (sum float64, err error) {
 	for _, s := range all {
-		reply, err := s.Do("INFO", "cpu")
+		reply, err := s.Do("INFO", section)
 		if err != nil {
 			return 0, err
 		}
 		text, _ := reply.(string)
 		for line := range strings.Lines(text) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			if name == "used_cpu_sys" || name == "used_cpu_user" {
-				seconds, err := strconv.ParseFloat(value, 64)
+			if slices.Contains(fields, name) {
+				v, err := strconv.ParseFloat(value, 64)
 				if err != nil {
-					return 0, fmt.Errorf("INFO cpu of %s: %w", s.Addr(), err)
+					return 0, fmt.Errorf("INFO %s of %s: %w", section, s.Addr(), err)
 				}
-				sum += seconds
+				sum += v
 			}
 		}
 	}
-	return time.Duration(sum * float64(time.Second)), nil
+	return sum, nil
 }
 
 // since is what has been executed since before: the requests, counting EVALSHA
