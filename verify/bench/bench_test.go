@@ -63,6 +63,9 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 			}
 		}
 	}
+	if len(r.Left) == 0 || r.Left[0].Peer != holdfastName || r.Left[0].Bytes <= 0 || r.Left[0].Seconds <= 0 {
+		t.Errorf("left by new names: %+v", r.Left)
+	}
 	if r.Waiters == nil || r.Waiters.FewCommands == 0 || r.Waiters.ManyCommands == 0 {
 		t.Errorf("many waiters: %+v", r.Waiters)
 	}
@@ -71,7 +74,7 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := string(page); !strings.HasPrefix(text, "before\n"+markBegin) || !strings.HasSuffix(text, markEnd+"after\n") ||
-		!strings.Contains(text, "| throughput |") || strings.Contains(text, "old\n") {
+		!strings.Contains(text, "| throughput ") || strings.Contains(text, "old\n") {
 		t.Errorf("the document has become %q", text)
 	}
 	svg, err := os.Open(filepath.Join(dir, "waits.svg"))
