@@ -46,13 +46,16 @@ func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast 
 		if err != nil {
 			t.Fatal(err)
 		}
+		if early := o.Before/1000 == when && o.After != before; early {
+			return atTheLast // Redis 8 removes a key by itself as the clock reaches its time; a lease's drift covers it
+		}
 		if _, difference := Compare(c, before, o, hears); difference != "" {
 			t.Fatalf("%d ms after its time: %s", o.Before/1000-when, difference)
 		}
 		if o.After == before && o.Before/1000 == when {
 			atTheLast++
 		}
-		gone = o.After != before
+		gone = o.After != before || o.Before/1000 > when // before may have been read too late
 	}
 	return atTheLast
 }
