@@ -18,6 +18,9 @@ type attempt struct {
 	token                int64
 	until                int64 // the lease was trusted until then at most
 	left                 int64 // when the holder was through; 0: it never said
+	lost                 int64 // when it was told that its lease is lost; 0: it was not
+	closed               int64 // when its client began to close; 0: it did not
+	why                  string
 	gaveUp               int64 // when it was told that it does not get the lock
 }
 
@@ -25,8 +28,10 @@ type attempt struct {
 // granted, up to its release, its loss or its deadline.
 func (a *attempt) trusted() interval {
 	end := a.until
-	if a.left != 0 {
-		end = min(end, a.left)
+	for _, t := range []int64{a.left, a.lost, a.closed} {
+		if t != 0 {
+			end = min(end, t)
+		}
 	}
 	return interval{a.got, end, a}
 }
@@ -69,9 +74,14 @@ func histories(events []event) map[string]*lockHistory {
 	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.T, b.T) })
 	locks := make(map[string]*lockHistory)
 	tries, ids, ops := make(map[string]*attempt), make(map[string]*attempt), make(map[string]*write)
+	closings := make(map[string][]int64) // by client
 	for i := range events {
 		e := &events[i]
-		if e.Kind == resource {
+		switch e.Kind {
+		case resource:
+			continue
+		case closing:
+			closings[e.Client] = append(closings[e.Client], e.T)
 			continue
 		}
 		l := locks[e.Key]
@@ -96,8 +106,8 @@ func histories(events []event) map[string]*lockHistory {
 				a.until = e.Until
 			}
 		case lost:
-			if a = ids[e.Key+" "+e.ID]; a != nil {
-				a.until = min(a.until, e.T)
+			if a = ids[e.Key+" "+e.ID]; a != nil && a.lost == 0 {
+				a.lost, a.why = e.T, e.Err
 			}
 		case leaving:
 			a.left = e.T
@@ -111,6 +121,13 @@ func histories(events []event) map[string]*lockHistory {
 			ops[e.Store+" "+e.Op].result = e.Kind
 		}
 	}
+	for _, a := range tries {
+		for _, t := range closings[a.client] {
+			if a.asked < t && (a.closed == 0 || t < a.closed) {
+				a.closed = t
+			}
+		}
+	}
 	return locks
 }
 
@@ -122,6 +139,26 @@ func (l *lockHistory) granted() []*attempt {
 type finding struct {
 	Key  string `json:"key"`
 	What string `json:"what"`
+}
+
+// losses finds leases that were lost, though their client was not closed.
+func (l *lockHistory) losses() (out []finding) {
+	for _, a := range l.granted() {
+		if a.lost != 0 && (a.left == 0 || a.lost < a.left) && (a.closed == 0 || a.lost < a.closed) {
+			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d), granted at %d, at %d: %s", a.try, a.token, a.got, a.lost, a.why)})
+		}
+	}
+	return out
+}
+
+// within finds grants between two times.
+func (l *lockHistory) within(from, to int64) (out []finding) {
+	for _, a := range l.granted() {
+		if from < a.got && a.got < to {
+			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) at %d, between %d and %d", a.try, a.token, a.got, from, to)})
+		}
+	}
+	return out
 }
 
 // duplicates finds tokens that two grants have in common.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,6 +52,18 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 			&attempt{got: 1, until: 3, left: 9}, &attempt{got: 4, until: 14, left: 6})},
 		{"the first no longer trusts, but works: the control", worked, 1, history(
 			&attempt{got: 1, until: 3, left: 9}, &attempt{got: 4, until: 14, left: 6})},
+		{"the first was told that it lost its lease", trusted, 0, history(
+			&attempt{got: 1, until: 10, lost: 3, left: 9}, &attempt{got: 4, until: 14})},
+		{"the first was told so too late", trusted, 1, history(
+			&attempt{got: 1, until: 10, lost: 5, left: 9}, &attempt{got: 4, until: 14})},
+		{"the first one's client was closed", trusted, 0, history(
+			&attempt{got: 1, until: 10, closed: 3, left: 9}, &attempt{got: 4, until: 14})},
+		{"a lease is lost", (*lockHistory).losses, 1, history(
+			&attempt{got: 1, until: 10, lost: 3, left: 9}, &attempt{got: 4, until: 14})},
+		{"a lease ends by its release, or as its client is closed", (*lockHistory).losses, 0, history(
+			&attempt{got: 1, until: 10, lost: 9, left: 9}, &attempt{got: 11, until: 14, lost: 13, closed: 12})},
+		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.within(5, 9) }, 1, history(
+			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 6, until: 10, left: 7}, &attempt{got: 10, until: 14})},
 		{"a long one reaches over a short one", trusted, 2, history(
 			&attempt{got: 1, until: 20}, &attempt{got: 4, until: 5}, &attempt{got: 10, until: 12})},
 	} {
@@ -102,6 +115,12 @@ func TestEventsBecomeIntervals(t *testing.T) {
 		{"until its renewed deadline", []event{{T: 5, Kind: renewed, Key: "k", ID: "x", Until: 15}}, 15},
 		{"until its shortened deadline", []event{{T: 5, Kind: renewed, Key: "k", ID: "x", Until: 8}}, 8},
 		{"until its loss", []event{{T: 6, Kind: lost, Key: "k", ID: "x"}}, 6},
+		{"until its loss, though news of a renewal come later", []event{
+			{T: 6, Kind: lost, Key: "k", ID: "x"}, {T: 7, Kind: renewed, Key: "k", ID: "x", Until: 15},
+		}, 6},
+		{"until its client is closed", []event{{T: 6, Kind: closing, Key: "other"}}, 6},
+		{"until its deadline, though another client is closed", []event{{T: 6, Kind: closing, Client: "c", Key: "k"}}, 10},
+		{"until its deadline, though its client was closed before it asked", []event{{T: 0, Kind: closing, Key: "k"}}, 10},
 		{"until its release", []event{{T: 4, Kind: leaving, Key: "k", Try: "a"}}, 4},
 		{"until its deadline, though it went on", []event{{T: 20, Kind: leaving, Key: "k", Try: "a"}}, 10},
 	} {
@@ -162,6 +181,9 @@ func TestScheduleIsSound(t *testing.T) {
 			t.Errorf("key of window %d says %d", i, n)
 		}
 	}
+	if got := fmt.Sprint(s.nodes(durable), s.nodes(volatile), s.nodes("")); got != "[0 1 2] [3 4] [0 1 2 3 4]" {
+		t.Errorf("durable, volatile and all nodes: %s", got)
+	}
 	covered := map[string]bool{}
 	for _, w := range s.Windows {
 		covered[w.Class] = true
@@ -169,6 +191,40 @@ func TestScheduleIsSound(t *testing.T) {
 	for name := range classes {
 		if !covered[name] {
 			t.Errorf("class %s is not in the schedule", name)
+		}
+	}
+}
+
+func TestClassesCanBeChosen(t *testing.T) {
+	t.Parallel()
+	s, err := loadSchedule("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.has("pause-client") || s.has("nothing") {
+		t.Error("the schedule does not know its faults")
+	}
+	if err := s.keep([]string{"node-full", "calm"}); err != nil || len(s.Windows) != 2 || s.has("pause-client") {
+		t.Errorf("%v, left %+v", err, s.Windows)
+	}
+	if err := s.keep([]string{"node-wipe"}); err == nil {
+		t.Error("a class without windows is taken")
+	}
+}
+
+func TestInfoIsRewritten(t *testing.T) {
+	t.Parallel()
+	info := "redis_version:7\r\nredis_mode:standalone\r\nrun_id:abc\r\ncluster_enabled:0\r\n"
+	for _, row := range []struct {
+		edit func(string) string
+		want string
+	}{
+		{withoutRunID, "redis_version:7\r\nredis_mode:standalone\r\ncluster_enabled:0\r\n"},
+		{asCluster, "redis_version:7\r\nserver_mode:cluster\r\nrun_id:abc\r\ncluster_enabled:1\r\n"},
+		{asValkey, "server_version:7\r\nserver_mode:standalone\r\nrun_id:abc\r\ncluster_enabled:0\r\n"},
+	} {
+		if got := row.edit(info); got != row.want {
+			t.Errorf("%q, want %q", got, row.want)
 		}
 	}
 }
@@ -201,6 +257,12 @@ func TestScheduleWithAMistakeIsRefused(t *testing.T) {
 			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "nothing", "at": "1s"}]}]}`,
 		"fault too long": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
 			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "cut", "at": "2s", "nodes": 1}]}]}`,
+		"nodes of no kind": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
+			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "cut", "at": "1s", "nodes": 1, "of": "old"}]}]}`,
+		"more durable nodes than there are": `{"nodes": 5, "durable": 1, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
+			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "cut", "at": "1s", "nodes": 2, "of": "durable"}]}]}`,
+		"the last victim too late": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
+			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "cut", "at": "1s", "nodes": 3, "each": "600ms"}]}]}`,
 	} {
 		path := filepath.Join(t.TempDir(), "schedule.json")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -3,11 +3,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // orderVariable tells this program that it is a client, and which.
@@ -25,14 +23,16 @@ const orderVariable = "CHAOS_CLIENT"
 
 // order is what a client process is told.
 type order struct {
-	Name     string   `json:"name"` // unique among all processes of the run
-	Peer     bool     `json:"peer"` // it uses redsync
-	Nodes    []string `json:"nodes"`
-	Stores   stores   `json:"stores"`
-	History  string   `json:"history"`
-	Start    int64    `json:"start"`
-	Length   Duration `json:"length"`
-	Schedule Schedule `json:"schedule"`
+	Name      string   `json:"name"`   // unique among all processes of the run
+	Peer      bool     `json:"peer"`   // it uses redsync
+	Narrow    bool     `json:"narrow"` // it has one processor
+	Nodes     []string `json:"nodes"`
+	Passwords []string `json:"passwords"` // files, one for each node
+	Stores    stores   `json:"stores"`
+	History   string   `json:"history"`
+	Start     int64    `json:"start"`
+	Length    Duration `json:"length"`
+	Schedule  Schedule `json:"schedule"`
 }
 
 const (
@@ -61,6 +61,13 @@ type held struct {
 	release func(context.Context) error
 }
 
+// service is what a client takes its locks from.
+type service interface {
+	lock(ctx context.Context, key string) (held, error)
+	obey(ctx context.Context, order string) error
+	close()
+}
+
 // beClient is this program as a client. It ends when its standard input does.
 func beClient(text string) error {
 	o := new(order)
@@ -69,9 +76,12 @@ func beClient(text string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	orders := make(chan string)
 	go func() {
-		io.Copy(io.Discard, os.Stdin) // ends with the parent
-		cancel()
+		defer cancel()
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); { // ends with the parent
+			orders <- lines.Text()
+		}
 	}()
 	s, err := o.Stores.open(!o.Peer)
 	if err != nil {
@@ -80,58 +90,35 @@ func beClient(text string) error {
 	defer s.close()
 	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
 	spans := o.Schedule.plan(o.Start, time.Duration(o.Length))
-	open := openHoldfast
+	var locks service
 	if o.Peer {
-		open = openRedsync
-	}
-	lock, closeLocks, err := open(ctx, o, rec)
-	if err != nil {
+		locks = openRedsync(o, rec)
+	} else if locks, err = openHoldfast(ctx, o, rec, spans); err != nil {
 		return err
 	}
-	defer closeLocks()
+	defer locks.close()
 	var workers sync.WaitGroup
 	var tries atomic.Int64
 	for i := range o.Schedule.Workers {
-		w := &worker{order: o, rec: rec, spans: spans, stores: s, tries: &tries, lock: lock, long: i == 0}
+		w := &worker{order: o, rec: rec, spans: spans, stores: s, tries: &tries, lock: locks.lock, long: i == 0}
 		workers.Go(func() { w.run(ctx) })
 	}
 	workers.Go(func() { weigh(ctx, rec, spans) })
-	workers.Wait()
-	return nil
-}
-
-// openHoldfast retries until the locks can be opened: nodes may be away.
-func openHoldfast(ctx context.Context, o *order, rec *recorder) (func(context.Context, string) (held, error), func(), error) {
-	nodes := make([]redlock.Node, len(o.Nodes))
-	for i, addr := range o.Nodes {
-		nodes[i].Addr = addr
-	}
-	drv, err := redlock.Open(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL)})
-	for ; err != nil; drv, err = redlock.Open(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL)}) {
-		if ctx.Err() != nil || errors.Is(err, redlock.ErrConfig) {
-			return nil, nil, err
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		workers.Wait()
+	}()
+	for {
+		select {
+		case order := <-orders:
+			if err := locks.obey(ctx, order); err != nil {
+				return err
+			}
+		case <-over:
+			return nil
 		}
-		sleep(ctx, 100*time.Millisecond)
 	}
-	client, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
-		Renewed: func(e holdfast.RenewedEvent) {
-			rec.record(event{Kind: renewed, Key: e.Key, ID: e.ID, Until: until(e.Deadline), Err: text(e.Err)})
-		},
-		Lost: func(e holdfast.LostEvent) {
-			rec.record(event{Kind: lost, Key: e.Key, ID: e.ID, Err: text(e.Reason)})
-		},
-	}})
-	if err != nil {
-		return nil, nil, err
-	}
-	opts := &holdfast.AcquireOptions{TTL: time.Duration(o.Schedule.TTL)}
-	return func(ctx context.Context, key string) (held, error) {
-		lease, err := client.Acquire(ctx, key, opts)
-		if err != nil {
-			return held{}, err
-		}
-		return held{token: lease.Token(), id: lease.ID(), until: until(lease.Deadline()), release: lease.Release}, nil
-	}, func() { client.Close() }, nil
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -160,6 +147,10 @@ func (w *worker) turn(ctx context.Context, s *span) {
 	if w.long { // longer than a TTL at times: it needs renewals
 		n, ops, think = rand.N(w.Schedule.Long), 1+rand.N(10), 400*time.Millisecond
 	}
+	hold := time.Duration(0)
+	if w.long {
+		hold = time.Duration(s.Hold)
+	}
 	key := s.key("h", n)
 	if w.Peer {
 		key = s.key("r", n)
@@ -175,7 +166,8 @@ func (w *worker) turn(ctx context.Context, s *span) {
 		return
 	}
 	w.rec.record(event{Kind: got, Key: key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
-	for op := 1; op <= ops && mono() < s.end; op++ {
+	end := mono() + int64(hold)
+	for op := 1; (op <= ops || mono() < end) && mono() < s.end; op++ {
 		w.work(ctx, key, n, try, op, h, rand.N(think))
 	}
 	w.rec.record(event{Kind: leaving, Key: key, Try: try})

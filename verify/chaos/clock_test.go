@@ -31,7 +31,7 @@ func withClocks(t *testing.T, n int) *clocked {
 	c := &clocked{T: t}
 	var addrs []redlock.Node
 	for i := range n {
-		node, err := startNode(t.Context(), filepath.Join(dir, fmt.Sprint(i)), shim)
+		node, err := startNode(t.Context(), filepath.Join(dir, fmt.Sprint(i)), shim, "everysec")
 		if err != nil {
 			t.Fatal(err)
 		}

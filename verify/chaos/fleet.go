@@ -31,7 +31,7 @@ type fleet struct {
 type ship struct {
 	life   sync.Mutex // held by the fault that stops or kills it
 	cmd    *exec.Cmd
-	stdin  io.Closer
+	stdin  io.WriteCloser // for orders, see client.obey
 	exited <-chan struct{}
 	again  int // how often it was started before
 }
@@ -58,6 +58,9 @@ func (f *fleet) start(i int) error {
 	}
 	cmd := exec.Command(f.program)
 	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
+	if o.Narrow {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	}
 	cmd.Stdout, cmd.Stderr = f.logs, f.logs
 	if s.stdin, err = cmd.StdinPipe(); err != nil {
 		return err
@@ -71,6 +74,12 @@ func (f *fleet) start(i int) error {
 
 func (s *ship) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *ship) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+
+// tell sends the process an order. It blocks while the process is stopped and does not read.
+func (s *ship) tell(order string) error {
+	_, err := io.WriteString(s.stdin, order+"\n")
+	return err
+}
 
 func (s *ship) kill() {
 	s.cmd.Process.Kill() // fails only for one that has ended

@@ -47,6 +47,7 @@ const (
 	refused  kind = "refused"  // the storage refused it: stale
 	unknown  kind = "unknown"  // no answer
 	lost     kind = "lost"     // after the lease was lost
+	closing  kind = "closing"  // before the client is closed; Key is one of the window
 	leaving  kind = "leaving"  // before the lock is released
 	released kind = "released" // the service confirmed it; Err: what it said otherwise
 	resource kind = "resource" // what the process uses

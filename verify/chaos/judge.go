@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,8 @@ const (
 	exclusion    = "holders who trust their lease exclude one another"
 	noGhosts     = "no lock outlives its holder by more than its TTL"
 	recovery     = "the lock is free again within TTL + 1 s"
+	leasesLive   = "a lease lives while a majority of the nodes answers"
+	unfitMute    = "a node that cannot show what it is does not vote"
 )
 
 // window judges one window, whose history is dropped unless it shows a violation.
@@ -45,11 +48,17 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			Shared: cl.shared, LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{},
 			Bound: int64(j.schedule.TTL) + int64(time.Second) + int64(cl.extra),
 		}
+		if !cl.lives {
+			c.Mortal = "a majority may be away, or a holder"
+		}
 		j.report.Classes[s.Class] = c
 	}
 	faults := j.nemesis.of(s.index)
 	c.Windows++
 	c.Faults += len(faults)
+	for _, f := range faults {
+		j.report.Faults[f.Do]++
+	}
 	j.consumption(events)
 
 	var found []Finding
@@ -89,6 +98,15 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		if cl.shared == "" {
 			add(exclusion, overlaps)
 		}
+		lapsed := l.losses()
+		c.Lost += len(lapsed)
+		if cl.lives {
+			add(leasesLive, lapsed)
+		}
+		if cl.unfit {
+			from, to := j.unfit(faults)
+			add(unfitMute, l.within(from, to))
+		}
 		for _, name := range []string{byRedis, bySQL} {
 			lost, err := j.lostUpdates(ctx, l, name)
 			if err != nil {
@@ -116,6 +134,18 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		return nil
 	}
 	return dropHistory(j.dir, s.index)
+}
+
+// unfit is the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
+// the first of them is over.
+func (j *judge) unfit(faults []happened) (from, to int64) {
+	to = math.MaxInt64
+	for _, f := range faults {
+		if f.Do != "pause-client" {
+			from, to = max(from, f.Start), min(to, f.End)
+		}
+	}
+	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
 }
 
 func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) ([]finding, error) {

@@ -4,6 +4,7 @@
 // clients saw against what Holdfast promises.
 //
 //	go run ./chaos -minutes 3                    the schedule of schedule.json, again and again
+//	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
 //	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
@@ -37,6 +38,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -65,6 +67,7 @@ var errBroken = errors.New("a promise was broken, or the run proves nothing; see
 type settings struct {
 	length   time.Duration
 	schedule string // path; empty: schedule.json
+	only     []string
 	out      string // folder; empty: a new temporary one
 	seed     uint64
 	flat     bool // memory must stay flat
@@ -74,17 +77,20 @@ type settings struct {
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s settings
 	var minutes, hours float64
+	var only string
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
+	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
 	f.BoolVar(&s.keep, "keep", false, "keep the histories of all windows, not only of those with a violation")
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	s.only = strings.FieldsFunc(only, func(r rune) bool { return r == ',' })
 	s.length = time.Duration(minutes * float64(time.Minute))
 	if hours > 0 {
 		s.length, s.flat = time.Duration(hours*float64(time.Hour)), true
@@ -106,6 +112,9 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err != nil {
 		return nil, err
 	}
+	if err := schedule.keep(set.only); err != nil {
+		return nil, err
+	}
 	if set.out == "" {
 		if set.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
 			return nil, err
@@ -125,7 +134,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err != nil {
 		return nil, err
 	}
-	place, err := startSite(ctx, schedule.Nodes)
+	place, err := startSite(ctx, schedule)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +145,8 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	}
 	defer stores.close()
 
-	start := mono() + int64(schedule.MaxTTL) + int64(quarantineMargin) // new nodes do not vote at once
+	// New nodes do not vote at once, but a while after they were first seen.
+	start := mono() + int64(schedule.MaxTTL) + int64(quarantineMargin) + int64(time.Second)
 	spans := schedule.plan(start, set.length)
 	length := time.Duration(spans[len(spans)-1].end - start)
 	crew, err := launch(program, orders(schedule, place, histories, start, set.length), logs)
@@ -147,10 +157,10 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 
 	r := &Report{
 		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule,
-		Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
+		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
 		Findings: []Finding{},
 	}
-	nem := &nemesis{site: place, fleet: crew, clients: schedule.Clients, rand: rand.New(rand.NewPCG(set.seed, 0))}
+	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	j := &judge{
 		site: place, stores: stores, nemesis: nem, schedule: schedule, dir: histories, keep: set.keep, report: r,
 		timeline: &timeline{start: start, keys: schedule.Keys},
@@ -195,6 +205,7 @@ func orders(s *Schedule, place *site, histories string, start int64, length time
 	for i := range s.Clients + s.Peers {
 		o := order{
 			Name: fmt.Sprintf("holdfast%d", i), Peer: i >= s.Clients, Nodes: place.addrs(i), Stores: place.stores(),
+			Passwords: place.passwords(), Narrow: i < s.Clients && i >= s.Clients-s.Narrow,
 			History: histories, Start: start, Length: Duration(length), Schedule: *s,
 		}
 		if o.Peer {

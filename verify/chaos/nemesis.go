@@ -18,10 +18,10 @@ import (
 
 // nemesis carries out the faults of a schedule.
 type nemesis struct {
-	site    *site
-	fleet   *fleet
-	clients int // of the fleet, the first ones, that use Holdfast; the rest are peers
-	rand    *rand.Rand
+	site     *site
+	fleet    *fleet
+	schedule *Schedule
+	rand     *rand.Rand
 
 	mu   sync.Mutex // guards what follows
 	done []happened
@@ -49,8 +49,13 @@ func init() { // not an initialiser: they refer to one another by name
 		"pause-client": (*nemesis).pauseClient, "kill-client": (*nemesis).killClient,
 		"pause-node": (*nemesis).pauseNode, "kill-node": (*nemesis).killNode,
 		"wipe-node": (*nemesis).wipeNode, "restore-node": (*nemesis).restoreNode,
-		"flushall": (*nemesis).flush, "replicaof": (*nemesis).replicate,
-		"clock": (*nemesis).jump, "strobe": (*nemesis).strobe,
+		"flushall": ask("FLUSHALL"), "replicaof": (*nemesis).replicate,
+		"clock": (*nemesis).jump, "strobe": (*nemesis).strobe, "boot-behind": (*nemesis).bootBehind,
+		"fill": (*nemesis).fill, "kill-connections": (*nemesis).killConnections, "script-flush": ask("SCRIPT", "FLUSH"),
+		"client-pause": (*nemesis).clientPause, "debug-sleep": (*nemesis).debugSleep, "psubscribe": (*nemesis).psubscribe,
+		"rotate-password": (*nemesis).rotate, "switch-server": (*nemesis).switchServer,
+		"hide-run-id": (*nemesis).hideRunID, "look-like-cluster": rewriteInfo(asCluster), "other-names": rewriteInfo(asValkey),
+		"reopen-client": (*nemesis).reopen, "slow-hooks": (*nemesis).slowHooks, "throttle-client": (*nemesis).throttle,
 		"delay": (*nemesis).delay, "cut": (*nemesis).cut,
 		"drop-up":      blackhole(true, false),
 		"drop-down":    blackhole(false, true),
@@ -65,7 +70,9 @@ func (n *nemesis) run(ctx context.Context, s *span) {
 	var all sync.WaitGroup
 	taken := map[int]bool{} // clients already killed or paused in this window
 	for _, f := range s.Faults {
-		for _, victim := range n.victims(f, taken) {
+		for i, victim := range n.victims(f, taken) {
+			f := f
+			f.At += Duration(i) * f.Each
 			all.Go(func() { n.fault(ctx, s, f, victim) })
 		}
 	}
@@ -73,20 +80,22 @@ func (n *nemesis) run(ctx context.Context, s *span) {
 }
 
 // victims are numbers of clients, beyond those of Holdfast for peers, or of nodes.
-// A fault that befalls clients befalls one peer as well.
+// A fault that befalls clients befalls one peer as well, unless it is an order.
 func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
 	if f.Clients == 0 {
-		return n.rand.Perm(len(n.site.nodes))[:f.Nodes]
+		of := n.schedule.nodes(f.Of)
+		n.rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+		return of[:f.Nodes]
 	}
 	var out []int
-	for _, c := range n.rand.Perm(n.clients - immortal) {
+	for _, c := range n.rand.Perm(n.schedule.Clients - immortal) {
 		if c += immortal; len(out) < f.Clients && !taken[c] {
 			taken[c] = true
 			out = append(out, c)
 		}
 	}
-	if peers := len(n.fleet.ships) - n.clients; peers > 0 {
-		if c := n.clients + n.rand.IntN(peers); !taken[c] {
+	if peers := len(n.fleet.ships) - n.schedule.Clients; peers > 0 && f.Do != "reopen-client" && f.Do != "slow-hooks" {
+		if c := n.schedule.Clients + n.rand.IntN(peers); !taken[c] {
 			taken[c] = true
 			out = append(out, c)
 		}
@@ -201,9 +210,12 @@ func (n *nemesis) restoreNode(f Fault, victim int, rest func(time.Duration)) err
 	return restart(v.server.Restart)
 }
 
-func (n *nemesis) flush(_ Fault, victim int, _ func(time.Duration)) error {
-	_, err := n.site.nodes[victim].server.Do("FLUSHALL")
-	return err
+// ask sends a node a command.
+func ask(args ...string) action {
+	return func(n *nemesis, _ Fault, victim int, _ func(time.Duration)) error {
+		_, err := n.site.nodes[victim].server.Do(args...)
+		return err
+	}
 }
 
 // replicate makes a node throw away its data for those of another, and a master again.

@@ -28,8 +28,29 @@ const sides = 2
 type node struct {
 	life    sync.Mutex // held by the fault that stops, kills or restarts the server
 	server  *redisproc.Server
+	spare   *redisproc.Server // to which the address leads for a while; nil where the schedule has no such fault
 	proxies [sides]*faultproxy.Proxy
 	clock   string // file
+	secret  string // file, with the password of user
+}
+
+// user is whom Holdfast's clients log in as; redsync's and this program do without.
+const user = "locker"
+
+// firstPassword is what a server has when it is started.
+const firstPassword = "first"
+
+func (n *node) tellPassword(password string) error {
+	return os.WriteFile(n.secret, []byte(password), 0o600)
+}
+
+// setPassword changes it on the server, and ends the connections that used the old one.
+func (n *node) setPassword(password string) error {
+	if _, err := n.server.Do("ACL", "SETUSER", user, "resetpass", ">"+password); err != nil {
+		return err
+	}
+	_, err := n.server.Do("CLIENT", "KILL", "USER", user)
+	return err
 }
 
 func (n *node) dataDir() string { return filepath.Join(n.server.Dir(), "data") }
@@ -73,17 +94,19 @@ func buildShim(ctx context.Context, dir string) (string, error) {
 	return library, nil
 }
 
-func startNode(ctx context.Context, dir, shim string) (*node, error) {
+// startNode starts a server with that appendfsync policy.
+func startNode(ctx context.Context, dir, shim, policy string) (*node, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	n := &node{clock: filepath.Join(dir, "clock")}
-	if err := n.shift(0); err != nil {
+	n := &node{clock: filepath.Join(dir, "clock"), secret: filepath.Join(dir, "secret")}
+	if err := errors.Join(n.shift(0), n.tellPassword(firstPassword)); err != nil {
 		return nil, err
 	}
 	var err error
 	n.server, err = redisproc.Start(ctx, &redisproc.Options{
-		Dir: dir, AppendOnly: "everysec", Env: []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + n.clock},
+		Dir: dir, AppendOnly: policy, ACL: locker, Args: []string{"--enable-debug-command", "local"},
+		Env: []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + n.clock},
 	})
 	if err != nil {
 		return nil, err
@@ -96,11 +119,16 @@ func startNode(ctx context.Context, dir, shim string) (*node, error) {
 	return n, nil
 }
 
+var locker = []string{user + " on >" + firstPassword + " ~* &* +@all"}
+
 func (n *node) stop() error {
 	if n == nil {
 		return nil
 	}
 	err := n.server.Stop()
+	if n.spare != nil {
+		err = errors.Join(err, n.spare.Stop())
+	}
 	for _, p := range n.proxies {
 		if p != nil {
 			err = errors.Join(err, p.Close())
@@ -133,7 +161,8 @@ type site struct {
 	sql    *pgproc.Server    // the guarded PostgreSQL
 }
 
-func startSite(ctx context.Context, nodes int) (s *site, err error) {
+func startSite(ctx context.Context, schedule *Schedule) (s *site, err error) {
+	nodes := schedule.Nodes
 	s = &site{nodes: make([]*node, nodes)}
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return nil, err
@@ -150,7 +179,16 @@ func startSite(ctx context.Context, nodes int) (s *site, err error) {
 	errs := make([]error, nodes+2)
 	var starting sync.WaitGroup
 	for i := range nodes {
-		starting.Go(func() { s.nodes[i], errs[i] = startNode(ctx, filepath.Join(s.dir, fmt.Sprintf("node%d", i)), shim) })
+		policy := "everysec"
+		if i < schedule.Durable {
+			policy = "always"
+		}
+		starting.Go(func() {
+			s.nodes[i], errs[i] = startNode(ctx, filepath.Join(s.dir, fmt.Sprintf("node%d", i)), shim, policy)
+			if errs[i] == nil && schedule.has("switch-server") {
+				s.nodes[i].spare, errs[i] = redisproc.Start(ctx, &redisproc.Options{ACL: locker})
+			}
+		})
 	}
 	starting.Go(func() { s.values, errs[nodes] = redisproc.Start(ctx, nil) })
 	starting.Go(func() {
@@ -169,6 +207,15 @@ func (s *site) addrs(client int) []string {
 	out := make([]string, len(s.nodes))
 	for i, n := range s.nodes {
 		out[i] = n.proxies[client%sides].Addr()
+	}
+	return out
+}
+
+// passwords are the files with the password of each node.
+func (s *site) passwords() []string {
+	out := make([]string, len(s.nodes))
+	for i, n := range s.nodes {
+		out[i] = n.secret
 	}
 	return out
 }

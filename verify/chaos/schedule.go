@@ -26,6 +26,8 @@ type Schedule struct {
 	Workers int      `json:"workers"` // goroutines of each process
 	Keys    int      `json:"keys"`    // locks of each window, for Holdfast and for redsync each
 	Long    int      `json:"long"`    // how many of them are for long jobs, which one worker of each process does
+	Durable int      `json:"durable"` // so many nodes write everything to disk before they answer (appendfsync always)
+	Narrow  int      `json:"narrow"`  // so many clients, the last ones, have one processor (GOMAXPROCS=1)
 	TTL     Duration `json:"ttl"`
 	MaxTTL  Duration `json:"max_ttl"`
 	// Windows are gone through from first to last, again and again until the time
@@ -38,6 +40,7 @@ type Schedule struct {
 type Window struct {
 	Class  string   `json:"class"`
 	Length Duration `json:"length"`
+	Hold   Duration `json:"hold,omitempty"` // how long a long job takes; default: up to 4 s
 	Faults []Fault  `json:"faults,omitempty"`
 }
 
@@ -48,7 +51,9 @@ type Fault struct {
 	For     Duration `json:"for,omitempty"` // how long it lasts, or the victim is down
 	Clients int      `json:"clients,omitempty"`
 	Nodes   int      `json:"nodes,omitempty"`
-	By      Duration `json:"by,omitempty"`    // how far a clock jumps, how long a reply is delayed
+	Of      string   `json:"of,omitempty"`    // which nodes: durable, volatile, or any
+	Each    Duration `json:"each,omitempty"`  // how much later each victim follows than the one before
+	By      Duration `json:"by,omitempty"`    // how far a clock jumps, how late a reply or a password is, how long a hook takes
 	Count   int      `json:"count,omitempty"` // how many replies are lost on each node
 	Side    int      `json:"side,omitempty"`  // network faults: 1 for clients with even, 2 with odd numbers; 0 for all
 }
@@ -74,6 +79,8 @@ type class struct {
 	// should bear, the end of one that it cannot, or the end of the quarantine.
 	from  reference
 	extra time.Duration // that recovery may take, beyond TTL + 1 s
+	lives bool          // no lease may be lost: a majority of the nodes answers all the time
+	unfit bool          // while the faults last a majority must not vote, so that nobody is granted anything
 }
 
 type reference int
@@ -110,6 +117,21 @@ var classes = map[string]class{
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"mixed":               {from: fromEnd, extra: stoppedAhead * time.Second},
+	"node-replace":        {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"node-restart":        {from: fromEnd},
+	"node-clock-at-boot":  {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"node-full":           {from: fromEnd},
+	"node-commands":       {from: fromEnd},
+	"node-unfit":          {from: fromQuarantine, extra: stoppedAhead * time.Second, unfit: true},
+	"node-other-names":    {lives: true},
+	"node-listeners":      {},
+	"node-switch":         {from: fromEnd, extra: stoppedAhead * time.Second},
+	"rolling-pause":       {lives: true},
+	"rolling-restart":     {lives: true},
+	"client-close":        {},
+	"client-slow-hooks":   {lives: true},
+	"client-throttle":     {from: fromEnd},
+	"credentials":         {from: fromEnd},
 	"flushall":            {shared: memoryGone},
 	"replicaof":           {shared: memoryGone, from: fromEnd},
 	"clock-jump":          {shared: clockRules, from: fromEnd},
@@ -150,12 +172,53 @@ func (s *Schedule) check() error {
 				return fmt.Errorf("schedule: window %d: no fault %q", i, f.Do)
 			case f.Nodes > s.Nodes || f.Clients > s.Clients-immortal:
 				return fmt.Errorf("schedule: window %d: %s wants more victims than there are", i, f.Do)
-			case f.At+f.For >= w.Length:
+			case f.Of != "" && f.Of != durable && f.Of != volatile:
+				return fmt.Errorf("schedule: window %d: of %q is neither %s nor %s", i, f.Of, durable, volatile)
+			case f.Nodes > len(s.nodes(f.Of)):
+				return fmt.Errorf("schedule: window %d: %s wants %d nodes that are %s", i, f.Do, f.Nodes, f.Of)
+			case f.At+f.For+f.Each*Duration(max(f.Nodes, 1)-1) >= w.Length:
 				return fmt.Errorf("schedule: window %d: %s ends after it", i, f.Do)
 			}
 		}
 	}
 	return nil
+}
+
+// What Fault.Of tells apart.
+const (
+	durable  = "durable"
+	volatile = "volatile"
+)
+
+// nodes are the numbers of the nodes of that kind: the first ones are durable.
+func (s *Schedule) nodes(of string) (out []int) {
+	for i := range s.Nodes {
+		if of == "" || (of == durable) == (i < s.Durable) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// keep leaves only the windows of these classes.
+func (s *Schedule) keep(classes []string) error {
+	if len(classes) == 0 {
+		return nil
+	}
+	for _, name := range classes {
+		if !slices.ContainsFunc(s.Windows, func(w Window) bool { return w.Class == name }) {
+			return fmt.Errorf("schedule: no window of class %q", name)
+		}
+	}
+	s.Windows = slices.DeleteFunc(s.Windows, func(w Window) bool { return !slices.Contains(classes, w.Class) })
+	return nil
+}
+
+// has says whether a fault of that name is in it.
+func (s *Schedule) has(do string) bool {
+	return slices.ContainsFunc(s.Windows, func(w Window) bool {
+		return slices.ContainsFunc(w.Faults, func(f Fault) bool { return f.Do == do })
+	})
 }
 
 // span is a window in its place.
