@@ -66,7 +66,7 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 	if len(r.Left) == 0 || r.Left[0].Peer != holdfastName || r.Left[0].Bytes <= 0 || r.Left[0].Seconds <= 0 {
 		t.Errorf("left by new names: %+v", r.Left)
 	}
-	if r.Waiters == nil || r.Waiters.FewCommands == 0 || r.Waiters.ManyCommands == 0 {
+	if r.Waiters == nil || r.Waiters.MegaBytes == 0 {
 		t.Errorf("many waiters: %+v", r.Waiters)
 	}
 	page, err := os.ReadFile(doc)
