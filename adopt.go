@@ -41,7 +41,7 @@ func (l *Lease) detach() error {
 	c.lead(t.slot)
 	c.mu.Unlock()
 	end.event.Detached = true
-	c.hooks.released(end.event)
+	c.events.released(end.event)
 	return nil
 }
 
@@ -49,7 +49,7 @@ func (l *Lease) detach() error {
 func (c *Client) leadAt(key string) (*slot, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.ending {
 		return nil, ErrClosed
 	}
 	s := c.slot(key)
@@ -76,14 +76,16 @@ func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *A
 	if err != nil {
 		return nil, err
 	}
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := c.enter(s, cancel); err != nil {
+		return nil, err
+	}
 	owner, _, _ := strings.Cut(id, "+")
 	since := time.Now()
-	grant, err := a.Adopt(ctx, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
+	grant, err := a.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
 	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.lead(s)
-		return nil, err
+		return nil, c.fail(asking, s, err)
 	}
 	return c.start(ctx, s, grant, since, o, since)
 }

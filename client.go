@@ -1,8 +1,10 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"os"
@@ -78,8 +80,7 @@ type Client struct {
 	drv    driver.Driver
 	limits driver.Limits
 	holder Holder
-	hooks  Hooks
-	log    *slog.Logger
+	events herald
 
 	alive context.Context // ends with Close
 	stop  context.CancelFunc
@@ -89,9 +90,13 @@ type Client struct {
 	mu     sync.Mutex // guards what follows, and every slot, term and Lease
 	slots  map[string]*slot
 	terms  schedule
-	sleeps time.Time // until then the watchdog sleeps; zero: until nudged
-	looked time.Time // when the watchdog last looked at every lease
-	closed bool
+	sleeps time.Time     // until then the watchdog sleeps; zero: until nudged
+	looked time.Time     // when the watchdog last looked at every lease
+	ending bool          // no new leases and waits
+	vacant chan struct{} // closed once it is ending and no slot is left
+
+	closing bool
+	closed  chan struct{} // closed when Close is done
 }
 
 // New returns a client over drv, which it closes with itself. opts may be nil.
@@ -104,14 +109,11 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 		opts = &Options{}
 	}
 	c := &Client{
-		drv: drv, limits: drv.Limits(), holder: opts.Holder, hooks: opts.Hooks, log: opts.Logger,
-		nudge: make(chan struct{}, 1), slots: make(map[string]*slot),
+		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: opts.Logger},
+		nudge: make(chan struct{}, 1), slots: make(map[string]*slot), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()
-	}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
 	}
 	c.alive, c.stop = context.WithCancel(context.Background())
 	if n, ok := drv.(driver.Notifier); ok {
@@ -131,8 +133,8 @@ func (c *Client) nodeChanged(e NodeEvent) {
 	if e.State == driver.NodeUp {
 		level = slog.LevelInfo
 	}
-	c.log.Log(context.Background(), level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
-	c.hooks.node(e)
+	c.events.write(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
+	c.events.node(e)
 }
 
 // Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
@@ -161,9 +163,10 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOption
 // when ctx ends and, with cause ErrLost, when the lease is lost; fn should pass
 // lease.Token to what it writes to.
 //
-// Do returns the error of Acquire, or fn's error, joined with ErrLost if the
-// lease was lost before fn returned. A release that fails is told to Hooks and
-// does not spoil fn's success: the lock lapses by itself.
+// Do returns the error of Acquire, or fn's error, or one that matches ErrLost if
+// the lease ended before fn returned, or both of these. If it was Close that ended
+// the lease, the error matches ErrClosed as well. A release that fails is told to
+// Hooks and does not spoil fn's success: the lock lapses by itself.
 func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
 	lease, err := c.Acquire(ctx, key, opts)
 	if err != nil {
@@ -174,8 +177,16 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 	defer func() {
 		unlink()
 		cancel(nil)
-		if lost := lease.Release(context.WithoutCancel(ctx)); errors.Is(lost, ErrLost) {
-			err = errors.Join(err, lost)
+		end := lease.ended()
+		if failed := lease.release(context.WithoutCancel(ctx)); end == nil {
+			end = failed
+		}
+		switch end = wrap("do", key, end); {
+		case !errors.Is(end, ErrLost):
+		case err == nil:
+			err = end
+		default:
+			err = fmt.Errorf("%w; %w", err, end)
 		}
 	}()
 	return fn(fctx, lease)
@@ -265,35 +276,102 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) erro
 	return wrap("force release", key, err)
 }
 
-// Close releases what the client holds, a lock with MinHold after that time,
-// ends every wait with ErrClosed and closes the driver. It blocks for two to
-// three seconds at most; a second Close returns at once.
-func (c *Client) Close() error {
+// Shutdown lets the holders finish: it refuses new leases and new waits with
+// ErrClosed, ends the waits that have begun, goes on renewing what is held, and
+// blocks until all of it is released or lost, or ctx ends. Then it closes the client
+// as Close does, which releases what is still held. A nested hold of a lease that
+// lives is no new lease.
+//
+// Shutdown returns nil when nothing was held any more, also when Close came
+// meanwhile and released it; otherwise an error that matches ctx.Err(). It may be
+// called beside Close and again.
+func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
-	if c.closed {
+	c.end()
+	c.mu.Unlock()
+	var err error
+	select {
+	case <-c.vacant:
+	case <-ctx.Done():
+		c.mu.Lock()
+		held := len(c.held())
 		c.mu.Unlock()
-		return nil
-	}
-	c.closed = true
-	var held []*term
-	for _, s := range c.slots {
-		s.dismiss()
-		if s.term != nil {
-			held = append(held, s.term)
+		if held > 0 {
+			err = fmt.Errorf("%w: locks still held, and released: %d", ctx.Err(), held)
 		}
 	}
+	return wrap("shutdown", "", cmp.Or(err, c.close()))
+}
+
+// Close releases what the client holds, a lock with MinHold after that time, ends
+// every wait with ErrClosed and closes the driver. The context of a lease that it
+// releases ends with a cause that matches ErrLost and ErrClosed, as somebody else
+// may have the lock from then on; Shutdown lets the holders finish before.
+//
+// Close blocks until the service has answered what was asked and released, and
+// the hooks have been called, for four seconds at most. A second Close waits for
+// the first, and returns nil.
+func (c *Client) Close() error { return wrap("close", "", c.close()) }
+
+func (c *Client) close() error {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		<-c.closed
+		return nil
+	}
+	c.closing = true
+	c.end()
+	held := c.held()
 	c.mu.Unlock()
+	defer close(c.closed)
 
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	c.releaseAll(ctx, held)
+	select {
+	case <-c.vacant: // whoever was asking, or releasing, has done so
+	case <-ctx.Done():
+	}
 	c.stop()
 	err := c.drv.Close()
 	c.tasks.Wait()
-	return wrap("close", "", err)
+	<-c.vacant // soon: the driver has ended what was under way
+	told, cancel := context.WithTimeout(context.Background(), eventsTime)
+	defer cancel()
+	c.events.drain(told)
+	return err
 }
 
-// releaseAll releases many terms, some hundred at a time.
+// end refuses what is new, and sends away whoever waits or asks. The caller holds mu.
+func (c *Client) end() {
+	if c.ending {
+		return
+	}
+	c.ending = true
+	for _, s := range c.slots {
+		s.dismiss()
+		if s.cancel != nil {
+			s.cancel(ErrClosed)
+		}
+	}
+	if len(c.slots) == 0 {
+		close(c.vacant)
+	}
+}
+
+// held is the grants that the client holds. The caller holds mu.
+func (c *Client) held() []*term {
+	var held []*term
+	for _, s := range c.slots {
+		if s.term != nil {
+			held = append(held, s.term)
+		}
+	}
+	return held
+}
+
+// releaseAll ends and releases terms, some hundred at a time.
 func (c *Client) releaseAll(ctx context.Context, held []*term) {
 	var all sync.WaitGroup
 	gate := make(chan struct{}, 256)
@@ -302,7 +380,7 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 		all.Go(func() {
 			defer func() { <-gate }()
 			c.mu.Lock()
-			keep, end := t.keep(time.Now()), t.end(ErrClosed)
+			keep, end := t.keep(time.Now()), t.end(errTaken)
 			c.mu.Unlock()
 			end.tell(c)
 			if end.ours {

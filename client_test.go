@@ -70,6 +70,9 @@ func TestDoJoinsTheLossToTheError(t *testing.T) {
 			return mine
 		})
 		wantErr(t, err, mine, holdfast.ErrLost)
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q has more than one line", err)
+		}
 		b.start()
 		if err := b.client.Do(t.Context(), "k", opts, func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
 			t.Errorf("Do() = %v", err)

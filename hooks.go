@@ -1,15 +1,25 @@
 package holdfast
 
 import (
+	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
 // Hooks are called when something happens to the client's leases. Each may be
-// nil. They are called without any lock held, from the goroutine in which the
-// thing happened, possibly several at once; they must return quickly, and not
-// call Close, which waits for them. The events may grow.
+// nil. One goroutine calls them and writes the log, one event after the other in
+// the order in which they happened: a slow hook, or a Logger that blocks, holds up
+// other events, and no lease, no Acquire and no Release. When 16,384 events wait,
+// those that follow are dropped, and Dropped and the log are told how many. So a
+// hook may come after the fact: Lost is for people and metrics, and what stops work
+// is Lease.Context.
+//
+// A hook may call any method of the client. Close and Shutdown wait until the
+// events have been told, but for no longer than a second, and so do not hang when
+// a hook does or calls them itself. The events may grow.
 type Hooks struct {
 	Waiting  func(WaitingEvent)  // the lock is held, and a wait begins
 	Acquired func(AcquiredEvent) // a lease begins
@@ -17,6 +27,7 @@ type Hooks struct {
 	Lost     func(LostEvent)     // a lease ended before it was released
 	Released func(ReleasedEvent) // a lease was released
 	Node     func(NodeEvent)     // a node of the service changed its state
+	Dropped  func(DroppedEvent)  // events were not told, as those before them took too long
 }
 
 // WaitingEvent is the start of a wait.
@@ -70,38 +81,133 @@ type ReleasedEvent struct {
 // NodeEvent is a change of one node's state.
 type NodeEvent = driver.NodeEvent
 
-func (h *Hooks) waiting(e WaitingEvent) {
-	if h.Waiting != nil {
-		h.Waiting(e)
+// DroppedEvent says that events were dropped at this place in their order.
+type DroppedEvent struct{ Count int }
+
+const (
+	eventsMost = 1 << 14     // events that wait for slow hooks
+	eventsTime = time.Second // how long Close waits for them
+)
+
+// herald tells the hooks and the log what happens, from a goroutine of its own.
+type herald struct {
+	hooks Hooks
+	log   *slog.Logger // nil: silent
+
+	mu    sync.Mutex // guards what follows
+	queue []news
+	done  chan struct{} // closed when queue is empty and told; nil: it is
+}
+
+// news is one event, and how many were dropped behind it.
+type news struct {
+	tell    func()
+	dropped int
+}
+
+// put has tell called after everything that was put before. It does not block.
+func (h *herald) put(tell func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.queue); n == eventsMost {
+		h.queue[n-1].dropped++
+		return
+	}
+	h.queue = append(h.queue, news{tell: tell})
+	if h.done == nil {
+		h.done = make(chan struct{})
+		go h.run()
 	}
 }
 
-func (h *Hooks) acquired(e AcquiredEvent) {
-	if h.Acquired != nil {
-		h.Acquired(e)
+// run tells what is in the queue, and ends when that is empty.
+func (h *herald) run() {
+	for {
+		h.mu.Lock()
+		if len(h.queue) == 0 {
+			close(h.done)
+			h.queue, h.done = nil, nil
+			h.mu.Unlock()
+			return
+		}
+		next := h.queue[0]
+		h.queue[0] = news{}
+		h.queue = h.queue[1:]
+		h.mu.Unlock()
+		next.tell()
+		if next.dropped > 0 {
+			h.say(time.Now(), slog.LevelWarn, "events dropped; a hook or the Logger is too slow", "count", next.dropped)
+			if h.hooks.Dropped != nil {
+				h.hooks.Dropped(DroppedEvent{Count: next.dropped})
+			}
+		}
 	}
 }
 
-func (h *Hooks) renewed(e RenewedEvent) {
-	if h.Renewed != nil {
-		h.Renewed(e)
+// drain waits until everything has been told, or ctx ends.
+func (h *herald) drain(ctx context.Context) {
+	h.mu.Lock()
+	done := h.done
+	h.mu.Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 
-func (h *Hooks) lost(e LostEvent) {
-	if h.Lost != nil {
-		h.Lost(e)
+// write puts a line into the log, with the time of now.
+func (h *herald) write(level slog.Level, text string, args ...any) {
+	if h.log != nil {
+		now := time.Now()
+		h.put(func() { h.say(now, level, text, args...) })
 	}
 }
 
-func (h *Hooks) released(e ReleasedEvent) {
-	if h.Released != nil {
-		h.Released(e)
+func (h *herald) say(at time.Time, level slog.Level, text string, args ...any) {
+	ctx := context.Background()
+	if h.log == nil || !h.log.Enabled(ctx, level) {
+		return
+	}
+	r := slog.NewRecord(at, level, text, 0)
+	r.Add(args...)
+	h.log.Handler().Handle(ctx, r)
+}
+
+func (h *herald) waiting(e WaitingEvent) {
+	if hook := h.hooks.Waiting; hook != nil {
+		h.put(func() { hook(e) })
 	}
 }
 
-func (h *Hooks) node(e NodeEvent) {
-	if h.Node != nil {
-		h.Node(e)
+func (h *herald) acquired(e AcquiredEvent) {
+	if hook := h.hooks.Acquired; hook != nil {
+		h.put(func() { hook(e) })
+	}
+}
+
+func (h *herald) renewed(e RenewedEvent) {
+	if hook := h.hooks.Renewed; hook != nil {
+		h.put(func() { hook(e) })
+	}
+}
+
+func (h *herald) lost(e LostEvent) {
+	if hook := h.hooks.Lost; hook != nil {
+		h.put(func() { hook(e) })
+	}
+}
+
+func (h *herald) released(e ReleasedEvent) {
+	if hook := h.hooks.Released; hook != nil {
+		h.put(func() { hook(e) })
+	}
+}
+
+func (h *herald) node(e NodeEvent) {
+	if hook := h.hooks.Node; hook != nil {
+		h.put(func() { hook(e) })
 	}
 }

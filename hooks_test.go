@@ -1,19 +1,52 @@
 package holdfast_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 )
 
 // slow is how long the hooks of these tests take.
-const slow = 200 * time.Millisecond
+const slow = 5 * time.Second
+
+// slowHooks are hooks of which each takes long.
+func slowHooks() holdfast.Hooks {
+	return holdfast.Hooks{
+		Waiting:  func(holdfast.WaitingEvent) { pass(slow) },
+		Acquired: func(holdfast.AcquiredEvent) { pass(slow) },
+		Renewed:  func(holdfast.RenewedEvent) { pass(slow) },
+		Lost:     func(holdfast.LostEvent) { pass(slow) },
+		Released: func(holdfast.ReleasedEvent) { pass(slow) },
+		Node:     func(holdfast.NodeEvent) { pass(slow) },
+	}
+}
+
+// slowLog takes long for each line.
+type slowLog struct{}
+
+func (slowLog) Enabled(context.Context, slog.Level) bool  { return true }
+func (slowLog) Handle(context.Context, slog.Record) error { pass(slow); return nil }
+func (l slowLog) WithAttrs([]slog.Attr) slog.Handler      { return l }
+func (l slowLog) WithGroup(string) slog.Handler           { return l }
+
+// slowly is in, with a client whose hooks and Logger are slow.
+func slowly(t *testing.T, fn func(t *testing.T, b *bench)) {
+	inWith(t, &holdfast.Options{Hooks: slowHooks(), Logger: slog.New(slowLog{})}, func(t *testing.T, b *bench) {
+		fn(t, b)
+		b.client.Close()
+		pass(time.Hour) // what is left of the hooks
+	})
+}
 
 func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
-	hooks := holdfast.Hooks{Lost: func(holdfast.LostEvent) { pass(slow) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	slowly(t, func(t *testing.T, b *bench) {
 		var leases []*holdfast.Lease
 		for i := range 10 {
 			leases = append(leases, b.acquire(b.client, fmt.Sprint(i), &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true}))
@@ -28,8 +61,8 @@ func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
 }
 
 func TestAHookHoldsUpNoRenewal(t *testing.T) {
-	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { pass(slow) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	slowly(t, func(t *testing.T, b *bench) {
+		b.acquire(b.client, "lost", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		var leases []*holdfast.Lease
 		for i := range 10 {
 			leases = append(leases, b.acquire(b.client, fmt.Sprint(i), &holdfast.AcquireOptions{TTL: time.Second}))
@@ -41,5 +74,140 @@ func TestAHookHoldsUpNoRenewal(t *testing.T) {
 			}
 			b.release(l)
 		}
+	})
+}
+
+func TestAHookHoldsUpNoAcquireAndNoRelease(t *testing.T) {
+	slowly(t, func(t *testing.T, b *bench) {
+		begin := time.Now()
+		for range 10 {
+			l := b.acquire(b.client, "k", nil)
+			got := make(chan *holdfast.Lease)
+			go func() { got <- b.acquire(b.client, "k", nil) }()
+			synctest.Wait()
+			b.release(l)
+			b.release(<-got)
+		}
+		for i := range 5 {
+			b.drv.Node(i).Stop()
+			b.drv.Node(i).Start()
+		}
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// record is what hooks and the log were told, in order.
+type record struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (r *record) add(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, what)
+}
+
+func TestEventsKeepTheirOrder(t *testing.T) {
+	var r record
+	hooks := holdfast.Hooks{
+		Acquired: func(e holdfast.AcquiredEvent) { pass(time.Millisecond); r.add(fmt.Sprint("acquired ", e.Token)) },
+		Released: func(e holdfast.ReleasedEvent) { r.add(fmt.Sprint("released ", e.Token)) },
+	}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		var want []string
+		for range 20 {
+			l := b.acquire(b.client, "k", nil)
+			b.release(l)
+			want = append(want, fmt.Sprint("acquired ", l.Token()), fmt.Sprint("released ", l.Token()))
+		}
+		b.client.Close()
+		if !slices.Equal(r.told, want) {
+			t.Errorf("told %q, want %q: Close waits for the hooks", r.told, want)
+		}
+	})
+}
+
+// What finds no room is dropped, and nothing is dropped in silence.
+func TestDroppedEventsAreCountedAndSaid(t *testing.T) {
+	t.Parallel()
+	var acquired, dropped int
+	var log record
+	hung := make(chan struct{})
+	hooks := holdfast.Hooks{
+		Acquired: func(holdfast.AcquiredEvent) { acquired++; <-hung },
+		Dropped:  func(e holdfast.DroppedEvent) { dropped += e.Count },
+	}
+	lines := slog.New(slog.NewTextHandler(writer(func(p []byte) { log.add(string(p)) }), &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	c, err := holdfast.New(memory1(), &holdfast.Options{Hooks: hooks, Logger: lines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const all = 20_000
+	for range all {
+		l, err := c.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release(t.Context())
+	}
+	close(hung)
+	c.Close()
+	if dropped == 0 || acquired+dropped != all {
+		t.Errorf("%d events told and %d said to be dropped of %d", acquired, dropped, all)
+	}
+	want := fmt.Sprintf("level=WARN msg=\"events dropped; a hook or the Logger is too slow\" count=%d\n", dropped)
+	if !slices.Equal(log.told, []string{want}) {
+		t.Errorf("the log says %q, want %q", log.told, want)
+	}
+}
+
+type writer func(p []byte)
+
+func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
+
+func TestAHookThatHangsDoesNotHangClose(t *testing.T) {
+	hooks := holdfast.Hooks{Acquired: func(holdfast.AcquiredEvent) { pass(time.Hour) }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		b.acquire(b.client, "k", nil)
+		begin := time.Now()
+		b.client.Close()
+		if took := time.Since(begin); took > 4*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		b.release(b.acquire(b.peer(), "k", nil))
+		pass(time.Hour)
+	})
+}
+
+func TestAHookMayCallTheClientAndCloseIt(t *testing.T) {
+	var c *holdfast.Client
+	var errs []error
+	hooks := holdfast.Hooks{Lost: func(e holdfast.LostEvent) {
+		l, err := c.Acquire(context.Background(), e.Key, nil)
+		if err == nil {
+			err = l.Release(context.Background())
+		}
+		errs = append(errs, err, c.Close())
+	}}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		c = b.client
+		b.acquire(c, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
+		pass(10 * time.Second)
+		synctest.Wait()
+		if !slices.Equal(errs, []error{nil, nil}) {
+			t.Errorf("errors %v", errs)
+		}
+		_, err := c.TryAcquire(t.Context(), "k", nil)
+		wantErr(t, err, holdfast.ErrClosed)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"time"
@@ -49,8 +50,8 @@ type Lease struct {
 	cancel context.CancelCauseFunc
 	outer  *Lease // the lease that the acquiring context came from, of any key
 
-	done bool // released or lost; guarded by Client.mu
-	err  error
+	done bool  // released or lost; guarded by Client.mu
+	err  error // why, if its holder did not release it
 }
 
 type leaseKey struct{}
@@ -107,9 +108,10 @@ func (l *Lease) ID() string { return l.id }
 // on the key. Pass it to whatever is written under the lock.
 func (l *Lease) Token() Token { return l.token }
 
-// Context carries the values of the context that acquired the lease. It ends
-// with cause ErrLost when the lease is lost, and when it is released; the end of
-// the acquiring context does not touch it.
+// Context carries the values of the context that acquired the lease. It ends when
+// the lease is released and, with a cause that matches ErrLost, when it is lost or
+// Close releases it, where the cause matches ErrClosed as well. The end of the
+// acquiring context does not touch it.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
@@ -146,7 +148,18 @@ func (l *Lease) live() error {
 	return nil
 }
 
-var errExpired = fmt.Errorf("%w: it was not renewed in time", ErrLost)
+// ended returns why l has ended, if its holder did not release it, or nil.
+func (l *Lease) ended() error {
+	c := l.term.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return l.err
+}
+
+var (
+	errExpired = fmt.Errorf("%w: it was not renewed in time", ErrLost)
+	errTaken   = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
+)
 
 // Check asks the service whether the lease still stands. It blocks for one
 // answer. nil means that a quorum has just confirmed it, ErrLost that it is
@@ -272,9 +285,10 @@ func (t *term) await(ctx context.Context) error {
 
 // Release gives the lease up. Nested holds are released one by one, the lock
 // with the last. It may be called again, and with a context that has ended: ctx
-// only shortens the wait for the service's answer. Errors: ErrLost if the lease
-// was lost before, ErrUnavailable if the service did not confirm (the lock then
-// lapses by itself), ctx.Err().
+// only shortens the wait for the service's answer. After Close, which has released
+// it, Release does nothing. Errors: ErrLost if the lease was lost before,
+// ErrUnavailable if the service did not confirm (the lock then lapses by itself),
+// ctx.Err().
 func (l *Lease) Release(ctx context.Context) error {
 	return wrap("release", l.Key(), l.release(ctx))
 }
@@ -284,7 +298,10 @@ func (l *Lease) release(ctx context.Context) error {
 	c := t.client
 	c.mu.Lock()
 	if l.done {
-		c.mu.Unlock()
+		defer c.mu.Unlock()
+		if errors.Is(l.err, ErrClosed) {
+			return nil
+		}
 		return l.err
 	}
 	now := time.Now()
@@ -308,8 +325,8 @@ func (l *Lease) release(ctx context.Context) error {
 			next := t.handOver(w)
 			c.mu.Unlock()
 			l.cancel(nil)
-			c.hooks.released(ended)
-			c.hooks.acquired(AcquiredEvent{
+			c.events.released(ended)
+			c.events.acquired(AcquiredEvent{
 				Key: t.slot.key, ID: next.id, Token: next.token, Waited: now.Sub(w.since), HandOver: true,
 			})
 			return nil
@@ -363,6 +380,9 @@ func (t *term) end(cause error) ending {
 	return e
 }
 
+// lost says whether neither the holder nor Close ended it.
+func (e ending) lost() bool { return errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, ErrClosed) }
+
 // cancel ends the contexts of the leases.
 func (e ending) cancel() {
 	for _, l := range e.leases {
@@ -373,9 +393,9 @@ func (e ending) cancel() {
 // tell ends the contexts of the leases and tells of a loss.
 func (e ending) tell(c *Client) {
 	e.cancel()
-	if e.ours && errors.Is(e.cause, ErrLost) {
-		c.log.Error("lease lost", "key", e.event.Key, "token", int64(e.event.Token), "held", e.event.Held, "reason", e.cause)
-		c.hooks.lost(LostEvent{
+	if e.ours && e.lost() {
+		c.events.write(slog.LevelError, "lease lost", "key", e.event.Key, "token", int64(e.event.Token), "held", e.event.Held, "reason", e.cause)
+		c.events.lost(LostEvent{
 			Key: e.event.Key, ID: e.event.ID, Token: e.event.Token, Held: e.event.Held, Reason: e.cause,
 		})
 	}
@@ -390,14 +410,14 @@ func (c *Client) finish(ctx context.Context, t *term, keep time.Duration, e endi
 	c.mu.Lock()
 	c.lead(t.slot)
 	c.mu.Unlock()
-	if errors.Is(e.cause, ErrLost) {
+	if e.lost() {
 		return err
 	}
 	if err != nil {
-		c.log.Warn("release not confirmed; the lock lapses by itself", "key", e.event.Key, "cause", err)
+		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.event.Key, "cause", err)
 	}
 	e.event.Err = err
-	c.hooks.released(e.event)
+	c.events.released(e.event)
 	return err
 }
 
@@ -428,16 +448,5 @@ func (c *Client) lose(all ...loss) {
 }
 
 // clear releases a term that was lost, as a late renewal may have set it again.
-// What cannot be released lapses by itself.
-func (c *Client) clear(t *term, e ending) {
-	finish := func() { c.finish(c.alive, t, 0, e) }
-	c.mu.Lock()
-	closed := c.closed
-	if !closed { // Close waits for it
-		c.tasks.Go(finish)
-	}
-	c.mu.Unlock()
-	if closed {
-		finish()
-	}
-}
+// What cannot be released lapses by itself. Close waits for it, as the slot is taken.
+func (c *Client) clear(t *term, e ending) { go c.finish(c.alive, t, 0, e) }

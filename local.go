@@ -18,9 +18,10 @@ const handOverMost = 100 * time.Millisecond
 // it, and those who wait behind. Only one of them is at the service.
 type slot struct {
 	key     string
-	term    *term     // the grant held; nil: none
-	leading bool      // somebody asks the service, or a release is under way
-	queue   list.List // of *waiter, first come first
+	term    *term                   // the grant held; nil: none
+	leading bool                    // somebody asks the service, or a release is under way
+	cancel  context.CancelCauseFunc // ends what is asked; nil: nothing is
+	queue   list.List               // of *waiter, first come first
 }
 
 // waiter is one Acquire that waits behind others of this process.
@@ -51,14 +52,18 @@ func (s *slot) busy() bool { return s.term != nil || s.leading }
 
 // tidy forgets a slot that serves nobody. The caller holds mu.
 func (c *Client) tidy(s *slot) {
-	if !s.busy() && s.queue.Len() == 0 {
-		delete(c.slots, s.key)
+	if s.busy() || s.queue.Len() > 0 {
+		return
+	}
+	delete(c.slots, s.key)
+	if c.ending && len(c.slots) == 0 {
+		close(c.vacant)
 	}
 }
 
 // lead lets the next waiter ask the service, or nobody. The caller holds mu.
 func (c *Client) lead(s *slot) {
-	s.leading = false
+	s.leading, s.cancel = false, nil
 	if next := s.queue.Front(); next != nil {
 		s.leading = true
 		s.queue.Remove(next).(*waiter).turn <- turn{}
@@ -126,7 +131,7 @@ func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions
 		return nil, beside(err, errTooShort)
 	}
 	c.mu.Lock()
-	if c.closed {
+	if c.ending {
 		c.mu.Unlock()
 		return nil, ErrClosed
 	}
@@ -145,7 +150,7 @@ func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions
 	w := &waiter{ctx: ctx, opts: o, since: since, turn: make(chan turn, 1)}
 	place := s.queue.PushBack(w)
 	c.mu.Unlock()
-	c.hooks.waiting(WaitingEvent{Key: key, Held: held})
+	c.events.waiting(WaitingEvent{Key: key, Held: held})
 	select {
 	case t := <-w.turn:
 		if t.lease != nil || t.err != nil {
@@ -178,9 +183,9 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error
 	select {
 	case t := <-place.Value.(*waiter).turn:
 		switch {
-		case t.lease != nil && !c.closed: // Close has released it otherwise
-			t.lease.term.now.opts.MinHold = 0               // nobody ever had it
-			c.tasks.Go(func() { t.lease.Release(c.alive) }) // told to Hooks; it lapses by itself at the worst
+		case t.lease != nil:
+			t.lease.term.now.opts.MinHold = 0 // nobody ever had it
+			go t.lease.Release(c.alive)       // told to Hooks; it lapses by itself at the worst
 		case t.lease == nil && t.err == nil:
 			c.lead(s)
 		}
@@ -191,18 +196,45 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error
 	return fmt.Errorf("%w: %w", wait.Err(), held)
 }
 
+// enter lets the caller, who leads s, ask the service: Close and Shutdown call
+// cancel, and wait until he leads no more.
+func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending {
+		c.lead(s)
+		return ErrClosed
+	}
+	s.cancel = cancel
+	return nil
+}
+
+// fail is the end of what s asked in vain, with the context that enter was given
+// the cancel of. It returns err, or why the context was cancelled.
+func (c *Client) fail(asking context.Context, s *slot, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lead(s)
+	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
+		return cause
+	}
+	return err
+}
+
 // ask takes the lock from the service. The caller leads the slot.
 func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, since time.Time) (*Lease, error) {
 	req := driver.Request{Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder}
-	if c.hooks.Waiting != nil { // else nobody needs to know who holds the lock
-		req.Waiting = func(held *HeldError) { c.hooks.waiting(WaitingEvent{Key: s.key, Held: held}) }
+	if c.events.hooks.Waiting != nil { // else nobody needs to know who holds the lock
+		req.Waiting = func(held *HeldError) { c.events.waiting(WaitingEvent{Key: s.key, Held: held}) }
 	}
-	grant, err := c.drv.Acquire(wait, req)
-	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.lead(s)
+	asking, cancel := context.WithCancelCause(wait)
+	defer cancel(nil)
+	if err := c.enter(s, cancel); err != nil {
 		return nil, err
+	}
+	grant, err := c.drv.Acquire(asking, req)
+	if err != nil {
+		return nil, c.fail(asking, s, err)
 	}
 	return c.start(ctx, s, grant, time.Now(), o, since)
 }
@@ -211,21 +243,21 @@ func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once 
 // since. The caller leads the slot.
 func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
 	c.mu.Lock()
-	s.leading = false
+	s.leading, s.cancel = false, nil
 	t := &term{client: c, slot: s, grant: grant, taken: taken, trusted: grant.TrustedUntil, at: unscheduled}
 	t.given = t.left(taken)
 	s.term = t
 	l := t.begin(ctx, o)
-	closed := c.closed
-	if closed {
+	ending := c.ending
+	if ending {
 		t.now.opts.MinHold = 0 // nobody ever has it
 	}
 	c.mu.Unlock()
-	if closed {
+	if ending {
 		l.Release(context.Background()) // told to Hooks
 		return nil, ErrClosed
 	}
-	c.hooks.acquired(AcquiredEvent{Key: s.key, ID: l.ID(), Token: l.Token(), Waited: time.Since(since)})
+	c.events.acquired(AcquiredEvent{Key: s.key, ID: l.ID(), Token: l.Token(), Waited: time.Since(since)})
 	return l, nil
 }
 
@@ -235,7 +267,7 @@ func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken t
 // renew, less than half of what it asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *waiter {
 	next := t.slot.queue.Front()
-	if next == nil || t.client.closed || !t.client.limits.HandOver {
+	if next == nil || !t.client.limits.HandOver {
 		return nil
 	}
 	w, ttl := next.Value.(*waiter), t.grant.TTL

@@ -255,6 +255,7 @@ func TestALeaseThatWasHandedOverIsHandedOn(t *testing.T) {
 		synctest.Wait()
 		b.release(l)
 		wg.Wait()
+		synctest.Wait()
 		if local.Load() != 9 {
 			t.Errorf("%d hand-overs inside the process, want 9", local.Load())
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/bits"
 	"slices"
 	"time"
@@ -273,7 +274,7 @@ func (c *Client) renew(due []*term) {
 	c.mu.Unlock()
 	for _, s := range all { // Extend tells its caller instead
 		if s.event != nil && s.event.Err != nil {
-			c.log.Warn("renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
+			c.events.write(slog.LevelWarn, "renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
 		}
 	}
 	c.tell(all...)
@@ -331,7 +332,7 @@ func (c *Client) tell(all ...settled) {
 	c.lose(lost...)
 	for _, s := range all {
 		if s.event != nil {
-			c.hooks.renewed(*s.event)
+			c.events.renewed(*s.event)
 		}
 	}
 }

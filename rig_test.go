@@ -53,10 +53,12 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
-func (b *bench) release(l *holdfast.Lease) {
+func (b *bench) release(all ...*holdfast.Lease) {
 	b.t.Helper()
-	if err := l.Release(b.t.Context()); err != nil {
-		b.t.Fatalf("Release() = %v", err)
+	for _, l := range all {
+		if err := l.Release(b.t.Context()); err != nil {
+			b.t.Fatalf("Release() = %v", err)
+		}
 	}
 }
 
@@ -84,3 +86,6 @@ func wantErr(t *testing.T, err error, want ...error) {
 
 // pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
 func pass(d time.Duration) { time.Sleep(d) }
+
+// memory1 is one node outside of any bubble.
+func memory1() *memory.Driver { return memory.New(1) }

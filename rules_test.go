@@ -25,28 +25,10 @@ func (g *grants) acquired(e holdfast.AcquiredEvent) {
 	}
 }
 
-// stall makes the watchdog of a client come too late, as on a machine that is
-// starved: it hangs in the hook that tells of a lease with the key "stall".
-type stall struct{ end chan struct{} }
-
-func (s *stall) lost(e holdfast.LostEvent) {
-	if e.Key == "stall" {
-		<-s.end
-	}
-}
-
-// begin returns what ends it.
-func (s *stall) begin(b *bench) (end func()) {
-	s.end = make(chan struct{}) // of the bubble
-	b.acquire(b.client, "stall", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
-	return func() { close(s.end) }
-}
-
 func TestReleaseAfterTheDeadlineIsALoss(t *testing.T) {
-	var s stall
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Lost: s.lost}}, func(t *testing.T, b *bench) {
-		defer s.begin(b)()
+	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+		b.client.StopWatchdog()
 		pass(3 * time.Second)
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
@@ -71,9 +53,8 @@ func (d slowRenewals) Renew(_ context.Context, grants []driver.Grant) []driver.R
 func TestARenewalThatEndsTooLateIsALoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var s stall
 		b := &bench{t: t}
-		client, err := holdfast.New(slowRenewals{memory.New(3), 9 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{Lost: s.lost}})
+		client, err := holdfast.New(slowRenewals{memory.New(3), 9 * time.Second}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +62,7 @@ func TestARenewalThatEndsTooLateIsALoss(t *testing.T) {
 		b.client = client
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
 		pass(3 * time.Second) // a renewal is under way from now on
-		defer s.begin(b)()
+		client.StopWatchdog()
 		pass(10 * time.Second)
 		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("after a renewal that ended 3 s behind the deadline the lease is in state %v", err)
@@ -104,6 +85,7 @@ func TestNoHandOverToAnotherTTL(t *testing.T) {
 		synctest.Wait()
 		b.release(l)
 		wg.Wait()
+		synctest.Wait()
 		if g.local.Load() != 0 {
 			t.Error("the lease was handed over to a waiter with another TTL")
 		}
@@ -131,6 +113,7 @@ func TestNoHandOverOnTrustThatIsHalfGone(t *testing.T) {
 				pass(tt.held)
 				b.release(l)
 				wg.Wait()
+				synctest.Wait()
 				if g.local.Load() != 0 || g.service.Load() != 2 {
 					t.Errorf("%d hand-overs, %d grants; want none and 2", g.local.Load(), g.service.Load())
 				}

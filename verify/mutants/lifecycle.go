@@ -31,11 +31,6 @@ var clocks = []mutant{
 		was: "min(t.trusted.Sub(now), t.trusted.Round(0).Sub(now.Round(0)))", is: "t.trusted.Round(0).Sub(now.Round(0))",
 		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
 	},
-	{
-		name: "time-left-of-the-best-node", rule: "a lock stands for as long as a quorum keeps it", file: "internal/engine/status.go",
-		was: "left[u.Need-1]", is: "left[0]",
-		killers: []suite{engine("TestTheTimeLeftIsThatOfTheLastNodeOfAQuorum")},
-	},
 }
 
 // lifecycle: how a client begins and ends.
@@ -44,6 +39,48 @@ var lifecycle = []mutant{
 		name: "driver-may-be-a-typed-nil", rule: "New refuses what a failed Open returned", file: "client.go",
 		was: "!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()", is: "!v.IsValid()",
 		killers: []suite{client("TestBadArgumentsAreRefusedAndChangeNothing")},
+	},
+	{
+		name: "close-waits-for-nobody", rule: "Close waits for those who ask and release before it closes the driver", file: "client.go",
+		was:     "\tselect {\n\tcase <-c.vacant: // whoever was asking, or releasing, has done so\n\tcase <-ctx.Done():\n\t}\n",
+		is:      "",
+		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
+	},
+	{
+		name: "close-cancels-nobody", rule: "Shutdown and Close end what is asked", file: "client.go",
+		was: "\t\tif s.cancel != nil {", is: "\t\tif s.cancel == nil && s.term != nil {",
+		killers: []suite{client("TestShutdownLetsHoldersFinish")},
+	},
+	{
+		name: "grant-beside-close-is-kept", rule: "a grant that comes beside Close is released", file: "local.go",
+		was: "\tending := c.ending\n", is: "\tending := false\n",
+		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
+	},
+	{
+		name: "shutdown-waits-for-nobody", rule: "Shutdown lets the holders finish", file: "client.go",
+		was: "\tselect {\n\tcase <-c.vacant:\n", is: "\tselect {\n\tdefault:\n\tcase <-c.vacant:\n",
+		killers: []suite{client("TestShutdownLetsHoldersFinish")},
+	},
+	{
+		name: "do-hides-close", rule: "Do says so when Close took its lease", file: "client.go",
+		was: "\t\tend := lease.ended()\n", is: "\t\tvar end error\n",
+		killers: []suite{client("TestDoReportsTheEndThatCloseBrought")},
+	},
+	{
+		name: "hooks-are-called-in-place", rule: "a hook, and the Logger, hold up nobody", file: "hooks.go",
+		was:     "func (h *herald) put(tell func()) {\n",
+		is:      "func (h *herald) put(tell func()) {\n\tif tell != nil {\n\t\ttell()\n\t\treturn\n\t}\n",
+		killers: []suite{client("TestAHookHoldsUpNoOtherLoss", "TestAHookHoldsUpNoRenewal", "TestAHookHoldsUpNoAcquireAndNoRelease")},
+	},
+	{
+		name: "events-are-dropped-in-silence", rule: "what is dropped is counted and said", file: "hooks.go",
+		was: "\t\th.queue[n-1].dropped++\n", is: "",
+		killers: []suite{client("TestDroppedEventsAreCountedAndSaid")},
+	},
+	{
+		name: "close-waits-for-hooks-for-ever", rule: "a hook that hangs does not hang Close", file: "hooks.go",
+		was: "\tcase <-done:\n\tcase <-ctx.Done():\n", is: "\tcase <-done:\n",
+		killers: []suite{client("TestAHookThatHangsDoesNotHangClose")},
 	},
 	{
 		name: "memory-takes-any-ttl", rule: "what works in memory works over servers with their defaults", file: "memory/memory.go",

@@ -611,7 +611,7 @@ var handOvers = []mutant{
 	},
 	{
 		name: "lease-is-lost-with-its-waiter", rule: "a lease that was handed to a waiter who leaves is released", file: "local.go",
-		was: "case t.lease != nil && !c.closed:", is: "case t.lease != nil && c.closed:",
+		was: "go t.lease.Release(c.alive)", is: "_ = t.lease",
 		killers: []suite{client("TestATurnIsNotLostWithItsWaiter")},
 	},
 }
@@ -756,12 +756,12 @@ var leases = []mutant{
 	},
 	{
 		name: "close-leaves-leases", rule: "Close releases what is held", file: "client.go",
-		was: "\tc.releaseAll(ctx, held)\n", is: "\tc.releaseAll(ctx, nil)\n",
+		was: "\tc.releaseAll(ctx, held)\n", is: "\tc.releaseAll(ctx, held[:0])\n",
 		killers: []suite{client("TestCloseReleasesAndEndsWaits"), conformance("CloseReleasesWhatIsHeld")},
 	},
 	{
 		name: "do-hides-the-loss", rule: "Do says so when the lease was lost before fn returned", file: "client.go",
-		was: "err = errors.Join(err, lost)", is: "_ = lost",
+		was: "case !errors.Is(end, ErrLost):", is: "case errors.Is(end, ErrLost):",
 		killers: []suite{client("TestDoJoinsTheLossToTheError")},
 	},
 	{

@@ -1,0 +1,219 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// longWay is a connection on which everything takes a while, and which is cut by
+// Close: what is sent after that is lost.
+type longWay struct {
+	*memory.Driver
+	cut atomic.Bool
+}
+
+func (d *longWay) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	defer pass(time.Millisecond)
+	return d.Driver.Acquire(ctx, req)
+}
+
+func (d *longWay) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	pass(time.Millisecond)
+	if d.cut.Load() {
+		return errors.New("hung up")
+	}
+	return d.Driver.Release(ctx, g, keep)
+}
+
+func (d *longWay) Close() error {
+	d.cut.Store(true)
+	return d.Driver.Close()
+}
+
+func (b *bench) openLongWay() *holdfast.Client {
+	b.t.Helper()
+	c, err := holdfast.New(&longWay{Driver: b.drv.Peer()}, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+// isEmpty checks that nobody holds or awaits anything.
+func (b *bench) isEmpty() {
+	b.t.Helper()
+	for st, err := range b.client.List(b.t.Context(), "") {
+		b.t.Errorf("left behind: %+v, %v", st, err)
+	}
+}
+
+func TestCloseUnderLoadLeavesNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for range 300 {
+			c := b.openLongWay()
+			var all sync.WaitGroup
+			for i := range 4 {
+				all.Go(func() {
+					for {
+						l, err := c.Acquire(t.Context(), fmt.Sprint(i%3), nil)
+						if err != nil {
+							wantErr(t, err, holdfast.ErrClosed)
+							return
+						}
+						pass(rand.N(2 * time.Millisecond))
+						l.Release(t.Context())
+					}
+				})
+			}
+			pass(rand.N(20 * time.Millisecond))
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			b.isEmpty()
+			all.Wait()
+			b.isEmpty()
+		}
+	})
+}
+
+func TestShutdownLetsHoldersFinish(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c := b.openLongWay()
+		l, elsewhere := b.acquire(c, "k", nil), b.acquire(b.client, "elsewhere", nil)
+		var waiters sync.WaitGroup
+		for _, key := range []string{"k", "k", "elsewhere"} {
+			waiters.Go(func() {
+				_, err := c.Acquire(t.Context(), key, nil)
+				wantErr(t, err, holdfast.ErrClosed)
+			})
+		}
+		pass(time.Second)
+		done := make(chan error)
+		go func() { done <- c.Shutdown(t.Context()) }()
+		waiters.Wait()
+		for _, key := range []string{"k", "new"} {
+			_, err := c.Acquire(t.Context(), key, nil)
+			wantErr(t, err, holdfast.ErrClosed)
+			_, err = c.TryAcquire(t.Context(), key, nil)
+			wantErr(t, err, holdfast.ErrClosed)
+		}
+		_, err := c.Adopt(t.Context(), "elsewhere", elsewhere.ID(), elsewhere.Token(), nil)
+		wantErr(t, err, holdfast.ErrClosed)
+		pass(time.Minute)
+		if err := l.Check(t.Context()); err != nil {
+			t.Errorf("a minute into Shutdown the lease is in state %v", err)
+		}
+		inner, err := c.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
+		if err != nil {
+			t.Fatalf("a nested hold of a lease that lives: %v", err)
+		}
+		b.release(l)
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Fatalf("Shutdown() = %v beside a hold", err)
+		default:
+		}
+		b.release(inner)
+		if err := <-done; err != nil {
+			t.Errorf("Shutdown() = %v", err)
+		}
+		b.release(b.acquire(b.client, "k", nil), elsewhere)
+		b.isEmpty()
+	})
+}
+
+func TestShutdownThatIsCutShortReleasesWhatIsHeld(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c := b.openLongWay()
+		l := b.acquire(c, "k", nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		err := c.Shutdown(ctx)
+		wantErr(t, err, context.DeadlineExceeded)
+		if took := time.Since(begin); took < time.Minute || took > time.Minute+time.Second {
+			t.Errorf("Shutdown took %v, want the minute of its context", took)
+		}
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrClosed, holdfast.ErrLost)
+		b.release(l) // which is nothing to complain about
+		b.release(b.acquire(b.client, "k", nil))
+		if err := c.Shutdown(ctx); err != nil {
+			t.Errorf("a second Shutdown() = %v", err)
+		}
+	})
+}
+
+func TestShutdownAndCloseMayComeTogether(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for range 100 {
+			c := b.openLongWay()
+			b.acquire(c, "k", nil)
+			go c.Acquire(t.Context(), "k", nil)
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() {
+					if err := c.Shutdown(t.Context()); err != nil {
+						t.Errorf("Shutdown() = %v", err)
+					}
+					b.isEmpty()
+				})
+			}
+			pass(rand.N(2 * time.Millisecond))
+			for range 3 {
+				all.Go(func() {
+					if err := c.Close(); err != nil {
+						t.Errorf("Close() = %v", err)
+					}
+					b.isEmpty()
+				})
+			}
+			all.Wait()
+		}
+	})
+}
+
+func TestDoReportsTheEndThatCloseBrought(t *testing.T) {
+	mine := errors.New("mine")
+	for name, fails := range map[string]error{"fn succeeds": nil, "fn fails": mine} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				c := b.peer()
+				err := c.Do(t.Context(), "k", nil, func(ctx context.Context, _ *holdfast.Lease) error {
+					c.Close()
+					wantErr(t, context.Cause(ctx), holdfast.ErrClosed, holdfast.ErrLost)
+					b.release(b.acquire(b.client, "k", nil)) // somebody else has it meanwhile
+					return fails
+				})
+				wantErr(t, err, holdfast.ErrClosed, holdfast.ErrLost)
+				if fails != nil {
+					wantErr(t, err, fails)
+				}
+				if strings.Contains(err.Error(), "\n") {
+					t.Errorf("%q has more than one line", err)
+				}
+			})
+		})
+	}
+}
+
+func TestDoDoesNotMindWhatItsFunctionReleases(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		err := b.client.Do(t.Context(), "k", nil, func(ctx context.Context, l *holdfast.Lease) error { return l.Release(ctx) })
+		if err != nil {
+			t.Errorf("Do() = %v", err)
+		}
+	})
+}
