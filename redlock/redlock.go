@@ -185,7 +185,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		all[i] = n
 	}
 	var err error
-	d.engine, err = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys})
+	d.engine, err = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys})
 	for _, n := range d.nodes {
 		n.engine = d.engine
 	}

@@ -41,6 +41,8 @@ type Config struct {
 	Nodes []Node
 	// Keys names a lock's keys on the nodes; nil where names are not needed.
 	Keys func(name string) Lock
+	// Shared says that others take these locks who know neither queue nor wake-ups.
+	Shared bool
 }
 
 // Engine takes, keeps and frees locks over a fixed set of nodes.
@@ -49,6 +51,7 @@ type Engine struct {
 	keys   func(string) Lock
 	client string
 	clock  *clock
+	shared bool
 	seq    atomic.Int64
 
 	requests sync.Pool // of *Request
@@ -70,7 +73,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	return &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: newClientID(), clock: newClock(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: newClientID(), clock: newClock(), shared: cfg.Shared,
 		claims: make(map[string]*claim),
 	}, nil
 }

@@ -50,7 +50,10 @@ func (r *Request) Granted(base int64) {
 // if left is negative, for ever.
 func (r *Request) Denied(left int64, holder string, waiters int) {
 	r.answer(answer{
-		Event:  quorum.Event{Kind: quorum.Denied, Left: left, Queued: r.Stamp != 0},
+		Event: quorum.Event{
+			Kind: quorum.Denied, Left: left, Queued: r.Stamp != 0,
+			Strange: r.claim.engine.shared || ClientOf(holder) == "",
+		},
 		holder: holder, waiters: waiters,
 	})
 }

@@ -13,7 +13,9 @@ const (
 	requestLeast = 50 * ms
 	requestMost  = 1000 * ms
 	handOverMost = 1000 * ms
-	againMost    = 4 // how often a round of renewals asks again for nodes that are taken
+	strangeLeast = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
+	strangeMost  = 90 * ms // fallback adds some more
+	againMost    = 4       // how often a round of renewals asks again for nodes that are taken
 )
 
 // Drift is what clocks may differ in rate and granularity over ttl: the share
@@ -88,6 +90,9 @@ type Event struct {
 	Rand  uint32 // for jitter
 	// Queued says of Denied that the node keeps a place for this id.
 	Queued bool
+	// Strange says of Denied that the lock is shared with others, who know neither queue
+	// nor wake-ups: its next release may wake nobody.
+	Strange bool
 	// Unsent says of Failed that the node cannot have seen the request.
 	Unsent bool
 	// Fatal says of Failed that asking again is pointless: the server answered
@@ -463,7 +468,7 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 		if e.Queued {
 			c.Queued |= n & c.Heard
 		}
-		c.left(e.Left)
+		c.left(e)
 		return
 	}
 	c.Denied &^= n
@@ -483,10 +488,14 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	}
 }
 
-// left notes how soon a denial's lock lapses.
-func (c *Claim) left(left int64) {
+// left notes how soon a denial's lock lapses, or is worth another try.
+func (c *Claim) left(e *Event) {
+	left := e.Left
 	if left < 0 {
 		left = fallbackMost
+	}
+	if e.Strange {
+		left = min(left, strangeLeast+int64(e.Rand)%(strangeMost-strangeLeast))
 	}
 	if left = max(left, ms); c.Left == 0 || left < c.Left {
 		c.Left = left
@@ -756,11 +765,14 @@ func (c *Claim) fallback(rand uint32) int64 {
 }
 
 // poll is how long a waiter without a place in the queue rests: 20 ms doubling
-// to 1 s, with full jitter.
+// to 1 s, with full jitter, and no longer than the lock of a denial stands.
 func (c *Claim) poll(rand uint32) int64 {
 	d := min(pollLeast<<c.Polls, pollMost)
 	if d < pollMost {
 		c.Polls++
+	}
+	if c.Left != 0 {
+		d = min(d, max(c.Left, pollLeast))
 	}
 	return ms + int64(rand)%d
 }

@@ -421,6 +421,39 @@ func TestFallbackFollowsTheShortestTimeLeft(t *testing.T) {
 	}
 }
 
+// A holder that is no client of this protocol wakes nobody when it releases. Asking
+// as often as others do, a waiter has the chance that they have.
+func TestAWaiterAsksOftenBehindAStranger(t *testing.T) {
+	t.Parallel()
+	for _, heard := range []Set{All(3), 0} { // queued, and polling
+		p := beginHearing(t, 3, stamp, heard)
+		for i := range 40 {
+			for n := range 3 {
+				p.answer(Event{Kind: Denied, Node: n, Left: lease, Queued: heard != 0, Strange: true, Rand: uint32(i) * 2_654_435_761})
+				if p.c.Rest != 0 {
+					break
+				}
+			}
+			least, most := strangeLeast, 102*ms
+			if heard == 0 {
+				least = ms // as ever
+			}
+			if rest := p.c.Rest - p.now; rest < least || rest > most {
+				t.Fatalf("heard by %b: rests %v, want %v to %v", heard, time.Duration(rest), time.Duration(least), time.Duration(most))
+			}
+			for p.tick(); p.did.Acquire == 0; {
+				p.tick()
+			}
+		}
+	}
+	p := begin(t, 3, stamp)
+	p.answer(Event{Kind: Denied, Node: 0, Left: 5 * ms, Queued: true, Strange: true})
+	p.answer(Event{Kind: Denied, Node: 1, Left: lease, Queued: true})
+	if rest := p.c.Rest - p.now; rest < 5*ms || rest > 7*ms {
+		t.Errorf("rests %v, and the lock lapses in 5ms", time.Duration(rest))
+	}
+}
+
 func TestPollingDoublesUpToASecond(t *testing.T) {
 	t.Parallel()
 	p := beginHearing(t, 3, stamp, 0)
