@@ -64,7 +64,11 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 		return resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
 	default:
 		dst = appendAll(append(dst, releaseHead...), l.Key, l.Fence, l.Queue, r.Owner)
-		return appendAll(appendStamp(dst, r.Stamp), t.handOver, t.keep)
+		handOver := t.handOver
+		if r.HandOver == 0 {
+			handOver = "0"
+		}
+		return appendAll(appendStamp(dst, r.Stamp), handOver, t.keep)
 	}
 }
 

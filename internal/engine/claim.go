@@ -20,7 +20,9 @@ type claim struct {
 	mu    sync.Mutex // guards what follows; never held while sending
 	state quorum.Claim
 	owner string
-	gone  bool // forgotten by the engine
+	gone  bool  // forgotten by the engine
+	won   int64 // when it was granted the lock
+	free  bool  // its release hands the lock to nobody
 	inbox []answer
 	busy  bool // a goroutine empties inbox
 	out   []*Request
@@ -121,6 +123,9 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	c.request(quorum.AskRenew, do.Renew, c.owner, id, 0, now)
 	c.request(quorum.AskReclaim, do.Reclaim, c.owner, id, 0, now)
 	c.setTimer(now)
+	if do.Outcome == quorum.Won {
+		c.won = now
+	}
 	if do.Outcome != quorum.None {
 		told, c.told = c.told, nil
 	}
@@ -136,6 +141,9 @@ func (c *claim) note(a *answer) {
 	switch a.Kind {
 	case quorum.Denied:
 		c.holder, c.left, c.waiters = a.holder, a.Left, a.waiters
+		if c.engine.shared != nil && ClientOf(a.holder) == "" {
+			c.engine.shared.meet(c.lock.Name)
+		}
 	case quorum.Kept:
 		c.waiters = a.waiters
 	case quorum.Granted, quorum.Accepted, quorum.Refused, quorum.NotMine, quorum.Freed, quorum.Failed:
@@ -161,6 +169,10 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		// the grant needs no second round.
 		clock = strconv.FormatInt(time.Now().UnixMicro(), 10)
 	}
+	handOver := quorum.HandOver(c.state.TTL)
+	if c.free && kind == quorum.AskRelease {
+		handOver = 0
+	}
 	for n := range to.Nodes {
 		r, _ := c.engine.requests.Get().(*Request)
 		if r == nil {
@@ -172,7 +184,7 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		}
 		*r = Request{
 			Kind: kind, Lock: &c.lock, Owner: owner, From: c.from, TTL: c.state.TTL, Token: token,
-			Stamp: stamp, Clock: clock, HandOver: quorum.HandOver(c.state.TTL),
+			Stamp: stamp, Clock: clock, HandOver: handOver,
 			Sent: now, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
 		}
 		c.out = append(c.out, r)
@@ -201,6 +213,15 @@ func (c *claim) setTimer(now int64) {
 		c.timer.Reset(time.Duration(alarm - now))
 		c.alarm = alarm
 	}
+}
+
+// leave has the release of a shared lock that is held give others a chance, where one
+// is due.
+func (c *claim) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := time.Duration(c.engine.clock.now() - c.won)
+	c.free = c.state.Phase == quorum.Held && c.engine.shared.leave(c.lock.Name, held)
 }
 
 // begin posts e and has told called with the outcome that follows it. Whoever

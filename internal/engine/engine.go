@@ -51,7 +51,7 @@ type Engine struct {
 	keys   func(string) Lock
 	client string
 	clock  *clock
-	shared bool
+	shared *chances // nil: locks are taken by clients of this protocol alone
 	seq    atomic.Int64
 
 	requests sync.Pool // of *Request
@@ -72,10 +72,14 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Keys == nil {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
-	return &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: newClientID(), clock: newClock(), shared: cfg.Shared,
+	e := &Engine{
+		nodes: cfg.Nodes, keys: cfg.Keys, client: newClientID(), clock: newClock(),
 		claims: make(map[string]*claim),
-	}, nil
+	}
+	if cfg.Shared {
+		e.shared = new(chances)
+	}
+	return e, nil
 }
 
 // clientLen is the length of a client's id, by which ids are told from what other
@@ -184,6 +188,9 @@ func (e *Engine) remove(c *claim) {
 
 // Acquire takes the lock; see driver.Driver.
 func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if e.shared != nil && !req.NoWait {
+		e.shared.await(ctx, req.Key)
+	}
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
@@ -384,6 +391,9 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return nil
 	}
 	want, event := quorum.Released, quorum.Event{Kind: quorum.Release}
+	if e.shared != nil && keep == 0 {
+		c.leave()
+	}
 	if keep > 0 {
 		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
 	}

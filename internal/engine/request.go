@@ -13,7 +13,7 @@ type Request struct {
 	Token    int64  // reclaim: the counter
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	Clock    string // acquire, adopt, renew: this client's wall clock, µs since 1970
-	HandOver int64  // release, give-back: ns
+	HandOver int64  // release, give-back: ns; 0: to nobody
 	Sent     int64  // Engine.Now when it was handed to Node.Send
 	Deadline int64  // Engine.Now after which it is pointless to send it
 
@@ -52,7 +52,7 @@ func (r *Request) Denied(left int64, holder string, waiters int) {
 	r.answer(answer{
 		Event: quorum.Event{
 			Kind: quorum.Denied, Left: left, Queued: r.Stamp != 0,
-			Strange: r.claim.engine.shared || ClientOf(holder) == "",
+			Strange: r.claim.engine.shared != nil || ClientOf(holder) == "",
 		},
 		holder: holder, waiters: waiters,
 	})

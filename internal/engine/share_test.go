@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,9 +52,118 @@ func TestAWaiterAsksOftenWhereOthersTakeTheLockToo(t *testing.T) {
 				t.Errorf("behind %q it rests %v", holder, d)
 			}
 		}
-		e.shared = true
+		e.shared = new(chances)
 		if d := rest(t, e, desks, ours("a")); d < 20*time.Millisecond || d > often {
 			t.Errorf("on a lock that is shared it rests %v", d)
+		}
+	})
+}
+
+// handsOver takes a lock, keeps it for so long and releases it. It returns for how many
+// ns the next is to have it; 0: there is none.
+func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64 {
+	t.Helper()
+	g := take(t, e, desks)
+	time.Sleep(held)
+	out := make(chan error, 1)
+	go func() { out <- e.Release(t.Context(), g, 0) }()
+	var handOver int64
+	for _, d := range desks {
+		r := d.next(t, quorum.AskRelease)
+		handOver = r.HandOver
+		r.Freed()
+	}
+	if err := within(t, out); err != nil {
+		t.Fatal(err)
+	}
+	return handOver
+}
+
+func TestASharedLockFallsFreeNowAndThen(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		if handsOver(t, e, desks, time.Second) == 0 {
+			t.Error("a lock of our clients alone was handed to nobody")
+		}
+		e.shared = new(chances)
+		if handsOver(t, e, desks, 0) == 0 {
+			t.Error("a lock that was not used at all was handed to nobody")
+		}
+		if handsOver(t, e, desks, chanceSeldom) != 0 {
+			t.Errorf("a lock that was used for %v was handed on", chanceSeldom)
+		}
+		const tries = 100
+		free := func() (n int) {
+			for range tries {
+				if handsOver(t, e, desks, chanceOften) == 0 {
+					n++
+				}
+			}
+			return n
+		}
+		if n := free(); n == 0 || n > tries/2 {
+			t.Errorf("%d of %d times a lock that was used for %v was handed to nobody", n, tries, chanceOften)
+		}
+		rest(t, e, desks, "theirs")
+		if n := free(); n != tries {
+			t.Errorf("having met another library, %d of %d times", n, tries)
+		}
+		time.Sleep(metKept)
+		if n := free(); n > tries/2 {
+			t.Errorf("long after it has met another library, %d of %d times", n, tries)
+		}
+	})
+}
+
+// Whoever has left the lock to others does not take it back before they could.
+func TestTheClientThatLeavesALockHoldsBack(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		e.shared = new(chances)
+		asks := func(req driver.Request, most time.Duration) (after time.Duration) {
+			t.Helper()
+			if handsOver(t, e, desks, chanceSeldom) != 0 {
+				t.Fatal("it was handed on")
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), most)
+			defer cancel()
+			req.TTL = 10 * time.Second
+			since := time.Now()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				e.Acquire(ctx, req)
+			}()
+			first := []*Request{<-desks[0].in, <-desks[1].in, <-desks[2].in}
+			after = time.Since(since)
+			for _, r := range first {
+				r.Granted(1000)
+			}
+			<-ended
+			return after
+		}
+		if d := asks(driver.Request{Key: "k"}, time.Hour); d < chanceLeast || d > chanceMost {
+			t.Errorf("it asked again after %v, want %v to %v", d, chanceLeast, chanceMost)
+		}
+		if d := asks(driver.Request{Key: "k", NoWait: true}, time.Hour); d != 0 {
+			t.Errorf("who does not wait asked after %v", d)
+		}
+		if d := asks(driver.Request{Key: "another"}, time.Hour); d != 0 {
+			t.Errorf("another lock was asked for after %v", d)
+		}
+		if d := asks(driver.Request{Key: "k"}, 10*time.Millisecond); d > 5*time.Millisecond {
+			t.Errorf("who can wait for 10ms asked after %v", d)
+		}
+	})
+}
+
+func TestWhatIsKnownOfSharedLocksIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(chances)
+		for i := range 10 * chancesKept {
+			s.meet(strconv.Itoa(i))
+			time.Sleep(2 * metKept / chancesKept)
+		}
+		if n := len(s.locks); n > chancesKept+1 {
+			t.Errorf("%d locks are known", n)
 		}
 	})
 }

@@ -313,8 +313,13 @@ func (l *Lock) wake(from string, hears func(owner string) bool) string {
 
 // pass hands the lock over, or frees it. A giver that is its own successor leaves
 // it free: kept for it, the node would block everybody until it asks again (trace
-// C4). everywhere says that all nodes are told the same.
+// C4). everywhere says that all nodes are told the same. With a ttl of 0 it is freed
+// whoever waits.
 func (l Lock) pass(now int64, from string, ttl int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
+	if ttl == 0 {
+		l.free()
+		return l, Wake{}
+	}
 	promised := l.first(from) != "" && l.block(now, noClock, ttl)
 	w := Wake{Owner: l.wake(from, hears)}
 	if w.Owner == "" || !promised {

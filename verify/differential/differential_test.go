@@ -101,6 +101,9 @@ func (w *world) call() {
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
 	case "release":
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
+		if rapid.IntRange(0, 4).Draw(w.t, "to nobody") == 0 {
+			c.TTL = 0
+		}
 	case "adopt":
 		c.From = rapid.SampledFrom(owners).Draw(w.t, "from")
 		if w.state.Owner != "" && rapid.Bool().Draw(w.t, "from its holder") {

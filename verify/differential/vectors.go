@@ -190,6 +190,7 @@ func examples() []example {
 		{"release: … and no longer than its TTL", contended, hear, script("release", "a.1").ttl(300)},
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
+		{"release: to nobody, though others wait", contended, hear, script("release", "a.1").ttl(0)},
 		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
 		{"release: a waiter withdraws behind a key of another type", State{Lock: held("(hash)", 5000), Queue: contended.Queue}, hear, script("release", "b.1")},
 		{"release: a free lock that others wait for passes on", waitedFor, hear, script("release", "d.1")},

@@ -664,6 +664,26 @@ var looks = []mutant{
 		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
 	},
 	{
+		name: "strangers-are-waited-for-like-ours", rule: "what another library frees wakes nobody", file: claimGo,
+		was: "if e.Strange {", is: "if e.Strange && e.Left == 0 {",
+		killers: []suite{unit("TestAWaiterAsksOftenBehindAStranger"), engine("TestAWaiterAsksOftenWhereOthersTakeTheLockToo")},
+	},
+	{
+		name: "shared-lock-is-never-free", rule: "a bare key falls free now and then, whoever of ours waits", file: "internal/engine/share.go",
+		was: "if leaves = rand.N(every) < held; leaves {", is: "if leaves = rand.N(every) < 0; leaves {",
+		killers: []suite{engine("TestASharedLockFallsFreeNowAndThen")},
+	},
+	{
+		name: "no-holding-back-from-a-shared-lock", rule: "who leaves a lock to others does not take it back at once", file: "internal/engine/share.go",
+		was: "c.until = now.Add(", is: "c.until = now.Add(-",
+		killers: []suite{engine("TestTheClientThatLeavesALockHoldsBack")},
+	},
+	{
+		name: "lua-to-nobody-is-to-somebody", rule: "with no time for a hand-over the lock falls free", file: scripts + "pass.lua",
+		was: "handover ~= '0' and first(queue, from)", is: "first(queue, from)",
+		killers: []suite{differential()},
+	},
+	{
 		name: "memory-does-not-name-the-holder", rule: "who holds a lock is known to other clients by name", file: "memory/memory.go",
 		was: "held.Holder = c.holder(held.Owner)", is: "_ = c.holder(held.Owner)",
 		killers: []suite{conformance("TryOnAHeldKeyNamesTheHolder")},

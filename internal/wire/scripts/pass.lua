@@ -24,12 +24,12 @@ local function hand(lock, queue, head, from, handover, news)
   end
 end
 
--- Hands the lock over, or frees it. Where all nodes are told to, the waiter hears what
+-- Hands the lock over, or frees it: always where handover is 0. Where all nodes are told to, the waiter hears what
 -- it has: the first of its tokens, and for how many ms. No client's clock is at hand to
 -- start a counter by: where it is new the lock is free, and who was woken takes it by
 -- its own.
 local function pass(lock, fence, queue, from, handover, keep, everywhere)
-  local head, news = first(queue, from), ''
+  local head, news = handover ~= '0' and first(queue, from), ''
   local top = head and block(fence, '', keep)
   if top and everywhere then
     news = string.format(' %.0f %s', top - 31, handover)

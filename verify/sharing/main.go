@@ -1,0 +1,73 @@
+// Command sharing has workers of Holdfast and of another library compete for one bare key
+// on one server, and prints what each side gets: go run ./sharing -time 12s.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/redisproc"
+)
+
+var loads = []struct {
+	name string
+	Load
+}{
+	{"1 ms of work, no rest", Load{Workers: 4, Work: time.Millisecond}},
+	{"5 ms of work, 10 ms of rest", Load{Workers: 4, Work: 5 * time.Millisecond, Rest: 10 * time.Millisecond}},
+	{"200 ms of work, 150 ms of rest", Load{Workers: 1, Work: 200 * time.Millisecond, Rest: 150 * time.Millisecond}},
+}
+
+func main() {
+	each := flag.Duration("time", 12*time.Second, "how long each `run` takes")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := table(ctx, *each); err != nil {
+		fmt.Fprintln(os.Stderr, "sharing:", err)
+		os.Exit(1)
+	}
+}
+
+// table runs everything and prints a row for each run.
+func table(ctx context.Context, each time.Duration) error {
+	fmt.Println("| load | Holdfast | locks | longest wait | beside | locks | longest wait |")
+	fmt.Println("|---|---|---:|---:|---|---:|---:|")
+	for _, l := range loads {
+		l.Time = each
+		kinds := []Side{OneClient, ManyClients}[:min(l.Workers, 2)]
+		for _, ours := range kinds {
+			for _, other := range []Side{Redsync, Redislock, SetNX} {
+				if err := row(ctx, l.name, l.Load, ours, other); err != nil {
+					return err
+				}
+			}
+			if err := row(ctx, l.name, l.Load, ours); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func row(ctx context.Context, name string, l Load, sides ...Side) error {
+	server, err := redisproc.Start(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	got, err := Compete(ctx, server.Addr(), "shared", l, sides...)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("| %d and %d workers, %s |", l.Workers, l.Workers*(len(sides)-1), name)
+	for i, s := range got {
+		text += fmt.Sprintf(" %s | %d | %v |", sides[i].Name, s.Locks, s.Longest.Round(time.Millisecond))
+	}
+	fmt.Println(text)
+	return ctx.Err()
+}
