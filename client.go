@@ -54,7 +54,8 @@ type AcquireOptions struct {
 	// others can go on after a crash. Default 10 s; from 10 ms to a year. A
 	// driver may have narrower bounds.
 	TTL time.Duration
-	// Wait is how long Acquire waits for a held lock before it returns ErrHeld.
+	// Wait is how long Acquire waits for a lock that is held, or for a service that
+	// is down, before it returns ErrHeld or ErrUnavailable.
 	// 0: until its context ends.
 	Wait time.Duration
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
@@ -138,15 +139,14 @@ func (c *Client) nodeChanged(e NodeEvent) {
 }
 
 // Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
-// opts.Wait is over, or the service fails; opts may be nil. ctx bounds the
-// wait, not the lease, which carries ctx's values but not its end.
+// opts.Wait is over, or the service refuses for good; opts may be nil. ctx bounds
+// the wait, not the lease, which carries ctx's values but not its end.
 //
-// Errors: ErrHeld when Wait is over, ErrUnavailable, ErrReentrant, ErrInvalid,
-// ErrClosed. To wait is for a lock that is held: a service that does not answer at
-// the start is ErrUnavailable at once, while a wait that has begun outlasts an
-// outage, unless the service refuses. When ctx ends, the error matches both
-// ctx.Err() and what stood in the way, ErrHeld or ErrUnavailable. After an error
-// nothing stays behind.
+// Errors: ErrHeld or ErrUnavailable, whichever stood in the way last, when Wait is
+// over, ErrReentrant, ErrInvalid, ErrClosed. An outage is waited out like a holder;
+// what time does not mend, such as a wrong password, is ErrUnavailable at once. When
+// ctx ends, the error matches both ctx.Err() and what stood in the way last, if that
+// is known. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(ctx, key, opts, false)
 	return l, wrap("acquire", key, err)

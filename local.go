@@ -112,7 +112,7 @@ func withoutContext(err error) error {
 
 // errTooShort is what stands in the way of a wait that ends before anybody could
 // answer.
-var errTooShort error = &UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: "(any)", Err: errors.New("the wait was over before an answer")}}}
+var errTooShort error = &UnavailableError{Need: 1, Err: errors.New("the wait was over before an answer")}
 
 // beside adds to the bare error of a wait that has ended what stood in its way.
 func beside(err, obstacle error) error {
@@ -225,7 +225,13 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, since time.Time) (*Lease, error) {
 	req := driver.Request{Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder}
 	if c.events.hooks.Waiting != nil { // else nobody needs to know who holds the lock
-		req.Waiting = func(held *HeldError) { c.events.waiting(WaitingEvent{Key: s.key, Held: held}) }
+		told := false
+		req.Obstacle = func(err error) {
+			if held, ok := errors.AsType[*HeldError](err); ok && !told {
+				told = true
+				c.events.waiting(WaitingEvent{Key: s.key, Held: held})
+			}
+		}
 	}
 	asking, cancel := context.WithCancelCause(wait)
 	defer cancel(nil)

@@ -35,7 +35,13 @@ func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
-		_, err := b.client.Acquire(t.Context(), "k", nil)
+		begin := time.Now()
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})
+		wantErr(t, err, holdfast.ErrUnavailable)
+		if waited := time.Since(begin); waited != 3*time.Second {
+			t.Errorf("waited %v for nodes that are down", waited)
+		}
+		_, err = b.client.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrUnavailable)
 		b.start()
 	})

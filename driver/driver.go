@@ -25,7 +25,9 @@ type Driver interface {
 	// attempt. On any error nothing is left behind that outlives req.TTL, and
 	// while the service answers, nothing at all.
 	//
-	// Errors: *HeldError (NoWait only), *UnavailableError, or ctx.Err().
+	// Errors: *HeldError (NoWait only), *UnavailableError, or ctx.Err(), which comes
+	// with the obstacle that stood last, a *HeldError or an *UnavailableError, if one
+	// is known.
 	Acquire(ctx context.Context, req Request) (Grant, error)
 
 	// Renew asks for a fresh TTL for all grants at once, so that they travel
@@ -106,9 +108,11 @@ type Request struct {
 	// was handed over need not be confirmed before it is used.
 	Brief  bool
 	Holder Holder
-	// Waiting, if set, is called once when the lock turns out to be held and
-	// the wait begins. It returns quickly.
-	Waiting func(*HeldError)
+	// Obstacle, if set, is called when a wait begins, and each time that what stands
+	// in its way is of another kind: with a *HeldError or an *UnavailableError. Calls
+	// come one after the other, from a goroutine that holds up nobody's wait, perhaps
+	// a little later than the change. It returns quickly.
+	Obstacle func(error)
 }
 
 // Holder says who holds or wants a lock, for people who look at it.
@@ -262,6 +266,7 @@ func quoteOwner(owner string) string {
 type UnavailableError struct {
 	Need  int // how many must answer
 	Nodes []NodeError
+	Err   error // the cause where no node is to blame; else nil
 }
 
 // NodeError is what went wrong with one node.
@@ -273,6 +278,9 @@ type NodeError struct {
 // Error names each node that failed, with its cause.
 func (e *UnavailableError) Error() string {
 	var b strings.Builder
+	if len(e.Nodes) == 0 && e.Err != nil {
+		return e.Err.Error()
+	}
 	if len(e.Nodes) == 1 && e.Need == 1 {
 		fmt.Fprintf(&b, "node %s: %v", e.Nodes[0].Node, e.Nodes[0].Err)
 		return b.String()
@@ -293,9 +301,12 @@ func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailab
 
 // Unwrap gives the causes.
 func (e *UnavailableError) Unwrap() []error {
-	errs := make([]error, len(e.Nodes))
+	errs := make([]error, len(e.Nodes), len(e.Nodes)+1)
 	for i, n := range e.Nodes {
 		errs[i] = n.Err
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
 	}
 	return errs
 }

@@ -92,13 +92,7 @@ func lostReplies(b *bench) {
 	all := b.clients(2)
 	for k := range b.rounds(12, 4) {
 		b.LoseReplies(k % 4)
-		l, err := all[k%2].Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
-		if err != nil {
-			// Where nobody has answered yet, Acquire does not wait for better times.
-			b.wants(err, holdfast.ErrUnavailable)
-			b.cleared()
-			continue
-		}
+		l := b.acquire(all[k%2], "k", &holdfast.AcquireOptions{TTL: long})
 		g.enter(l)
 		b.isHeldOrUnknown(all[(k+1)%2], "k")
 		b.LoseReplies((k + 2) % 4)

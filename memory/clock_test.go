@@ -64,7 +64,7 @@ func TestARefusalSaysWhoseClockIsWrongAndByHowMuch(t *testing.T) {
 		c.jump(-time.Hour)
 		client := c.client()
 		_, atOnce := client.TryAcquire(c.Context(), "k", nil)
-		_, waiting := client.Acquire(c.Context(), "k", nil)
+		_, waiting := client.Acquire(c.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
 		for _, err := range []error{atOnce, waiting} {
 			if !errors.Is(err, holdfast.ErrUnavailable) {
 				c.Fatalf("%v, want ErrUnavailable", err)

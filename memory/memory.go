@@ -93,10 +93,10 @@ func (c *cluster) driver() *Driver {
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	d.cluster.enter(d.engine.Client(), req.Holder)
-	if waiting := req.Waiting; waiting != nil {
-		req.Waiting = func(held *driver.HeldError) {
-			d.cluster.describe(held)
-			waiting(held)
+	if report := req.Obstacle; report != nil {
+		req.Obstacle = func(err error) {
+			d.cluster.describe(err)
+			report(err)
 		}
 	}
 	g, err := d.engine.Acquire(ctx, req)

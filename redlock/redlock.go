@@ -269,20 +269,22 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, errReadOnly
 	}
 	d.holder.introduce(d, req.Holder)
-	if waiting := req.Waiting; waiting != nil {
-		req.Waiting = func(held *driver.HeldError) {
-			// Who it is takes a request, and this is a hot place.
-			go func() {
-				held.Holder = d.describe(d.ctx, held.Owner)
-				waiting(held)
-			}()
+	if report := req.Obstacle; report != nil {
+		req.Obstacle = func(err error) {
+			d.introduceHolder(d.ctx, err)
+			report(err)
 		}
 	}
 	g, err := d.engine.Acquire(ctx, req)
-	if held, ok := errors.AsType[*driver.HeldError](err); ok {
-		held.Holder = d.describe(context.WithoutCancel(ctx), held.Owner)
-	}
+	d.introduceHolder(context.WithoutCancel(ctx), err)
 	return g, err
+}
+
+// introduceHolder adds to a HeldError who the holder is, which may take a request.
+func (d *Driver) introduceHolder(ctx context.Context, err error) {
+	if held, ok := errors.AsType[*driver.HeldError](err); ok {
+		held.Holder = d.describe(ctx, held.Owner)
+	}
 }
 
 // Renew implements driver.Driver.

@@ -24,6 +24,7 @@ type claim struct {
 	won   int64 // when it was granted the lock
 	free  bool  // its release hands the lock to nobody
 	inbox []answer
+	read  int  // answers of inbox that step has had
 	busy  bool // a goroutine empties inbox
 	out   []*Request
 	timer *time.Timer
@@ -32,10 +33,14 @@ type claim struct {
 	holder  string // of the last denial
 	left    int64
 	waiters int
-	errs    [quorum.MaxNodes]error
-	silent  quorum.Set              // had not answered, or failed, when the last event came
-	told    func(quorum.Outcome)    // called with the next outcome, without mu
-	waiting func(*driver.HeldError) // called once, without mu, when the wait begins
+	errs    [quorum.MaxNodes]error // why a node's last request has no answer
+	told    func(quorum.Outcome)   // called with the next outcome, without mu
+
+	obstacle quorum.Outcome           // what stood in the way of the last round: Busy, Unavailable, or None
+	down     *driver.UnavailableError // the last time that it was Unavailable
+	news     []error                  // obstacles that report has not been called with
+	report   func(error)              // nil: nobody wants to know
+	reports  bool                     // a goroutine calls report
 }
 
 // post brings an event to the claim. Whoever finds it idle works until the
@@ -49,8 +54,9 @@ func (c *claim) post(a answer) {
 		return
 	}
 	c.busy = true
-	for i := 0; i < len(c.inbox); i++ {
-		overtaken, told, do := c.step(c.inbox[i])
+	for c.read = 0; c.read < len(c.inbox); {
+		c.read++
+		overtaken, told, do := c.step(c.inbox[c.read-1])
 		c.mu.Unlock()
 		if overtaken != nil {
 			overtaken(quorum.None)
@@ -65,22 +71,9 @@ func (c *claim) post(a answer) {
 			told(do.Outcome)
 		}
 		c.mu.Lock()
-		if c.waiting != nil && c.holder != "" && c.state.Rest != 0 {
-			c.announce()
-		}
 	}
-	c.inbox, c.busy = c.inbox[:0], false
+	c.inbox, c.read, c.busy = c.inbox[:0], 0, false
 	c.mu.Unlock()
-}
-
-// announce says that the wait has begun. The caller holds mu, which is given up
-// meanwhile.
-func (c *claim) announce() {
-	waiting, held := c.waiting, c.held()
-	c.waiting = nil
-	c.mu.Unlock()
-	waiting(held)
-	c.mu.Lock()
 }
 
 // step applies one event and turns the actions into requests in c.out. The
@@ -104,9 +97,11 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 		a.Nodes = quorum.Set(c.engine.heard.Load())
 	}
 	a.Rand = rand.Uint32()
+	c.blame(now)
 	c.note(&a)
 	before, owner := c.state.ID, c.owner
 	c.state, do = quorum.Step(c.state, a.Event)
+	c.face(do)
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
 	}
@@ -134,7 +129,6 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 
 // note keeps what an answer says for people.
 func (c *claim) note(a *answer) {
-	c.silent = c.open()
 	if a.ID != c.state.ID {
 		return
 	}
@@ -151,11 +145,18 @@ func (c *claim) note(a *answer) {
 		return
 	}
 	c.errs[a.Node] = a.err
-	c.silent &^= quorum.Only(a.Node)
 }
 
-// open is the nodes that failed or have not answered yet. The caller holds mu.
-func (c *claim) open() quorum.Set { return c.state.Failed | c.state.Asked | c.state.Pending }
+// blame notes the nodes that have had time to answer, and have not. The caller
+// holds mu.
+func (c *claim) blame(now int64) {
+	timeout := quorum.RequestTimeout(c.state.TTL)
+	for n := range (c.state.Asked | c.state.Pending).Nodes {
+		if by := c.state.AskBy[n]; c.errs[n] == nil && now >= by-timeout+min(timeout, overdue) {
+			c.errs[n] = errNoAnswer
+		}
+	}
+}
 
 // request puts one request for each node in to into c.out.
 func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
@@ -174,6 +175,9 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		handOver = 0
 	}
 	for n := range to.Nodes {
+		if kind != quorum.AskGiveBack {
+			c.errs[n] = nil
+		}
 		r, _ := c.engine.requests.Get().(*Request)
 		if r == nil {
 			r = new(Request)

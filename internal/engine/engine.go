@@ -62,6 +62,8 @@ type Engine struct {
 	mu     sync.Mutex        // guards what follows
 	claims map[string]*claim // by owner id
 	closed bool
+
+	reports sync.WaitGroup // goroutines that call Request.Obstacle; none begins once closed
 }
 
 // New returns an Engine over 1 to quorum.MaxNodes nodes.
@@ -196,10 +198,13 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 	c := e.newClaim(req.Key, req.TTL)
 	if !req.NoWait {
-		c.state.Stamp, c.state.Brief, c.waiting = time.Now().UnixMicro(), req.Brief, req.Waiting
+		c.state.Stamp, c.state.Brief, c.report = time.Now().UnixMicro(), req.Brief, req.Obstacle
 	}
 	if err := e.add(e.nextOwner(), c); err != nil {
 		return driver.Grant{}, err
+	}
+	if c.report != nil {
+		defer c.hush()
 	}
 	done := make(chan error, 1)
 	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) })
@@ -214,10 +219,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		e.remove(c)
 		return driver.Grant{}, err
 	case <-ctx.Done():
-		err := ctx.Err()
-		if obstacle := c.obstacle(); obstacle != nil {
-			err = fmt.Errorf("%w: %w", err, obstacle)
-		}
+		err := c.given(ctx.Err())
 		// The claim may have won meanwhile: releasing covers both.
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
 		e.remove(c)
@@ -240,78 +242,6 @@ func (c *claim) grant() (g driver.Grant, ok bool) {
 func (c *claim) trusted() time.Time {
 	now := time.Now()
 	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.now()))
-}
-
-// failure is the error for a claim that ended with o; nil for Won.
-func (c *claim) failure(o quorum.Outcome) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch o {
-	case quorum.Won:
-		return nil
-	case quorum.None: // only Close overtakes a claim that seeks
-		return driver.ErrClosed
-	case quorum.Busy:
-		return c.held()
-	}
-	return c.unavailable(c.silent)
-}
-
-// obstacle is what stands in the way of a claim that its caller gives up; nil if
-// it has just been granted.
-func (c *claim) obstacle() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.state.Phase == quorum.Held:
-		return nil
-	case c.holder != "" && !c.outage():
-		return c.held()
-	}
-	return c.unavailable(c.open())
-}
-
-// outage says that a quorum of nodes cannot come together: what an earlier denial
-// said is no longer why the claim waits. The caller holds mu.
-func (c *claim) outage() bool {
-	well := 0
-	for i := range c.engine.nodes {
-		if c.errs[i] == nil {
-			well++
-		}
-	}
-	return well < quorum.Majority(len(c.engine.nodes))
-}
-
-// held is what the last denial said. The caller holds mu.
-func (c *claim) held() *driver.HeldError {
-	return &driver.HeldError{
-		Owner: c.holder, Since: Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
-	}
-}
-
-var (
-	errNoAnswer  = errors.New("no answer in time")
-	errOvertaken = errors.New("overtaken by a later request for the same lease")
-)
-
-// unavailable names the nodes that failed, and those in silent. The caller holds
-// mu.
-func (c *claim) unavailable(silent quorum.Set) error {
-	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
-	for i, n := range c.engine.nodes {
-		err := c.errs[i]
-		if err == nil && silent.Has(i) {
-			err = errNoAnswer
-		}
-		if err != nil {
-			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.Name(), Err: err})
-		}
-	}
-	if len(u.Nodes) == 0 {
-		u.Nodes = []driver.NodeError{{Node: "(all)", Err: errors.New("the answers came too late to be of use")}}
-	}
-	return u
 }
 
 // batch collects the outcomes of renewals that travel together.
@@ -375,7 +305,7 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), AtRisk: c.state.AtRisk, Err: c.unavailable(c.silent)}
+		return driver.Renewal{TrustedUntil: c.trusted(), AtRisk: c.state.AtRisk, Err: c.lack(o)}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:
@@ -398,7 +328,7 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
 	}
 	done := make(chan error, 1)
-	c.begin(event, func(o quorum.Outcome) { done <- c.release(o == want) })
+	c.begin(event, func(o quorum.Outcome) { done <- c.release(o, want) })
 	defer e.remove(c)
 	var late <-chan time.Time // nil: a claim that is over times its release itself
 	if keep > 0 {
@@ -412,7 +342,8 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case <-late:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.unavailable(c.open())
+		c.blame(e.clock.now())
+		return c.unavailable()
 	case <-ctx.Done():
 		select {
 		case err := <-done:
@@ -423,13 +354,13 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	}
 }
 
-func (c *claim) release(done bool) error {
-	if done {
+func (c *claim) release(o, want quorum.Outcome) error {
+	if o == want {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unavailable(c.silent)
+	return c.lack(o)
 }
 
 // Adopt continues a grant of another client; see driver.Adopter.
@@ -459,12 +390,12 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 			if grant, ok := c.grant(); ok {
 				return grant, nil
 			}
-			err = c.adoption(quorum.Unavailable) // it was over before anybody looked
+			err = c.adoption(quorum.Lost) // it was over before anybody looked
 		}
 	case <-late.C:
-		err = c.adoption(quorum.Unavailable)
+		err = c.adoption(quorum.Lost)
 	case <-ctx.Done():
-		err = fmt.Errorf("%w: %w", ctx.Err(), c.adoption(quorum.Unavailable))
+		err = fmt.Errorf("%w: %w", ctx.Err(), c.adoption(quorum.Lost))
 	}
 	// It may be over, and it may have won meanwhile: releasing covers both.
 	c.begin(quorum.Event{Kind: quorum.Release}, nil)
@@ -486,7 +417,7 @@ func (c *claim) adoption(o quorum.Outcome) error {
 	case o == quorum.Busy:
 		return fmt.Errorf("%w: the lock is another's", driver.ErrLost)
 	}
-	return fmt.Errorf("what was adopted is released, the rest stands until its TTL is over: %w", c.unavailable(c.open()))
+	return fmt.Errorf("what was adopted is released, the rest stands until its TTL is over: %w", c.lack(o))
 }
 
 // Detach forgets a grant without a release; see driver.Adopter.
@@ -559,8 +490,9 @@ func (e *Engine) all() []*claim {
 	return all
 }
 
-// Close ends all waits with ErrClosed. Their releases are sent; the nodes see
-// to it that they leave.
+// Close ends all waits with ErrClosed, and returns when no Request.Obstacle is
+// under way. The releases of those who waited are sent; the nodes see to it that
+// they leave.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -568,6 +500,7 @@ func (e *Engine) Close() {
 	for _, c := range e.all() {
 		c.abandon()
 	}
+	e.reports.Wait()
 }
 
 // abandon releases a claim that still seeks, and tells its caller.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -37,6 +36,22 @@ func (d *desk) next(t *testing.T, kind quorum.Request) *Request {
 		t.Fatalf("node %s was sent a request of kind %d, want %d", d.name, r.Kind, kind)
 	}
 	return r
+}
+
+// ask is the node's next acquire; whatever frees the lock is answered.
+func (d *desk) ask(t *testing.T) *Request {
+	t.Helper()
+	for r := range d.in {
+		switch r.Kind {
+		case quorum.AskAcquire:
+			return r
+		case quorum.AskRelease, quorum.AskGiveBack:
+			r.Freed()
+		default:
+			t.Fatalf("node %s was sent a request of kind %d", d.name, r.Kind)
+		}
+	}
+	return nil
 }
 
 // office runs fn with an engine over three desks, in virtual time.
@@ -148,55 +163,6 @@ func TestRenewalBesideAReleaseHasAnOutcome(t *testing.T) {
 		if err := within(t, released); err != nil {
 			t.Errorf("Release = %v", err)
 		}
-	})
-}
-
-func TestUnavailableNamesThoseThatFailedAndNoOthers(t *testing.T) {
-	t.Parallel()
-	down := errors.New("down")
-	try := func(t *testing.T, e *Engine, ctx context.Context, wait bool) error {
-		_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: !wait})
-		return err
-	}
-	names := func(t *testing.T, err error, want ...string) {
-		t.Helper()
-		u, ok := errors.AsType[*driver.UnavailableError](err)
-		if !ok {
-			t.Fatalf("error = %v, want an UnavailableError", err)
-		}
-		var got []string
-		for _, n := range u.Nodes {
-			got = append(got, n.Node+": "+n.Err.Error())
-		}
-		if strings.Join(got, ", ") != strings.Join(want, ", ") {
-			t.Errorf("nodes = %q, want %q", got, want)
-		}
-	}
-	t.Run("acquire", func(t *testing.T) {
-		office(t, func(t *testing.T, e *Engine, desks []*desk) {
-			go func() {
-				desks[0].next(t, quorum.AskAcquire).Granted(100)
-				desks[1].next(t, quorum.AskAcquire).Fail(Failure{Err: down, Unsent: true})
-				desks[2].next(t, quorum.AskAcquire).Fail(Failure{Err: down, Unsent: true})
-			}()
-			names(t, try(t, e, t.Context(), false), "b: down", "c: down")
-		})
-	})
-	t.Run("cancelled", func(t *testing.T) {
-		office(t, func(t *testing.T, e *Engine, desks []*desk) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			defer cancel()
-			go func() { desks[0].next(t, quorum.AskAcquire).Granted(100) }()
-			names(t, try(t, e, ctx, true), "b: no answer in time", "c: no answer in time")
-		})
-	})
-	t.Run("renew", func(t *testing.T) {
-		office(t, func(t *testing.T, e *Engine, desks []*desk) {
-			out := renew(t, e, take(t, e, desks))
-			desks[0].next(t, quorum.AskRenew).Kept(0)
-			desks[1].next(t, quorum.AskRenew).Fail(Failure{Err: down})
-			names(t, within(t, out), "b: down", "c: no answer in time")
-		})
 	})
 }
 

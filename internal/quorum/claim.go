@@ -130,6 +130,9 @@ type Actions struct {
 	// be heard.
 	Subscribe bool
 	Outcome   Outcome
+	// Obstacle is why a round has got no lock, Busy or Unavailable, where the claim
+	// asks again.
+	Obstacle Outcome
 }
 
 // Claim is one client's claim to one lock, from the first request to the
@@ -161,7 +164,6 @@ type Claim struct {
 	Heard   Set // nodes whose wake-ups reach this client
 
 	Queueing bool // asks with the stamp
-	Reached  bool // a quorum has answered at least once
 	Untold   bool // held, over: the round's outcome has not been told
 	AtRisk   bool // held: the last round that was finished has found a quorum and no more
 	Polls    uint8
@@ -394,6 +396,7 @@ func (c *Claim) ask(s Set, at int64, a *Actions) {
 	c.Asked |= s
 	c.Back &^= s
 	c.Denied &^= s // what an earlier round heard says nothing of this one
+	c.Failed &^= s
 	c.send(s)
 	c.Rest = 0
 	if s == c.all() {
@@ -410,7 +413,7 @@ func (c *Claim) listen(e *Event, a *Actions) {
 	switch {
 	case c.Queueing:
 		c.ask(fresh&^c.Granted, e.At, a)
-	case c.Stamp != 0 && c.Reached && c.Rest != 0 && c.possible(c.Heard):
+	case c.Stamp != 0 && c.Rest != 0 && c.possible(c.Heard):
 		c.Queueing = true
 		c.ask(c.all(), e.At, a)
 	}
@@ -538,6 +541,7 @@ func (c *Claim) fail(e *Event, n Set) {
 	}
 	c.Asked &^= n
 	c.silence(n)
+	c.Fatal &^= n
 	if e.Fatal {
 		c.Fatal |= n
 	}
@@ -615,19 +619,26 @@ func (c *Claim) decide(e *Event, a *Actions) {
 	}
 	if c.Adopts && c.possible(c.all()&^(c.Denied|c.Fatal)) {
 		if c.Rest == 0 { // what has not answered may have done it: only that node can say
-			c.Rest = e.At + c.poll(e.Rand)
+			a.Obstacle, c.Rest = Unavailable, e.At+c.poll(e.Rand)
 		}
 		return
 	}
-	switch {
-	case c.Adopts && !c.possible(c.all()&^c.Denied), !c.Adopts && c.Denied != 0 && c.possible(c.Granted|c.Denied):
-		a.Outcome = Busy
-	case c.Asked != 0 && c.possible(c.all()&^c.Failed):
-		return // who has not answered yet tells busy from unavailable
-	default:
-		a.Outcome = Unavailable
+	if a.Outcome = c.verdict(); a.Outcome != None {
+		c.over(e.At, a)
 	}
-	c.over(e.At, a)
+}
+
+// verdict is why the nodes' answers make no lock: Busy, Unavailable, or None while
+// one that is still to come tells these apart.
+func (c *Claim) verdict() Outcome {
+	answered := c.Granted | c.Denied | c.Back
+	switch {
+	case c.Adopts && !c.possible(c.all()&^c.Denied), !c.Adopts && c.Denied != 0 && c.possible(answered):
+		return Busy
+	case c.Asked != 0 && c.possible(c.all()&^c.Failed), answered|c.Failed == 0:
+		return None
+	}
+	return Unavailable
 }
 
 // hurry sees to it that a waiter's partial grants are not kept from others for
@@ -676,23 +687,25 @@ func (c *Claim) expire(e *Event, a *Actions) {
 		c.over(e.At, a)
 		return
 	}
+	a.Obstacle = Unavailable
 	c.renounce(a)
 	c.Rest = e.At + c.poll(e.Rand)
 }
 
 // rest ends a round without a quorum: partial grants go back, and the claim
-// waits for a wake-up or for its own timer.
+// waits for a wake-up, for nodes that come back, or for its own timer.
 func (c *Claim) rest(e *Event, a *Actions) {
 	if c.Patience != 0 {
 		return // a hand-over is under way: its other nodes follow
 	}
+	a.Obstacle = c.verdict()
 	answered := c.possible(c.Granted | c.Denied)
-	c.Reached = c.Reached || answered
-	if !c.possible(c.all()&^c.Fatal) || !c.Reached && !c.possible(c.all()&^c.Failed) {
+	if !c.possible(c.all() &^ c.Fatal) {
 		a.Outcome = Unavailable
 		c.over(e.At, a)
 		return
 	}
+	a.Subscribe = !c.Queueing // also in an outage: nodes that come back are heard, and asked at once
 	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
 		c.renounce(a) // an id that committed, or has no place to keep, ends here
 		c.Rest = e.At + c.poll(e.Rand)
@@ -713,7 +726,6 @@ func (c *Claim) rest(e *Event, a *Actions) {
 		c.Queueing = true
 		c.ask(c.all(), e.At, a)
 	default:
-		a.Subscribe = answered // the denial that makes a quorum may come after the one that ends the round
 		if c.Rest == 0 {
 			c.Rest = e.At + c.poll(e.Rand)
 		}
@@ -741,7 +753,7 @@ func (c *Claim) renounce(a *Actions) {
 	a.FreshID = true
 	*c = Claim{
 		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp,
-		Brief: c.Brief, Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Reached: c.Reached, Polls: c.Polls, Trip: c.Trip,
+		Brief: c.Brief, Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Polls: c.Polls, Trip: c.Trip,
 	}
 }
 

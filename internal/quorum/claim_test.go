@@ -306,33 +306,83 @@ func TestSilenceUntilTheDeadlineIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestAWaiterThatReachesNoQuorumIsToldSo(t *testing.T) {
+// Nobody need have reached a quorum before: who may wait, waits. A refusal is waited
+// out as well, unless so many nodes refuse for good that no quorum is left.
+func TestAWaiterOutlastsWhatTimeMends(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.denied(0)
-	p.failed(AskAcquire, 1, 2)
-	p.wantOutcome(Unavailable)
-}
-
-func TestAWaiterOutlastsAnOutage(t *testing.T) {
-	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.denied(0, 1, 2)
-	p.tick()
-	p.failed(AskAcquire, 0, 1, 2)
-	p.wantOutcome(None)
-	p.want("it goes on asking", p.c.Phase == Seeking && p.c.Alarm() != 0)
-}
-
-func TestErrorsThatStayAreNotWaitedOut(t *testing.T) {
-	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.denied(0, 1, 2)
-	p.tick()
-	for n := range 2 {
-		p.answer(Event{Kind: Failed, Of: AskAcquire, Node: n, Fatal: true})
+	for name, row := range map[string]struct {
+		rounds []string // by node: '-' denies, '!' fails, '#' refuses for good
+		want   Outcome
+	}{
+		"an outage":                          {[]string{"---", "!!!"}, None},
+		"an outage at the start":             {[]string{"!!!", "!!!"}, None},
+		"a minority at the start":            {[]string{"-!!", "!-!"}, None},
+		"one refusal":                        {[]string{"!#!", "!#-"}, None},
+		"a refusal that ended":               {[]string{"#!!", "!!#"}, None},
+		"refusals at the start":              {[]string{"-##"}, Unavailable},
+		"refusals one after the other":       {[]string{"#--", "##-"}, Unavailable},
+		"refusals by those that would do it": {[]string{"---", "##!"}, Unavailable},
+	} {
+		p := begin(t, 3, stamp)
+		for i, round := range row.rounds {
+			if i > 0 {
+				p.wantOutcome(None)
+				p.tick()
+			}
+			for n, what := range round {
+				e := Event{Kind: Failed, Of: AskAcquire, Node: n, Unsent: what == '!', Fatal: what == '#'}
+				if what == '-' {
+					e = Event{Kind: Denied, Node: n, Left: lease, Queued: true}
+				}
+				if p.c.Phase == Seeking {
+					p.answer(e)
+				}
+			}
+		}
+		if got := p.did.Outcome; got != row.want {
+			t.Errorf("%s: outcome %d, want %d", name, got, row.want)
+		}
+		if row.want == None && (p.c.Phase != Seeking || p.c.Alarm() == 0) {
+			t.Errorf("%s: it does not go on asking", name)
+		}
 	}
-	p.wantOutcome(Unavailable)
+}
+
+// What stands in the way is told when a round has ended for want of answers, or for
+// those of others, and not while an answer is to come that tells which it is.
+func TestTheObstacleIsToldOnceItIsKnown(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		answers string // of nodes 0, 1, …: '-' denies, '!' fails, '+' grants
+		want    Outcome
+	}{
+		"denied by a quorum":             {"--", Busy},
+		"denied by one":                  {"-", None},
+		"denied by one, one fails":       {"-!", None},
+		"denied by one, two fail":        {"-!!", Unavailable},
+		"denied by one, granted by one":  {"+-!", Busy},
+		"one denied behind two failures": {"!!-", Unavailable},
+		"no answer":                      {"!!", Unavailable},
+	} {
+		p := begin(t, 3, stamp)
+		var last Outcome
+		for n, what := range row.answers {
+			switch what {
+			case '-':
+				p.denied(n)
+			case '+':
+				p.granted(n, 100)
+			default:
+				p.failed(AskAcquire, n)
+			}
+			if p.did.Obstacle != None {
+				last = p.did.Obstacle
+			}
+		}
+		if last != row.want {
+			t.Errorf("%s: obstacle %d, want %d", name, last, row.want)
+		}
+	}
 }
 
 func TestUnsentRequestsNeedNoRelease(t *testing.T) {

@@ -380,14 +380,17 @@ func TestNobodyQueuesBeforeItHears(t *testing.T) {
 	p.want("and where it has come to hear", p.did.Acquire == set(2) && p.did.Stamped == set(2))
 }
 
-// The denial that ends the round need not be the one that makes a quorum.
-func TestAPollerSubscribesOnceAQuorumHasAnswered(t *testing.T) {
+// Nodes that come back are heard then, and asked before the timer runs out.
+func TestAnOutageAtTheStartEndsWithTheNews(t *testing.T) {
 	t.Parallel()
-	p := beginHearing(t, 2, stamp, 0)
-	p.denied(0)
-	p.want("rests", !p.did.Subscribe && p.c.Rest != 0)
-	p.denied(1)
-	p.want("subscribes", p.did.Subscribe)
+	p := beginHearing(t, 3, stamp, 0)
+	p.granted(0, 100) // which is no quorum
+	p.failed(AskAcquire, 1, 2)
+	p.want("subscribes", p.did.Subscribe && p.c.Rest != 0)
+	p.step(Event{Kind: Audible, Nodes: set(1)})
+	p.want("a minority is not enough", p.did.Acquire == 0)
+	p.step(Event{Kind: Audible, Nodes: set(1, 2)})
+	p.want("asks", p.did.Acquire == All(3) && p.did.Stamped == set(1, 2))
 }
 
 func TestNewsOfHearingNothingNewKeepTheTimer(t *testing.T) {

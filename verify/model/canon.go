@@ -110,7 +110,7 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 			c.Sends[n] = 255
 		}
 	}
-	if c.Queueing && c.Reached {
+	if c.Queueing {
 		c.Denied, c.Failed = 0, 0 // only how long to wait depends on them
 	}
 	c.Left, c.Trip, c.Polls, c.Round = 0, 0, 0, 0
@@ -204,7 +204,7 @@ func (s *setup) encode(w *world, b []byte) []byte {
 			continue
 		}
 		k := &cl.claim
-		b = append(b, byte(k.Phase), byte(k.ID), flags(k.Queueing, k.Reached, k.Untold, k.Patience != 0, k.Rest != 0, k.Trust != 0))
+		b = append(b, byte(k.Phase), byte(k.ID), flags(k.Queueing, k.Untold, k.Patience != 0, k.Rest != 0, k.Trust != 0))
 		b = append32(b, int32(k.Token))
 	}
 	var parts [maxNodes][]byte

@@ -430,16 +430,6 @@ var waiting = []mutant{
 		killers: []suite{engine("TestAWakeUpForAnIDThatIsGoneGrantsNothing")},
 	},
 	{
-		name: "nobody-reads-while-one-asks-again", rule: "who waits for a wake-up is read for, also while it asks again", file: "internal/engine/claim.go",
-		was: "waits := c.state.Queueing &&", is: "waits := c.engine == nil &&",
-		killers: []suite{engine("TestAWaiterThatAsksAgainStillWaits")},
-	},
-	{
-		name: "who-asks-first-counts-as-waiting", rule: "a caller who is alone reads for itself", file: "internal/engine/claim.go",
-		was: "c.state.Queueing && c.state.Reached", is: "c.state.Queueing",
-		killers: []suite{engine("TestAWaiterThatAsksAgainStillWaits")},
-	},
-	{
 		name: "release-keeps-a-free-lock", rule: "a release passes on a lock that nobody holds", file: nodeGo,
 		was: "if l.Owner != owner && (l.Owner != \"\" || stamp != 0) {", is: "if l.Owner != owner {",
 		killers: []suite{unit("TestReleasePassesOnAFreeLock"), differential()},

@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// overdue is how long a node may be silent, where its request may take longer,
+// before it is named as one that does not answer.
+const overdue = int64(250 * time.Millisecond)
+
+var (
+	errNoAnswer  = errors.New("no answer in time")
+	errTooLate   = errors.New("the answers came too late to be of use")
+	errOvertaken = errors.New("overtaken by a later request for the same lease")
+)
+
+// endedError is the end of a caller's context, and what stood in the way of his wait
+// then. Its text is made when it is read, as drivers add who the holder is.
+type endedError struct{ end, obstacle error }
+
+func (e *endedError) Error() string   { return e.end.Error() + ": " + e.obstacle.Error() }
+func (e *endedError) Unwrap() []error { return []error{e.end, e.obstacle} }
+
+// failure is the error for a claim that ended with o; nil for Won.
+func (c *claim) failure(o quorum.Outcome) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch o {
+	case quorum.Won:
+		return nil
+	case quorum.None: // only Close overtakes a claim that seeks
+		return driver.ErrClosed
+	case quorum.Busy:
+		return c.held()
+	}
+	return c.lack(o)
+}
+
+// lack is why there were too few answers for anything but o, or have been until now.
+// The caller holds mu.
+func (c *claim) lack(o quorum.Outcome) error {
+	switch o {
+	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
+		return c.down
+	}
+	if c.obstacle == quorum.Unavailable {
+		return c.down
+	}
+	c.blame(c.engine.clock.now())
+	return c.unavailable()
+}
+
+// given is the error for a claim that its caller gives up, with what stood in its
+// way if that is known.
+func (c *claim) given(end error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.state.Phase == quorum.Held:
+		return end
+	case c.obstacle == quorum.Busy:
+		return &endedError{end: end, obstacle: c.held()}
+	case c.obstacle == quorum.Unavailable:
+		return &endedError{end: end, obstacle: c.down}
+	}
+	c.blame(c.engine.clock.now())
+	if u := c.unavailable(); len(c.engine.nodes)-len(u.Nodes) < u.Need {
+		return &endedError{end: end, obstacle: u}
+	}
+	return end
+}
+
+// held is what the last denial said. The caller holds mu.
+func (c *claim) held() *driver.HeldError {
+	return &driver.HeldError{
+		Owner: c.holder, Since: Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
+	}
+}
+
+// unavailable names the nodes that failed or are overdue, also those of which the
+// claim has not been told yet. The caller holds mu.
+func (c *claim) unavailable() *driver.UnavailableError {
+	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
+	errs := c.errs
+	for _, a := range c.inbox[c.read:] {
+		if a.Kind == quorum.Failed {
+			errs[a.Node] = a.err
+		}
+	}
+	for i, n := range c.engine.nodes {
+		if err := errs[i]; err != nil {
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.Name(), Err: err})
+		}
+	}
+	if len(u.Nodes) == 0 {
+		u.Err = errTooLate
+	}
+	return u
+}
+
+// face notes why a step has not brought what was asked for. What keeps a round from
+// getting the lock is reported where it is of another kind than before. The caller
+// holds mu.
+func (c *claim) face(do quorum.Actions) {
+	switch do.Outcome {
+	case quorum.Won:
+		c.obstacle = quorum.None
+	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
+		c.down = c.unavailable()
+	}
+	if do.Obstacle == quorum.None {
+		return
+	}
+	if do.Obstacle == quorum.Unavailable {
+		c.down = c.unavailable()
+	}
+	before := c.obstacle
+	c.obstacle = do.Obstacle
+	if c.report == nil || c.obstacle == before {
+		return
+	}
+	if c.obstacle == quorum.Busy {
+		c.news = append(c.news, c.held())
+	} else {
+		c.news = append(c.news, c.down)
+	}
+	if !c.reports {
+		c.reports = c.engine.spawn(c.tell)
+	}
+}
+
+// tell calls report with what there is.
+func (c *claim) tell() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.news) > 0 {
+		obstacle, report := c.news[0], c.report
+		c.news = c.news[1:]
+		c.mu.Unlock()
+		report(obstacle)
+		c.mu.Lock()
+	}
+	c.reports = false
+}
+
+// hush says that nobody waits any more.
+func (c *claim) hush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report, c.news = nil, nil
+}
+
+// spawn runs fn, for which Close waits, unless that has begun.
+func (e *Engine) spawn(fn func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.reports.Go(fn)
+	}
+	return !e.closed
+}

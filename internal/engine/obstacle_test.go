@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// blamed is the nodes that err names, with the cause of each, or "" if it names none.
+func blamed(err error) string {
+	u, ok := errors.AsType[*driver.UnavailableError](err)
+	if !ok {
+		return ""
+	}
+	var names []string
+	for _, n := range u.Nodes {
+		names = append(names, n.Node+": "+n.Err.Error())
+	}
+	return strings.Join(names, ", ")
+}
+
+// replies has each node answer its next request: "+" grants,
+// keeps or frees, "-" denies, "!" fails, "#" refuses for good, " " is silence.
+func replies(t *testing.T, desks []*desk, kind quorum.Request, what string) {
+	t.Helper()
+	for i, d := range desks {
+		switch r := d.next(t, kind); {
+		case what[i] == '+' && kind == quorum.AskRenew:
+			r.Kept(0)
+		case what[i] == '+' && kind == quorum.AskRelease:
+			r.Freed()
+		case what[i] == '+':
+			r.Granted(100)
+		case what[i] == '-':
+			r.Denied(int64(time.Minute), "x", 0)
+		case what[i] == '!':
+			r.Fail(Failure{Err: errDown, Unsent: true})
+		case what[i] == '#':
+			r.Fail(Failure{Err: errDown, Fatal: true})
+		}
+	}
+}
+
+// Who has failed or has not answered in its time is named, and no healthy node that
+// had no time to answer.
+func TestUnavailableNamesThoseToBlameAndNoOthers(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		answers string
+		wait    bool
+		leave   time.Duration // after which the caller leaves; 0: he stays
+		want    string
+	}{
+		"two fail":                              {"+!!", false, 0, "b: down, c: down"},
+		"two fail before the third can answer":  {" !!", false, 0, "b: down, c: down"},
+		"two are silent":                        {"+  ", false, 0, "b: no answer in time, c: no answer in time"},
+		"one fails, and one is silent":          {"+! ", false, 0, "b: down, c: no answer in time"},
+		"two refuse for good":                   {"-##", true, 0, "b: down, c: down"},
+		"the caller leaves soon":                {"+  ", true, time.Millisecond, ""},
+		"the caller leaves though one has left": {"!  ", true, time.Millisecond, ""},
+		"the caller leaves late":                {"+  ", true, 600 * time.Millisecond, "b: no answer in time, c: no answer in time"},
+		"the caller leaves an outage":           {"+!!", true, time.Millisecond, "b: down, c: down"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+				ctx := t.Context()
+				if row.leave != 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, row.leave)
+					defer cancel()
+				}
+				go replies(t, desks, quorum.AskAcquire, row.answers)
+				_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: !row.wait})
+				if got := blamed(err); got != row.want || errors.Is(err, driver.ErrUnavailable) != (row.want != "") {
+					t.Errorf("error = %v, blames %q, want %q", err, got, row.want)
+				}
+				if row.leave != 0 && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error = %v, want that the context ended", err)
+				}
+			})
+		})
+	}
+	for answers, want := range map[string]string{
+		"+! ": "b: down, c: no answer in time",
+		"!! ": "a: down, b: down",
+	} {
+		t.Run("renewal "+answers, func(t *testing.T) {
+			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+				out := renew(t, e, take(t, e, desks))
+				replies(t, desks, quorum.AskRenew, answers)
+				if err := within(t, out); blamed(err) != want {
+					t.Errorf("error = %v, want %q", err, want)
+				}
+			})
+		})
+	}
+	for answers, want := range map[string]string{
+		"!! ": "a: down, b: down",
+		"+  ": "b: no answer in time, c: no answer in time",
+	} {
+		t.Run("release "+answers, func(t *testing.T) {
+			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+				g := take(t, e, desks)
+				out := make(chan error, 1)
+				go func() { out <- e.Release(t.Context(), g, 0) }()
+				replies(t, desks, quorum.AskRelease, answers)
+				if err := within(t, out); blamed(err) != want {
+					t.Errorf("error = %v, want %q", err, want)
+				}
+			})
+		})
+	}
+}
+
+// Each kind of obstacle is told once, in order, and whoever takes his time to hear of
+// it holds up nobody.
+func TestObstaclesAreToldAsTheyChange(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		told := make(chan string)
+		ctx, cancel := context.WithCancel(t.Context())
+		out := make(chan error, 1)
+		go func() {
+			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, Obstacle: func(err error) {
+				told <- err.Error() // which nobody reads before the end
+			}})
+			out <- err
+		}()
+		for _, answers := range []string{"---", "-+-", "!!!", "!!-", "---"} {
+			for i, d := range desks {
+				r := d.ask(t)
+				switch answers[i] {
+				case '-':
+					r.Denied(int64(time.Minute), "x", 0)
+				case '+':
+					r.Granted(100)
+				default:
+					r.Fail(Failure{Err: errDown, Unsent: true})
+				}
+			}
+		}
+		synctest.Wait()
+		for _, want := range []string{`held by "x"`, "need 2 nodes: node a: down; node b: down", `held by "x"`} {
+			if got := <-told; got != want {
+				t.Errorf("told of %q, want %q", got, want)
+			}
+		}
+		cancel()
+		if err := within(t, out); !errors.Is(err, driver.ErrHeld) || !errors.Is(err, context.Canceled) {
+			t.Errorf("Acquire = %v, want what stood in the way last, and that it was cancelled", err)
+		}
+	})
+}
+
+func TestAnEndedWaitSaysWhatStoodInTheWayLast(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		rounds []string
+		is     error
+		want   string
+	}{
+		"a holder":             {[]string{"!!!", "---"}, driver.ErrHeld, `context canceled: held by "x"`},
+		"an outage":            {[]string{"---", "!!-"}, driver.ErrUnavailable, "context canceled: need 2 nodes: node a: down; node b: down"},
+		"an outage, otherwise": {[]string{"!!-", "!-!"}, driver.ErrUnavailable, "context canceled: need 2 nodes: node a: down; node c: down"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+				ctx, cancel := context.WithCancel(t.Context())
+				out := make(chan error, 1)
+				go func() {
+					_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
+					out <- err
+				}()
+				for _, answers := range row.rounds {
+					for i, d := range desks {
+						if r := d.ask(t); answers[i] == '-' {
+							r.Denied(int64(time.Minute), "x", 0)
+						} else {
+							r.Fail(Failure{Err: errDown, Unsent: true})
+						}
+					}
+				}
+				synctest.Wait()
+				cancel()
+				if err := within(t, out); err.Error() != row.want || !errors.Is(err, row.is) {
+					t.Errorf("Acquire = %v, want %q", err, row.want)
+				}
+			})
+		})
+	}
+}
