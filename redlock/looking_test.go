@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // looked is one lease on three servers, which keep it for 10, 20 and 30 s, and
@@ -164,5 +165,28 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 				t.Errorf("waiting behind %+v, want %v", e.Held, me)
 			}
 		})
+	}
+}
+
+func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
+	r, c, l := looked(t)
+	r.kill(c, 0, 1)
+	if d, err := r.open(r.nodes(), nil); !errors.Is(err, holdfast.ErrUnavailable) {
+		if err == nil {
+			d.Close()
+		}
+		t.Errorf("Open with one node of three = %v, want ErrUnavailable", err)
+	}
+	looker := r.clientOf(r.driver(r.nodes(), &redlock.Options{ReadOnly: true}), nil)
+	st, err := looker.Inspect(t.Context(), "k")
+	if !errors.Is(err, holdfast.ErrUnavailable) || st.Held || len(st.Nodes) != 3 || st.Nodes[2].Owner != l.ID() {
+		t.Errorf("Inspect() = %+v, %v, want ErrUnavailable and what one node knows", st, err)
+	}
+	r.kill(c, 2)
+	if d, err := r.open(r.nodes(), &redlock.Options{ReadOnly: true}); !errors.Is(err, holdfast.ErrUnavailable) {
+		if err == nil {
+			d.Close()
+		}
+		t.Errorf("Open with no node = %v, want ErrUnavailable", err)
 	}
 }

@@ -66,8 +66,9 @@ type Options struct {
 	// data: for tests, and once for a set that nobody has used before. One node
 	// alone is never quarantined.
 	NoQuarantine bool
-	// ReadOnly is for looking on: Open writes nothing on the nodes and asks for
-	// fewer rights. To take, renew, release or force a lock is ErrInvalid.
+	// ReadOnly is for looking on: Open writes nothing on the nodes, asks for fewer
+	// rights, and is content with one node that answers, for each says what it knows.
+	// To take, renew, release or force a lock is ErrInvalid.
 	ReadOnly bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
@@ -223,6 +224,8 @@ func (d *Driver) connect(ctx context.Context) error {
 		for _, n := range u.Nodes {
 			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
 		}
+		return nil
+	case d.opts.ReadOnly && len(u.Nodes) < len(d.nodes):
 		return nil
 	}
 	if err := ctx.Err(); err != nil {

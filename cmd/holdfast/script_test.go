@@ -93,6 +93,7 @@ func launch() {
 //	redis kill|pause|resume I does that to the I-th, from 1
 //	redis empty               fails if a lock or a queue is left on any server
 //	redis held NAME           waits until the lock is held
+//	redis do I COMMAND...     sends the command to the I-th, from 1
 //	redis forget NAME         drops the counter of the lock on all servers
 //	exits CODE CMD ARGS...    runs a command and wants that exit code
 //	await FILE [TEXT]         waits until the file is there, and has the text
@@ -122,7 +123,7 @@ type servers struct{ all []*redisproc.Server }
 func redis(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value("servers").(*servers)
 	if len(args) == 0 || neg {
-		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held|forget")
+		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held|do|forget")
 	}
 	switch args[0] {
 	case "up":
@@ -131,6 +132,11 @@ func redis(ts *testscript.TestScript, neg bool, args []string) {
 		s.empty(ts)
 	case "held":
 		s.held(ts, args[1])
+	case "do":
+		i, err := strconv.Atoi(args[1])
+		ts.Check(err)
+		_, err = s.all[i-1].Do(args[2:]...)
+		ts.Check(err)
 	case "forget":
 		for _, server := range s.all {
 			_, err := server.Do("DEL", "holdfast:fence:{lock:"+args[1]+"}")

@@ -79,9 +79,9 @@ func (a *app) force(name string, fl *forceFlags, given bool) error {
 	case !st.Held:
 		return exitcode.With(exitcode.No, fmt.Errorf("nobody holds %q", name))
 	case !given && fl.token == 0:
-		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, st.Holder, st.Token)
+		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, holderText(st), st.Token)
 	case st.Token != holdfast.Token(fl.token):
-		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, st.Holder, st.Token))
+		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, holderText(st), st.Token))
 	}
 	if err := a.confirm(ctx, st, fl.yes); err != nil {
 		return interruptedBy(ctx, err)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,6 +15,7 @@ import (
 type lock struct {
 	Name        string          `json:"name"`
 	Held        bool            `json:"held"`
+	Unknown     bool            `json:"unknown,omitempty"` // too few nodes have answered
 	Holder      holdfast.Holder `json:"holder,omitzero"`
 	Owner       string          `json:"owner,omitempty"`
 	Token       holdfast.Token  `json:"token,omitempty"`
@@ -34,7 +36,7 @@ type node struct {
 
 func newLock(st holdfast.Status) lock {
 	l := lock{
-		Name: st.Key, Held: st.Held, Holder: st.Holder, Owner: st.ID, Token: st.Token, AskedAt: st.Since,
+		Name: st.Key, Held: st.Held, Unknown: unknown(st), Holder: st.Holder, Owner: st.ID, Token: st.Token, AskedAt: st.Since,
 		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
 	}
 	for _, n := range st.Nodes {
@@ -79,10 +81,17 @@ func (a *app) show(name string) error {
 		return interruptedBy(ctx, err)
 	}
 	defer client.Close()
-	st, err := client.Inspect(ctx, name)
-	if err != nil {
-		return interruptedBy(ctx, err)
+	st, asked := client.Inspect(ctx, name)
+	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && unknown(st)) {
+		return interruptedBy(ctx, asked)
 	}
+	if err := a.writeStatus(st); err != nil {
+		return err
+	}
+	return interruptedBy(ctx, asked) // what the nodes that are left know has been shown
+}
+
+func (a *app) writeStatus(st holdfast.Status) error {
 	if a.output == "json" {
 		return a.writeJSON(newLock(st))
 	}
@@ -98,11 +107,18 @@ func (a *app) show(name string) error {
 func describe(st holdfast.Status) [][]string {
 	rows := [][]string{{"name", st.Key}, {"state", state(st)}}
 	if st.Held {
-		rows = append(rows, []string{"holder", st.Holder.String()}, []string{"owner", st.ID}, []string{"token", tokenText(st.Token)})
+		rows = append(rows, []string{"holder", holderText(st)}, []string{"owner", st.ID})
+		if st.Token != 0 {
+			rows = append(rows, []string{"token", tokenText(st.Token)})
+		}
 		if !st.Since.IsZero() {
 			rows = append(rows, []string{"asked", age(st) + " ago, by the holder's clock"})
 		}
-		rows = append(rows, []string{"lease", short(st.Remaining) + " left"})
+		left := short(st.Remaining)
+		if st.Remaining >= 0 {
+			left += " left"
+		}
+		rows = append(rows, []string{"lease", left})
 	}
 	return append(rows, []string{"waiting", strconv.Itoa(st.Waiters)})
 }
@@ -115,7 +131,7 @@ func nodeRows(st holdfast.Status) [][]string {
 			row[3] = short(n.Remaining)
 		}
 		if n.Err != nil {
-			row[5] = n.Err.Error()
+			row[4], row[5] = "", n.Err.Error()
 		}
 		rows = append(rows, row)
 	}
@@ -123,10 +139,32 @@ func nodeRows(st holdfast.Status) [][]string {
 }
 
 func state(st holdfast.Status) string {
-	if st.Held {
+	switch {
+	case st.Held:
 		return "held"
+	case unknown(st):
+		return "unknown"
 	}
 	return "free"
+}
+
+// unknown says that too few nodes have answered.
+func unknown(st holdfast.Status) bool {
+	silent := 0
+	for _, n := range st.Nodes {
+		if n.Err != nil {
+			silent++
+		}
+	}
+	return 2*silent >= len(st.Nodes) && silent > 0
+}
+
+// holderText is who holds a lock. Who has neither name nor token is none of our clients.
+func holderText(st holdfast.Status) string {
+	if st.Holder == (holdfast.Holder{}) && st.Token == 0 {
+		return "another library"
+	}
+	return st.Holder.String()
 }
 
 func age(st holdfast.Status) string { return short(max(time.Since(st.Since), 0)) }
@@ -165,23 +203,32 @@ func (a *app) list(prefix string) error {
 	defer client.Close()
 	locks := []lock{}
 	rows := [][]string{{"NAME", "STATE", "HOLDER", "TOKEN", "ASKED", "LEFT", "WAITING"}}
+	var asked error
 	for st, err := range client.List(ctx, prefix) {
 		if err != nil {
-			return interruptedBy(ctx, err)
+			asked = err
+			break
 		}
 		locks = append(locks, newLock(st))
 		rows = append(rows, listRow(st))
 	}
-	if a.output == "json" {
-		return a.writeJSON(locks)
+	switch {
+	case asked != nil && len(locks) == 0:
+	case a.output == "json":
+		err = a.writeJSON(locks)
+	default:
+		err = a.writeTable(rows)
 	}
-	return a.writeTable(rows)
+	if err != nil {
+		return err
+	}
+	return interruptedBy(ctx, asked) // of a list that is cut short, what is known has been shown
 }
 
 func listRow(st holdfast.Status) []string {
 	row := []string{st.Key, state(st), "", "", "", "", strconv.Itoa(st.Waiters)}
 	if st.Held {
-		row[2], row[3], row[5] = st.Holder.String(), tokenText(st.Token), short(st.Remaining)
+		row[2], row[3], row[5] = holderText(st), tokenText(st.Token), short(st.Remaining)
 		if !st.Since.IsZero() {
 			row[4] = age(st) + " ago"
 		}
