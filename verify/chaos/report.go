@@ -119,8 +119,10 @@ func (r *Report) Passed() bool {
 // recovered says whether the 99th percentile of recovery is within its bound.
 func (r *Report) recovered() bool { return len(r.Slow)*100 <= len(r.total().Recovery) }
 
-// proves says whether the schedule has pauses of clients, without which nothing need happen to the control.
-func (r *Report) proves() bool { return r.Schedule.has("pause-client") }
+// proves says whether the schedule has the class in which something must happen to the control.
+func (r *Report) proves() bool {
+	return slices.ContainsFunc(r.Schedule.Windows, func(w Window) bool { return w.Class == "client-pause" })
+}
 
 // controlFailed says whether a storage without a fence lost updates, as it must
 // for the run to prove anything.
