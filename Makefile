@@ -35,7 +35,7 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 		export HOLDFAST_REDIS_SERVER=$$program; \
 		go test -race -count=1 ./redlock ./fence/redisfence ./internal/redisproc || exit 1; \
 		(cd verify && SEQUENCES=1000 go test -count=1 ./differential && \
-			go run ./chaos -minutes 0.3 -only client-pause,net-lost-replies,node-commands,node-wipe-majority) || exit 1; \
+			go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority) || exit 1; \
 	done
 
 lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt over every file
