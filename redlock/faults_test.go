@@ -291,7 +291,7 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 	}{
 		{"READONLY", "READONLY", func(r *rig) { r.do(0, "REPLICAOF", "127.0.0.1", "1") }},
 		{"OOM", "OOM", func(r *rig) { r.do(0, "CONFIG", "SET", "maxmemory", "1") }},
-		{"NOPERM", "can't run this command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-set") }},
+		{"NOPERM", "command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-set") }},
 		{"WRONGTYPE", "WRONGTYPE", func(r *rig) {
 			r.do(0, "DEL", "holdfast:queue:{lock:k}")
 			r.do(0, "LPUSH", "holdfast:queue:{lock:k}", "no queue")
