@@ -307,4 +307,3 @@ func TestAddressesMaySwapTheirServers(t *testing.T) {
 		return err == nil && st.Nodes[0].Err == nil && st.Nodes[1].Err == nil
 	})
 }
-
