@@ -64,7 +64,7 @@ func (g *gate) leave(addr string) {
 
 // report is what a check found that does not keep the node from voting.
 type report struct {
-	marker  string           // the node's, with which it was admitted
+	member  member           // by which the node is known again
 	mute    error            // the node cannot wake waiters
 	ordered bool             // wake-ups come in their place among the replies
 	warns   map[string]error // by what they are about
@@ -204,7 +204,10 @@ func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err err
 		return rep, err
 	}
 	rep.ordered = ordered(hello, info)
-	rep.marker, err = g.admit(l, n.addr, run)
+	marker, err := g.admit(l, n.addr, run)
+	if g.n > 1 {
+		rep.member = member{set: g.opts.setKey(), marker: marker}
+	}
 	return rep, err
 }
 
@@ -422,7 +425,7 @@ func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
 // fatal says whether asking a server again is pointless until somebody mends it.
 // That is so for every error it answers with but those that pass by themselves.
 func fatal(err error) bool {
-	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT", "CLOCK"} {
+	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT", "CLOCK", "UNADMITTED"} {
 		if strings.HasPrefix(err.Error(), prefix) {
 			return false
 		}

@@ -126,8 +126,7 @@ func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
 }
 
 // eval runs a script on one node, for people.
-func (n *node) eval(ctx context.Context, s *wire.Script, lock engine.Lock, args ...string) (any, error) {
-	cmd := evalsha(s, lock, args...)
+func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	replies, err := n.do(ctx, cmd)
 	if err == nil && unknownScript(replies[0]) {
 		replies, err = n.do(ctx, append(loads(), cmd)...)
@@ -161,7 +160,7 @@ func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
 }
 
 func (n *node) view(ctx context.Context, lock engine.Lock) engine.View {
-	reply, err := n.eval(ctx, wire.Inspect, lock)
+	reply, err := n.eval(ctx, evalsha(wire.Inspect, lock))
 	if err != nil {
 		return engine.View{Err: err}
 	}
@@ -317,10 +316,9 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		var err error
 		switch {
 		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
-			reply, err = n.eval(ctx, wire.Force, lock,
-				fmt.Sprint(token), millis(quorum.HandOver(int64(d.opts.MaxTTL))), keep(int64(d.opts.MaxTTL)))
+			reply, err = n.force(ctx, lock, token)
 		case token == 0 && foreign && st.Held && owner == st.Owner:
-			reply, err = n.eval(ctx, wire.Drop, lock, st.Owner)
+			reply, err = n.eval(ctx, evalsha(wire.Drop, lock, st.Owner))
 		default:
 			return
 		}
@@ -335,4 +333,14 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		}
 	})
 	return d.engine.Forced(done, errs)
+}
+
+// force takes the lock away from the grant of token, on one node.
+func (n *node) force(ctx context.Context, lock engine.Lock, token int64) (any, error) {
+	l := n.link.Load()
+	if l == nil {
+		return nil, n.why()
+	}
+	ttl := int64(n.d.opts.MaxTTL)
+	return n.eval(ctx, l.member.call(wire.Force, lock, strconv.FormatInt(token, 10), millis(quorum.HandOver(ttl)), keep(ttl)))
 }

@@ -134,7 +134,7 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	n.checked(rep)
-	l := newLink(n, line)
+	l := newLink(n, line, rep.member)
 	n.d.work.Go(l.reads)
 	n.d.work.Go(l.writes)
 	n.settle(l)
@@ -277,14 +277,14 @@ func (n *node) settle(l *link) {
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
 		cmds := loads()
 		for _, owner := range chunk {
-			cmds = append(cmds, evalsha(wire.Release, due[owner].lock, due[owner].args...))
+			cmds = append(cmds, l.member.call(wire.Release, due[owner].lock, due[owner].args...))
 		}
 		replies, err := l.do(ctx, cmds...)
 		if err != nil {
 			break
 		}
 		for i, owner := range chunk {
-			if !unknownScript(replies[len(wire.Scripts)+i]) {
+			if reply := replies[len(wire.Scripts)+i]; !unknownScript(reply) && !isUnadmitted(reply) {
 				delete(due, owner)
 			}
 		}

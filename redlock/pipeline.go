@@ -39,6 +39,7 @@ var (
 	errBroke   = errors.New("the connection broke before it was sent")
 	errHungUp  = errors.New("hung up")
 	errSilent  = errors.New("no answer for too long")
+	errForgot  = errors.New("its data were lost or replaced while it was connected")
 )
 
 // link is one checked connection to a node. Requests go out in the order in which
@@ -46,11 +47,12 @@ var (
 // sends one writes it; otherwise those that come while a write is under way travel
 // together in the next. Answers are delivered by the goroutine that reads them.
 type link struct {
-	n    *node
-	conn net.Conn
-	in   *resp.Reader
-	wake chan struct{} // for writes
-	gone chan struct{} // closed once everything has been answered or failed
+	n      *node
+	member member
+	conn   net.Conn
+	in     *resp.Reader
+	wake   chan struct{} // for writes
+	gone   chan struct{} // closed once everything has been answered or failed
 
 	mu      sync.Mutex // guards what follows; not held while writing
 	err     error      // why nothing is sent any more
@@ -127,9 +129,9 @@ func (f *fifo) pop() (e entry) {
 }
 
 // newLink takes over a connection that the gate has checked.
-func newLink(n *node, l *line) *link {
+func newLink(n *node, l *line, m member) *link {
 	return &link{
-		n: n, conn: l.conn, in: l.in, wake: make(chan struct{}, 1), gone: make(chan struct{}),
+		n: n, member: m, conn: l.conn, in: l.in, wake: make(chan struct{}, 1), gone: make(chan struct{}), text: texts{member: m},
 	}
 }
 
@@ -311,9 +313,15 @@ func (l *link) answer(v resp.Value) bool {
 	case repeat:
 		e.loads++
 		l.again = append(l.again, e)
+	case e.req != nil && unadmitted(v):
+		l.hangUp(errForgot) // the gate looks again before anything else counts
+		l.n.fail(e, engine.Failure{Err: serverError(v)})
 	case e.req != nil:
 		deliver(e.req, v)
 	default:
+		if unadmitted(v) {
+			l.hangUp(errForgot)
+		}
 		e.call.replies = append(e.call.replies, decode(v))
 		e.call.end(nil)
 	}

@@ -69,7 +69,7 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *link, far net.Conn
 		}
 		near, far := net.Pipe()
 		s := newSocket(near)
-		l := newLink(d.nodes[0], &line{conn: s, in: resp.NewReader(s)})
+		l := newLink(d.nodes[0], &line{conn: s, in: resp.NewReader(s)}, member{})
 		go l.reads()
 		go l.writes()
 		d.nodes[0].raise(l)

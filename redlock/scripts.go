@@ -14,7 +14,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
+// unadmitted says whether a script refused because the node is not what was admitted.
+func unadmitted(v resp.Value) bool {
+	return v.IsError() && bytes.HasPrefix(v.Text, []byte("UNADMITTED"))
+}
+
 func noScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }
+
+// isUnadmitted is unadmitted for a reply that was decoded.
+func isUnadmitted(reply any) bool {
+	err, ok := reply.(error)
+	return ok && strings.HasPrefix(err.Error(), "UNADMITTED")
+}
 
 // unknownScript is noScript for a reply that was decoded.
 func unknownScript(reply any) bool {
@@ -30,8 +41,14 @@ func loads() (cmds [][]string) {
 	return cmds
 }
 
+// member is what a node compares before it does anything for a client: the marker with
+// which the client found it admitted, and its key. One node alone compares nothing.
+type member struct{ set, marker string }
+
 // texts are the arguments that many requests share.
 type texts struct {
+	member
+
 	of                  int64 // the TTL that the others are for
 	ttl, keep, handOver string
 }
@@ -45,46 +62,79 @@ func (t *texts) use(ttl int64) {
 // append appends the call of r's script to dst.
 func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	t.use(r.TTL)
-	l := r.Lock
 	switch r.Kind {
 	case quorum.AskAcquire:
-		dst = appendAll(append(dst, acquireHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl, r.Clock)
-		return resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
+		dst = appendAll(t.begin(dst, &acquireHead, r.Lock), r.Owner, t.ttl, r.Clock)
+		dst = resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
 	case quorum.AskAdopt:
-		dst = appendAll(append(dst, adoptHead...), l.Key, l.Fence, l.Queue, r.From, r.Owner)
-		return appendAll(dst, t.ttl, r.Clock, t.keep)
+		dst = appendAll(t.begin(dst, &adoptHead, r.Lock), r.From, r.Owner, t.ttl, r.Clock, t.keep)
 	case quorum.AskCommit:
-		dst = appendAll(append(dst, commitHead...), l.Key, l.Fence, r.Owner)
-		return resp.AppendString(appendTop(dst, r.Token), t.keep)
+		dst = resp.AppendString(t.begin(dst, &commitHead, r.Lock), r.Owner)
+		dst = resp.AppendString(appendTop(dst, r.Token), t.keep)
 	case quorum.AskRenew:
-		dst = appendAll(append(dst, renewHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl)
-		return appendAll(appendTop(dst, r.Token), r.Clock, t.keep)
+		dst = appendAll(t.begin(dst, &renewHead, r.Lock), r.Owner, t.ttl)
+		dst = appendAll(appendTop(dst, r.Token), r.Clock, t.keep)
 	case quorum.AskReclaim:
-		dst = appendAll(append(dst, reclaimHead...), l.Key, l.Fence, l.Queue, r.Owner, t.ttl)
-		return resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
+		dst = appendAll(t.begin(dst, &reclaimHead, r.Lock), r.Owner, t.ttl)
+		dst = resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
 	default:
-		dst = appendAll(append(dst, releaseHead...), l.Key, l.Fence, l.Queue, r.Owner)
 		handOver := t.handOver
 		if r.HandOver == 0 {
 			handOver = "0"
 		}
-		return appendAll(appendStamp(dst, r.Stamp), handOver, t.keep)
+		dst = resp.AppendString(t.begin(dst, &releaseHead, r.Lock), r.Owner)
+		dst = appendAll(appendStamp(dst, r.Stamp), handOver, t.keep)
 	}
+	return resp.AppendString(dst, t.marker)
+}
+
+// call is the call of a script that compares the marker, for calls that are few.
+func (m member) call(s *wire.Script, lock engine.Lock, args ...string) []string {
+	cmd := []string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}
+	if m.set != "" {
+		cmd[2] = "4"
+		cmd = append(cmd, m.set)
+	}
+	return append(append(cmd, args...), m.marker)
+}
+
+// begin appends the head of a call, and its keys.
+func (t *texts) begin(dst []byte, h *heads, l *engine.Lock) []byte {
+	if t.set == "" {
+		dst = appendAll(append(dst, h.alone...), l.Key, l.Fence)
+	} else {
+		dst = appendAll(append(dst, h.member...), l.Key, l.Fence)
+	}
+	if h.keys > 2 {
+		dst = resp.AppendString(dst, l.Queue)
+	}
+	if t.set != "" {
+		dst = resp.AppendString(dst, t.set)
+	}
+	return dst
 }
 
 var (
-	acquireHead = head(wire.Acquire, 3, 5)
-	adoptHead   = head(wire.Adopt, 3, 5)
-	commitHead  = head(wire.Commit, 2, 3)
-	renewHead   = head(wire.Renew, 3, 5)
-	reclaimHead = head(wire.Reclaim, 3, 4)
-	releaseHead = head(wire.Release, 3, 4)
+	acquireHead = headsOf(wire.Acquire, 3, 6)
+	adoptHead   = headsOf(wire.Adopt, 3, 6)
+	commitHead  = headsOf(wire.Commit, 2, 4)
+	renewHead   = headsOf(wire.Renew, 3, 6)
+	reclaimHead = headsOf(wire.Reclaim, 3, 5)
+	releaseHead = headsOf(wire.Release, 3, 5)
 )
 
-// head is how every call of s begins.
-func head(s *wire.Script, keys, args int) []byte {
-	dst := resp.AppendArray(nil, 3+keys+args)
-	return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
+// heads are how every call of a script begins: without the key of the set, and with it.
+type heads struct {
+	keys          int
+	alone, member []byte
+}
+
+func headsOf(s *wire.Script, keys, args int) heads {
+	head := func(keys int) []byte {
+		dst := resp.AppendArray(nil, 3+keys+args)
+		return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
+	}
+	return heads{keys: keys, alone: head(keys), member: head(keys + 1)}
 }
 
 func appendAll(dst []byte, texts ...string) []byte {

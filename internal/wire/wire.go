@@ -92,6 +92,8 @@ func script(parts ...string) *Script {
 }
 
 var (
+	//go:embed scripts/member.lua
+	memberLua string
 	//go:embed scripts/holder.lua
 	holderLua string
 	//go:embed scripts/seed.lua
@@ -126,13 +128,13 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each.
 var (
-	Acquire = script(holderLua, seedLua, blockLua, passLua, acquireLua)
-	Adopt   = script(holderLua, seedLua, blockLua, adoptLua)
-	Commit  = script(holderLua, commitLua)
-	Renew   = script(holderLua, seedLua, renewLua)
-	Reclaim = script(reclaimLua)
-	Release = script(holderLua, seedLua, blockLua, passLua, releaseLua)
-	Force   = script(holderLua, seedLua, blockLua, passLua, forceLua)
+	Acquire = script(memberLua, holderLua, seedLua, blockLua, passLua, acquireLua)
+	Adopt   = script(memberLua, holderLua, seedLua, blockLua, adoptLua)
+	Commit  = script(memberLua, holderLua, commitLua)
+	Renew   = script(memberLua, holderLua, seedLua, renewLua)
+	Reclaim = script(memberLua, reclaimLua)
+	Release = script(memberLua, holderLua, seedLua, blockLua, passLua, releaseLua)
+	Force   = script(memberLua, holderLua, seedLua, blockLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
 	Inspect = script(holderLua, inspectLua)
 	Probe   = script(probeLua)

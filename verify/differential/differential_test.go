@@ -53,6 +53,7 @@ var (
 	// Tokens around the end of a block, relative to the counter.
 	offsets = []int64{-96, -64, -63, -33, -32, -31, -31, -31, -30, -1, 0, 1, 2, 31, 32, 33, 64}
 	passes  = []int64{1, 9, 10, 11, 400, 999, 1000, 1001, 10_000, 59_999, 60_001, 300_000, 600_000, 600_001, 4_000_000}
+	markers = []string{"", "", "n=3 run=r1", "n=3 run=r1", "n=3 run=r2"}
 	counts  = []int64{1, 32, 1<<52 - 40, 1 << 52, 1<<53 - 64*64, 1<<53 - 64*64 + 1, 1_763_647_000_000_031}
 )
 
@@ -62,6 +63,7 @@ type world struct {
 	server *Server
 	keys   Keys
 	state  quorum.Lock
+	set    string      // the node's marker
 	wakes  [][2]string // expected
 }
 
@@ -118,6 +120,7 @@ func (w *world) call() {
 			c.Token = 0
 		}
 	}
+	c.Marker, c.Set = rapid.SampledFrom(markers).Draw(w.t, "marker"), w.set
 	before := w.state
 	o, err := w.server.Run(c, w.keys)
 	if err != nil {
@@ -174,6 +177,17 @@ func (w *world) intrude() {
 	w.t.Logf("%q tries for the lock", value)
 }
 
+// admit changes what the node remembers of its admission.
+func (w *world) admit() {
+	w.set = rapid.SampledFrom(markers).Draw(w.t, "the node's marker")
+	if w.set == "" {
+		w.do([]string{"DEL", wire.Set})
+	} else {
+		w.do([]string{"SET", wire.Set, w.set})
+	}
+	w.t.Logf("the marker is %q", w.set)
+}
+
 func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
 	t.Parallel()
 	server := connect(t, "a", "b")
@@ -181,6 +195,7 @@ func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
 		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		w.admit()
 		if _, err := server.Wakes(); err != nil { // of a sequence that failed
 			rt.Fatal(err)
 		}
@@ -194,6 +209,8 @@ func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
 				w.count()
 			case 4:
 				w.intrude()
+			case 5:
+				w.admit()
 			default:
 				w.call()
 			}

@@ -26,7 +26,8 @@ import (
 )
 
 // A Call is one script with what it is given. TTL is in milliseconds; Clock,
-// Stamp and Token are what the protocol calls them.
+// Stamp and Token are what the protocol calls them. Marker is with what the client was
+// admitted, "" where it does not matter, and Set what the node has as its marker.
 type Call struct {
 	Script string
 	Owner  string
@@ -35,7 +36,15 @@ type Call struct {
 	Clock  int64
 	Stamp  int64
 	Token  int64
+	Marker string
+	Set    string
 }
+
+// member says whether the script compares the marker of the set.
+func (c Call) member() bool { return c.Script != "inspect" }
+
+// stranger says whether the node is not the one that was admitted.
+func (c Call) stranger() bool { return c.member() && c.Marker != "" && c.Marker != c.Set }
 
 // Keys are the keys of one lock.
 type Keys struct{ Lock, Fence, Queue string }
@@ -53,6 +62,14 @@ var scripts = map[string]*wire.Script{
 
 // Arguments are what the script is called with, after its keys.
 func (c Call) Arguments() []string {
+	if !c.member() {
+		return nil
+	}
+	return append(c.own(), c.Marker)
+}
+
+// own are the arguments but for the marker.
+func (c Call) own() []string {
 	num := func(n int64) string { return strconv.FormatInt(n, 10) }
 	stamp := ""
 	if c.Stamp != 0 {
@@ -84,15 +101,22 @@ func (c Call) Arguments() []string {
 
 // keys are the keys that the script is called with.
 func (c Call) keys(k Keys) []string {
-	if c.Script == "commit" {
-		return []string{k.Lock, k.Fence}
+	keys := []string{k.Lock, k.Fence}
+	if c.Script != "commit" {
+		keys = append(keys, k.Queue)
 	}
-	return []string{k.Lock, k.Fence, k.Queue}
+	if c.Marker != "" {
+		keys = append(keys, wire.Set)
+	}
+	return keys
 }
 
 // Twin carries c out on l, at now. The reply has the shape of the server's; woken
 // is whom the script wakes, and what it tells.
 func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken quorum.Wake) {
+	if c.stranger() {
+		return l.At(now), unadmitted, quorum.Wake{}
+	}
 	one := map[bool]int64{true: 1}
 	switch c.Script {
 	case "acquire", "adopt":
@@ -145,6 +169,9 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	}
 	return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, quorum.Wake{}
 }
+
+// unadmitted is the error reply of a node that is not the one that was admitted.
+const unadmitted = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
 
 // refused is the error reply of a node that does not start a counter.
 func (c Call) refused(now int64) resp.Error {
@@ -323,7 +350,7 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err, ok := replies[1].(resp.Error); ok && !strings.HasPrefix(string(err), "CLOCK ") {
+	if err, ok := replies[1].(resp.Error); ok && err != unadmitted && !strings.HasPrefix(string(err), "CLOCK ") {
 		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
 	}
 	o := Outcome{Reply: replies[1], Before: micros(replies[0]), Until: micros(replies[3])}

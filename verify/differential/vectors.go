@@ -52,6 +52,7 @@ type Case struct {
 
 // State is what a node holds of a lock. Key is absent where its pointer is nil.
 type State struct {
+	Set   string   `json:"set,omitempty"` // the node's marker
 	Lock  *Key     `json:"lock,omitempty"`
 	Fence *Key     `json:"fence,omitempty"`
 	Queue *Waiting `json:"queue,omitempty"`
@@ -105,6 +106,7 @@ func script(name, owner string) Call   { return Call{Script: name, Owner: owner,
 func (c Call) ttl(ms int64) Call       { c.TTL = ms; return c }
 func (c Call) stamp(s int64) Call      { c.Stamp = s; return c }
 func (c Call) token(t int64) Call      { c.Token = t; return c }
+func (c Call) admitted(m string) Call  { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
 
 // examples are the cases of docs/vectors.json.
@@ -122,6 +124,8 @@ func examples() []example {
 	idle := State{Fence: counter(1031, 300_000)}
 	waitedFor := State{Fence: idle.Fence, Queue: contended.Queue}
 	hear := []string{"a", "b", "c"}
+	const marker, other = "n=3 maxttl=60000 run=r1", "n=3 maxttl=60000 run=r2"
+	admitted := func(s State) State { s.Set = marker; return s }
 	return []example{
 		{"acquire: a name that was never used starts at the client's clock", State{}, nil, acquire("a.1")},
 		{"acquire: a clock that is wrong by seconds is not believed", State{}, nil, acquire("a.1").clock(5 * second)},
@@ -210,6 +214,16 @@ func examples() []example {
 		{"force: a free lock", idle, hear, script("force", "").token(1000)},
 		{"force: the counter was lost", lost, hear, script("force", "").token(1000)},
 
+		{"acquire: a node that remembers its admission", admitted(idle), nil, acquire("a.1").admitted(marker)},
+		{"acquire: a node that has forgotten everything", State{}, nil, acquire("a.1").stamp(6).admitted(marker)},
+		{"acquire: a node whose data are another's", State{Set: other, Queue: contended.Queue}, hear, acquire("a.1").admitted(marker)},
+		{"adopt: a node whose data are another's", State{Set: other, Lock: heldByA.Lock, Fence: idle.Fence}, nil, adopt("a.1", "d.1").admitted(marker)},
+		{"commit: a node whose data are another's", State{Set: other, Lock: heldByA.Lock, Fence: idle.Fence}, nil, script("commit", "a.1").token(1064).admitted(marker)},
+		{"renew: a node that has forgotten everything", State{}, nil, renew("a.1").token(1000).admitted(marker)},
+		{"reclaim: a node whose data are another's", State{Set: other, Fence: idle.Fence}, nil, script("reclaim", "a.1").token(1000).admitted(marker)},
+		{"release: a node whose data are another's", State{Set: other, Lock: contended.Lock, Fence: idle.Fence, Queue: contended.Queue}, hear, script("release", "a.1").admitted(marker)},
+		{"force: a node whose data are another's", State{Set: other, Lock: contended.Lock, Fence: idle.Fence, Queue: contended.Queue}, hear, script("force", "").token(1000).admitted(marker)},
+
 		{"inspect: held and waited for", contended, nil, script("inspect", "")},
 		{"inspect: a key of another type", State{Lock: held("(hash)", 5000)}, nil, script("inspect", "")},
 		{"inspect: nothing known", State{}, nil, script("inspect", "")},
@@ -222,7 +236,9 @@ func MakeVectors() Vectors {
 	for name, s := range scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
-	v.Scripts["drop"] = ScriptText{SHA1: wire.Drop.SHA, Text: wire.Drop.Text} // the twin knows no other libraries
+	for name, s := range map[string]*wire.Script{"drop": wire.Drop, "admit": wire.Admit} { // they are not about locks of ours
+		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
+	}
 	for _, lock := range []string{
 		"lock:invoice/42", "invoice/42", "lock:{tenant-7}invoice", "{tenant-7}invoice", ":{tenant-7}", "lock:a{}b{c}", "lock:a{b", "lock:a}b", "lock:ключ",
 	} {
@@ -241,12 +257,14 @@ func (ex example) make() Case {
 		client, _, _ := strings.Cut(owner, ".")
 		return slices.Contains(ex.listening, client)
 	}
+	ex.call.Set = ex.given.Set
 	after, reply, woken := ex.call.Twin(ex.given.lock(), nodeClock, hears)
 	after = after.At(nodeClock)
 	c := Case{
 		Name: ex.name, Given: ex.given, Listening: ex.listening, Script: ex.call.Script,
 		Args: []string{}, Reply: symbol(reply), Then: stateOf(after),
 	}
+	c.Then.Set = ex.given.Set
 	for _, arg := range ex.call.Arguments() {
 		c.Args = append(c.Args, symbolText(arg))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const vectorsFile = "../../docs/vectors.json"
@@ -85,7 +86,10 @@ func offset(text string) int64 {
 func (c Case) check(t *testing.T, server *Server, script ScriptText) {
 	keys := KeysOf("lock:vector")
 	now := clocks{now: time.Now().UnixMicro()}
-	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue, wire.Set})
+	if c.Given.Set != "" {
+		do(t, server, []string{"SET", wire.Set, c.Given.Set})
+	}
 	if l := c.Given.Lock; l != nil {
 		do(t, server, Put(keys, l.Value, l.PX))
 	}
@@ -102,6 +106,9 @@ func (c Case) check(t *testing.T, server *Server, script ScriptText) {
 	if c.Script == "commit" {
 		names = names[:2]
 	}
+	if n := len(c.Args); n > 0 && c.Args[n-1] != "" {
+		names = append(names, wire.Set)
+	}
 	call := append([]string{"EVAL", script.Text, strconv.Itoa(len(names))}, names...)
 	for _, arg := range c.Args {
 		call = append(call, now.number(arg))
@@ -111,6 +118,9 @@ func (c Case) check(t *testing.T, server *Server, script ScriptText) {
 	slack := time.Now().UnixMilli() - now.now/1000 + 1
 	if !now.same(c.Reply, replies[1], slack) {
 		t.Errorf("reply %v, want %v", replies[1], c.Reply)
+	}
+	if got, _ := do(t, server, []string{"GET", wire.Set})[0].(string); got != c.Then.Set {
+		t.Errorf("the marker is %q, want %q", got, c.Then.Set)
 	}
 	after, err := server.State(keys)
 	if err != nil {

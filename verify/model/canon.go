@@ -195,7 +195,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.rests)

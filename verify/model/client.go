@@ -34,7 +34,7 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	s.send(w, c, quorum.AskCommit, a.Commit, id, 0)
 	s.send(w, c, quorum.AskRenew, a.Renew, id, 0)
 	s.send(w, c, quorum.AskReclaim, a.Reclaim, id, 0)
-	if a.Outcome == quorum.Renewed {
+	if a.Outcome == quorum.Renewed && !s.marker { // there, kept may be of before the data were wiped
 		for n := range s.nodes {
 			w.nodes[n].away &^= 1 << c
 		}

@@ -58,6 +58,9 @@ func rows() []row {
 		faults: faults{lock: 1, repeat: 1},
 	}
 	gated := with(two, func(s *setup) { s.gate, s.faults.wipe = true, 1 })
+	marked := with(two, func(s *setup) {
+		s.marker, s.faults.flush, s.faults.broken, s.cut = true, 1, 1, [3]uint8{third, first}
+	})
 	// One node and a counter that is lost.
 	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
 	forgets := setup{
@@ -157,6 +160,8 @@ func rows() []row {
 		{name: "- commit of a token below the counter", world: without(twice, mutant{commitAnyToken: true}), want: same},
 		{name: "a node forgets everything, with the gate", world: gated, large: true},
 		{name: "- no gate", world: with(gated, func(s *setup) { s.gate = false }), want: both},
+		{name: "data are wiped over open connections, with the marker", world: marked, large: true},
+		{name: "- no marker", world: with(marked, func(s *setup) { s.marker = false }), want: both},
 		{
 			name:  "a node forgets everything, no gate: tokens",
 			world: with(gated, func(s *setup) { s.gate, s.alone, s.cut = false, false, [3]uint8{third, second} }),

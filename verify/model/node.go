@@ -181,6 +181,19 @@ func (s *setup) wipe(w *world, n int) {
 	}
 }
 
+// flush lets a node forget all it knew over open connections. With the marker it executes
+// nothing of what is sent over them, until what it granted is over.
+func (s *setup) flush(w *world, n int) {
+	nd := &w.nodes[n]
+	nd.lock = quorum.Lock{}
+	w.clock += clockStep
+	for c := range s.clients {
+		if s.marker && w.clients[c].life == running {
+			nd.away |= 1 << c
+		}
+	}
+}
+
 // sever breaks a connection. The first sent requests had left and may still be
 // executed, in order; the others go over the next connection.
 func (s *setup) sever(w *world, c, n, sent int) {

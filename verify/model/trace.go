@@ -94,6 +94,8 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("%s forgets the counter", node)
 	case wipe:
 		return fmt.Sprintf("%s forgets everything", node)
+	case flush:
+		return fmt.Sprintf("the data of %s are wiped, and its connections go on", node)
 	case repeat:
 		return fmt.Sprintf("the acquire of %s at %s is sent twice", who, node)
 	case sever:

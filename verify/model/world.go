@@ -113,7 +113,8 @@ type world struct {
 type faults struct {
 	lock   uint8 // a node forgets a lock
 	fence  uint8 // a node forgets a counter
-	wipe   uint8 // a node forgets everything
+	wipe   uint8 // a node forgets everything, and its connections break
+	flush  uint8 // a node forgets everything, and its connections go on
 	crash  uint8 // a client dies
 	broken uint8 // a connection breaks
 	cut    uint8 // a client can no longer reach a node
@@ -142,6 +143,7 @@ type setup struct {
 	orders  bool              // tokens are checked
 	fair    bool              // waiters are served in the order of their stamps
 	gate    bool              // a wiped node does not vote until what it granted is over
+	marker  bool              // so does one that was wiped over open connections: each request shows that
 	faults  faults
 	hasty   bool   // patience and deadlines count as slow too, not only what lasts a second
 	prelude []move // made before everything else
@@ -192,7 +194,8 @@ const (
 	lapse                 // a lock lapses that nobody relies on
 	loseLock              // a node forgets a lock
 	loseFence             // a node forgets a counter
-	wipe                  // a node forgets everything
+	wipe                  // a node forgets everything, and its connections break
+	flush                 // a node forgets everything, and its connections go on
 	sever                 // a connection breaks; index requests had been sent
 	cutOff                // a client can no longer reach a node
 	loseWake              // a wake-up is lost
@@ -372,6 +375,9 @@ func (s *setup) moves(w *world, out []move) []move {
 		if w.left.wipe > 0 && node.lock != (quorum.Lock{}) {
 			add(wipe, 0, n, 0)
 		}
+		if w.left.flush > 0 && node.lock != (quorum.Lock{}) {
+			add(flush, 0, n, 0)
+		}
 		if w.left.jump > 0 {
 			add(jump, 0, n, 0)
 		}
@@ -425,7 +431,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		}
 		s.reply(&w, c, n, s.serve(&w, c, n, r))
 	case ghost:
-		s.serve(&w, c, n, nd.ghosts.pop(0)) // nobody hears the answer
+		if r := nd.ghosts.pop(0); nd.away == 0 {
+			s.serve(&w, c, n, r) // nobody hears the answer
+		}
 	case answer:
 		broken = s.hear(&w, c, n, wire.answers.pop(0))
 	case failure:
@@ -474,6 +482,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case wipe:
 		w.left.wipe--
 		s.wipe(&w, n)
+	case flush:
+		w.left.flush--
+		s.flush(&w, n)
 	case repeat:
 		w.left.repeat--
 		nd.ghosts.push(wire.requests.m[0])

@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV owner ttl clock stamp keep
+-- KEYS lock fence queue set; ARGV owner ttl clock stamp keep marker
 -- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters}.
 -- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]

@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV token handover keep
+-- KEYS lock fence queue set; ARGV token handover keep marker
 -- Takes the lock from the grant that token belongs to, whose owner may still be
 -- queued, and must not be the next. 1: done. 0: not its token.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]

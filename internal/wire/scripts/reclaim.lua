@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV owner ttl top keep
+-- KEYS lock fence queue set; ARGV owner ttl top keep marker
 -- Takes a free lock for who had it before, if no grant has been since the counter was
 -- top; its tokens are not the owner's. Kept: the number of waiters. -1: not so.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]

@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV owner stamp handover keep
+-- KEYS lock fence queue set; ARGV owner stamp handover keep marker
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
 -- passes on the lock if it is the owner's or, without a stamp, nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]

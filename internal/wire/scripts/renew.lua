@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV owner ttl top clock keep
+-- KEYS lock fence queue set; ARGV owner ttl top clock keep marker
 -- Kept: the number of waiters. -1: another holds the lock or, where top is '', nobody.
 -- Below: it is free, but a newer grant has been; the counter with a minus. CLOCK: nothing
 -- has changed.

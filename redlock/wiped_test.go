@@ -1,0 +1,103 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// One lock that was on two nodes of three, one of which lost it over an open
+// connection, must not be had again from that one and the third.
+func TestDataWipedUnderAnOpenConnectionDoNotVote(t *testing.T) {
+	for name, wipe := range map[string]func(r *rig){
+		"FLUSHALL": func(r *rig) { r.do(1, "FLUSHALL") },
+		"FLUSHDB":  func(r *rig) { r.do(1, "FLUSHDB", "ASYNC") },
+		"SWAPDB":   func(r *rig) { r.do(1, "SWAPDB", "0", "1") },
+		"REPLICAOF": func(r *rig) {
+			host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
+			r.do(1, "REPLICAOF", host, port)
+			r.eventually("the data of the other node", func() bool {
+				info := fmt.Sprint(r.do(1, "INFO", "replication"))
+				return strings.Contains(info, "master_link_status:up")
+			})
+			r.do(1, "REPLICAOF", "NO", "ONE")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, 3)
+			way := newRoute(t, r.servers)
+			r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
+			d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := r.clientOf(d, nil)
+			rival, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := r.clientOf(rival, nil)
+			way.down(2, true)
+			r.eventually("two nodes", func() bool {
+				st, err := d.Inspect(t.Context(), "k")
+				return err == nil && st.Nodes[2].Err != nil
+			})
+			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			wipe(r)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			for ctx.Err() == nil {
+				if got, err := other.TryAcquire(t.Context(), "k", nil); err == nil {
+					t.Fatalf("two holders, with tokens %d and %d", l.Token(), got.Token())
+				}
+			}
+			r.quarantined(rival, 1)
+			r.release(l)
+		})
+	}
+}
+
+// A proxy that understands commands may send those of one connection to another server.
+func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
+	r := start(t, 4)
+	nodes := r.nodes()
+	for _, set := range [][]redlock.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three
+		opts := &redlock.Options{Timeout: busy}
+		d, err := r.open(set, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+	}
+	way := newRelay(t, r.servers[1].Addr()).start()
+	d, err := redlock.Open(t.Context(), []redlock.Node{nodes[0], way.node(), nodes[2]}, &redlock.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	r.release(r.acquire(c, "k", nil))
+	other := r.servers[3].Addr()
+	way.server.Store(&other)
+	if err := r.servers[2].Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.servers[2].Resume()
+	if _, err := c.TryAcquire(t.Context(), "k", nil); err == nil {
+		t.Error("a server that was never looked at has voted")
+	} else {
+		mentions(t, err, "UNADMITTED", way.node().Addr)
+	}
+	r.eventually("the gate has looked at the other server", func() bool {
+		l, err := c.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		r.release(l)
+		return true
+	})
+}
