@@ -90,7 +90,7 @@ func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
 	if _, err := c.TryAcquire(t.Context(), "k", nil); err == nil {
 		t.Error("a server that was never looked at has voted")
 	} else {
-		mentions(t, err, "UNADMITTED", way.node().Addr)
+		mentions(t, err, "data were lost or replaced", way.node().Addr)
 	}
 	r.eventually("the gate has looked at the other server", func() bool {
 		l, err := c.TryAcquire(t.Context(), "k", nil)
