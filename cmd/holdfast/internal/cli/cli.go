@@ -63,8 +63,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 			code = exitcode.Bug
 		}
 	}()
-	a := &app{io: stdio, self: proc.Self{Name: args[0]}}
-	a.self.Path, _ = os.Executable() // only --guard and terminals need it, and say so
+	a := &app{io: stdio, self: proc.Myself(args[0])}
 	a.log = slog.New(newHandler(stdio.Err, "text", slog.LevelInfo))
 	root := a.root()
 	root.SetArgs(args[1:])

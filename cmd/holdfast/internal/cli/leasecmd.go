@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
@@ -132,11 +132,11 @@ unless it is renewed; nobody watches over it, so prefer run where you can.
 // acquire takes a lock for whoever reads the output. If nobody can, it is given
 // back: a lease that nobody knows would only be in the way.
 func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once bool) error {
-	if file != "" {
-		if err := (run.Reports{Path: file}).Check(); err != nil {
-			return exitcode.Usagef("%s", strings.Replace(err.Error(), "--status-file", "--file", 1))
-		}
+	place, err := report.File("--file", file)
+	if err != nil {
+		return exitcode.With(exitcode.Usage, err)
 	}
+	defer place.Close()
 	ctx, stop := interruptible()
 	defer stop()
 	client, err := a.client(ctx)
@@ -153,44 +153,30 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 		return interruptedBy(ctx, a.busyError(client, name, err))
 	}
 	t := newTicket(lease, opts.TTL)
-	if err := a.hand(t, file); err != nil {
+	if err := a.hand(t, place); err != nil {
 		return errors.Join(err, client.Close()) // which releases
 	}
 	return errors.Join(lease.Detach(), client.Close())
 }
 
 // hand gives the lease to the file and to whoever reads stdout.
-func (a *app) hand(t ticket, file string) error {
-	if file != "" {
-		if err := writeTicket(file, t); err != nil {
-			return exitcode.With(exitcode.Output, err)
-		}
+func (a *app) hand(t ticket, file *report.Place) error {
+	if err := file.Write(t.text()); err != nil {
+		return exitcode.With(exitcode.Output, err)
 	}
 	err := a.printTicket(t)
-	if err != nil && file != "" {
-		os.Remove(file)
+	if err != nil {
+		file.Remove()
 	}
 	return err
 }
 
-func writeTicket(file string, t ticket) error {
+func (t ticket) text() []byte {
 	text, err := json.MarshalIndent(t, "", "  ")
 	if err != nil {
-		return err
+		panic(err) // there is nothing in it that JSON does not know
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // 0600: it is as good as the lock
-	if err != nil {
-		return fmt.Errorf("--file: %w", err)
-	}
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("--file: %w", err)
-	}
-	return nil
+	return append(text, '\n')
 }
 
 func (a *app) printTicket(t ticket) error {
@@ -227,12 +213,20 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv *redlock
 	if l := drv.Limits(); g.TTL < l.MinTTL || g.TTL > l.MaxTTL {
 		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, for all clients alike)", g.TTL, l.MinTTL, l.MaxTTL)
 	}
+	file, err := report.File("--file", fl.file)
+	if err != nil {
+		return exitcode.With(exitcode.Usage, err)
+	}
+	defer file.Close()
 	r := drv.Renew(ctx, []driver.Grant{g})[0]
 	if r.Err != nil {
 		return r.Err
 	}
 	t.TTLMS, t.ExpiresAt = g.TTL.Milliseconds(), r.TrustedUntil.UTC().Round(time.Millisecond)
-	return a.hand(t, fl.file)
+	if err := file.Write(t.text()); err != nil {
+		return exitcode.With(exitcode.Output, err)
+	}
+	return a.printTicket(t)
 }
 
 func (a *app) releaseCommand() *cobra.Command {
@@ -249,7 +243,7 @@ func (a *app) releaseCommand() *cobra.Command {
 func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv *redlock.Driver, g driver.Grant) error {
 	err := drv.Release(ctx, g, 0)
 	if err == nil && fl.file != "" {
-		err = os.Remove(fl.file)
+		err = report.Remove(fl.file)
 	}
 	return err
 }

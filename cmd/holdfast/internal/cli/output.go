@@ -17,6 +17,16 @@ func (a *app) writeJSON(v any) error {
 	return wrote(e.Encode(v))
 }
 
+// line is v as one line of JSON. What this program writes about itself has nothing
+// that JSON does not know.
+func line(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return append(text, '\n')
+}
+
 // writeTable prints rows in columns.
 func (a *app) writeTable(rows [][]string) error {
 	w := tabwriter.NewWriter(a.io.Out, 0, 0, 2, ' ', 0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
@@ -42,7 +43,8 @@ type runFlags struct {
 	onLost                        run.Policy
 	command                       string
 	guard, noGuard                bool
-	reports                       run.Reports
+	statusFile                    string
+	statusFD                      int
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -77,26 +79,32 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.Var(&fl.renew, "renew", "renew this often (default ttl/3)")
 	f.Var(&fl.killAfter, "kill-after", "time from TERM to KILL (default: ttl/6, at most 5s)")
 	f.Var(&fl.margin, "margin", "time from KILL to the end of the lease (default: ttl/20, at least 100ms)")
-	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ")
+	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ; not if it cannot be started")
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
 	f.Var(&fl.onLost, "on-lost", "when the lease is lost: term (then KILL), kill, signal=`SIG` (then KILL) or warn")
 	f.Var(&fl.lost, "lost-exit-code", "exit code when the lease was lost")
 	f.Var(&fl.scope, "signal-scope", "whom signals are passed on to: the group, or the command's process alone")
 	f.BoolVar(&fl.guard, "guard", false, "have a second process kill the command when holdfast is killed or stopped")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "no second process, whatever HOLDFAST_GUARD says")
-	f.StringVar(&fl.reports.Path, "status-file", "", "write how it ended to this `file`, as JSON")
-	f.IntVar(&fl.reports.FD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")
+	f.StringVar(&fl.statusFile, "status-file", "", "write running, and then how it ended, to this `file`, as JSON")
+	f.IntVar(&fl.statusFD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")
 }
 
 // run runs a command under a lock. All that can be refused is refused before the
 // lock is asked for.
 func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
-	if err := fl.reports.Check(); err != nil {
-		return err
-	}
-	plan, err := a.plan(cmd, fl, args)
+	began := time.Now().UTC()
+	places, err := fl.places()
 	if err != nil {
-		a.report(fl, run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), EndedAt: time.Now().UTC()})
+		return exitcode.With(exitcode.Usage, err)
+	}
+	defer places.close()
+	plan, err := a.plan(cmd, fl, args)
+	if err == nil {
+		err = places.begin(run.Begun{Outcome: run.Running, Name: plan.Name, PID: os.Getpid(), BeganAt: began})
+	}
+	if err != nil {
+		a.end(places, run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), BeganAt: began, EndedAt: time.Now().UTC()})
 		return err
 	}
 	if missing := run.Missing(); missing != "" {
@@ -110,15 +118,53 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 	res := runner.Run(plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
 	a.conclude(res)
-	a.report(fl, res.Status)
+	a.end(places, res.Status)
 	return nil
 }
 
-// report writes the status where the flags say. A report that fails does not hide
-// how the command ended.
-func (a *app) report(fl *runFlags, st run.Status) {
-	if err := fl.reports.Write(st); err != nil {
-		a.log.Warn(explain(err))
+// places are where the status goes.
+type places []*report.Place
+
+// places opens what the flags name, before the lock is asked for.
+func (fl *runFlags) places() (places, error) {
+	fd, err := report.Descriptor("--status-fd", fl.statusFD)
+	if err != nil {
+		return nil, err
+	}
+	file, err := report.File("--status-file", fl.statusFile)
+	if err != nil {
+		fd.Close()
+		return nil, err
+	}
+	return places{fd, file}, nil
+}
+
+func (p places) close() {
+	for _, place := range p {
+		place.Close()
+	}
+}
+
+// begin replaces what the last run has left, so that one which is killed does not
+// seem to have ended as that did. Who reads a stream sees that nothing comes.
+func (p places) begin(b run.Begun) error {
+	for _, place := range p {
+		if !place.Kept() {
+			continue
+		}
+		if err := place.Write(line(b)); err != nil {
+			return exitcode.With(exitcode.Usage, err)
+		}
+	}
+	return nil
+}
+
+// end writes the status. A report that fails does not hide how the command ended.
+func (a *app) end(p places, st run.Status) {
+	for _, place := range p {
+		if err := place.Write(line(st)); err != nil {
+			a.log.Error("the status was not written: " + explain(err))
+		}
 	}
 }
 
@@ -126,7 +172,7 @@ func (a *app) report(fl *runFlags, st run.Status) {
 func (a *app) conclude(res run.Result) {
 	switch {
 	case res.Err == nil:
-	case a.code == exitcode.OK: // it was left out, and that is fine
+	case a.code == exitcode.OK && !res.Status.Started: // it was left out, and that is fine
 		a.log.Info("not run: " + explain(res.Err))
 	default:
 		a.log.Error(explain(res.Err))

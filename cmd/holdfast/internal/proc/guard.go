@@ -31,6 +31,9 @@ const (
 	killPatience = 5 * time.Second
 )
 
+// GuardKilled is the exit status of a guard that has killed the group.
+const GuardKilled = 3
+
 // order is what the guard is told.
 type order struct {
 	Group  int          `json:"group"`
@@ -114,6 +117,7 @@ func (g *guardLink) close() {
 // RunGuard is the guard's side: orders come from in, and a byte on ready says
 // that it stands. It returns when it was dismissed or the group is gone.
 func RunGuard(in io.Reader, ready io.Writer, log io.Writer) int {
+	named()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	alarm, err := boot.NewAlarm()
 	if err != nil {
@@ -135,7 +139,7 @@ func RunGuard(in io.Reader, ready io.Writer, log io.Writer) int {
 		return 1
 	}
 	fmt.Fprintf(log, "holdfast guard: %s; killed process group %d\n", why.text, why.group)
-	return 0
+	return GuardKilled
 }
 
 // read closes orders at the end of in.

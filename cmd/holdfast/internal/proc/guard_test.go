@@ -59,7 +59,7 @@ func TestGuard(t *testing.T) {
 		if now := boot.Now(); now < at {
 			t.Errorf("killed %v early", at.Sub(now))
 		}
-		if code := <-g.code; code != 0 || !strings.Contains(g.log.String(), "the lease is about to end") {
+		if code := <-g.code; code != GuardKilled || !strings.Contains(g.log.String(), "the lease is about to end") {
 			t.Errorf("exit code %d, %q", code, g.log.String())
 		}
 	})
@@ -68,7 +68,7 @@ func TestGuard(t *testing.T) {
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
 		g.orders.Close()
 		g.command.Wait()
-		if code := <-g.code; code != 0 || !strings.Contains(g.log.String(), "holdfast is gone") {
+		if code := <-g.code; code != GuardKilled || !strings.Contains(g.log.String(), "holdfast is gone") {
 			t.Errorf("exit code %d, %q", code, g.log.String())
 		}
 	})

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,10 +43,37 @@ type Command struct {
 // Self says how to start this program once more.
 type Self struct{ Path, Name string }
 
+// Myself is this program, which is known to its caller by name.
+func Myself(name string) Self { return Self{Path: selfPath(), Name: name} }
+
+// ExecError says that the command cannot be executed, unlike all that this program
+// could not do to get there.
+type ExecError struct {
+	Path string
+	Err  syscall.Errno
+}
+
+// Error names the program.
+func (e *ExecError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
+
+// Unwrap gives the kernel's reason.
+func (e *ExecError) Unwrap() error { return e.Err }
+
+// execError tells whether err, of executing path, is about that program, or about
+// what this process and its system have run out of.
+func execError(path string, err error) error {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	switch {
+	case !ok, slices.Contains([]syscall.Errno{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE}, errno):
+		return err
+	}
+	return &ExecError{Path: path, Err: errno}
+}
+
 // Event is something that happened to a process of the job.
 type Event struct {
 	Kind   Kind
-	Status unix.WaitStatus // of Exited and Stopped
+	Status unix.WaitStatus // of Exited, Stopped and GuardGone
 }
 
 // Kind is what happened.
@@ -84,8 +112,7 @@ type Job struct {
 
 // Start starts the command. When Start returns, the group is known to the guard,
 // the terminal is lent, and the command runs. killAt is when the guard kills,
-// unless Protect moves it. A command that cannot be executed is an error that
-// matches a syscall.Errno.
+// unless Protect moves it. A command that cannot be executed is an ExecError.
 func Start(c Command, killAt boot.Instant) (*Job, error) {
 	becomeReaper()
 	j := &Job{terminal: openTerminal(), before: make(map[int]bool)}
@@ -151,8 +178,12 @@ func (j *Job) launch(c Command, g *gate) error {
 		files = append(files, g.childs()...)
 	}
 	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Files: files, Env: c.Env, Sys: groupAttr()})
-	if err != nil {
-		return err
+	switch {
+	case err == nil:
+	case g == nil:
+		return execError(c.Path, err)
+	default:
+		return fmt.Errorf("start this program once more: %w", err)
 	}
 	j.pid = p.Pid
 	return p.Release()
@@ -175,7 +206,7 @@ func (j *Job) wait(events chan<- Event) {
 		case pid == j.pid:
 			events <- Event{Kind: Exited, Status: status}
 		case j.guard != nil && pid == j.guard.pid:
-			events <- Event{Kind: GuardGone}
+			events <- Event{Kind: GuardGone, Status: status}
 		default:
 			events <- Event{Kind: Reaped}
 		}
@@ -314,8 +345,14 @@ func newPipe() (r, w *os.File, err error) {
 // Otherwise a command could fork, or read from the terminal, before.
 const Gate = "gate-of-run"
 
+// gateStands is what a gate says when it has come up. One that ends without a word
+// has failed; one that ends after it, before it becomes the command, was killed, and
+// that is how the command ended.
+const gateStands = "+"
+
 // gate is the parent's side of that.
 type gate struct {
+	path        string // of the command
 	command     Command
 	entry, exit *os.File // the gate's own ends
 	opener      *os.File
@@ -333,9 +370,10 @@ func newGate(c Command) (*gate, error) {
 		opener.Close()
 		return nil, err
 	}
+	path := c.Path
 	c.Args = append([]string{c.Self.Name, Gate, c.Path}, c.Args...)
 	c.Path = c.Self.Path
-	return &gate{command: c, entry: entry, opener: opener, verdict: verdict, exit: exit}, nil
+	return &gate{path: path, command: c, entry: entry, opener: opener, verdict: verdict, exit: exit}, nil
 }
 
 // childs are the ends that the gate inherits, as descriptors 3 and 4.
@@ -352,14 +390,18 @@ func (g *gate) open() error {
 	if err != nil {
 		return fmt.Errorf("start the command: %w", err)
 	}
-	if len(verdict) == 0 { // closed by the exec
+	said, stood := strings.CutPrefix(string(verdict), gateStands)
+	switch {
+	case !stood:
+		return errors.New("start this program once more: it ended before it could become the command")
+	case said == "": // closed by the exec
 		return nil
 	}
-	errno, err := strconv.Atoi(strings.TrimSpace(string(verdict)))
+	errno, err := strconv.Atoi(said)
 	if err != nil {
-		return fmt.Errorf("start the command: %s", verdict)
+		return fmt.Errorf("start the command: %s", said)
 	}
-	return &os.PathError{Op: "exec", Path: g.command.Args[2], Err: syscall.Errno(errno)}
+	return execError(g.path, syscall.Errno(errno))
 }
 
 func (g *gate) close() {
@@ -372,6 +414,7 @@ func (g *gate) close() {
 // arguments. It returns only when the command does not become of it.
 func RunGate(args []string) int {
 	entry, exit := os.NewFile(3, "gate"), os.NewFile(4, "verdict")
+	fmt.Fprint(exit, gateStands)
 	if n, err := entry.Read(make([]byte, 1)); n != 1 || err != nil {
 		return 1 // the parent is gone
 	}

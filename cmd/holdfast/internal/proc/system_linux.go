@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,17 @@ const Missing = ""
 // group of its own.
 func groupAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// selfPath is the program that runs, also when its file was moved or replaced.
+func selfPath() string { return "/proc/self/exe" }
+
+// named gives this process the name that its file has; the kernel knows it by
+// selfPath.
+func named() {
+	if path, err := os.Executable(); err == nil {
+		os.WriteFile("/proc/self/comm", []byte(filepath.Base(path)), 0) // for people, who can do without
+	}
 }
 
 // becomeReaper makes this process the parent of orphans among its descendants,

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,13 @@ const Missing = "processes that leave the command's group are not seen, and with
 func groupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func becomeReaper() {}
+
+func selfPath() string {
+	path, _ := os.Executable() // only --guard and terminals need it, and say so
+	return path
+}
+
+func named() {}
 
 func processes() []Process { return nil }
 

@@ -31,8 +31,6 @@ type Result struct {
 	Raise  syscall.Signal
 }
 
-func closeOnExec(int) {}
-
 var signalNames = map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}
 
 // Run refuses: without process groups and signals, a command cannot be stopped

@@ -69,26 +69,34 @@ func (r *Runner) Run(p *Plan) Result {
 	if client != nil {
 		defer client.Close()
 	}
+	s := &session{plan: p, runner: r, log: r.Log, client: client, lease: lease, signals: signals}
 	var res Result
 	switch {
 	case err == nil:
-		s := &session{plan: p, runner: r, log: r.Log, lease: lease, signals: signals}
 		res = s.run()
 	case errors.Is(err, holdfast.ErrUnavailable) && p.Otherwise == "run" && !interrupted(err):
-		r.Log.Warn("running without the lock, as --if-unavailable=run says: " + err.Error())
-		s := &session{plan: p, runner: r, log: r.Log, signals: signals}
+		r.Log.Error("running without the lock, as --if-unavailable=run says: " + err.Error()) // also with -q: nothing protects the command
 		res = s.run()
+		res.Status.unlocked(err)
 	default:
 		if client != nil && !interrupted(err) {
 			err = r.Busy(client, err)
 		}
 		res = p.refusal(err)
 	}
-	res.Status.Name, res.Status.WaitedMS, res.Status.EndedAt = p.Name, waited.Milliseconds(), time.Now().UTC()
+	st := &res.Status
+	st.Name, st.WaitedMS, st.BeganAt, st.EndedAt = p.Name, waited.Milliseconds(), began.UTC(), time.Now().UTC()
 	if res.Err != nil {
-		res.Status.Error = res.Err.Error()
+		st.Error = res.Err.Error()
 	}
 	return res
+}
+
+// unlocked notes that there never was a lease, and why.
+func (st *Status) unlocked(why error) {
+	if st.Outcome == Ran {
+		st.Outcome, st.Error = RanUnlocked, why.Error()
+	}
 }
 
 func interrupted(err error) bool {
@@ -114,9 +122,9 @@ func (r *Runner) acquire(p *Plan, signals <-chan os.Signal) (*holdfast.Client, *
 	<-watching
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 		if err == nil {
-			release(lease) // the signal came with the lease
+			giveBack(client, lease, p) // the signal came with the lease
 		}
-		err = errors.Join(err, why)
+		lease, err = nil, errors.Join(err, why)
 	}
 	cancel(nil)
 	return client, lease, err
@@ -182,6 +190,7 @@ type session struct {
 	plan    *Plan
 	runner  *Runner
 	log     *slog.Logger
+	client  *holdfast.Client
 	lease   *holdfast.Lease // nil: it runs without
 	signals chan os.Signal
 	resumed chan os.Signal // SIGCONT
@@ -196,10 +205,11 @@ type session struct {
 	cause      error
 	killAt     boot.Instant // of the command that is being stopped
 	killing    bool
-	asked      int  // how many INT and TERM were passed on
-	suspending bool // a SIGTSTP was passed on
-	failing    bool // the last renewal did
-	warned     bool // --on-lost=warn has warned
+	asked      int   // how many INT and TERM were passed on
+	suspending bool  // a SIGTSTP was passed on
+	failing    bool  // the last renewal did
+	gone       bool  // the lease is
+	goesOn     error // why it is, while the command goes on: --on-lost=warn
 
 	exited   bool
 	status   unix.WaitStatus // of the command
@@ -207,25 +217,36 @@ type session struct {
 	lingered bool // it was said that others of the group go on
 }
 
-// run starts the command, sees it through, and releases the lease.
+// run starts the command, sees it through, and gives the lease back.
 func (s *session) run() Result {
 	begun := time.Now()
 	res := s.command()
 	if s.lease != nil {
-		res.Status.Held, res.Status.Token, res.Status.Owner = true, s.lease.Token(), s.lease.ID()
-		if err := release(s.lease); err != nil && res.Status.Outcome != Lost {
-			s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
-		}
+		s.settle(&res.Status)
 		res.Status.HeldMS = time.Since(begun).Milliseconds()
 	}
 	return res
+}
+
+// settle gives the lease back and notes what became of it.
+func (s *session) settle(st *Status) {
+	var err error
+	if st.Started {
+		err = release(s.lease)
+	} else {
+		err = giveBack(s.client, s.lease, s.plan)
+	}
+	if err != nil && !s.gone {
+		s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
+	}
+	st.Held, st.Token, st.Owner = !s.gone, s.lease.Token(), s.lease.ID()
 }
 
 func (s *session) command() Result {
 	if err := s.start(); err != nil {
 		outcome := Failed
 		if errors.Is(err, holdfast.ErrLost) {
-			outcome = Lost
+			outcome, s.gone = Lost, true
 		}
 		return Result{Err: err, Status: Status{Outcome: outcome, ExitCode: exitcode.Of(err)}}
 	}
@@ -248,7 +269,7 @@ func (s *session) start() error {
 	}
 	var err error
 	if s.alarm, err = boot.NewAlarm(); err != nil {
-		return err
+		return notRun(err)
 	}
 	notify(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
@@ -286,15 +307,16 @@ func (s *session) fresh() error {
 	return nil
 }
 
-// notRun gives the code for a command that could not be executed.
+// notRun gives the code for a command that could not be executed. Anything else that
+// kept it from being started is holdfast's own failure.
 func notRun(err error) error {
-	errno, ok := errors.AsType[syscall.Errno](err)
+	if _, ok := errors.AsType[*proc.ExecError](err); !ok {
+		return exitcode.With(exitcode.Bug, fmt.Errorf("the command was not started: %w", err))
+	}
 	switch {
-	case !ok:
-		return err
-	case errno == unix.ENOENT:
+	case errors.Is(err, unix.ENOENT):
 		return exitcode.With(exitcode.NotFound, fmt.Errorf("%w: the program, or the interpreter its first line names, is not there", err))
-	case errno == unix.ENOEXEC:
+	case errors.Is(err, unix.ENOEXEC):
 		return exitcode.With(exitcode.NotExecutable, fmt.Errorf("%w: a script needs a first line such as #!/bin/sh", err))
 	}
 	return exitcode.With(exitcode.NotExecutable, err)
@@ -312,6 +334,10 @@ func (s *session) lastMoment() boot.Instant {
 func (s *session) softEnd() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin - s.plan.killAfter())
 }
+
+// bound says that the command has to end before its lease does. Where it need not,
+// the lease is lost when the client says so, who may yet renew it in the last moment.
+func (s *session) bound() bool { return s.lease != nil && !s.plan.OnLost.Warn }
 
 func (s *session) loop() {
 	for !s.over() {
@@ -364,7 +390,7 @@ func (s *session) next() boot.Instant {
 		earliest(s.lastMoment())
 	}
 	if s.why == "" {
-		if s.lease != nil && !s.warned {
+		if s.bound() {
 			earliest(s.softEnd())
 		}
 		if s.plan.MaxRuntime > 0 {
@@ -376,7 +402,7 @@ func (s *session) next() boot.Instant {
 
 // advance does what is due.
 func (s *session) advance(now boot.Instant) {
-	if s.why == "" && s.lease != nil && now >= s.softEnd() {
+	if s.why == "" && s.bound() && now >= s.softEnd() {
 		s.lose(errors.New("the lease was not renewed in time"))
 	}
 	if s.why == "" && s.plan.MaxRuntime > 0 && now >= s.started.Add(s.plan.MaxRuntime) && !s.exited {
@@ -405,12 +431,15 @@ func (s *session) advance(now boot.Instant) {
 
 // lose stops the command because of its lease, as --on-lost says.
 func (s *session) lose(cause error) {
+	if s.gone {
+		return
+	}
+	s.gone = true
 	policy := s.plan.OnLost
 	switch {
-	case s.why == Lost || s.warned:
 	case policy.Warn:
-		s.warned = true
-		s.log.Warn("the lease is lost, and the command goes on, as --on-lost=warn says: " + cause.Error())
+		s.goesOn = cause
+		s.log.Error("the lease is lost, and the command goes on, as --on-lost=warn says: " + cause.Error())
 	case s.why != "": // being stopped already; the last moment bounds it
 		s.why, s.cause = Lost, cause
 	default:
@@ -447,12 +476,16 @@ func (s *session) renewed(r renewal) {
 		return
 	case r.err != nil:
 		s.trusted = min(s.trusted, r.trusted)
-		if left := s.softEnd().Sub(boot.Now()); s.why == "" && left > 0 {
+		end, what := s.softEnd(), "the command is stopped"
+		if !s.bound() {
+			end, what = s.trusted, "the lease ends"
+		}
+		if left := end.Sub(boot.Now()); s.why == "" && left > 0 {
 			level := slog.LevelWarn
 			if s.failing { // several follow within a second
 				level = slog.LevelDebug
 			}
-			s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, the command is stopped in %v: %v", left.Round(time.Millisecond), r.err))
+			s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, %s in %v: %v", what, left.Round(time.Millisecond), r.err))
 		}
 		s.failing = true
 	case s.why == Lost: // nothing brings the command back
@@ -479,7 +512,18 @@ func (s *session) happened(e proc.Event, open bool) {
 		s.stopped(e.Status.StopSignal())
 	case e.Kind == proc.GuardGone:
 		s.job.Unguarded()
-		s.log.Warn("the guard has ended; the command goes on without it")
+		s.unguarded(e.Status.ExitStatus() == proc.GuardKilled)
+	}
+}
+
+// unguarded notes that the guard has ended, and whether it has killed the command.
+func (s *session) unguarded(killed bool) {
+	switch {
+	case killed:
+		s.killing, s.gone, s.why = true, true, Lost
+		s.cause = errors.New("the guard has killed the command: the lease was about to end, and holdfast had not renewed it in time")
+	case !s.exited:
+		s.log.Error("the guard has ended; the command goes on without it")
 	}
 }
 
@@ -526,41 +570,49 @@ func (s *session) reportMembers() {
 		return
 	}
 	s.lingered = true
-	text := "the command has ended, but others of its process group go on; the lock is kept until they end"
+	text := "the command has ended, but others of its process group go on; "
+	if s.lease != nil && !s.gone {
+		text += "the lock is kept until they end"
+	} else {
+		text += "holdfast waits until they end"
+	}
 	if members := s.job.Members(); len(members) > 0 {
 		text += fmt.Sprint(": ", members)
 	}
 	s.log.Warn(text)
 }
 
+// reportEscaped warns of processes that go on without the lock, also with -q.
 func (s *session) reportEscaped() {
-	if escaped := s.job.Escaped(); len(escaped) > 0 {
-		s.log.Warn(fmt.Sprint("the lock is released while processes go on that left the command's group: ", escaped))
+	if escaped := s.job.Escaped(); len(escaped) > 0 && s.lease != nil {
+		s.log.Error(fmt.Sprint("the lock is released while processes go on that left the command's group: ", escaped))
 	}
 }
 
 func (s *session) result() Result {
 	res := Result{Err: s.cause}
 	st := &res.Status
-	st.Outcome = s.why
-	switch s.why {
-	case Lost:
+	st.Outcome, st.Started = s.why, true
+	switch {
+	case s.why == Lost:
 		st.ExitCode = s.plan.Lost
-	case Timeout:
+	case s.why == Timeout:
 		st.ExitCode = exitcode.Timeout
+	case s.goesOn != nil:
+		st.Outcome, st.Error = RanLost, s.goesOn.Error()
 	default:
 		st.Outcome = Ran
 	}
 	if s.status.Signaled() {
 		st.ChildSignal = signalName(s.status.Signal())
-		if st.Outcome == Ran {
+		if s.why == "" {
 			st.ExitCode = exitcode.Signal(s.status.Signal())
 		}
 		return res
 	}
 	code := s.status.ExitStatus()
 	st.ChildExit = &code
-	if st.Outcome == Ran {
+	if s.why == "" {
 		st.ExitCode = exitcode.Code(code)
 	}
 	return res
@@ -572,4 +624,19 @@ func release(lease *holdfast.Lease) error {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	return lease.Release(ctx)
+}
+
+// giveBack releases a lease under which nothing was run. --hold-at-least is not for
+// it: the other machines would skip a run that nobody made.
+func giveBack(client *holdfast.Client, lease *holdfast.Lease, p *Plan) error {
+	err := release(lease)
+	if err != nil || p.HoldAtLeast == 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	if err = client.ForceRelease(ctx, p.Name, lease.Token()); errors.Is(err, holdfast.ErrLost) {
+		return nil // that time is over already
+	}
+	return err
 }

@@ -15,8 +15,6 @@ var ending = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
 // passing are the further ones that the command gets.
 var passing = []os.Signal{unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTSTP}
 
-func closeOnExec(fd int) { unix.CloseOnExec(fd) }
-
 var signalNames = map[unix.Signal]string{
 	unix.SIGHUP: "SIGHUP", unix.SIGINT: "SIGINT", unix.SIGQUIT: "SIGQUIT", unix.SIGABRT: "SIGABRT",
 	unix.SIGKILL: "SIGKILL", unix.SIGUSR1: "SIGUSR1", unix.SIGUSR2: "SIGUSR2", unix.SIGPIPE: "SIGPIPE",

@@ -1,0 +1,144 @@
+// Package report writes what a caller wants to have written to a place of its own
+// choice: how a run ended, or a lease. What is written may be as good as the lock
+// itself, so a file is for its owner alone.
+//
+//	no file yet, regular file      replaced in one step: a reader sees the old text or the new one
+//	device, FIFO, open descriptor  written to, and left what it is
+//	link to a device or a FIFO     followed, as /dev/stderr is one
+//	any other link                 refused: to replace what it leads to is to trust who made it
+//	folder, block device, socket   refused
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// writeTimeout bounds a write to a FIFO that nobody reads from.
+const writeTimeout = 2 * time.Second
+
+// Place is where a report goes. The nil Place takes everything and keeps nothing.
+type Place struct {
+	flag   string   // that named the place, for errors
+	path   string   // of a regular file, or of none yet; "" for a stream
+	stream *os.File // else; open until Close, so that no descriptor of that number is another one's
+}
+
+// File is the file at path, as flag says, or nil for "". It is found out here
+// whether it can be written; nothing is.
+func File(flag, path string) (*Place, error) {
+	if path == "" {
+		return nil, nil
+	}
+	p := &Place{flag: flag, path: path}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // of a link to nothing, see regular
+	case err != nil:
+		return nil, p.refuse(err)
+	case info.IsDir():
+		return nil, p.refuse(fmt.Errorf("%s is a folder", path))
+	case info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0:
+		if p.stream, err = openStream(path); err != nil {
+			return nil, p.refuse(err)
+		}
+		p.path = ""
+		return p, nil
+	}
+	if err := p.regular(); err != nil {
+		return nil, p.refuse(err)
+	}
+	f, err := p.temporary()
+	if err != nil {
+		return nil, p.refuse(fmt.Errorf("%w; name a file in a folder that exists and is yours", err))
+	}
+	return p, errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func (p *Place) refuse(err error) error { return fmt.Errorf("%s cannot be written: %w", p.flag, err) }
+
+// regular says what is in the way of replacing what is at p.path.
+func (p *Place) regular() error {
+	info, err := os.Lstat(p.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return fmt.Errorf("%s is a link; name the file that it leads to", p.path)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is no file that can be replaced", p.path)
+	}
+	return nil
+}
+
+// temporary is a new file beside p.path, of mode 0600 less what the umask takes.
+func (p *Place) temporary() (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
+}
+
+// Kept says that what is written stays there until it is replaced. A stream gets one
+// text after the other.
+func (p *Place) Kept() bool { return p != nil && p.stream == nil }
+
+// Write writes text, in one step where it replaces another.
+func (p *Place) Write(text []byte) error {
+	if p == nil {
+		return nil
+	}
+	if err := p.write(text); err != nil {
+		return fmt.Errorf("%s: %w", p.flag, err)
+	}
+	return nil
+}
+
+func (p *Place) write(text []byte) error {
+	if p.stream != nil {
+		p.stream.SetWriteDeadline(time.Now().Add(writeTimeout)) // a device takes none, and blocks as the terminal does
+		_, err := p.stream.Write(text)
+		return err
+	}
+	if err := p.regular(); err != nil {
+		return err
+	}
+	f, err := p.temporary()
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), p.path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// Remove takes back what was written to a file.
+func (p *Place) Remove() error {
+	if !p.Kept() {
+		return nil
+	}
+	return Remove(p.path)
+}
+
+// Remove removes the file at path if it is one: a report may have gone to a device.
+func Remove(path string) error {
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// Close gives up what Descriptor and File have opened.
+func (p *Place) Close() {
+	if p != nil && p.stream != nil {
+		p.stream.Close()
+	}
+}

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package report
+
+import (
+	"fmt"
+	"os"
+)
+
+func openStream(path string) (*os.File, error) { return os.OpenFile(path, os.O_WRONLY, 0) }
+
+// Descriptor refuses: this system passes no descriptors on.
+func Descriptor(flag string, fd int) (*Place, error) {
+	if fd == 0 {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%s: this system passes no descriptors on", flag)
+}

@@ -1,0 +1,180 @@
+//go:build unix
+
+package report
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+
+// inherited is a pipe whose writing end is as this process would have inherited it.
+func inherited(t *testing.T) (r *os.File, fd int) {
+	t.Helper()
+	var ends [2]int
+	if err := unix.Pipe(ends[:]); err != nil {
+		t.Fatal(err)
+	}
+	unix.CloseOnExec(ends[0])
+	r = os.NewFile(uintptr(ends[0]), "pipe")
+	t.Cleanup(func() { r.Close() })
+	return r, ends[1]
+}
+
+func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
+	t.Parallel()
+	r, fd := inherited(t)
+	place, err := Descriptor("--status-fd", fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("a command would inherit it: %v", err)
+	}
+	if err := place.Write([]byte("text")); err != nil {
+		t.Error(err)
+	}
+	place.Close()
+	unix.Close(fd)
+	if got, err := io.ReadAll(r); string(got) != "text" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestDescriptorThatWasNotInheritedIsRefused(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe() // ours, as those of the runtime are
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, fd := range []int{int(w.Fd()), -1, 1 << 20} {
+		if place, err := Descriptor("--status-fd", fd); err == nil {
+			place.Close()
+			t.Errorf("%d is taken", fd)
+		}
+	}
+	if place, err := Descriptor("--status-fd", 0); place != nil || err != nil {
+		t.Errorf("none: %v, %v", place, err)
+	}
+}
+
+// TestWhatIsNoFileIsNotReplaced holds that a report never puts a file where something
+// else was, not even if that has come after the check.
+func TestWhatIsNoFileIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target := filepath.Join(dir, "target")
+	if err := os.WriteFile(target, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func(path string) error{
+		"link":            func(path string) error { return os.Symlink(target, path) },
+		"link to nothing": func(path string) error { return os.Symlink(filepath.Join(dir, "nothing"), path) },
+		"FIFO":            func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"folder":          func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		path := filepath.Join(dir, "a "+name)
+		place, err := File("--file", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := put(path); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.Lstat(path)
+		if err := place.Write([]byte("new")); err == nil {
+			t.Errorf("%s: written", name)
+		}
+		if _, err := File("--file", path); err == nil || !strings.HasPrefix(err.Error(), "--file cannot be written: ") {
+			t.Errorf("%s: taken, %v", name, err)
+		}
+		if err := Remove(path); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s: it was replaced: %v", name, err)
+		}
+	}
+	if text, err := os.ReadFile(target); string(text) != "old" || err != nil {
+		t.Errorf("the link's target: %q, %v", text, err)
+	}
+}
+
+func TestFileIsReplacedWholeAndForItsOwnerAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := os.WriteFile(path, []byte("a longer text than the next"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	place, err := File("--file", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer place.Close()
+	if err := place.Write([]byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if old, _ := io.ReadAll(open); string(old) != "a longer text than the next" {
+		t.Errorf("a reader sees %q", old)
+	}
+	text, _ := os.ReadFile(path)
+	info, err := os.Stat(path)
+	if err != nil || string(text) != "new" || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%q, mode %v, %v", text, info.Mode(), err)
+	}
+	if err := place.Remove(); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestFIFOWithoutAReaderDoesNotBlock holds that a report waits for nobody.
+func TestFIFOWithoutAReaderDoesNotBlock(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := File("--file", path); err == nil || !strings.Contains(err.Error(), "start its reader first") {
+		t.Errorf("nobody reads: %v", err)
+	}
+	r, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place, err := File("--file", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer place.Close()
+	if err := place.Write([]byte("text")); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+	if err := place.Write([]byte("text")); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("the reader has gone: %v", err)
+	}
+}
