@@ -1,9 +1,11 @@
 package redlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -271,6 +273,35 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 		t.Errorf("ForceRelease(0) = %v", err)
 	}
 	r.release(r.acquire(c, "a", nil))
+}
+
+// Whoever opens one kind of client beside the other learns that they do not exclude
+// one another.
+func TestClientsWithAndWithoutBareKeysHearOfOneAnother(t *testing.T) {
+	r := start(t, 1)
+	said := func(opts redlock.Options) string {
+		t.Helper()
+		var log bytes.Buffer
+		opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		r.clientOf(r.driver(r.nodes(), &opts), nil)
+		return log.String()
+	}
+	for _, c := range []struct {
+		opts redlock.Options
+		want string
+	}{
+		{redlock.Options{}, ""},
+		{redlock.Options{}, ""},
+		{redlock.Options{Prefix: "other:"}, ""},
+		{redlock.Options{BareKeys: true}, "clients without BareKeys (bare=true) use this server too"},
+		{redlock.Options{}, "clients with BareKeys (bare=true) use this server too"},
+		{redlock.Options{ReadOnly: true}, "level=WARN"},
+		{redlock.Options{Prefix: "other:"}, ""},
+	} {
+		if log := said(c.opts); !strings.Contains(log, c.want) || c.want == "" && log != "" {
+			t.Errorf("prefix %q, bare %v: the log says %q, want %q", c.opts.Prefix, c.opts.BareKeys, log, c.want)
+		}
+	}
 }
 
 // With bare keys the names themselves are keys, and still do not touch the

@@ -23,6 +23,18 @@ func (o *Options) setKey() string {
 	return wire.SetKey(o.Prefix)
 }
 
+// sibling names the marker of clients that are easily taken for ones of this set, and
+// who they are; "" where there are none such.
+func (o *Options) sibling() (marker, who string) {
+	switch {
+	case o.BareKeys:
+		return wire.Set, "clients without BareKeys (bare=true)"
+	case o.setKey() == wire.Set:
+		return wire.SetKey(""), "clients with BareKeys (bare=true)"
+	}
+	return "", ""
+}
+
 // probeKeys are those on which the rights are tried. Whoever grants rights for bare
 // keys knows which they are, we do not: there, the companions' pattern covers them.
 func (o *Options) probeKeys(client string) engine.Lock {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,9 @@ func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (*redlock.Dri
 		return nil, exitcode.Usagef("no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379")
 	}
 	opts.Logger, opts.ClientName = a.log, "holdfast"
+	if !a.verbose && !a.quiet { // a job's log is no place for advice
+		opts.Logger = slog.New(newHandler(a.io.Err, a.logFormat, slog.LevelWarn))
+	}
 	return redlock.OpenURL(ctx, a.backend, opts)
 }
 
