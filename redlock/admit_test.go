@@ -177,6 +177,29 @@ func (r *rig) written() string {
 	return strings.Join(all, " ")
 }
 
+func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
+	look := user("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcard", "+scan")
+	r := startWith(t, &redisproc.Options{ACL: []string{look, user("locker", rights...)}})
+	l := r.acquire(r.clientOf(r.driver(r.nodes(), &redlock.Options{Username: "locker", Password: secret}), nil), "k", nil)
+	defer r.release(l)
+	d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || !st.Held {
+		t.Errorf("Inspect() = %+v, %v", st, err)
+	}
+	for st, err := range c.List(t.Context(), "") {
+		if err != nil || st.Key != "k" {
+			t.Errorf("List has %+v, %v", st, err)
+		}
+	}
+	if denied := r.denials(); len(denied) != 0 {
+		t.Errorf("ACL LOG = %v, want nothing denied", denied)
+	}
+}
+
 // A look at one node of three, by whoever has not the whole list, is not theirs.
 func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 	r := start(t, 3)
