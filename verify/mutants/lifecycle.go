@@ -48,7 +48,7 @@ var lifecycle = []mutant{
 	},
 	{
 		name: "close-cancels-nobody", rule: "Shutdown and Close end what is asked", file: "client.go",
-		was: "\t\tif s.cancel != nil {", is: "\t\tif s.cancel == nil && s.term != nil {",
+		was: "\t\tif s.cancel != nil {", is: "\t\tif s.cancel != nil && s.term != nil {",
 		killers: []suite{client("TestShutdownLetsHoldersFinish")},
 	},
 	{

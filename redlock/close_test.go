@@ -1,0 +1,70 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Close beside Acquire and Release, which are under way or have been given up,
+// leaves no lock behind for its TTL. CLOSES is how often that is tried.
+func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
+	closes := 60
+	if n, err := strconv.Atoi(os.Getenv("CLOSES")); err == nil {
+		closes = n
+	}
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", nodes), func(t *testing.T) {
+			r := start(t, nodes)
+			for range closes {
+				r.closeUnderLoad()
+			}
+			r.cleared()
+		})
+	}
+}
+
+// closeUnderLoad closes a client beside four callers.
+func (r *rig) closeUnderLoad() {
+	r.Helper()
+	c := r.client()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for {
+				ctx, cancel := context.WithTimeout(r.Context(), rand.N(4*time.Millisecond))
+				l, err := c.Acquire(ctx, fmt.Sprint("k", i%3), &holdfast.AcquireOptions{TTL: long})
+				if err == nil {
+					l.Release(ctx)
+				}
+				cancel()
+				if errors.Is(err, holdfast.ErrClosed) {
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(rand.N(10 * time.Millisecond)) // any moment will do
+	if err := c.Close(); err != nil {
+		r.Errorf("Close() = %v", err)
+	}
+	left, err := leftovers(r.servers, "lock:")
+	if err != nil {
+		r.Fatal(err)
+	}
+	if len(left) > 0 {
+		r.Errorf("left behind: %q", left)
+		for _, s := range r.servers {
+			s.Do("FLUSHALL") // the next round begins anew
+		}
+	}
+	all.Wait()
+}
