@@ -56,6 +56,10 @@ func (c *claim) post(a answer) {
 	c.busy = true
 	for c.read = 0; c.read < len(c.inbox); {
 		c.read++
+		if sent := c.inbox[c.read-1].sent; sent != nil {
+			close(sent)
+			continue
+		}
 		overtaken, told, do := c.step(c.inbox[c.read-1])
 		c.mu.Unlock()
 		if overtaken != nil {
@@ -232,4 +236,12 @@ func (c *claim) leave() {
 // waited for an earlier outcome is told that none comes.
 func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
 	c.post(answer{Event: e, begins: true, told: told})
+}
+
+// flush returns when what was posted before has been handed to the nodes. That is
+// soon: whoever is at it waits for nothing.
+func (c *claim) flush() {
+	sent := make(chan struct{})
+	c.post(answer{sent: sent})
+	<-sent
 }

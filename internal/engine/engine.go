@@ -222,6 +222,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		err := c.given(ctx.Err())
 		// The claim may have won meanwhile: releasing covers both.
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
+		c.flush()
 		e.remove(c)
 		return driver.Grant{}, err
 	}
@@ -349,6 +350,7 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		case err := <-done:
 			return err
 		default:
+			c.flush()
 			return ctx.Err()
 		}
 	}
@@ -491,8 +493,8 @@ func (e *Engine) all() []*claim {
 }
 
 // Close ends all waits with ErrClosed, and returns when no Request.Obstacle is
-// under way. The releases of those who waited are sent; the nodes see to it that
-// they leave.
+// under way. The releases of those who waited, and of all that was given up before,
+// have been handed to the nodes by then, which see to it that they leave.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -510,5 +512,6 @@ func (c *claim) abandon() {
 	c.mu.Unlock()
 	if seeking {
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
+		c.flush()
 	}
 }

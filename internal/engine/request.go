@@ -39,6 +39,7 @@ type answer struct {
 
 	begins bool // told is to hear the next outcome
 	told   func(quorum.Outcome)
+	sent   chan struct{} // not an event: closed when those before have been carried out
 }
 
 // Granted answers acquire and adopt: the lock is the owner's, and base its first token.
