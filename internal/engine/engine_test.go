@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +15,7 @@ import (
 type desk struct {
 	name string
 	in   chan *Request
-	door sync.Mutex // Send does not come back while it is locked
+	door chan struct{} // Send does not come back while it is empty
 }
 
 func (d *desk) Name() string { return d.name }
@@ -24,8 +23,8 @@ func (d *desk) Subscribe()   {}
 
 func (d *desk) Send(r *Request) {
 	d.in <- r
-	d.door.Lock()
-	defer d.door.Unlock()
+	<-d.door
+	d.door <- struct{}{}
 }
 
 // next is the node's next request, which must be of that kind.
@@ -62,7 +61,8 @@ func office(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
 		var desks []*desk
 		var nodes []Node
 		for _, name := range []string{"a", "b", "c"} {
-			d := &desk{name: name, in: make(chan *Request, 100)}
+			d := &desk{name: name, in: make(chan *Request, 100), door: make(chan struct{}, 1)}
+			d.door <- struct{}{}
 			desks, nodes = append(desks, d), append(nodes, d)
 		}
 		e, err := New(Config{Nodes: nodes})
@@ -167,6 +167,8 @@ func TestRenewalBesideAReleaseHasAnOutcome(t *testing.T) {
 }
 
 // What a claim still has before it when its caller leaves may give it a new name.
+// Whoever gives up leaves nothing, and returns when the release is on its way to every node, as Close may
+// cut the connections next.
 func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -178,7 +180,7 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 		for _, d := range desks {
 			d.next(t, quorum.AskAcquire).Denied(int64(time.Second), "x", 0)
 		}
-		desks[2].door.Lock() // whoever asks again is stopped here
+		<-desks[2].door // whoever asks again is stopped here
 		var again []*Request
 		for _, d := range desks {
 			again = append(again, d.next(t, quorum.AskAcquire))
@@ -187,11 +189,14 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 		again[1].Denied(int64(time.Second), "x", 0)
 		again[2].Denied(int64(time.Second), "x", 0) // no quorum: on under a fresh id
 		cancel()
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Error("Acquire returned before its release was handed to the nodes")
+		}
+		desks[2].door <- struct{}{}
 		if err := within(t, ended); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("Acquire = %v, want both that it was cancelled and held", err)
 		}
-		desks[2].door.Unlock()
-		synctest.Wait()
 		if n := len(e.all()); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}

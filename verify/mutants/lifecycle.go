@@ -57,6 +57,11 @@ var lifecycle = []mutant{
 		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
 	},
 	{
+		name: "gives-up-before-its-release", rule: "who gives up returns when the release is on its way", file: engineGo,
+		was: "\t\tc.flush()\n\t\te.remove(c)\n", is: "\t\te.remove(c)\n",
+		killers: []suite{engine("TestAClaimThatWasGivenUpIsForgotten")},
+	},
+	{
 		name: "shutdown-waits-for-nobody", rule: "Shutdown lets the holders finish", file: "client.go",
 		was: "\tselect {\n\tcase <-c.vacant:\n", is: "\tselect {\n\tdefault:\n\tcase <-c.vacant:\n",
 		killers: []suite{client("TestShutdownLetsHoldersFinish")},
