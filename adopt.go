@@ -45,6 +45,10 @@ func (l *Lease) detach() error {
 	return nil
 }
 
+// errElsewhere is what stands in the way of Adopt beside an Acquire that has no answer
+// yet.
+var errElsewhere error = &UnavailableError{Need: 1, Err: errors.New("this client is asking for the lock at the same time")}
+
 // leadAt leads the slot of key, if nobody does.
 func (c *Client) leadAt(key string) (*slot, error) {
 	c.mu.Lock()
@@ -54,9 +58,12 @@ func (c *Client) leadAt(key string) (*slot, error) {
 	}
 	s := c.slot(key)
 	if s.busy() {
-		return nil, s.held(c.holder)
+		if obstacle := s.obstacle(c.holder); obstacle != nil {
+			return nil, obstacle
+		}
+		return nil, errElsewhere
 	}
-	s.leading = true
+	s.inquire()
 	return s, nil
 }
 

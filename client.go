@@ -152,8 +152,9 @@ func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) 
 	return l, wrap("acquire", key, err)
 }
 
-// TryAcquire makes one attempt: it is Acquire without the wait, and answers
-// without the network when this client holds or awaits the key itself.
+// TryAcquire makes one attempt: it is Acquire without the wait. When this client
+// holds the key it answers at once, and when another caller of it asks for the key
+// TryAcquire waits for his first answer and returns what stands in his way.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(ctx, key, opts, true)
 	return l, wrap("acquire", key, err)
@@ -351,8 +352,8 @@ func (c *Client) end() {
 	c.ending = true
 	for _, s := range c.slots {
 		s.dismiss()
-		if s.cancel != nil {
-			s.cancel(ErrClosed)
+		if s.asking != nil && s.asking.cancel != nil {
+			s.asking.cancel(ErrClosed)
 		}
 	}
 	if len(c.slots) == 0 {

@@ -94,7 +94,7 @@ type herald struct {
 	hooks Hooks
 	log   *slog.Logger // nil: silent
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards what follows; locked after Client.mu
 	queue []news
 	done  chan struct{} // closed when queue is empty and told; nil: it is
 }

@@ -18,10 +18,37 @@ const handOverMost = 100 * time.Millisecond
 // it, and those who wait behind. Only one of them is at the service.
 type slot struct {
 	key     string
-	term    *term                   // the grant held; nil: none
-	leading bool                    // somebody asks the service, or a release is under way
-	cancel  context.CancelCauseFunc // ends what is asked; nil: nothing is
-	queue   list.List               // of *waiter, first come first
+	term    *term     // the grant held; nil: none
+	leading bool      // somebody asks the service, or a release is under way
+	asking  *inquiry  // nil: nobody asks
+	queue   list.List // of *waiter, first come first
+}
+
+// inquiry is what one caller asks the service, and what the others hear of it.
+// Client.mu guards it.
+type inquiry struct {
+	cancel   context.CancelCauseFunc // nil: it has not begun
+	obstacle error                   // what stood in its way last; nil: nothing is known yet
+	known    chan struct{}           // closed when there is an obstacle or it is over; nil: nobody waits for that
+}
+
+// tell says what stands in the way, or, with nil, that the inquiry is over.
+func (q *inquiry) tell(obstacle error) {
+	if obstacle != nil {
+		q.obstacle = obstacle
+	}
+	if q.known != nil {
+		close(q.known)
+		q.known = nil
+	}
+}
+
+// await returns a channel that is closed with the next tell.
+func (q *inquiry) await() <-chan struct{} {
+	if q.known == nil {
+		q.known = make(chan struct{})
+	}
+	return q.known
 }
 
 // waiter is one Acquire that waits behind others of this process.
@@ -29,6 +56,7 @@ type waiter struct {
 	ctx   context.Context
 	opts  AcquireOptions
 	since time.Time
+	told  bool      // that it waits, to the hook; guarded by Client.mu
 	turn  chan turn // gets exactly one turn, unless the waiter leaves
 }
 
@@ -50,6 +78,17 @@ func (c *Client) slot(key string) *slot {
 
 func (s *slot) busy() bool { return s.term != nil || s.leading }
 
+// inquire has the caller, or a waiter, ask the service. The caller holds mu.
+func (s *slot) inquire() { s.leading, s.asking = true, &inquiry{} }
+
+// answered says that whoever asked has an answer. The caller holds mu.
+func (s *slot) answered(obstacle error) {
+	if s.asking != nil {
+		s.asking.tell(obstacle)
+	}
+	s.leading, s.asking = false, nil
+}
+
 // tidy forgets a slot that serves nobody. The caller holds mu.
 func (c *Client) tidy(s *slot) {
 	if s.busy() || s.queue.Len() > 0 {
@@ -63,9 +102,9 @@ func (c *Client) tidy(s *slot) {
 
 // lead lets the next waiter ask the service, or nobody. The caller holds mu.
 func (c *Client) lead(s *slot) {
-	s.leading, s.cancel = false, nil
+	s.answered(nil)
 	if next := s.queue.Front(); next != nil {
-		s.leading = true
+		s.inquire()
 		s.queue.Remove(next).(*waiter).turn <- turn{}
 	}
 	c.tidy(s)
@@ -93,31 +132,33 @@ func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, 
 		defer cancel()
 	}
 	l, err := c.compete(ctx, wait, key, o, once)
-	if err != nil && ctx.Err() == nil && wait.Err() != nil {
-		err = withoutContext(err) // Wait is over, which is no fault of the caller's context
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
+			err = errTooShort
+		}
 	}
 	return l, err
 }
 
-// withoutContext leaves of the error of an ended wait what stood in its way.
-func withoutContext(err error) error {
+// obstacleIn is what err says that stood in the way, or nil.
+func obstacleIn(err error) error {
 	if held, ok := errors.AsType[*HeldError](err); ok {
 		return held
 	}
 	if down, ok := errors.AsType[*UnavailableError](err); ok {
 		return down
 	}
-	return err
+	return nil
 }
 
-// errTooShort is what stands in the way of a wait that ends before anybody could
-// answer.
+// errTooShort is the end of a Wait that was over before anybody could answer.
 var errTooShort error = &UnavailableError{Need: 1, Err: errors.New("the wait was over before an answer")}
 
-// beside adds to the bare error of a wait that has ended what stood in its way.
+// beside adds to the bare error of a context that has ended what stood in the way, if
+// that is known.
 func beside(err, obstacle error) error {
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if !ended || errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable) {
+	if !ended || obstacle == nil || obstacleIn(err) != nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, obstacle)
@@ -127,45 +168,84 @@ func beside(err, obstacle error) error {
 // lease carries on, wait bounds the wait.
 func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions, once bool) (*Lease, error) {
 	since := time.Now()
-	if err := wait.Err(); err != nil {
-		return nil, beside(err, errTooShort)
+	for {
+		if err := wait.Err(); err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		if c.ending {
+			c.mu.Unlock()
+			return nil, ErrClosed
+		}
+		s := c.slot(key)
+		if !s.busy() {
+			s.inquire()
+			c.mu.Unlock()
+			return c.ask(ctx, wait, s, o, once, &waiter{since: since})
+		}
+		obstacle := s.obstacle(c.holder)
+		switch {
+		case !once:
+			return c.queue(ctx, wait, s, o, since, obstacle) // gives mu up
+		case obstacle != nil:
+			c.mu.Unlock()
+			return nil, obstacle
+		}
+		if err := c.overhear(wait, s.asking); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// overhear waits until there is news of q, which another caller asks, and returns
+// what stands in its way; nil: nothing does. The caller holds mu, which is given up.
+func (c *Client) overhear(wait context.Context, q *inquiry) error {
+	known := q.await()
+	c.mu.Unlock()
+	select {
+	case <-known:
+	case <-wait.Done():
+		return wait.Err()
 	}
 	c.mu.Lock()
-	if c.ending {
-		c.mu.Unlock()
-		return nil, ErrClosed
-	}
-	s := c.slot(key)
-	if !s.busy() {
-		s.leading = true
-		c.mu.Unlock()
-		l, err := c.ask(ctx, wait, s, o, once, since)
-		return l, beside(err, errTooShort)
-	}
-	held := s.held(c.holder)
-	if once {
-		c.mu.Unlock()
-		return nil, held
-	}
+	defer c.mu.Unlock()
+	return q.obstacle
+}
+
+// queue waits behind the others of this process. The caller holds mu, which is given
+// up.
+func (c *Client) queue(ctx, wait context.Context, s *slot, o AcquireOptions, since time.Time, obstacle error) (*Lease, error) {
 	w := &waiter{ctx: ctx, opts: o, since: since, turn: make(chan turn, 1)}
 	place := s.queue.PushBack(w)
+	c.announce(s, w, obstacle)
 	c.mu.Unlock()
-	c.events.waiting(WaitingEvent{Key: key, Held: held})
 	select {
 	case t := <-w.turn:
 		if t.lease != nil || t.err != nil {
 			return t.lease, t.err
 		}
-		l, err := c.ask(ctx, wait, s, o, once, since)
-		return l, beside(err, held)
+		l, err := c.ask(ctx, wait, s, o, false, w)
+		return l, beside(err, obstacle)
 	case <-wait.Done():
-		return nil, c.leave(wait, s, place)
+		return nil, c.leave(wait, s, place, obstacle)
 	}
 }
 
-// held describes a key that this process holds or asks for. The caller holds mu.
-func (s *slot) held(holder Holder) *HeldError {
-	e := &HeldError{Holder: holder, Waiters: s.queue.Len()}
+// announce tells the hook, once, that w waits for a holder. The caller holds mu.
+func (c *Client) announce(s *slot, w *waiter, obstacle error) {
+	if held, ok := errors.AsType[*HeldError](obstacle); ok && !w.told {
+		w.told = true
+		c.events.waiting(WaitingEvent{Key: s.key, Held: held})
+	}
+}
+
+// obstacle is what stands in the way of a key that is busy here; nil: it is not
+// known yet. The caller holds mu.
+func (s *slot) obstacle(holder Holder) error {
+	if s.asking != nil {
+		return s.asking.obstacle
+	}
+	e := &HeldError{Holder: holder, Waiters: s.queue.Len()} // perhaps until its release is confirmed
 	if s.term != nil {
 		e.Owner, e.Since = s.term.grant.Owner, s.term.now.since
 		e.Remaining = time.Until(s.term.trusted)
@@ -175,11 +255,14 @@ func (s *slot) held(holder Holder) *HeldError {
 
 // leave takes a waiter whose context ended out of the queue. A turn that came at
 // the same time is passed on: nobody may be left waiting for a lock that nobody
-// holds.
-func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error {
+// holds. before is what stood in the way when the wait began.
+func (c *Client) leave(wait context.Context, s *slot, place *list.Element, before error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := s.held(c.holder)
+	obstacle := before
+	if last := s.obstacle(c.holder); last != nil {
+		obstacle = last
+	}
 	select {
 	case t := <-place.Value.(*waiter).turn:
 		switch {
@@ -193,7 +276,7 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element) error
 		s.queue.Remove(place)
 		c.tidy(s)
 	}
-	return fmt.Errorf("%w: %w", wait.Err(), held)
+	return beside(wait.Err(), obstacle)
 }
 
 // enter lets the caller, who leads s, ask the service: Close and Shutdown call
@@ -205,7 +288,7 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 		c.lead(s)
 		return ErrClosed
 	}
-	s.cancel = cancel
+	s.asking.cancel = cancel
 	return nil
 }
 
@@ -214,6 +297,7 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.answered(obstacleIn(err))
 	c.lead(s)
 	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
 		return cause
@@ -221,35 +305,43 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	return err
 }
 
-// ask takes the lock from the service. The caller leads the slot.
-func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, since time.Time) (*Lease, error) {
-	req := driver.Request{Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder}
-	if c.events.hooks.Waiting != nil { // else nobody needs to know who holds the lock
-		told := false
-		req.Obstacle = func(err error) {
-			if held, ok := errors.AsType[*HeldError](err); ok && !told {
-				told = true
-				c.events.waiting(WaitingEvent{Key: s.key, Held: held})
-			}
-		}
-	}
+// ask takes the lock from the service. The caller leads the slot; w is he.
+func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, w *waiter) (*Lease, error) {
 	asking, cancel := context.WithCancelCause(wait)
 	defer cancel(nil)
+	q := s.asking // nobody else changes it
 	if err := c.enter(s, cancel); err != nil {
 		return nil, err
 	}
-	grant, err := c.drv.Acquire(asking, req)
+	grant, err := c.drv.Acquire(asking, driver.Request{
+		Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder,
+		Obstacle: func(err error) { c.stands(s, q, w, err) },
+	})
 	if err != nil {
 		return nil, c.fail(asking, s, err)
 	}
-	return c.start(ctx, s, grant, time.Now(), o, since)
+	return c.start(ctx, s, grant, time.Now(), o, w.since)
+}
+
+// stands notes what stands in the way of q, and tells those who wait for that.
+func (c *Client) stands(s *slot, q *inquiry, w *waiter, obstacle error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.asking != q { // it is over
+		return
+	}
+	q.tell(obstacle)
+	c.announce(s, w, obstacle)
+	for e := s.queue.Front(); e != nil; e = e.Next() {
+		c.announce(s, e.Value.(*waiter), obstacle)
+	}
 }
 
 // start makes a lease of a grant that was taken just now, for one who has waited
 // since. The caller leads the slot.
 func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
 	c.mu.Lock()
-	s.leading, s.cancel = false, nil
+	s.answered(nil)
 	t := &term{client: c, slot: s, grant: grant, taken: taken, trusted: grant.TrustedUntil, at: unscheduled}
 	t.given = t.left(taken)
 	s.term = t

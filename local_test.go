@@ -3,7 +3,9 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -364,12 +366,155 @@ func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
 	})
 }
 
-func TestWaitThatIsOverBeforeItBegins(t *testing.T) {
+// While nobody knows of an obstacle there is none to alarm about: a caller who hangs
+// up is no outage.
+func TestAContextThatEndsBeforeAnyAnswerIsNoOutage(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := b.client.Acquire(ended, "k", nil)
-		wantErr(t, err, context.Canceled, holdfast.ErrUnavailable)
+		for i := range 5 {
+			b.drv.Node(i).Delay(20 * time.Millisecond)
+		}
+		leading := make(chan error)
+		go func() {
+			_, err := b.client.Acquire(ended, "k", nil)
+			leading <- err
+		}()
+		bare := func(what string, err, want error) {
+			t.Helper()
+			wantErr(t, err, want)
+			if errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("%s: %v, although nothing stood in the way", what, err)
+			}
+		}
+		bare("ended before", <-leading, context.Canceled)
+		var all sync.WaitGroup
+		for range 3 { // one asks, two wait behind
+			all.Go(func() {
+				short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				_, err := b.client.Acquire(short, "k", nil)
+				bare("Acquire", err, context.DeadlineExceeded)
+			})
+			all.Go(func() {
+				short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				_, err := b.client.TryAcquire(short, "k", nil)
+				bare("TryAcquire", err, context.DeadlineExceeded)
+			})
+		}
+		all.Wait()
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 10 * time.Millisecond})
+		wantErr(t, err, holdfast.ErrUnavailable) // Wait promises one of two
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v blames the caller's context", err)
+		}
+	})
+}
+
+// named is one more client, of a machine with that name.
+func (b *bench) named(host string, hooks holdfast.Hooks) *holdfast.Client {
+	b.t.Helper()
+	return b.open(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
+}
+
+// heldBy checks that err says that l is in the way, and by whom.
+func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
+	t.Helper()
+	held, ok := errors.AsType[*holdfast.HeldError](err)
+	if !ok || held.Owner != l.ID() || held.Holder.Host != host || held.Remaining <= 0 {
+		t.Errorf("%v (%+v), want the lease of %s, ID %s", err, held, host, l.ID())
+	}
+	if !strings.Contains(fmt.Sprint(err), host+" pid 1") || errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("%v, want a text that names %s", err, host)
+	}
+}
+
+// Who waits holds nothing: whoever comes behind him hears of the one who does.
+func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		var told []*holdfast.HeldError
+		c := b.named("waits", holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { told = append(told, e.Held) }})
+		l := b.acquire(b.named("holds", holdfast.Hooks{}), "k", nil)
+		for i := range 5 {
+			b.drv.Node(i).Delay(20 * time.Millisecond)
+		}
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				_, err := c.Acquire(ctx, "k", nil)
+				wantErr(t, err, context.DeadlineExceeded)
+				heldBy(t, err, l, "holds")
+			})
+			all.Go(func() {
+				_, err := c.TryAcquire(t.Context(), "k", nil) // before there is an answer
+				heldBy(t, err, l, "holds")
+			})
+			all.Go(func() {
+				_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
+				heldBy(t, err, l, "holds")
+			})
+		}
+		pass(2 * time.Second)
+		begin := time.Now()
+		_, err := c.TryAcquire(t.Context(), "k", nil)
+		heldBy(t, err, l, "holds")
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("a try behind a waiter took %v", took)
+		}
+		all.Wait()
+		synctest.Wait()
+		if len(told) != 6 {
+			t.Errorf("%d waits told, want 6", len(told))
+		}
+		for _, held := range told {
+			heldBy(t, held, l, "holds")
+		}
+		b.release(l)
+	})
+}
+
+func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.drv.Node(i).Stop()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := b.client.Acquire(ctx, "k", nil)
+			wantErr(t, err, context.Canceled, holdfast.ErrUnavailable)
+		})
+		pass(time.Second)
+		_, atOnce := b.client.TryAcquire(t.Context(), "k", nil)
+		_, later := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
+		for _, err := range []error{atOnce, later} {
+			wantErr(t, err, holdfast.ErrUnavailable)
+			if down, ok := errors.AsType[*holdfast.UnavailableError](err); !ok || len(down.Nodes) != 5 || errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("%v, want five nodes that are down, and no holder", err)
+			}
+		}
+		cancel()
+		all.Wait()
+		b.start()
+	})
+}
+
+func TestATryBesideAnAcquireThatWinsIsHeldHere(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.drv.Node(i).Delay(20 * time.Millisecond)
+		}
+		c := b.named("here", holdfast.Hooks{})
+		got := make(chan *holdfast.Lease, 1)
+		go func() { got <- b.acquire(c, "k", nil) }()
+		pass(time.Millisecond)
+		_, err := c.TryAcquire(t.Context(), "k", nil)
+		l := <-got
+		heldBy(t, err, l, "here")
+		b.release(l)
 	})
 }
 

@@ -48,7 +48,7 @@ var lifecycle = []mutant{
 	},
 	{
 		name: "close-cancels-nobody", rule: "Shutdown and Close end what is asked", file: "client.go",
-		was: "\t\tif s.cancel != nil {", is: "\t\tif s.cancel != nil && s.term != nil {",
+		was: "s.asking.cancel != nil {", is: "s.asking.cancel != nil && s.term != nil {",
 		killers: []suite{client("TestShutdownLetsHoldersFinish")},
 	},
 	{
@@ -101,6 +101,30 @@ var lifecycle = []mutant{
 		name: "create-collides", rule: "many programs may create the fence's table at once", file: "fence/internal/sqlguard/sqlguard.go",
 		was: "err != nil && ctx.Err() == nil {", is: "err != nil && ctx.Err() != nil {",
 		killers: []suite{{tier: "fence", module: "fence/sqlfence/sqltest", pkg: ".", tests: only("TestCreateMayBeCalledByManyAtOnce"), time: serverTime}},
+	},
+}
+
+// obstacles: what is said to stand in the way.
+var obstacles = []mutant{
+	{
+		name: "who-waits-is-said-to-hold", rule: "held is said of a holder, not of who waits", file: "local.go",
+		was: "\tif s.asking != nil {\n\t\treturn s.asking.obstacle\n\t}\n", is: "",
+		killers: []suite{client("TestBehindALocalWaiterTheHolderIsNamed", "TestBehindALocalWaiterAnOutageIsNamed")},
+	},
+	{
+		name: "obstacle-is-not-passed-on", rule: "who waits behind another hears what stands in his way", file: "local.go",
+		was: "\tq.tell(obstacle)\n", is: "",
+		killers: []suite{client("TestBehindALocalWaiterTheHolderIsNamed")},
+	},
+	{
+		name: "an-end-is-an-outage", rule: "while no obstacle is known, the end of a context is nothing else", file: "local.go",
+		was: "\tif !ended || obstacle == nil || obstacleIn(err) != nil {", is: "\tif obstacle == nil {\n\t\tobstacle = errTooShort\n\t}\n\tif !ended || obstacleIn(err) != nil {",
+		killers: []suite{client("TestAContextThatEndsBeforeAnyAnswerIsNoOutage")},
+	},
+	{
+		name: "wait-is-told-twice", rule: "a wait is told once", file: "local.go",
+		was: "; ok && !w.told {", is: "; ok {",
+		killers: []suite{client("TestBehindALocalWaiterTheHolderIsNamed")},
 	},
 }
 
