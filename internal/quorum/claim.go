@@ -15,7 +15,7 @@ const (
 	handOverMost = 1000 * ms
 	strangeLeast = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
 	strangeMost  = 90 * ms // fallback adds some more
-	againMost    = 4       // how often a round of renewals asks again for nodes that are taken
+	againMost    = 6       // how often a round of renewals asks again for nodes that are another's
 )
 
 // Drift is what clocks may differ in rate and granularity over ttl: the share
@@ -160,6 +160,7 @@ type Claim struct {
 	Back    Set // given back and not asked since: the lock there may be nobody's
 	Told    Set // granted by a wake-up alone
 	Free    Set // held: nobody has the lock there, but somebody had it since; so this round has shown
+	Ripe    Set // held: so an earlier round has shown, and Base is still what it was
 	Taken   Set // held: another has the lock there; so this round has shown
 	Heard   Set // nodes whose wake-ups reach this client
 
@@ -167,14 +168,14 @@ type Claim struct {
 	Untold   bool // held, over: the round's outcome has not been told
 	AtRisk   bool // held: the last round that was finished has found a quorum and no more
 	Polls    uint8
-	Again    uint8 // held: how often this round has asked again where the lock was Taken
+	Again    uint8 // held: how often nodes that are not this id's were asked again since Renew
 
 	// Sends counts per node the requests of this id that may have been
 	// executed: a node with none needs no release.
 	Sends [MaxNodes]uint8
 	// Epoch counts per node the give-backs: an answer from before one is void.
 	Epoch [MaxNodes]uint8
-	Base  [MaxNodes]int64 // first token of the node's block, where granted; its counter, where Free
+	Base  [MaxNodes]int64 // first token of the node's block, where granted; its counter, where Free or Ripe
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
 	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
 	// Heeded is when the last request of this id was sent that the node has answered.
@@ -820,6 +821,9 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.drop(n)
 	case Kept:
 		c.Denied &^= n
+		c.Free &^= n
+		c.Ripe &^= n
+		c.Taken &^= n
 		c.keep(e)
 		if e.Sent >= c.Round {
 			c.Asked &^= n
@@ -843,40 +847,62 @@ func (c *Claim) hold(e *Event, a *Actions) {
 	case Tick: // whoever holds the lock says when a round is over
 		c.Asked = 0
 	}
-	c.regain(e.At, a)
 	c.tell(Renewed, NotRenewed, a)
+	c.regain(e.At, a)
 }
 
 // displaced notes that a node is somebody else's, or was since.
 func (c *Claim) displaced(e *Event, n Set) {
 	switch {
 	case e.Sent < c.Round:
-	case e.Token != 0:
+	case e.Token == 0:
+		c.Ripe &^= n
+		c.Taken |= n
+	case c.Ripe&n == 0 || c.Base[e.Node] != e.Token:
+		c.Ripe &^= n
 		c.Free |= n
 		c.Base[e.Node] = e.Token
-	default:
-		c.Taken |= n
 	}
 }
 
-// regain asks for the nodes that others have had since, once a quorum has kept the
-// lock in this round: no other grant was committed before the round began, so those
-// others had no quorum, and will have none while the lock is kept. Where somebody has
-// a partial grant at the moment, the node is asked again, for it is soon given back.
+// regain asks for the nodes that others have had since, once a quorum has kept the lock
+// in this round. Those others had no quorum, if the node was free before the round began
+// and nobody has had it since: that is what Ripe is for. For a node that was found free
+// in this round another one begins at once, as rivals may not leave it alone for long.
+// Where somebody has a partial grant at the moment, the node is asked again, for it is
+// soon given back (trace C8).
 func (c *Claim) regain(at int64, a *Actions) {
 	if c.Token == 0 || !c.possible(c.Agreed) {
 		return
 	}
-	var again Set
-	if c.Taken != 0 && c.Again < againMost {
-		c.Again++
-		again = c.Taken
+	a.Reclaim = c.Ripe
+	c.Asked |= c.Ripe
+	c.expect(c.Ripe, at)
+	c.Ripe = 0
+	if c.Free|c.Taken == 0 || c.Again == againMost {
+		return
 	}
-	a.Reclaim = c.Free
-	a.Renew |= again
-	c.expect(c.Free|again, at)
-	c.Asked |= c.Free | again
-	c.Free, c.Taken = 0, c.Taken&^again
+	c.Again++
+	if c.Free == 0 {
+		a.Renew |= c.Taken
+		c.Asked |= c.Taken
+		c.expect(c.Taken, at)
+		c.Taken = 0
+		return
+	}
+	c.round(c.all()&^(c.Free|a.Reclaim), at, a)
+}
+
+// round begins a round of renewals on the nodes in s; on the others there is nothing to
+// be renewed.
+func (c *Claim) round(s Set, at int64, a *Actions) {
+	c.Round = at
+	c.Ripe |= c.Free
+	c.Free, c.Taken = 0, 0
+	c.Asked, c.Agreed, c.Denied = s|a.Reclaim, 0, c.all()&^s
+	c.expect(s, at)
+	a.Renew |= s
+	c.send(s)
 }
 
 // brief says that all nodes are about to be asked for a renewal, the first.
@@ -900,11 +926,8 @@ func (c *Claim) renew(e *Event, a *Actions) {
 	if e.TTL != c.TTL {
 		c.TTL, c.Changed = e.TTL, e.At
 	}
-	c.Round, c.Untold = e.At, true
-	c.Asked, c.Agreed, c.Denied, c.Free, c.Taken, c.Again = c.all(), 0, 0, 0, 0, 0
-	c.expect(c.Asked, e.At)
-	a.Renew = c.all()
-	c.send(a.Renew)
+	c.Untold, c.Again = true, 0
+	c.round(c.all(), e.At, a)
 }
 
 // assess says what the round that is over has shown: that losing one more node costs

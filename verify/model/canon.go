@@ -13,12 +13,15 @@ func (s *setup) tidy(w *world) {
 		cl := &w.clients[c]
 		if cl.life == ended || cl.life == crashed {
 			cl.claim = quorum.Claim{ID: maxIDs}
-			cl.before, cl.renews, cl.rests = 0, 0, 0
+			cl.before, cl.renews, cl.round, cl.rests = 0, 0, 0, 0
 		}
 		for n := range s.nodes {
 			s.tidyWire(w, c, n)
 		}
 		s.tidyClaim(&cl.claim)
+		if cl.round > 0 && !s.busy(w, c) { // no answer is of an older round
+			cl.round, cl.claim.Round = 1, now
+		}
 		s.tidyIDs(w, c)
 	}
 	for n := range s.nodes {
@@ -98,10 +101,11 @@ func (s *setup) tidyWire(w *world, c, n int) {
 func (s *setup) tidyClaim(c *quorum.Claim) {
 	for n := range s.nodes {
 		set := quorum.Only(n)
-		if c.Granted&set == 0 {
-			c.Base[n], c.Until[n] = 0, 0
-		} else {
+		if c.Until[n] = 0; c.Granted&set != 0 {
 			c.Until[n] = far
+		}
+		if (c.Granted|c.Free|c.Ripe)&set == 0 {
+			c.Base[n] = 0
 		}
 		if c.AskBy[n] = 0; (c.Asked|c.Pending)&set != 0 {
 			c.AskBy[n] = soon
@@ -113,7 +117,10 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 	if c.Queueing {
 		c.Denied, c.Failed = 0, 0 // only how long to wait depends on them
 	}
-	c.Left, c.Trip, c.Polls, c.Round = 0, 0, 0, 0
+	if c.Phase == quorum.Held && !c.Untold {
+		c.Asked = 0 // only the outcome depends on it
+	}
+	c.Left, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, false
 	if c.Trust != 0 {
 		c.Trust = far
 	}
@@ -195,16 +202,16 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.outage, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
-		b = append(b, byte(cl.life), cl.before, cl.renews, cl.rests)
+		b = append(b, byte(cl.life), cl.before, cl.renews, cl.round, cl.rests)
 		b = append32(b, cl.token)
 		if cl.life != running {
 			continue
 		}
 		k := &cl.claim
-		b = append(b, byte(k.Phase), byte(k.ID), flags(k.Queueing, k.Untold, k.Patience != 0, k.Rest != 0, k.Trust != 0))
+		b = append(b, byte(k.Phase), byte(k.ID), k.Again, flags(k.Queueing, k.Untold, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
 		b = append32(b, int32(k.Token))
 	}
 	var parts [maxNodes][]byte
@@ -237,7 +244,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			k, set := &cl.claim, quorum.Only(n)
 			b = append(b,
 				flags(k.Asked&set != 0, k.Granted&set != 0, k.Owed&set != 0, k.Agreed&set != 0, k.Pending&set != 0, k.Denied&set != 0),
-				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Heeded[n] != 0), k.Epoch[n])
+				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Heeded[n] != 0), flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 		}
 		wire := &nd.wires[c]
@@ -251,12 +258,12 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	return b
 }
 
-const messageLen = 9
+const messageLen = 10
 
 func encodeLine(l *line, b []byte) []byte {
 	b = append(b, l.n)
 	for _, m := range l.all() {
-		b = append(b, m.kind, m.of, m.id, m.epoch, flags(m.marked))
+		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, flags(m.marked))
 		b = append32(b, m.token)
 	}
 	return b

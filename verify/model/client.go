@@ -12,14 +12,14 @@ func (s *setup) cares(w *world, c, n int, a message) bool {
 func (s *setup) hear(w *world, c, n int, a message) string {
 	return s.event(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.Request(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
-		Sent: now, TTL: ttl, Token: int64(a.token), Left: ttl, Queued: a.marked,
+		Sent: now + int64(a.round), TTL: ttl, Token: int64(a.token), Left: ttl, Queued: a.marked,
 	})
 }
 
 // event brings an event to a client and carries out what it wants done.
 func (s *setup) event(w *world, c int, e quorum.Event) string {
 	cl := &w.clients[c]
-	e.At = now
+	e.At = now + int64(cl.round)
 	if s.mutant.keepID && e.Kind == quorum.Failed && e.Of == quorum.AskGiveBack {
 		e.Kind = quorum.Freed
 	}
@@ -30,13 +30,38 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	id := uint8(next.ID)
 	s.send(w, c, quorum.AskRelease, a.Release, uint8(was.ID), 0)
 	s.send(w, c, quorum.AskGiveBack, a.GiveBack, id, a.GiveBack)
-	s.send(w, c, quorum.AskAcquire, a.Acquire, id, a.Stamped)
+	ask := quorum.AskAcquire
+	if next.Adopts {
+		ask = quorum.AskAdopt
+	}
+	s.send(w, c, ask, a.Acquire, id, a.Stamped)
 	s.send(w, c, quorum.AskCommit, a.Commit, id, 0)
 	s.send(w, c, quorum.AskRenew, a.Renew, id, 0)
 	s.send(w, c, quorum.AskReclaim, a.Reclaim, id, 0)
-	if a.Outcome == quorum.Renewed && !s.marker { // there, kept may be of before the data were wiped
+	if next.Round == e.At && next.Phase == quorum.Held {
+		cl.round++ // what is sent from now on is sent later
+	}
+	if e.Kind == quorum.Renew {
+		cl.before = 0
+		for o := range s.clients {
+			if s.after && w.clients[o].token > cl.token {
+				cl.before |= 1 << o
+			}
+		}
+	}
+	switch a.Outcome {
+	case quorum.Renewed:
 		for n := range s.nodes {
-			w.nodes[n].away &^= 1 << c
+			if !s.marker { // there, kept may be of before the data were wiped
+				w.nodes[n].away &^= 1 << c
+			}
+		}
+		if cl.before != 0 {
+			return "a lease goes on after another was committed"
+		}
+	case quorum.Lost:
+		if s.keeps && s.adopts == 0 {
+			return "a lease is lost that a majority kept"
 		}
 	}
 	if next.Phase == quorum.Over {
@@ -69,6 +94,18 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 		a.Acquire &^= other
 		a.Stamped &^= other
 	}
+	if s.mutant.reclaimNever {
+		a.Reclaim = 0
+	}
+	if s.mutant.reclaimAtOnce && e.Kind == quorum.NotMine && e.Token != 0 && next.Phase == quorum.Held {
+		a.Reclaim |= quorum.Only(e.Node)
+		next.Base[e.Node] = e.Token
+		next.Free &^= quorum.Only(e.Node)
+	}
+	if s.mutant.reclaimUnchecked && next.Again != was.Again {
+		a.Reclaim |= next.Ripe
+		next.Ripe = 0
+	}
 	if s.mutant.ignoreOwed {
 		next.Owed = 0
 	}
@@ -82,7 +119,7 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 func (s *setup) send(w *world, c int, kind quorum.Request, to quorum.Set, id uint8, stamped quorum.Set) {
 	cl := &w.clients[c]
 	for n := range to.Nodes {
-		m := message{kind: uint8(kind), id: id, epoch: cl.claim.Epoch[n], marked: stamped.Has(n)}
+		m := message{kind: uint8(kind), id: id, epoch: cl.claim.Epoch[n], round: cl.round, marked: stamped.Has(n)}
 		switch kind {
 		case quorum.AskCommit, quorum.AskRenew:
 			m.token = int32(cl.claim.Token)
@@ -104,6 +141,9 @@ func (s *setup) won(w *world, c int) string {
 		}
 		if s.alone && other.life == running && other.claim.Phase == quorum.Held {
 			return "two hold the lock"
+		}
+		if s.adopts&(1<<c) != 0 && s.adopts&(1<<o) != 0 && other.token != 0 {
+			return "one lease is adopted twice"
 		}
 		if s.fair && other.life == running && other.claim.Phase == quorum.Seeking && other.claim.Stamp < cl.claim.Stamp {
 			return "a later waiter is served first"

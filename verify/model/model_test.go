@@ -137,16 +137,46 @@ func rows() []row {
 			{cutOff, 1, 2, 0},
 		}
 	})
+	// A holds all nodes. B waits, and takes what it finds free.
+	outages := setup{
+		nodes: 3, clients: 2, waiting: 0b10, rests: 2, calm: true, alone: true, orders: true, holds: 3, renews: 255, keeps: true,
+		fences: even, faults: faults{outage: 2},
+	}
+	// A holds nodes 1 and 2, and somebody has had 3 since. B cannot reach 1.
+	superseded := setup{
+		nodes: 3, clients: 2, calm: true, orders: true, after: true, holds: 2, renews: 1, cut: [3]uint8{0, first},
+		fences: []int64{level, level, above + 32}, faults: faults{lock: 1},
+	}
+	reclaims := with(superseded, func(s *setup) { // a quorum has kept it already
+		s.renews = 2
+		s.prelude = []move{
+			{renew, 0, 0, 0},
+			{execute, 0, 0, 0},
+			{answer, 0, 0, 0},
+			{execute, 0, 1, 0},
+			{answer, 0, 1, 0},
+			{execute, 0, 2, 0},
+			{answer, 0, 2, 0},
+		}
+	})
+	// A has detached its lease. B and C adopt it.
+	adopters := setup{nodes: 3, clients: 3, adopts: 0b110, rests: 1, calm: true, alone: true, orders: true, holds: 3, fences: even, faults: faults{broken: 1}}
+	undetached := setup{
+		nodes: 3, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, holds: 3, renews: 1,
+		cut: [3]uint8{0, first}, fences: even,
+	}
 	without := func(s setup, m mutant) setup {
 		s.mutant = m
 		return s
 	}
 
 	const (
-		both  = "two hold the lock"
-		same  = "two grants share a token"
-		lower = "a later grant has a lower token"
-		later = "a later waiter is served first"
+		both      = "two hold the lock"
+		same      = "two grants share a token"
+		lower     = "a later grant has a lower token"
+		later     = "a later waiter is served first"
+		goes      = "a lease goes on after another was committed"
+		twiceOver = "one lease is adopted twice"
 	)
 	return []row{
 		{name: "1 node, 3 attempts", world: one},
@@ -197,6 +227,17 @@ func rows() []row {
 		{name: "- waiters in order of arrival", world: without(hasty, mutant{byArrival: true}), live: true, want: tooSlow},
 		{name: "- C4: a node is kept for its giver", world: without(hasty, mutant{keepForGiver: true}), live: true, want: tooSlow},
 		{name: "- C4: a wake-up asks one node", world: without(waiters, mutant{askOne: true}), live: true, want: tooSlow},
+		{name: "a holder, a waiter, one node forgets after the other", world: outages, live: true},
+		{name: "- C8: what others had stays lost", world: without(outages, mutant{reclaimNever: true}), live: true, want: stuckForEver},
+		{name: "a holder is superseded, and a node forgets", world: superseded},
+		{name: "- C8: reclaim without a quorum of kept", world: without(superseded, mutant{reclaimAtOnce: true}), want: goes},
+		{name: "a holder reclaims, and a node forgets", world: reclaims},
+		{name: "- C8: reclaim on what was kept before the node was free", world: without(reclaims, mutant{reclaimUnchecked: true}), want: goes},
+		{name: "- C8: reclaim whatever the counter is", world: without(reclaims, mutant{reclaimAny: true}), want: goes},
+		{name: "2 adopters, a connection breaks", world: adopters},
+		{name: "- C9: a lease is adopted whosever it is", world: without(adopters, mutant{adoptAny: true}), want: both},
+		{name: "- C9: … or nobody's", world: without(adopters, mutant{adoptFree: true}), want: twiceOver},
+		{name: "a lease is adopted whose holder goes on", world: undetached},
 		{
 			name: "- known to a minority, and stays", world: without(minority, mutant{stay: true}), large: true,
 			live: true, timers: 2, want: tooSlow,

@@ -11,7 +11,7 @@ func (s *setup) fail(w *world) {
 				wire := &w.nodes[n].wires[c]
 				for wire.cut && wire.requests.n > 0 {
 					r := wire.requests.pop(0)
-					a := message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch}
+					a := message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch, round: r.round}
 					if s.cares(w, c, n, a) {
 						s.hear(w, c, n, a)
 						again = true
@@ -33,7 +33,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	if s.mutant.seedAnyTime {
 		told = clock
 	}
-	a := message{of: r.kind, id: r.id, epoch: r.epoch}
+	a := message{of: r.kind, id: r.id, epoch: r.epoch, round: r.round}
 	stamp := int64(0)
 	if r.marked {
 		stamp = w.place(s, c, n)
@@ -44,13 +44,20 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	}
 	var woken quorum.Wake
 	switch quorum.Request(r.kind) {
-	case quorum.AskAcquire:
+	case quorum.AskAcquire, quorum.AskAdopt:
 		var reply quorum.AcquireReply
 		queue := l.Queue
 		if s.mutant.barge {
 			l.Queue = ""
 		}
-		l, reply = l.Acquire(clock, owner, ttlMS, told, stamp, hears)
+		if from := owners[0][0]; quorum.Request(r.kind) == quorum.AskAdopt {
+			if s.mutant.adoptAny && l.Owner != "" || s.mutant.adoptFree && l.Owner == "" {
+				l.Owner, l.Until = from, far
+			}
+			l, reply = l.Adopt(clock, from, owner, ttlMS, told)
+		} else {
+			l, reply = l.Acquire(clock, owner, ttlMS, told, stamp, hears)
+		}
 		woken = reply.Woken
 		if s.mutant.barge {
 			if l.Queue = queue.Without(owner); !reply.Granted && stamp != 0 {
@@ -94,7 +101,11 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	case quorum.AskReclaim:
 		a.kind = uint8(quorum.NotMine)
 		var ok bool
-		if l, ok = l.Reclaim(clock, owner, ttlMS, int64(r.token)); ok {
+		counter := int64(r.token)
+		if s.mutant.reclaimAny {
+			counter = l.Fence
+		}
+		if l, ok = l.Reclaim(clock, owner, ttlMS, counter); ok {
 			a.kind = uint8(quorum.Kept)
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
@@ -200,7 +211,7 @@ func (s *setup) sever(w *world, c, n, sent int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
 	fail := func(of uint8, m message) {
-		a := message{kind: uint8(quorum.Failed), of: of, id: m.id, epoch: m.epoch}
+		a := message{kind: uint8(quorum.Failed), of: of, id: m.id, epoch: m.epoch, round: m.round}
 		if s.cares(w, c, n, a) {
 			wire.failures.push(a)
 		}

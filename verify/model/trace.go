@@ -26,7 +26,7 @@ func (s *setup) tell(trace []move) string {
 func name(c uint8) string { return string(rune('A' + c)) }
 
 var (
-	requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim"}
+	requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim", "adopt"}
 	answerNames  = map[quorum.Kind]string{
 		quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused",
 		quorum.Kept: "kept", quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
@@ -47,7 +47,7 @@ func (s *setup) line(w *world, m move) string {
 		next := *w
 		a := s.serve(&next, int(m.client), int(m.node), r)
 		says := answerNames[quorum.Kind(a.kind)]
-		if quorum.Kind(a.kind) == quorum.Granted {
+		if quorum.Kind(a.kind) == quorum.Granted || quorum.Kind(a.kind) == quorum.NotMine && a.token != 0 {
 			says += fmt.Sprint(" ", a.token)
 		}
 		what := requestNames[r.kind]
@@ -88,7 +88,7 @@ func (s *setup) line(w *world, m move) string {
 		return who + " dies"
 	case lapse:
 		return fmt.Sprintf("the lock lapses on %s", node)
-	case loseLock:
+	case loseLock, outage:
 		return fmt.Sprintf("%s forgets the lock", node)
 	case loseFence:
 		return fmt.Sprintf("%s forgets the counter", node)

@@ -37,7 +37,8 @@ type message struct {
 	of     uint8 // answers: the request, or wakeUp
 	id     uint8
 	epoch  uint8
-	marked bool // acquire: with the stamp; denied: queued
+	round  uint8 // the client's, when the request was sent
+	marked bool  // acquire: with the stamp; denied: queued
 	token  int32
 }
 
@@ -98,6 +99,7 @@ type client struct {
 	token  int32 // committed; 0: not yet
 	before uint8 // clients that had committed when this one began
 	renews uint8 // left
+	round  uint8 // of renewals
 	rests  uint8 // left
 }
 
@@ -121,6 +123,7 @@ type faults struct {
 	wake   uint8 // a wake-up is lost
 	repeat uint8 // an acquire is delivered once more, any time later
 	jump   uint8 // the clock of a node jumps far ahead, or back
+	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
 }
 
 // setup is a world to begin with, and how it behaves.
@@ -131,7 +134,9 @@ type setup struct {
 	fences  []int64           // counters of the nodes at first
 	frozen  bool              // counters do not count: queue rows, which ask for nothing of them
 	skew    int64             // how far apart the clients' clocks are, µs
-	renews  uint8             // how often each client renews
+	renews  uint8             // how often each client renews; 255: no bound, one round after the other
+	keeps   bool              // client 0 never releases, and all is done when it has every node
+	adopts  uint8             // clients that adopt the lease of client 0, which has detached it, by bit
 	rests   uint8             // how often each waiter's fallback timer runs out; 255: no bound
 	cancel  bool              // clients may give up
 	calm    bool              // timers run out only when nothing of the client's is on its way
@@ -142,6 +147,7 @@ type setup struct {
 	alone   bool              // two holders at the same time break the promise
 	orders  bool              // tokens are checked
 	fair    bool              // waiters are served in the order of their stamps
+	after   bool              // no lease is renewed by a round that began after another grant was committed
 	gate    bool              // a wiped node does not vote until what it granted is over
 	marker  bool              // so does one that was wiped over open connections: each request shows that
 	faults  faults
@@ -166,6 +172,12 @@ type mutant struct {
 	byArrival        bool // each node orders waiters as they come
 	barge            bool // C6: a free lock goes to whoever asks
 	anyOrder         bool // C7: wake-ups grant that come apart from the answers
+	reclaimNever     bool // C8: a node where others had the lock stays lost
+	reclaimAtOnce    bool // C8: … is reclaimed before a quorum has kept the lock in the round
+	reclaimUnchecked bool // C8: … or when it has, but maybe before others had the node
+	reclaimAny       bool // C8: … is reclaimed whatever its counter is
+	adoptAny         bool // C9: the lock is adopted whosever it is
+	adoptFree        bool // C9: … and also where nobody has it
 }
 
 // move is one thing that can happen.
@@ -201,6 +213,7 @@ const (
 	loseWake              // a wake-up is lost
 	repeat                // an acquire will be delivered once more
 	jump                  // the clock of a node jumps
+	outage                // a node forgets a lock
 )
 
 func (s *setup) initial() world {
@@ -240,6 +253,15 @@ func (s *setup) initial() world {
 		}
 		w.clients[0].claim.Granted &= quorum.All(s.holds)
 	}
+	if s.adopts != 0 {
+		for c := range s.clients {
+			w.clients[c].claim.Adopts = s.adopts&(1<<c) != 0
+		}
+		if !s.keeps {
+			w.clients[0].life = crashed // to the nodes it is the same
+			s.tidy(&w)
+		}
+	}
 	for _, m := range s.prelude {
 		w, _ = s.apply(&w, m)
 	}
@@ -257,6 +279,9 @@ func (s *setup) slow(m move) bool {
 }
 
 func (s *setup) done(w *world) bool {
+	if s.keeps {
+		return s.has(w, 0, s.nodes)
+	}
 	for c := range s.clients {
 		switch cl := &w.clients[c]; {
 		case cl.life == crashed || cl.life == ended:
@@ -266,6 +291,20 @@ func (s *setup) done(w *world) bool {
 		}
 	}
 	return true
+}
+
+// has says whether a client holds the lock, and on so many nodes at least.
+func (s *setup) has(w *world, c, nodes int) bool {
+	cl := &w.clients[c]
+	if cl.life != running || cl.claim.Phase != quorum.Held {
+		return false
+	}
+	for n := range s.nodes {
+		if w.nodes[n].lock.Owner == owners[c][cl.claim.ID] {
+			nodes--
+		}
+	}
+	return nodes <= 0
 }
 
 // severed says that a client can reach no quorum: nobody can help it.
@@ -293,8 +332,10 @@ func (s *setup) moves(w *world, out []move) []move {
 		}
 		switch {
 		case cl.claim.Phase == quorum.Held:
-			add(release, c, 0, 0)
-			if cl.renews > 0 {
+			if c != 0 || !s.keeps {
+				add(release, c, 0, 0)
+			}
+			if cl.renews > 0 && (cl.renews < 255 || !s.busy(w, c)) {
 				add(renew, c, 0, 0)
 			}
 		case s.cancel:
@@ -368,6 +409,9 @@ func (s *setup) moves(w *world, out []move) []move {
 			if w.left.lock > 0 {
 				add(loseLock, 0, n, 0)
 			}
+			if w.left.outage > 0 && s.has(w, 0, s.nodes) && w.clients[0].claim.Granted == quorum.All(s.nodes) {
+				add(outage, 0, n, 0)
+			}
 		}
 		if w.left.fence > 0 && node.lock.Fence != 0 {
 			add(loseFence, 0, n, 0)
@@ -426,7 +470,7 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case execute:
 		r := wire.requests.pop(0)
 		if nd.away != 0 {
-			s.reply(&w, c, n, message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch})
+			s.reply(&w, c, n, message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch, round: r.round})
 			break
 		}
 		s.reply(&w, c, n, s.serve(&w, c, n, r))
@@ -463,7 +507,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		cl.claim.Rest = now
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Tick})
 	case renew:
-		cl.renews--
+		if cl.renews < 255 {
+			cl.renews--
+		}
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Renew, TTL: ttl})
 	case release:
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Release})
@@ -474,6 +520,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		nd.lock.Owner, nd.lock.Until = "", 0
 	case loseLock:
 		w.left.lock--
+		nd.lock.Owner, nd.lock.Until = "", 0
+	case outage:
+		w.left.outage--
 		nd.lock.Owner, nd.lock.Until = "", 0
 	case loseFence:
 		w.left.fence--
