@@ -24,6 +24,7 @@ type Hooks struct {
 	Waiting  func(WaitingEvent)  // the lock is held, and a wait begins
 	Acquired func(AcquiredEvent) // a lease begins
 	Renewed  func(RenewedEvent)  // the watchdog renewed a lease, or failed to
+	AtRisk   func(AtRiskEvent)   // a lease can spare no further node, or can again
 	Lost     func(LostEvent)     // a lease ended before it was released
 	Released func(ReleasedEvent) // a lease was released
 	Node     func(NodeEvent)     // a node of the service changed its state
@@ -54,6 +55,16 @@ type RenewedEvent struct {
 	Left     time.Duration // what was left of the old trust when the round ended
 	Waiters  int           // how many others wait, as far as is known
 	Err      error         // the round failed, and another is tried while trust lasts
+}
+
+// AtRiskEvent says that the redundancy of a lease has changed, once for each change. It
+// comes with the renewal after the one that has shown it. Where no node can be spared at
+// the best, as with one or two, there is none.
+type AtRiskEvent struct {
+	Key    string
+	ID     string
+	Token  Token
+	AtRisk bool // as many nodes as are needed have the lock, and no more; false: more of them do again
 }
 
 // LostEvent is the end of a lease that was not released.
@@ -190,6 +201,17 @@ func (h *herald) acquired(e AcquiredEvent) {
 
 func (h *herald) renewed(e RenewedEvent) {
 	if hook := h.hooks.Renewed; hook != nil {
+		h.put(func() { hook(e) })
+	}
+}
+
+func (h *herald) atRisk(e AtRiskEvent) {
+	if e.AtRisk {
+		h.write(slog.LevelWarn, "lease at risk: the loss of one more node ends it", "key", e.Key, "token", int64(e.Token))
+	} else {
+		h.write(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", int64(e.Token))
+	}
+	if hook := h.hooks.AtRisk; hook != nil {
 		h.put(func() { hook(e) })
 	}
 }

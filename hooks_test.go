@@ -22,6 +22,7 @@ func slowHooks() holdfast.Hooks {
 		Waiting:  func(holdfast.WaitingEvent) { pass(slow) },
 		Acquired: func(holdfast.AcquiredEvent) { pass(slow) },
 		Renewed:  func(holdfast.RenewedEvent) { pass(slow) },
+		AtRisk:   func(holdfast.AtRiskEvent) { pass(slow) },
 		Lost:     func(holdfast.LostEvent) { pass(slow) },
 		Released: func(holdfast.ReleasedEvent) { pass(slow) },
 		Node:     func(holdfast.NodeEvent) { pass(slow) },

@@ -24,6 +24,7 @@ type term struct {
 	given   time.Duration // for how long it was trusted when it was last granted or renewed
 	passed  int           // hand-overs so far
 	now     holder
+	atRisk  bool // the last renewal said so
 	over    bool
 
 	next     time.Time // when the watchdog looks at it again

@@ -284,6 +284,7 @@ func (c *Client) renew(due []*term) {
 type settled struct {
 	lost  loss // cause is nil: it was not
 	event *RenewedEvent
+	risk  *AtRiskEvent // nil: as before
 }
 
 // settle applies the outcome of a renewal of t that was started at start. A term
@@ -315,10 +316,15 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
-	return settled{event: &RenewedEvent{
+	s := settled{event: &RenewedEvent{
 		Key: t.slot.key, ID: t.now.id, Token: t.now.token,
 		Deadline: t.trusted, Left: left, Waiters: r.Waiters, Err: r.Err,
 	}}
+	if r.AtRisk != t.atRisk {
+		t.atRisk = r.AtRisk
+		s.risk = &AtRiskEvent{Key: t.slot.key, ID: t.now.id, Token: t.now.token, AtRisk: r.AtRisk}
+	}
+	return s
 }
 
 // tell ends what was lost, and then tells of the other renewals.
@@ -333,6 +339,9 @@ func (c *Client) tell(all ...settled) {
 	for _, s := range all {
 		if s.event != nil {
 			c.events.renewed(*s.event)
+		}
+		if s.risk != nil {
+			c.events.atRisk(*s.risk)
 		}
 	}
 }
