@@ -207,7 +207,7 @@ func (t *term) expiry() error {
 	o := t.now.opts
 	switch {
 	case o.NoRenew:
-		return fmt.Errorf("%w: its TTL is over, and it is not renewed (NoRenew)", ErrLost)
+		return fmt.Errorf("%w: its TTL is over, and nothing has renewed it", ErrLost)
 	case o.MaxHold > 0 && time.Since(t.now.since) >= o.MaxHold-t.grant.TTL/3:
 		return fmt.Errorf("%w: MaxHold %v is over", ErrLost, o.MaxHold)
 	}

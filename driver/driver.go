@@ -275,25 +275,33 @@ type NodeError struct {
 	Err  error
 }
 
-// Error names each node that failed, with its cause.
+// Error names each node that failed, with its cause. Nodes that have the same cause
+// are named together.
 func (e *UnavailableError) Error() string {
-	var b strings.Builder
 	if len(e.Nodes) == 0 && e.Err != nil {
 		return e.Err.Error()
 	}
-	if len(e.Nodes) == 1 && e.Need == 1 {
-		fmt.Fprintf(&b, "node %s: %v", e.Nodes[0].Node, e.Nodes[0].Err)
-		return b.String()
-	}
-	fmt.Fprintf(&b, "need %d nodes", e.Need)
-	for i, n := range e.Nodes {
-		sep := "; "
-		if i == 0 {
-			sep = ": "
+	var texts []string
+	nodes := make(map[string][]string) // by text
+	for _, n := range e.Nodes {
+		text := fmt.Sprint(n.Err)
+		if nodes[text] == nil {
+			texts = append(texts, text)
 		}
-		fmt.Fprintf(&b, "%snode %s: %v", sep, n.Node, n.Err)
+		nodes[text] = append(nodes[text], n.Node)
 	}
-	return b.String()
+	for i, text := range texts {
+		word := "node "
+		if len(nodes[text]) > 1 {
+			word = "nodes "
+		}
+		texts[i] = word + strings.Join(nodes[text], ", ") + ": " + text
+	}
+	if len(e.Nodes) == 1 && e.Need == 1 {
+		return texts[0]
+	}
+	texts = append([]string{fmt.Sprintf("need %d nodes", e.Need)}, strings.Join(texts, "; "))
+	return strings.TrimSuffix(strings.Join(texts, ": "), ": ")
 }
 
 // Is matches ErrUnavailable.

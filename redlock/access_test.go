@@ -95,7 +95,10 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 	}
 	// To list locks takes one right more.
 	for _, err := range c.List(t.Context(), "") {
-		mentions(t, err, "NOPERM", "scan")
+		mentions(t, err, "NOPERM", "grant it +scan")
+		if !errors.Is(err, redlock.ErrAuth) {
+			t.Errorf("%v does not match ErrAuth", err)
+		}
 	}
 }
 

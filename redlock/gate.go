@@ -389,9 +389,9 @@ func mend(err error, secure bool) error {
 	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):
-		return fmt.Errorf("%w: %w: it asks for a password; give Username and Password", ErrConfig, errAuth(err))
+		return fmt.Errorf("%w: it asks for a password; give Username and Password", errAuth(err))
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
-		return fmt.Errorf("%w: %w: check Username and Password", ErrConfig, errAuth(err))
+		return fmt.Errorf("%w: check Username and Password", errAuth(err))
 	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
 		return fmt.Errorf("%w: %w: it is older than Redis 6; give a newer server", ErrConfig, err)
 	case strings.Contains(text, "NOPROTO"):
@@ -399,7 +399,7 @@ func mend(err error, secure bool) error {
 	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
 		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; give a server that has it under its own name", ErrConfig, err)
 	case lacksRight(text):
-		return fmt.Errorf("%w: %w: grant the rights in docs/operations.md", ErrConfig, errAuth(err))
+		return fmt.Errorf("%w: grant the rights in docs/operations.md", errAuth(err))
 	case strings.Contains(text, "DB index is out of range"):
 		return fmt.Errorf("%w: %w: choose another DB", ErrConfig, err)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):

@@ -268,6 +268,9 @@ func (n *node) page(ctx context.Context, cursor, pattern string) (page, error) {
 		return page{}, err
 	}
 	if err, ok := replies[0].(error); ok {
+		if lacksRight(err.Error()) {
+			err = fmt.Errorf("%w: grant it +scan, without which locks cannot be listed", errAuth(err))
+		}
 		return page{}, err
 	}
 	both, _ := replies[0].([]any)

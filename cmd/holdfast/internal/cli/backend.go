@@ -55,7 +55,7 @@ func (a *app) options(program string) *holdfast.Options {
 	if a.verbose {
 		opts.Logger = a.log
 	}
-	opts.Hooks.Waiting = func(e holdfast.WaitingEvent) { a.log.Debug("waiting: " + busy(e.Key, e.Held, 0)) }
+	opts.Hooks.Waiting = func(e holdfast.WaitingEvent) { a.log.Debug("waiting: " + heldBy(e.Key, e.Held)) }
 	opts.Hooks.Acquired = func(e holdfast.AcquiredEvent) {
 		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", short(e.Waited))
 	}
@@ -86,7 +86,11 @@ func (a *app) busyError(client *holdfast.Client, name string, err error) error {
 	if st, asked := client.Inspect(ctx, name); asked == nil && st.Held && st.ID == held.Owner {
 		token, held.Remaining, held.Waiters = st.Token, st.Remaining, st.Waiters
 	}
-	return &busyError{text: busy(name, held, token), err: err}
+	text := fmt.Sprintf("%s, %d waiting", heldBy(name, held), held.Waiters)
+	if token != 0 {
+		text += fmt.Sprintf(", token %d", token)
+	}
+	return &busyError{text: text, err: err}
 }
 
 // busyError is ErrHeld with all that can be said about it.
@@ -98,9 +102,10 @@ type busyError struct {
 func (e *busyError) Error() string { return e.text }
 func (e *busyError) Unwrap() error { return e.err }
 
-// busy is a line about a lock that somebody else holds. The age is by the
+// heldBy is a line about a lock that somebody else holds. The age is by the
 // holder's clock, and counts from when it asked for the lock: nobody knows more.
-func busy(name string, held *holdfast.HeldError, token holdfast.Token) string {
+// How many wait is not in it: who has just begun to may be among them, or not yet.
+func heldBy(name string, held *holdfast.HeldError) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q is %v", name, held)
 	if !held.Since.IsZero() {
@@ -110,10 +115,6 @@ func busy(name string, held *holdfast.HeldError, token holdfast.Token) string {
 		fmt.Fprintf(&b, ", lease %s left", short(held.Remaining))
 	} else {
 		b.WriteString(", without an end")
-	}
-	fmt.Fprintf(&b, ", %d waiting", held.Waiters)
-	if token != 0 {
-		fmt.Fprintf(&b, ", token %d", token)
 	}
 	return b.String()
 }

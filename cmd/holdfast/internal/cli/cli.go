@@ -63,11 +63,16 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 			code = exitcode.Bug
 		}
 	}()
+	out := &watched{Writer: stdio.Out}
+	stdio.Out = out
 	a := &app{io: stdio, self: proc.Myself(args[0])}
 	a.log = slog.New(newHandler(stdio.Err, "text", slog.LevelInfo))
 	root := a.root()
 	root.SetArgs(args[1:])
 	err := root.Execute()
+	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // of helps and completions
+		err = wrote(out.err)
+	}
 	if err != nil {
 		a.log.Error(explain(err))
 	}
@@ -116,9 +121,10 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return exitcode.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.SetUsageTemplate(root.UsageTemplate() + "\nExit codes:\n" + exitcode.Help() + `
+	root.SetUsageTemplate(root.UsageTemplate() + `
 Every flag can be set by a variable as well: --kill-after by HOLDFAST_KILL_AFTER.
 Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
+"holdfast help exit-codes" says what exit codes mean.
 `)
 	f := root.PersistentFlags()
 	f.SortFlags = false
@@ -129,6 +135,7 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
 		a.showCommand(), a.listCommand(), a.forceCommand(), a.demoCommand(), a.versionCommand(),
+		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -193,6 +200,21 @@ func wantName(args []string, otherwise string) (string, error) {
 func endBy(s syscall.Signal) {
 	signal.Reset(s)
 	raise(s)
+}
+
+// watched remembers that something could not be written.
+type watched struct {
+	io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (w *watched) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if w.err == nil {
+		w.err = err
+	}
+	return n, err
 }
 
 var errOutput = errors.New("the output could not be written")

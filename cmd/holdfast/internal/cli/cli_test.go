@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -141,7 +142,7 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 
 func TestWaitAndNoWait(t *testing.T) {
 	t.Parallel()
-	ten := patience{duration: duration(10 * time.Second), set: true}
+	ten := patience{optional{duration: duration(10 * time.Second), set: true}}
 	for _, row := range []struct {
 		name        string
 		wait        patience
@@ -151,7 +152,7 @@ func TestWaitAndNoWait(t *testing.T) {
 	}{
 		{"ForEver", patience{}, false, "", false, false},
 		{"NoWait", patience{}, true, "no-wait", true, false},
-		{"ZeroIsNoWait", patience{set: true}, false, "wait", true, false},
+		{"ZeroIsNoWait", patience{optional{set: true}}, false, "wait", true, false},
 		{"Wait", ten, false, "wait", false, false},
 		{"Contradiction", ten, true, "wait no-wait", false, true},
 		{"WaitOverVariable", ten, true, "wait", false, false},
@@ -161,6 +162,53 @@ func TestWaitAndNoWait(t *testing.T) {
 		if got, err := row.wait.none(row.noWait, given); got != row.want || (err != nil) != row.fails {
 			t.Errorf("%s: no wait %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
 		}
+	}
+}
+
+func TestGuardAndNoGuard(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name           string
+		guard, noGuard bool
+		given          string // the flags given; the rest is by variables
+		want, fails    bool
+	}{
+		{"Neither", false, false, "", false, false},
+		{"Guard", true, false, "guard", true, false},
+		{"NoGuard", false, true, "no-guard", false, false},
+		{"Contradiction", true, true, "guard no-guard", false, true},
+		{"NoGuardOverVariable", true, true, "no-guard", false, false},
+		{"GuardOverVariable", true, true, "guard", true, false},
+		{"BothByVariables", true, true, "", false, false},
+	} {
+		fl := &runFlags{guard: row.guard, noGuard: row.noGuard}
+		given := func(flag string) bool { return slices.Contains(strings.Fields(row.given), flag) }
+		if got, err := fl.guarded(given); got != row.want || (err != nil) != row.fails {
+			t.Errorf("%s: %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
+		}
+	}
+}
+
+func TestLogLeavesOutWhatIsNothing(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		var b bytes.Buffer
+		log := slog.New(newHandler(&b, format, slog.LevelInfo))
+		var none error
+		log.Info("node changed", "node", "a:1", "cause", none)
+		if text := b.String(); strings.Contains(text, "cause") || strings.Contains(text, "nil") || !strings.Contains(text, "a:1") {
+			t.Errorf("%s: %s", format, text)
+		}
+	}
+}
+
+// TestWaitingSaysNothingThatMayBeWrong holds that who has just begun to wait does not
+// read that nobody waits: the count may be of before.
+func TestWaitingSaysNothingThatMayBeWrong(t *testing.T) {
+	t.Parallel()
+	text := heldBy("job", &holdfast.HeldError{Owner: "other", Remaining: time.Second})
+	if text != `"job" is held by "other", lease 1s left` {
+		t.Error(text)
 	}
 }
 

@@ -65,17 +65,34 @@ func (d *duration) String() string {
 // Type implements pflag.Value.
 func (d *duration) Type() string { return "duration" }
 
-// patience is the value of --wait: unset means for ever, 0 not at all.
-type patience struct {
+// span is a duration of which some is needed.
+type span struct{ duration }
+
+// Set implements pflag.Value.
+func (d *span) Set(s string) error {
+	if err := d.duration.Set(s); err != nil {
+		return err
+	}
+	if d.duration == 0 {
+		return fmt.Errorf("%q is no time at all; give more", s)
+	}
+	return nil
+}
+
+// optional is a duration of which 0 means another thing than nothing said.
+type optional struct {
 	duration
 	set bool
 }
 
 // Set implements pflag.Value.
-func (p *patience) Set(s string) error {
-	p.set = true
-	return p.duration.Set(s)
+func (o *optional) Set(s string) error {
+	o.set = true
+	return o.duration.Set(s)
 }
+
+// patience is the value of --wait: unset means for ever, 0 not at all.
+type patience struct{ optional }
 
 // none says whether there is no wait at all. Of --wait and --no-wait, what is
 // given goes before what a variable says.

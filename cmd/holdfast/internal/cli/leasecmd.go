@@ -42,7 +42,7 @@ type ticketFlags struct {
 	token int64
 	owner string
 	file  string
-	ttl   duration
+	ttl   span
 }
 
 func (fl *ticketFlags) define(cmd *cobra.Command) {
@@ -97,7 +97,7 @@ func (a *app) acquireCommand() *cobra.Command {
 	var noWait bool
 	var wait patience
 	var file string
-	ttl := duration(30 * time.Second)
+	ttl := span{duration(30 * time.Second)}
 	cmd := &cobra.Command{
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock and leave it standing, for scripts that cannot be wrapped by run",
@@ -115,7 +115,7 @@ unless it is renewed; nobody watches over it, so prefer run where you can.
 			if err != nil {
 				return err
 			}
-			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl), Wait: time.Duration(wait.duration), NoRenew: true}
+			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl.duration), Wait: time.Duration(wait.duration), NoRenew: true}
 			return a.acquire(name, file, opts, now)
 		},
 	}
@@ -193,7 +193,7 @@ func (a *app) printTicket(t ticket) error {
 }
 
 func (a *app) renewCommand() *cobra.Command {
-	fl := &ticketFlags{ttl: duration(30 * time.Second)}
+	fl := &ticketFlags{ttl: span{duration(30 * time.Second)}}
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
@@ -209,7 +209,7 @@ still has it. It never takes a lock that is free: a lease that is gone stays gon
 }
 
 func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv *redlock.Driver, g driver.Grant) error {
-	g.TTL = time.Duration(fl.ttl)
+	g.TTL = time.Duration(fl.ttl.duration)
 	if l := drv.Limits(); g.TTL < l.MinTTL || g.TTL > l.MaxTTL {
 		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, for all clients alike)", g.TTL, l.MinTTL, l.MaxTTL)
 	}
@@ -230,7 +230,7 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv *redlock
 }
 
 func (a *app) releaseCommand() *cobra.Command {
-	fl := &ticketFlags{ttl: duration(10 * time.Second)}
+	fl := &ticketFlags{ttl: span{duration(10 * time.Second)}}
 	cmd := &cobra.Command{
 		Use:   "release [flags] [NAME]",
 		Short: "Release a lease that acquire took",
@@ -279,7 +279,7 @@ func (a *app) continued(
 		return &holdfast.Error{Op: verb, Key: t.Name, Err: fmt.Errorf("%w: %s", holdfast.ErrLost, t.gone(st))}
 	}
 	owner, _ := t.grant()
-	err = do(ctx, fl, t, drv, driver.Grant{Key: t.Name, Owner: owner, TTL: time.Duration(fl.ttl)})
+	err = do(ctx, fl, t, drv, driver.Grant{Key: t.Name, Owner: owner, TTL: time.Duration(fl.ttl.duration)})
 	if errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnavailable) {
 		err = &holdfast.Error{Op: verb, Key: t.Name, Err: err}
 	}

@@ -12,7 +12,7 @@ import (
 // newHandler writes the log: JSON lines, or lines for people.
 func newHandler(w io.Writer, format string, level slog.Level) slog.Handler {
 	if format == "json" {
-		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: something})
 	}
 	return &lines{w: w, level: level, mu: new(sync.Mutex)}
 }
@@ -55,7 +55,18 @@ func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler. Nothing here uses groups.
 func (h *lines) WithGroup(string) slog.Handler { return h }
 
+// something leaves out what is nothing, such as the cause of a node that is well.
+func something(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Any() == nil {
+		return slog.Attr{}
+	}
+	return a
+}
+
 func attribute(a slog.Attr) string {
+	if a.Value.Any() == nil {
+		return ""
+	}
 	if a.Value.Kind() == slog.KindTime {
 		return fmt.Sprintf(" %s=%s", a.Key, a.Value.Time().Format("15:04:05.000"))
 	}

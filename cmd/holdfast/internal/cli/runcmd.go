@@ -33,23 +33,24 @@ that a storage can refuse a holder who comes too late.
 
 // runFlags are the flags of run as they were given.
 type runFlags struct {
-	noWait, skip                  bool
-	wait                          patience
-	splay                         duration
-	busy, lost                    code
-	unavailable, scope            choice
-	ttl, renew, killAfter, margin duration
-	holdAtLeast, maxRuntime       duration
-	onLost                        run.Policy
-	command                       string
-	guard, noGuard                bool
-	statusFile                    string
-	statusFD                      int
+	noWait, skip            bool
+	wait                    patience
+	splay                   duration
+	busy, lost              code
+	unavailable, scope      choice
+	ttl, renew, margin      span
+	killAfter               optional
+	holdAtLeast, maxRuntime duration
+	onLost                  run.Policy
+	command                 string
+	guard, noGuard          bool
+	statusFile              string
+	statusFD                int
 }
 
 func (a *app) runCommand() *cobra.Command {
 	fl := &runFlags{
-		busy: code(exitcode.Busy), lost: code(exitcode.Lost), ttl: duration(30 * time.Second), onLost: run.Term,
+		busy: code(exitcode.Busy), lost: code(exitcode.Lost), ttl: span{duration(30 * time.Second)}, onLost: run.Term,
 		unavailable: choice{"fail", []string{"fail", "skip", "run"}}, scope: choice{"group", []string{"group", "process"}},
 	}
 	cmd := &cobra.Command{
@@ -77,7 +78,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c; what follows -- are its arguments")
 	f.Var(&fl.ttl, "ttl", "how long the lock stands when holdfast is gone")
 	f.Var(&fl.renew, "renew", "renew this often (default ttl/3)")
-	f.Var(&fl.killAfter, "kill-after", "time from TERM to KILL (default: ttl/6, at most 5s)")
+	f.Var(&fl.killAfter, "kill-after", "time from TERM to KILL; 0 means at once (default: ttl/6, at most 5s)")
 	f.Var(&fl.margin, "margin", "time from KILL to the end of the lease (default: ttl/20, at least 100ms)")
 	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ; not if it cannot be started")
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
@@ -193,18 +194,38 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if err != nil {
 		return nil, err
 	}
+	guard, err := fl.guarded(given)
+	if err != nil {
+		return nil, err
+	}
 	p := &run.Plan{
 		Name: name, Path: path, Args: argv, Backend: a.scheme(),
 		NoWait: noWait, Wait: time.Duration(fl.wait.duration), Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
-		TTL: time.Duration(fl.ttl), Renew: time.Duration(fl.renew), KillAfter: time.Duration(fl.killAfter), Margin: time.Duration(fl.margin),
+		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
+		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),
 		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),
-		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: fl.guard && !fl.noGuard,
+		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: guard,
 		Busy: exitcode.Code(fl.busy), Lost: exitcode.Code(fl.lost),
+	}
+	if fl.killAfter.set && p.KillAfter == 0 {
+		p.KillAfter = run.AtOnce
 	}
 	if fl.skip {
 		p.Busy = exitcode.OK
 	}
 	return p, p.Defaults()
+}
+
+// guarded says whether there shall be a guard. Of --guard and --no-guard, what is
+// given goes before what a variable says, and of two variables the one that refuses.
+func (fl *runFlags) guarded(given func(string) bool) (bool, error) {
+	switch {
+	case !fl.guard || !fl.noGuard:
+		return fl.guard, nil
+	case given("guard") && given("no-guard"):
+		return false, exitcode.Usagef("--guard and --no-guard contradict each other; give one of them")
+	}
+	return given("guard"), nil
 }
 
 // split tells the name from the command. dash is how many arguments came before

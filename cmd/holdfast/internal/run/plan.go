@@ -24,6 +24,9 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
+// AtOnce is a KillAfter that leaves no time: KILL follows TERM.
+const AtOnce = time.Nanosecond
+
 // Plan is what to run, and how.
 type Plan struct {
 	Name    string   // of the lock

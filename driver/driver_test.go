@@ -1,0 +1,28 @@
+package driver_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestNodesWithOneCauseAreNamedTogether holds that a cause which several nodes have
+// in common is said once, and that none is left out.
+func TestNodesWithOneCauseAreNamedTogether(t *testing.T) {
+	t.Parallel()
+	young, refused := errors.New("too young"), errors.New("refused")
+	for want, e := range map[string]*driver.UnavailableError{
+		"node a: refused": {Need: 1, Nodes: []driver.NodeError{{Node: "a", Err: refused}}},
+		"need 2 nodes: nodes a, c: too young; node b: refused": {
+			Need: 2, Nodes: []driver.NodeError{{Node: "a", Err: young}, {Node: "b", Err: refused}, {Node: "c", Err: errors.New("too young")}},
+		},
+		"need 2 nodes: node a: <nil>": {Need: 2, Nodes: []driver.NodeError{{Node: "a"}}},
+		"need 2 nodes":                {Need: 2},
+		"refused":                     {Need: 1, Err: refused},
+	} {
+		if got := e.Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
