@@ -10,7 +10,7 @@ CHAOSFLAGS ?=
 SERVERS ?= redis8 valkey8
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, 
 
 bench: deps ## Measure against other lock libraries (10 min); writes docs/bench.md, bench.json and waits.svg
 	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg -md ../docs/bench.md $(BENCHFLAGS)
+
+sharing: deps ## How much of a bare key Holdfast and another library leave to one another (4 min)
+	@cd verify && go run ./sharing
 
 model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (2 min)
 	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model

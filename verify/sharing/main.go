@@ -18,7 +18,7 @@ var loads = []struct {
 	Load
 }{
 	{"1 ms of work, no rest", Load{Workers: 4, Work: time.Millisecond}},
-	{"5 ms of work, 10 ms of rest", Load{Workers: 4, Work: 5 * time.Millisecond, Rest: 10 * time.Millisecond}},
+	{"5 ms of work, 2 ms of rest", Load{Workers: 4, Work: 5 * time.Millisecond, Rest: 2 * time.Millisecond}},
 	{"200 ms of work, 150 ms of rest", Load{Workers: 1, Work: 200 * time.Millisecond, Rest: 150 * time.Millisecond}},
 }
 
@@ -60,7 +60,7 @@ func row(ctx context.Context, name string, l Load, sides ...Side) error {
 		return err
 	}
 	defer server.Stop()
-	got, err := Compete(ctx, server.Addr(), "shared", l, sides...)
+	got, err := Compete(ctx, []string{server.Addr()}, "shared", l, sides...)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
+	pool "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 
@@ -22,8 +23,8 @@ type worker func(ctx context.Context, key string) (free func() error, err error)
 // A Side is one library, as its README has it.
 type Side struct {
 	Name string
-	// open makes n workers on one server.
-	open func(ctx context.Context, addr string, n int) ([]worker, func(), error)
+	// open makes n workers on the servers, of which some sides use one alone.
+	open func(ctx context.Context, addrs []string, n int) ([]worker, func(), error)
 }
 
 // The sides.
@@ -35,8 +36,12 @@ var (
 	SetNX       = Side{"SET NX", setNXWorkers}
 )
 
-func holdfastWorkers(shared bool) func(context.Context, string, int) ([]worker, func(), error) {
-	return func(ctx context.Context, addr string, n int) (out []worker, stop func(), err error) {
+func holdfastWorkers(shared bool) func(context.Context, []string, int) ([]worker, func(), error) {
+	return func(ctx context.Context, addrs []string, n int) (out []worker, stop func(), err error) {
+		var nodes []redlock.Node
+		for _, addr := range addrs {
+			nodes = append(nodes, redlock.Node{Addr: addr})
+		}
 		var clients []*holdfast.Client
 		stop = func() {
 			for _, c := range clients {
@@ -45,7 +50,7 @@ func holdfastWorkers(shared bool) func(context.Context, string, int) ([]worker, 
 		}
 		for i := range n {
 			if i == 0 || !shared {
-				drv, err := redlock.Open(ctx, []redlock.Node{{Addr: addr}}, &redlock.Options{BareKeys: true})
+				drv, err := redlock.Open(ctx, nodes, &redlock.Options{BareKeys: true, NoQuarantine: true})
 				if err != nil {
 					return nil, stop, err
 				}
@@ -69,9 +74,14 @@ func holdfastWorkers(shared bool) func(context.Context, string, int) ([]worker, 
 }
 
 // redsync with all its defaults: 32 tries, 50 to 250 ms apart.
-func redsyncWorkers(_ context.Context, addr string, n int) (out []worker, stop func(), err error) {
-	c := redis.NewClient(&redis.Options{Addr: addr})
-	rs := redsync.New(goredis.NewPool(c))
+func redsyncWorkers(_ context.Context, addrs []string, n int) (out []worker, stop func(), err error) {
+	var clients []*redis.Client
+	var pools []pool.Pool
+	for _, addr := range addrs {
+		c := redis.NewClient(&redis.Options{Addr: addr})
+		clients, pools = append(clients, c), append(pools, goredis.NewPool(c))
+	}
+	rs := redsync.New(pools...)
 	for range n {
 		out = append(out, func(ctx context.Context, key string) (func() error, error) {
 			m := rs.NewMutex(key)
@@ -81,12 +91,17 @@ func redsyncWorkers(_ context.Context, addr string, n int) (out []worker, stop f
 			return func() error { _, err := m.Unlock(); return err }, nil
 		})
 	}
-	return out, func() { c.Close() }, nil
+	stop = func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	}
+	return out, stop, nil
 }
 
 // redislock with the backoff of its README, 100 ms.
-func redislockWorkers(_ context.Context, addr string, n int) (out []worker, stop func(), err error) {
-	c := redis.NewClient(&redis.Options{Addr: addr})
+func redislockWorkers(_ context.Context, addrs []string, n int) (out []worker, stop func(), err error) {
+	c := redis.NewClient(&redis.Options{Addr: addrs[0]})
 	locks := redislock.New(c)
 	opts := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
 	for range n {
@@ -102,8 +117,8 @@ func redislockWorkers(_ context.Context, addr string, n int) (out []worker, stop
 }
 
 // A loop around SET NX, 20 to 80 ms between two tries.
-func setNXWorkers(_ context.Context, addr string, n int) (out []worker, stop func(), err error) {
-	c := redis.NewClient(&redis.Options{Addr: addr})
+func setNXWorkers(_ context.Context, addrs []string, n int) (out []worker, stop func(), err error) {
+	c := redis.NewClient(&redis.Options{Addr: addrs[0]})
 	for i := range n {
 		value := fmt.Sprint("worker ", i)
 		out = append(out, func(ctx context.Context, key string) (func() error, error) {
@@ -152,8 +167,8 @@ type Share struct {
 	Longest time.Duration // wait, also of who waited at the end
 }
 
-// Compete runs both sides against one another on the server at addr.
-func Compete(ctx context.Context, addr, key string, l Load, sides ...Side) ([]Share, error) {
+// Compete runs both sides against one another on the servers at addrs.
+func Compete(ctx context.Context, addrs []string, key string, l Load, sides ...Side) ([]Share, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Time)
 	defer cancel()
 	shares := make([]Share, len(sides))
@@ -174,7 +189,7 @@ func Compete(ctx context.Context, addr, key string, l Load, sides ...Side) ([]Sh
 	var all sync.WaitGroup
 	defer all.Wait()
 	for i, side := range sides {
-		workers, stop, err := side.open(ctx, addr, l.Workers)
+		workers, stop, err := side.open(ctx, addrs, l.Workers)
 		if stop != nil {
 			defer stop()
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,23 +12,35 @@ import (
 // and how many the other had meanwhile is what counts.
 func TestNobodyStarvesOnABareKey(t *testing.T) {
 	t.Parallel()
-	l := Load{Workers: 3, Work: 5 * time.Millisecond, Rest: 10 * time.Millisecond, Enough: 100, Time: time.Minute}
-	for _, ours := range []Side{OneClient, ManyClients} {
-		for _, other := range []Side{Redsync, Redislock, SetNX} {
-			t.Run(ours.Name+" and "+other.Name, func(t *testing.T) {
-				t.Parallel()
-				addr := redistest.Start(t, nil).Addr()
-				got, err := Compete(t.Context(), addr, "shared", l, ours, other)
-				if err != nil {
-					t.Fatal(err)
+	l := Load{Workers: 4, Work: 5 * time.Millisecond, Rest: 2 * time.Millisecond, Enough: 100, Time: time.Minute}
+	for _, c := range []struct {
+		nodes       int
+		ours, other Side
+	}{
+		{1, OneClient, Redsync},
+		{1, OneClient, Redislock},
+		{1, OneClient, SetNX},
+		{1, ManyClients, Redsync},
+		{1, ManyClients, Redislock},
+		{1, ManyClients, SetNX},
+		{3, ManyClients, Redsync},
+	} {
+		t.Run(fmt.Sprintf("%s and %s on %d", c.ours.Name, c.other.Name, c.nodes), func(t *testing.T) {
+			t.Parallel()
+			var addrs []string
+			for _, s := range redistest.StartN(t, c.nodes) {
+				addrs = append(addrs, s.Addr())
+			}
+			got, err := Compete(t.Context(), addrs, "shared", l, c.ours, c.other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d and %d locks", got[0].Locks, got[1].Locks)
+			for i, side := range []Side{c.ours, c.other} {
+				if all := got[0].Locks + got[1].Locks; got[i].Locks*20 < all {
+					t.Errorf("%s had %d of %d locks", side.Name, got[i].Locks, all)
 				}
-				t.Logf("%d and %d locks", got[0].Locks, got[1].Locks)
-				for i, side := range []Side{ours, other} {
-					if all := got[0].Locks + got[1].Locks; got[i].Locks*20 < all {
-						t.Errorf("%s had %d of %d locks", side.Name, got[i].Locks, all)
-					}
-				}
-			})
-		}
+			}
+		})
 	}
 }
