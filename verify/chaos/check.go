@@ -283,19 +283,30 @@ func (l *lockHistory) count(store string, result kind) (n int) {
 }
 
 // nextGrant is how long the lock was free for at t or, where its holder was well,
-// from his release on; ok is false when nobody was granted it any more.
+// from his release on, and from when somebody asked for it; ok is false when nobody was granted it any more.
 func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	for _, a := range granted {
 		switch {
 		case a.got >= t:
-			return a.got - t, true
+			return a.got - max(t, l.wanted(a.got)), true
 		case a.left > t && a.left <= a.until:
 			t = a.left
 		}
 	}
 	return 0, false
+}
+
+// wanted is since when somebody had been asking for the lock at t.
+func (l *lockHistory) wanted(t int64) int64 {
+	since := t
+	for _, a := range l.attempts {
+		if (a.got == 0 || a.got >= t) && (a.gaveUp == 0 || a.gaveUp >= t) {
+			since = min(since, a.asked)
+		}
+	}
+	return since
 }
 
 // waited says whether somebody waited in vain for longer than bound after t, while

@@ -150,6 +150,13 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d", row.name, free, ok, row.free)
 		}
 	}
+	late := &attempt{asked: 22, got: 25}
+	if free, ok := history(well, late).nextGrant(5); free != 3 || !ok {
+		t.Errorf("nobody asked for a while: %d, %v, want 3", free, ok)
+	}
+	if free, ok := history(well, &attempt{asked: 12, gaveUp: 21}, &attempt{asked: 14, gaveUp: 30}, late).nextGrant(5); free != 11 || !ok {
+		t.Errorf("another had asked before and still did: %d, %v, want 11", free, ok)
+	}
 	if free, ok := history(killed).nextGrant(5); ok {
 		t.Errorf("nobody came: %d", free)
 	}
