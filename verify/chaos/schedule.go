@@ -96,10 +96,7 @@ const (
 // process from a slow one sooner.
 const stoppedAhead = 6
 
-const (
-	memoryGone = "a node's memory is gone without a restart, which nobody can see"
-	clockRules = "a node's clock decides when its locks lapse"
-)
+const clockRules = "a node's clock decides when its locks lapse"
 
 var classes = map[string]class{
 	"calm":                {},
@@ -132,8 +129,8 @@ var classes = map[string]class{
 	"client-slow-hooks":   {lives: true},
 	"client-throttle":     {from: fromEnd},
 	"credentials":         {from: fromEnd},
-	"flushall":            {shared: memoryGone},
-	"replicaof":           {shared: memoryGone, from: fromEnd},
+	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"replicaof":           {from: fromQuarantine, extra: stoppedAhead * time.Second},
 	"clock-jump":          {shared: clockRules, from: fromEnd},
 	"clock-jump-hour":     {shared: clockRules, from: fromEnd},
 }
