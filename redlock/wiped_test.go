@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -100,4 +102,45 @@ func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
 		r.release(l)
 		return true
 	})
+}
+
+// The quarantine is over, a client is about to write so, and the data are wiped.
+func TestDataWipedBetweenALookAndItsStepDoNotVote(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	opts := &redlock.Options{MaxTTL: brief, Timeout: busy}
+	_, err := redlock.Open(t.Context(), r.nodes(), opts)
+	mentions(t, err, "quarantine")
+	var holds []*faultproxy.Hold
+	for _, p := range way {
+		holds = append(holds, p.HoldRequest(calls(wire.Admit), 1))
+	}
+	opened := make(chan error, 1)
+	r.eventually("a client is about to let the nodes vote", func() bool {
+		go func() {
+			d, err := redlock.Open(t.Context(), way.nodes(), opts)
+			if err == nil {
+				d.Close()
+			}
+			opened <- err
+		}()
+		select {
+		case <-holds[0].Caught():
+			return true
+		case <-opened: // still in quarantine
+			return false
+		}
+	})
+	for i := range r.servers {
+		r.do(i, "FLUSHALL")
+	}
+	for _, h := range holds {
+		h.Release()
+	}
+	mentions(t, <-opened, "quarantine", "votes in")
+	for i := range r.servers {
+		if marker := fmt.Sprint(r.do(i, "GET", wire.Set)); strings.Contains(marker, "run=") {
+			t.Errorf("the marker is %q", marker)
+		}
+	}
 }
