@@ -311,6 +311,25 @@ func TestADefectIsAnEvent(t *testing.T) {
 	r.awaitCause(told, replica.Addr(), "was a replica")
 }
 
+// A node that is full refuses all new locks, and its connection is well.
+func TestANodeThatIsFullIsAnEvent(t *testing.T) {
+	r := start(t, 3)
+	events := make(chan driver.NodeEvent, 100)
+	c := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	for _, i := range []int{1, 2} {
+		r.fill(i)
+	}
+	if _, err := c.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("%v does not match ErrUnavailable", err)
+	}
+	for _, i := range []int{1, 2} {
+		r.awaitCause(events, r.servers[i].Addr(), "OOM")
+		r.do(i, "CONFIG", "SET", "maxmemory", "0")
+	}
+	r.release(r.acquire(c, "k", nil))
+	r.awaitState(events, r.servers[1].Addr(), driver.NodeUp)
+}
+
 // Two addresses that swap their servers are no server twice.
 func TestAddressesMaySwapTheirServers(t *testing.T) {
 	r := start(t, 3)

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/engine"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -42,6 +45,9 @@ type node struct {
 
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
+
+	// ill is why the node grants nothing for the time being, as its last answer said.
+	ill atomic.Pointer[error]
 
 	mu      sync.Mutex // guards what follows
 	err     error      // why it is down, or was last
@@ -148,6 +154,7 @@ func (n *node) raise(l *link) {
 	n.mu.Lock()
 	if !l.broken() {
 		n.link.Store(l)
+		n.ill.Store(nil)
 		n.stalled, n.deaf = false, nil
 	}
 	n.mu.Unlock()
@@ -323,7 +330,7 @@ func (n *node) why() error {
 func (n *node) event() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := driver.NodeEvent{Node: n.addr, State: driver.NodeUp}
+	e, ill := driver.NodeEvent{Node: n.addr, State: driver.NodeUp}, n.ill.Load()
 	switch {
 	case n.link.Load() == nil:
 		e.State, e.Err = driver.NodeDown, n.err
@@ -331,10 +338,30 @@ func (n *node) event() driver.NodeEvent {
 		e.State, e.Err = driver.NodeStalled, errStalled
 	case n.mute != nil || n.deaf != nil:
 		e.State, e.Err = driver.NodePolling, cmp.Or(n.mute, n.deaf)
+	case ill != nil:
+		e.State, e.Err = driver.NodeDegraded, *ill
 	case n.defect != nil:
 		e.State, e.Err = driver.NodeDegraded, n.defect
 	}
 	return e
+}
+
+// note looks whether the node refuses to store anything, as where its memory is full. It
+// stands until it grants a lock again, or its connection ends.
+func (n *node) note(asked quorum.Request, v resp.Value) {
+	switch {
+	case v.IsError() && refusesToStore(v):
+		err := serverError(v)
+		n.ill.Store(&err)
+	case asked == quorum.AskAcquire && v.Kind == ':' && n.ill.Load() != nil:
+		n.ill.Store(nil)
+	}
+}
+
+func refusesToStore(v resp.Value) bool {
+	return slices.ContainsFunc([]string{"OOM", "MISCONF", "NOREPLICAS"}, func(code string) bool {
+		return bytes.HasPrefix(v.Text, []byte(code))
+	})
 }
 
 // cause is what err says, without what changes from one attempt to the next: the port

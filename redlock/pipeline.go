@@ -317,6 +317,7 @@ func (l *link) answer(v resp.Value) bool {
 		l.hangUp(errForgot) // the gate looks again before anything else counts
 		l.n.fail(e, engine.Failure{Err: serverError(v)})
 	case e.req != nil:
+		l.n.note(e.req.Kind, v)
 		deliver(e.req, v)
 	default:
 		if unadmitted(v) {

@@ -18,7 +18,7 @@ const (
 )
 
 // all is the bugs, by the part of the protocol that they break.
-var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, looks, storages, commands, clocks, lifecycle, obstacles)
+var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, onServers, voting, looks, storages, commands, clocks, lifecycle, obstacles)
 
 func concat(themes ...[]mutant) []mutant {
 	var out []mutant
@@ -686,17 +686,6 @@ var onServers = []mutant{
 		name: "no-gate", rule: "a server is checked before its replies count", file: gateGo,
 		was: "rep, err := g.check(ctx, n, l)", is: "rep, _ := g.check(ctx, n, l)",
 		killers: []suite{servers("TestOpenRefusesAReplica")},
-	},
-	{
-		name: "no-quarantine", rule: "who may have forgotten does not vote before MaxTTL is over", file: gateGo,
-		was: "if g.quarantine() && wait > 0 && !durable(l) {", is: "if g.quarantine() && wait < 0 && !durable(l) {",
-		killers: []suite{servers("TestARestartedNodeSitsOutItsQuarantine")},
-	},
-	{
-		name: "server-votes-twice", rule: "a server under two names has one vote", file: gateGo,
-		was:     "func (r run) twice() error {\n",
-		is:      "func (r run) twice() error {\n\tif r.addr != \"\" {\n\t\treturn nil\n\t}\n",
-		killers: []suite{servers("TestOpenRefusesOneServerUnderTwoNames")},
 	},
 	{
 		name: "evicting-server-votes", rule: "a server that evicts loses locks", file: gateGo,
