@@ -315,8 +315,13 @@ func TestADefectIsAnEvent(t *testing.T) {
 // A node that is full refuses all new locks, and its connection is well.
 func TestANodeThatIsFullIsAnEvent(t *testing.T) {
 	r := start(t, 3)
-	events := make(chan driver.NodeEvent, 100)
-	c := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	events := make(chan driver.NodeEvent, 1000)
+	full := r.servers[2].Addr()
+	c := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
+		if e.Node == full {
+			events <- e
+		}
+	}}})
 	for _, i := range []int{1, 2} {
 		r.fill(i)
 	}
@@ -330,16 +335,14 @@ func TestANodeThatIsFullIsAnEvent(t *testing.T) {
 			}
 		}
 	}()
-	for _, i := range []int{1, 2} {
-		r.awaitCause(events, r.servers[i].Addr(), "OOM")
-	}
+	r.awaitCause(events, full, "OOM")
 	stop()
 	<-asked
 	for _, i := range []int{1, 2} {
 		r.do(i, "CONFIG", "SET", "maxmemory", "0")
 	}
 	r.release(r.acquire(c, "k", nil))
-	r.awaitState(events, r.servers[1].Addr(), driver.NodeUp)
+	r.awaitState(events, full, driver.NodeUp)
 }
 
 // Two addresses that swap their servers are no server twice.
