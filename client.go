@@ -63,8 +63,8 @@ type AcquireOptions struct {
 	// when TTL is set (which Redisson does not do); and soon after it was handed
 	// over by another client, as it then begins with a second at most.
 	NoRenew bool
-	// MaxHold bounds how long the watchdog goes on, against a holder that hangs:
-	// after it, the lease ends within TTL. 0: no bound.
+	// MaxHold bounds how long the lease lasts, against a holder that hangs: it is
+	// lost then at the latest, whatever was renewed or extended. 0: no bound.
 	MaxHold time.Duration
 	// MinHold is how long the lock is kept at least, even when it is released
 	// earlier: for jobs that several machines start at once, by clocks that
@@ -72,7 +72,8 @@ type AcquireOptions struct {
 	MinHold time.Duration
 	// Reentrant allows nesting: with a context that comes from a live lease of
 	// the same key, Acquire returns another hold of that lease. Without it, that
-	// is ErrReentrant.
+	// is ErrReentrant. A nested hold shares the lease, so that TTL, NoRenew, MaxHold
+	// and MinHold are left out or the same as the lease's; else it is ErrInvalid.
 	Reentrant bool
 }
 
@@ -272,10 +273,19 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) erro
 	}
 	done, err := f.Force(ctx, key, int64(token))
 	if err == nil && !done {
-		err = ErrLost
+		err = strangerError(token)
 	}
 	return wrap("force release", key, err)
 }
+
+// strangerError is a token that is not the present holder's.
+type strangerError Token
+
+func (t strangerError) Error() string {
+	return fmt.Sprintf("token %d does not belong to the present holder; nothing was released", Token(t))
+}
+
+func (strangerError) Is(target error) bool { return target == ErrLost }
 
 // Shutdown lets the holders finish: it refuses new leases and new waits with
 // ErrClosed, ends the waits that have begun, goes on renewing what is held, and

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -51,7 +52,11 @@ func TestForceReleaseNeverHitsANewerHolder(t *testing.T) {
 		old := b.acquire(b.client, "k", nil)
 		b.release(old)
 		l := b.acquire(b.peer(), "k", nil)
-		wantErr(t, b.client.ForceRelease(t.Context(), "k", old.Token()), holdfast.ErrLost)
+		err := b.client.ForceRelease(t.Context(), "k", old.Token())
+		wantErr(t, err, holdfast.ErrLost)
+		if want := fmt.Sprintf("token %d does not belong to the present holder", old.Token()); !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %q: no lease of the caller's is lost", err, want)
+		}
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v after a force release with an old token", err)
 		}

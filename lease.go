@@ -20,8 +20,9 @@ type term struct {
 	slot    *slot
 	grant   driver.Grant
 	taken   time.Time     // when it was granted
-	trusted time.Time     // with both clock readings
-	given   time.Duration // for how long it was trusted when it was last granted or renewed
+	granted time.Time     // until when the service keeps it, with both clock readings
+	trusted time.Time     // the same, or the end of MaxHold
+	given   time.Duration // for how long it was granted when that was last done
 	passed  int           // hand-overs so far
 	now     holder
 	atRisk  bool // the last renewal said so
@@ -64,6 +65,7 @@ func (t *term) begin(ctx context.Context, o AcquireOptions) *Lease {
 		id += "+" + strconv.Itoa(t.passed)
 	}
 	t.now = holder{opts: o, token: Token(t.grant.Token + int64(t.passed)), id: id, since: time.Now()}
+	t.trust(t.granted)
 	t.plan(t.taken)
 	return t.hold(ctx)
 }
@@ -78,8 +80,8 @@ func (t *term) hold(ctx context.Context) *Lease {
 }
 
 // nest looks whether ctx comes from a live lease of key. It returns another
-// hold of it, or ErrReentrant, or neither if there is none.
-func (c *Client) nest(ctx context.Context, key string, allowed bool) (*Lease, error) {
+// hold of it, or ErrReentrant, or neither if there is none. opts may be nil.
+func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
 	if l == nil {
 		return nil, nil
@@ -90,12 +92,21 @@ func (c *Client) nest(ctx context.Context, key string, allowed bool) (*Lease, er
 		if t := l.term; t.client != c || t.slot.key != key || l.live() != nil {
 			continue
 		}
-		if !allowed {
+		if opts == nil || !opts.Reentrant {
 			return nil, ErrReentrant
+		}
+		if !opts.agrees(l.term.now.opts) {
+			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, MaxHold and MinHold, or give those of the lease")
 		}
 		return l.term.hold(ctx), nil
 	}
 	return nil, nil
+}
+
+// agrees says whether a lease with the options of outer does what o asks for.
+func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
+	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
+		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew)
 }
 
 // Key is the key that the lease is on.
@@ -127,10 +138,22 @@ func (l *Lease) Deadline() time.Time {
 	return l.term.trusted
 }
 
-// left is the trust left at now, by the worse of both clocks: the monotonic one
+// trust says until when the service keeps t. The holder may have it for no longer
+// than MaxHold. The caller holds mu.
+func (t *term) trust(until time.Time) {
+	t.granted, t.trusted = until, until
+	if most := t.now.opts.MaxHold; most > 0 && untilBy(t.now.since.Add(most), until) < 0 {
+		t.trusted = t.now.since.Add(most)
+	}
+}
+
+// left is the trust left at now.
+func (t *term) left(now time.Time) time.Duration { return untilBy(t.trusted, now) }
+
+// untilBy is the time from now to end, by the worse of both clocks: the monotonic one
 // stands still while the machine sleeps.
-func (t *term) left(now time.Time) time.Duration {
-	return min(t.trusted.Sub(now), t.trusted.Round(0).Sub(now.Round(0)))
+func untilBy(end, now time.Time) time.Duration {
+	return min(end.Sub(now), end.Round(0).Sub(now.Round(0)))
 }
 
 // live returns why l can no longer be used, or nil. The caller holds mu.
@@ -163,9 +186,11 @@ var (
 )
 
 // Check asks the service whether the lease still stands. It blocks for one
-// answer. nil means that a quorum has just confirmed it, ErrLost that it is
-// gone, ErrUnavailable that nobody can tell (then Context and Deadline still
-// hold). It changes nothing.
+// answer. nil means that a quorum has just confirmed it, ErrLost that it has ended
+// or that a quorum of nodes does not have it, ErrUnavailable that nobody can tell.
+// Check changes nothing: what ends the lease, or restores it on nodes that forgot
+// it, is its next renewal. Until then Context and Deadline still hold, but whoever
+// can stop should.
 func (l *Lease) Check(ctx context.Context) error {
 	return wrap("check", l.Key(), l.check(ctx))
 }
@@ -200,9 +225,7 @@ func (l *Lease) check(ctx context.Context) error {
 	if against <= len(st.Nodes)-(len(st.Nodes)/2+1) {
 		return &UnavailableError{Need: len(st.Nodes)/2 + 1, Nodes: doubts(st)}
 	}
-	err = fmt.Errorf("%w: a quorum of nodes no longer has it", ErrLost)
-	c.lose(loss{l.term, err})
-	return err
+	return fmt.Errorf("%w: a quorum of nodes does not have it", ErrLost)
 }
 
 // doubts names the nodes that did not confirm a lease.
@@ -216,8 +239,8 @@ func doubts(st driver.Status) []driver.NodeError {
 	return out
 }
 
-// Extend renews the lease now, and sets the TTL that later renewals use. It
-// blocks for one round of renewal. On ErrUnavailable the lease stands as it was,
+// Extend renews the lease now, and sets the TTL that later renewals use; MaxHold
+// stays its bound. It blocks for one round of renewal. On ErrUnavailable the lease stands as it was,
 // for as long as Deadline says. Errors: ErrLost, ErrUnavailable, ErrInvalid, or
 // ctx.Err() with ErrUnavailable.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
@@ -247,8 +270,8 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	grant := t.startRenewal()
 	grant.TTL = ttl
 	// A shorter TTL may be in force before its answer is here.
-	if bound := now.Add(ttl - ttl/50 - 3*time.Millisecond); ttl < t.grant.TTL && bound.Before(t.trusted) {
-		t.trusted = bound
+	if bound := now.Add(ttl - ttl/50 - 3*time.Millisecond); ttl < t.grant.TTL && bound.Before(t.granted) {
+		t.trust(bound)
 	}
 	c.reschedule(t, t.trusted)
 	c.mu.Unlock()
@@ -308,7 +331,7 @@ func (l *Lease) release(ctx context.Context) error {
 	now := time.Now()
 	if t.left(now) <= 0 {
 		c.mu.Unlock()
-		c.lose(loss{t, errExpired}) // the watchdog has not come round yet
+		c.lose(loss{t, t.expiry()}) // the watchdog has not come round yet
 		return l.err
 	}
 	if len(t.now.holds) > 1 {

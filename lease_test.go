@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestCheckNoticesALossAtOnce(t *testing.T) {
+func TestCheckTellsOfALossAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		if err := l.Check(t.Context()); err != nil {
@@ -20,7 +20,49 @@ func TestCheckNoticesALossAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		pass(4 * time.Second) // with the next renewal
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+	})
+}
+
+// Nodes that forgot a lock get it back with the next renewal, whoever looks meanwhile.
+func TestCheckChangesNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		for i := range 3 {
+			b.drv.Node(i).Lose("k")
+		}
+		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		pass(4 * time.Second)
+		if err := l.Check(t.Context()); err != nil {
+			t.Errorf("after the next renewal: %v", err)
+		}
+		b.release(l)
+	})
+}
+
+// A nested hold shares the lease, and cannot have a TTL, or an end, of its own.
+func TestNestingWithOtherOptionsIsRefused(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		opts := holdfast.AcquireOptions{TTL: 5 * time.Second, MaxHold: time.Minute, MinHold: time.Second, Reentrant: true}
+		outer := b.acquire(b.client, "k", &opts)
+		for i, other := range []holdfast.AcquireOptions{{TTL: 6 * time.Second}, {MaxHold: time.Second}, {MinHold: 2 * time.Second}, {NoRenew: true}} {
+			other.Reentrant = true
+			_, err := b.client.Acquire(outer.Context(), "k", &other)
+			wantErr(t, err, holdfast.ErrInvalid)
+			_, err = b.client.TryAcquire(outer.Context(), "k", &other)
+			if !errors.Is(err, holdfast.ErrInvalid) {
+				t.Errorf("options %d: %v, want ErrInvalid", i, err)
+			}
+		}
+		for _, same := range []holdfast.AcquireOptions{opts, {Reentrant: true}, {Reentrant: true, Wait: time.Second}} {
+			inner, err := b.client.Acquire(outer.Context(), "k", &same)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.release(inner)
+		}
+		b.release(outer)
 	})
 }
 

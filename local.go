@@ -82,9 +82,9 @@ func (s *slot) busy() bool { return s.term != nil || s.leading }
 func (s *slot) inquire() { s.leading, s.asking = true, &inquiry{} }
 
 // answered says that whoever asked has an answer. The caller holds mu.
-func (s *slot) answered(obstacle error) {
+func (s *slot) answered() {
 	if s.asking != nil {
-		s.asking.tell(obstacle)
+		s.asking.tell(nil)
 	}
 	s.leading, s.asking = false, nil
 }
@@ -102,9 +102,13 @@ func (c *Client) tidy(s *slot) {
 
 // lead lets the next waiter ask the service, or nobody. The caller holds mu.
 func (c *Client) lead(s *slot) {
-	s.answered(nil)
+	last := s.asking
+	s.answered()
 	if next := s.queue.Front(); next != nil {
 		s.inquire()
+		if last != nil { // which stands until there is news
+			s.asking.obstacle = last.obstacle
+		}
 		s.queue.Remove(next).(*waiter).turn <- turn{}
 	}
 	c.tidy(s)
@@ -122,7 +126,7 @@ func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, 
 	if err != nil {
 		return nil, err
 	}
-	if l, err := c.nest(ctx, key, o.Reentrant); l != nil || err != nil {
+	if l, err := c.nest(ctx, key, opts); l != nil || err != nil {
 		return l, err
 	}
 	wait := ctx
@@ -297,7 +301,7 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.answered(obstacleIn(err))
+	s.asking.tell(obstacleIn(err))
 	c.lead(s)
 	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
 		return cause
@@ -341,9 +345,9 @@ func (c *Client) stands(s *slot, q *inquiry, w *waiter, obstacle error) {
 // since. The caller leads the slot.
 func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
 	c.mu.Lock()
-	s.answered(nil)
-	t := &term{client: c, slot: s, grant: grant, taken: taken, trusted: grant.TrustedUntil, at: unscheduled}
-	t.given = t.left(taken)
+	s.answered()
+	t := &term{client: c, slot: s, grant: grant, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
+	t.given = untilBy(t.granted, taken)
 	s.term = t
 	l := t.begin(ctx, o)
 	ending := c.ending
@@ -368,12 +372,12 @@ func (t *term) successor(now time.Time) *waiter {
 	if next == nil || !t.client.limits.HandOver {
 		return nil
 	}
-	w, ttl := next.Value.(*waiter), t.grant.TTL
+	w, ttl, left := next.Value.(*waiter), t.grant.TTL, untilBy(t.granted, now)
 	switch {
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
 	case w.opts.TTL != ttl:
-	case t.left(now) <= t.given/2, w.opts.NoRenew && t.left(now) <= ttl/2:
+	case left <= t.given/2, w.opts.NoRenew && left <= ttl/2:
 	default:
 		t.slot.queue.Remove(next)
 		return w

@@ -75,9 +75,7 @@ func (t *term) span() time.Duration { return min(t.grant.TTL, t.given) }
 
 // renewAt is want, or the deadline where no renewal is due before it.
 func (t *term) renewAt(want time.Time) time.Time {
-	o := t.now.opts
-	switch {
-	case o.NoRenew, o.MaxHold > 0 && want.After(t.now.since.Add(o.MaxHold)), want.After(t.trusted):
+	if t.now.opts.NoRenew || want.After(t.trusted) {
 		return t.trusted
 	}
 	return want
@@ -206,9 +204,9 @@ func (c *Client) sleepOn() {
 func (t *term) expiry() error {
 	o := t.now.opts
 	switch {
-	case o.NoRenew:
+	case o.NoRenew && t.trusted.Equal(t.granted):
 		return fmt.Errorf("%w: its TTL is over, and nothing has renewed it", ErrLost)
-	case o.MaxHold > 0 && time.Since(t.now.since) >= o.MaxHold-t.grant.TTL/3:
+	case t.trusted.Before(t.granted):
 		return fmt.Errorf("%w: MaxHold %v is over", ErrLost, o.MaxHold)
 	}
 	return errExpired
@@ -302,16 +300,16 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 	case t.over:
 		return settled{}
 	case left <= 0:
-		return settled{lost: loss{t, errExpired}}
+		return settled{lost: loss{t, t.expiry()}}
 	case errors.Is(r.Err, ErrLost):
 		return settled{lost: loss{t, fmt.Errorf("%w: the service gave it away or forgot it", ErrLost)}}
 	case r.Err == nil:
-		t.trusted = r.TrustedUntil
-		t.given = t.left(start)
+		t.trust(r.TrustedUntil)
+		t.given = untilBy(t.granted, start)
 		t.plan(start)
 	default:
 		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late
-			t.trusted = r.TrustedUntil
+			t.trust(r.TrustedUntil)
 		}
 		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))

@@ -108,16 +108,58 @@ func TestLostByMajorityIsNoticedAtTheNextRenewal(t *testing.T) {
 
 func TestMaxHoldStopsTheWatchdog(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		begin := time.Now()
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, MaxHold: 5 * time.Second})
-		<-l.Context().Done()
-		if held := time.Since(begin); held < 4*time.Second || held > 6*time.Second {
-			t.Errorf("held for %v, want MaxHold and at most a TTL more", held)
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
+		endsAfter(t, l, 20*time.Second)
+		b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // it was freed at once
+	})
+}
+
+// endsAfter wants l to end, for MaxHold, when it was held for that long.
+func endsAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	<-l.Context().Done()
+	if took := time.Since(begin); took != held {
+		t.Errorf("held for %v, want %v", took, held)
+	}
+	if !time.Now().Equal(l.Deadline()) {
+		t.Errorf("it ended at %v, with a deadline at %v", time.Now(), l.Deadline())
+	}
+	cause := context.Cause(l.Context())
+	wantErr(t, cause, holdfast.ErrLost)
+	if !strings.Contains(cause.Error(), "MaxHold") {
+		t.Errorf("cause %v does not name MaxHold", cause)
+	}
+}
+
+func TestMaxHoldBoundsWhatIsExtendedAndWhatIsNotRenewed(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
+		pass(15 * time.Second)
+		if err := l.Extend(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
 		}
-		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
-		if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), "MaxHold") {
-			t.Errorf("cause %v does not name MaxHold", cause)
+		endsAfter(t, l, 5*time.Second)
+		l = b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 30 * time.Second, MaxHold: 20 * time.Second, NoRenew: true})
+		endsAfter(t, l, 20*time.Second)
+	})
+}
+
+// Each holder of a grant has a MaxHold of his own, and none is cut short by that of
+// the one before.
+func TestMaxHoldEndsWithItsHolder(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxHold: 50 * time.Millisecond})
+		next := make(chan *holdfast.Lease)
+		go func() { next <- b.acquire(b.client, "k", nil) }()
+		pass(40 * time.Millisecond)
+		b.release(l)
+		l = <-next
+		pass(time.Minute)
+		if err := context.Cause(l.Context()); err != nil {
+			t.Errorf("the next holder has %v", err)
 		}
+		b.release(l)
 	})
 }
 

@@ -139,10 +139,10 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		for i := range 3 {
-			b.drv.Node(i).Lose("k")
+		if err := b.peer().ForceRelease(t.Context(), "k", l.Token()); err != nil {
+			t.Fatal(err)
 		}
-		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		wantErr(t, l.Extend(t.Context(), time.Second), holdfast.ErrLost)
 		synctest.Wait()
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		wg.Wait()

@@ -23,12 +23,12 @@ var clocks = []mutant{
 	},
 	{
 		name: "lease-ignores-the-wall-clock", rule: "a lease ends by the worse of two clocks", file: "lease.go",
-		was: "min(t.trusted.Sub(now), t.trusted.Round(0).Sub(now.Round(0)))", is: "t.trusted.Sub(now)",
+		was: "min(end.Sub(now), end.Round(0).Sub(now.Round(0)))", is: "end.Sub(now)",
 		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
 	},
 	{
 		name: "lease-ignores-the-monotonic-clock", rule: "a lease ends by the worse of two clocks", file: "lease.go",
-		was: "min(t.trusted.Sub(now), t.trusted.Round(0).Sub(now.Round(0)))", is: "t.trusted.Round(0).Sub(now.Round(0))",
+		was: "min(end.Sub(now), end.Round(0).Sub(now.Round(0)))", is: "end.Round(0).Sub(now.Round(0))",
 		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
 	},
 }
@@ -70,6 +70,32 @@ var lifecycle = []mutant{
 		name: "do-hides-close", rule: "Do says so when Close took its lease", file: "client.go",
 		was: "\t\tend := lease.ended()\n", is: "\t\tvar end error\n",
 		killers: []suite{client("TestDoReportsTheEndThatCloseBrought")},
+	},
+	{
+		name: "check-ends-the-lease", rule: "Check changes nothing", file: "lease.go",
+		was:     "\treturn fmt.Errorf(\"%w: a quorum of nodes does not have it\", ErrLost)\n",
+		is:      "\tc.lose(loss{l.term, errExpired})\n\treturn errExpired\n",
+		killers: []suite{client("TestCheckChangesNothing")},
+	},
+	{
+		name: "nested-options-are-ignored", rule: "a nested hold with other options is refused", file: "lease.go",
+		was: "\t\tif !opts.agrees(", is: "\t\tif opts.TTL < 0 && !opts.agrees(",
+		killers: []suite{client("TestNestingWithOtherOptionsIsRefused")},
+	},
+	{
+		name: "max-hold-of-the-one-before", rule: "MaxHold ends with its holder", file: "lease.go",
+		was: "\tt.trust(t.granted)\n", is: "\tif t.passed == 0 {\n\t\tt.trust(t.granted)\n\t}\n",
+		killers: []suite{client("TestMaxHoldEndsWithItsHolder")},
+	},
+	{
+		name: "extend-ignores-max-hold", rule: "MaxHold bounds what is extended", file: "renew.go",
+		was: "\t\tt.trust(r.TrustedUntil)\n\t\tt.given", is: "\t\tt.granted, t.trusted = r.TrustedUntil, r.TrustedUntil\n\t\tt.given",
+		killers: []suite{client("TestMaxHoldBoundsWhatIsExtendedAndWhatIsNotRenewed")},
+	},
+	{
+		name: "wrong-token-is-a-loss", rule: "a wrong token is no loss of the caller's", file: "client.go",
+		was: "err = strangerError(token)", is: "err = ErrLost",
+		killers: []suite{client("TestForceReleaseNeverHitsANewerHolder")},
 	},
 	{
 		name: "hooks-are-called-in-place", rule: "a hook, and the Logger, hold up nobody", file: "hooks.go",

@@ -530,8 +530,8 @@ var keeping = []mutant{
 		killers: []suite{client("TestARenewalThatEndsTooLateIsALoss")},
 	},
 	{
-		name: "watchdog-knows-no-bound", rule: "MaxHold bounds what the watchdog does", file: "renew.go",
-		was: "case o.NoRenew, o.MaxHold > 0 && want.After(t.now.since.Add(o.MaxHold)), want.After(t.trusted):", is: "case o.NoRenew, want.After(t.trusted):",
+		name: "watchdog-knows-no-bound", rule: "MaxHold bounds what the watchdog does", file: "lease.go",
+		was: "most > 0 && untilBy(", is: "most < 0 && untilBy(",
 		killers: []suite{client("TestMaxHoldStopsTheWatchdog"), conformance("MaxHoldStopsTheWatchdog")},
 	},
 	{
@@ -570,12 +570,12 @@ var handOvers = []mutant{
 	},
 	{
 		name: "hand-over-on-half-gone-trust", rule: "a hand-over needs more than half of the validity", file: "local.go",
-		was: "case t.left(now) <= t.given/2, w", is: "case t.left(now) <= 0, w",
+		was: "case left <= t.given/2, w", is: "case left <= 0, w",
 		killers: []suite{client("TestNoHandOverOnTrustThatIsHalfGone")},
 	},
 	{
 		name: "brief-lease-is-handed-to-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
-		was: "w.opts.NoRenew && t.left(now) <= ttl/2", is: "w.opts.NoRenew && t.left(now) <= 0",
+		was: "w.opts.NoRenew && left <= ttl/2", is: "w.opts.NoRenew && left <= 0",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
 	{
