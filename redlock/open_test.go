@@ -49,6 +49,8 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 	}{
 		{words: []string{"no node", "give the address"}},
 		{nodes: []redlock.Node{{}}, words: []string{"host:port"}},
+		{nodes: []redlock.Node{{Addr: "localhost"}}, words: []string{"localhost", "host:port"}},
+		{nodes: []redlock.Node{{Addr: "localhost:"}}, words: []string{"localhost:", "host:port"}},
 		{nodes: many, words: []string{"10 nodes", "at most 9"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "a:1"}}, words: []string{"a:1", "listed twice", "once"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"Prefix", "holdfast:"}},
@@ -85,7 +87,7 @@ func TestOpenRefusesAClusterNode(t *testing.T) {
 
 func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 	r := startWith(t, &redisproc.Options{MaxMemory: "100mb", MaxMemoryPolicy: "allkeys-lru"})
-	r.refused(r.nodes(), nil, redlock.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
+	r.refused(r.nodes(), nil, redlock.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow", "AllowEviction")
 
 	log := new(notes)
 	d := r.driver(r.nodes(), &redlock.Options{AllowEviction: true, Logger: slog.New(log)})

@@ -84,6 +84,18 @@ func TestACommandThatWasRenamedIsNamed(t *testing.T) {
 	}
 }
 
+func TestAServerThatRefusesResp3IsNamedSo(t *testing.T) {
+	r := start(t, 1)
+	old := newRelay(t, r.servers[0].Addr())
+	old.answer = func(words []string, _ bool) []byte {
+		if words[0] == "HELLO" {
+			return []byte("-NOPROTO unsupported protocol version\r\n")
+		}
+		return nil
+	}
+	r.refused([]redlock.Node{old.start().node()}, nil, redlock.ErrConfig, "NOPROTO", "RESP3", "Redis 6 or newer")
+}
+
 // Without PUBLISH nobody is woken, and all is well otherwise.
 func TestWithoutPublishANodePolls(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", "PUBLISH", "HIDDEN"}})
