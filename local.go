@@ -297,16 +297,18 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 }
 
 // fail is the end of what s asked in vain, with the context that enter was given
-// the cancel of. It returns err, or why the context was cancelled.
+// the cancel of. It returns err with what stood in the way last, or why the context
+// was cancelled.
 func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.asking.tell(obstacleIn(err))
+	q := s.asking
+	q.tell(obstacleIn(err))
 	c.lead(s)
 	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
 		return cause
 	}
-	return err
+	return beside(err, q.obstacle)
 }
 
 // ask takes the lock from the service. The caller leads the slot; w is he.

@@ -70,7 +70,7 @@ func TestARefusalSaysWhoseClockIsWrongAndByHowMuch(t *testing.T) {
 				c.Fatalf("%v, want ErrUnavailable", err)
 			}
 			for _, words := range []string{
-				"node memory-1: CLOCK", "node memory-3: CLOCK", "3600 s behind the client's", "synchronise the clocks",
+				"nodes memory-1, memory-3: CLOCK", "3600 s behind the client's", "synchronise the clocks",
 			} {
 				if !strings.Contains(err.Error(), words) {
 					c.Errorf("%q does not mention %q", err, words)

@@ -145,7 +145,7 @@ func TestObstaclesAreToldAsTheyChange(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		for _, want := range []string{`held by "x"`, "need 2 nodes: node a: down; node b: down", `held by "x"`} {
+		for _, want := range []string{`held by "x"`, "need 2 nodes: nodes a, b: down", `held by "x"`} {
 			if got := <-told; got != want {
 				t.Errorf("told of %q, want %q", got, want)
 			}
@@ -165,8 +165,8 @@ func TestAnEndedWaitSaysWhatStoodInTheWayLast(t *testing.T) {
 		want   string
 	}{
 		"a holder":             {[]string{"!!!", "---"}, driver.ErrHeld, `context canceled: held by "x"`},
-		"an outage":            {[]string{"---", "!!-"}, driver.ErrUnavailable, "context canceled: need 2 nodes: node a: down; node b: down"},
-		"an outage, otherwise": {[]string{"!!-", "!-!"}, driver.ErrUnavailable, "context canceled: need 2 nodes: node a: down; node c: down"},
+		"an outage":            {[]string{"---", "!!-"}, driver.ErrUnavailable, "context canceled: need 2 nodes: nodes a, b: down"},
+		"an outage, otherwise": {[]string{"!!-", "!-!"}, driver.ErrUnavailable, "context canceled: need 2 nodes: nodes a, c: down"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			office(t, func(t *testing.T, e *Engine, desks []*desk) {
