@@ -112,9 +112,9 @@
 //     queue is skipped, as nobody listens for its wake-up any more.
 //   - A wake-up is lost. Waiters ask again on their own after a second, or as
 //     soon as the lock they wait for can lapse.
-//   - A node forgets one lock. Renewal sets it again, unless the node knows of
-//     a newer grant. The counter is not touched by a denial, so that whoever
-//     fails does not disturb whoever holds.
+//   - A node forgets one lock. Renewal sets it again or, where the node knows of
+//     a newer grant, reclaims it. The counter is not touched by a denial, so that
+//     whoever fails does not disturb whoever holds.
 //   - A renewal fails. The old trust stands, and ends when it ends. A renewal
 //     that succeeds after that is a loss all the same.
 //   - The lease is lost. It is released once everywhere, as a late renewal may
@@ -146,6 +146,11 @@
 //     to whose timer ran out first.
 //   - C7. A wake-up grants only in its place among the node's answers. One that
 //     overtakes or is overtaken may tell of a lock that was given back since.
+//   - C8. A node that others have had since is reclaimed only after a quorum has kept
+//     the lock by renewals that were sent when the node's counter was known, and while
+//     that counter stands. What was kept before may have been another's since.
+//   - C9. Adoption compares whose the lock is, and takes no free one: two would have
+//     one lease, at the same time or one after the other.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order
