@@ -9,6 +9,9 @@ const (
 	scripts     = "internal/wire/scripts/"
 	fenceGo     = "fence/fence.go"
 	runGo       = "cmd/holdfast/internal/run/run_unix.go"
+	reportGo    = "cmd/holdfast/internal/report/report.go"
+	inheritGo   = "cmd/holdfast/internal/report/report_unix.go"
+	urlGo       = "redlock/url.go"
 	gateGo      = "redlock/gate.go"
 	pipelineGo  = "redlock/pipeline.go"
 	redisNodeGo = "redlock/node.go"
@@ -837,5 +840,35 @@ var commands = []mutant{
 		name: "lock-ends-before-its-group", rule: "the lock is kept until the whole process group has ended", file: runGo,
 		was: "\tcase s.job.Alive():\n\t\treturn false\n", is: "",
 		killers: []suite{shell("group")},
+	},
+	{
+		name: "url-drops-a-host", rule: "a URL is read with every host, or refused", file: urlGo,
+		was: "list := strings.Split(text, \",\")", is: "list := strings.Split(text[strings.LastIndex(text, \"@\")+1:], \",\")",
+		killers: []suite{servers("TestURLNeverDropsAHost")},
+	},
+	{
+		name: "url-turns-tls-off", rule: "nothing turns encryption off that was asked for", file: urlGo,
+		was: "case wanted && off:", is: "case off:\n\t\treturn nil\n\tcase wanted && off:",
+		killers: []suite{servers("TestURLThatAsksForTLSIsNeverPlain")},
+	},
+	{
+		name: "report-replaces-anything", rule: "a report replaces nothing but files", file: reportGo,
+		was: "case info.Mode()&fs.ModeSymlink != 0:", is: "case info.Mode()&fs.ModeSymlink != 0:\n\t\treturn nil\n\tcase false:",
+		killers: []suite{shell("reports")},
+	},
+	{
+		name: "report-to-any-descriptor", rule: "a report goes to a descriptor that was passed on, and to no other", file: inheritGo,
+		was: "if err != nil || flags&unix.FD_CLOEXEC != 0 {", is: "_ = flags\n\tif err != nil {",
+		killers: []suite{shell("reports")},
+	},
+	{
+		name: "lock-kept-for-nothing", rule: "--hold-at-least is for commands that were started", file: runGo,
+		was: "if err != nil || p.HoldAtLeast == 0 {", is: "if err != nil || p.HoldAtLeast >= 0 {",
+		killers: []suite{shell("ends")},
+	},
+	{
+		name: "loss-looks-like-success", rule: "a lease that was lost is not reported as held", file: runGo,
+		was: "case s.goesOn != nil:", is: "case false:",
+		killers: []suite{shell("ends")},
 	},
 }
