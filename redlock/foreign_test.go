@@ -230,6 +230,16 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 	}
 }
 
+func TestWithoutTheRightToTypeAnotherTypeIsStillHeld(t *testing.T) {
+	r, c, _, _ := lockers(t, rights...)
+	r.do(0, "HSET", "lock:k", "5b1c:1", "1")
+	_, err := c.TryAcquire(t.Context(), "k", nil)
+	if !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire() = %v, want held", err)
+	}
+	mentions(t, err, "a key of another type")
+}
+
 // A lease on whose key somebody puts something else is lost, and not merely
 // unconfirmed.
 func TestALeaseUnderAKeyOfAnotherTypeIsLost(t *testing.T) {

@@ -67,6 +67,8 @@ func stranger(owner string) driver.Holder {
 	switch {
 	case kind == "hash" && other:
 		return driver.Holder{Program: "a hash (Redisson?)"}
+	case kind == "other" && other: // the right to TYPE is missing
+		return driver.Holder{Program: "a key of another type"}
 	case other:
 		return driver.Holder{Program: "a key of type " + kind}
 	case owner == wire.Empty:
