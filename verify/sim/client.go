@@ -159,6 +159,9 @@ func (cl *claim) post(e quorum.Event) {
 	}
 	before, owner := cl.st, cl.owner
 	st, do := quorum.Step(cl.st, e)
+	if w.cfg.Rules.KeepSuperseded {
+		do.Reclaim = 0
+	}
 	cl.st = st
 	if do.FreshID {
 		if w.cfg.Rules.ReuseID {

@@ -32,6 +32,7 @@
 //   - P4: a store that checks tokens loses no update
 //   - P5: when the faults are over, everybody who waits is served in bounded time
 //   - P7: when everybody is gone, no lock stands longer than TTL and drift
+//   - P9: in RunOutages, a lease lives through outages of one node after the other
 //
 // The checks look at the whole history at the end and are linear in it, but for
 // sorting. Which of them holds under which faults is told by the table Classes.

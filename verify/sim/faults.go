@@ -38,6 +38,7 @@ const (
 	P4 Property = "P4 fenced store"
 	P5 Property = "P5 recovery"
 	P7 Property = "P7 no ghost locks"
+	P9 Property = "P9 a lease lives"
 )
 
 // Class is a set of faults, with what is promised under them.

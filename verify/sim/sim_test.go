@@ -150,6 +150,52 @@ func TestSim(t *testing.T) {
 	t.Logf("%d seeds, %d grants in %v", runs, grants, time.Since(start).Round(time.Millisecond))
 }
 
+// A lease lives through outages of one node after the other, whoever waits for it.
+func TestALeaseLivesThroughOutages(t *testing.T) {
+	t.Parallel()
+	if *oneSeed != 0 {
+		var history strings.Builder
+		r := RunOutages(*oneSeed, Rules{}, &history)
+		t.Logf("seed %d\n%s%+v", *oneSeed, history.String(), r)
+		return
+	}
+	n := seeds(t)
+	var sum total
+	var next atomic.Uint64
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for seed := next.Add(1); seed <= n; seed = next.Add(1) {
+				sum.add(RunOutages(seed, Rules{}, nil))
+			}
+		})
+	}
+	all.Wait()
+	for _, r := range sum.broken {
+		t.Errorf("seed %d: %v\n\tgo test ./sim -run TestALeaseLivesThroughOutages -seed %d -v", r.Seed, r.Broken[0], r.Seed)
+	}
+	slices.Sort(sum.recovery)
+	if len(sum.recovery) == 0 {
+		t.Fatal("no outage was outlived")
+	}
+	t.Logf("%d leases, %d outages; the holder had the node again within %v (p99), %v (all)", sum.runs, len(sum.recovery),
+		time.Duration(sum.recovery[len(sum.recovery)*99/100]), time.Duration(sum.recovery[len(sum.recovery)-1]))
+}
+
+// Without the reclaim the lease ends, or has lost a node for good.
+func TestWithoutReclaimOutagesEndTheLease(t *testing.T) {
+	t.Parallel()
+	broken := 0
+	for seed := range uint64(20) {
+		if len(RunOutages(seed+1, Rules{KeepSuperseded: true}, nil).Broken) > 0 {
+			broken++
+		}
+	}
+	if broken < 15 {
+		t.Errorf("%d of 20 leases have ended or lost a node", broken)
+	}
+}
+
 func replay(t *testing.T, seed uint64) {
 	var history strings.Builder
 	cfg := config(seed)

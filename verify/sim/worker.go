@@ -15,6 +15,7 @@ type worker struct {
 	asked int64
 	claim *claim
 	grant *grant // while it trusts the lock
+	keeps func() // what a worker does that keeps the lock, in place of work; nil: it works
 }
 
 // rest pauses between two cycles. When the faults are over nothing new is begun.
@@ -84,6 +85,10 @@ func (wk *worker) decided(o quorum.Outcome) {
 	w.report.Grants++
 	w.log("%s holds %s, token %d", cl.owner, cl.key.name, g.token)
 	wk.watch()
+	if wk.keeps != nil {
+		wk.keeps()
+		return
+	}
 	wk.work()
 }
 
@@ -160,6 +165,9 @@ func (wk *worker) watch() {
 func (wk *worker) lose() {
 	wk.c.w.report.Lost++
 	wk.c.w.log("%s has lost %s", wk.claim.owner, wk.claim.key.name)
+	if wk.keeps != nil {
+		wk.lostKept()
+	}
 	wk.finish()
 }
 

@@ -24,6 +24,7 @@ type Rules struct {
 	NoQuarantine   bool // who has forgotten everything votes at once
 	TrustFromReply bool // trust counts from the answer and without drift
 	TrustForever   bool // a holder that is cut off goes on
+	KeepSuperseded bool // a node that others had since is never reclaimed
 	ReuseID        bool // an id is used again after its give-back went unanswered
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
 	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
@@ -151,6 +152,12 @@ func (w *world) chance(p float64) bool { return w.rng.Float64() < p }
 func Run(cfg Config) Report {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x686f6c6466617374))}
 	w.build()
+	w.run()
+	return w.report
+}
+
+// run lets happen what is to happen, and checks the history.
+func (w *world) run() {
 	for len(w.todo) > 0 {
 		e := w.todo.pop()
 		if c := e.to; c != nil {
@@ -175,7 +182,6 @@ func Run(cfg Config) Report {
 		}
 	}
 	w.check()
-	return w.report
 }
 
 // build makes nodes, clients and keys, and starts them.

@@ -1,0 +1,121 @@
+package sim
+
+import (
+	"io"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// outages is the class of RunOutages, which lets its faults happen itself.
+var outages = Class{"outages", []Fault{Freeze, Restart, Wipe}, slices.Concat(all, []Property{P9})}
+
+const (
+	outageTurns = 2  // how often each node is away
+	regainMost  = 20 // TTLs until the holder has a node again that is back
+)
+
+// RunOutages runs one seed in which a holder keeps a lock while each node in turn is away for longer than the TTL: stopped,
+// or restarted with or without its memory. An outage begins when the holder has all nodes. Others wait for the
+// lock or try, and take it wherever it is free. The lease must live through all of it.
+func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
+	w := &world{cfg: Config{Seed: seed, Class: outages, Rules: rules, Log: log}, rng: rand.New(rand.NewPCG(seed, 0x6f757461676573))}
+	n := []int{3, 3, 5}[w.rng.IntN(3)]
+	w.ttl = []int64{second, 4 * second, 10 * second}[w.rng.IntN(3)]
+	w.maxTTL, w.lag, w.pause = w.ttl, 2*ms, w.ttl/4
+	w.calm, w.hopeless = forever, forever
+	w.report = Report{Seed: seed, Class: outages.Name}
+	for i := range n {
+		w.nodes = append(w.nodes, w.newNode(i))
+	}
+	w.keys = []*key{{name: "k"}}
+	w.newClient(0).besieged()
+	rivals := 1 + w.rng.IntN(5)
+	for range rivals {
+		w.newClient(1)
+	}
+	w.log("outages: %d nodes, %d rivals, TTL %d ms", n, rivals, w.ttl/ms)
+	w.run()
+	return w.report
+}
+
+// forever is later than the end of a run.
+const forever = int64(1) << 60
+
+// besieged makes a worker that takes the lock and keeps it through all outages.
+func (c *client) besieged() {
+	w := c.w
+	wk := &worker{c: c, asked: w.now}
+	wk.keeps = func() {
+		var order []int
+		for range outageTurns {
+			order = append(order, w.rng.Perm(len(w.nodes))...)
+		}
+		wk.outlive(order, nil, w.now)
+	}
+	c.workers = append(c.workers, wk)
+	w.working++
+	w.report.Attempts++
+	wk.claim = c.newClaim(w.keys[0], w.ttl, true)
+	wk.claim.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
+}
+
+// outlive has one outage after the other happen to the nodes in order, each when the holder has all nodes, and releases. The
+// node that was away last is back since then.
+func (wk *worker) outlive(order []int, last *node, back int64) {
+	w := wk.c.w
+	switch st := &wk.claim.st; {
+	case wk.grant == nil: // it was lost, and that has been told
+	case w.now > back+regainMost*w.ttl:
+		w.fail(P9, "%s has not got all nodes back", wk.claim.owner)
+		wk.end()
+	case st.Granted != quorum.All(len(w.nodes)) || last != nil && last.locks[wk.claim.key].At(last.clock()).Owner != wk.claim.owner:
+		w.after(w.ttl/20, func() { wk.outlive(order, last, back) })
+	case len(order) == 0:
+		w.report.Recovery = append(w.report.Recovery, w.now-back)
+		wk.end()
+	default:
+		if last != nil {
+			w.report.Recovery = append(w.report.Recovery, w.now-back)
+		}
+		w.after(w.upTo(w.ttl), func() { wk.outage(w.nodes[order[0]], order[1:]) })
+	}
+}
+
+// outage has n away for longer than the TTL.
+func (wk *worker) outage(n *node, order []int) {
+	w := wk.c.w
+	kind := outages.Faults[w.rng.IntN(len(outages.Faults))]
+	long := w.ttl + w.ttl/10 + w.upTo(w.ttl)
+	w.log("OUTAGE of node %d for %d ms", n.i, long/ms)
+	if kind == Freeze {
+		n.frozen = true
+	} else {
+		n.stop()
+	}
+	w.after(long, func() {
+		if kind == Freeze {
+			n.thaw()
+		} else {
+			n.start(kind == Wipe)
+		}
+		w.log("OUTAGE of node %d is over; it forgets everything: %v", n.i, kind == Wipe)
+		wait := max(n.votes-w.now, 0)
+		w.after(wait+ms, func() { wk.outlive(order, n, w.now) })
+	})
+}
+
+// end ends a run.
+func (wk *worker) end() {
+	w := wk.c.w
+	w.calm, w.hopeless = w.now, w.now+w.patience()
+	wk.finish()
+}
+
+// lostKept tells of the end of a lease that had to live.
+func (wk *worker) lostKept() {
+	w := wk.c.w
+	w.fail(P9, "%s has lost %s, that a majority of the nodes answered for", wk.claim.owner, wk.claim.key.name)
+	w.calm, w.hopeless = w.now, w.now+w.patience()
+}
