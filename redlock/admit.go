@@ -212,7 +212,7 @@ func (g *gate) admit(l *line, addr, run string) (string, error) {
 
 // swap replaces the marker, if it is still old.
 func (g *gate) swap(l *line, key, old, next string) error {
-	cmds := [][]string{{"EVALSHA", wire.Admit.SHA, "1", key, old, next}}
+	cmds := [][]string{{"SCRIPT", "LOAD", wire.Admit.Text}, {"EVALSHA", wire.Admit.SHA, "1", key, old, next}}
 	values, err := l.do(cmds...)
 	if err == nil {
 		err = firstError(cmds, values)

@@ -197,18 +197,21 @@ func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err err
 	if g.opts.ReadOnly {
 		return rep, g.look(l)
 	}
+	marker, err := g.admit(l, n.addr, run) // first, as who is in quarantine comes again each second
+	if err != nil && !lacksRight(err.Error()) {
+		return rep, err
+	}
 	if err := g.prepare(n, l, &rep); err != nil {
+		return rep, err // it names each right that is missing
+	}
+	if err != nil {
 		return rep, err
 	}
-	if err := g.subscribable(n, l, hello, &rep); err != nil {
-		return rep, err
-	}
-	rep.ordered = ordered(hello, info)
-	marker, err := g.admit(l, n.addr, run)
 	if g.n > 1 {
 		rep.member = member{set: g.opts.setKey(), marker: marker}
 	}
-	return rep, err
+	rep.ordered = ordered(hello, info)
+	return rep, g.subscribable(n, l, hello, &rep)
 }
 
 // login gives the credentials, and sets what a connection is told only once.

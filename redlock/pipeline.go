@@ -309,20 +309,19 @@ func (l *link) answer(v resp.Value) bool {
 	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
 	repeat := l.held && e.req != nil
 	l.mu.Unlock()
+	if unadmitted(v) {
+		l.hangUp(errForgot) // the gate looks again before anything else counts
+	}
 	switch {
 	case repeat:
 		e.loads++
 		l.again = append(l.again, e)
 	case e.req != nil && unadmitted(v):
-		l.hangUp(errForgot) // the gate looks again before anything else counts
 		l.n.fail(e, engine.Failure{Err: serverError(v)})
 	case e.req != nil:
 		l.n.note(e.req.Kind, v)
 		deliver(e.req, v)
 	default:
-		if unadmitted(v) {
-			l.hangUp(errForgot)
-		}
 		e.call.replies = append(e.call.replies, decode(v))
 		e.call.end(nil)
 	}
