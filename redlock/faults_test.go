@@ -283,6 +283,44 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	r.cleared()
 }
 
+// To free a lock takes no room.
+func TestAFullServerFreesLocks(t *testing.T) {
+	r := start(t, 1)
+	c, other := r.client(), r.client()
+	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
+		for what, free := range map[string]func(l *holdfast.Lease) error{
+			"release": func(l *holdfast.Lease) error { return l.Release(r.within()) },
+			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.within(), l.Key(), l.Token()) },
+		} {
+			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			done := make(chan error, 1)
+			if waits {
+				ctx, cancel := context.WithCancel(r.Context())
+				defer cancel()
+				go func() {
+					next, err := other.Acquire(ctx, l.Key(), nil)
+					if err == nil {
+						err = next.Release(ctx)
+					}
+					done <- err
+				}()
+				r.awaitWaiters(c, l.Key(), 1)
+			}
+			r.do(0, "CONFIG", "SET", "maxmemory", "1")
+			if err := free(l); err != nil {
+				t.Errorf("%s of a lock that is %s, on a full server: %v", what, key, err)
+			}
+			r.do(0, "CONFIG", "SET", "maxmemory", "0")
+			if waits {
+				if err := <-done; err != nil {
+					t.Errorf("who waited: %v", err)
+				}
+			}
+		}
+	}
+	r.cleared()
+}
+
 // Errors that only an operator can mend are told to those who wait.
 func TestAServersErrorEndsTheWait(t *testing.T) {
 	for _, c := range []struct {

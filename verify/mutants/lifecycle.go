@@ -114,6 +114,12 @@ var lifecycle = []mutant{
 		killers: []suite{client("TestAHookThatHangsDoesNotHangClose")},
 	},
 	{
+		name: "force-takes-room", rule: "a full server lets a lock be taken away", file: scripts + "force.lua",
+		was:     "redis.call('ZREM', queue, holder)\nblock(fence, '', ARGV[3])\n",
+		is:      "block(fence, '', ARGV[3])\nredis.call('ZREM', queue, holder)\n",
+		killers: []suite{servers("TestAFullServerFreesLocks")},
+	},
+	{
 		name: "memory-takes-any-ttl", rule: "what works in memory works over servers with their defaults", file: "memory/memory.go",
 		was: "MaxTTL: maxTTL, ", is: "",
 		killers: []suite{memory("TestMemoryTakesNoLongerTTLThanServersDo")},
@@ -140,7 +146,7 @@ var obstacles = []mutant{
 	{
 		name: "obstacle-is-not-passed-on", rule: "who waits behind another hears what stands in his way", file: "local.go",
 		was: "\tq.tell(obstacle)\n", is: "",
-		killers: []suite{client("TestBehindALocalWaiterTheHolderIsNamed")},
+		killers: []suite{client("TestBehindALocalWaiterAnOutageIsNamed")},
 	},
 	{
 		name: "an-end-is-an-outage", rule: "while no obstacle is known, the end of a context is nothing else", file: "local.go",

@@ -11,7 +11,9 @@ top = tonumber(top)
 if token > top or token < top - 31 then
   return 0
 end
-block(fence, '', ARGV[3])
+-- The command that makes room comes first: a server that is full refuses a script whose
+-- first write takes some, and no later one.
 redis.call('ZREM', queue, holder)
+block(fence, '', ARGV[3])
 pass(lock, fence, queue, holder, ARGV[2], ARGV[3], true)
 return 1
