@@ -327,8 +327,6 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 		name, text string
 		spoil      func(r *rig)
 	}{
-		{"READONLY", "READONLY", func(r *rig) { r.do(0, "REPLICAOF", "127.0.0.1", "1") }},
-		{"OOM", "OOM", func(r *rig) { r.do(0, "CONFIG", "SET", "maxmemory", "1") }},
 		{"NOPERM", "command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-set") }},
 		{"WRONGTYPE", "WRONGTYPE", func(r *rig) {
 			r.do(0, "DEL", "holdfast:queue:{lock:k}")

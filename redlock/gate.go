@@ -275,7 +275,7 @@ func strange(mode, role string, info map[string]string) error {
 		if info["master_host"] != "" {
 			of = " of " + info["master_host"] + ":" + info["master_port"]
 		}
-		return fmt.Errorf("%w: it is a replica%s; give the address of a master that replicates nothing", ErrConfig, of)
+		return fmt.Errorf("%w: %w%s; give the address of a master that replicates nothing", ErrConfig, errReplica, of)
 	}
 	return nil
 }
@@ -425,13 +425,46 @@ func lacksRight(text string) bool {
 
 func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
 
-// fatal says whether asking a server again is pointless until somebody mends it.
-// That is so for every error it answers with but those that pass by themselves.
-func fatal(err error) bool {
-	for _, prefix := range []string{"LOADING", "BUSY", "TRYAGAIN", "NOSCRIPT", "CLOCK", "UNADMITTED"} {
-		if strings.HasPrefix(err.Error(), prefix) {
-			return false
+// errReplica is no reason to end a wait: after a failover the address may lead to the
+// old master for a while.
+var errReplica = errors.New("it is a replica")
+
+// lasting says whether what keeps a node down stands until somebody mends it.
+func lasting(err error) bool {
+	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, errReplica)
+}
+
+// code is the first word of an error reply, by which servers say what kind it is. A
+// script of Redis 6 hides that of a command within its own.
+func code(text []byte) string {
+	word, rest, _ := strings.Cut(string(text), " ")
+	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
+		if _, inner, ok := strings.Cut(rest, ": -"); ok {
+			word, _, _ = strings.Cut(inner, " ")
 		}
 	}
-	return true
+	return word
+}
+
+// fatal says whether a server that refuses with code will do so until somebody mends
+// rights, credentials, a key of another type where the queue or the counter should be, or
+// a command or script that it does not know as it should. The others pass: it loads its data, is busy, lacks replicas or memory for the time being,
+// cannot save, or is a replica now.
+func fatal(code string) bool {
+	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE"}, code)
+}
+
+// outdated is why what was found out at the start of a connection holds no more, if v
+// says so: the server is a replica now, or no longer in the run in which it was admitted.
+func outdated(v resp.Value) error {
+	if !v.IsError() {
+		return nil
+	}
+	switch code(v.Text) {
+	case "UNADMITTED":
+		return errForgot
+	case "READONLY", "MASTERDOWN":
+		return serverError(v)
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -45,13 +46,13 @@ type node struct {
 
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
+	stalled   atomic.Bool          // connected, but does not answer
 
 	// ill is why the node grants nothing for the time being, as its last answer said.
 	ill atomic.Pointer[error]
 
 	mu      sync.Mutex // guards what follows
 	err     error      // why it is down, or was last
-	stalled bool       // connected, but does not answer
 	mute    error      // why it cannot wake waiters
 	deaf    error      // why this client cannot subscribe
 	defect  error      // what an operator should mend, although it votes
@@ -109,19 +110,21 @@ func (n *node) keep(l *link) {
 			n.d.tell(e)
 		}
 	}
+	var pause time.Duration // before the next attempt
 	for n.d.ctx.Err() == nil {
 		if l != nil {
+			begin := time.Now()
 			n.watch(l, report)
 			report()
-		}
-		for pause := probeLeast; n.d.ctx.Err() == nil; pause = min(2*pause, probeMost) {
-			var err error
-			if l, err = n.dial(n.d.ctx); err == nil {
-				break
+			if time.Since(begin) > probeMost {
+				pause = 0 // it has worked: one that breaks as soon as it is made is no better than none
 			}
+		}
+		wait(n.d.ctx, pause/2+rand.N(pause/2+1))
+		pause = min(max(2*pause, probeLeast), probeMost)
+		if l, _ = n.dial(n.d.ctx); l == nil {
 			report()
 			n.expire()
-			wait(n.d.ctx, pause)
 		}
 	}
 	if l != nil { // it came as the driver was closed
@@ -155,7 +158,8 @@ func (n *node) raise(l *link) {
 	if !l.broken() {
 		n.link.Store(l)
 		n.ill.Store(nil)
-		n.stalled, n.deaf = false, nil
+		n.deaf = nil
+		n.stalled.Store(false)
 	}
 	n.mu.Unlock()
 	if n.listening.Load() {
@@ -190,9 +194,7 @@ func (n *node) watch(l *link, report func()) {
 			return
 		}
 		silent := l.silent(n.engine.Now())
-		n.mu.Lock()
-		n.stalled = silent > stallAfter
-		n.mu.Unlock()
+		n.stalled.Store(silent > stallAfter)
 		switch {
 		case silent > breakAfter:
 			l.hangUp(errSilent)
@@ -223,7 +225,19 @@ func (n *node) Send(r *engine.Request) {
 		l.send(e)
 		return
 	}
-	n.fail(e, engine.Failure{Err: n.why(), Unsent: true})
+	err := n.why()
+	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: lasting(err)})
+}
+
+// spare says whether the others are a quorum without this node.
+func (n *node) spare() bool {
+	well := 0
+	for _, other := range n.d.nodes {
+		if other != n && other.link.Load() != nil && !other.stalled.Load() {
+			well++
+		}
+	}
+	return well >= quorum.Majority(len(n.d.nodes))
 }
 
 // fail answers what has not been answered by the node, and never will be.
@@ -334,7 +348,7 @@ func (n *node) event() driver.NodeEvent {
 	switch {
 	case n.link.Load() == nil:
 		e.State, e.Err = driver.NodeDown, n.err
-	case n.stalled:
+	case n.stalled.Load():
 		e.State, e.Err = driver.NodeStalled, errStalled
 	case n.mute != nil || n.deaf != nil:
 		e.State, e.Err = driver.NodePolling, cmp.Or(n.mute, n.deaf)

@@ -24,7 +24,8 @@ const (
 	// has something to do while the next are put together.
 	batchMost = 32
 	// stallAfter is how long the oldest request may be without an answer before
-	// requests that can do without this node are no longer queued behind it.
+	// requests that can do without this node are no longer queued behind it: those
+	// that do not wait, and all where the other nodes are a quorum.
 	stallAfter = int64(250 * time.Millisecond)
 	// breakAfter is how long it may be so before the connection is given up, as
 	// its other end may be gone without a word.
@@ -60,12 +61,11 @@ type link struct {
 	held    bool    // nothing is written before what is under way is answered
 	queue   []entry // not written yet
 	flight  fifo    // written, not answered
+	again   []entry // to be sent again once the server knows the scripts
 
 	// Whoever is writing owns these.
 	out  []byte
 	text texts
-
-	again []entry // to be sent again once the server knows the scripts; owned by reads
 }
 
 // entry is something sent: a request, or else a call.
@@ -144,7 +144,7 @@ func (l *link) send(e entry) {
 		l.mu.Unlock()
 		l.n.fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.req != nil && !e.release() && l.oldest(e.at) > stallAfter:
+	case e.req != nil && !e.release() && l.oldest(e.at) > stallAfter && (e.req.NoWait || l.n.spare()):
 		l.mu.Unlock()
 		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
 		return
@@ -308,15 +308,19 @@ func (l *link) answer(v resp.Value) bool {
 	e := l.flight.pop()
 	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
 	repeat := l.held && e.req != nil
+	if repeat {
+		e.loads++
+		l.again = append(l.again, e)
+	}
+	resend := l.again != nil
 	l.mu.Unlock()
-	if unadmitted(v) {
-		l.hangUp(errForgot) // the gate looks again before anything else counts
+	gone := outdated(v)
+	if gone != nil {
+		l.hangUp(gone) // the gate looks again before anything else counts
 	}
 	switch {
 	case repeat:
-		e.loads++
-		l.again = append(l.again, e)
-	case e.req != nil && unadmitted(v):
+	case e.req != nil && gone != nil:
 		l.n.fail(e, engine.Failure{Err: serverError(v)})
 	case e.req != nil:
 		l.n.note(e.req.Kind, v)
@@ -325,7 +329,7 @@ func (l *link) answer(v resp.Value) bool {
 		e.call.replies = append(e.call.replies, decode(v))
 		e.call.end(nil)
 	}
-	if l.again != nil {
+	if resend {
 		l.repeat()
 	}
 	return true
@@ -337,7 +341,7 @@ func (l *link) answer(v resp.Value) bool {
 // come between to matter.
 func (l *link) repeat() {
 	l.mu.Lock()
-	if l.flight.len() > 0 {
+	if l.flight.len() > 0 || l.again == nil {
 		l.mu.Unlock()
 		return
 	}

@@ -73,6 +73,10 @@ type Options struct {
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
 	AllowEviction bool
+	// AllowDown has Open succeed while too few nodes can be reached, or vote yet, for
+	// callers who wait anyway: Acquire waits until enough do. Open fails still where
+	// nodes refuse for a reason that time does not mend.
+	AllowDown bool
 	// Timeout bounds dialling and checking one connection. Default 1 s.
 	Timeout time.Duration
 	// TLS, if not nil, is used for every connection.
@@ -209,7 +213,7 @@ func (d *Driver) connect(ctx context.Context) error {
 			continue
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
-		if errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth) {
+		if lasting(err) || !d.opts.AllowDown && errors.Is(err, errReplica) {
 			fit--
 			if err = fmt.Errorf("node %s: %w", d.nodes[i].addr, err); unfit != nil {
 				err = fmt.Errorf("%w; %w", unfit, err)
@@ -220,7 +224,7 @@ func (d *Driver) connect(ctx context.Context) error {
 	switch {
 	case fit < u.Need:
 		return unfit
-	case len(d.nodes)-len(u.Nodes) >= u.Need:
+	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
 		for _, n := range u.Nodes {
 			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
 		}

@@ -14,14 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// unadmitted says whether a script refused because the node is not what was admitted.
-func unadmitted(v resp.Value) bool {
-	return v.IsError() && bytes.HasPrefix(v.Text, []byte("UNADMITTED"))
-}
-
 func noScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }
 
-// isUnadmitted is unadmitted for a reply that was decoded.
+// isUnadmitted says whether a script refused because the node is not what was admitted.
 func isUnadmitted(reply any) bool {
 	err, ok := reply.(error)
 	return ok && strings.HasPrefix(err.Error(), "UNADMITTED")
@@ -176,8 +171,7 @@ var (
 // deliver answers r with what the server said.
 func deliver(r *engine.Request, v resp.Value) {
 	if v.IsError() {
-		err := serverError(v)
-		r.Fail(engine.Failure{Err: err, Fatal: fatal(err)})
+		r.Fail(engine.Failure{Err: serverError(v), Fatal: fatal(code(v.Text))})
 		return
 	}
 	number, isNumber := v.Int()

@@ -26,7 +26,7 @@ import (
 // Parameters: prefix, bare (true), maxttl (60s), quarantine (off), timeout (1s),
 // db, tls (true: for redlock), ca, cert, key (PEM files), servername (that the
 // certificates of all servers must show, instead of the host), name (shown by
-// CLIENT LIST), eviction (allow). A number without a unit means seconds. In users
+// CLIENT LIST), eviction (allow), down (allow). A number without a unit means seconds. In users
 // and passwords, write % as %25, a comma as %2C, @ as %40, / as %2F and ? as %3F;
 // a URL that can be read in two ways is refused. A password in the URL never
 // appears in an error.
@@ -202,6 +202,8 @@ func (o *Options) query(query string, secure bool) error {
 			o.Timeout, err = duration(v)
 		case "quarantine":
 			o.NoQuarantine, err = oneOf(v, "off", "on")
+		case "down":
+			o.AllowDown, err = oneOf(v, "allow", "refuse")
 		case "eviction":
 			o.AllowEviction, err = oneOf(v, "allow", "refuse")
 		case "db":

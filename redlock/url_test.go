@@ -255,25 +255,6 @@ func FuzzParseInfo(f *testing.F) {
 	})
 }
 
-func TestErrorsOfServers(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]bool{
-		"READONLY You can't write against a read only replica.": true,
-		"OOM command not allowed":                               true,
-		"NOPERM this user has no permissions":                   true,
-		"The user executing the script can't run this command":  true,
-		"WRONGTYPE Operation against a key":                     true,
-		"MISCONF Redis is configured to save":                   true,
-		"LOADING Redis is loading the dataset in memory":        false,
-		"BUSY Redis is busy running a script":                   false,
-		"NOSCRIPT No matching script":                           false,
-	} {
-		if got := fatal(errors.New(text)); got != want {
-			t.Errorf("fatal(%q) = %v", text, got)
-		}
-	}
-}
-
 // The driver can do all that package driver has optional interfaces for.
 var (
 	_ driver.Driver    = (*Driver)(nil)

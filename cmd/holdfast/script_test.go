@@ -90,7 +90,7 @@ func launch() {
 // own. Beside the commands of testscript they have:
 //
 //	redis up N [password]     starts N servers and sets HOLDFAST_BACKEND
-//	redis kill|pause|resume I does that to the I-th, from 1
+//	redis kill|restart|pause|resume I does that to the I-th, from 1
 //	redis empty               fails if a lock or a queue is left on any server
 //	redis held NAME           waits until the lock is held
 //	redis do I COMMAND...     sends the command to the I-th, from 1
@@ -148,6 +148,8 @@ func redis(ts *testscript.TestScript, neg bool, args []string) {
 		switch server := s.all[i-1]; args[0] {
 		case "kill":
 			server.Kill()
+		case "restart":
+			ts.Check(server.Restart(context.Background()))
 		case "pause":
 			ts.Check(server.Pause())
 		case "resume":

@@ -193,10 +193,15 @@ func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uin
 		*r = Request{
 			Kind: kind, Lock: &c.lock, Owner: owner, From: c.from, TTL: c.state.TTL, Token: token,
 			Stamp: stamp, Clock: clock, HandOver: handOver,
-			Sent: now, Deadline: deadline, claim: c, node: n, id: id, epoch: c.state.Epoch[n],
+			Sent: now, Deadline: deadline, NoWait: c.hasty(), claim: c, node: n, id: id, epoch: c.state.Epoch[n],
 		}
 		c.out = append(c.out, r)
 	}
+}
+
+// hasty says whether the claim makes one attempt and no more. The caller holds mu.
+func (c *claim) hasty() bool {
+	return c.state.Phase == quorum.Seeking && c.state.Stamp == 0 && !c.state.Adopts
 }
 
 // setTimer sees to it that a Tick comes when the claim wants one. A timer that

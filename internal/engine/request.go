@@ -16,6 +16,7 @@ type Request struct {
 	HandOver int64  // release, give-back: ns; 0: to nobody
 	Sent     int64  // Engine.Now when it was handed to Node.Send
 	Deadline int64  // Engine.Now after which it is pointless to send it
+	NoWait   bool   // a node that hangs is no use, even if it may be the only one: who asks does not wait
 
 	claim *claim
 	node  int

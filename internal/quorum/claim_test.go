@@ -385,6 +385,19 @@ func TestTheObstacleIsToldOnceItIsKnown(t *testing.T) {
 	}
 }
 
+func TestOldFailuresSayNothingOfTheNextRound(t *testing.T) {
+	t.Parallel()
+	p := beginHearing(t, 3, stamp, 0)
+	p.failed(AskAcquire, 0, 1, 2)
+	p.want("an outage", p.did.Obstacle == Unavailable)
+	p.tick()
+	p.denied(0)
+	p.failed(AskAcquire, 1)
+	p.want("it is not known yet", p.did.Obstacle == None)
+	p.denied(2)
+	p.want("it is held", p.did.Obstacle == Busy)
+}
+
 func TestUnsentRequestsNeedNoRelease(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, 0)

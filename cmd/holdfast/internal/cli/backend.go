@@ -40,9 +40,10 @@ func (a *app) scheme() string {
 	return scheme
 }
 
-// open opens the backend for a holder that runs program.
-func (a *app) open(ctx context.Context, program string) (*holdfast.Client, error) {
-	drv, err := a.dial(ctx)
+// open opens the backend for a holder that runs program. patient says that he waits for
+// a backend that is down as well: he was told how long.
+func (a *app) open(ctx context.Context, program string, patient bool) (*holdfast.Client, error) {
+	drv, err := a.dialWith(ctx, &redlock.Options{AllowDown: patient})
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +73,9 @@ func (a *app) looker(ctx context.Context) (*holdfast.Client, error) {
 }
 
 // client opens the backend for a command that orders.
-func (a *app) client(ctx context.Context) (*holdfast.Client, error) { return a.open(ctx, "holdfast") }
+func (a *app) client(ctx context.Context) (*holdfast.Client, error) {
+	return a.open(ctx, "holdfast", false)
+}
 
 // busyError says who holds the lock, as far as the backend knows.
 func (a *app) busyError(client *holdfast.Client, name string, err error) error {

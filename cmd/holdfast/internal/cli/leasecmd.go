@@ -122,7 +122,7 @@ unless it is renewed; nobody watches over it, so prefer run where you can.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if somebody else holds the lock")
-	f.VarP(&wait, "wait", "w", "give up after this time; 0 means at once (default: wait for ever)")
+	f.VarP(&wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
 	f.Var(&ttl, "ttl", "how long the lock stands")
 	f.StringVar(&file, "file", "", "write the lease to this `file` as well, for renew, release and check")
 	a.outputFlag(cmd)
@@ -139,7 +139,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	defer place.Close()
 	ctx, stop := interruptible()
 	defer stop()
-	client, err := a.client(ctx)
+	client, err := a.open(ctx, "holdfast", opts.Wait > 0 && !once)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}

@@ -70,7 +70,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if somebody else holds the lock")
-	f.VarP(&fl.wait, "wait", "w", "give up after this time; 0 means at once (default: wait for ever)")
+	f.VarP(&fl.wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
 	f.Var(&fl.unavailable, "if-unavailable", "when the backend cannot be reached: fail, skip the command with 0, or run it without the lock")
@@ -113,7 +113,9 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 	}
 	runner := run.Runner{
 		Self: a.self, Log: a.log,
-		Open: func(ctx context.Context) (*holdfast.Client, error) { return a.open(ctx, plan.Args[0]) },
+		Open: func(ctx context.Context) (*holdfast.Client, error) {
+			return a.open(ctx, plan.Args[0], plan.Wait > 0 && !plan.NoWait)
+		},
 		Busy: func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
 	}
 	res := runner.Run(plan)
