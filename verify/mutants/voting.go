@@ -64,7 +64,7 @@ var voting = []mutant{
 	},
 	{
 		name: "nobody-looks-again", rule: "the gate looks again at a node that is not what was admitted", file: pipelineGo,
-		was: "\t\tl.hangUp(errForgot) // the gate looks again before anything else counts\n", is: "\t\tl.queue = l.queue[:len(l.queue)]\n",
+		was: "\t\tl.hangUp(errForgot) // the gate looks again before anything else counts\n", is: "",
 		killers: []suite{servers("TestAProxyThatSwitchesServersBringsNoOtherVote")},
 	},
 	{
@@ -114,7 +114,7 @@ var voting = []mutant{
 	},
 	{
 		name: "bare-keys-are-probed-anywhere", rule: "the rights for bare keys are tried where the documented ones reach", file: "redlock/keys.go",
-		was: "if o.BareKeys {\n\t\tname = wire.Companion + name", is: "if o.Prefix == \"\" {\n\t\tname = wire.Companion + name",
+		was: "if o.BareKeys {\n\t\tname = wire.Companion + name", is: "if o.DB > 99 {\n\t\tname = wire.Companion + name",
 		killers: []suite{servers("TestBareKeysNeedNoRightsBeyondTheirOwn")},
 	},
 	{
