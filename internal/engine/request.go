@@ -49,14 +49,18 @@ func (r *Request) Granted(base int64) {
 }
 
 // Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
-// if left is negative, for ever.
+// if left is negative, for ever. Among the waiters is the asker, if it has a stamp.
 func (r *Request) Denied(left int64, holder string, waiters int) {
+	others := waiters
+	if r.Stamp != 0 {
+		others = max(others-1, 0)
+	}
 	r.answer(answer{
 		Event: quorum.Event{
 			Kind: quorum.Denied, Left: left, Queued: r.Stamp != 0,
 			Strange: r.claim.engine.shared != nil || ClientOf(holder) == "",
 		},
-		holder: holder, waiters: waiters,
+		holder: holder, waiters: others,
 	})
 }
 

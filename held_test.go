@@ -1,0 +1,35 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// TestHeldCountsTheOthersWhoWait holds that who waits is not among the others it is
+// told of, whether it stands in the queue already or not.
+func TestHeldCountsTheOthersWhoWait(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		holder := b.acquire(b.client, "k", nil)
+		for before := range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough to stand in the queue
+			_, err := b.peer().Acquire(ctx, "k", nil)
+			cancel()
+			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Waiters != before {
+				t.Errorf("%d wait before it: %v, %+v", before, err, held)
+			}
+			waiter := b.peer()
+			go func() {
+				if l, err := waiter.Acquire(t.Context(), "k", nil); err == nil {
+					l.Release(context.Background())
+				}
+			}()
+			time.Sleep(time.Second)
+		}
+		b.release(holder)
+		time.Sleep(time.Second)
+	})
+}
