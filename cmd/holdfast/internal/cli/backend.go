@@ -56,7 +56,9 @@ func (a *app) options(program string) *holdfast.Options {
 	if a.verbose {
 		opts.Logger = a.log
 	}
-	opts.Hooks.Waiting = func(e holdfast.WaitingEvent) { a.log.Debug("waiting: " + heldBy(e.Key, e.Held)) }
+	opts.Hooks.Waiting = func(e holdfast.WaitingEvent) {
+		a.log.Debug(fmt.Sprintf("waiting: %s, %d others waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
+	}
 	opts.Hooks.Acquired = func(e holdfast.AcquiredEvent) {
 		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", short(e.Waited))
 	}
@@ -107,7 +109,6 @@ func (e *busyError) Unwrap() error { return e.err }
 
 // heldBy is a line about a lock that somebody else holds. The age is by the
 // holder's clock, and counts from when it asked for the lock: nobody knows more.
-// How many wait is not in it: who has just begun to may be among them, or not yet.
 func heldBy(name string, held *holdfast.HeldError) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q is %v", name, held)

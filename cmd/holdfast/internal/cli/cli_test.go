@@ -202,16 +202,6 @@ func TestLogLeavesOutWhatIsNothing(t *testing.T) {
 	}
 }
 
-// TestWaitingSaysNothingThatMayBeWrong holds that who has just begun to wait does not
-// read that nobody waits: the count may be of before.
-func TestWaitingSaysNothingThatMayBeWrong(t *testing.T) {
-	t.Parallel()
-	text := heldBy("job", &holdfast.HeldError{Owner: "other", Remaining: time.Second})
-	if text != `"job" is held by "other", lease 1s left` {
-		t.Error(text)
-	}
-}
-
 func TestDurationsAreSecondsOrGo(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"10": 10 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "250ms": 250 * time.Millisecond} {

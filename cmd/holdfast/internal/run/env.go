@@ -2,6 +2,7 @@ package run
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,12 +12,16 @@ import (
 // EnvPrefix begins the variables that tell the command about its lock.
 const EnvPrefix = "HOLDFAST_LOCK_"
 
-// environment is that of the command. The variables of an outer run are taken
-// out first: with two of a name, most programs would see the outer one.
+// private begins the variables that the command does not inherit: those of an outer
+// run, for with two of a name most programs would see the outer one, and where this
+// run reports to, for a run inside would report there as well.
+var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD="}
+
+// environment is that of the command.
 func (p *Plan) environment(lease *holdfast.Lease) []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, EnvPrefix) {
+		if !slices.ContainsFunc(private, func(p string) bool { return strings.HasPrefix(v, p) }) {
 			env = append(env, v)
 		}
 	}
