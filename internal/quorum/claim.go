@@ -185,7 +185,7 @@ type Claim struct {
 	Round    int64 // held: when this round of renewals began
 	Changed  int64 // held: when the TTL last changed
 	Left     int64 // shortest time to expiry that a denial reported; 0: none did
-	Trip     int64 // longest round trip seen
+	Trip     int64 // longest round trip seen lately
 	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
 	Rest     int64 // then everybody is asked again; 0: not resting
 }
@@ -295,7 +295,8 @@ func (c *Claim) count(e *Event) {
 	case e.Kind == Failed:
 	default:
 		c.Sends[e.Node] = sendsKnown
-		c.Trip = max(c.Trip, e.At-e.Sent)
+		// One that is slow for once, as in an outage, is soon forgotten.
+		c.Trip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.Trip-c.Trip/8)
 		c.Heeded[e.Node] = max(c.Heeded[e.Node], e.Sent)
 	}
 }

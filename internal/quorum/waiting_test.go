@@ -518,3 +518,21 @@ func TestAnswersToADeadIDAreVoid(t *testing.T) {
 	p.step(old)
 	p.want("nothing happens", p.c == before && p.did == Actions{})
 }
+
+// A request that an outage held up for long would otherwise have its claim keep partial grants for half a second each, for
+// as long as it waits.
+func TestARoundTripThatWasSlowOnceIsForgotten(t *testing.T) {
+	t.Parallel()
+	c := Claim{N: 3, TTL: lease}
+	answer := func(trip int64) { c.count(&Event{Kind: Denied, Sent: second, At: second + trip}) }
+	answer(15 * second)
+	if c.Trip != RequestTimeout(lease) {
+		t.Errorf("a request that took 15 s counts as %d ms; none is waited for so long", c.Trip/ms)
+	}
+	for range 24 { // eight rounds of three nodes
+		answer(ms)
+	}
+	if got := c.trips(); got > 200*ms {
+		t.Errorf("a few round trips of a millisecond are %d ms", got/ms)
+	}
+}
