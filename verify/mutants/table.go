@@ -208,7 +208,7 @@ var twins = []mutant{
 	},
 	{
 		name: "denial-counts-up", rule: "F is not touched by a denial", file: nodeGo,
-		was: "return l, AcquireReply{Holder:", is: "l.Fence++\n\t\treturn l, AcquireReply{Holder:",
+		was: "return l, AcquireReply{Holder: l.Owner, Left: l.Until", is: "l.Fence++\n\t\treturn l, AcquireReply{Holder: l.Owner, Left: l.Until",
 		killers: []suite{unit("TestDenialDoesNotTouchTheCounter"), differential()},
 	},
 	{
@@ -357,9 +357,9 @@ var lua = []mutant{
 	},
 	{
 		name: "vector-promises-another-reply", rule: "what other languages are tested with is what servers do", file: "docs/vectors.json",
-		was: `"args": ["a.1","1030","600000"],
+		was: `"args": ["a.1","1030","600000",""],
       "reply": 0`,
-		is: `"args": ["a.1","1030","600000"],
+		is: `"args": ["a.1","1030","600000",""],
       "reply": 1`,
 		killers: []suite{vectors()},
 	},
@@ -469,7 +469,7 @@ var waiting = []mutant{
 	},
 	{
 		name: "give-up-leaves-a-request", rule: "a caller that gives up leaves nothing behind", file: engineGo,
-		was: "\t\tc.begin(quorum.Event{Kind: quorum.Release}, nil)\n\t\te.remove(c)", is: "\t\te.remove(c)",
+		was: "\t\tc.begin(quorum.Event{Kind: quorum.Release}, nil)\n\t\tc.flush()\n\t\te.remove(c)", is: "\t\te.remove(c)",
 		killers: []suite{conformance("CancelAtAnyPointLeavesNothing")},
 	},
 	{
@@ -544,7 +544,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "shorter-ttl-waits-for-its-answer", rule: "a shorter TTL may be in force before its answer is here", file: "lease.go",
-		was: "ttl < t.grant.TTL && bound.Before(t.trusted) {", is: "ttl < 0 && bound.Before(t.trusted) {",
+		was: "ttl < t.grant.TTL && bound.Before(t.granted) {", is: "ttl < 0 && bound.Before(t.granted) {",
 		killers: []suite{client("TestATinyTTLEndsBeforeItsAnswer")},
 	},
 }
@@ -724,7 +724,7 @@ var onServers = []mutant{
 	},
 	{
 		name: "counter-set-by-hand-is-believed", rule: "token 0 is no token", file: "redlock/scripts.go",
-		was: "case r.Kind == quorum.AskAcquire && number <= 0:", is: "case r.Kind == quorum.AskAcquire && number < -1<<40:",
+		was: "case asks && number <= 0:", is: "case asks && number < -1<<40:",
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
 	},
 	{
@@ -734,7 +734,7 @@ var onServers = []mutant{
 	},
 	{
 		name: "servers-wake-nobody", rule: "who is handed the lock is told", file: "redlock/wake.go",
-		was: "n.engine.Wake(n.index, quorum.ParseWake(string(push.Elems[2].Text)))", is: "_ = quorum.ParseWake",
+		was: "\t\tn.engine.Wake(n.index, w)\n", is: "",
 		killers: []suite{servers("TestNoWakeUpIsLost")},
 	},
 	{
