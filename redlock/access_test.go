@@ -28,7 +28,7 @@ var rights = []string{
 	"+script|load", "+evalsha",
 	"+get", "+set", "+del", "+incrby", "+pexpire", "+pttl",
 	"+zadd", "+zrange", "+zcard", "+zrem",
-	"+publish", "+subscribe", "+unsubscribe",
+	"+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe",
 }
 
 func user(name string, commands ...string) string {
@@ -142,7 +142,7 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 		command, _, _ := strings.Cut(name, "|")
 		opts := &redlock.Options{Username: fmt.Sprintf("user%d", i), Password: secret}
 		switch name {
-		case "auth", "hello", "ping", "client|setname", "publish", "subscribe", "unsubscribe":
+		case "auth", "hello", "ping", "client|setname", "publish", "pubsub|numsub", "subscribe", "unsubscribe":
 			continue // below
 		}
 		d, err := r.open(r.nodes(), opts)

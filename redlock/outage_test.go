@@ -3,6 +3,9 @@ package redlock_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -205,5 +208,35 @@ func TestOpenThatMayWaitFailsWhereItIsRefused(t *testing.T) {
 	d, err := r.open([]redlock.Node{{Addr: r.servers[0].Addr(), Password: "wrong"}}, &redlock.Options{AllowDown: true})
 	if !errors.Is(err, redlock.ErrAuth) {
 		t.Errorf("Open = %v, %v, want ErrAuth", d, err)
+	}
+}
+
+// Somebody who looks at all channels is nobody who waits: a lock is not handed to a
+// waiter that died because he saw the message.
+func TestWhoLooksAtAllChannelsKeepsNoDeadWaiterAlive(t *testing.T) {
+	for name, less := range map[string][]string{
+		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, holder, waiter, _ := lockers(t, slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return slices.Contains(less, s) })...)
+			conn, err := net.Dial("tcp", r.servers[0].Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "PSUBSCRIBE *\r\n")
+			r.eventually("the console listens", func() bool { return r.do(0, "PUBSUB", "NUMPAT") == int64(1) })
+			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+			got := make(chan *holdfast.Lease)
+			go func() { got <- r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long}) }()
+			r.awaitWaiters(holder, "k", 1)
+			dead := strings.Repeat("0", 25) + ".a"
+			r.do(0, "ZADD", "holdfast:queue:{lock:k}", "1", dead)
+			r.release(l)
+			if owner := r.do(0, "GET", "lock:k"); (owner == dead) != (less != nil) {
+				t.Errorf("the lock is %v's", owner)
+			}
+			r.release(<-got)
+		})
 	}
 }

@@ -52,4 +52,9 @@ var waits = []mutant{
 		was: "if time.Since(begin) > probeMost {", is: "if !begin.IsZero() {",
 		killers: []suite{servers("TestAConnectionThatBreaksSoonIsNotMadeAnewAtOnce")},
 	},
+	{
+		name: "lua-console-is-a-listener", rule: "only who listens to the channel itself keeps a waiter alive", file: scripts + "pass.lua",
+		was: "return reply.err ~= nil or reply[2] > 0", is: "return reply.err ~= nil or reply[2] >= 0",
+		killers: []suite{servers("TestWhoLooksAtAllChannelsKeepsNoDeadWaiterAlive")},
+	},
 }

@@ -6,18 +6,26 @@ local function first(queue, from)
   end
 end
 
+-- Whether anybody listens to the channel itself: PUBLISH counts patterns that match it
+-- as well, such as a console's. Without the right to ask, its count has to do.
+local function listened(channel)
+  local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return reply.err ~= nil or reply[2] > 0
+end
+
 -- Hands the lock to head, or the next whose client hears of it, takes it out of the
 -- queue and returns it; nothing where nobody does. The lock is its own by the time at
 -- which it hears. news follows its id.
 local function hand(lock, queue, head, from, handover, news)
   while head do
     redis.call('SET', lock, head, 'PX', handover)
-    local heard = redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(head, '^[^.]*'), head .. news)
+    local channel = 'holdfast:wake:' .. string.match(head, '^[^.]*')
+    local heard = redis.pcall('PUBLISH', channel, head .. news)
     if type(heard) == 'table' then
       return -- no right to publish: the waiters poll
     end
     redis.call('ZREM', queue, head)
-    if heard > 0 then
+    if heard > 0 and listened(channel) then
       return head
     end
     head = first(queue, from)
