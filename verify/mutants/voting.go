@@ -64,7 +64,7 @@ var voting = []mutant{
 	},
 	{
 		name: "nobody-looks-again", rule: "the gate looks again at a node that is not what was admitted", file: pipelineGo,
-		was: "\t\tl.hangUp(errForgot) // the gate looks again before anything else counts\n", is: "",
+		was: "\t\tl.hangUp(gone) // the gate looks again before anything else counts\n", is: "",
 		killers: []suite{servers("TestAProxyThatSwitchesServersBringsNoOtherVote")},
 	},
 	{
