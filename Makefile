@@ -68,7 +68,7 @@ model: ## Every order of messages in small worlds, on the protocol's own code; p
 	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
-	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without' ./sim
+	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without|TestALeaseLives' ./sim
 
 mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (10 min)
 	@cd verify && go run ./mutants -table ../docs/mutants.md $(MUTANTFLAGS)

@@ -45,6 +45,28 @@ func ExampleClient_TryAcquire() {
 	// busy: web-3 pid 4121
 }
 
+func ExampleLease_Detach() {
+	nodes := memory.New(3)
+	first, _ := holdfast.New(nodes, nil)
+	second, _ := holdfast.New(nodes.Peer(), nil)
+	defer second.Close()
+
+	lease, _ := first.Acquire(context.Background(), "upload", nil)
+	lease.Detach() // and not Release
+	first.Close()  // its ID and Token are told to the other process somehow
+
+	adopted, err := second.Adopt(context.Background(), "upload", lease.ID(), lease.Token(), nil)
+	if err != nil {
+		panic(err)
+	}
+	defer adopted.Release(context.Background())
+	fmt.Println(context.Cause(lease.Context()))
+	fmt.Println("a later token:", adopted.Token() > lease.Token())
+	// Output:
+	// lease was detached
+	// a later token: true
+}
+
 func ExampleClient_Acquire() {
 	client, _ := holdfast.New(memory.New(3), nil)
 	defer client.Close()
