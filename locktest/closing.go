@@ -3,6 +3,7 @@ package locktest
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -12,6 +13,8 @@ import (
 var closing = []testCase{
 	{"CloseReleasesWhatIsHeld", closeReleases},
 	{"CloseEndsEveryWait", closeEndsWaits},
+	{"CloseUnderLoadLeavesNothing", closeUnderLoad},
+	{"ShutdownLetsTheHolderFinish", shutdownWaits},
 	{"AClosedDriverSaysSo", closedDriver},
 	{"DoReleasesWhateverHappens", doReleases},
 	{"LimitsAreKept", limitsAreKept},
@@ -68,6 +71,59 @@ func closeEndsWaits(b *bench) {
 	}
 	b.release(l)
 	b.isFree(holder, "k")
+	b.cleared()
+}
+
+// Whoever is asking, or releasing, when the client is closed leaves no lock.
+func closeUnderLoad(b *bench) {
+	for range b.rounds(50, 5) {
+		c := b.client()
+		var callers sync.WaitGroup
+		for i := range 4 {
+			callers.Go(func() {
+				for {
+					l, err := c.Acquire(b.within(), key(i%3), &holdfast.AcquireOptions{TTL: long})
+					if errors.Is(err, holdfast.ErrClosed) {
+						return
+					}
+					if err != nil {
+						b.Errorf("Acquire() = %v", err)
+						return
+					}
+					time.Sleep(upTo(2 * time.Millisecond)) // or all would be over before Close
+					l.Release(b.Context())
+				}
+			})
+		}
+		time.Sleep(upTo(10 * time.Millisecond)) // any moment will do
+		if err := c.Close(); err != nil {
+			b.Errorf("Close() = %v", err)
+		}
+		callers.Wait()
+		b.cleared()
+	}
+}
+
+func shutdownWaits(b *bench) {
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+	done := make(chan error, 1)
+	go func() { done <- c.Shutdown(b.within()) }()
+	b.eventually("new leases are refused", func() bool {
+		next, err := c.TryAcquire(b.Context(), "other", nil)
+		if err == nil {
+			b.release(next)
+		}
+		return errors.Is(err, holdfast.ErrClosed)
+	})
+	deadline := l.Deadline()
+	b.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
+	b.isHeld(other, "k")
+	b.release(l)
+	if err := <-done; err != nil {
+		b.Errorf("Shutdown() = %v", err)
+	}
+	b.isFree(other, "k")
 	b.cleared()
 }
 

@@ -58,6 +58,7 @@ type node struct {
 	defect  error      // what an operator should mend, although it votes
 	ordered bool       // a wake-up of its comes in its place among the replies
 	warned  map[string]bool
+	news    []error // defects that the log has not been told
 	owed    map[string]owed
 }
 
@@ -96,6 +97,7 @@ func (n *node) credentials(ctx context.Context) (user, pass string, err error) {
 // after from then on.
 func (n *node) open(ctx context.Context) error {
 	l, err := n.dial(ctx)
+	n.warn()
 	n.d.work.Go(func() { n.keep(l) })
 	return err
 }
@@ -126,6 +128,7 @@ func (n *node) keep(l *link) {
 			report()
 			n.expire()
 		}
+		go n.warn() // a Logger may block
 	}
 	if l != nil { // it came as the driver was closed
 		l.hangUp(errHungUp)
@@ -329,8 +332,19 @@ func (n *node) checked(rep report) {
 		}
 		if !n.warned[kind] {
 			n.warned[kind] = true
-			n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", err.Error())
+			n.news = append(n.news, err)
 		}
+	}
+}
+
+// warn tells the log, once, of each defect.
+func (n *node) warn() {
+	n.mu.Lock()
+	news := n.news
+	n.news = nil
+	n.mu.Unlock()
+	for _, err := range news {
+		n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", err.Error())
 	}
 }
 

@@ -1,7 +1,9 @@
 package redlock_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -194,4 +196,30 @@ func TestAllNodesStoppedTheLeaseEndsByItsDeadline(t *testing.T) {
 		return true
 	})
 	r.cleared()
+}
+
+// hung is a log that takes no line, until it is mended.
+type hung struct{ mended chan struct{} }
+
+func (h hung) Enabled(context.Context, slog.Level) bool  { return true }
+func (h hung) Handle(context.Context, slog.Record) error { <-h.mended; return nil }
+func (h hung) WithAttrs([]slog.Attr) slog.Handler        { return h }
+func (h hung) WithGroup(string) slog.Handler             { return h }
+
+// A node that has got a defect comes back also where the log cannot be told of it.
+func TestALoggerThatHangsHoldsUpNoNode(t *testing.T) {
+	r := start(t, 1)
+	log := hung{make(chan struct{})}
+	defer close(log.mended)
+	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{AllowEviction: true, Logger: slog.New(log)}), &holdfast.Options{Logger: slog.New(log)})
+	r.release(r.acquire(c, "k", nil))
+	r.do(0, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	r.do(0, "CLIENT", "KILL", "TYPE", "normal")
+	r.do(0, "CLIENT", "KILL", "TYPE", "pubsub")
+	time.Sleep(50 * time.Millisecond) // until the break has been noticed
+	l, err := c.Acquire(r.within(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(l)
 }
