@@ -88,7 +88,7 @@ func TestAWaitOutlastsWhatPassesByItself(t *testing.T) {
 					t.Errorf("in the way: %v", err)
 				}
 			case err := <-ended:
-				t.Errorf("the wait ended: %v", err)
+				t.Fatalf("the wait ended: %v", err)
 			}
 			row.end(r)
 			if err := <-ended; err != nil {

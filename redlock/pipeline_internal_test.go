@@ -2,8 +2,11 @@ package redlock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,4 +204,67 @@ func TestOnlyWhatSomebodyMustMendIsFatal(t *testing.T) {
 			t.Errorf("%q: fatal %v, outdated %v, want %+v", text, f, o, want)
 		}
 	}
+}
+
+// A server that closes its way to us ends the link, also where TLS would let ours go on:
+// nothing that is sent would be answered.
+func TestAServerThatClosesItsSideEndsTheLink(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(nil) // for its certificate
+	defer server.Close()
+	for name, dress := range map[string]func(near, far net.Conn) (net.Conn, net.Conn){
+		"TCP": func(near, far net.Conn) (net.Conn, net.Conn) { return near, far },
+		"TLS": func(near, far net.Conn) (net.Conn, net.Conn) {
+			return tls.Client(near, &tls.Config{InsecureSkipVerify: true}), tls.Server(far, server.TLS)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near, far := dress(tcp(t))
+			l := newLink(d.nodes[0], &line{conn: near, in: resp.NewReader(near)}, member{})
+			go l.reads()
+			go l.writes()
+			d.nodes[0].raise(l)
+			ended := make(chan error, 1)
+			go func() {
+				_, err := try(t.Context(), d)
+				ended <- err
+			}()
+			if _, _, err := resp.NewReader(far).ReadCommand(); err != nil {
+				t.Fatal(err)
+			}
+			if err := far.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; !errors.Is(err, io.EOF) {
+				t.Errorf("the try = %v, want EOF", err)
+			}
+			<-l.gone
+			if d.nodes[0].link.Load() != nil {
+				t.Error("the node votes still")
+			}
+		})
+	}
+}
+
+// tcp returns the ends of a connection.
+func tcp(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if near, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
 }
