@@ -105,7 +105,7 @@ func (o *Options) several(text string) (nodes []Node, err error) {
 		at := strings.LastIndex(entry, "@")
 		var node Node
 		if node.Addr, err = address(entry[at+1:]); err != nil {
-			if strings.Contains(strings.Join(list[i:], ","), "@") { // what looks like a host may be part of a password
+			if strings.Contains(text, "@") { // what looks like a host may be part of a password
 				err = fmt.Errorf("%w: host %d of %d is not host:port, or a password is not escaped: write a comma as %%2C, @ as %%40", ErrInvalid, i+1, len(list))
 			}
 			return nil, err
@@ -159,7 +159,9 @@ func address(s string) (string, error) {
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), "6379"
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, "[] ") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+	n, err := strconv.Atoi(port)
+	odd := host == "" || strings.ContainsAny(host, "[] ") || strings.Contains(host, ":") && net.ParseIP(host) == nil
+	if err != nil || n < 1 || n > 65535 || odd {
 		return "", fmt.Errorf("%w: %q is not host:port", ErrInvalid, s)
 	}
 	return net.JoinHostPort(host, port), nil
@@ -222,7 +224,8 @@ func (o *Options) query(query string, secure bool) error {
 		case "servername":
 			t.serverName = v
 		default:
-			return fmt.Errorf("%w: unknown parameter %q; known are prefix, bare, maxttl, timeout, quarantine, eviction, db, name, tls, ca, cert, key, servername", ErrInvalid, name)
+			return fmt.Errorf("%w: unknown parameter %q; known are prefix, bare, maxttl, timeout, quarantine, eviction, db, name, tls, "+
+				"ca, cert, key, servername", ErrInvalid, name)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: parameter %s: %w", ErrInvalid, name, err)
