@@ -153,13 +153,16 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
-	var views []engine.View
+	st, err := d.engine.Status(key, d.views(key))
+	st.Holder = d.cluster.holder(st.Owner)
+	return st, err
+}
+
+func (d *Driver) views(key string) (views []engine.View) {
 	for _, n := range d.cluster.nodes {
 		views = append(views, n.look(key))
 	}
-	st, err := d.engine.Status(key, views)
-	st.Holder = d.cluster.holder(st.Owner)
-	return st, err
+	return views
 }
 
 // List implements driver.Lister.
@@ -186,10 +189,16 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error) {
+	views := d.views(key)
+	st, err := d.engine.Status(key, views)
+	if err != nil {
+		return false, err
+	}
+	aims := engine.Aims(st, views, token)
 	var done quorum.Set
 	errs := make([]error, len(d.cluster.nodes))
 	for i, n := range d.cluster.nodes {
-		ok, woken, err := n.force(key, token, func(owner string) bool { return d.cluster.hears(i, owner) })
+		ok, woken, err := n.force(key, aims[i], func(owner string) bool { return d.cluster.hears(i, owner) })
 		if ok {
 			done |= quorum.Only(i)
 		}

@@ -26,6 +26,41 @@ func TestALeaseOutlivesOutagesOfOneNodeAfterTheOther(t *testing.T) {
 	}
 }
 
+// Each node that comes back empty starts its counter anew, or is reclaimed: no two then have one token.
+func TestAForceByTheTokenThatIsShownTakesALeaseThatOutlivedOutages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := memory.New(3)
+		c, err := holdfast.New(root, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		lease, err := c.Acquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			root.Node(i).Stop()
+			root.Node(i).Wipe()
+			time.Sleep(12 * time.Second)
+			root.Node(i).Start()
+			time.Sleep(20 * time.Second)
+		}
+		st, err := c.Inspect(t.Context(), "k")
+		if err != nil || st.ID != lease.ID() {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		if err := c.ForceRelease(t.Context(), "k", st.Token); err != nil {
+			t.Errorf("force by token %d: %v; nodes %+v", st.Token, err, st.Nodes)
+		}
+		time.Sleep(10 * time.Second)
+		if lease.Context().Err() == nil {
+			t.Error("the lease goes on")
+		}
+	})
+}
+
 func outagesInTurn(t *testing.T, n, rivals int, wipes bool) {
 	root := memory.New(n)
 	client := func() *holdfast.Client {

@@ -309,6 +309,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 	if kind, other := otherType(st.Owner); other && token == 0 {
 		return false, fmt.Errorf("%w: it is held by a key of type %s, which cannot be told from its successors: mend it with the program that made it", driver.ErrInvalid, kind)
 	}
+	aims := engine.Aims(st, views, token)
 	var mu sync.Mutex // guards done
 	var done quorum.Set
 	errs := make([]error, len(d.nodes))
@@ -319,7 +320,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		var err error
 		switch {
 		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
-			reply, err = n.force(ctx, lock, token)
+			reply, err = n.force(ctx, lock, aims[n.index])
 		case token == 0 && foreign && st.Held && owner == st.Owner:
 			reply, err = n.eval(ctx, evalsha(wire.Drop, lock, st.Owner))
 		default:

@@ -74,6 +74,21 @@ func token(views []View, owner string) int64 {
 	return best
 }
 
+// Aims is by which token each node takes the lock from the grant that token belongs to,
+// of which st was made. That is the holder's if one of its nodes says so; the others may
+// have promised it a later one, as they lost their counter or were reclaimed.
+func Aims(st driver.Status, views []View, token int64) []int64 {
+	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && base(v) > 0 }
+	aims := make([]int64, len(views))
+	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && base(v) <= token && token < base(v)+quorum.Block })
+	for i, v := range views {
+		if aims[i] = token; known && its(v) {
+			aims[i] = base(v)
+		}
+	}
+	return aims
+}
+
 // Forced is the outcome of taking a lock away on every node: done are the nodes
 // that did, errs what became of the others. It counts when the old holder can no
 // longer have a quorum; fewer nodes had only a late grant of the same token.
