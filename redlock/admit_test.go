@@ -127,6 +127,9 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 				var held *holdfast.Lease
 				if used {
 					held = r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
+					for i := range n { // two of three are enough for the lock
+						r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
+					}
 				}
 				before := r.written()
 				d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
