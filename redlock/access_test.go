@@ -246,9 +246,9 @@ func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
 	}
 	r.release(l)
 
-	boom := errors.New("vault is sealed")
+	boom := errors.New("vault is sealed") // until somebody opens it, and so no refusal for good
 	r.refused(r.nodes(), &redlock.Options{Credentials: func(context.Context, string) (string, string, error) { return "", "", boom }},
-		boom, r.servers[0].Addr(), "credentials")
+		driver.ErrUnavailable, r.servers[0].Addr(), "credentials", boom.Error())
 }
 
 func TestTLS(t *testing.T) {

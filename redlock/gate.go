@@ -218,7 +218,7 @@ func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err err
 func (g *gate) login(ctx context.Context, n *node, l *line) (hello map[string]string, err error) {
 	user, pass, err := n.credentials(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: credentials: %w", ErrAuth, err)
+		return nil, fmt.Errorf("credentials: %w", err) // whoever gives them may be down for a while
 	}
 	var cmds [][]string
 	switch {

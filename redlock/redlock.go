@@ -83,7 +83,8 @@ type Options struct {
 	TLS *tls.Config
 	// Username and Password are for servers that ask for them.
 	Username, Password string
-	// Credentials, if not nil, is asked for them at each new connection instead.
+	// Credentials, if not nil, is asked for them at each new connection instead. An
+	// error of it counts as a node that cannot be reached, and passes by itself.
 	Credentials func(ctx context.Context, addr string) (username, password string, err error)
 	// DB is the number of the database.
 	DB int
