@@ -3,6 +3,7 @@ package redlock
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +39,11 @@ var errMarker = errors.New("other clients keep changing its marker")
 // marker is what a node remembers of its admission, apart from what its clients
 // agree on.
 type marker struct {
-	run     string // of the server, in which the node was admitted; "": in none
-	durable bool   // in that run it wrote to disk before it answered
+	run string // of the server, in which the node was admitted; "": in none
+	// durable says that it wrote to disk before it answered in that run, and how the
+	// client called it that found that out: replication and copied files bring the
+	// marker to other nodes as well.
+	durable string
 
 	seen   string // the run in which it was first seen, but not admitted yet
 	client int64  // when that was by that client's clock, in µs since 1970
@@ -50,8 +54,8 @@ func (m marker) String() string {
 	switch {
 	case m.run == "":
 		return fmt.Sprintf(" seen=%s client=%d node=%d", m.seen, m.client, m.node)
-	case m.durable:
-		return " run=" + m.run + " durable"
+	case m.durable != "":
+		return " run=" + m.run + " durable=" + m.durable
 	}
 	return " run=" + m.run
 }
@@ -65,7 +69,7 @@ func parseMarker(text string) (m marker, ok bool) {
 		case "run":
 			m.run = value
 		case "durable":
-			m.durable = true
+			m.durable = value
 		case "seen":
 			m.seen = value
 		case "client":
@@ -119,7 +123,7 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 		return g.charter(), nil
 	case m.run == s.run:
 		return text, nil
-	case g.opts.NoQuarantine, m.run != "" && m.durable && !g.outdated(s.addr, m.run) && s.durable():
+	case g.opts.NoQuarantine, m.run != "" && m.durable == label(s.addr) && !g.outdated(m, s) && s.durable():
 		return g.admission(s), nil
 	case m.seen != s.run || m.client <= 0 || m.node <= 0:
 		return g.charter() + marker{seen: s.run, client: s.client, node: s.node}.String(), nil
@@ -132,8 +136,15 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 }
 
 func (g *gate) admission(s sight) string {
-	return g.charter() + marker{run: s.run, durable: s.durable()}.String()
+	m := marker{run: s.run}
+	if s.durable() {
+		m.durable = label(s.addr)
+	}
+	return g.charter() + m.String()
 }
+
+// label is addr as a marker has it, without spaces.
+func label(addr string) string { return url.PathEscape(addr) }
 
 func (g *gate) conflict(text string) error {
 	theirs, _, _ := strings.Cut(text, " run=")
@@ -154,14 +165,14 @@ func (g *gate) watched(text string, s sight) time.Duration {
 	return s.mono - g.watches[s.addr].since
 }
 
-// outdated says whether this client has seen the node admitted in a run after the
-// one that it remembers: what it keeps was put back to an earlier state.
-func (g *gate) outdated(addr, run string) bool {
+// outdated says whether this client has seen the node admitted in the present run, or
+// in one after that which it remembers: what it keeps was put back to an earlier state.
+func (g *gate) outdated(m marker, s sight) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	runs := g.admitted[addr]
-	i := slices.Index(runs, run)
-	return i >= 0 && i < len(runs)-1
+	runs := g.admitted[s.addr]
+	i := slices.Index(runs, m.run)
+	return slices.Contains(runs, s.run) || i >= 0 && i < len(runs)-1
 }
 
 // enter notes that a node was seen admitted.
@@ -174,11 +185,12 @@ func (g *gate) enter(addr, run string) {
 	}
 }
 
-// admit returns the marker with which the server may vote.
-func (g *gate) admit(l *line, addr, run string) (string, error) {
+// admit returns the marker with which the server may vote. One that was promoted has
+// data that another server wrote, and so is not durable.
+func (g *gate) admit(l *line, addr, run string, promoted bool) (string, error) {
 	key := g.opts.setKey()
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
-	onDisk := sync.OnceValue(func() bool { return durable(l) })
+	onDisk := sync.OnceValue(func() bool { return !promoted && durable(l) })
 	for range admitTries {
 		values, err := l.do(look...)
 		if err == nil {

@@ -199,7 +199,7 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 		n, c := admitted(t, true)
 		n.restart("r2", false)
 		n.votes(c)
-		if want := "n=3 maxttl=60000 run=r2 durable"; n.marker != want {
+		if want := "n=3 maxttl=60000 run=r2 durable=a:1"; n.marker != want {
 			t.Errorf("the marker is %q, want %q", n.marker, want)
 		}
 	})
@@ -223,6 +223,21 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 		n.marker = backup
 		n.restart("r3", false)
 		n.waits(c)
+	})
+	t.Run("its data is of before, and this client has seen it admitted in this run", func(t *testing.T) {
+		n, c := admitted(t, true)
+		n.restart("r2", false)
+		n.marker = "n=3 maxttl=60000 run=r2 durable=a:1"
+		n.votes(c)
+		n.marker = "n=3 maxttl=60000 run=r0 durable=a:1"
+		n.waits(c)
+	})
+	t.Run("its data is another node's", func(t *testing.T) {
+		n, c := admitted(t, true)
+		n.marker = strings.Replace(n.marker, "a:1", "b:1", 1)
+		n.restart("r2", false)
+		n.waits(c)
+		n.waits(newClient(3, nil))
 	})
 	t.Run("it was in quarantine", func(t *testing.T) {
 		n, c := newClinic(t), newClient(3, nil)
@@ -274,7 +289,8 @@ func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
 }
 
 func FuzzMarker(f *testing.F) {
-	f.Add(" run=r1 durable")
+	f.Add(" run=r1 durable=a:1")
+	f.Add(" run=r2 durable=b:1")
 	f.Add(" seen=r1 client=5 node=6")
 	f.Add(" seen=r1 client=-9223372036854775808 node=9223372036854775807")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -283,7 +299,7 @@ func FuzzMarker(f *testing.F) {
 		if m, _ := parseMarker(text); err == nil && next == c.charter()+text && m.run != "r1" {
 			t.Errorf("%q lets it vote", text)
 		}
-		if strings.Contains(next, "run=r1") && !strings.Contains(text, "run=") {
+		if strings.Contains(next, "run=r1") && !strings.Contains(text, "run=r1") && !strings.Contains(text, "durable=a:1") {
 			t.Errorf("%q lets it vote", text)
 		}
 	})

@@ -197,7 +197,7 @@ func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err err
 	if g.opts.ReadOnly {
 		return rep, g.look(l)
 	}
-	marker, err := g.admit(l, n.addr, run) // first, as who is in quarantine comes again each second
+	marker, err := g.admit(l, n.addr, run, rep.warns["promoted"] != nil) // first, as who is in quarantine comes again each second
 	if err != nil && !lacksRight(err.Error()) {
 		return rep, err
 	}

@@ -16,22 +16,28 @@ import (
 // One lock that was on two nodes of three, one of which lost it over an open
 // connection, must not be had again from that one and the third.
 func TestDataWipedUnderAnOpenConnectionDoNotVote(t *testing.T) {
+	copied := func(r *rig) {
+		host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
+		r.do(1, "REPLICAOF", host, port)
+		r.eventually("the data of the other node", func() bool {
+			info := fmt.Sprint(r.do(1, "INFO", "replication"))
+			return strings.Contains(info, "master_link_status:up")
+		})
+		r.do(1, "REPLICAOF", "NO", "ONE")
+	}
 	for name, wipe := range map[string]func(r *rig){
-		"FLUSHALL": func(r *rig) { r.do(1, "FLUSHALL") },
-		"FLUSHDB":  func(r *rig) { r.do(1, "FLUSHDB", "ASYNC") },
-		"SWAPDB":   func(r *rig) { r.do(1, "SWAPDB", "0", "1") },
-		"REPLICAOF": func(r *rig) {
-			host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
-			r.do(1, "REPLICAOF", host, port)
-			r.eventually("the data of the other node", func() bool {
-				info := fmt.Sprint(r.do(1, "INFO", "replication"))
-				return strings.Contains(info, "master_link_status:up")
-			})
-			r.do(1, "REPLICAOF", "NO", "ONE")
-		},
+		"FLUSHALL":                              func(r *rig) { r.do(1, "FLUSHALL") },
+		"FLUSHDB":                               func(r *rig) { r.do(1, "FLUSHDB", "ASYNC") },
+		"SWAPDB":                                func(r *rig) { r.do(1, "SWAPDB", "0", "1") },
+		"REPLICAOF":                             copied,
+		"REPLICAOF of servers that are durable": copied, // the marker comes along
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, 3)
+			begin := start
+			if strings.Contains(name, "durable") {
+				begin = startAlways
+			}
+			r := begin(t, 3)
 			way := newRoute(t, r.servers)
 			r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
 			d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})

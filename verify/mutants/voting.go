@@ -14,17 +14,22 @@ var voting = []mutant{
 	},
 	{
 		name: "durable-is-as-good-as-remembering", rule: "A1: what a node keeps is proved by its marker, not by its configuration", file: admitGo,
-		was: "m.run != \"\" && m.durable && !g.outdated(s.addr, m.run) && s.durable()", is: "s.durable()",
+		was: "m.run != \"\" && m.durable == label(s.addr) && !g.outdated(m, s) && s.durable()", is: "s.durable()",
 		killers: []suite{servers("TestWhoForgotSitsOutItsQuarantine", "TestADurableNodeThatWasReplacedSitsOutItsQuarantine")},
 	},
 	{
 		name: "durable-for-once", rule: "what was answered in a run that was not durable may be lost", file: admitGo,
-		was: "m.run != \"\" && m.durable && !g.out", is: "m.run != \"\" && !g.out",
+		was: "if s.durable() {", is: "{",
+		killers: []suite{servers("TestADurableNodeThatRemembersVotesAtOnce")},
+	},
+	{
+		name: "durable-data-of-another-node", rule: "replication and copied files bring the marker of a durable node to others", file: admitGo,
+		was: "m.durable == label(s.addr)", is: "m.durable != \"\"",
 		killers: []suite{servers("TestADurableNodeThatRemembersVotesAtOnce")},
 	},
 	{
 		name: "old-data-vote", rule: "data of before the last run that was seen have forgotten it", file: admitGo,
-		was: "!g.outdated(s.addr, m.run) && s.durable()", is: "s.durable()",
+		was: "!g.outdated(m, s) && s.durable()", is: "s.durable()",
 		killers: []suite{servers("TestADurableNodeThatRemembersVotesAtOnce")},
 	},
 	{
