@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"errors"
 	"context"
 	"testing"
 	"testing/synctest"
@@ -42,7 +43,7 @@ func TestADetachedLeaseStandsUntilItsDeadlineAndNoLonger(t *testing.T) {
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
 		}
-		if cause := context.Cause(l.Context()); cause != holdfast.ErrDetached {
+		if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrDetached) {
 			t.Errorf("the context ended with %v", cause)
 		}
 		wantErr(t, l.Detach(), holdfast.ErrLost)

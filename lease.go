@@ -162,7 +162,7 @@ func (l *Lease) live() error {
 	case l.err != nil:
 		return l.err
 	case l.done:
-		if context.Cause(l.ctx) == ErrDetached {
+		if errors.Is(context.Cause(l.ctx), ErrDetached) {
 			return fmt.Errorf("%w: it was detached", ErrLost)
 		}
 		return fmt.Errorf("%w: it was released", ErrLost)

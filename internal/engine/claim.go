@@ -91,6 +91,9 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if a.Kind == quorum.Woken && a.woken != c.owner {
 		return nil, nil, quorum.Actions{} // it has a fresh id since
 	}
+	if c.gone && c.state.Phase == quorum.Held && c.told == nil && !a.begins {
+		return nil, nil, quorum.Actions{} // it is to lapse: nothing is renewed or taken back for it
+	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
 	}

@@ -120,8 +120,8 @@ func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	if err := within(t, out); !errors.Is(err, driver.ErrUnavailable) {
 		t.Fatalf("Renew without answers = %v, want ErrUnavailable", err)
 	}
-	late[0].NotMine()
-	late[1].NotMine()
+	time.Sleep(10 * time.Second)
+	late[0].Kept(0) // after the end of trust
 	for _, d := range desks {
 		d.next(t, quorum.AskRelease).Freed()
 	}
@@ -245,6 +245,31 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 		}
 		if g := <-won; g.Token != 132 || g.Owner != fresh {
 			t.Errorf("%s holds with token %d", g.Owner, g.Token)
+		}
+	})
+}
+
+// What was detached lapses by itself, and another client may adopt it meanwhile.
+func TestNothingIsRenewedOrTakenBackForADetachedLease(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		g := take(t, e, desks)
+		out := renew(t, e, g)
+		desks[2].next(t, quorum.AskRenew).Superseded(500)
+		desks[0].next(t, quorum.AskRenew).Kept(0)
+		desks[1].next(t, quorum.AskRenew).Kept(0)
+		if err := within(t, out); err != nil {
+			t.Fatal(err)
+		}
+		again := []*Request{desks[0].next(t, quorum.AskRenew), desks[1].next(t, quorum.AskRenew)}
+		e.Detach(g)
+		for _, r := range again {
+			r.Kept(0)
+		}
+		synctest.Wait()
+		for _, d := range desks {
+			if n := len(d.in); n > 0 {
+				t.Errorf("node %s is sent a request of kind %d", d.name, (<-d.in).Kind)
+			}
 		}
 	})
 }

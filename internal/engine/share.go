@@ -28,8 +28,9 @@ const (
 
 // chances is what this client leaves to others.
 type chances struct {
-	mu    sync.Mutex        // guards locks; claim.mu may be held, nothing is locked under it
+	mu    sync.Mutex        // guards what follows; claim.mu may be held, nothing is locked under it
 	locks map[string]chance // by name
+	sweep int               // locks are looked through for those that are over when there are so many
 }
 
 type chance struct {
@@ -41,9 +42,10 @@ type chance struct {
 func (s *chances) change(name string, fn func(*chance)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.locks) >= chancesKept {
+	if len(s.locks) >= max(s.sweep, chancesKept) {
 		now := time.Now()
 		maps.DeleteFunc(s.locks, func(_ string, c chance) bool { return now.After(c.until) && now.Sub(c.met) > metKept })
+		s.sweep = 2 * len(s.locks) // or each change would look through all of them, where none is over
 	}
 	if s.locks == nil {
 		s.locks = make(map[string]chance)

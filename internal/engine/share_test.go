@@ -167,3 +167,16 @@ func TestWhatIsKnownOfSharedLocksIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// Many locks behind strangers are looked through seldom, not at each denial.
+func TestManySharedLocksAreNotLookedThroughAtEachDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(chances)
+		for i := range 3 * chancesKept {
+			s.meet(strconv.Itoa(i))
+		}
+		if s.sweep <= len(s.locks) {
+			t.Errorf("with %d locks, they are looked through from %d on", len(s.locks), s.sweep)
+		}
+	})
+}

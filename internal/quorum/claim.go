@@ -834,7 +834,8 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.drop(n)
 		c.Asked &^= n
 		c.Denied |= n
-		if !c.possible(c.all() &^ c.Denied) {
+		// A round that nobody awaits does not end it: its holder would not hear of that.
+		if c.Untold && !c.possible(c.all()&^c.Denied) {
 			c.lose(e.At, a)
 			return
 		}

@@ -51,6 +51,23 @@ func TestWhatWasKeptBeforeTheNodeWasFoundFreeAllowsNoReclaim(t *testing.T) {
 	p.want("this was sent since", p.did.Reclaim == set(2))
 }
 
+// Whoever holds it would go on, while its locks are released, until it renews.
+func TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore(t *testing.T) {
+	t.Parallel()
+	p := held(t, 3)
+	p.step(Event{Kind: Renew, TTL: lease})
+	p.superseded(2, 200)
+	p.kept(0, 1)
+	p.wantOutcome(Renewed)
+	p.want("another round, which nobody awaits", p.did.Renew == set(0, 1))
+	p.say(NotMine, 1)
+	p.want("nobody is told, and nothing is done", p.did.Outcome == None && p.did.Release == 0 && p.c.Phase == Held)
+	p.step(Event{Kind: Renew, TTL: lease})
+	p.say(NotMine, 1, 2)
+	p.wantOutcome(Lost)
+	p.want("it is released", p.did.Release == All(3))
+}
+
 func TestANodeThatStillIsAsItWasFoundIsReclaimedInTheNextRound(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)

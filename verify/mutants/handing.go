@@ -16,6 +16,16 @@ var reclaims = []mutant{
 		},
 	},
 	{
+		name: "loss-is-told-to-nobody", rule: "a round that nobody awaits does not end a lease", file: claimGo,
+		was: "if c.Untold && !c.possible(c.all()&^c.Denied) {", is: "if !c.possible(c.all() &^ c.Denied) {",
+		killers: []suite{unit("TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore")},
+	},
+	{
+		name: "detached-lease-goes-on", rule: "a lease that was detached lapses by itself", file: "internal/engine/claim.go",
+		was: "if c.gone && c.state.Phase == quorum.Held", is: "if false && c.state.Phase == quorum.Held",
+		killers: []suite{engine("TestNothingIsRenewedOrTakenBackForADetachedLease")},
+	},
+	{
 		name: "reclaims-without-a-quorum", rule: "C8: a node is reclaimed once a quorum has kept the lock", file: claimGo,
 		was: "if c.Token == 0 || !c.possible(c.Agreed) {", is: "if c.Token == 0 {",
 		killers: []suite{unit("TestASupersededNodeIsReclaimedOnceAQuorumHasKeptTheLockSince"), model("a holder is superseded, and a node forgets")},
