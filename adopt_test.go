@@ -1,8 +1,8 @@
 package holdfast_test
 
 import (
-	"errors"
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"

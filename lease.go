@@ -309,7 +309,8 @@ func (t *term) await(ctx context.Context) error {
 
 // Release gives the lease up. Nested holds are released one by one, the lock
 // with the last. It may be called again, and with a context that has ended: ctx
-// only shortens the wait for the service's answer. After Close, which has released
+// only shortens the wait for the service's answer, for two seconds at most. The
+// lease's own context will do. After Close, which has released
 // it, Release does nothing. Errors: ErrLost if the lease was lost before,
 // ErrUnavailable if the service did not confirm (the lock then lapses by itself),
 // ctx.Err().
@@ -358,6 +359,9 @@ func (l *Lease) release(ctx context.Context) error {
 	}
 	end := t.end(nil)
 	c.mu.Unlock()
+	if own, _ := ctx.Value(leaseKey{}).(*Lease); own != nil && own.term == t && ctx.Err() == nil {
+		ctx = context.WithoutCancel(ctx) // the release ends the lease's own context, and not the wait for its answer
+	}
 	end.tell(c)
 	return c.finish(ctx, t, keep, end)
 }
@@ -389,7 +393,8 @@ func (t *term) end(cause error) ending {
 	c := t.client
 	t.over = true
 	c.terms.remove(t)
-	t.slot.term, t.slot.leading = nil, true // until the release has been sent
+	t.slot.term = nil
+	t.slot.inquire() // until the release is answered: who has the lock next is not known before
 	e := ending{
 		ours: true, leases: t.now.holds, cause: cause,
 		event: ReleasedEvent{Key: t.slot.key, ID: t.now.id, Token: t.now.token, Held: time.Since(t.now.since)},

@@ -286,3 +286,18 @@ func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
 		}
 	})
 }
+
+// Inside Do the lease's own context is the one at hand.
+func TestReleaseTakesTheLeasesOwnContext(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 3 {
+			b.drv.Node(i).Delay(5 * time.Millisecond)
+		}
+		l := b.acquire(b.client, "k", nil)
+		ctx, cancel := context.WithTimeout(l.Context(), time.Second)
+		defer cancel()
+		if err := l.Release(ctx); err != nil {
+			t.Errorf("Release = %v", err)
+		}
+	})
+}

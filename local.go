@@ -17,11 +17,10 @@ const handOverMost = 100 * time.Millisecond
 // slot is one key in this process: whoever holds it here or asks the service for
 // it, and those who wait behind. Only one of them is at the service.
 type slot struct {
-	key     string
-	term    *term     // the grant held; nil: none
-	leading bool      // somebody asks the service, or a release is under way
-	asking  *inquiry  // nil: nobody asks
-	queue   list.List // of *waiter, first come first
+	key    string
+	term   *term     // the grant held; nil: none
+	asking *inquiry  // of who leads: it asks the service, or releases; nil: nobody does
+	queue  list.List // of *waiter, first come first
 }
 
 // inquiry is what one caller asks the service, and what the others hear of it.
@@ -76,17 +75,17 @@ func (c *Client) slot(key string) *slot {
 	return s
 }
 
-func (s *slot) busy() bool { return s.term != nil || s.leading }
+func (s *slot) busy() bool { return s.term != nil || s.asking != nil }
 
 // inquire has the caller, or a waiter, ask the service. The caller holds mu.
-func (s *slot) inquire() { s.leading, s.asking = true, &inquiry{} }
+func (s *slot) inquire() { s.asking = &inquiry{} }
 
 // answered says that whoever asked has an answer. The caller holds mu.
 func (s *slot) answered() {
 	if s.asking != nil {
 		s.asking.tell(nil)
 	}
-	s.leading, s.asking = false, nil
+	s.asking = nil
 }
 
 // tidy forgets a slot that serves nobody. The caller holds mu.
@@ -249,12 +248,10 @@ func (s *slot) obstacle(holder Holder) error {
 	if s.asking != nil {
 		return s.asking.obstacle
 	}
-	e := &HeldError{Holder: holder, Waiters: s.queue.Len()} // perhaps until its release is confirmed
-	if s.term != nil {
-		e.Owner, e.Since = s.term.grant.Owner, s.term.now.since
-		e.Remaining = time.Until(s.term.trusted)
+	return &HeldError{
+		Owner: s.term.grant.Owner, Holder: holder, Since: s.term.now.since,
+		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(),
 	}
-	return e
 }
 
 // leave takes a waiter whose context ended out of the queue. A turn that came at

@@ -531,3 +531,20 @@ func TestWaitingTellsWhoHolds(t *testing.T) {
 		b.release(l)
 	})
 }
+
+// Who tries right after a loss, or beside a release, is not told of itself.
+func TestATryBesideAReleaseHearsWhoHasTheLockAfterIt(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 3 {
+			b.drv.Node(i).Delay(5 * time.Millisecond)
+		}
+		l := b.acquire(b.client, "k", nil)
+		go l.Release(t.Context())
+		synctest.Wait()
+		again, err := b.client.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.release(again)
+	})
+}

@@ -488,7 +488,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "taken-away-is-not-lost", rule: "a majority of not mine is a loss", file: claimGo,
-		was: "if !c.possible(c.all() &^ c.Denied) {\n\t\t\tc.lose(e.At, a)\n\t\t\treturn\n\t\t}", is: "",
+		was: "if c.Untold && !c.possible(c.all()&^c.Denied) {\n\t\t\tc.lose(e.At, a)\n\t\t\treturn\n\t\t}", is: "",
 		killers: []suite{unit("TestAMajorityOfNotMineIsALoss"), client("TestLostByMajorityIsNoticedAtTheNextRenewal")},
 	},
 	{
