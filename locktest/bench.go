@@ -19,6 +19,9 @@ const (
 	// long is a TTL that does not end within a test: what goes away before it was
 	// taken away.
 	long = 30 * time.Second
+	// brief is a TTL that a test waits for: that it ends, or that renewal outlasts
+	// it. A machine that is busy needs some seconds for a renewal.
+	brief = 6 * time.Second
 )
 
 // bench is one test at work.
@@ -112,6 +115,15 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
+// outlasts checks that other cannot have key until the given time and somewhat
+// longer.
+func (b *bench) outlasts(other *holdfast.Client, key string, until time.Time) {
+	b.Helper()
+	for end := until.Add(brief / 6); time.Now().Before(end); time.Sleep(brief / 12) {
+		b.isHeld(other, key)
+	}
+}
+
 func (b *bench) release(leases ...*holdfast.Lease) {
 	b.Helper()
 	for _, l := range leases {
@@ -135,7 +147,7 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 // under way, long before it could lapse.
 func (b *bench) isFree(c *holdfast.Client, key string) {
 	b.Helper()
-	for end := time.Now().Add(min(b.late(), long/3)); ; {
+	for end := time.Now().Add(long / 3); ; {
 		l, err := b.tryAcquire(c, key, nil)
 		if err == nil {
 			b.release(l)
@@ -205,15 +217,6 @@ func (b *bench) lost(l *holdfast.Lease) {
 	case <-time.After(patience):
 		b.Fatalf("the lease still stands after %v", patience)
 	}
-}
-
-// late is how much later than due something may be noticed: nothing in virtual
-// time, and on a machine that does other things as well, whatever that takes.
-func (b *bench) late() time.Duration {
-	if b.virtual {
-		return 0
-	}
-	return 2 * time.Second
 }
 
 // rounds is how often to do what takes seconds.

@@ -106,7 +106,7 @@ func closeUnderLoad(b *bench) {
 
 func shutdownWaits(b *bench) {
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
 	done := make(chan error, 1)
 	go func() { done <- c.Shutdown(b.within()) }()
 	b.eventually("new leases are refused", func() bool {

@@ -31,7 +31,7 @@ func acquireWaits(b *bench) {
 		l.Release(context.Background())
 	})
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
-	if err := l.Release(b.Context()); err != nil { // orders the read of released
+	if err := l.Release(b.Context()); err != nil && !b.stalled(err) { // orders the read of released
 		b.Error(err)
 	}
 	if released.IsZero() {
@@ -65,13 +65,19 @@ func cancelledWait(b *bench) {
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", nil)
 	for _, waiter := range []*holdfast.Client{c, other} {
-		ctx, cancel := context.WithTimeout(b.Context(), 100*time.Millisecond)
-		_, err := waiter.Acquire(ctx, "k", nil)
-		cancel()
-		b.wants(err, context.DeadlineExceeded)
-		if !b.stalled(err) {
-			b.wants(err, holdfast.ErrHeld)
+		var ctx context.Context
+		var err error
+		for wait := 100 * time.Millisecond; wait < patience; wait *= 4 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(b.Context(), wait)
+			_, err = waiter.Acquire(ctx, "k", nil)
+			cancel()
+			b.wants(err, context.DeadlineExceeded)
+			if errors.Is(err, holdfast.ErrHeld) || b.virtual {
+				break // otherwise it was over before an answer, as it may be on a busy machine
+			}
 		}
+		b.wants(err, holdfast.ErrHeld)
 		_, err = waiter.Acquire(ctx, "k", nil)
 		b.wants(err, context.DeadlineExceeded)
 	}
@@ -253,7 +259,11 @@ func waitIsTold(b *bench) {
 		b.Error("Hooks.Waiting was not called")
 	}
 	cancel()
-	b.wants(<-done, holdfast.ErrHeld, context.Canceled)
+	err := <-done
+	b.wants(err, context.Canceled)
+	if !b.stalled(err) {
+		b.wants(err, holdfast.ErrHeld)
+	}
 	b.release(l)
 	b.cleared()
 }
