@@ -71,7 +71,7 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 			next <- err
 		}()
 		r.awaitWaiters(c, "k", 1)
-		if err := l.Extend(t.Context(), long); err != nil {
+		if err := r.insist(func() error { return l.Extend(t.Context(), long) }); err != nil {
 			t.Error(err)
 		}
 		r.release(l)
@@ -80,7 +80,7 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 		}
 		// Forced from, the server gives it to the next.
 		l = r.acquire(c, "k", nil)
-		if err := other.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+		if err := other.ForceRelease(t.Context(), "k", l.Token()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Error(err)
 		}
 	}
@@ -88,10 +88,8 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 	if denied := r.denials(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
-	select {
-	case e := <-events:
-		t.Errorf("node event %+v", e)
-	default:
+	if told := changes(events); len(told) > 0 {
+		t.Errorf("node events %+v", told)
 	}
 	// To list locks takes one right more.
 	for _, err := range c.List(t.Context(), "") {

@@ -27,6 +27,15 @@ func (r *rig) foreign(key, value string) bool {
 	return taken > len(r.servers)/2
 }
 
+// vacant waits until the release of key has reached every server: a quorum of them is
+// enough for it.
+func (r *rig) vacant(key string) {
+	r.Helper()
+	for i := range r.servers {
+		r.eventually("every node is free", func() bool { return r.do(i, "EXISTS", key) == int64(0) })
+	}
+}
+
 func (r *rig) drop(key string) {
 	r.Helper()
 	for i := range r.servers {
@@ -50,6 +59,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			if !r.foreign("job:1", "theirs") {
 				t.Fatal("another library could not take a free lock")
 			}
+
 			_, err := c.TryAcquire(t.Context(), "job:1", nil)
 			held, ok := errors.AsType[*holdfast.HeldError](err)
 			if !ok || held.Owner != "theirs" {
@@ -90,17 +100,24 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
 	forced := func(want error) {
 		t.Helper()
-		if err := c.ForceRelease(t.Context(), "job", 0); !errors.Is(err, want) {
+		late := false // then a second attempt may find that the first has done it
+		err := r.insist(func() error {
+			err := c.ForceRelease(t.Context(), "job", 0)
+			late = late || errors.Is(err, holdfast.ErrUnavailable)
+			return err
+		})
+		if !errors.Is(err, want) && !(want == nil && late && errors.Is(err, holdfast.ErrLost)) {
 			t.Errorf("ForceRelease(0) = %v, want %v", err, want)
 		}
 	}
 	forced(holdfast.ErrLost) // nobody has it
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	forced(holdfast.ErrLost) // one of ours has a token
-	if err := l.Check(t.Context()); err != nil {
+	if err := r.insist(func() error { return l.Check(t.Context()) }); err != nil {
 		t.Error(err)
 	}
 	r.release(l)
+	r.vacant("job")
 	r.foreign("job", "theirs")
 	r.do(2, "SET", "job", "newer") // a newer value on one node is not theirs
 	forced(nil)
@@ -123,9 +140,7 @@ func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
 	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	r.release(l)
-	r.eventually("every node is free", func() bool {
-		return r.do(0, "GET", "job") == nil && r.do(1, "GET", "job") == nil && r.do(2, "GET", "job") == nil
-	})
+	r.vacant("job")
 	r.foreign("job", "theirs")
 	if st, err := c.Inspect(t.Context(), "job"); err != nil || st.Token != 0 {
 		t.Errorf("Inspect() = token %d, %v, want none", st.Token, err)

@@ -27,11 +27,11 @@ func TestALeaseOutlivesOutagesOfOneServerAfterTheOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}
-	const ttl = 4 * time.Second
+	const ttl = 6 * time.Second
 	for name, outage := range map[string]func(r *rig, i int) error{
 		"paused": func(r *rig, i int) error {
 			err := r.servers[i].Pause()
-			time.Sleep(3 * ttl / 2) // what the outage is
+			time.Sleep(ttl + time.Second) // what the outage is
 			return errors.Join(err, r.servers[i].Resume())
 		},
 		"restarted empty": func(r *rig, i int) error { return r.servers[i].Wipe(r.Context()) },
@@ -95,7 +95,7 @@ func TestALeaseOutlivesOutagesOfOneServerAfterTheOther(t *testing.T) {
 
 // TestOfTwoAdoptersOneHasTheLease has two clients adopt each lease at the same time, while replies to both are lost.
 func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
-	const ttl = time.Second
+	const ttl = 6 * time.Second
 	r := start(t, 3)
 	giver := r.client()
 	routes := []route{newRoute(t, r.servers), newRoute(t, r.servers)}

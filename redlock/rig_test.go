@@ -139,6 +139,29 @@ func (r *rig) release(leases ...*holdfast.Lease) {
 	}
 }
 
+// insist repeats what failed because answers came too late, as they may on a busy
+// machine.
+func (r *rig) insist(fn func() error) error {
+	for end := time.Now().Add(patience); ; {
+		if err := fn(); !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// changes is what events has told by now of a single node, which was up, except that
+// it stood still for a while, as it may seem to on a busy machine.
+func changes(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
+	state := driver.NodeUp
+	for len(events) > 0 {
+		if e := <-events; e.State != driver.NodeStalled && e.State != state {
+			state = e.State
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
 // eventually waits until ok returns true.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.Helper()
