@@ -49,8 +49,8 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 	}{
 		{words: []string{"no node", "give the address"}},
 		{nodes: []redlock.Node{{}}, words: []string{"host:port"}},
-		{nodes: []redlock.Node{{Addr: "localhost"}}, words: []string{"localhost", "host:port"}},
-		{nodes: []redlock.Node{{Addr: "localhost:"}}, words: []string{"localhost:", "host:port"}},
+		{nodes: []redlock.Node{{Addr: "localhost"}}, words: []string{"node 1 of 1", "host:port"}},
+		{nodes: []redlock.Node{{Addr: "localhost:"}}, words: []string{"node 1 of 1", "host:port"}},
 		{nodes: many, words: []string{"10 nodes", "at most 9"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "a:1"}}, words: []string{"a:1", "listed twice", "once"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"Prefix", "holdfast:"}},

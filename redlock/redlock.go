@@ -14,6 +14,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -178,8 +179,9 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
-		if _, port, err := net.SplitHostPort(n.Addr); err != nil || port == "" {
-			return nil, fmt.Errorf("%w: node %d is %q; give host:port, such as localhost:6379", ErrInvalid, i+1, n.Addr)
+		// What is not one is not shown: it may be a URL, with a password.
+		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
+			return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379; OpenURL takes URLs", ErrInvalid, i+1, len(nodes))
 		}
 		if slices.ContainsFunc(nodes[:i], func(m Node) bool { return m.Addr == n.Addr }) {
 			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", ErrInvalid, n.Addr)

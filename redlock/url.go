@@ -4,14 +4,17 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // OpenURL opens the nodes that a URL names; opts may be nil, and what the URL
@@ -71,8 +74,8 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	if err != nil {
 		return nil, o, err
 	}
-	if err := o.database(path); err != nil {
-		return nil, o, err
+	if o.database(path) != nil {
+		return nil, o, fmt.Errorf("%w: the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F", ErrInvalid)
 	}
 	return nodes, o, o.query(query, scheme == "rediss")
 }
@@ -82,14 +85,14 @@ func (o *Options) single(scheme, text string) ([]Node, error) {
 	at := strings.LastIndex(text, "@")
 	user, host := text[:max(at, 0)], text[at+1:]
 	if strings.Contains(host, ",") {
-		return nil, fmt.Errorf("%w: %s:// takes one host; for several write redlock://%s", ErrInvalid, scheme, host)
+		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://", ErrInvalid, scheme)
 	}
 	if strings.Contains(user, ",") && strings.Contains(user, "@") {
 		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://; in a password write a comma as %%2C, @ as %%40", ErrInvalid, scheme)
 	}
 	var node Node
 	var err error
-	if node.Addr, err = address(host); err != nil || at < 0 {
+	if node.Addr, err = address(host, "what follows ://"); err != nil || at < 0 {
 		return []Node{node}, err
 	}
 	return []Node{node}, o.login(user)
@@ -104,10 +107,7 @@ func (o *Options) several(text string) (nodes []Node, err error) {
 	for i, entry := range list {
 		at := strings.LastIndex(entry, "@")
 		var node Node
-		if node.Addr, err = address(entry[at+1:]); err != nil {
-			if strings.Contains(text, "@") { // what looks like a host may be part of a password
-				err = fmt.Errorf("%w: host %d of %d is not host:port, or a password is not escaped: write a comma as %%2C, @ as %%40", ErrInvalid, i+1, len(list))
-			}
+		if node.Addr, err = address(entry[at+1:], fmt.Sprintf("host %d of %d", i+1, len(list))); err != nil {
 			return nil, err
 		}
 		if at >= 0 {
@@ -150,8 +150,9 @@ func login(text string) (user, pass string, err error) {
 	return user, pass, nil
 }
 
-// address completes and checks host:port.
-func address(s string) (string, error) {
+// address completes and checks host:port. Its error does not show s, but says which it
+// is: where an @ is missing, what looks like a host is a password.
+func address(s, which string) (string, error) {
 	if s == "" {
 		return "", fmt.Errorf("%w: a host is missing in the URL; an example: redis://localhost:6379", ErrInvalid)
 	}
@@ -159,35 +160,57 @@ func address(s string) (string, error) {
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), "6379"
 	}
-	n, err := strconv.Atoi(port)
-	odd := host == "" || strings.ContainsAny(host, "[] ") || strings.Contains(host, ":") && net.ParseIP(host) == nil
-	if err != nil || n < 1 || n > 65535 || odd {
-		return "", fmt.Errorf("%w: %q is not host:port", ErrInvalid, s)
+	if !dialable(host, port) {
+		return "", fmt.Errorf("%w: %s is not host:port, or user:password@host:port with an @ before the host; "+
+			"in a password write a comma as %%2C, @ as %%40", ErrInvalid, which)
 	}
 	return net.JoinHostPort(host, port), nil
 }
 
-func (o *Options) database(path string) error {
-	if path == "" {
+// dialable says whether host and port can be those of a server. What cannot is not
+// looked up, for the errors of that would show it.
+func dialable(host, port string) bool {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
+	})
+}
+
+func (o *Options) database(number string) error {
+	if number == "" {
 		return nil
 	}
-	n, err := strconv.Atoi(path)
+	n, err := strconv.Atoi(number)
 	if err != nil || n < 0 {
-		return fmt.Errorf("%w: %q is no database number; the path of the URL is one, as in redis://localhost:6379/0", ErrInvalid, path)
+		return errors.New("it is no database number")
 	}
 	o.DB = n
 	return nil
 }
 
-// query applies the parameters.
+// parameters are what may stand behind the ? of a URL.
+var parameters = []string{
+	"prefix", "bare", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername",
+}
+
+// query applies the parameters. What is none may be part of a password, and is not
+// shown.
 func (o *Options) query(query string, secure bool) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return fmt.Errorf("%w: the parameters after ? cannot be read: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: the parameters after ? cannot be read; write %% as %%25, & as %%26, ; as %%3B, and ? in a user or password as %%3F", ErrInvalid)
 	}
 	var t tlsParams
 	var on, off bool // what the parameter tls says, if it is there
 	for name, list := range values {
+		if !slices.Contains(parameters, name) {
+			return fmt.Errorf("%w: unknown parameter after ?; known are %s; in a user or password write ? as %%3F", ErrInvalid, strings.Join(parameters, ", "))
+		}
 		if len(list) > 1 {
 			return fmt.Errorf("%w: parameter %s is given %d times; give it once", ErrInvalid, name, len(list))
 		}
@@ -223,9 +246,6 @@ func (o *Options) query(query string, secure bool) error {
 			t.key = v
 		case "servername":
 			t.serverName = v
-		default:
-			return fmt.Errorf("%w: unknown parameter %q; known are prefix, bare, maxttl, timeout, quarantine, eviction, db, name, tls, "+
-				"ca, cert, key, servername", ErrInvalid, name)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: parameter %s: %w", ErrInvalid, name, err)
