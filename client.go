@@ -446,7 +446,7 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	case most > mostTTL:
 		return invalid("TTL or MinHold %v is too long; give at most %v, and let the watchdog renew", most, mostTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
-		return invalid("TTL or MinHold %v is too long; this driver takes up to %v (redlock: option MaxTTL)", most, c.limits.MaxTTL)
+		return invalid("TTL or MinHold %v is too long; this driver takes up to %v (redlock: option MaxTTL, or ?maxttl= in the URL, for all clients alike)", most, c.limits.MaxTTL)
 	}
 	return nil
 }

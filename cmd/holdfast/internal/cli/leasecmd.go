@@ -104,7 +104,7 @@ func (a *app) acquireCommand() *cobra.Command {
 		Long: `Acquire takes the lock NAME, prints the lease and exits. The lock stands for --ttl
 unless it is renewed; nobody watches over it, so prefer run where you can.
 `,
-		Example: `  holdfast acquire --ttl 5m --file /run/deploy.lease deploy
+		Example: `  holdfast acquire --ttl 50s --file /run/deploy.lease deploy
   ./deploy.sh; holdfast release --file /run/deploy.lease`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
@@ -259,6 +259,9 @@ func (a *app) continued(
 	}
 	if t.Owner == "" {
 		return exitcode.Usagef("which lease? give --owner ID as acquire printed it, or --file")
+	}
+	if t.Owner == os.Getenv(run.EnvPrefix+"OWNER") {
+		return exitcode.Usagef("this lease belongs to holdfast run, which renews and releases it")
 	}
 	ctx, stop := interruptible()
 	defer stop()

@@ -105,7 +105,11 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 		err = places.begin(run.Begun{Outcome: run.Running, Name: plan.Name, PID: os.Getpid(), BeganAt: began})
 	}
 	if err != nil {
-		a.end(places, run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), BeganAt: began, EndedAt: time.Now().UTC()})
+		st := run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), BeganAt: began, EndedAt: time.Now().UTC()}
+		if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
+			st.Name = args[0]
+		}
+		a.end(places, st)
 		return err
 	}
 	if missing := run.Missing(); missing != "" {
