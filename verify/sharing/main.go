@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/redisproc"
@@ -64,10 +65,11 @@ func row(ctx context.Context, name string, l Load, sides ...Side) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("| %d and %d workers, %s |", l.Workers, l.Workers*(len(sides)-1), name)
+	var text strings.Builder
+	fmt.Fprintf(&text, "| %d and %d workers, %s |", l.Workers, l.Workers*(len(sides)-1), name)
 	for i, s := range got {
-		text += fmt.Sprintf(" %s | %d | %v |", sides[i].Name, s.Locks, s.Longest.Round(time.Millisecond))
+		fmt.Fprintf(&text, " %s | %d | %v |", sides[i].Name, s.Locks, s.Longest.Round(time.Millisecond))
 	}
-	fmt.Println(text)
+	fmt.Println(text.String())
 	return ctx.Err()
 }
