@@ -235,9 +235,13 @@ func (g *gate) swap(l *line, key, old, next string) error {
 	return nil
 }
 
-// look refuses a node of another set, for a client that only looks: neither MaxTTL
-// nor quarantine matters to it.
-func (g *gate) look(l *line) error {
+// errNoVote is what a client that only looks says of a node that is not admitted: it may
+// have forgotten the lock, so that it is no witness.
+var errNoVote = errors.New("in quarantine: does not vote yet")
+
+// look refuses a node of another set, or one that does not vote, for a client that only
+// looks. MaxTTL does not matter to it, and it admits nobody.
+func (g *gate) look(l *line, addr, run string) error {
 	cmds := [][]string{{"GET", g.opts.setKey()}}
 	values, err := l.do(cmds...)
 	if err == nil {
@@ -250,7 +254,15 @@ func (g *gate) look(l *line) error {
 	if n, _, _ := strings.Cut(text, " "); n != "" && n != "n="+strconv.Itoa(g.n) {
 		return g.conflict(text)
 	}
-	return nil
+	if g.n == 1 || g.opts.NoQuarantine {
+		return nil
+	}
+	_, admitted, _ := strings.Cut(text, " run=")
+	m, _ := parseMarker("run=" + admitted)
+	if m.run == run || m.run != "" && m.durable == label(addr) && durable(l) {
+		return nil
+	}
+	return errNoVote
 }
 
 // durable says whether the server writes everything to disk before it answers.

@@ -138,11 +138,12 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 				}
 				c := r.clientOf(d, nil)
 				st, err := c.Inspect(t.Context(), "k")
-				if err != nil || st.Held != used {
+				fresh := n > 1 && !used // and so in quarantine
+				if errors.Is(err, holdfast.ErrUnavailable) != fresh || err != nil && !fresh || st.Held != used {
 					t.Errorf("Inspect() = %+v, %v", st, err)
 				}
 				for _, err := range c.List(t.Context(), "") {
-					if err != nil {
+					if err != nil && !fresh {
 						t.Error(err)
 					}
 				}
@@ -160,6 +161,46 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nodes that have lost their data say that a lock is free which somebody still holds:
+// while no majority votes, who only looks must not believe them.
+func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
+	r := start(t, 3)
+	r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	for i := range 3 {
+		r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
+	}
+	for wiped := range 4 {
+		if wiped > 0 {
+			r.do(wiped-1, "FLUSHALL")
+		}
+		before := r.written()
+		d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, Timeout: busy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := r.clientOf(d, nil)
+		st, err := c.Inspect(t.Context(), "k")
+		if known := wiped < 2; st.Held != known || errors.Is(err, holdfast.ErrUnavailable) == known {
+			t.Errorf("%d nodes wiped: Inspect() = %+v, %v", wiped, st, err)
+		}
+		for i, n := range st.Nodes {
+			if quarantined := n.Err != nil && strings.Contains(n.Err.Error(), "in quarantine: does not vote yet"); quarantined != (i < wiped) {
+				t.Errorf("%d nodes wiped: node %d says %+v", wiped, i, n)
+			}
+		}
+		var last error
+		for _, err := range c.List(t.Context(), "") {
+			last = err
+		}
+		if errors.Is(last, holdfast.ErrUnavailable) != (wiped >= 2) {
+			t.Errorf("%d nodes wiped: List() ends with %v", wiped, last)
+		}
+		if after := r.written(); after != before {
+			t.Errorf("written: %s, before: %s", after, before)
+		}
 	}
 }
 

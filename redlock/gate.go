@@ -195,7 +195,7 @@ func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err err
 		return rep, err
 	}
 	if g.opts.ReadOnly {
-		return rep, g.look(l)
+		return rep, g.look(l, n.addr, run)
 	}
 	marker, err := g.admit(l, n.addr, run, rep.warns["promoted"] != nil) // first, as who is in quarantine comes again each second
 	if err != nil && !lacksRight(err.Error()) {

@@ -68,7 +68,8 @@ type Options struct {
 	// alone is never quarantined.
 	NoQuarantine bool
 	// ReadOnly is for looking on: Open writes nothing on the nodes, asks for fewer
-	// rights, and is content with one node that answers, for each says what it knows.
+	// rights, and is content with one node that answers, for each says what it knows. A
+	// node in quarantine may have forgotten, and counts as one that says nothing.
 	// To take, renew, release or force a lock is ErrInvalid.
 	ReadOnly bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
@@ -232,7 +233,7 @@ func (d *Driver) connect(ctx context.Context) error {
 			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
 		}
 		return nil
-	case d.opts.ReadOnly && len(u.Nodes) < len(d.nodes):
+	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errNoVote) })):
 		return nil
 	}
 	if err := ctx.Err(); err != nil {

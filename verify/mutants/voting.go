@@ -109,7 +109,7 @@ var voting = []mutant{
 	},
 	{
 		name: "look-leaves-a-marker", rule: "who only looks writes nothing", file: gateGo,
-		was: "if g.opts.ReadOnly {\n\t\treturn rep, g.look(l)", is: "if g.opts.ReadOnly && g.look(l) != nil {\n\t\treturn rep, nil",
+		was: "if g.opts.ReadOnly {\n\t\treturn rep, g.look(l, n.addr, run)", is: "if g.opts.ReadOnly && g.look(l, n.addr, run) != nil {\n\t\treturn rep, nil",
 		killers: []suite{servers("TestReadOnlyWritesNothing")},
 	},
 	{
