@@ -32,3 +32,11 @@ func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
 		}
 	}
 }
+
+// A waiter may leave as its turn comes, or Close dismisses it: nobody is there then.
+func TestNothingStandsInTheWayOfAKeyThatNobodyHoldsOrAsksFor(t *testing.T) {
+	t.Parallel()
+	if err := (&slot{}).obstacle(Holder{}); err != nil {
+		t.Errorf("obstacle = %v", err)
+	}
+}

@@ -242,11 +242,14 @@ func (c *Client) announce(s *slot, w *waiter, obstacle error) {
 	}
 }
 
-// obstacle is what stands in the way of a key that is busy here; nil: it is not
-// known yet. The caller holds mu.
+// obstacle is what stands in the way of a key here; nil: nothing, or it is not known
+// yet. The caller holds mu.
 func (s *slot) obstacle(holder Holder) error {
-	if s.asking != nil {
+	switch {
+	case s.asking != nil:
 		return s.asking.obstacle
+	case s.term == nil:
+		return nil
 	}
 	return &HeldError{
 		Owner: s.term.grant.Owner, Holder: holder, Since: s.term.now.since,
