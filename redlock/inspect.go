@@ -89,7 +89,10 @@ func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 	}
 	ctx, cancel := context.WithTimeout(ctx, holderTime)
 	defer cancel()
-	found := d.lookUp(ctx, client)
+	found, answered := d.lookUp(ctx, client)
+	if !answered {
+		return found
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.known == nil || len(h.known) >= holderMost {
@@ -99,25 +102,30 @@ func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 	return found
 }
 
-// lookUp asks all nodes who a client is and takes the first that knows.
-func (d *Driver) lookUp(ctx context.Context, client string) driver.Holder {
-	answers := make(chan string, len(d.nodes))
+// lookUp asks all nodes who a client is and takes the first that knows. It says
+// whether any node answered.
+func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
+	answers := make(chan any, len(d.nodes)) // nil: none
 	for _, n := range d.nodes {
 		go func() {
-			text := ""
-			if replies, err := n.do(ctx, []string{"GET", wire.Client + client}); err == nil {
-				text, _ = replies[0].(string)
+			replies, err := n.do(ctx, []string{"GET", wire.Client + client})
+			if err != nil {
+				answers <- nil
+				return
 			}
+			text, _ := replies[0].(string) // anything else is a node that does not know
 			answers <- text
 		}()
 	}
 	for range d.nodes {
+		text, ok := (<-answers).(string)
+		answered = answered || ok
 		var found driver.Holder
-		if json.Unmarshal([]byte(<-answers), &found) == nil {
-			return found
+		if json.Unmarshal([]byte(text), &found) == nil {
+			return found, true
 		}
 	}
-	return driver.Holder{}
+	return driver.Holder{}, answered
 }
 
 // evalsha is the call of a script on the keys of a lock.

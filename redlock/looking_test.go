@@ -3,10 +3,12 @@ package redlock_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -189,4 +191,29 @@ func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
 		}
 		t.Errorf("Open with no node = %v, want ErrUnavailable", err)
 	}
+}
+
+// What no node has answered is not known, and asked again: a name that came too late
+// once must not be missing for as long as names are kept.
+func TestAHolderIsNamedAfterALookThatFailed(t *testing.T) {
+	r := start(t, 1)
+	way := newRoute(t, r.servers)
+	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
+	other := r.clientOf(r.driver(way.nodes(), nil), nil)
+	cut := way[0].CutAfter(faultproxy.Command("GET"), 1)
+	r.eventually("a look at the holder fails", func() bool {
+		other.TryAcquire(t.Context(), "k", nil)
+		select {
+		case <-cut:
+			return true
+		default:
+			return false
+		}
+	})
+	r.eventually("the holder is named", func() bool {
+		_, err := other.TryAcquire(t.Context(), "k", nil)
+		held, ok := errors.AsType[*holdfast.HeldError](err)
+		return ok && held.Holder.PID == os.Getpid()
+	})
+	r.release(l)
 }
