@@ -92,7 +92,7 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 
 func TestEveryClaimIsJudgedOnceAllIsMeasured(t *testing.T) {
 	t.Parallel()
-	r := report{Waiters: &waiters{FewCommands: 1, ManyCommands: 1}}
+	r := report{Waiters: &waiters{FewCommands: 1, ManyCommands: 1}, Left: []leftover{{Peer: holdfastName}}}
 	s := settings{peers: names(allPeers)}
 	for _, sc := range allScenarios {
 		for _, n := range []int{1, 5} {
