@@ -140,7 +140,7 @@ var lifecycle = []mutant{
 var obstacles = []mutant{
 	{
 		name: "who-waits-is-said-to-hold", rule: "held is said of a holder, not of who waits", file: "local.go",
-		was: "\tif s.asking != nil {\n\t\treturn s.asking.obstacle\n\t}\n", is: "",
+		was: "\t\treturn s.asking.obstacle\n", is: "\t\treturn &HeldError{Holder: holder}\n",
 		killers: []suite{client("TestBehindALocalWaiterTheHolderIsNamed", "TestBehindALocalWaiterAnOutageIsNamed")},
 	},
 	{

@@ -648,7 +648,7 @@ var looks = []mutant{
 	},
 	{
 		name: "one-silent-node-hides-the-holder", rule: "the first node that knows the holder says so", file: inspectGo,
-		was: "for range d.nodes {\n\t\tvar found", is: "for range d.nodes[:1] {\n\t\tvar found",
+		was: "\tfor range d.nodes {\n", is: "\tfor range d.nodes[:1] {\n",
 		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
 	},
 	{
