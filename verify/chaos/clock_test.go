@@ -87,8 +87,8 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 					t.Fatalf("%v: %v, want ErrUnavailable", by, err)
 				}
 				for _, node := range c.nodes[:n/2+1] {
-					if want := fmt.Sprintf("node %s: CLOCK", node.server.Addr()); !strings.Contains(err.Error(), want) {
-						t.Errorf("%q does not mention %q", err, want)
+					if want := node.server.Addr(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ": CLOCK") {
+						t.Errorf("%q does not mention %q and CLOCK", err, want)
 					}
 					if left, err := node.lockKeys("*" + key); err != nil || len(left) > 0 {
 						t.Errorf("left behind: %q, %v", left, err)
