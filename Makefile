@@ -33,7 +33,7 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 		program=$$(tools/servers $$name) || exit 1; \
 		echo "against $$name:"; \
 		export HOLDFAST_REDIS_SERVER=$$program; \
-		go test -race -count=1 ./redlock ./fence/rueidisfence ./fence/goredisfence ./internal/redisproc || exit 1; \
+		go test -race -count=1 ./redlock ./fence/rueidisfence ./fence/goredisfence ./internal/rig/redisproc || exit 1; \
 		(cd verify && SEQUENCES=1000 go test -count=1 ./differential && \
 			go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority) || exit 1; \
 	done

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
 // TestMain lets more tests run at once than there are processors: most of them

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence/goredisfence"
 	"github.com/holdfast-go/holdfast/fence/internal/storetest"
 	"github.com/holdfast-go/holdfast/fence/redisfence"
-	"github.com/holdfast-go/holdfast/internal/leaktest"
-	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/pgxfence"
-	"github.com/holdfast-go/holdfast/internal/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
 // server is one server for all tests; each has a table of its own.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/fence/redisfence"
-	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
 // A script changes several keys under one guard.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/fence/internal/storetest"
 	"github.com/holdfast-go/holdfast/fence/redisfence"
-	"github.com/holdfast-go/holdfast/internal/redisproc"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
 // plain is the smallest redisfence.Server: each call over a connection of its own.

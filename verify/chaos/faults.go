@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
 // bootBehind is a machine that comes back empty and an hour late, until its clock is set: its server seems to have

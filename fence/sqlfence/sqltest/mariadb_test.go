@@ -18,7 +18,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/internal/child"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // mariaDB is one server for all tests; each gets a database of its own.

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/internal/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
 // database is one database under test.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

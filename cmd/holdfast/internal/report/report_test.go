@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-go/holdfast/internal/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/child"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // process is one run of the server program. Its methods may be called on one that has ended.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
 // Start starts a server for the length of the test. Nil options are those of redisproc.Start.

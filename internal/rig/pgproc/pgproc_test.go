@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
 func TestServerAcceptsConnectionsUntilItIsStopped(t *testing.T) {

@@ -18,7 +18,7 @@ const patience = 10 * time.Second
 
 // kept is the one goroutine that is meant to stay: it starts child processes, which
 // die with its thread.
-const kept = "/internal/child.init.func"
+const kept = "/internal/rig/child.init.func"
 
 // ours are the paths of code whose goroutines count. Those of the runtime and of the
 // testing package come and go as they like.

@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/child"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // ErrNotInstalled is returned by Start when there is no PostgreSQL server on this
