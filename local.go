@@ -4,10 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"time"
-
-	"github.com/holdfast-go/holdfast/driver"
 )
 
 // handOverMost bounds how long a grant serves the waiters of this process
@@ -120,86 +117,6 @@ func (s *slot) dismiss() {
 	}
 }
 
-func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, once bool) (*Lease, error) {
-	o, err := c.check(key, opts)
-	if err != nil {
-		return nil, err
-	}
-	if l, err := c.nest(ctx, key, opts); l != nil || err != nil {
-		return l, err
-	}
-	wait := ctx
-	if o.Wait > 0 && !once {
-		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(ctx, o.Wait)
-		defer cancel()
-	}
-	l, err := c.compete(ctx, wait, key, o, once)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
-			err = errTooShort
-		}
-	}
-	return l, err
-}
-
-// obstacleIn is what err says that stood in the way, or nil.
-func obstacleIn(err error) error {
-	if held, ok := errors.AsType[*HeldError](err); ok {
-		return held
-	}
-	if down, ok := errors.AsType[*UnavailableError](err); ok {
-		return down
-	}
-	return nil
-}
-
-// errTooShort is the end of a Wait that was over before anybody could answer.
-var errTooShort error = &UnavailableError{Need: 1, Err: errors.New("the wait was over before an answer")}
-
-// beside adds to the bare error of a context that has ended what stood in the way, if
-// that is known.
-func beside(err, obstacle error) error {
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if !ended || obstacle == nil || obstacleIn(err) != nil {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, obstacle)
-}
-
-// compete gets the lock in this process and at the service. ctx is what the
-// lease carries on, wait bounds the wait.
-func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions, once bool) (*Lease, error) {
-	since := time.Now()
-	for {
-		if err := wait.Err(); err != nil {
-			return nil, err
-		}
-		c.mu.Lock()
-		if c.ending {
-			c.mu.Unlock()
-			return nil, ErrClosed
-		}
-		s := c.slot(key)
-		if !s.busy() {
-			s.inquire()
-			c.mu.Unlock()
-			return c.ask(ctx, wait, s, o, once, &waiter{since: since})
-		}
-		obstacle := s.obstacle(c.holder)
-		switch {
-		case !once:
-			return c.queue(ctx, wait, s, o, since, obstacle) // gives mu up
-		case obstacle != nil:
-			c.mu.Unlock()
-			return nil, obstacle
-		}
-		if err := c.overhear(wait, s.asking); err != nil {
-			return nil, err
-		}
-	}
-}
-
 // overhear waits until there is news of q, which another caller asks, and returns
 // what stands in its way; nil: nothing does. The caller holds mu, which is given up.
 func (c *Client) overhear(wait context.Context, q *inquiry) error {
@@ -283,52 +200,6 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element, befor
 	return beside(wait.Err(), obstacle)
 }
 
-// enter lets the caller, who leads s, ask the service: Close and Shutdown call
-// cancel, and wait until he leads no more.
-func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ending {
-		c.lead(s)
-		return ErrClosed
-	}
-	s.asking.cancel = cancel
-	return nil
-}
-
-// fail is the end of what s asked in vain, with the context that enter was given
-// the cancel of. It returns err with what stood in the way last, or why the context
-// was cancelled.
-func (c *Client) fail(asking context.Context, s *slot, err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q := s.asking
-	q.tell(obstacleIn(err))
-	c.lead(s)
-	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
-		return cause
-	}
-	return beside(err, q.obstacle)
-}
-
-// ask takes the lock from the service. The caller leads the slot; w is he.
-func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, w *waiter) (*Lease, error) {
-	asking, cancel := context.WithCancelCause(wait)
-	defer cancel(nil)
-	q := s.asking // nobody else changes it
-	if err := c.enter(s, cancel); err != nil {
-		return nil, err
-	}
-	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder,
-		Obstacle: func(err error) { c.stands(s, q, w, err) },
-	})
-	if err != nil {
-		return nil, c.fail(asking, s, err)
-	}
-	return c.start(ctx, s, grant, time.Now(), o, w.since)
-}
-
 // stands notes what stands in the way of q, and tells those who wait for that.
 func (c *Client) stands(s *slot, q *inquiry, w *waiter, obstacle error) {
 	c.mu.Lock()
@@ -341,28 +212,6 @@ func (c *Client) stands(s *slot, q *inquiry, w *waiter, obstacle error) {
 	for e := s.queue.Front(); e != nil; e = e.Next() {
 		c.announce(s, e.Value.(*waiter), obstacle)
 	}
-}
-
-// start makes a lease of a grant that was taken just now, for one who has waited
-// since. The caller leads the slot.
-func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
-	c.mu.Lock()
-	s.answered()
-	t := &term{client: c, slot: s, grant: grant, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
-	t.given = untilBy(t.granted, taken)
-	s.term = t
-	l := t.begin(ctx, o)
-	ending := c.ending
-	if ending {
-		t.now.opts.MinHold = 0 // nobody ever has it
-	}
-	c.mu.Unlock()
-	if ending {
-		l.Release(context.Background()) // told to Hooks
-		return nil, ErrClosed
-	}
-	c.events.acquired(AcquiredEvent{Key: s.key, ID: l.ID(), Token: l.Token(), Waited: time.Since(since)})
-	return l, nil
 }
 
 // successor returns the waiter that may have t next without asking the service,

@@ -200,18 +200,6 @@ func (c *Client) sleepOn() {
 	}
 }
 
-// expiry is why a term ended at its deadline. The caller holds mu.
-func (t *term) expiry() error {
-	o := t.now.opts
-	switch {
-	case o.NoRenew && t.trusted.Equal(t.granted):
-		return fmt.Errorf("%w: its TTL is over, and nothing has renewed it", ErrLost)
-	case t.trusted.Before(t.granted):
-		return fmt.Errorf("%w: MaxHold %v is over", ErrLost, o.MaxHold)
-	}
-	return errExpired
-}
-
 // least is the least trust left of due at now. The caller holds the client's mu.
 func least(due []*term, now time.Time) time.Duration {
 	left := due[0].left(now)

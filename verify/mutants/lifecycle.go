@@ -22,12 +22,12 @@ var clocks = []mutant{
 		killers: []suite{engine("TestTheClockAddsUpForwardSteps")},
 	},
 	{
-		name: "lease-ignores-the-wall-clock", rule: "a lease ends by the worse of two clocks", file: "lease.go",
+		name: "lease-ignores-the-wall-clock", rule: "a lease ends by the worse of two clocks", file: "lost.go",
 		was: "min(end.Sub(now), end.Round(0).Sub(now.Round(0)))", is: "end.Sub(now)",
 		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
 	},
 	{
-		name: "lease-ignores-the-monotonic-clock", rule: "a lease ends by the worse of two clocks", file: "lease.go",
+		name: "lease-ignores-the-monotonic-clock", rule: "a lease ends by the worse of two clocks", file: "lost.go",
 		was: "min(end.Sub(now), end.Round(0).Sub(now.Round(0)))", is: "end.Round(0).Sub(now.Round(0))",
 		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
 	},
@@ -41,18 +41,18 @@ var lifecycle = []mutant{
 		killers: []suite{client("TestBadArgumentsAreRefusedAndChangeNothing")},
 	},
 	{
-		name: "close-waits-for-nobody", rule: "Close waits for those who ask and release before it closes the driver", file: "client.go",
+		name: "close-waits-for-nobody", rule: "Close waits for those who ask and release before it closes the driver", file: "shutdown.go",
 		was:     "\tselect {\n\tcase <-c.vacant: // whoever was asking, or releasing, has done so\n\tcase <-ctx.Done():\n\t}\n",
 		is:      "",
 		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
 	},
 	{
-		name: "close-cancels-nobody", rule: "Shutdown and Close end what is asked", file: "client.go",
+		name: "close-cancels-nobody", rule: "Shutdown and Close end what is asked", file: "shutdown.go",
 		was: "s.asking.cancel != nil {", is: "s.asking.cancel != nil && s.term != nil {",
 		killers: []suite{client("TestShutdownLetsHoldersFinish")},
 	},
 	{
-		name: "grant-beside-close-is-kept", rule: "a grant that comes beside Close is released", file: "local.go",
+		name: "grant-beside-close-is-kept", rule: "a grant that comes beside Close is released", file: "acquire.go",
 		was: "\tending := c.ending\n", is: "\tending := false\n",
 		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
 	},
@@ -62,12 +62,12 @@ var lifecycle = []mutant{
 		killers: []suite{engine("TestAClaimThatWasGivenUpIsForgotten")},
 	},
 	{
-		name: "shutdown-waits-for-nobody", rule: "Shutdown lets the holders finish", file: "client.go",
+		name: "shutdown-waits-for-nobody", rule: "Shutdown lets the holders finish", file: "shutdown.go",
 		was: "\tselect {\n\tcase <-c.vacant:\n", is: "\tselect {\n\tdefault:\n\tcase <-c.vacant:\n",
 		killers: []suite{client("TestShutdownLetsHoldersFinish")},
 	},
 	{
-		name: "do-hides-close", rule: "Do says so when Close took its lease", file: "client.go",
+		name: "do-hides-close", rule: "Do says so when Close took its lease", file: "acquire.go",
 		was: "\t\tend := lease.ended()\n", is: "\t\tvar end error\n",
 		killers: []suite{client("TestDoReportsTheEndThatCloseBrought")},
 	},
@@ -78,7 +78,7 @@ var lifecycle = []mutant{
 		killers: []suite{client("TestCheckChangesNothing")},
 	},
 	{
-		name: "nested-options-are-ignored", rule: "a nested hold with other options is refused", file: "lease.go",
+		name: "nested-options-are-ignored", rule: "a nested hold with other options is refused", file: "acquire.go",
 		was: "\t\tif !opts.agrees(", is: "\t\tif opts.TTL < 0 && !opts.agrees(",
 		killers: []suite{client("TestNestingWithOtherOptionsIsRefused")},
 	},
@@ -93,7 +93,7 @@ var lifecycle = []mutant{
 		killers: []suite{client("TestMaxHoldBoundsWhatIsExtendedAndWhatIsNotRenewed")},
 	},
 	{
-		name: "wrong-token-is-a-loss", rule: "a wrong token is no loss of the caller's", file: "client.go",
+		name: "wrong-token-is-a-loss", rule: "a wrong token is no loss of the caller's", file: "inspect.go",
 		was: "err = strangerError(token)", is: "err = ErrLost",
 		killers: []suite{client("TestForceReleaseNeverHitsANewerHolder")},
 	},
@@ -149,7 +149,7 @@ var obstacles = []mutant{
 		killers: []suite{client("TestBehindALocalWaiterAnOutageIsNamed")},
 	},
 	{
-		name: "an-end-is-an-outage", rule: "while no obstacle is known, the end of a context is nothing else", file: "local.go",
+		name: "an-end-is-an-outage", rule: "while no obstacle is known, the end of a context is nothing else", file: "acquire.go",
 		was: "\tif !ended || obstacle == nil || obstacleIn(err) != nil {", is: "\tif obstacle == nil {\n\t\tobstacle = errTooShort\n\t}\n\tif !ended || obstacleIn(err) != nil {",
 		killers: []suite{client("TestAContextThatEndsBeforeAnyAnswerIsNoOutage")},
 	},

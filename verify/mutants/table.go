@@ -522,7 +522,7 @@ var keeping = []mutant{
 		killers: []suite{client("TestALeaseThatIsNearlyOverHoldsUpNoOther")},
 	},
 	{
-		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
+		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "acquire.go",
 		was: "Brief: !o.NoRenew", is: "Brief: true",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
@@ -538,7 +538,7 @@ var keeping = []mutant{
 		killers: []suite{client("TestMaxHoldStopsTheWatchdog"), conformance("MaxHoldStopsTheWatchdog")},
 	},
 	{
-		name: "loss-is-kept-quiet", rule: "the lease's context ends when it is lost", file: "lease.go",
+		name: "loss-is-kept-quiet", rule: "the lease's context ends when it is lost", file: "lost.go",
 		was: "\t\tl.cancel(e.cause)\n", is: "\t\tif e.cause == nil {\n\t\t\tl.cancel(nil)\n\t\t}\n",
 		killers: []suite{client("TestContextEndsByTheDeadlineWhenCutOff"), conformance("CutOffALeaseEndsByItsDeadline")},
 	},
@@ -587,13 +587,13 @@ var handOvers = []mutant{
 		killers: []suite{client("TestNoHandOverToAnotherTTL")},
 	},
 	{
-		name: "late-release-is-no-loss", rule: "a release after the deadline says that the lease was lost", file: "lease.go",
+		name: "late-release-is-no-loss", rule: "a release after the deadline says that the lease was lost", file: "lost.go",
 		was:     "\tif t.left(now) <= 0 {",
 		is:      "\tif t.left(now) <= -time.Hour {",
 		killers: []suite{client("TestReleaseAfterTheDeadlineIsALoss")},
 	},
 	{
-		name: "hand-over-after-loss", rule: "nothing is handed over after a loss", file: "lease.go",
+		name: "hand-over-after-loss", rule: "nothing is handed over after a loss", file: "lost.go",
 		was: "\t\tl.done = true\n\t\tif errors.Is(cause, ErrLost) {", is: "\t\tl.done = cause == nil\n\t\tif errors.Is(cause, ErrLost) {",
 		killers: []suite{client("TestNothingIsHandedOverAfterALoss")},
 	},
@@ -747,7 +747,7 @@ var onServers = []mutant{
 // leases: what users hold.
 var leases = []mutant{
 	{
-		name: "nested-release-frees", rule: "the lock is freed with the last of its holds", file: "lease.go",
+		name: "nested-release-frees", rule: "the lock is freed with the last of its holds", file: "lost.go",
 		was: "if len(t.now.holds) > 1 {", is: "if len(t.now.holds) > 9 {",
 		killers: []suite{client("TestNestingNeedsReentrant"), conformance("NestedHoldsAreFreedTogether")},
 	},
@@ -757,22 +757,22 @@ var leases = []mutant{
 		killers: []suite{client("TestACancelledContextDoesNotKeepTheLock")},
 	},
 	{
-		name: "close-leaves-leases", rule: "Close releases what is held", file: "client.go",
+		name: "close-leaves-leases", rule: "Close releases what is held", file: "shutdown.go",
 		was: "\tc.releaseAll(ctx, held)\n", is: "\tc.releaseAll(ctx, held[:0])\n",
 		killers: []suite{client("TestCloseReleasesAndEndsWaits"), conformance("CloseReleasesWhatIsHeld")},
 	},
 	{
-		name: "do-hides-the-loss", rule: "Do says so when the lease was lost before fn returned", file: "client.go",
+		name: "do-hides-the-loss", rule: "Do says so when the lease was lost before fn returned", file: "acquire.go",
 		was: "case !errors.Is(end, ErrLost):", is: "case errors.Is(end, ErrLost):",
 		killers: []suite{client("TestDoJoinsTheLossToTheError")},
 	},
 	{
-		name: "min-hold-below-the-drift", rule: "what is left of MinHold is no shorter than the shortest TTL", file: "lease.go",
+		name: "min-hold-below-the-drift", rule: "what is left of MinHold is no shorter than the shortest TTL", file: "lost.go",
 		was: "return max(rest, leastTTL, t.client.limits.MinTTL)", is: "return rest",
 		killers: []suite{client("TestReleaseRightBeforeTheEndOfMinHoldIsNoFailure")},
 	},
 	{
-		name: "min-hold-is-ignored", rule: "MinHold outlasts the release", file: "lease.go",
+		name: "min-hold-is-ignored", rule: "MinHold outlasts the release", file: "lost.go",
 		was:     "c.drv.Release(ctx, t.grant, keep)",
 		is:      "c.drv.Release(ctx, t.grant, 0)",
 		killers: []suite{client("TestMinHoldKeepsTheLockAfterRelease"), conformance("MinHoldOutlastsTheRelease")},

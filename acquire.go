@@ -1,0 +1,243 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
+// opts.Wait is over, or the service refuses for good; opts may be nil. ctx bounds
+// the wait, not the lease, which carries ctx's values but not its end.
+//
+// Errors: ErrHeld or ErrUnavailable, whichever stood in the way last, when Wait is
+// over, ErrReentrant, ErrInvalid, ErrClosed. An outage is waited out like a holder;
+// what time does not mend, such as a wrong password, is ErrUnavailable at once. When
+// ctx ends, the error matches both ctx.Err() and what stood in the way last, if that
+// is known. After an error nothing stays behind.
+func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.acquire(ctx, key, opts, false)
+	return l, wrap("acquire", key, err)
+}
+
+// TryAcquire makes one attempt: it is Acquire without the wait. When this client
+// holds the key it answers at once, and when another caller of it asks for the key
+// TryAcquire waits for his first answer and returns what stands in his way.
+func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.acquire(ctx, key, opts, true)
+	return l, wrap("acquire", key, err)
+}
+
+// Do acquires key, calls fn and releases, also when fn panics. fn's context ends
+// when ctx ends and, with cause ErrLost, when the lease is lost; fn should pass
+// lease.Token to what it writes to.
+//
+// Do returns the error of Acquire, or fn's error, or one that matches ErrLost if
+// the lease ended before fn returned, or both of these. If it was Close that ended
+// the lease, the error matches ErrClosed as well. A release that fails is told to
+// Hooks and does not spoil fn's success: the lock lapses by itself.
+func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
+	lease, err := c.Acquire(ctx, key, opts)
+	if err != nil {
+		return err
+	}
+	fctx, cancel := context.WithCancelCause(lease.Context())
+	unlink := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	defer func() {
+		unlink()
+		cancel(nil)
+		end := lease.ended()
+		if failed := lease.release(context.WithoutCancel(ctx)); end == nil {
+			end = failed
+		}
+		switch end = wrap("do", key, end); {
+		case !errors.Is(end, ErrLost):
+		case err == nil:
+			err = end
+		default:
+			err = fmt.Errorf("%w; %w", err, end)
+		}
+	}()
+	return fn(fctx, lease)
+}
+
+// nest looks whether ctx comes from a live lease of key. It returns another
+// hold of it, or ErrReentrant, or neither if there is none. opts may be nil.
+func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
+	l, _ := ctx.Value(leaseKey{}).(*Lease)
+	if l == nil {
+		return nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; l != nil; l = l.outer {
+		if t := l.term; t.client != c || t.slot.key != key || l.live() != nil {
+			continue
+		}
+		if opts == nil || !opts.Reentrant {
+			return nil, ErrReentrant
+		}
+		if !opts.agrees(l.term.now.opts) {
+			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, MaxHold and MinHold, or give those of the lease")
+		}
+		return l.term.hold(ctx), nil
+	}
+	return nil, nil
+}
+
+// agrees says whether a lease with the options of outer does what o asks for.
+func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
+	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
+		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew)
+}
+
+func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, once bool) (*Lease, error) {
+	o, err := c.check(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	if l, err := c.nest(ctx, key, opts); l != nil || err != nil {
+		return l, err
+	}
+	wait := ctx
+	if o.Wait > 0 && !once {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, o.Wait)
+		defer cancel()
+	}
+	l, err := c.compete(ctx, wait, key, o, once)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
+			err = errTooShort
+		}
+	}
+	return l, err
+}
+
+// compete gets the lock in this process and at the service. ctx is what the
+// lease carries on, wait bounds the wait.
+func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions, once bool) (*Lease, error) {
+	since := time.Now()
+	for {
+		if err := wait.Err(); err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		if c.ending {
+			c.mu.Unlock()
+			return nil, ErrClosed
+		}
+		s := c.slot(key)
+		if !s.busy() {
+			s.inquire()
+			c.mu.Unlock()
+			return c.ask(ctx, wait, s, o, once, &waiter{since: since})
+		}
+		obstacle := s.obstacle(c.holder)
+		switch {
+		case !once:
+			return c.queue(ctx, wait, s, o, since, obstacle) // gives mu up
+		case obstacle != nil:
+			c.mu.Unlock()
+			return nil, obstacle
+		}
+		if err := c.overhear(wait, s.asking); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ask takes the lock from the service. The caller leads the slot; w is he.
+func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, w *waiter) (*Lease, error) {
+	asking, cancel := context.WithCancelCause(wait)
+	defer cancel(nil)
+	q := s.asking // nobody else changes it
+	if err := c.enter(s, cancel); err != nil {
+		return nil, err
+	}
+	grant, err := c.drv.Acquire(asking, driver.Request{
+		Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder,
+		Obstacle: func(err error) { c.stands(s, q, w, err) },
+	})
+	if err != nil {
+		return nil, c.fail(asking, s, err)
+	}
+	return c.start(ctx, s, grant, time.Now(), o, w.since)
+}
+
+// enter lets the caller, who leads s, ask the service: Close and Shutdown call
+// cancel, and wait until he leads no more.
+func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending {
+		c.lead(s)
+		return ErrClosed
+	}
+	s.asking.cancel = cancel
+	return nil
+}
+
+// fail is the end of what s asked in vain, with the context that enter was given
+// the cancel of. It returns err with what stood in the way last, or why the context
+// was cancelled.
+func (c *Client) fail(asking context.Context, s *slot, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := s.asking
+	q.tell(obstacleIn(err))
+	c.lead(s)
+	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
+		return cause
+	}
+	return beside(err, q.obstacle)
+}
+
+// start makes a lease of a grant that was taken just now, for one who has waited
+// since. The caller leads the slot.
+func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
+	c.mu.Lock()
+	s.answered()
+	t := &term{client: c, slot: s, grant: grant, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
+	t.given = untilBy(t.granted, taken)
+	s.term = t
+	l := t.begin(ctx, o)
+	ending := c.ending
+	if ending {
+		t.now.opts.MinHold = 0 // nobody ever has it
+	}
+	c.mu.Unlock()
+	if ending {
+		l.Release(context.Background()) // told to Hooks
+		return nil, ErrClosed
+	}
+	c.events.acquired(AcquiredEvent{Key: s.key, ID: l.ID(), Token: l.Token(), Waited: time.Since(since)})
+	return l, nil
+}
+
+// errTooShort is the end of a Wait that was over before anybody could answer.
+var errTooShort error = &UnavailableError{Need: 1, Err: errors.New("the wait was over before an answer")}
+
+// obstacleIn is what err says that stood in the way, or nil.
+func obstacleIn(err error) error {
+	if held, ok := errors.AsType[*HeldError](err); ok {
+		return held
+	}
+	if down, ok := errors.AsType[*UnavailableError](err); ok {
+		return down
+	}
+	return nil
+}
+
+// beside adds to the bare error of a context that has ended what stood in the way, if
+// that is known.
+func beside(err, obstacle error) error {
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if !ended || obstacle == nil || obstacleIn(err) != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, obstacle)
+}

@@ -1,0 +1,104 @@
+package holdfast
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Status is what is known about one lock.
+type Status struct {
+	Key       string
+	Held      bool
+	ID        string // the holder's Lease.ID, up to a "+"
+	Holder    Holder
+	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
+	Token     Token     // the first token of the holder's grant
+	Remaining time.Duration
+	Waiters   int
+	Holds     int // how many holds this client has of it
+	Nodes     []NodeStatus
+}
+
+// NodeStatus is one node's view of a lock.
+type NodeStatus = driver.NodeStatus
+
+// Inspect reports who holds key, without changing anything. It blocks for one
+// answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
+func (c *Client) Inspect(ctx context.Context, key string) (Status, error) {
+	if err := checkKey(key); err != nil {
+		return Status{}, wrap("inspect", key, err)
+	}
+	in, ok := c.drv.(driver.Inspector)
+	if !ok {
+		return Status{}, wrap("inspect", key, ErrUnsupported)
+	}
+	st, err := in.Inspect(ctx, key)
+	return c.status(st), wrap("inspect", key, err)
+}
+
+// List yields the locks that are held or waited for and whose key begins with
+// prefix. An error ends the sequence.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, error] {
+	return func(yield func(Status, error) bool) {
+		l, ok := c.drv.(driver.Lister)
+		if !ok {
+			yield(Status{}, wrap("list", "", ErrUnsupported))
+			return
+		}
+		err := l.List(ctx, prefix, func(st driver.Status) bool { return yield(c.status(st), nil) })
+		if err != nil {
+			yield(Status{}, wrap("list", "", err))
+		}
+	}
+}
+
+// ForceRelease takes the lock away from the holder that token belongs to, and
+// from nobody else: a newer holder is never hit. The old holder cannot renew any
+// more, and storages that check tokens refuse it once the next holder has
+// written. Token 0 stands for a holder without one, which uses another library.
+//
+// Errors: ErrLost when token does not belong to the present holder,
+// ErrUnavailable, ErrUnsupported.
+func (c *Client) ForceRelease(ctx context.Context, key string, token Token) error {
+	if err := checkKey(key); err != nil {
+		return wrap("force release", key, err)
+	}
+	f, ok := c.drv.(driver.Forcer)
+	if !ok {
+		return wrap("force release", key, ErrUnsupported)
+	}
+	done, err := f.Force(ctx, key, int64(token))
+	if err == nil && !done {
+		err = strangerError(token)
+	}
+	return wrap("force release", key, err)
+}
+
+// strangerError is a token that is not the present holder's.
+type strangerError Token
+
+func (t strangerError) Error() string {
+	return fmt.Sprintf("token %d does not belong to the present holder; nothing was released", Token(t))
+}
+
+func (strangerError) Is(target error) bool { return target == ErrLost }
+
+func (c *Client) status(st driver.Status) Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := Status{
+		Key: st.Key, Held: st.Held, ID: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
+		Remaining: st.Remaining, Waiters: st.Waiters, Nodes: st.Nodes,
+	}
+	if s := c.slots[st.Key]; s != nil {
+		out.Waiters += s.queue.Len()
+		if s.term != nil && s.term.grant.Owner == st.Owner {
+			out.Holds = len(s.term.now.holds)
+		}
+	}
+	return out
+}

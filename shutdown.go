@@ -1,0 +1,124 @@
+package holdfast
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Shutdown lets the holders finish: it refuses new leases and new waits with
+// ErrClosed, ends the waits that have begun, goes on renewing what is held, and
+// blocks until all of it is released or lost, or ctx ends. Then it closes the client
+// as Close does, which releases what is still held. A nested hold of a lease that
+// lives is no new lease.
+//
+// Shutdown returns nil when nothing was held any more, also when Close came
+// meanwhile and released it; otherwise an error that matches ctx.Err(). It may be
+// called beside Close and again.
+func (c *Client) Shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	c.end()
+	c.mu.Unlock()
+	var err error
+	select {
+	case <-c.vacant:
+	case <-ctx.Done():
+		c.mu.Lock()
+		held := len(c.held())
+		c.mu.Unlock()
+		if held > 0 {
+			err = fmt.Errorf("%w: locks still held, and released: %d", ctx.Err(), held)
+		}
+	}
+	return wrap("shutdown", "", cmp.Or(err, c.close()))
+}
+
+// Close releases what the client holds, a lock with MinHold after that time, ends
+// every wait with ErrClosed and closes the driver. The context of a lease that it
+// releases ends with a cause that matches ErrLost and ErrClosed, as somebody else
+// may have the lock from then on; Shutdown lets the holders finish before.
+//
+// Close blocks until the service has answered what was asked and released, and
+// the hooks have been called, for four seconds at most. A second Close waits for
+// the first, and returns nil.
+func (c *Client) Close() error { return wrap("close", "", c.close()) }
+
+func (c *Client) close() error {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		<-c.closed
+		return nil
+	}
+	c.closing = true
+	c.end()
+	held := c.held()
+	c.mu.Unlock()
+	defer close(c.closed)
+
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	c.releaseAll(ctx, held)
+	select {
+	case <-c.vacant: // whoever was asking, or releasing, has done so
+	case <-ctx.Done():
+	}
+	c.stop()
+	err := c.drv.Close()
+	c.tasks.Wait()
+	<-c.vacant // soon: the driver has ended what was under way
+	told, cancel := context.WithTimeout(context.Background(), eventsTime)
+	defer cancel()
+	c.events.drain(told)
+	return err
+}
+
+// end refuses what is new, and sends away whoever waits or asks. The caller holds mu.
+func (c *Client) end() {
+	if c.ending {
+		return
+	}
+	c.ending = true
+	for _, s := range c.slots {
+		s.dismiss()
+		if s.asking != nil && s.asking.cancel != nil {
+			s.asking.cancel(ErrClosed)
+		}
+	}
+	if len(c.slots) == 0 {
+		close(c.vacant)
+	}
+}
+
+// held is the grants that the client holds. The caller holds mu.
+func (c *Client) held() []*term {
+	var held []*term
+	for _, s := range c.slots {
+		if s.term != nil {
+			held = append(held, s.term)
+		}
+	}
+	return held
+}
+
+// releaseAll ends and releases terms, some hundred at a time.
+func (c *Client) releaseAll(ctx context.Context, held []*term) {
+	var all sync.WaitGroup
+	gate := make(chan struct{}, 256)
+	for _, t := range held {
+		gate <- struct{}{}
+		all.Go(func() {
+			defer func() { <-gate }()
+			c.mu.Lock()
+			keep, end := t.keep(time.Now()), t.end(errTaken)
+			c.mu.Unlock()
+			end.tell(c)
+			if end.ours {
+				c.finish(ctx, t, keep, end)
+			}
+		})
+	}
+	all.Wait()
+}
