@@ -1,0 +1,217 @@
+//go:build unix
+
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
+)
+
+// strayTimeout bounds the hunt for processes that left the group.
+const strayTimeout = 2 * time.Second
+
+// session is a command that runs.
+type session struct {
+	plan    *Plan
+	runner  *Runner
+	log     *slog.Logger
+	client  *holdfast.Client
+	lease   *holdfast.Lease // nil: it runs without
+	signals chan os.Signal
+	resumed chan os.Signal // SIGCONT
+
+	job    *proc.Job
+	alarm  *boot.Alarm
+	keeper keeper
+
+	started    boot.Instant
+	trusted    boot.Instant // D; 0 without a lease
+	why        Outcome      // why the command is being stopped; "": it is not
+	cause      error
+	killAt     boot.Instant // of the command that is being stopped
+	killing    bool
+	asked      int   // how many INT and TERM were passed on
+	suspending bool  // a SIGTSTP was passed on
+	failing    bool  // the last renewal did
+	gone       bool  // the lease is
+	goesOn     error // why it is, while the command goes on: --on-lost=warn
+
+	exited   bool
+	status   unix.WaitStatus // of the command
+	endedAt  boot.Instant
+	lingered bool // it was said that others of the group go on
+}
+
+// run starts the command, sees it through, and gives the lease back.
+func (s *session) run() Result {
+	begun := time.Now()
+	res := s.command()
+	if s.lease != nil {
+		s.settle(&res.Status)
+		res.Status.HeldMS = time.Since(begun).Milliseconds()
+	}
+	return res
+}
+
+func (s *session) command() Result {
+	if err := s.start(); err != nil {
+		outcome := Failed
+		if errors.Is(err, holdfast.ErrLost) {
+			outcome, s.gone = Lost, true
+		}
+		return Result{Err: err, Status: Status{Outcome: outcome, ExitCode: exitcode.Of(err)}}
+	}
+	s.loop()
+	s.keeper.stop()
+	s.alarm.Close()
+	s.reportEscaped()
+	lent := s.job.HadTerminal()
+	s.job.Close()
+	res := s.result()
+	if lent && s.status.Signaled() && s.status.Signal() == syscall.SIGINT {
+		res.Raise = syscall.SIGINT
+	}
+	return res
+}
+
+func (s *session) start() error {
+	if err := s.fresh(); err != nil {
+		return err
+	}
+	var err error
+	if s.alarm, err = boot.NewAlarm(); err != nil {
+		return notRun(err)
+	}
+	notify(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
+	s.resumed = make(chan os.Signal, 4)
+	signal.Notify(s.resumed, unix.SIGCONT)
+	s.job, err = proc.Start(proc.Command{
+		Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.lease), Self: s.runner.Self, Guard: s.plan.Guard && s.lease != nil,
+	}, s.lastMoment())
+	if err != nil {
+		s.alarm.Close()
+		return notRun(err)
+	}
+	s.started = boot.Now()
+	if s.lease != nil {
+		s.log.Debug("running", "pid", s.job.PID(), "until", s.lease.Deadline())
+	}
+	s.keeper = s.plan.keep(s.lease)
+	return nil
+}
+
+// fresh sees to it that the command does not start on a lease that is about to
+// end: this process may have been stopped while it waited.
+func (s *session) fresh() error {
+	if s.lease == nil {
+		return nil
+	}
+	s.trusted = boot.At(s.lease.Deadline())
+	if boot.Now() < s.softEnd() {
+		return nil
+	}
+	r := s.plan.round(context.Background(), s.lease)
+	s.trusted = r.trusted
+	if r.err != nil {
+		return fmt.Errorf("the lease could not be renewed before the command was started: %w", r.err)
+	}
+	return nil
+}
+
+// notRun gives the code for a command that could not be executed. Anything else that
+// kept it from being started is holdfast's own failure.
+func notRun(err error) error {
+	if _, ok := errors.AsType[*proc.ExecError](err); !ok {
+		return exitcode.With(exitcode.Bug, fmt.Errorf("the command was not started: %w", err))
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return exitcode.With(exitcode.NotFound, fmt.Errorf("%w: the program, or the interpreter its first line names, is not there", err))
+	case errors.Is(err, unix.ENOEXEC):
+		return exitcode.With(exitcode.NotExecutable, fmt.Errorf("%w: a script needs a first line such as #!/bin/sh", err))
+	}
+	return exitcode.With(exitcode.NotExecutable, err)
+}
+
+func (s *session) loop() {
+	for !s.over() {
+		s.alarm.Set(s.next())
+		select {
+		case e, ok := <-s.job.Events:
+			s.happened(e, ok)
+		case sig := <-s.signals:
+			s.signalled(sig.(syscall.Signal))
+		case <-s.resumed:
+			s.resume()
+		case r := <-s.keeper.renewals:
+			s.renewed(r)
+		case <-s.alarm.C:
+		}
+		s.advance(boot.Now())
+	}
+}
+
+// over says that nothing of the command is left that has to end.
+func (s *session) over() bool {
+	switch {
+	case !s.exited:
+		return false
+	case s.job.Alive():
+		return false
+	case s.why == Lost: // also those who have left the group
+		return !s.job.Kill() || boot.Now() > s.endedAt.Add(strayTimeout)
+	}
+	return true
+}
+
+func (s *session) happened(e proc.Event, open bool) {
+	switch {
+	case !open: // no process is left; the command was among them
+		s.job.Events = nil
+	case e.Kind == proc.Exited:
+		s.exited, s.status, s.endedAt = true, e.Status, boot.Now()
+		s.reportMembers()
+	case e.Kind == proc.Stopped:
+		s.stopped(e.Status.StopSignal())
+	case e.Kind == proc.GuardGone:
+		s.job.Unguarded()
+		s.unguarded(e.Status.ExitStatus() == proc.GuardKilled)
+	}
+}
+
+func (s *session) reportMembers() {
+	if s.lingered || !s.job.Alive() {
+		return
+	}
+	s.lingered = true
+	text := "the command has ended, but others of its process group go on; "
+	if s.lease != nil && !s.gone {
+		text += "the lock is kept until they end"
+	} else {
+		text += "holdfast waits until they end"
+	}
+	if members := s.job.Members(); len(members) > 0 {
+		text += fmt.Sprint(": ", members)
+	}
+	s.log.Warn(text)
+}
+
+// reportEscaped warns of processes that go on without the lock, also with -q.
+func (s *session) reportEscaped() {
+	if escaped := s.job.Escaped(); len(escaped) > 0 && s.lease != nil {
+		s.log.Error(fmt.Sprint("the lock is released while processes go on that left the command's group: ", escaped))
+	}
+}

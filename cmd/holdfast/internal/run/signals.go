@@ -1,0 +1,84 @@
+//go:build unix
+
+package run
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+)
+
+// ending are the signals that end a wait; the command gets them when it runs.
+var ending = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
+
+// passing are the further ones that the command gets.
+var passing = []os.Signal{unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTSTP}
+
+var signalNames = map[unix.Signal]string{
+	unix.SIGHUP: "SIGHUP", unix.SIGINT: "SIGINT", unix.SIGQUIT: "SIGQUIT", unix.SIGABRT: "SIGABRT",
+	unix.SIGKILL: "SIGKILL", unix.SIGUSR1: "SIGUSR1", unix.SIGUSR2: "SIGUSR2", unix.SIGPIPE: "SIGPIPE",
+	unix.SIGALRM: "SIGALRM", unix.SIGTERM: "SIGTERM", unix.SIGCONT: "SIGCONT", unix.SIGSTOP: "SIGSTOP",
+	unix.SIGTSTP: "SIGTSTP", unix.SIGWINCH: "SIGWINCH", unix.SIGSEGV: "SIGSEGV", unix.SIGBUS: "SIGBUS",
+	unix.SIGILL: "SIGILL", unix.SIGFPE: "SIGFPE", unix.SIGTRAP: "SIGTRAP",
+}
+
+// notify has c told of those signals that our caller does not ignore: nohup and
+// shells in the background rely on it.
+func notify(c chan<- os.Signal, signals []os.Signal) {
+	for _, s := range signals {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
+}
+
+// pass hands a signal on, as --signal-scope says.
+func (s *session) pass(sig syscall.Signal) {
+	if s.plan.OnlyChild && !s.exited {
+		s.job.SignalCommand(sig)
+		return
+	}
+	s.job.Signal(sig)
+}
+
+func (s *session) signalled(sig syscall.Signal) {
+	switch sig {
+	case unix.SIGTSTP:
+		s.suspending = true
+	case unix.SIGINT, unix.SIGTERM:
+		if s.asked++; s.asked > 1 {
+			s.log.Warn("killing the command: " + signalName(sig) + " came again")
+			s.killAt = boot.Now()
+			return
+		}
+	}
+	s.log.Debug("passing on " + signalName(sig))
+	s.pass(sig)
+	if sig == unix.SIGTERM {
+		s.job.Signal(unix.SIGCONT)
+	}
+}
+
+// stopped follows a command that was stopped: this process stops as well if there
+// is somebody who can continue it, and otherwise goes on keeping the lease.
+func (s *session) stopped(sig syscall.Signal) {
+	if s.job.Lend(sig) || !s.job.Interactive() && !s.suspending {
+		return
+	}
+	whole := !s.suspending // the terminal told the command alone, and means all of us
+	s.suspending = false
+	s.job.Suspend(s.resumed, whole)
+	s.resume()
+}
+
+// resume lets the command go on if there is still time for it to do so.
+func (s *session) resume() {
+	s.advance(boot.Now())
+	if s.why == "" && !s.killing {
+		s.job.Resume()
+	}
+}
