@@ -8,7 +8,9 @@ const (
 	engineGo    = "internal/engine/engine.go"
 	scripts     = "internal/wire/scripts/"
 	fenceGo     = "fence/fence.go"
-	runGo       = "cmd/holdfast/internal/run/run_unix.go"
+	runEndsGo   = "cmd/holdfast/internal/run/ends.go"
+	sessionGo   = "cmd/holdfast/internal/run/session.go"
+	runFreesGo  = "cmd/holdfast/internal/run/release.go"
 	reportGo    = "cmd/holdfast/internal/report/report.go"
 	inheritGo   = "cmd/holdfast/internal/report/report_unix.go"
 	urlGo       = "redlock/url.go"
@@ -832,12 +834,12 @@ var storages = []mutant{
 // commands: the command line.
 var commands = []mutant{
 	{
-		name: "command-outlives-its-lease", rule: "what runs under a lost lease is stopped", file: runGo,
+		name: "command-outlives-its-lease", rule: "what runs under a lost lease is stopped", file: runEndsGo,
 		was: `s.stop(Lost, fmt.Errorf("the lease was lost and the command stopped: %w", cause), policy)`, is: `s.why, s.cause = Lost, cause`,
 		killers: []suite{shell("lost")},
 	},
 	{
-		name: "lock-ends-before-its-group", rule: "the lock is kept until the whole process group has ended", file: runGo,
+		name: "lock-ends-before-its-group", rule: "the lock is kept until the whole process group has ended", file: sessionGo,
 		was: "\tcase s.job.Alive():\n\t\treturn false\n", is: "",
 		killers: []suite{shell("group")},
 	},
@@ -862,12 +864,12 @@ var commands = []mutant{
 		killers: []suite{shell("reports")},
 	},
 	{
-		name: "lock-kept-for-nothing", rule: "--hold-at-least is for commands that were started", file: runGo,
+		name: "lock-kept-for-nothing", rule: "--hold-at-least is for commands that were started", file: runFreesGo,
 		was: "if err != nil || p.HoldAtLeast == 0 {", is: "if err != nil || p.HoldAtLeast >= 0 {",
 		killers: []suite{shell("ends")},
 	},
 	{
-		name: "loss-looks-like-success", rule: "a lease that was lost is not reported as held", file: runGo,
+		name: "loss-looks-like-success", rule: "a lease that was lost is not reported as held", file: runEndsGo,
 		was: "case s.goesOn != nil:", is: "case false:",
 		killers: []suite{shell("ends")},
 	},
