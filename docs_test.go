@@ -1,0 +1,113 @@
+package holdfast_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// repository has the text of each file of the repository that ends in one of the suffixes.
+func repository(t *testing.T, suffixes ...string) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != "." && strings.HasPrefix(entry.Name(), "."):
+			return filepath.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		for _, suffix := range suffixes {
+			if strings.HasSuffix(path, suffix) {
+				text, err := os.ReadFile(path)
+				files[path] = string(text)
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// dedent has the lines of text without the white space around them.
+func dedent(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestGoInThePagesIsCompiled(t *testing.T) {
+	t.Parallel()
+	var program strings.Builder
+	for _, text := range repository(t, ".go") {
+		program.WriteString(dedent(text) + "\n")
+	}
+	for page, text := range repository(t, ".md") {
+		for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(program.String(), dedent(block[1])) {
+				t.Errorf("%s: no Go file has this code:\n%s", page, block[1])
+			}
+		}
+	}
+}
+
+func TestEveryLinkInThePagesLeadsSomewhere(t *testing.T) {
+	t.Parallel()
+	pages := repository(t, ".md")
+	code := regexp.MustCompile("(?ms)^```.*?^```")
+	for page, text := range pages {
+		text = code.ReplaceAllString(text, "")
+		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			path, anchor, _ := strings.Cut(link[1], "#")
+			if strings.Contains(path, "://") {
+				continue
+			}
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which does not exist", page, link[1])
+			} else if anchor != "" && !anchors(pages[target])[anchor] {
+				t.Errorf("%s links to %s, but %s has no such heading", page, link[1], target)
+			}
+		}
+	}
+}
+
+// anchors has the names by which the headings of a page can be linked to.
+func anchors(text string) map[string]bool {
+	names := make(map[string]bool)
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return names
+}
+
+func TestEveryTestThatThePagesNameExists(t *testing.T) {
+	t.Parallel()
+	exists := make(map[string]bool)
+	for _, text := range repository(t, "_test.go", "locktest.go") {
+		for _, test := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(text, -1) {
+			exists[test[1]] = true
+		}
+	}
+	for page, text := range repository(t, ".md") {
+		for _, test := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)[`/]").FindAllStringSubmatch(text, -1) {
+			if !exists[test[1]] && test[1] != "TestRenew2" { // CONTRIBUTING's example of a bad name
+				t.Errorf("%s names %s, which does not exist", page, test[1])
+			}
+		}
+	}
+}

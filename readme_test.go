@@ -1,0 +1,42 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// The README shows these functions; TestGoInThePagesIsCompiled compares the two.
+
+func payInvoice(ctx context.Context, url string, pay func(context.Context, holdfast.Token) error) error {
+	drv, err := redlock.OpenURL(ctx, url, nil) // "redis://localhost:6379" or "redlock://a:6379,b:6379,c:6379"
+	if err != nil {
+		return err
+	}
+	client, err := holdfast.New(drv, nil)
+	if err != nil {
+		return errors.Join(err, drv.Close())
+	}
+	defer client.Close() // releases what the client still holds
+
+	return client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
+		return pay(ctx, lease.Token()) // UPDATE … SET fence = $1 WHERE fence <= $1
+	}) // ctx ends with cause ErrLost when the lease is lost; Do then returns an error that matches ErrLost
+}
+
+func tryReport(ctx context.Context, client *holdfast.Client, report func(context.Context) error) error {
+	lease, err := client.TryAcquire(ctx, "report", &holdfast.AcquireOptions{TTL: 8 * time.Second})
+	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
+		return fmt.Errorf("busy: %v holds the report for up to %v, %d are waiting", held.Holder, held.Remaining, held.Waiters)
+	}
+	if err != nil {
+		return err // an UnavailableError names each node that did not answer, and why
+	}
+	return errors.Join(report(lease.Context()), lease.Release(ctx))
+}
+
+var _, _ = payInvoice, tryReport
