@@ -3,23 +3,34 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"github.com/holdfast-go/holdfast/internal/resp"
-	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// clockNoise is how far a node's clock may be from ours before it is reported.
-const clockNoise = time.Second
+// A node that has forgotten what it granted must not vote before all of that is
+// over (the Redlock page, "Performance, crash recovery and fsync"). Whether it has
+// forgotten is not asked of its configuration or of a clock: it is what the node
+// itself remembers, in the marker of its set, a key without an end.
+//
+//	                  not of this run                       quarantine is over
+//	nothing, or ──────────────────────────► first seen ──────────────────────► admitted
+//	an earlier run                          in this run                        in this run
+//	    │                                                                          ▲
+//	    └────────── admitted in a run that was durable, and durable now ───────────┘
+//
+// Each step is one compare-and-swap, so that data that is wiped between a look and
+// the step stops it. What is wiped later takes the marker with it.
+
+// restartMargin is added to MaxTTL, for clocks that do not run equally fast.
+const restartMargin = 2 * time.Second
+
+// admitTries is how often the marker may change under our eyes in one check.
+const admitTries = 8
 
 // gate decides which nodes may vote. A TCP connection dies with its server
 // process, so one check of each new connection covers every reply that comes
@@ -42,26 +53,6 @@ func newGate(opts *Options, n int) *gate {
 	}
 }
 
-// arrive notes that addr is connected to a server, and refuses a second vote of it.
-func (g *gate) arrive(addr, run string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for other, r := range g.present {
-		if r == run && other != addr && run != "" {
-			return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, other)
-		}
-	}
-	g.present[addr] = run
-	return nil
-}
-
-// leave notes that addr is connected no longer.
-func (g *gate) leave(addr string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.present, addr)
-}
-
 // report is what a check found that does not keep the node from voting.
 type report struct {
 	member  member           // by which the node is known again
@@ -75,91 +66,6 @@ func (r *report) warn(about string, err error) {
 		r.warns = make(map[string]error)
 	}
 	r.warns[about] = err
-}
-
-// dial opens a connection to a node and checks the node over it.
-func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
-	defer cancel()
-	l, err := g.connect(ctx, n.addr)
-	if err != nil {
-		return nil, report{}, mend(err, g.opts.TLS != nil)
-	}
-	unblock := context.AfterFunc(ctx, func() { l.conn.SetDeadline(time.Unix(1, 0)) })
-	rep, err := g.check(ctx, n, l)
-	if !unblock() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		l.conn.Close()
-		g.leave(n.addr)
-		if ctx.Err() != nil {
-			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
-		}
-		return nil, rep, mend(err, g.opts.TLS != nil)
-	}
-	return l, rep, nil
-}
-
-// keepAlive is for connections that carry nothing: a lost one shows by the pings.
-var keepAlive = net.Dialer{KeepAlive: time.Second}
-
-func (g *gate) connect(ctx context.Context, addr string) (*line, error) {
-	plain, err := keepAlive.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	l := &line{conn: plain}
-	if cfg := g.opts.TLS; cfg != nil {
-		if cfg.ServerName == "" {
-			cfg = cfg.Clone()
-			cfg.ServerName, _, _ = net.SplitHostPort(addr)
-		}
-		secure := tls.Client(plain, cfg)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			plain.Close()
-			return nil, fmt.Errorf("TLS handshake: %w", err)
-		}
-		l.conn = secure
-	}
-	l.in = resp.NewReader(l.conn)
-	return l, nil
-}
-
-// line is a raw connection on which commands are sent one batch after another.
-type line struct {
-	conn net.Conn
-	in   *resp.Reader
-}
-
-// do sends the commands at once and returns their replies.
-func (l *line) do(cmds ...[]string) ([]resp.Value, error) {
-	var out []byte
-	for _, c := range cmds {
-		out = resp.AppendCommand(out, c...)
-	}
-	if _, err := l.conn.Write(out); err != nil {
-		return nil, err
-	}
-	values := make([]resp.Value, len(cmds))
-	for i := range values {
-		v, err := l.in.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		values[i] = v
-	}
-	return values, nil
-}
-
-// firstError is the first error reply, with the command it answers.
-func firstError(cmds [][]string, values []resp.Value) error {
-	for i, v := range values {
-		if v.IsError() {
-			return fmt.Errorf("%s: %w", cmds[i][0], v.Decode().(resp.Error))
-		}
-	}
-	return nil
 }
 
 // check looks whether the server at the other end may vote.
@@ -214,55 +120,6 @@ func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err err
 	return rep, g.subscribable(n, l, hello, &rep)
 }
 
-// login gives the credentials, and sets what a connection is told only once.
-func (g *gate) login(ctx context.Context, n *node, l *line) (hello map[string]string, err error) {
-	user, pass, err := n.credentials(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("credentials: %w", err) // whoever gives them may be down for a while
-	}
-	var cmds [][]string
-	switch {
-	case user != "":
-		cmds = append(cmds, []string{"AUTH", user, pass})
-	case pass != "":
-		cmds = append(cmds, []string{"AUTH", pass})
-	}
-	greets := len(cmds)
-	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", g.opts.ClientName}) // 3: wake-ups come between replies
-	if g.opts.DB != 0 {
-		cmds = append(cmds, []string{"SELECT", strconv.Itoa(g.opts.DB)})
-	}
-	values, err := l.do(cmds...)
-	if err != nil {
-		return nil, err
-	}
-	hello = parseHello(values[greets])
-	if err := strange(hello["mode"], "", nil); err != nil {
-		return nil, err // which says more than what is missing in such a server
-	}
-	return hello, firstError(cmds, values)
-}
-
-// parseHello reads the map that HELLO answers with.
-func parseHello(v resp.Value) map[string]string {
-	hello := make(map[string]string)
-	for i := 0; i+1 < len(v.Elems); i += 2 {
-		hello[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
-	}
-	return hello
-}
-
-// parseInfo splits the reply to INFO into its fields.
-func parseInfo(text string) map[string]string {
-	info := make(map[string]string)
-	for line := range strings.Lines(text) {
-		if k, v, ok := strings.Cut(strings.TrimRight(line, "\r\n"), ":"); ok {
-			info[k] = v
-		}
-	}
-	return info
-}
-
 // strange refuses what is no single master. info may say of whom it is a replica.
 func strange(mode, role string, info map[string]string) error {
 	switch {
@@ -302,169 +159,198 @@ func (g *gate) fit(hello, info map[string]string, rep *report) error {
 	return nil
 }
 
-// skew reports a clock that differs from ours.
-func skew(node int64, before time.Time, rtt time.Duration, rep *report) {
-	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
-	if off.Abs() > clockNoise+rtt {
-		rep.warn("clock", fmt.Errorf("its clock differs from this machine's by %v; synchronise both (fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
+// arrive notes that addr is connected to a server, and refuses a second vote of it.
+func (g *gate) arrive(addr, run string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for other, r := range g.present {
+		if r == run && other != addr && run != "" {
+			return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, other)
+		}
+	}
+	g.present[addr] = run
+	return nil
+}
+
+// leave notes that addr is connected no longer.
+func (g *gate) leave(addr string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.present, addr)
+}
+
+// admit returns the marker with which the server may vote. One that was promoted has
+// data that another server wrote, and so is not durable.
+func (g *gate) admit(l *line, addr, run string, promoted bool) (string, error) {
+	key := g.opts.setKey()
+	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
+	onDisk := sync.OnceValue(func() bool { return !promoted && durable(l) })
+	for range admitTries {
+		values, err := l.do(look...)
+		if err == nil {
+			err = firstError(look, values)
+		}
+		if err != nil {
+			return "", err
+		}
+		text, _ := values[0].Decode().(string)
+		node, err := parseTime(values[1])
+		if err != nil {
+			return "", err
+		}
+		next, err := g.judge(text, sight{
+			addr: addr, run: run, durable: onDisk,
+			mono: time.Since(g.start), client: time.Now().UnixMicro(), node: node,
+		})
+		switch {
+		case err != nil:
+			return "", err
+		case next == text:
+			g.enter(addr, run)
+			return text, nil
+		}
+		if err := g.swap(l, key, text, next); err != nil {
+			return "", err
+		}
+	}
+	return "", errMarker
+}
+
+// charter is what all clients of a set agree on: the beginning of its marker. One
+// node alone has no quarantine, and so no MaxTTL that would matter. The number of
+// the database is there for SWAPDB.
+func (g *gate) charter() string {
+	if g.n == 1 {
+		return "n=1"
+	}
+	text := fmt.Sprintf("n=%d maxttl=%d", g.n, g.opts.MaxTTL.Milliseconds())
+	if g.opts.DB != 0 {
+		text += " db=" + strconv.Itoa(g.opts.DB)
+	}
+	return text
+}
+
+// sight is one look at a node.
+type sight struct {
+	addr, run    string
+	durable      func() bool   // it writes to disk before it answers
+	mono         time.Duration // this client's monotonic clock
+	client, node int64         // the clocks of both, in µs since 1970
+}
+
+// watch is how long this client knows a node that is not admitted.
+type watch struct {
+	marker string // it has not changed since: nothing was wiped, nor anybody let in
+	since  time.Duration
+}
+
+// judge says what the marker of a node should be that has been found to be text.
+// Where that is the same, the node may vote, or the error says why it may not.
+func (g *gate) judge(text string, s sight) (next string, err error) {
+	rest, ours := strings.CutPrefix(text, g.charter())
+	m, known := parseMarker(rest)
+	switch {
+	case text != "" && !(ours && known):
+		return "", g.conflict(text)
+	case g.n == 1:
+		return g.charter(), nil
+	case m.run == s.run:
+		return text, nil
+	case g.opts.NoQuarantine, m.run != "" && m.durable == label(s.addr) && !g.outdated(m, s) && s.durable():
+		return g.admission(s), nil
+	case m.seen != s.run || m.client <= 0 || m.node <= 0:
+		return g.charter() + marker{seen: s.run, client: s.client, node: s.node}.String(), nil
+	}
+	out := max(g.watched(text, s), time.Duration(min(s.client-m.client, s.node-m.node))*time.Microsecond)
+	if wait := g.opts.MaxTTL + restartMargin - out; wait > 0 {
+		return text, &quarantineError{out: out, wait: wait}
+	}
+	return g.admission(s), nil
+}
+
+func (g *gate) admission(s sight) string {
+	m := marker{run: s.run}
+	if s.durable() {
+		m.durable = label(s.addr)
+	}
+	return g.charter() + m.String()
+}
+
+func (g *gate) conflict(text string) error {
+	theirs, _, _ := strings.Cut(text, " run=")
+	theirs, _, _ = strings.Cut(theirs, " seen=")
+	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; give all clients the same nodes and MaxTTL (if the set was changed on purpose: DEL %s on every node once no old client is left)",
+		ErrConfig, theirs, g.charter(), g.opts.setKey())
+}
+
+// watched is for how long, by this client's own monotonic clock, the node has been
+// seen with the same marker. A clock that was wrong at the first sight thus delays
+// the node, and does not keep it out for good.
+func (g *gate) watched(text string, s sight) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.watches[s.addr].marker != text {
+		g.watches[s.addr] = watch{marker: text, since: s.mono}
+	}
+	return s.mono - g.watches[s.addr].since
+}
+
+// outdated says whether this client has seen the node admitted in the present run, or
+// in one after that which it remembers: what it keeps was put back to an earlier state.
+func (g *gate) outdated(m marker, s sight) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	runs := g.admitted[s.addr]
+	i := slices.Index(runs, m.run)
+	return slices.Contains(runs, s.run) || i >= 0 && i < len(runs)-1
+}
+
+// enter notes that a node was seen admitted.
+func (g *gate) enter(addr, run string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.watches, addr)
+	if runs := g.admitted[addr]; !slices.Contains(runs, run) {
+		g.admitted[addr] = append(runs, run)
 	}
 }
 
-// prepare loads the scripts and tries the rights they need.
-func (g *gate) prepare(n *node, l *line, rep *report) error {
-	cmds := loads()
-	lock := g.opts.probeKeys(n.engine.Client())
-	cmds = append(cmds, []string{
-		"EVALSHA", wire.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
-	})
+// look refuses a node of another set, or one that does not vote, for a client that only
+// looks. MaxTTL does not matter to it, and it admits nobody.
+func (g *gate) look(l *line, addr, run string) error {
+	cmds := [][]string{{"GET", g.opts.setKey()}}
 	values, err := l.do(cmds...)
+	if err == nil {
+		err = firstError(cmds, values)
+	}
 	if err != nil {
 		return err
 	}
-	if err := firstError(cmds, values); err != nil {
-		return err
+	text, _ := values[0].Decode().(string)
+	if n, _, _ := strings.Cut(text, " "); n != "" && n != "n="+strconv.Itoa(g.n) {
+		return g.conflict(text)
 	}
-	refused, _ := values[len(values)-1].Decode().([]any)
-	for i, r := range refused {
-		text, _ := r.(string)
-		switch {
-		case text == "":
-		case i == 0:
-			rep.mute = errors.New(text)
-		default:
-			return errors.New(text)
-		}
-	}
-	return nil
-}
-
-// subscribable finds out whether a connection that is subscribed still carries
-// requests, and the confirmations in their place among the replies. Where it does
-// not, waiters poll. The channel is one on which nobody sends.
-func (g *gate) subscribable(n *node, l *line, hello map[string]string, rep *report) error {
-	if p := hello["proto"]; p != "3" {
-		rep.mute = cmp.Or(rep.mute, fmt.Errorf("it answers HELLO 3 with protocol %q, and without 3 a connection that is subscribed carries no requests", p))
-	}
-	if rep.mute != nil {
+	if g.n == 1 || g.opts.NoQuarantine {
 		return nil
 	}
-	channel := wire.Wake + "~probe:" + n.engine.Client()
-	values, err := l.do([]string{"SUBSCRIBE", channel}, []string{"TIME"}, []string{"UNSUBSCRIBE", channel})
-	switch {
-	case err != nil:
-		return err
-	case values[0].IsError(): // the first wait finds out, and asks again from time to time
-	case values[1].IsError():
-		rep.mute = fmt.Errorf("a connection that is subscribed carries no requests: %w", serverError(values[1]))
-	case values[0].Kind != '>':
-		rep.mute = errors.New("it does not confirm a subscription in its place among the replies")
-	}
-	return nil
-}
-
-// ordered says whether a server is known to send messages in their place among the
-// replies. RESP3 does not promise that; Redis and Valkey do it, with one thread for all
-// commands. Others that call themselves so are told by their INFO.
-func ordered(hello, info map[string]string) bool {
-	if hello["server"] != "redis" && hello["server"] != "valkey" || info["gcc_version"] == "" {
-		return false
-	}
-	for _, other := range []string{"dragonfly_version", "mvcc_depth", "garnet_version", "kvrocks_version"} { // the second is KeyDB
-		if info[other] != "" {
-			return false
-		}
-	}
-	return true
-}
-
-// mend adds to an error what to do about it, where the server's text leaves that
-// open. secure says whether TLS was used.
-func mend(err error, secure bool) error {
-	text := err.Error()
-	reset := errors.Is(err, syscall.ECONNRESET)
-	switch {
-	case secure && (reset || strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate")):
-		return fmt.Errorf("%w: it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)", err)
-	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: if it does not speak TLS on this port, use redis:// or its TLS port", err)
-	case !secure && reset:
-		return fmt.Errorf("%w: if it speaks TLS on this port, use rediss:// or tls=true", err)
-	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
-		return err
-	case strings.Contains(text, "NOAUTH"):
-		return fmt.Errorf("%w: it asks for a password; give Username and Password", errAuth(err))
-	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
-		return fmt.Errorf("%w: check Username and Password", errAuth(err))
-	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
-		return fmt.Errorf("%w: %w: it is older than Redis 6; give a newer server", ErrConfig, err)
-	case strings.Contains(text, "NOPROTO"):
-		return fmt.Errorf("%w: %w: it does not speak RESP3; give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", ErrConfig, err)
-	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
-		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; give a server that has it under its own name", ErrConfig, err)
-	case lacksRight(text):
-		return fmt.Errorf("%w: grant the rights in docs/operations.md", errAuth(err))
-	case strings.Contains(text, "DB index is out of range"):
-		return fmt.Errorf("%w: %w: choose another DB", ErrConfig, err)
-	case strings.Contains(text, "first record does not look like a TLS handshake"):
-		return fmt.Errorf("%w: %w: it does not speak TLS on this port; use redis:// or its TLS port", ErrConfig, err)
-	}
-	var cert *tls.CertificateVerificationError
-	if errors.As(err, &cert) {
-		return fmt.Errorf("%w: %w: give the CA that signed its certificate", ErrConfig, err)
-	}
-	return err
-}
-
-// refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
-// of all outside of scripts, and of newer ones in scripts.
-var refusals = []string{"The user executing the script", "NOPERM", "ACL failure"}
-
-func lacksRight(text string) bool {
-	return slices.ContainsFunc(refusals, func(r string) bool { return strings.Contains(text, r) })
-}
-
-func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
-
-// errReplica is no reason to end a wait: after a failover the address may lead to the
-// old master for a while.
-var errReplica = errors.New("it is a replica")
-
-// lasting says whether what keeps a node down stands until somebody mends it.
-func lasting(err error) bool {
-	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, errReplica)
-}
-
-// code is the first word of an error reply, by which servers say what kind it is. A
-// script of Redis 6 hides that of a command within its own.
-func code(text []byte) string {
-	word, rest, _ := strings.Cut(string(text), " ")
-	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
-		if _, inner, ok := strings.Cut(rest, ": -"); ok {
-			word, _, _ = strings.Cut(inner, " ")
-		}
-	}
-	return word
-}
-
-// fatal says whether a server that refuses with code will do so until somebody mends
-// rights, credentials, a key of another type where the queue or the counter should be, or
-// a command or script that it does not know as it should. The others pass: it loads its data, is busy, lacks replicas or memory for the time being,
-// cannot save, or is a replica now.
-func fatal(code string) bool {
-	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE"}, code)
-}
-
-// outdated is why what was found out at the start of a connection holds no more, if v
-// says so: the server is a replica now, or no longer in the run in which it was admitted.
-func outdated(v resp.Value) error {
-	if !v.IsError() {
+	_, admitted, _ := strings.Cut(text, " run=")
+	m, _ := parseMarker("run=" + admitted)
+	if m.run == run || m.run != "" && m.durable == label(addr) && durable(l) {
 		return nil
 	}
-	switch code(v.Text) {
-	case "UNADMITTED":
-		return errForgot
-	case "READONLY", "MASTERDOWN":
-		return serverError(v)
-	}
-	return nil
+	return errNoVote
+}
+
+// errNoVote is what a client that only looks says of a node that is not admitted: it may
+// have forgotten the lock, so that it is no witness.
+var errNoVote = errors.New("in quarantine: does not vote yet")
+
+var errMarker = errors.New("other clients keep changing its marker")
+
+// quarantineError says why a node that may have forgotten locks does not vote yet.
+type quarantineError struct{ out, wait time.Duration }
+
+func (e *quarantineError) Error() string {
+	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
+		max(e.wait.Round(time.Second), time.Second), max(e.out.Round(time.Second), 0))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -93,6 +92,8 @@ type call struct {
 	then    func()        // called before, if not nil
 }
 
+func newCall(cmds [][]string) *call { return &call{cmds: cmds, done: make(chan struct{})} }
+
 func (c *call) end(err error) {
 	c.err = err
 	if c.then != nil {
@@ -135,33 +136,22 @@ func newLink(n *node, l *line, m member) *link {
 	}
 }
 
-// send queues e, and writes it if that cannot wait. It does not block.
-func (l *link) send(e entry) {
-	l.mu.Lock()
-	switch {
-	case l.err != nil:
-		err := l.err
-		l.mu.Unlock()
-		l.n.fail(e, engine.Failure{Err: err, Unsent: true})
-		return
-	case e.req != nil && !e.release() && l.oldest(e.at) > stallAfter && (e.req.NoWait || l.n.spare()):
-		l.mu.Unlock()
-		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
-		return
+// do sends commands and waits for their replies; errors of the server are among
+// these.
+func (l *link) do(ctx context.Context, cmds ...[]string) ([]any, error) {
+	c := newCall(cmds)
+	l.send(entry{call: c, at: l.n.engine.Now()})
+	select {
+	case <-c.done:
+		return c.replies, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	l.queue = append(l.queue, e)
-	switch {
-	case l.writing || l.held: // whoever writes will see it
-		l.mu.Unlock()
-	case e.call != nil || len(l.queue) > 1 || l.flight.size > directMost:
-		l.mu.Unlock()
-		nudge(l.wake)
-	default:
-		l.write(e.at)
-		if l.more() {
-			nudge(l.wake)
-		}
-	}
+}
+
+// tell sends a command whose reply nobody waits for.
+func (l *link) tell(cmd ...string) {
+	l.send(entry{call: newCall([][]string{cmd}), at: l.n.engine.Now()})
 }
 
 // oldest is how long what was written first has been without an answer. The
@@ -178,178 +168,6 @@ func (l *link) silent(now int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.oldest(now)
-}
-
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// more says whether something waits for a write that nobody is at.
-func (l *link) more() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
-}
-
-// write sends the next batch. The caller holds mu, which is given up; nobody is
-// writing.
-func (l *link) write(now int64) {
-	l.writing = true
-	late := l.load(now)
-	l.mu.Unlock()
-	for _, e := range late {
-		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
-	}
-	if len(l.out) > 0 {
-		if _, err := l.conn.Write(l.out); err != nil {
-			l.hangUp(err)
-		}
-	}
-	l.mu.Lock()
-	l.writing = false
-	l.mu.Unlock()
-}
-
-// load moves the next batch from the queue to flight and to out, except for what
-// is late. The caller holds mu.
-func (l *link) load(now int64) (late []entry) {
-	l.out = l.out[:0]
-	n := min(len(l.queue), batchMost)
-	for _, e := range l.queue[:n] {
-		before := len(l.out)
-		switch {
-		case e.call != nil:
-			for _, c := range e.call.cmds {
-				l.out = resp.AppendCommand(l.out, c...)
-			}
-		case now > e.req.Deadline && !e.release():
-			late = append(late, e)
-			continue
-		default:
-			l.out = l.text.append(l.out, e.req)
-		}
-		e.at, e.size = now, len(l.out)-before
-		l.flight.push(e)
-	}
-	rest := copy(l.queue, l.queue[n:])
-	clear(l.queue[rest:])
-	l.queue = l.queue[:rest]
-	return late
-}
-
-// writes sends what callers have left in the queue, until the link is gone.
-func (l *link) writes() {
-	for {
-		select {
-		case <-l.wake:
-		case <-l.gone:
-			return
-		}
-		for {
-			runtime.Gosched() // a request is seldom alone
-			l.mu.Lock()
-			if len(l.queue) == 0 || l.writing || l.held || l.err != nil {
-				l.mu.Unlock()
-				break
-			}
-			l.write(l.n.engine.Now())
-		}
-	}
-}
-
-// reads delivers answers and wake-ups until the connection breaks, and then fails
-// what is left.
-func (l *link) reads() {
-	for {
-		if err := l.next(); err != nil {
-			l.end(err)
-			return
-		}
-	}
-}
-
-// next delivers the next answer or wake-up.
-func (l *link) next() error {
-	v, err := l.in.Next()
-	switch {
-	case err != nil:
-		return err
-	case v.Kind == '>' && !l.confirms(v):
-		l.n.woken(v)
-	case !l.answer(v):
-		return fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat)
-	}
-	return nil
-}
-
-// confirms says whether a push is the answer to SUBSCRIBE.
-func (l *link) confirms(v resp.Value) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(v.Elems) > 0 && string(v.Elems[0].Text) == "subscribe" &&
-		l.flight.len() > 0 && l.flight.first().subscribes()
-}
-
-// answer brings v to whom it is for. It says whether anybody had asked.
-func (l *link) answer(v resp.Value) bool {
-	l.mu.Lock()
-	if l.flight.len() == 0 {
-		l.mu.Unlock()
-		return false
-	}
-	if c := l.flight.first().call; c != nil && len(c.replies) < len(c.cmds)-1 {
-		l.mu.Unlock()
-		c.replies = append(c.replies, decode(v))
-		return true
-	}
-	e := l.flight.pop()
-	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
-	repeat := l.held && e.req != nil
-	if repeat {
-		e.loads++
-		l.again = append(l.again, e)
-	}
-	resend := l.again != nil
-	l.mu.Unlock()
-	gone := outdated(v)
-	if gone != nil {
-		l.hangUp(gone) // the gate looks again before anything else counts
-	}
-	switch {
-	case repeat:
-	case e.req != nil && gone != nil:
-		l.n.fail(e, engine.Failure{Err: serverError(v)})
-	case e.req != nil:
-		l.n.note(e.req.Kind, v)
-		deliver(e.req, v)
-	default:
-		e.call.replies = append(e.call.replies, decode(v))
-		e.call.end(nil)
-	}
-	if resend {
-		l.repeat()
-	}
-	return true
-}
-
-// repeat sends again what came from the first script on that the server did not
-// know, once all of it has been answered: all scripts may be repeated, and so their
-// order is kept. The scripts travel with it, so that another SCRIPT FLUSH has to
-// come between to matter.
-func (l *link) repeat() {
-	l.mu.Lock()
-	if l.flight.len() > 0 || l.again == nil {
-		l.mu.Unlock()
-		return
-	}
-	load := entry{call: newCall(loads()), at: l.again[0].at}
-	l.queue = slices.Concat([]entry{load}, l.again, l.queue)
-	l.again, l.held = nil, false
-	l.mu.Unlock()
-	nudge(l.wake)
 }
 
 func (l *link) broken() bool {
@@ -386,23 +204,3 @@ func (l *link) end(err error) {
 	}
 	close(l.gone)
 }
-
-// do sends commands and waits for their replies; errors of the server are among
-// these.
-func (l *link) do(ctx context.Context, cmds ...[]string) ([]any, error) {
-	c := newCall(cmds)
-	l.send(entry{call: c, at: l.n.engine.Now()})
-	select {
-	case <-c.done:
-		return c.replies, c.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// tell sends a command whose reply nobody waits for.
-func (l *link) tell(cmd ...string) {
-	l.send(entry{call: newCall([][]string{cmd}), at: l.n.engine.Now()})
-}
-
-func newCall(cmds [][]string) *call { return &call{cmds: cmds, done: make(chan struct{})} }

@@ -242,33 +242,6 @@ func (d *Driver) connect(ctx context.Context) error {
 	return u
 }
 
-// advise tells of a number of nodes that costs more than it gives, and of clients on
-// the same server that take other keys for the same names.
-func (d *Driver) advise(ctx context.Context) {
-	if n := len(d.nodes); n%2 == 0 {
-		d.opts.Logger.Warn(fmt.Sprintf("%d nodes survive the loss of %d, no more than %d nodes do; use an odd number",
-			n, n-quorum.Majority(n), n-1), "nodes", n)
-	}
-	level := slog.LevelInfo // it may be meant so
-	if d.opts.ReadOnly {
-		level = slog.LevelWarn // the lock that is looked for may be one of the others
-	}
-	marker, who := d.opts.sibling()
-	for _, n := range d.nodes {
-		if marker == "" {
-			return
-		}
-		replies, err := n.do(ctx, []string{"GET", marker})
-		if err != nil {
-			continue
-		}
-		if text, _ := replies[0].(string); text != "" {
-			d.opts.Logger.Log(ctx, level, who+" use this server too: their locks and the locks of this client do not exclude one another", "node", n.addr, "marker", marker)
-		}
-		return
-	}
-}
-
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	d.mu.Lock()

@@ -16,6 +16,8 @@ const (
 	urlGo       = "redlock/url.go"
 	gateGo      = "redlock/gate.go"
 	pipelineGo  = "redlock/pipeline.go"
+	writeGo     = "redlock/pipeline_write.go"
+	readGo      = "redlock/pipeline_read.go"
 	redisNodeGo = "redlock/node.go"
 	inspectGo   = "redlock/inspect.go"
 	statusGo    = "internal/engine/status.go"
@@ -688,7 +690,7 @@ var looks = []mutant{
 // servers of Redis: who may vote, and how requests travel.
 var onServers = []mutant{
 	{
-		name: "no-gate", rule: "a server is checked before its replies count", file: gateGo,
+		name: "no-gate", rule: "a server is checked before its replies count", file: "redlock/dial.go",
 		was: "rep, err := g.check(ctx, n, l)", is: "rep, _ := g.check(ctx, n, l)",
 		killers: []suite{servers("TestOpenRefusesAReplica")},
 	},
@@ -698,12 +700,12 @@ var onServers = []mutant{
 		killers: []suite{servers("TestOpenRefusesAServerThatEvicts")},
 	},
 	{
-		name: "half-a-batch-again", rule: "requests keep their order, behind an unknown script too", file: pipelineGo,
+		name: "half-a-batch-again", rule: "requests keep their order, behind an unknown script too", file: readGo,
 		was: "repeat := l.held && e.req != nil", is: "repeat := l.held && e.req != nil && noScript(v)",
 		killers: []suite{servers("TestAnUnknownScriptKeepsItsPlaceInTheOrder")},
 	},
 	{
-		name: "unknown-script-loses-its-place", rule: "what is sent again goes before what has waited", file: pipelineGo,
+		name: "unknown-script-loses-its-place", rule: "what is sent again goes before what has waited", file: readGo,
 		was: "slices.Concat([]entry{load}, l.again, l.queue)", is: "slices.Concat([]entry{load}, l.queue, l.again)",
 		killers: []suite{servers("TestWhatIsSentAgainGoesBeforeItsRelease")},
 	},
@@ -730,7 +732,7 @@ var onServers = []mutant{
 		killers: []suite{servers("TestACounterThatWasSetByHandIsAnError")},
 	},
 	{
-		name: "sender-writes-calls", rule: "nobody who sends waits for a node that does not read", file: pipelineGo,
+		name: "sender-writes-calls", rule: "nobody who sends waits for a node that does not read", file: writeGo,
 		was: "case e.call != nil || len(l.queue) > 1 || l", is: "case len(l.queue) > 1 || l",
 		killers: []suite{servers("TestANodeThatDoesNotReadBlocksNobody")},
 	},

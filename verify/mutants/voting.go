@@ -1,59 +1,58 @@
 package main
 
 const (
-	admitGo  = "redlock/admit.go"
 	memberGo = scripts + "member.lua"
 )
 
 // voting: which servers may vote, and with what.
 var voting = []mutant{
 	{
-		name: "no-quarantine", rule: "who may have forgotten does not vote before MaxTTL is over", file: admitGo,
+		name: "no-quarantine", rule: "who may have forgotten does not vote before MaxTTL is over", file: gateGo,
 		was: "restartMargin - out; wait > 0 {", is: "restartMargin - out; wait > 1<<62 {",
 		killers: []suite{servers("TestANewNodeSitsOutItsQuarantineOnce", "TestARestartedNodeSitsOutItsQuarantine")},
 	},
 	{
-		name: "durable-is-as-good-as-remembering", rule: "A1: what a node keeps is proved by its marker, not by its configuration", file: admitGo,
+		name: "durable-is-as-good-as-remembering", rule: "A1: what a node keeps is proved by its marker, not by its configuration", file: gateGo,
 		was: "m.run != \"\" && m.durable == label(s.addr) && !g.outdated(m, s) && s.durable()", is: "s.durable()",
 		killers: []suite{servers("TestWhoForgotSitsOutItsQuarantine", "TestADurableNodeThatWasReplacedSitsOutItsQuarantine")},
 	},
 	{
-		name: "durable-for-once", rule: "what was answered in a run that was not durable may be lost", file: admitGo,
+		name: "durable-for-once", rule: "what was answered in a run that was not durable may be lost", file: gateGo,
 		was: "if s.durable() {", is: "{",
 		killers: []suite{servers("TestADurableNodeThatRemembersVotesAtOnce")},
 	},
 	{
-		name: "durable-data-of-another-node", rule: "replication and copied files bring the marker of a durable node to others", file: admitGo,
+		name: "durable-data-of-another-node", rule: "replication and copied files bring the marker of a durable node to others", file: gateGo,
 		was: "m.durable == label(s.addr)", is: "m.durable != \"\"",
 		killers: []suite{servers("TestADurableNodeThatRemembersVotesAtOnce")},
 	},
 	{
-		name: "old-data-vote", rule: "data of before the last run that was seen have forgotten it", file: admitGo,
+		name: "old-data-vote", rule: "data of before the last run that was seen have forgotten it", file: gateGo,
 		was: "!g.outdated(m, s) && s.durable()", is: "s.durable()",
 		killers: []suite{servers("TestADurableNodeThatRemembersVotesAtOnce")},
 	},
 	{
-		name: "one-clock-ends-a-quarantine", rule: "A3: a clock that is set does not make a node vote early", file: admitGo,
+		name: "one-clock-ends-a-quarantine", rule: "A3: a clock that is set does not make a node vote early", file: gateGo,
 		was: "time.Duration(min(s.client-m.client, s.node-m.node))", is: "time.Duration(max(s.client-m.client, s.node-m.node))",
 		killers: []suite{servers("TestANodesClockThatIsSetDoesNotEndItsQuarantine", "TestOneClientsWrongClockDoesNotEndAQuarantine")},
 	},
 	{
-		name: "wrong-clock-keeps-a-node-out", rule: "a wrong clock at the first sight delays a node and does not keep it out", file: admitGo,
+		name: "wrong-clock-keeps-a-node-out", rule: "a wrong clock at the first sight delays a node and does not keep it out", file: gateGo,
 		was: "out := max(g.watched(text, s), ", is: "out := max(0*g.watched(text, s), ",
 		killers: []suite{servers("TestAWrongClockAtTheFirstSightDelaysAndNoMore")},
 	},
 	{
-		name: "watch-outlives-its-marker", rule: "a quarantine begins anew when data are lost again", file: admitGo,
+		name: "watch-outlives-its-marker", rule: "a quarantine begins anew when data are lost again", file: gateGo,
 		was: "if g.watches[s.addr].marker != text {", is: "if g.watches[s.addr].marker == \"\" {",
 		killers: []suite{servers("TestAWatchEndsWithTheMarkerThatItWatched")},
 	},
 	{
-		name: "other-charter-is-ours", rule: "clients of one set agree on its size and MaxTTL", file: admitGo,
+		name: "other-charter-is-ours", rule: "clients of one set agree on its size and MaxTTL", file: gateGo,
 		was: "case text != \"\" && !(ours && known):", is: "case text != \"\" && !(ours || known):",
 		killers: []suite{servers("TestASetOpenedOtherwiseIsRefused")},
 	},
 	{
-		name: "full-node-is-not-checked", rule: "A4: who cannot be admitted does not vote", file: admitGo,
+		name: "full-node-is-not-checked", rule: "A4: who cannot be admitted does not vote", file: gateGo,
 		was: "if err := g.swap(l, key, text, next); err != nil {\n\t\t\treturn \"\", err", is: "if err := g.swap(l, key, text, next); err != nil {\n\t\t\treturn next, nil",
 		killers: []suite{servers("TestAFullNodeIsCheckedOnceItHasRoom")},
 	},
@@ -68,7 +67,7 @@ var voting = []mutant{
 		killers: []suite{servers("TestDataWipedUnderAnOpenConnectionDoNotVote"), differential()},
 	},
 	{
-		name: "nobody-looks-again", rule: "the gate looks again at a node that is not what was admitted", file: pipelineGo,
+		name: "nobody-looks-again", rule: "the gate looks again at a node that is not what was admitted", file: readGo,
 		was: "\t\tl.hangUp(gone) // the gate looks again before anything else counts\n", is: "",
 		killers: []suite{servers("TestAProxyThatSwitchesServersBringsNoOtherVote")},
 	},
@@ -103,7 +102,7 @@ var voting = []mutant{
 		killers: []suite{servers("TestOpenWarnsOfAnUnfitMinority")},
 	},
 	{
-		name: "subscribed-connections-carry-everything", rule: "who cannot listen and ask over one connection polls", file: gateGo,
+		name: "subscribed-connections-carry-everything", rule: "who cannot listen and ask over one connection polls", file: "redlock/abilities.go",
 		was: "case values[1].IsError():\n\t\trep.mute =", is: "case values[1].IsError():\n\t\t_ =",
 		killers: []suite{servers("TestAConnectionThatCannotBeSubscribedPolls")},
 	},

@@ -28,7 +28,7 @@ var waits = []mutant{
 		killers: []suite{engine("TestObstaclesAreToldAsTheyChange")},
 	},
 	{
-		name: "passing-refusals-end-a-wait", rule: "what passes by itself is waited out", file: gateGo,
+		name: "passing-refusals-end-a-wait", rule: "what passes by itself is waited out", file: "redlock/advice.go",
 		was: "return slices.Contains([]string{\"ERR\",", is: "return !slices.Contains([]string{\"LOADING\",",
 		killers: []suite{servers("TestAWaitOutlastsWhatPassesByItself", "TestOnlyWhatSomebodyMustMendIsFatal")},
 	},
@@ -38,12 +38,12 @@ var waits = []mutant{
 		killers: []suite{servers("TestAWaitEndsWhereCredentialsAreRefused")},
 	},
 	{
-		name: "replica-keeps-its-connection", rule: "a node that says it is a replica is dialled anew", file: pipelineGo,
+		name: "replica-keeps-its-connection", rule: "a node that says it is a replica is dialled anew", file: readGo,
 		was: "\tif gone != nil {\n", is: "\tif gone == errForgot {\n",
 		killers: []suite{servers("TestAReplicaIsDialledAnew")},
 	},
 	{
-		name: "hung-node-is-always-skipped", rule: "a node that hangs is skipped where the others are a quorum", file: pipelineGo,
+		name: "hung-node-is-always-skipped", rule: "a node that hangs is skipped where the others are a quorum", file: writeGo,
 		was: " && (e.req.NoWait || l.n.spare()):", is: ":",
 		killers: []suite{servers("TestAHungNodeIsSkippedOnlyWhereItCanBeSpared")},
 	},

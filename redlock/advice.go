@@ -1,0 +1,134 @@
+package redlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+// mend adds to an error what to do about it, where the server's text leaves that
+// open. secure says whether TLS was used.
+func mend(err error, secure bool) error {
+	text := err.Error()
+	reset := errors.Is(err, syscall.ECONNRESET)
+	switch {
+	case secure && (reset || strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate")):
+		return fmt.Errorf("%w: it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)", err)
+	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: if it does not speak TLS on this port, use redis:// or its TLS port", err)
+	case !secure && reset:
+		return fmt.Errorf("%w: if it speaks TLS on this port, use rediss:// or tls=true", err)
+	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
+		return err
+	case strings.Contains(text, "NOAUTH"):
+		return fmt.Errorf("%w: it asks for a password; give Username and Password", errAuth(err))
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
+		return fmt.Errorf("%w: check Username and Password", errAuth(err))
+	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
+		return fmt.Errorf("%w: %w: it is older than Redis 6; give a newer server", ErrConfig, err)
+	case strings.Contains(text, "NOPROTO"):
+		return fmt.Errorf("%w: %w: it does not speak RESP3; give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", ErrConfig, err)
+	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
+		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; give a server that has it under its own name", ErrConfig, err)
+	case lacksRight(text):
+		return fmt.Errorf("%w: grant the rights in docs/operations.md", errAuth(err))
+	case strings.Contains(text, "DB index is out of range"):
+		return fmt.Errorf("%w: %w: choose another DB", ErrConfig, err)
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return fmt.Errorf("%w: %w: it does not speak TLS on this port; use redis:// or its TLS port", ErrConfig, err)
+	}
+	var cert *tls.CertificateVerificationError
+	if errors.As(err, &cert) {
+		return fmt.Errorf("%w: %w: give the CA that signed its certificate", ErrConfig, err)
+	}
+	return err
+}
+
+// refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
+// of all outside of scripts, and of newer ones in scripts.
+var refusals = []string{"The user executing the script", "NOPERM", "ACL failure"}
+
+func lacksRight(text string) bool {
+	return slices.ContainsFunc(refusals, func(r string) bool { return strings.Contains(text, r) })
+}
+
+func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
+
+// errReplica is no reason to end a wait: after a failover the address may lead to the
+// old master for a while.
+var errReplica = errors.New("it is a replica")
+
+// lasting says whether what keeps a node down stands until somebody mends it.
+func lasting(err error) bool {
+	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, errReplica)
+}
+
+// code is the first word of an error reply, by which servers say what kind it is. A
+// script of Redis 6 hides that of a command within its own.
+func code(text []byte) string {
+	word, rest, _ := strings.Cut(string(text), " ")
+	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
+		if _, inner, ok := strings.Cut(rest, ": -"); ok {
+			word, _, _ = strings.Cut(inner, " ")
+		}
+	}
+	return word
+}
+
+// fatal says whether a server that refuses with code will do so until somebody mends
+// rights, credentials, a key of another type where the queue or the counter should be, or
+// a command or script that it does not know as it should. The others pass: it loads its data, is busy, lacks replicas or memory for the time being,
+// cannot save, or is a replica now.
+func fatal(code string) bool {
+	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE"}, code)
+}
+
+// outdated is why what was found out at the start of a connection holds no more, if v
+// says so: the server is a replica now, or no longer in the run in which it was admitted.
+func outdated(v resp.Value) error {
+	if !v.IsError() {
+		return nil
+	}
+	switch code(v.Text) {
+	case "UNADMITTED":
+		return errForgot
+	case "READONLY", "MASTERDOWN":
+		return serverError(v)
+	}
+	return nil
+}
+
+// advise tells of a number of nodes that costs more than it gives, and of clients on
+// the same server that take other keys for the same names.
+func (d *Driver) advise(ctx context.Context) {
+	if n := len(d.nodes); n%2 == 0 {
+		d.opts.Logger.Warn(fmt.Sprintf("%d nodes survive the loss of %d, no more than %d nodes do; use an odd number",
+			n, n-quorum.Majority(n), n-1), "nodes", n)
+	}
+	level := slog.LevelInfo // it may be meant so
+	if d.opts.ReadOnly {
+		level = slog.LevelWarn // the lock that is looked for may be one of the others
+	}
+	marker, who := d.opts.sibling()
+	for _, n := range d.nodes {
+		if marker == "" {
+			return
+		}
+		replies, err := n.do(ctx, []string{"GET", marker})
+		if err != nil {
+			continue
+		}
+		if text, _ := replies[0].(string); text != "" {
+			d.opts.Logger.Log(ctx, level, who+" use this server too: their locks and the locks of this client do not exclude one another", "node", n.addr, "marker", marker)
+		}
+		return
+	}
+}

@@ -1,0 +1,135 @@
+package redlock
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+// dial opens a connection to a node and checks the node over it.
+func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
+	defer cancel()
+	l, err := g.connect(ctx, n.addr)
+	if err != nil {
+		return nil, report{}, mend(err, g.opts.TLS != nil)
+	}
+	unblock := context.AfterFunc(ctx, func() { l.conn.SetDeadline(time.Unix(1, 0)) })
+	rep, err := g.check(ctx, n, l)
+	if !unblock() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		l.conn.Close()
+		g.leave(n.addr)
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+		}
+		return nil, rep, mend(err, g.opts.TLS != nil)
+	}
+	return l, rep, nil
+}
+
+// keepAlive is for connections that carry nothing: a lost one shows by the pings.
+var keepAlive = net.Dialer{KeepAlive: time.Second}
+
+func (g *gate) connect(ctx context.Context, addr string) (*line, error) {
+	plain, err := keepAlive.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &line{conn: plain}
+	if cfg := g.opts.TLS; cfg != nil {
+		if cfg.ServerName == "" {
+			cfg = cfg.Clone()
+			cfg.ServerName, _, _ = net.SplitHostPort(addr)
+		}
+		secure := tls.Client(plain, cfg)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			plain.Close()
+			return nil, fmt.Errorf("TLS handshake: %w", err)
+		}
+		l.conn = secure
+	}
+	l.in = resp.NewReader(l.conn)
+	return l, nil
+}
+
+// line is a raw connection on which commands are sent one batch after another.
+type line struct {
+	conn net.Conn
+	in   *resp.Reader
+}
+
+// do sends the commands at once and returns their replies.
+func (l *line) do(cmds ...[]string) ([]resp.Value, error) {
+	var out []byte
+	for _, c := range cmds {
+		out = resp.AppendCommand(out, c...)
+	}
+	if _, err := l.conn.Write(out); err != nil {
+		return nil, err
+	}
+	values := make([]resp.Value, len(cmds))
+	for i := range values {
+		v, err := l.in.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		values[i] = v
+	}
+	return values, nil
+}
+
+// firstError is the first error reply, with the command it answers.
+func firstError(cmds [][]string, values []resp.Value) error {
+	for i, v := range values {
+		if v.IsError() {
+			return fmt.Errorf("%s: %w", cmds[i][0], v.Decode().(resp.Error))
+		}
+	}
+	return nil
+}
+
+// login gives the credentials, and sets what a connection is told only once.
+func (g *gate) login(ctx context.Context, n *node, l *line) (hello map[string]string, err error) {
+	user, pass, err := n.credentials(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err) // whoever gives them may be down for a while
+	}
+	var cmds [][]string
+	switch {
+	case user != "":
+		cmds = append(cmds, []string{"AUTH", user, pass})
+	case pass != "":
+		cmds = append(cmds, []string{"AUTH", pass})
+	}
+	greets := len(cmds)
+	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", g.opts.ClientName}) // 3: wake-ups come between replies
+	if g.opts.DB != 0 {
+		cmds = append(cmds, []string{"SELECT", strconv.Itoa(g.opts.DB)})
+	}
+	values, err := l.do(cmds...)
+	if err != nil {
+		return nil, err
+	}
+	hello = parseHello(values[greets])
+	if err := strange(hello["mode"], "", nil); err != nil {
+		return nil, err // which says more than what is missing in such a server
+	}
+	return hello, firstError(cmds, values)
+}
+
+// parseHello reads the map that HELLO answers with.
+func parseHello(v resp.Value) map[string]string {
+	hello := make(map[string]string)
+	for i := 0; i+1 < len(v.Elems); i += 2 {
+		hello[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
+	}
+	return hello
+}

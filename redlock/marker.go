@@ -1,0 +1,92 @@
+package redlock
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// marker is what a node remembers of its admission, apart from what its clients
+// agree on.
+type marker struct {
+	run string // of the server, in which the node was admitted; "": in none
+	// durable says that it wrote to disk before it answered in that run, and how the
+	// client called it that found that out: replication and copied files bring the
+	// marker to other nodes as well.
+	durable string
+
+	seen   string // the run in which it was first seen, but not admitted yet
+	client int64  // when that was by that client's clock, in µs since 1970
+	node   int64  // and by the node's
+}
+
+func (m marker) String() string {
+	switch {
+	case m.run == "":
+		return fmt.Sprintf(" seen=%s client=%d node=%d", m.seen, m.client, m.node)
+	case m.durable != "":
+		return " run=" + m.run + " durable=" + m.durable
+	}
+	return " run=" + m.run
+}
+
+// parseMarker reads what String has written. ok is false for what it does not know:
+// that is of another database, or of another version of the protocol.
+func parseMarker(text string) (m marker, ok bool) {
+	for field := range strings.FieldsSeq(text) {
+		name, value, _ := strings.Cut(field, "=")
+		switch name {
+		case "run":
+			m.run = value
+		case "durable":
+			m.durable = value
+		case "seen":
+			m.seen = value
+		case "client":
+			m.client, _ = strconv.ParseInt(value, 10, 64)
+		case "node":
+			m.node, _ = strconv.ParseInt(value, 10, 64)
+		default:
+			return m, false
+		}
+	}
+	return m, true
+}
+
+// label is addr as a marker has it, without spaces.
+func label(addr string) string { return url.PathEscape(addr) }
+
+// swap replaces the marker, if it is still old.
+func (g *gate) swap(l *line, key, old, next string) error {
+	cmds := [][]string{{"SCRIPT", "LOAD", wire.Admit.Text}, {"EVALSHA", wire.Admit.SHA, "1", key, old, next}}
+	values, err := l.do(cmds...)
+	if err == nil {
+		err = firstError(cmds, values)
+	}
+	if err != nil {
+		return fmt.Errorf("its marker %s cannot be written: %w", key, err)
+	}
+	return nil
+}
+
+// durable says whether the server writes everything to disk before it answers.
+func durable(l *line) bool {
+	values, err := l.do([]string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
+	if err != nil {
+		return false
+	}
+	return setting(values[0]) == "yes" && setting(values[1]) == "always"
+}
+
+// setting is the value in a reply to CONFIG GET.
+func setting(v resp.Value) string {
+	if list, _ := v.Decode().([]any); len(list) == 2 {
+		s, _ := list[1].(string)
+		return s
+	}
+	return ""
+}

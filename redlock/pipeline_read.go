@@ -1,0 +1,101 @@
+package redlock
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+// reads delivers answers and wake-ups until the connection breaks, and then fails
+// what is left.
+func (l *link) reads() {
+	for {
+		if err := l.next(); err != nil {
+			l.end(err)
+			return
+		}
+	}
+}
+
+// next delivers the next answer or wake-up.
+func (l *link) next() error {
+	v, err := l.in.Next()
+	switch {
+	case err != nil:
+		return err
+	case v.Kind == '>' && !l.confirms(v):
+		l.n.woken(v)
+	case !l.answer(v):
+		return fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat)
+	}
+	return nil
+}
+
+// confirms says whether a push is the answer to SUBSCRIBE.
+func (l *link) confirms(v resp.Value) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(v.Elems) > 0 && string(v.Elems[0].Text) == "subscribe" &&
+		l.flight.len() > 0 && l.flight.first().subscribes()
+}
+
+// answer brings v to whom it is for. It says whether anybody had asked.
+func (l *link) answer(v resp.Value) bool {
+	l.mu.Lock()
+	if l.flight.len() == 0 {
+		l.mu.Unlock()
+		return false
+	}
+	if c := l.flight.first().call; c != nil && len(c.replies) < len(c.cmds)-1 {
+		l.mu.Unlock()
+		c.replies = append(c.replies, decode(v))
+		return true
+	}
+	e := l.flight.pop()
+	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
+	repeat := l.held && e.req != nil
+	if repeat {
+		e.loads++
+		l.again = append(l.again, e)
+	}
+	resend := l.again != nil
+	l.mu.Unlock()
+	gone := outdated(v)
+	if gone != nil {
+		l.hangUp(gone) // the gate looks again before anything else counts
+	}
+	switch {
+	case repeat:
+	case e.req != nil && gone != nil:
+		l.n.fail(e, engine.Failure{Err: serverError(v)})
+	case e.req != nil:
+		l.n.note(e.req.Kind, v)
+		deliver(e.req, v)
+	default:
+		e.call.replies = append(e.call.replies, decode(v))
+		e.call.end(nil)
+	}
+	if resend {
+		l.repeat()
+	}
+	return true
+}
+
+// repeat sends again what came from the first script on that the server did not
+// know, once all of it has been answered: all scripts may be repeated, and so their
+// order is kept. The scripts travel with it, so that another SCRIPT FLUSH has to
+// come between to matter.
+func (l *link) repeat() {
+	l.mu.Lock()
+	if l.flight.len() > 0 || l.again == nil {
+		l.mu.Unlock()
+		return
+	}
+	load := entry{call: newCall(loads()), at: l.again[0].at}
+	l.queue = slices.Concat([]entry{load}, l.again, l.queue)
+	l.again, l.held = nil, false
+	l.mu.Unlock()
+	nudge(l.wake)
+}

@@ -1,0 +1,117 @@
+package redlock
+
+import (
+	"runtime"
+
+	"github.com/holdfast-go/holdfast/internal/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+// send queues e, and writes it if that cannot wait. It does not block.
+func (l *link) send(e entry) {
+	l.mu.Lock()
+	switch {
+	case l.err != nil:
+		err := l.err
+		l.mu.Unlock()
+		l.n.fail(e, engine.Failure{Err: err, Unsent: true})
+		return
+	case e.req != nil && !e.release() && l.oldest(e.at) > stallAfter && (e.req.NoWait || l.n.spare()):
+		l.mu.Unlock()
+		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
+		return
+	}
+	l.queue = append(l.queue, e)
+	switch {
+	case l.writing || l.held: // whoever writes will see it
+		l.mu.Unlock()
+	case e.call != nil || len(l.queue) > 1 || l.flight.size > directMost:
+		l.mu.Unlock()
+		nudge(l.wake)
+	default:
+		l.write(e.at)
+		if l.more() {
+			nudge(l.wake)
+		}
+	}
+}
+
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// more says whether something waits for a write that nobody is at.
+func (l *link) more() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
+}
+
+// write sends the next batch. The caller holds mu, which is given up; nobody is
+// writing.
+func (l *link) write(now int64) {
+	l.writing = true
+	late := l.load(now)
+	l.mu.Unlock()
+	for _, e := range late {
+		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
+	}
+	if len(l.out) > 0 {
+		if _, err := l.conn.Write(l.out); err != nil {
+			l.hangUp(err)
+		}
+	}
+	l.mu.Lock()
+	l.writing = false
+	l.mu.Unlock()
+}
+
+// load moves the next batch from the queue to flight and to out, except for what
+// is late. The caller holds mu.
+func (l *link) load(now int64) (late []entry) {
+	l.out = l.out[:0]
+	n := min(len(l.queue), batchMost)
+	for _, e := range l.queue[:n] {
+		before := len(l.out)
+		switch {
+		case e.call != nil:
+			for _, c := range e.call.cmds {
+				l.out = resp.AppendCommand(l.out, c...)
+			}
+		case now > e.req.Deadline && !e.release():
+			late = append(late, e)
+			continue
+		default:
+			l.out = l.text.append(l.out, e.req)
+		}
+		e.at, e.size = now, len(l.out)-before
+		l.flight.push(e)
+	}
+	rest := copy(l.queue, l.queue[n:])
+	clear(l.queue[rest:])
+	l.queue = l.queue[:rest]
+	return late
+}
+
+// writes sends what callers have left in the queue, until the link is gone.
+func (l *link) writes() {
+	for {
+		select {
+		case <-l.wake:
+		case <-l.gone:
+			return
+		}
+		for {
+			runtime.Gosched() // a request is seldom alone
+			l.mu.Lock()
+			if len(l.queue) == 0 || l.writing || l.held || l.err != nil {
+				l.mu.Unlock()
+				break
+			}
+			l.write(l.n.engine.Now())
+		}
+	}
+}
