@@ -14,7 +14,7 @@ import (
 // the wait, not the lease, which carries ctx's values but not its end.
 //
 // Errors: ErrHeld or ErrUnavailable, whichever stood in the way last, when Wait is
-// over, ErrReentrant, ErrInvalid, ErrClosed. An outage is waited out like a holder;
+// over, ErrNested, ErrInvalid, ErrClosed. An outage is waited out like a holder;
 // what time does not mend, such as a wrong password, is ErrUnavailable at once. When
 // ctx ends, the error matches both ctx.Err() and what stood in the way last, if that
 // is known. After an error nothing stays behind.
@@ -65,7 +65,7 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 }
 
 // nest looks whether ctx comes from a live lease of key. It returns another
-// hold of it, or ErrReentrant, or neither if there is none. opts may be nil.
+// hold of it, or ErrNested, or neither if there is none. opts may be nil.
 func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
 	if l == nil {
@@ -78,7 +78,7 @@ func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*L
 			continue
 		}
 		if opts == nil || !opts.Reentrant {
-			return nil, ErrReentrant
+			return nil, ErrNested
 		}
 		if !opts.agrees(l.term.now.opts) {
 			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, MaxHold and MinHold, or give those of the lease")
@@ -214,7 +214,7 @@ func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken t
 		l.Release(context.Background()) // told to Hooks
 		return nil, ErrClosed
 	}
-	c.events.acquired(AcquiredEvent{Key: s.key, ID: l.ID(), Token: l.Token(), Waited: time.Since(since)})
+	c.events.acquired(AcquiredEvent{Key: s.key, Owner: l.Owner(), Token: l.Token(), Waited: time.Since(since)})
 	return l, nil
 }
 

@@ -14,7 +14,7 @@ import (
 var ErrDetached = errors.New("lease was detached")
 
 // Detach leaves the lock standing for another process, which can Adopt it by the
-// lease's Key, ID and Token: it lapses at Deadline unless that happens. This client
+// lease's Key, Owner and Token: it lapses at Deadline unless that happens. This client
 // forgets it: the contexts of all its holds end with cause ErrDetached, nothing is
 // renewed or released any more, and who waits for the key in this process asks the
 // service. It does not block. Errors: ErrLost, when the lease has ended before;
@@ -67,7 +67,7 @@ func (c *Client) leadAt(key string) (*slot, error) {
 	return s, nil
 }
 
-func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
+func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (*Lease, error) {
 	o, err := c.check(key, opts)
 	if err != nil {
 		return nil, err
@@ -76,8 +76,8 @@ func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *A
 	if !ok {
 		return nil, ErrUnsupported
 	}
-	if id == "" || token <= 0 {
-		return nil, invalid("give the ID and the token that Acquire returned")
+	if owner == "" || token <= 0 {
+		return nil, invalid("give the owner and the token that Acquire returned")
 	}
 	s, err := c.leadAt(key)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *Client) adopt(ctx context.Context, key, id string, token Token, opts *A
 	if err := c.enter(s, cancel); err != nil {
 		return nil, err
 	}
-	owner, _, _ := strings.Cut(id, "+")
+	owner, _, _ = strings.Cut(owner, "+")
 	since := time.Now()
 	grant, err := a.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
 	if err != nil {

@@ -17,17 +17,17 @@ func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
 		}
-		m, err := second.Adopt(t.Context(), "k", l.ID(), l.Token(), &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		m, err := second.Adopt(t.Context(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: 5 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
-		if err := m.Check(t.Context()); err != nil || m.Token() <= l.Token() || m.ID() == l.ID() {
-			t.Errorf("Check() = %v, %q with token %d after %q with %d", err, m.ID(), m.Token(), l.ID(), l.Token())
+		if err := m.Check(t.Context()); err != nil || m.Token() <= l.Token() || m.Owner() == l.Owner() {
+			t.Errorf("Check() = %v, %q with token %d after %q with %d", err, m.Owner(), m.Token(), l.Owner(), l.Token())
 		}
 		_, err = first.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
-		_, err = first.Adopt(t.Context(), "k", l.ID(), l.Token(), nil)
+		_, err = first.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
 		wantErr(t, err, holdfast.ErrLost)
 		b.release(m)
 		_, err = second.Adopt(t.Context(), "k", "nobody.1", 7, nil)
@@ -90,7 +90,7 @@ func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
 		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
 		var won []*holdfast.Lease
 		for range 3 {
-			switch m, err := b.peer().Adopt(t.Context(), "k", l.ID(), l.Token(), nil); {
+			switch m, err := b.peer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil); {
 			case err == nil:
 				won = append(won, m)
 			default:
@@ -115,7 +115,7 @@ func TestAReleasedLeaseCannotBeAdopted(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.peer(), "k", nil)
 		b.release(l)
-		_, err := b.peer().Adopt(t.Context(), "k", l.ID(), l.Token(), nil)
+		_, err := b.peer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
 		wantErr(t, err, holdfast.ErrLost)
 		b.release(b.acquire(b.peer(), "k", nil))
 	})

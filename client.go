@@ -76,8 +76,8 @@ func (c *Client) nodeChanged(e NodeEvent) {
 	c.events.node(e)
 }
 
-// Adopt takes over a lease that another client has detached, by its Key, ID and
-// Token, and returns a lease with an ID and a Token of its own, later than the old one.
+// Adopt takes over a lease that another client has detached, by its Key, Owner and
+// Token, and returns a lease with an Owner and a Token of its own, later than the old one.
 // Of several that adopt one lease, one succeeds. Whoever still works under it has lost
 // it, but hears so at its next renewal or Deadline and no sooner: that is why a lease is
 // detached first. The watchdog treats it like any other.
@@ -86,7 +86,7 @@ func (c *Client) nodeChanged(e NodeEvent) {
 // Errors: ErrLost when it was released, has lapsed or is another's; ErrUnavailable when
 // too few nodes have answered: then it is adopted by nobody, and lapses; ErrUnsupported,
 // ErrInvalid, ErrHeld when this client itself holds or awaits the key.
-func (c *Client) Adopt(ctx context.Context, key, id string, token Token, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.adopt(ctx, key, id, token, opts)
+func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.adopt(ctx, key, owner, token, opts)
 	return l, wrap("adopt", key, err)
 }

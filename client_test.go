@@ -238,7 +238,7 @@ func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		drv.meanwhile = func() { go c.Close(); synctest.Wait() }
-		if adopted, err := c.Adopt(t.Context(), "k", l.ID(), l.Token(), nil); err == nil {
+		if adopted, err := c.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil); err == nil {
 			t.Errorf("a closed client has a lease until %v, which nobody watches", adopted.Deadline())
 		}
 	})

@@ -113,7 +113,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 			_, err = c.TryAcquire(t.Context(), key, nil)
 			wantErr(t, err, holdfast.ErrClosed)
 		}
-		_, err := c.Adopt(t.Context(), "elsewhere", elsewhere.ID(), elsewhere.Token(), nil)
+		_, err := c.Adopt(t.Context(), "elsewhere", elsewhere.Owner(), elsewhere.Token(), nil)
 		wantErr(t, err, holdfast.ErrClosed)
 		pass(time.Minute)
 		if err := l.Check(t.Context()); err != nil {

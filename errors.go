@@ -18,9 +18,9 @@ var (
 	// ErrUnavailable is returned when too few nodes answer to decide anything.
 	// The error is an *UnavailableError, which names each node and its cause.
 	ErrUnavailable = driver.ErrUnavailable
-	// ErrReentrant is returned when the context comes from a live lease of the
+	// ErrNested is returned when the context comes from a live lease of the
 	// same key and AcquireOptions.Reentrant is not set: waiting would never end.
-	ErrReentrant = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
+	ErrNested = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
 	// ErrInvalid is returned for a bad key or option; nothing was sent.
 	ErrInvalid = driver.ErrInvalid
 )

@@ -53,9 +53,9 @@ func ExampleLease_Detach() {
 
 	lease, _ := first.Acquire(context.Background(), "upload", nil)
 	lease.Detach() // and not Release
-	first.Close()  // its ID and Token are told to the other process somehow
+	first.Close()  // its Owner and Token are told to the other process somehow
 
-	adopted, err := second.Adopt(context.Background(), "upload", lease.ID(), lease.Token(), nil)
+	adopted, err := second.Adopt(context.Background(), "upload", lease.Owner(), lease.Token(), nil)
 	if err != nil {
 		panic(err)
 	}

@@ -40,7 +40,7 @@ type WaitingEvent struct {
 // AcquiredEvent is the start of a lease.
 type AcquiredEvent struct {
 	Key      string
-	ID       string
+	Owner    string
 	Token    Token
 	Waited   time.Duration // since Acquire was called
 	HandOver bool          // passed on inside the process, without the service
@@ -49,7 +49,7 @@ type AcquiredEvent struct {
 // RenewedEvent is the end of one round of renewal.
 type RenewedEvent struct {
 	Key      string
-	ID       string
+	Owner    string
 	Token    Token
 	Deadline time.Time     // the lease is trusted until then
 	Left     time.Duration // what was left of the old trust when the round ended
@@ -62,7 +62,7 @@ type RenewedEvent struct {
 // the best, as with one or two, there is none.
 type AtRiskEvent struct {
 	Key    string
-	ID     string
+	Owner  string
 	Token  Token
 	AtRisk bool // as many nodes as are needed have the lock, and no more; false: more of them do again
 }
@@ -70,7 +70,7 @@ type AtRiskEvent struct {
 // LostEvent is the end of a lease that was not released.
 type LostEvent struct {
 	Key    string
-	ID     string
+	Owner  string
 	Token  Token
 	Held   time.Duration // since it was acquired
 	Reason error         // matches ErrLost
@@ -79,7 +79,7 @@ type LostEvent struct {
 // ReleasedEvent is the end of a lease.
 type ReleasedEvent struct {
 	Key   string
-	ID    string
+	Owner string
 	Token Token
 	Held  time.Duration // since it was acquired
 	// Detached says that the lock was left standing, for whoever adopts it.

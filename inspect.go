@@ -13,7 +13,7 @@ import (
 type Status struct {
 	Key       string
 	Held      bool
-	ID        string // the holder's Lease.ID, up to a "+"
+	Owner     string // the holder's Lease.Owner, up to a "+"
 	Holder    Holder
 	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
 	Token     Token     // the first token of the holder's grant
@@ -91,7 +91,7 @@ func (c *Client) status(st driver.Status) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := Status{
-		Key: st.Key, Held: st.Held, ID: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
+		Key: st.Key, Held: st.Held, Owner: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
 		Remaining: st.Remaining, Waiters: st.Waiters, Nodes: st.Nodes,
 	}
 	if s := c.slots[st.Key]; s != nil {

@@ -35,7 +35,7 @@ type term struct {
 type holder struct {
 	opts  AcquireOptions
 	token Token
-	id    string
+	owner string
 	since time.Time
 	holds []*Lease // not released yet; more than one when nested
 }
@@ -44,7 +44,7 @@ type holder struct {
 type Lease struct {
 	term   *term
 	token  Token
-	id     string
+	owner  string
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	outer  *Lease // the lease that the acquiring context came from, of any key
@@ -57,11 +57,11 @@ type leaseKey struct{}
 
 // begin gives t to a new holder. The caller holds mu.
 func (t *term) begin(ctx context.Context, o AcquireOptions) *Lease {
-	id := t.grant.Owner
+	owner := t.grant.Owner
 	if t.passed > 0 {
-		id += "+" + strconv.Itoa(t.passed)
+		owner += "+" + strconv.Itoa(t.passed)
 	}
-	t.now = holder{opts: o, token: Token(t.grant.Token + int64(t.passed)), id: id, since: time.Now()}
+	t.now = holder{opts: o, token: Token(t.grant.Token + int64(t.passed)), owner: owner, since: time.Now()}
 	t.trust(t.granted)
 	t.plan(t.taken)
 	return t.hold(ctx)
@@ -69,7 +69,7 @@ func (t *term) begin(ctx context.Context, o AcquireOptions) *Lease {
 
 // hold adds a hold to the present holder. The caller holds mu.
 func (t *term) hold(ctx context.Context) *Lease {
-	l := &Lease{term: t, token: t.now.token, id: t.now.id}
+	l := &Lease{term: t, token: t.now.token, owner: t.now.owner}
 	l.outer, _ = ctx.Value(leaseKey{}).(*Lease)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), leaseKey{}, l))
 	t.now.holds = append(t.now.holds, l)
@@ -79,9 +79,9 @@ func (t *term) hold(ctx context.Context) *Lease {
 // Key is the key that the lease is on.
 func (l *Lease) Key() string { return l.term.slot.key }
 
-// ID names the holder: no two leases have the same, but nested holds do. It is
+// Owner names the holder: no two leases have the same, but nested holds do. It is
 // what a storage takes for "the same holder" beside the token.
-func (l *Lease) ID() string { return l.id }
+func (l *Lease) Owner() string { return l.owner }
 
 // Token is the lease's fencing token, greater than that of every earlier lease
 // on the key. Pass it to whatever is written under the lock.

@@ -116,7 +116,7 @@ func TestNestingNeedsReentrant(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", nil)
 		_, err := b.client.Acquire(outer.Context(), "k", nil)
-		wantErr(t, err, holdfast.ErrReentrant)
+		wantErr(t, err, holdfast.ErrNested)
 		between := func() *holdfast.Lease {
 			l, err := b.client.Acquire(outer.Context(), "other", nil)
 			if err != nil {
@@ -128,8 +128,8 @@ func TestNestingNeedsReentrant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if inner.Token() != outer.Token() || inner.ID() != outer.ID() {
-			t.Errorf("nested hold has token %d and ID %s, want %d and %s", inner.Token(), inner.ID(), outer.Token(), outer.ID())
+		if inner.Token() != outer.Token() || inner.Owner() != outer.Owner() {
+			t.Errorf("nested hold has token %d and ID %s, want %d and %s", inner.Token(), inner.Owner(), outer.Token(), outer.Owner())
 		}
 		if st, _ := b.client.Inspect(t.Context(), "k"); st.Holds != 2 {
 			t.Errorf("Holds = %d, want 2", st.Holds)

@@ -116,10 +116,10 @@ func TestLocalHandOverSpendsTheTokensOfItsBlock(t *testing.T) {
 		for range 99 {
 			wg.Go(func() {
 				l := b.acquire(b.client, "k", nil)
-				if l.Token() <= last || ids[l.ID()] {
-					t.Errorf("token %d, ID %s after token %d", l.Token(), l.ID(), last)
+				if l.Token() <= last || ids[l.Owner()] {
+					t.Errorf("token %d, ID %s after token %d", l.Token(), l.Owner(), last)
 				}
-				last, ids[l.ID()] = l.Token(), true
+				last, ids[l.Owner()] = l.Token(), true
 				b.release(l)
 			})
 		}
@@ -422,8 +422,8 @@ func (b *bench) named(host string, hooks holdfast.Hooks) *holdfast.Client {
 func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 	t.Helper()
 	held, ok := errors.AsType[*holdfast.HeldError](err)
-	if !ok || held.Owner != l.ID() || held.Holder.Host != host || held.Remaining <= 0 {
-		t.Errorf("%v (%+v), want the lease of %s, ID %s", err, held, host, l.ID())
+	if !ok || held.Owner != l.Owner() || held.Holder.Host != host || held.Remaining <= 0 {
+		t.Errorf("%v (%+v), want the lease of %s, ID %s", err, held, host, l.Owner())
 	}
 	if !strings.Contains(fmt.Sprint(err), host+" pid 1") || errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("%v, want a text that names %s", err, host)

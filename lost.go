@@ -74,7 +74,7 @@ func (l *Lease) release(ctx context.Context) error {
 		return nil
 	}
 	keep := t.keep(now)
-	ended := ReleasedEvent{Key: t.slot.key, ID: l.id, Token: l.token, Held: now.Sub(t.now.since)}
+	ended := ReleasedEvent{Key: t.slot.key, Owner: l.owner, Token: l.token, Held: now.Sub(t.now.since)}
 	if keep == 0 {
 		if w := t.successor(now); w != nil {
 			l.done = true
@@ -83,7 +83,7 @@ func (l *Lease) release(ctx context.Context) error {
 			l.cancel(nil)
 			c.events.released(ended)
 			c.events.acquired(AcquiredEvent{
-				Key: t.slot.key, ID: next.id, Token: next.token, Waited: now.Sub(w.since), HandOver: true,
+				Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), HandOver: true,
 			})
 			return nil
 		}
@@ -128,7 +128,7 @@ func (t *term) end(cause error) ending {
 	t.slot.inquire() // until the release is answered: who has the lock next is not known before
 	e := ending{
 		ours: true, leases: t.now.holds, cause: cause,
-		event: ReleasedEvent{Key: t.slot.key, ID: t.now.id, Token: t.now.token, Held: time.Since(t.now.since)},
+		event: ReleasedEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: time.Since(t.now.since)},
 	}
 	for _, l := range t.now.holds {
 		l.done = true
@@ -156,7 +156,7 @@ func (e ending) tell(c *Client) {
 	if e.ours && e.lost() {
 		c.events.write(slog.LevelError, "lease lost", "key", e.event.Key, "token", int64(e.event.Token), "held", e.event.Held, "reason", e.cause)
 		c.events.lost(LostEvent{
-			Key: e.event.Key, ID: e.event.ID, Token: e.event.Token, Held: e.event.Held, Reason: e.cause,
+			Key: e.event.Key, Owner: e.event.Owner, Token: e.event.Token, Held: e.event.Held, Reason: e.cause,
 		})
 	}
 }

@@ -54,7 +54,7 @@ type AcquireOptions struct {
 	MinHold time.Duration
 	// Reentrant allows nesting: with a context that comes from a live lease of
 	// the same key, Acquire returns another hold of that lease. Without it, that
-	// is ErrReentrant. A nested hold shares the lease, so that TTL, NoRenew, MaxHold
+	// is ErrNested. A nested hold shares the lease, so that TTL, NoRenew, MaxHold
 	// and MinHold are left out or the same as the lease's; else it is ErrInvalid.
 	Reentrant bool
 }

@@ -303,12 +303,12 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
 	s := settled{event: &RenewedEvent{
-		Key: t.slot.key, ID: t.now.id, Token: t.now.token,
+		Key: t.slot.key, Owner: t.now.owner, Token: t.now.token,
 		Deadline: t.trusted, Left: left, Waiters: r.Waiters, Err: r.Err,
 	}}
 	if r.AtRisk != t.atRisk {
 		t.atRisk = r.AtRisk
-		s.risk = &AtRiskEvent{Key: t.slot.key, ID: t.now.id, Token: t.now.token, AtRisk: r.AtRisk}
+		s.risk = &AtRiskEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, AtRisk: r.AtRisk}
 	}
 	return s
 }

@@ -23,7 +23,7 @@ func TestALeaseThatCanSpareNoNodeIsToldOfOnceForEachChange(t *testing.T) {
 			c, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{AtRisk: func(e holdfast.AtRiskEvent) {
 				mu.Lock()
 				defer mu.Unlock()
-				if told = append(told, e.AtRisk); e.Key != "k" || e.Token == 0 || e.ID == "" {
+				if told = append(told, e.AtRisk); e.Key != "k" || e.Token == 0 || e.Owner == "" {
 					t.Errorf("%+v", e)
 				}
 			}}})

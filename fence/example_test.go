@@ -29,9 +29,9 @@ func ExampleGuard_Do() {
 	<-paused.Context().Done() // the holder sleeps through the end of his lease
 
 	lease, _ := other.Acquire(ctx, "account/7", nil)
-	guard.Do("account/7", lease.Token(), lease.ID(), func() error { balance += 20; return nil })
+	guard.Do("account/7", lease.Token(), lease.Owner(), func() error { balance += 20; return nil })
 
-	err := guard.Do("account/7", paused.Token(), paused.ID(), func() error { balance = 0; return nil })
+	err := guard.Do("account/7", paused.Token(), paused.Owner(), func() error { balance = 0; return nil })
 	fmt.Println("stale:", errors.Is(err, fence.ErrStale))
 	fmt.Println("balance:", balance)
 	// Output:
@@ -66,7 +66,7 @@ func ExampleGuard_Handler() {
 		r := httptest.NewRequest(http.MethodPut, "/report", nil)
 		r.Header.Set(fence.KeyHeader, "/report")
 		r.Header.Set(fence.TokenHeader, token)
-		r.Header.Set(fence.IDHeader, "lease of "+token)
+		r.Header.Set(fence.OwnerHeader, "lease of "+token)
 		w := httptest.NewRecorder()
 		guarded.ServeHTTP(w, r)
 		fmt.Println(token, w.Code)

@@ -20,7 +20,7 @@
 //
 // # Memory
 //
-// A Guard keeps one entry for each key, about 200 bytes and the key and ID
+// A Guard keeps one entry for each key, about 200 bytes and the key and owner
 // themselves, until Forget. It does not forget by itself: a key that is
 // forgotten while an old holder is still about is a key that is not guarded.
 package fence
@@ -73,10 +73,10 @@ type entry struct {
 
 	mu      sync.Mutex // guards what follows; held during a write
 	highest holdfast.Token
-	id      string
+	owner   string
 }
 
-// Do runs write if token and id, those of the lease under which it is made, are
+// Do runs write if token and owner, those of the lease under which it is made, are
 // not stale, and returns its error. It blocks while another write to the same
 // key runs; other keys are not affected. The token is recorded before write
 // runs and stays recorded if write fails or panics: a holder who has come this
@@ -84,12 +84,12 @@ type entry struct {
 //
 // A stale token is a *StaleError, and write is not called. write must not call
 // the Guard for the same key.
-func (g *Guard) Do(key string, token holdfast.Token, id string, write func() error) error {
+func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() error) error {
 	e := g.enter(key)
 	defer g.leave(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.admit(key, token, id); err != nil {
+	if err := e.admit(key, token, owner); err != nil {
 		return err
 	}
 	return write()
@@ -99,28 +99,28 @@ func (g *Guard) Do(key string, token holdfast.Token, id string, write func() err
 // feeds a later write: after it, no older holder can change what was read. The
 // first Claim after a restart tells the Guard the highest token that the storage
 // has kept. A stale token is a *StaleError.
-func (g *Guard) Claim(key string, token holdfast.Token, id string) error {
-	return g.Do(key, token, id, func() error { return nil })
+func (g *Guard) Claim(key string, token holdfast.Token, owner string) error {
+	return g.Do(key, token, owner, func() error { return nil })
 }
 
 // Check says whether a token would be refused now, and records nothing. It
 // spares work that is bound to fail; a write still needs Do, since a newer
 // holder may come between. A stale token is a *StaleError.
-func (g *Guard) Check(key string, token holdfast.Token, id string) error {
+func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	e := g.enter(key)
 	defer g.leave(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.check(key, token, id)
+	return e.check(key, token, owner)
 }
 
-// Highest is the highest token seen for key and the ID of its lease, or 0 and "".
-func (g *Guard) Highest(key string) (token holdfast.Token, id string) {
+// Highest is the highest token seen for key and the owner of its lease, or 0 and "".
+func (g *Guard) Highest(key string) (token holdfast.Token, owner string) {
 	e := g.enter(key)
 	defer g.leave(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.highest, e.id
+	return e.highest, e.owner
 }
 
 // Forget drops what is known about key, which must not be locked and written any
@@ -158,18 +158,18 @@ func (g *Guard) leave(e *entry) {
 }
 
 // check applies the rule. The caller holds mu.
-func (e *entry) check(key string, token holdfast.Token, id string) error {
-	if token > 0 && (token > e.highest || token == e.highest && id == e.id) {
+func (e *entry) check(key string, token holdfast.Token, owner string) error {
+	if token > 0 && (token > e.highest || token == e.highest && owner == e.owner) {
 		return nil
 	}
 	return &StaleError{Key: key, Token: token, Highest: e.highest}
 }
 
 // admit checks and records. The caller holds mu.
-func (e *entry) admit(key string, token holdfast.Token, id string) error {
-	if err := e.check(key, token, id); err != nil {
+func (e *entry) admit(key string, token holdfast.Token, owner string) error {
+	if err := e.check(key, token, owner); err != nil {
 		return err
 	}
-	e.highest, e.id = token, id
+	e.highest, e.owner = token, owner
 	return nil
 }

@@ -16,7 +16,7 @@ var rows = []struct {
 	seen  holdfast.Token
 	by    string
 	token holdfast.Token
-	id    string
+	owner string
 	stale bool
 }{
 	{"FirstTokenOfAKeyPasses", 0, "", 7, "a", false},
@@ -40,11 +40,11 @@ func TestRule(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := g.Check("k", row.token, row.id); errors.Is(err, fence.ErrStale) != row.stale {
+			if err := g.Check("k", row.token, row.owner); errors.Is(err, fence.ErrStale) != row.stale {
 				t.Errorf("Check: %v, want stale %v", err, row.stale)
 			}
 			ran := false
-			err := g.Do("k", row.token, row.id, func() error { ran = true; return nil })
+			err := g.Do("k", row.token, row.owner, func() error { ran = true; return nil })
 			if errors.Is(err, fence.ErrStale) != row.stale || ran == row.stale {
 				t.Errorf("Do: %v, write ran %v, want stale %v", err, ran, row.stale)
 			}
@@ -85,8 +85,8 @@ func TestCheckRecordsNothing(t *testing.T) {
 	var g fence.Guard
 	g.Claim("k", 5, "a")
 	g.Check("k", 9, "b")
-	if token, id := g.Highest("k"); token != 5 || id != "a" {
-		t.Errorf("highest %d of %q after Check, want 5 of a", token, id)
+	if token, owner := g.Highest("k"); token != 5 || owner != "a" {
+		t.Errorf("highest %d of %q after Check, want 5 of a", token, owner)
 	}
 }
 

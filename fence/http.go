@@ -12,14 +12,14 @@ import (
 const (
 	KeyHeader   = "Holdfast-Key"
 	TokenHeader = "Holdfast-Token"
-	IDHeader    = "Holdfast-ID"
+	OwnerHeader = "Holdfast-Owner"
 )
 
 // SetHeader puts lease into the headers of a request.
 func SetHeader(h http.Header, lease *holdfast.Lease) {
 	h.Set(KeyHeader, lease.Key())
 	h.Set(TokenHeader, strconv.FormatInt(int64(lease.Token()), 10))
-	h.Set(IDHeader, lease.ID())
+	h.Set(OwnerHeader, lease.Owner())
 }
 
 // Handler lets requests through to next that carry a lease which is not stale.
@@ -46,13 +46,13 @@ func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.
 			return
 		}
 		serve := func() error { next.ServeHTTP(w, r); return nil }
-		id := r.Header.Get(IDHeader)
+		owner := r.Header.Get(OwnerHeader)
 		if reads {
-			if err = g.Claim(want, token, id); err == nil {
+			if err = g.Claim(want, token, owner); err == nil {
 				err = serve()
 			}
 		} else {
-			err = g.Do(want, token, id, serve)
+			err = g.Do(want, token, owner, serve)
 		}
 		if err != nil {
 			highest, _ := g.Highest(want)
@@ -65,7 +65,7 @@ func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.
 // leaseOf reads the token for key from the headers of r; with an error comes the
 // status to answer.
 func leaseOf(r *http.Request, key string) (holdfast.Token, int, error) {
-	for _, name := range []string{KeyHeader, TokenHeader, IDHeader} {
+	for _, name := range []string{KeyHeader, TokenHeader, OwnerHeader} {
 		if r.Header.Get(name) == "" {
 			return 0, http.StatusPreconditionRequired, fmt.Errorf("this needs the lock on %q; the header %s is missing", key, name)
 		}

@@ -18,7 +18,7 @@ func FuzzHandlerHeaders(f *testing.F) {
 	}
 	f.Add("PUT", "/other", "64", "lease")
 	f.Add("PUT", "/report", "64", "")
-	f.Fuzz(func(t *testing.T, method, key, token, id string) {
+	f.Fuzz(func(t *testing.T, method, key, token, owner string) {
 		ran := false
 		var guard fence.Guard
 		h := guard.Handler(
@@ -27,7 +27,7 @@ func FuzzHandlerHeaders(f *testing.F) {
 		)
 		r := httptest.NewRequest(http.MethodPut, "/report", nil)
 		r.Method = method
-		for name, value := range map[string]string{fence.KeyHeader: key, fence.TokenHeader: token, fence.IDHeader: id} {
+		for name, value := range map[string]string{fence.KeyHeader: key, fence.TokenHeader: token, fence.OwnerHeader: owner} {
 			if value != "" {
 				r.Header.Set(name, value)
 			}
@@ -43,10 +43,10 @@ func FuzzHandlerHeaders(f *testing.F) {
 			t.Errorf("status %d, write ran %v", w.Code, ran)
 		}
 		n, err := strconv.ParseInt(token, 10, 64)
-		good := err == nil && n > 0 && key == "/report" && id != ""
+		good := err == nil && n > 0 && key == "/report" && owner != ""
 		free := token == "" && (method == http.MethodGet || method == http.MethodHead)
 		if ran != (good || free) {
-			t.Errorf("%s of %q with token %q, id %q: ran %v", method, key, token, id, ran)
+			t.Errorf("%s of %q with token %q, owner %q: ran %v", method, key, token, owner, ran)
 		}
 	})
 }

@@ -26,8 +26,8 @@ func request(g *fence.Guard, method string, headers ...string) *httptest.Respons
 	return w
 }
 
-func lease(key, token, id string) []string {
-	return []string{fence.KeyHeader, key, fence.TokenHeader, token, fence.IDHeader, id}
+func lease(key, token, owner string) []string {
+	return []string{fence.KeyHeader, key, fence.TokenHeader, token, fence.OwnerHeader, owner}
 }
 
 func TestHandlerAnswers(t *testing.T) {
@@ -85,8 +85,8 @@ func TestSetHeaderIsWhatHandlerReads(t *testing.T) {
 	h := http.Header{}
 	fence.SetHeader(h, held)
 	var g fence.Guard
-	w := request(&g, http.MethodPut, lease(h.Get(fence.KeyHeader), h.Get(fence.TokenHeader), h.Get(fence.IDHeader))...)
-	if token, id := g.Highest("ledger"); w.Code != http.StatusNoContent || token != held.Token() || id != held.ID() {
-		t.Errorf("status %d, recorded %d of %q, want the lease's %d of %q", w.Code, token, id, held.Token(), held.ID())
+	w := request(&g, http.MethodPut, lease(h.Get(fence.KeyHeader), h.Get(fence.TokenHeader), h.Get(fence.OwnerHeader))...)
+	if token, owner := g.Highest("ledger"); w.Code != http.StatusNoContent || token != held.Token() || owner != held.Owner() {
+		t.Errorf("status %d, recorded %d of %q, want the lease's %d of %q", w.Code, token, owner, held.Token(), held.Owner())
 	}
 }

@@ -22,8 +22,8 @@ var exclusion = []testCase{
 func oneHolderAtATime(b *bench) {
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", nil)
-	if l.Key() != "k" || l.ID() == "" {
-		b.Errorf("lease has key %q and id %q", l.Key(), l.ID())
+	if l.Key() != "k" || l.Owner() == "" {
+		b.Errorf("lease has key %q and id %q", l.Key(), l.Owner())
 	}
 	b.isHeld(other, "k")
 	b.isHeld(c, "k")
@@ -73,11 +73,11 @@ func tokensRise(b *bench) {
 		if l.Token() <= last {
 			b.Fatalf("token %d after %d", l.Token(), last)
 		}
-		if ids[l.ID()] {
-			b.Fatalf("id %q was used before", l.ID())
+		if ids[l.Owner()] {
+			b.Fatalf("id %q was used before", l.Owner())
 		}
 		last = l.Token()
-		ids[l.ID()] = true
+		ids[l.Owner()] = true
 		b.release(l)
 	}
 }

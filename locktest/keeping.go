@@ -198,8 +198,8 @@ func adoptContinues(b *bench) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if l.ID() == g.Owner || int64(l.Token()) < g.Token+int64(g.Block) {
-		b.Errorf("adopted %q, %d from %q, %d: want an id of its own and a later token", l.ID(), l.Token(), g.Owner, g.Token)
+	if l.Owner() == g.Owner || int64(l.Token()) < g.Token+int64(g.Block) {
+		b.Errorf("adopted %q, %d from %q, %d: want an id of its own and a later token", l.Owner(), l.Token(), g.Owner, g.Token)
 	}
 	b.outlasts(other, "k", l.Deadline())
 	b.release(l)
@@ -263,7 +263,7 @@ func adoptOnce(b *bench) {
 			b.Errorf("token %d after %d", l.Token(), g.Token)
 		}
 		b.fine(l.Detach())
-		g = driver.Grant{Key: "k", Owner: l.ID(), Token: int64(l.Token())}
+		g = driver.Grant{Key: "k", Owner: l.Owner(), Token: int64(l.Token())}
 	}
 }
 
@@ -272,7 +272,7 @@ func adoptReleased(b *bench) {
 	c := b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	b.release(l)
-	b.wants(b.adoptInVain(b.client(), l.ID(), l.Token()), holdfast.ErrLost)
+	b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
 	b.isFree(c, "k")
 }
 

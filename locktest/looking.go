@@ -42,8 +42,8 @@ func inspectShows(b *bench) {
 			}
 			return st.Holder == me
 		})
-		if st.Key != "k" || !st.Held || st.ID != l.ID() || st.Token != l.Token() {
-			b.Errorf("Inspect() = %+v, want key k, id %q, token %d", st, l.ID(), l.Token())
+		if st.Key != "k" || !st.Held || st.Owner != l.Owner() || st.Token != l.Token() {
+			b.Errorf("Inspect() = %+v, want key k, id %q, token %d", st, l.Owner(), l.Token())
 		}
 		if st.Remaining <= 0 || st.Remaining > long {
 			b.Errorf("Remaining = %v, want up to %v", st.Remaining, long)
@@ -67,7 +67,7 @@ func inspectFree(b *bench) {
 	c := b.client()
 	for range 2 {
 		st, err := c.Inspect(b.within(), "k")
-		if err != nil || st.Held || st.ID != "" || st.Waiters != 0 {
+		if err != nil || st.Held || st.Owner != "" || st.Waiters != 0 {
 			b.Errorf("Inspect() of a free key = %+v, %v", st, err)
 		}
 		b.release(b.acquire(c, "k", nil))
@@ -84,7 +84,7 @@ func (b *bench) list(c *holdfast.Client, prefix string) []string {
 		if err != nil {
 			b.Fatalf("List(%q) = %v", prefix, err)
 		}
-		if !st.Held || st.ID == "" {
+		if !st.Held || st.Owner == "" {
 			b.Errorf("List(%q) yields %+v", prefix, st)
 		}
 		names = append(names, st.Key)

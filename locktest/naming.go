@@ -42,8 +42,8 @@ func oddNames(b *bench) {
 			b.Errorf("Extend of %.40q = %v", names[i], err)
 		}
 		st, err := all[(i+1)%2].Inspect(b.within(), names[i])
-		if err == nil && (st.ID != l.ID() || st.Token != l.Token() || st.Key != names[i]) {
-			b.Errorf("Inspect(%.40q) = %+v, want id %q, token %d", names[i], st, l.ID(), l.Token())
+		if err == nil && (st.Owner != l.Owner() || st.Token != l.Token() || st.Key != names[i]) {
+			b.Errorf("Inspect(%.40q) = %+v, want id %q, token %d", names[i], st, l.Owner(), l.Token())
 		}
 	}
 	if b.Failed() {

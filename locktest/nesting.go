@@ -13,9 +13,9 @@ func nestingRefused(b *bench) {
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", nil)
 	_, err := c.Acquire(l.Context(), "k", nil)
-	b.wants(err, holdfast.ErrReentrant)
+	b.wants(err, holdfast.ErrNested)
 	_, err = c.TryAcquire(l.Context(), "k", nil)
-	b.wants(err, holdfast.ErrReentrant)
+	b.wants(err, holdfast.ErrNested)
 	// Another key is not nested, nor is another client.
 	inner, err := c.Acquire(l.Context(), "other", nil)
 	if err != nil {
@@ -24,7 +24,7 @@ func nestingRefused(b *bench) {
 	_, err = other.TryAcquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
 	b.wants(err, holdfast.ErrHeld)
 	_, err = c.Acquire(inner.Context(), "k", nil)
-	b.wants(err, holdfast.ErrReentrant)
+	b.wants(err, holdfast.ErrNested)
 	b.release(inner, l)
 	b.cleared()
 }
@@ -37,8 +37,8 @@ func nestingHolds(b *bench) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if inner.Token() != outer.Token() || inner.ID() != outer.ID() {
-		b.Errorf("nested hold has %d %q, want %d %q", inner.Token(), inner.ID(), outer.Token(), outer.ID())
+	if inner.Token() != outer.Token() || inner.Owner() != outer.Owner() {
+		b.Errorf("nested hold has %d %q, want %d %q", inner.Token(), inner.Owner(), outer.Token(), outer.Owner())
 	}
 	if st, err := c.Inspect(b.within(), "k"); err == nil && st.Holds != 2 {
 		b.Errorf("Holds = %d, want 2", st.Holds)

@@ -48,7 +48,7 @@ func TestAForceByTheTokenThatIsShownTakesALeaseThatOutlivedOutages(t *testing.T)
 			time.Sleep(20 * time.Second)
 		}
 		st, err := c.Inspect(t.Context(), "k")
-		if err != nil || st.ID != lease.ID() {
+		if err != nil || st.Owner != lease.Owner() {
 			t.Fatalf("%+v, %v", st, err)
 		}
 		if err := c.ForceRelease(t.Context(), "k", st.Token); err != nil {

@@ -67,7 +67,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			}
 			mentions(t, err, `"theirs"`)
 			st, err := c.Inspect(t.Context(), "job:1")
-			if err != nil || !st.Held || st.ID != "theirs" || !st.Since.IsZero() {
+			if err != nil || !st.Held || st.Owner != "theirs" || !st.Since.IsZero() {
 				t.Errorf("Inspect() = %+v, %v", st, err)
 			}
 			// Its release wakes nobody, and is noticed all the same.
@@ -346,7 +346,7 @@ func TestOddBareKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		listed++
-		if st.ID == "" {
+		if st.Owner == "" {
 			t.Errorf("List yields %+v", st)
 		}
 	}

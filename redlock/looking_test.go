@@ -20,7 +20,7 @@ func looked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
 	c := r.client()
 	r.eventually("all nodes have granted", func() bool {
 		st, err := c.Inspect(t.Context(), "k")
-		return err == nil && st.Nodes[0].Owner == l.ID() && st.Nodes[1].Owner == l.ID() && st.Nodes[2].Owner == l.ID()
+		return err == nil && st.Nodes[0].Owner == l.Owner() && st.Nodes[1].Owner == l.Owner() && st.Nodes[2].Owner == l.Owner()
 	})
 	for i, ttl := range []string{"10000", "20000", "30000"} {
 		r.do(i, "PEXPIRE", "lock:k", ttl)
@@ -50,7 +50,7 @@ func TestInspectTellsHowLongAQuorumKeepsTheLock(t *testing.T) {
 	left := func(most time.Duration) {
 		t.Helper()
 		st, err := c.Inspect(t.Context(), "k")
-		if err != nil || !st.Held || st.ID != l.ID() || st.Token != l.Token() || st.Remaining > most || st.Remaining <= most-10*time.Second {
+		if err != nil || !st.Held || st.Owner != l.Owner() || st.Token != l.Token() || st.Remaining > most || st.Remaining <= most-10*time.Second {
 			t.Errorf("Inspect() = %+v, %v; want a little less than %v left", st, err, most)
 		}
 	}
@@ -69,11 +69,11 @@ func TestInspectWithoutAMajoritySaysWhatTheOthersKnow(t *testing.T) {
 	r.kill(c, 0, 1)
 	check := func(what string, st holdfast.Status) {
 		t.Helper()
-		if st.Held || st.ID != "" || len(st.Nodes) != 3 {
+		if st.Held || st.Owner != "" || len(st.Nodes) != 3 {
 			t.Fatalf("%s: %+v, want nothing for certain", what, st)
 		}
 		n := st.Nodes[2]
-		if n.Err != nil || n.Owner != l.ID() || n.Token != int64(l.Token()) || n.Remaining <= 10*time.Second || n.Waiters != 1 {
+		if n.Err != nil || n.Owner != l.Owner() || n.Token != int64(l.Token()) || n.Remaining <= 10*time.Second || n.Waiters != 1 {
 			t.Errorf("%s: the node that is left says %+v", what, n)
 		}
 		for _, n := range st.Nodes[:2] {
@@ -129,8 +129,8 @@ func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
 	if err := c.ForceRelease(t.Context(), "k", l.Token()); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
 	}
-	if owner := r.do(2, "GET", "lock:k"); owner != l.ID() {
-		t.Errorf("the node that is left has %v, want %v", owner, l.ID())
+	if owner := r.do(2, "GET", "lock:k"); owner != l.Owner() {
+		t.Errorf("the node that is left has %v, want %v", owner, l.Owner())
 	}
 }
 
@@ -148,7 +148,7 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 				r.servers[0].Kill() // the others know as well
 			}
 			_, err := other.TryAcquire(t.Context(), "k", nil)
-			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holder != me || held.Owner != l.ID() {
+			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holder != me || held.Owner != l.Owner() {
 				t.Errorf("TryAcquire() = %v, want held by %v", err, me)
 			}
 			mentions(t, err, me.String())
@@ -181,7 +181,7 @@ func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
 	}
 	looker := r.clientOf(r.driver(r.nodes(), &redlock.Options{ReadOnly: true}), nil)
 	st, err := looker.Inspect(t.Context(), "k")
-	if !errors.Is(err, holdfast.ErrUnavailable) || st.Held || len(st.Nodes) != 3 || st.Nodes[2].Owner != l.ID() {
+	if !errors.Is(err, holdfast.ErrUnavailable) || st.Held || len(st.Nodes) != 3 || st.Nodes[2].Owner != l.Owner() {
 		t.Errorf("Inspect() = %+v, %v, want ErrUnavailable and what one node knows", st, err)
 	}
 	r.kill(c, 2)

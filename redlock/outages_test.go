@@ -73,7 +73,7 @@ func TestALeaseOutlivesOutagesOfOneServerAfterTheOther(t *testing.T) {
 						st, err := holder.Inspect(r.Context(), "k")
 						on := 0
 						for _, n := range st.Nodes {
-							if n.Owner == l.ID() {
+							if n.Owner == l.Owner() {
 								on++
 							}
 						}
@@ -120,7 +120,7 @@ func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
 		for i, c := range adopters {
 			all.Go(func() {
 				time.Sleep(rand.N(2 * time.Millisecond)) // one may be first
-				m, err := c.Adopt(r.Context(), key, l.ID(), l.Token(), &holdfast.AcquireOptions{TTL: ttl})
+				m, err := c.Adopt(r.Context(), key, l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: ttl})
 				switch {
 				case err == nil:
 					won[i] = m

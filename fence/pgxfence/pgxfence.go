@@ -88,18 +88,18 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and
-// id, those of the lease, and commits it. It blocks while another transaction
+// owner, those of the lease, and commits it. It blocks while another transaction
 // has claimed the same guard. A stale token is a *fence.StaleError, and write is
 // not called; after an error of write, or a panic, everything is rolled back, the
 // claim too. After any other error the transaction may have been committed, and
 // Do may be repeated. The isolation level is the database's default.
-func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfast.Token, id string, write func(pgx.Tx) error) error {
+func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfast.Token, owner string, write func(pgx.Tx) error) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return f.table.Failure(guard, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) // says nothing new: the transaction is over, or its error is on its way
-	if err := f.Claim(ctx, tx, guard, token, id); err != nil {
+	if err := f.Claim(ctx, tx, guard, token, owner); err != nil {
 		return err
 	}
 	if err := write(tx); err != nil {
@@ -116,13 +116,13 @@ func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfas
 // out older holders from then on: for a read that feeds a later write. A stale
 // token is a *fence.StaleError; after any other error the claim may have been
 // recorded.
-func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
-	return f.table.Claim(ctx, querier{q}, guard, token, id)
+func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
+	return f.table.Claim(ctx, querier{q}, guard, token, owner)
 }
 
-// Highest is the highest token seen for guard and the ID of its lease, or 0 and
+// Highest is the highest token seen for guard and the owner of its lease, or 0 and
 // "". It records nothing.
-func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
 	return f.table.Highest(ctx, querier{q}, guard)
 }
 

@@ -55,8 +55,8 @@ func open(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
 }
 
 // put writes the balance of key, if it may.
-func put(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token holdfast.Token, id string, balance int) error {
-	return f.Do(t.Context(), pool, key, token, id, func(tx pgx.Tx) error {
+func put(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token holdfast.Token, owner string, balance int) error {
+	return f.Do(t.Context(), pool, key, token, owner, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `INSERT INTO account_`+t.Name()+` (name, balance) VALUES ($1, $2)
 			ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`, key, balance)
 		return err
@@ -80,10 +80,10 @@ func TestRule(t *testing.T) {
 	var guard fence.Guard
 	for i, w := range []struct {
 		token holdfast.Token
-		id    string
+		owner string
 	}{{7, "a"}, {7, "a"}, {7, "b"}, {6, "a"}, {8, "b"}, {1<<63 - 2, "c"}, {1<<63 - 1, "d"}, {1<<63 - 2, "c"}, {0, "a"}, {-1, "a"}} {
-		want := guard.Claim("k", w.token, w.id)
-		err := put(t, pool, f, "k", w.token, w.id, i)
+		want := guard.Claim("k", w.token, w.owner)
+		err := put(t, pool, f, "k", w.token, w.owner, i)
 		if (err == nil) != (want == nil) || err != nil && !errors.Is(err, fence.ErrStale) {
 			t.Errorf("write %d: %v, want %v", i, err, want)
 		}
@@ -91,16 +91,16 @@ func TestRule(t *testing.T) {
 			t.Errorf("write %d: written %v, want stale %v", i, written, want != nil)
 		}
 	}
-	token, id, err := f.Highest(t.Context(), pool, "k")
-	if wantToken, wantID := guard.Highest("k"); err != nil || token != wantToken || id != wantID {
-		t.Errorf("highest %d of %q, %v; want %d of %q", token, id, err, wantToken, wantID)
+	token, owner, err := f.Highest(t.Context(), pool, "k")
+	if wantToken, wantOwner := guard.Highest("k"); err != nil || token != wantToken || owner != wantOwner {
+		t.Errorf("highest %d of %q, %v; want %d of %q", token, owner, err, wantToken, wantOwner)
 	}
 }
 
 func TestUnusedGuardHasNoToken(t *testing.T) {
 	pool, f := open(t)
-	if token, id, err := f.Highest(t.Context(), pool, "unused"); token != 0 || id != "" || err != nil {
-		t.Errorf("unused guard: %d of %q, %v", token, id, err)
+	if token, owner, err := f.Highest(t.Context(), pool, "unused"); token != 0 || owner != "" || err != nil {
+		t.Errorf("unused guard: %d of %q, %v", token, owner, err)
 	}
 	err := errors.Join(f.Claim(t.Context(), pool, "k", 9, "a"), f.Forget(t.Context(), pool, "k"), f.Claim(t.Context(), pool, "k", 3, "b"))
 	if err != nil {
@@ -160,16 +160,16 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 // A table whose rows carry their own token needs one statement and no Fence.
 func TestRowsWithTheirOwnToken(t *testing.T) {
 	pool, _ := open(t)
-	if _, err := pool.Exec(t.Context(), `CREATE TABLE own (name text, balance bigint, fence bigint, fence_id text); INSERT INTO own VALUES ('k', 0, 0, '')`); err != nil {
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE own (name text, balance bigint, fence bigint, fence_owner text); INSERT INTO own VALUES ('k', 0, 0, '')`); err != nil {
 		t.Fatal(err)
 	}
 	for i, row := range []struct {
 		token holdfast.Token
-		id    string
+		owner string
 		stale bool
 	}{{7, "a", false}, {7, "a", false}, {7, "b", true}, {6, "a", true}, {8, "b", false}} {
-		tag, err := pool.Exec(t.Context(), `UPDATE own SET balance = 5, fence = $1, fence_id = $2
-			WHERE name = 'k' AND (fence < $1 OR fence = $1 AND fence_id = $2)`, int64(row.token), row.id)
+		tag, err := pool.Exec(t.Context(), `UPDATE own SET balance = 5, fence = $1, fence_owner = $2
+			WHERE name = 'k' AND (fence < $1 OR fence = $1 AND fence_owner = $2)`, int64(row.token), row.owner)
 		if err := pgxfence.Applied("k", row.token, tag, err); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
 			t.Errorf("write %d: %v, want stale %v", i, err, row.stale)
 		}

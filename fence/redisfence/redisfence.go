@@ -22,7 +22,7 @@
 // may be repeated under the same lease, after a lost reply for example.
 //
 // What is known of a guard is the hash "holdfast:guard:{GUARD}" with the fields
-// token and id, in the hash slot of the key that is called like the guard. It
+// token and owner, in the hash slot of the key that is called like the guard. It
 // stays until Forget.
 //
 // (M. Kleppmann, "How to do distributed locking", 2016.)
@@ -75,7 +75,7 @@ var (
 	claim   = NewScript(`return 1`)
 	get     = NewScript(`return redis.call('GET', KEYS[1])`)
 	set     = NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
-	highest = plain(`return redis.call('HMGET', KEYS[1], 'token', 'id')`)
+	highest = plain(`return redis.call('HMGET', KEYS[1], 'token', 'owner')`)
 	forget  = plain(`return redis.call('DEL', KEYS[1])`)
 )
 
@@ -95,19 +95,19 @@ type Store struct{ server Server }
 // New returns a Store on server. It does not block.
 func New(server Server) *Store { return &Store{server} }
 
-// Set writes value to key if token and id, those of the lease under which it is
+// Set writes value to key if token and owner, those of the lease under which it is
 // written, are not stale for the guard called key. It blocks for one answer of the
 // server. A stale token is a *fence.StaleError, and nothing is written; after any
 // other error the write may have happened, and may be repeated.
-func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, id, value string) error {
-	_, err := s.Eval(ctx, set, key, token, id, []string{key}, value)
+func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, owner, value string) error {
+	_, err := s.Eval(ctx, set, key, token, owner, []string{key}, value)
 	return err
 }
 
 // Get claims the guard called key and reads key, in one step. An absent key is
 // found == false. Errors are those of Claim.
-func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, id string) (value string, found bool, err error) {
-	reply, err := s.Eval(ctx, get, key, token, id, []string{key})
+func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner string) (value string, found bool, err error) {
+	reply, err := s.Eval(ctx, get, key, token, owner, []string{key})
 	value, found = reply.(string)
 	return value, found, err
 }
@@ -115,21 +115,21 @@ func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, id st
 // Claim records a token without a write: after it, no older holder can write
 // under guard. A holder claims before reads that feed a later write. A stale token
 // is a *fence.StaleError; after any other error the claim may have been recorded.
-func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, id string) error {
-	_, err := s.Eval(ctx, claim, guard, token, id, nil)
+func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, owner string) error {
+	_, err := s.Eval(ctx, claim, guard, token, owner, nil)
 	return err
 }
 
-// Eval runs script if token and id are not stale for guard, and returns what it
+// Eval runs script if token and owner are not stale for guard, and returns what it
 // returns: nil, an int64, a string or an []any of these. In a Redis Cluster, keys
 // must share the hash slot of guard. Errors are those of Set; an error of the
 // script leaves the token recorded.
-func (s *Store) Eval(ctx context.Context, script *Script, guard string, token holdfast.Token, id string, keys []string, args ...string) (any, error) {
+func (s *Store) Eval(ctx context.Context, script *Script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
 	if token <= 0 {
 		return nil, &fence.StaleError{Key: guard, Token: token}
 	}
 	keys = append([]string{key(guard)}, keys...)
-	args = append([]string{strconv.FormatInt(int64(token), 10), id}, args...)
+	args = append([]string{strconv.FormatInt(int64(token), 10), owner}, args...)
 	reply, err := s.server.Eval(ctx, script, keys, args)
 	if err == nil {
 		return reply, nil
@@ -142,9 +142,9 @@ func (s *Store) Eval(ctx context.Context, script *Script, guard string, token ho
 	return nil, failure(guard, err)
 }
 
-// Highest is the highest token seen for guard and the ID of its lease, or 0 and
+// Highest is the highest token seen for guard and the owner of its lease, or 0 and
 // "". It records nothing.
-func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token, id string, err error) {
+func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token, owner string, err error) {
 	reply, err := s.server.Eval(ctx, highest, []string{key(guard)}, nil)
 	if err != nil {
 		return 0, "", failure(guard, err)
@@ -161,8 +161,8 @@ func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token
 	if err != nil {
 		return 0, "", failure(guard, errors.New("its token is not a number, as if another program had set it"))
 	}
-	id, _ = fields[1].(string)
-	return holdfast.Token(number), id, nil
+	owner, _ = fields[1].(string)
+	return holdfast.Token(number), owner, nil
 }
 
 // Forget drops what is known about guard, under which nothing must be written any

@@ -15,8 +15,8 @@ import (
 // FuzzRedisDecidesAsGuardDoes holds, for any row of writes, that the script on a real
 // server and the Guard in Go take and refuse the same ones.
 func FuzzRedisDecidesAsGuardDoes(f *testing.F) {
-	write := func(token int64, id byte) []byte {
-		return append(binary.BigEndian.AppendUint64(nil, uint64(token)), id)
+	write := func(token int64, owner byte) []byte {
+		return append(binary.BigEndian.AppendUint64(nil, uint64(token)), owner)
 	}
 	row := func(writes ...[]byte) (all []byte) {
 		for _, w := range writes {
@@ -35,16 +35,16 @@ func FuzzRedisDecidesAsGuardDoes(f *testing.F) {
 		round++
 		key := "k" + strconv.Itoa(round)
 		for ; len(writes) >= 9; writes = writes[9:] {
-			token, id := holdfast.Token(binary.BigEndian.Uint64(writes)), string(writes[8:9])
-			want := guard.Claim(key, token, id)
-			got := store.Claim(t.Context(), key, token, id)
+			token, owner := holdfast.Token(binary.BigEndian.Uint64(writes)), string(writes[8:9])
+			want := guard.Claim(key, token, owner)
+			got := store.Claim(t.Context(), key, token, owner)
 			if (got == nil) != (want == nil) || got != nil && !errors.Is(got, fence.ErrStale) {
-				t.Fatalf("token %d of %q: %v, want %v", token, id, got, want)
+				t.Fatalf("token %d of %q: %v, want %v", token, owner, got, want)
 			}
 		}
-		token, id, err := store.Highest(t.Context(), key)
-		if wantToken, wantID := guard.Highest(key); err != nil || token != wantToken || id != wantID {
-			t.Errorf("highest is %d of %q, %v; want %d of %q", token, id, err, wantToken, wantID)
+		token, owner, err := store.Highest(t.Context(), key)
+		if wantToken, wantOwner := guard.Highest(key); err != nil || token != wantToken || owner != wantOwner {
+			t.Errorf("highest is %d of %q, %v; want %d of %q", token, owner, err, wantToken, wantOwner)
 		}
 		if err := store.Forget(t.Context(), key); err != nil {
 			t.Error(err)

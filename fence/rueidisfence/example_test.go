@@ -42,8 +42,8 @@ func Example() {
 	<-paused.Context().Done() // the holder sleeps through the end of his lease
 
 	lease, _ := others.Acquire(ctx, "report", nil)
-	fmt.Println(store.Set(ctx, "report", lease.Token(), lease.ID(), "new"))
-	err = store.Set(ctx, "report", paused.Token(), paused.ID(), "old")
+	fmt.Println(store.Set(ctx, "report", lease.Token(), lease.Owner(), "new"))
+	err = store.Set(ctx, "report", paused.Token(), paused.Owner(), "old")
 	fmt.Println("stale:", errors.Is(err, fence.ErrStale))
 	// Output:
 	// <nil>

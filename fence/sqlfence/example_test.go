@@ -27,7 +27,7 @@ func ExampleFence_Do() {
 		log.Fatal(err)
 	}
 	err = client.Do(ctx, "account/7", nil, func(ctx context.Context, lease *holdfast.Lease) error {
-		return guard.Do(ctx, db, lease.Key(), lease.Token(), lease.ID(), func(tx *sql.Tx) error {
+		return guard.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `UPDATE account SET balance = balance + 20 WHERE name = 'ann'`)
 			return err
 		})
@@ -46,7 +46,7 @@ func ExampleFence_Claim() {
 		log.Fatal(err)
 	}
 	err = client.Do(ctx, "report", nil, func(ctx context.Context, lease *holdfast.Lease) error {
-		if err := guard.Claim(ctx, db, lease.Key(), lease.Token(), lease.ID()); err != nil {
+		if err := guard.Claim(ctx, db, lease.Key(), lease.Token(), lease.Owner()); err != nil {
 			return err
 		}
 		var text string
@@ -54,7 +54,7 @@ func ExampleFence_Claim() {
 			return err
 		}
 		text = rewrite(text) // takes its time
-		return guard.Do(ctx, db, lease.Key(), lease.Token(), lease.ID(), func(tx *sql.Tx) error {
+		return guard.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `UPDATE report SET body = ?`, text)
 			return err
 		})
@@ -69,9 +69,9 @@ func ExampleApplied() {
 	ctx := context.Background()
 	err := client.Do(ctx, "account/7", nil, func(ctx context.Context, lease *holdfast.Lease) error {
 		res, err := db.ExecContext(ctx, `
-			UPDATE account SET balance = $1, fence = $2, fence_id = $3
-			 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_id = $3)`,
-			120, int64(lease.Token()), lease.ID(), "ann")
+			UPDATE account SET balance = $1, fence = $2, fence_owner = $3
+			 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_owner = $3)`,
+			120, int64(lease.Token()), lease.Owner(), "ann")
 		return sqlfence.Applied(lease.Key(), lease.Token(), res, err)
 	})
 	if err != nil {

@@ -24,8 +24,8 @@
 // A table whose rows carry their own token, in two columns, needs one statement and
 // no Fence; [Applied] reads its outcome:
 //
-//	UPDATE account SET balance = $1, fence = $2, fence_id = $3
-//	 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_id = $3)
+//	UPDATE account SET balance = $1, fence = $2, fence_owner = $3
+//	 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_owner = $3)
 //
 // The claim is the same statement without the balance, and with RETURNING balance
 // it is the read as well.
@@ -107,18 +107,18 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and
-// id, those of the lease, and commits it. It blocks while another transaction
+// owner, those of the lease, and commits it. It blocks while another transaction
 // has claimed the same guard. A stale token is a *fence.StaleError, and write is
 // not called; after an error of write, or a panic, everything is rolled back, the
 // claim too. After any other error the transaction may have been committed, and
 // Do may be repeated. The isolation level is the database's default.
-func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast.Token, id string, write func(*sql.Tx) error) error {
+func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast.Token, owner string, write func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return f.table.Failure(guard, err)
 	}
 	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
-	if err := f.Claim(ctx, tx, guard, token, id); err != nil {
+	if err := f.Claim(ctx, tx, guard, token, owner); err != nil {
 		return err
 	}
 	if err := write(tx); err != nil {
@@ -134,13 +134,13 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 // transaction reads and writes until it ends. On a *sql.DB it shuts out older
 // holders from then on: for a read that feeds a later write. A stale token is a
 // *fence.StaleError; after any other error the claim may have been recorded.
-func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
-	return f.table.Claim(ctx, querier{q}, guard, token, id)
+func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
+	return f.table.Claim(ctx, querier{q}, guard, token, owner)
 }
 
-// Highest is the highest token seen for guard and the ID of its lease, or 0 and
+// Highest is the highest token seen for guard and the owner of its lease, or 0 and
 // "". It records nothing.
-func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
+func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
 	return f.table.Highest(ctx, querier{q}, guard)
 }
 

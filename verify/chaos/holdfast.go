@@ -51,7 +51,7 @@ func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 	}
 	return holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
 		Renewed: func(e holdfast.RenewedEvent) {
-			h.rec.record(event{Kind: renewed, Key: e.Key, ID: e.ID, Until: until(e.Deadline), Err: text(e.Err)})
+			h.rec.record(event{Kind: renewed, Key: e.Key, ID: e.Owner, Until: until(e.Deadline), Err: text(e.Err)})
 			h.dawdle()
 		},
 		Acquired: func(holdfast.AcquiredEvent) { h.dawdle() },
@@ -80,10 +80,10 @@ func (h *holdfasts) lock(ctx context.Context, key string) (held, error) {
 	trust := lease.Context()
 	context.AfterFunc(trust, func() { // and not from the Lost hook, which may come late
 		if why := context.Cause(trust); errors.Is(why, holdfast.ErrLost) {
-			h.rec.record(event{Kind: lost, Key: key, ID: lease.ID(), Err: why.Error()})
+			h.rec.record(event{Kind: lost, Key: key, ID: lease.Owner(), Err: why.Error()})
 		}
 	})
-	return held{token: lease.Token(), id: lease.ID(), until: until(lease.Deadline()), release: lease.Release}, nil
+	return held{token: lease.Token(), id: lease.Owner(), until: until(lease.Deadline()), release: lease.Release}, nil
 }
 
 // The orders that a process takes.

@@ -106,7 +106,7 @@ var adoptions = []mutant{
 	},
 	{
 		name: "command-asks-for-no-token", rule: "holdfast renew and release compare owner and token", file: "cmd/holdfast/internal/cli/leasecmd.go",
-		was: "if !t.among(st) {", is: "if !st.Held || st.ID != t.Owner {",
+		was: "if !t.among(st) {", is: "if !st.Held || st.Owner != t.Owner {",
 		killers: []suite{shell("leases")},
 	},
 }

@@ -561,8 +561,8 @@ var handOvers = []mutant{
 		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
 	},
 	{
-		name: "local-holders-share-an-id", rule: "every holder of a grant has an ID of its own", file: "lease.go",
-		was: "if t.passed > 0 {\n\t\tid +=", is: "if t.passed < 0 {\n\t\tid +=",
+		name: "local-holders-share-an-owner", rule: "every holder of a grant has an owner of its own", file: "lease.go",
+		was: "if t.passed > 0 {\n\t\towner +=", is: "if t.passed < 0 {\n\t\towner +=",
 		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
 	},
 	{
@@ -792,23 +792,23 @@ var storages = []mutant{
 	},
 	{
 		name: "storage-takes-a-strangers-token", rule: "an equal token of another lease is refused", file: fenceGo,
-		was: "token == e.highest && id == e.id)", is: "token == e.highest)",
+		was: "token == e.highest && owner == e.owner)", is: "token == e.highest)",
 		killers: []suite{storage(inProcess, "TestRule")},
 	},
 	{
 		name: "storage-refuses-its-own-holder", rule: "the same holder may write again", file: fenceGo,
-		was: "(token > e.highest || token == e.highest && id == e.id)", is: "token > e.highest",
+		was: "(token > e.highest || token == e.highest && owner == e.owner)", is: "token > e.highest",
 		killers: []suite{storage(inProcess, "TestRule")},
 	},
 	{
 		name: "storage-forgets-a-failed-write", rule: "a token stays recorded when its write fails", file: fenceGo,
-		was:     "\tif err := e.admit(key, token, id); err != nil {\n\t\treturn err\n\t}\n\treturn write()\n}",
-		is:      "\tbefore, by := e.highest, e.id\n\tif err := e.admit(key, token, id); err != nil {\n\t\treturn err\n\t}\n\terr := write()\n\tif err != nil {\n\t\te.highest, e.id = before, by\n\t}\n\treturn err\n}",
+		was:     "\tif err := e.admit(key, token, owner); err != nil {\n\t\treturn err\n\t}\n\treturn write()\n}",
+		is:      "\tbefore, by := e.highest, e.owner\n\tif err := e.admit(key, token, owner); err != nil {\n\t\treturn err\n\t}\n\terr := write()\n\tif err != nil {\n\t\te.highest, e.owner = before, by\n\t}\n\treturn err\n}",
 		killers: []suite{storage(inProcess, "TestFailedWriteKeepsItsTokenRecorded")},
 	},
 	{
 		name: "read-without-a-claim", rule: "a read that feeds a write claims its token", file: "fence/http.go",
-		was: "if err = g.Claim(want, token, id); err == nil {", is: "if err = g.Check(want, token, id); err == nil {",
+		was: "if err = g.Claim(want, token, owner); err == nil {", is: "if err = g.Check(want, token, owner); err == nil {",
 		killers: []suite{storage(inProcess, "TestHandlerReadClaimsItsToken")},
 	},
 	{
@@ -818,7 +818,7 @@ var storages = []mutant{
 	},
 	{
 		name: "redis-storage-takes-a-strangers-token", rule: "an equal token of another lease is refused", file: "fence/redisfence/guard.lua",
-		was: "token == highest and id == seen[2]", is: "token == highest",
+		was: "token == highest and owner == seen[2]", is: "token == highest",
 		killers: []suite{storedInRedis("Rule")},
 	},
 	{

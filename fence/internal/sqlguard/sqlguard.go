@@ -46,26 +46,26 @@ var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-
 // as it is now, whatever the transaction's snapshot.
 var statements = map[Dialect]Table{
 	PostgreSQL: {
-		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, id text NOT NULL)`,
-		raise: `INSERT INTO %[1]s AS f (name, token, id) VALUES ($1, $2, $3)
-			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE f.token < excluded.token`,
-		look:   `SELECT token, id FROM %[1]s WHERE name = $1 FOR UPDATE`,
+		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, owner text NOT NULL)`,
+		raise: `INSERT INTO %[1]s AS f (name, token, owner) VALUES ($1, $2, $3)
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner WHERE f.token < excluded.token`,
+		look:   `SELECT token, owner FROM %[1]s WHERE name = $1 FOR UPDATE`,
 		forget: `DELETE FROM %[1]s WHERE name = $1`,
 	},
 	MySQL: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (
-			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, id varbinary(255) NOT NULL) ENGINE = InnoDB`,
-		// Assignments take effect from left to right: id must come first.
-		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
-			ON DUPLICATE KEY UPDATE id = IF(token < VALUES(token), VALUES(id), id), token = GREATEST(token, VALUES(token))`,
-		look:   `SELECT token, id FROM %[1]s WHERE name = ? FOR UPDATE`,
+			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, owner varbinary(255) NOT NULL) ENGINE = InnoDB`,
+		// Assignments take effect from left to right: owner must come first.
+		raise: `INSERT INTO %[1]s (name, token, owner) VALUES (?, ?, ?)
+			ON DUPLICATE KEY UPDATE owner = IF(token < VALUES(token), VALUES(owner), owner), token = GREATEST(token, VALUES(token))`,
+		look:   `SELECT token, owner FROM %[1]s WHERE name = ? FOR UPDATE`,
 		forget: `DELETE FROM %[1]s WHERE name = ?`,
 	},
 	SQLite: {
-		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, id text NOT NULL) WITHOUT ROWID`,
-		raise: `INSERT INTO %[1]s (name, token, id) VALUES (?, ?, ?)
-			ON CONFLICT (name) DO UPDATE SET token = excluded.token, id = excluded.id WHERE token < excluded.token`,
-		look:   `SELECT token, id FROM %[1]s WHERE name = ?`,
+		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, owner text NOT NULL) WITHOUT ROWID`,
+		raise: `INSERT INTO %[1]s (name, token, owner) VALUES (?, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner WHERE token < excluded.token`,
+		look:   `SELECT token, owner FROM %[1]s WHERE name = ?`,
 		forget: `DELETE FROM %[1]s WHERE name = ?`,
 	},
 }
@@ -105,37 +105,37 @@ func (t *Table) Make(ctx context.Context, q Querier) error {
 }
 
 // Claim records a token, or is a *fence.StaleError.
-func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, id string) error {
+func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	if token <= 0 {
 		return &fence.StaleError{Key: guard, Token: token}
 	}
-	if err := q.Exec(ctx, t.raise, guard, int64(token), id); err != nil {
+	if err := q.Exec(ctx, t.raise, guard, int64(token), owner); err != nil {
 		return t.Failure(guard, err)
 	}
 	highest, holder, err := t.highest(ctx, q, guard)
 	switch {
 	case err != nil:
 		return err
-	case highest != token || holder != id:
+	case highest != token || holder != owner:
 		return &fence.StaleError{Key: guard, Token: token, Highest: highest}
 	}
 	return nil
 }
 
-// Highest is the highest token seen for guard and the ID of its lease, or 0 and "".
-func (t *Table) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
-	token, id, err = t.highest(ctx, q, guard)
+// Highest is the highest token seen for guard and the owner of its lease, or 0 and "".
+func (t *Table) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
+	token, owner, err = t.highest(ctx, q, guard)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, "", nil
 	}
-	return token, id, err
+	return token, owner, err
 }
 
-func (t *Table) highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, id string, err error) {
-	if err = q.Row(ctx, t.look, guard).Scan(&token, &id); err != nil {
+func (t *Table) highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
+	if err = q.Row(ctx, t.look, guard).Scan(&token, &owner); err != nil {
 		err = t.Failure(guard, err)
 	}
-	return token, id, err
+	return token, owner, err
 }
 
 // Forget drops what is known about guard.

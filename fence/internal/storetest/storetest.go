@@ -69,7 +69,7 @@ func rule(t *testing.T, open Open) {
 		seen  holdfast.Token
 		by    string
 		token holdfast.Token
-		id    string
+		owner string
 	}{
 		{"FirstTokenOfAKeyPasses", 0, "", 7, "a"},
 		{"HigherTokenPasses", 7, "a", 8, "b"},
@@ -94,8 +94,8 @@ func rule(t *testing.T, open Open) {
 					t.Fatal(err)
 				}
 			}
-			want := guard.Check(key, row.token, row.id)
-			err := store.Set(t.Context(), key, row.token, row.id, "after")
+			want := guard.Check(key, row.token, row.owner)
+			err := store.Set(t.Context(), key, row.token, row.owner, "after")
 			if want != nil {
 				stale, ok := errors.AsType[*fence.StaleError](err)
 				if !ok || *stale != (fence.StaleError{Key: key, Token: row.token, Highest: row.seen}) && row.token > 0 {
@@ -177,8 +177,8 @@ func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
 	if err == nil || errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "FULL no room") {
 		t.Fatalf("error %v, want that of the script", err)
 	}
-	if token, id, err := store.Highest(t.Context(), "k"); token != 9 || id != "new" || err != nil {
-		t.Errorf("highest %d of %q, %v", token, id, err)
+	if token, owner, err := store.Highest(t.Context(), "k"); token != 9 || owner != "new" || err != nil {
+		t.Errorf("highest %d of %q, %v", token, owner, err)
 	}
 }
 
@@ -209,8 +209,8 @@ func checkAndWriteAreOneStep(t *testing.T, open Open) {
 func forgetAndHighest(t *testing.T, open Open) {
 	store, _ := start(t, open)
 	ctx := t.Context()
-	if token, id, err := store.Highest(ctx, "k"); token != 0 || id != "" || err != nil {
-		t.Errorf("unused guard: %d, %q, %v", token, id, err)
+	if token, owner, err := store.Highest(ctx, "k"); token != 0 || owner != "" || err != nil {
+		t.Errorf("unused guard: %d, %q, %v", token, owner, err)
 	}
 	if err := errors.Join(store.Claim(ctx, "k", 8, "a"), store.Forget(ctx, "k"), store.Claim(ctx, "k", 7, "b")); err != nil {
 		t.Error(err)

@@ -49,7 +49,7 @@ func each(t *testing.T, test func(*testing.T, *database)) {
 			if err := db.fence.Create(t.Context(), db); err != nil {
 				t.Errorf("a second Create: %v", err)
 			}
-			db.exec(t, `CREATE TABLE account (name varchar(20) PRIMARY KEY, balance bigint, fence bigint, fence_id varchar(20))`)
+			db.exec(t, `CREATE TABLE account (name varchar(20) PRIMARY KEY, balance bigint, fence bigint, fence_owner varchar(20))`)
 			test(t, db)
 		})
 	}
@@ -109,8 +109,8 @@ func (db *database) exec(t *testing.T, query string, args ...any) {
 }
 
 // put writes the balance of key, if it may.
-func (db *database) put(t *testing.T, key string, token holdfast.Token, id string, balance int) error {
-	return db.fence.Do(t.Context(), db.DB, key, token, id, func(tx *sql.Tx) error {
+func (db *database) put(t *testing.T, key string, token holdfast.Token, owner string, balance int) error {
+	return db.fence.Do(t.Context(), db.DB, key, token, owner, func(tx *sql.Tx) error {
 		if _, err := tx.Exec(`DELETE FROM account WHERE name = `+db.arg(1), key); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func TestRule(t *testing.T) {
 			seen  holdfast.Token
 			by    string
 			token holdfast.Token
-			id    string
+			owner string
 		}{
 			{"FirstTokenOfAKeyPasses", 0, "", 7, "a"},
 			{"HigherTokenPasses", 7, "a", 8, "b"},
@@ -185,8 +185,8 @@ func TestRule(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				want := guard.Check(key, row.token, row.id)
-				err := db.put(t, key, row.token, row.id, 2)
+				want := guard.Check(key, row.token, row.owner)
+				err := db.put(t, key, row.token, row.owner, 2)
 				if want != nil {
 					stale, ok := errors.AsType[*fence.StaleError](err)
 					if !ok || *stale != (fence.StaleError{Key: key, Token: row.token, Highest: row.seen}) && row.token > 0 {
@@ -224,11 +224,11 @@ func TestClaimShutsOutOlderWriters(t *testing.T) {
 		if err := db.put(t, "k", 5, "old", 2); !errors.Is(err, fence.ErrStale) {
 			t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
 		}
-		if token, id, err := db.fence.Highest(t.Context(), db, "k"); token != 6 || id != "new" || err != nil {
-			t.Errorf("highest %d of %q, %v", token, id, err)
+		if token, owner, err := db.fence.Highest(t.Context(), db, "k"); token != 6 || owner != "new" || err != nil {
+			t.Errorf("highest %d of %q, %v", token, owner, err)
 		}
-		if token, id, err := db.fence.Highest(t.Context(), db, "unused"); token != 0 || id != "" || err != nil {
-			t.Errorf("unused guard: %d of %q, %v", token, id, err)
+		if token, owner, err := db.fence.Highest(t.Context(), db, "unused"); token != 0 || owner != "" || err != nil {
+			t.Errorf("unused guard: %d of %q, %v", token, owner, err)
 		}
 	})
 }
@@ -309,20 +309,20 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 // TestRowsWithTheirOwnToken is the way without a Fence: one statement.
 func TestRowsWithTheirOwnToken(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
-		db.exec(t, `INSERT INTO account (name, balance, fence, fence_id) VALUES ('k', 0, 0, '')`)
-		put := func(token holdfast.Token, id string, balance int) error {
-			query := fmt.Sprintf(`UPDATE account SET balance = %s, fence = %s, fence_id = %s
-				WHERE name = 'k' AND (fence < %s OR fence = %s AND fence_id = %s)`,
+		db.exec(t, `INSERT INTO account (name, balance, fence, fence_owner) VALUES ('k', 0, 0, '')`)
+		put := func(token holdfast.Token, owner string, balance int) error {
+			query := fmt.Sprintf(`UPDATE account SET balance = %s, fence = %s, fence_owner = %s
+				WHERE name = 'k' AND (fence < %s OR fence = %s AND fence_owner = %s)`,
 				db.arg(1), db.arg(2), db.arg(3), db.arg(4), db.arg(5), db.arg(6))
-			res, err := db.Exec(query, balance, int64(token), id, int64(token), int64(token), id)
+			res, err := db.Exec(query, balance, int64(token), owner, int64(token), int64(token), owner)
 			return sqlfence.Applied("k", token, res, err)
 		}
 		for i, row := range []struct {
 			token holdfast.Token
-			id    string
+			owner string
 			stale bool
 		}{{7, "a", false}, {7, "a", false}, {7, "b", true}, {6, "a", true}, {8, "b", false}} {
-			if err := put(row.token, row.id, 5); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
+			if err := put(row.token, row.owner, 5); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
 				t.Errorf("write %d: %v, want stale %v", i, err, row.stale)
 			}
 		}

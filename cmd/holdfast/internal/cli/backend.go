@@ -88,7 +88,7 @@ func (a *app) busyError(client *holdfast.Client, name string, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	var token holdfast.Token
-	if st, asked := client.Inspect(ctx, name); asked == nil && st.Held && st.ID == held.Owner {
+	if st, asked := client.Inspect(ctx, name); asked == nil && st.Held && st.Owner == held.Owner {
 		token, held.Remaining, held.Waiters = st.Token, st.Remaining, st.Waiters
 	}
 	text := fmt.Sprintf("%s, %d waiting", heldBy(name, held), held.Waiters)

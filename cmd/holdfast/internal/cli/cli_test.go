@@ -220,7 +220,7 @@ func TestDurationsAreSecondsOrGo(t *testing.T) {
 
 func TestHandedOnLeaseIsRecognised(t *testing.T) {
 	t.Parallel()
-	st := holdfast.Status{Held: true, Token: 64, ID: "client.1"}
+	st := holdfast.Status{Held: true, Token: 64, Owner: "client.1"}
 	for _, row := range []struct {
 		ticket ticket
 		want   bool

@@ -33,7 +33,7 @@ type ticket struct {
 
 func newTicket(l *holdfast.Lease, ttl time.Duration) ticket {
 	return ticket{
-		Name: l.Key(), Token: l.Token(), Owner: l.ID(), TTLMS: ttl.Milliseconds(), ExpiresAt: l.Deadline().UTC().Round(time.Millisecond),
+		Name: l.Key(), Token: l.Token(), Owner: l.Owner(), TTLMS: ttl.Milliseconds(), ExpiresAt: l.Deadline().UTC().Round(time.Millisecond),
 	}
 }
 
@@ -258,7 +258,7 @@ func (a *app) continued(
 		return err
 	}
 	if t.Owner == "" {
-		return exitcode.Usagef("which lease? give --owner ID as acquire printed it, or --file")
+		return exitcode.Usagef("which lease? give --owner OWNER as acquire printed it, or --file")
 	}
 	if t.Owner == os.Getenv(run.EnvPrefix+"OWNER") {
 		return exitcode.Usagef("this lease belongs to holdfast run, which renews and releases it")
@@ -355,13 +355,13 @@ func (t ticket) grant() (owner string, first holdfast.Token) {
 // not know the first one.
 func (t ticket) stands(st holdfast.Status) bool {
 	owner, first := t.grant()
-	return st.Held && (owner == "" && first == st.Token || owner == st.ID && (first <= st.Token || t.among(st)))
+	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.among(st)))
 }
 
 // among says whether some node that t has the lock on knows its token as well.
 func (t ticket) among(st holdfast.Status) bool {
 	owner, first := t.grant()
-	return st.Held && owner == st.ID && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeStatus) bool {
+	return st.Held && owner == st.Owner && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeStatus) bool {
 		return n.Err == nil && n.Owner == owner && n.Token == int64(first)
 	})
 }

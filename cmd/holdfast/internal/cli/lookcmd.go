@@ -36,7 +36,7 @@ type node struct {
 
 func newLock(st holdfast.Status) lock {
 	l := lock{
-		Name: st.Key, Held: st.Held, Unknown: unknown(st), Holder: st.Holder, Owner: st.ID, Token: st.Token, AskedAt: st.Since,
+		Name: st.Key, Held: st.Held, Unknown: unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
 		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
 	}
 	for _, n := range st.Nodes {
@@ -107,7 +107,7 @@ func (a *app) writeStatus(st holdfast.Status) error {
 func describe(st holdfast.Status) [][]string {
 	rows := [][]string{{"name", st.Key}, {"state", state(st)}}
 	if st.Held {
-		rows = append(rows, []string{"holder", holderText(st)}, []string{"owner", st.ID})
+		rows = append(rows, []string{"holder", holderText(st)}, []string{"owner", st.Owner})
 		if st.Token != 0 {
 			rows = append(rows, []string{"token", tokenText(st.Token)})
 		}

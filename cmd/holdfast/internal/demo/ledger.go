@@ -31,7 +31,7 @@ type ledger struct {
 
 // read returns the last number, for a holder who will append the next.
 func (l *ledger) read(lease *holdfast.Lease) (int, error) {
-	if err := l.guard.Claim(key, lease.Token(), lease.ID()); err != nil {
+	if err := l.guard.Claim(key, lease.Token(), lease.Owner()); err != nil {
 		return 0, err
 	}
 	return l.len(), nil
@@ -47,7 +47,7 @@ func (l *ledger) len() int {
 }
 
 func (l *ledger) append(lease *holdfast.Lease, e entry) error {
-	return l.guard.Do(key, lease.Token(), lease.ID(), func() error {
+	return l.guard.Do(key, lease.Token(), lease.Owner(), func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		e.token = lease.Token()

@@ -32,7 +32,7 @@ func (p *Plan) environment(lease *holdfast.Lease) []string {
 		EnvPrefix+"HELD=1",
 		EnvPrefix+"NAME="+lease.Key(),
 		EnvPrefix+"TOKEN="+strconv.FormatInt(int64(lease.Token()), 10),
-		EnvPrefix+"OWNER="+lease.ID(),
+		EnvPrefix+"OWNER="+lease.Owner(),
 		EnvPrefix+"TTL_MS="+strconv.FormatInt(p.TTL.Milliseconds(), 10),
 		EnvPrefix+"BACKEND="+p.Backend, // the scheme only: the rest may hold a password
 	)

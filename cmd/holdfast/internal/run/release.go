@@ -25,7 +25,7 @@ func (s *session) settle(st *Status) {
 	if err != nil && !s.gone {
 		s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
 	}
-	st.Held, st.Token, st.Owner = !s.gone, s.lease.Token(), s.lease.ID()
+	st.Held, st.Token, st.Owner = !s.gone, s.lease.Token(), s.lease.Owner()
 }
 
 // release gives a lease up. It does not wait longer than a lock is worth that
