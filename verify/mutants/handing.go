@@ -21,7 +21,7 @@ var reclaims = []mutant{
 		killers: []suite{unit("TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore")},
 	},
 	{
-		name: "detached-lease-goes-on", rule: "a lease that was detached lapses by itself", file: "internal/engine/claim.go",
+		name: "detached-lease-goes-on", rule: "a lease that was detached lapses by itself", file: "internal/quorum/engine/claim.go",
 		was: "if c.gone && c.state.Phase == quorum.Held", is: "if false && c.state.Phase == quorum.Held",
 		killers: []suite{engine("TestNothingIsRenewedOrTakenBackForADetachedLease")},
 	},

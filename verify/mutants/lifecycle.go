@@ -1,6 +1,6 @@
 package main
 
-const clockGo = "internal/engine/clock.go"
+const clockGo = "internal/quorum/engine/clock.go"
 
 // clocks: the worse of two counts, everywhere.
 var clocks = []mutant{

@@ -91,7 +91,7 @@ func unit(tests ...string) suite {
 
 // engine is the tests of what carries the protocol core out.
 func engine(tests ...string) suite {
-	return suite{tier: "engine", module: ".", pkg: "./internal/engine", tests: only(tests...), time: inProcessTime, stalls: true}
+	return suite{tier: "engine", module: ".", pkg: "./internal/quorum/engine", tests: only(tests...), time: inProcessTime, stalls: true}
 }
 
 // client is the tests of the client in virtual time.

@@ -5,7 +5,7 @@ const (
 	nodeGo      = "internal/quorum/node.go"
 	queueGo     = "internal/quorum/queue.go"
 	setGo       = "internal/quorum/set.go"
-	engineGo    = "internal/engine/engine.go"
+	engineGo    = "internal/quorum/engine/engine.go"
 	scripts     = "internal/wire/scripts/"
 	fenceGo     = "fence/fence.go"
 	runEndsGo   = "cmd/holdfast/internal/run/ends.go"
@@ -20,7 +20,7 @@ const (
 	readGo      = "redlock/pipeline_read.go"
 	redisNodeGo = "redlock/node.go"
 	inspectGo   = "redlock/inspect.go"
-	statusGo    = "internal/engine/status.go"
+	statusGo    = "internal/quorum/engine/status.go"
 	inProcess   = "./fence"
 )
 
@@ -432,7 +432,7 @@ var waiting = []mutant{
 		killers: []suite{unit("TestANodeThatGrantsAnewHasToAgreeAnew")},
 	},
 	{
-		name: "wake-up-for-a-dead-id-counts", rule: "a wake-up is for the id that it names", file: "internal/engine/claim.go",
+		name: "wake-up-for-a-dead-id-counts", rule: "a wake-up is for the id that it names", file: "internal/quorum/engine/claim.go",
 		was: "quorum.Woken && a.woken != c.owner {", is: "quorum.Woken && a.woken == \"\" {",
 		killers: []suite{engine("TestAWakeUpForAnIDThatIsGoneGrantsNothing")},
 	},
@@ -666,12 +666,12 @@ var looks = []mutant{
 		killers: []suite{unit("TestAWaiterAsksOftenBehindAStranger"), engine("TestAWaiterAsksOftenWhereOthersTakeTheLockToo")},
 	},
 	{
-		name: "shared-lock-is-never-free", rule: "a bare key falls free now and then, whoever of ours waits", file: "internal/engine/share.go",
+		name: "shared-lock-is-never-free", rule: "a bare key falls free now and then, whoever of ours waits", file: "internal/quorum/engine/share.go",
 		was: "if leaves = rand.N(every) < held; leaves {", is: "if leaves = rand.N(every) < 0; leaves {",
 		killers: []suite{engine("TestASharedLockFallsFreeNowAndThen")},
 	},
 	{
-		name: "no-holding-back-from-a-shared-lock", rule: "who leaves a lock to others does not take it back at once", file: "internal/engine/share.go",
+		name: "no-holding-back-from-a-shared-lock", rule: "who leaves a lock to others does not take it back at once", file: "internal/quorum/engine/share.go",
 		was: "c.until = now.Add(", is: "c.until = now.Add(-",
 		killers: []suite{engine("TestTheClientThatLeavesALockHoldsBack")},
 	},

@@ -18,12 +18,12 @@ var waits = []mutant{
 		killers: []suite{unit("TestOldFailuresSayNothingOfTheNextRound")},
 	},
 	{
-		name: "healthy-nodes-are-blamed", rule: "who had no time to answer is not to blame", file: "internal/engine/claim.go",
+		name: "healthy-nodes-are-blamed", rule: "who had no time to answer is not to blame", file: "internal/quorum/engine/claim.go",
 		was: "now >= by-timeout+min(timeout, overdue)", is: "now >= 0 && by > 0 && timeout > 0 && overdue > 0",
 		killers: []suite{engine("TestUnavailableNamesThoseToBlameAndNoOthers")},
 	},
 	{
-		name: "obstacle-is-told-once", rule: "what stands in the way is told as it changes", file: "internal/engine/obstacle.go",
+		name: "obstacle-is-told-once", rule: "what stands in the way is told as it changes", file: "internal/quorum/engine/obstacle.go",
 		was: "c.obstacle == before {", is: "before != quorum.None {",
 		killers: []suite{engine("TestObstaclesAreToldAsTheyChange")},
 	},
