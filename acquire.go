@@ -159,7 +159,7 @@ func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once 
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: o.TTL, NoWait: once, Brief: !o.NoRenew, Holder: c.holder,
+		Key: s.key, TTL: o.TTL, NoWait: once, Renews: !o.NoRenew, Holder: c.holder,
 		Obstacle: func(err error) { c.stands(s, q, w, err) },
 	})
 	if err != nil {
@@ -201,7 +201,7 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
 	c.mu.Lock()
 	s.answered()
-	t := &term{client: c, slot: s, grant: grant, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
+	t := &term{client: c, slot: s, grant: grant, asked: o.TTL, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
 	t.given = untilBy(t.granted, taken)
 	s.term = t
 	l := t.begin(ctx, o)
@@ -219,7 +219,7 @@ func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken t
 }
 
 // errTooShort is the end of a Wait that was over before anybody could answer.
-var errTooShort error = &UnavailableError{Need: 1, Err: errors.New("the wait was over before an answer")}
+var errTooShort error = &UnavailableError{Err: errors.New("the wait was over before an answer")}
 
 // obstacleIn is what err says that stood in the way, or nil.
 func obstacleIn(err error) error {

@@ -26,7 +26,7 @@ func (l *Lease) detach() error {
 	c := t.client
 	a, ok := c.drv.(driver.Adopter)
 	if !ok {
-		return ErrUnsupported
+		return errOneProcess
 	}
 	c.mu.Lock()
 	if err := l.live(); err != nil {
@@ -47,7 +47,9 @@ func (l *Lease) detach() error {
 
 // errElsewhere is what stands in the way of Adopt beside an Acquire that has no answer
 // yet.
-var errElsewhere error = &UnavailableError{Need: 1, Err: errors.New("this client is asking for the lock at the same time")}
+var errElsewhere error = &UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
+
+var errOneProcess = unsupported("its leases cannot be continued by another process")
 
 // leadAt leads the slot of key, if nobody does.
 func (c *Client) leadAt(key string) (*slot, error) {
@@ -74,7 +76,7 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 	}
 	a, ok := c.drv.(driver.Adopter)
 	if !ok {
-		return nil, ErrUnsupported
+		return nil, errOneProcess
 	}
 	if owner == "" || token <= 0 {
 		return nil, invalid("give the owner and the token that Acquire returned")

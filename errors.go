@@ -37,7 +37,7 @@ var (
 	// ErrClosed is returned once the client is closed.
 	ErrClosed = driver.ErrClosed
 	// ErrUnsupported is returned when the driver cannot do what is asked.
-	ErrUnsupported = errors.New("not supported by this driver")
+	ErrUnsupported = driver.ErrUnsupported
 )
 
 // HeldError says who holds a lock. It matches ErrHeld.
@@ -70,6 +70,10 @@ func wrap(op, key string, err error) error {
 		return nil
 	}
 	return &Error{Op: op, Key: key, Err: err}
+}
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrUnsupported, fmt.Sprintf(format, args...))
 }
 
 func invalid(format string, args ...any) error {

@@ -34,7 +34,7 @@ func (c *Client) Inspect(ctx context.Context, key string) (Status, error) {
 	}
 	in, ok := c.drv.(driver.Inspector)
 	if !ok {
-		return Status{}, wrap("inspect", key, ErrUnsupported)
+		return Status{}, wrap("inspect", key, unsupported("it cannot say who holds a lock"))
 	}
 	st, err := in.Inspect(ctx, key)
 	return c.status(st), wrap("inspect", key, err)
@@ -46,7 +46,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 	return func(yield func(Status, error) bool) {
 		l, ok := c.drv.(driver.Lister)
 		if !ok {
-			yield(Status{}, wrap("list", "", ErrUnsupported))
+			yield(Status{}, wrap("list", "", unsupported("it cannot list locks")))
 			return
 		}
 		err := l.List(ctx, prefix, func(st driver.Status) bool { return yield(c.status(st), nil) })
@@ -69,7 +69,7 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) erro
 	}
 	f, ok := c.drv.(driver.Forcer)
 	if !ok {
-		return wrap("force release", key, ErrUnsupported)
+		return wrap("force release", key, unsupported("it cannot take a lock from its holder"))
 	}
 	done, err := f.Force(ctx, key, int64(token))
 	if err == nil && !done {

@@ -16,6 +16,7 @@ type term struct {
 	client  *Client
 	slot    *slot
 	grant   driver.Grant
+	asked   time.Duration // the TTL that was asked for; grant.TTL may be more
 	taken   time.Time     // when it was granted
 	granted time.Time     // until when the service keeps it, with both clock readings
 	trusted time.Time     // the same, or the end of MaxHold
@@ -62,6 +63,9 @@ func (t *term) begin(ctx context.Context, o AcquireOptions) *Lease {
 		owner += "+" + strconv.Itoa(t.passed)
 	}
 	t.now = holder{opts: o, token: Token(t.grant.Token + int64(t.passed)), owner: owner, since: time.Now()}
+	if !t.client.limits.Token {
+		t.now.token = 0
+	}
 	t.trust(t.granted)
 	t.plan(t.taken)
 	return t.hold(ctx)
@@ -132,40 +136,16 @@ func (l *Lease) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in, ok := c.drv.(driver.Inspector)
+	ch, ok := c.drv.(driver.Checker)
 	if !ok {
-		return ErrUnsupported
+		return unsupported("it cannot ask its service whether a lease still stands")
 	}
-	st, err := in.Inspect(ctx, l.Key())
-	if err != nil {
+	if err := ch.Check(ctx, l.term.grant); err != nil {
 		return err
 	}
-	if st.Held && st.Owner == l.term.grant.Owner {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return l.live()
-	}
-	against := 0
-	for _, n := range st.Nodes {
-		if n.Err == nil && n.Owner != l.term.grant.Owner {
-			against++
-		}
-	}
-	if against <= len(st.Nodes)-(len(st.Nodes)/2+1) {
-		return &UnavailableError{Need: len(st.Nodes)/2 + 1, Nodes: doubts(st)}
-	}
-	return fmt.Errorf("%w: a quorum of nodes does not have it", ErrLost)
-}
-
-// doubts names the nodes that did not confirm a lease.
-func doubts(st driver.Status) []driver.NodeError {
-	var out []driver.NodeError
-	for _, n := range st.Nodes {
-		if n.Err != nil {
-			out = append(out, driver.NodeError{Node: n.Node, Err: n.Err})
-		}
-	}
-	return out
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return l.live()
 }
 
 // Extend renews the lease now, and sets the TTL that later renewals use; MaxHold
@@ -188,6 +168,9 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 		if err := l.live(); err != nil {
 			return err
 		}
+		if !c.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
+			return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
+		}
 		if !t.renewing {
 			break
 		}
@@ -207,7 +190,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
 	c.mu.Lock()
 	if r.Err == nil && !t.over { // of one that is over, finish reads the grant
-		t.grant.TTL = ttl
+		t.grant.TTL, t.asked = ttl, ttl
 	}
 	told := c.settle(t, r, now)
 	c.mu.Unlock()

@@ -220,14 +220,14 @@ func (c *Client) stands(s *slot, q *inquiry, w *waiter, obstacle error) {
 // renew, less than half of what it asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *waiter {
 	next := t.slot.queue.Front()
-	if next == nil || !t.client.limits.HandOver {
+	if next == nil {
 		return nil
 	}
 	w, ttl, left := next.Value.(*waiter), t.grant.TTL, untilBy(t.granted, now)
 	switch {
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
-	case w.opts.TTL != ttl:
+	case w.opts.TTL != t.asked:
 	case left <= t.given/2, w.opts.NoRenew && left <= ttl/2:
 	default:
 		t.slot.queue.Remove(next)

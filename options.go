@@ -52,6 +52,9 @@ type AcquireOptions struct {
 	// earlier: for jobs that several machines start at once, by clocks that
 	// differ. Release does not wait for it; a crash ends it.
 	MinHold time.Duration
+	// Fenced refuses a driver whose leases carry no fencing token: Acquire returns
+	// ErrUnsupported, and not a lease whose Token is 0.
+	Fenced bool
 	// Reentrant allows nesting: with a context that comes from a live lease of
 	// the same key, Acquire returns another hold of that lease. Without it, that
 	// is ErrNested. A nested hold shares the lease, so that TTL, NoRenew, MaxHold
@@ -74,13 +77,19 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 		return o, err
 	}
 	if o.TTL == 0 {
-		o.TTL = defaultTTL
+		o.TTL = max(defaultTTL, c.limits.MinTTL)
 		if c.limits.MaxTTL != 0 {
 			o.TTL = min(o.TTL, c.limits.MaxTTL)
 		}
 	}
 	if o.Wait < 0 || o.MaxHold < 0 || o.MinHold < 0 {
 		return o, invalid("Wait %v, MaxHold %v, MinHold %v: none may be negative", o.Wait, o.MaxHold, o.MinHold)
+	}
+	switch {
+	case o.MinHold > 0 && !c.limits.MinHold:
+		return o, unsupported("MinHold: it cannot keep a lock after its release; sleep before the release instead")
+	case o.Fenced && !c.limits.Token:
+		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
 	return o, c.checkTTL(max(o.TTL, o.MinHold), o.TTL)
 }

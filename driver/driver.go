@@ -91,8 +91,18 @@ type Adopter interface {
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
 }
 
+// Checker is a Driver that can ask the service whether a grant still stands.
+type Checker interface {
+	// Check returns nil where the service has just confirmed that the grant's owner has
+	// the lock, ErrLost where it has just said otherwise, and an *UnavailableError where
+	// nobody can tell. It changes nothing, on the service or in the driver.
+	Check(ctx context.Context, grant Grant) error
+}
+
 // Notifier is a Driver that reports the state of its nodes.
 type Notifier interface {
+	// Nodes is the present state of each node, in the order of opening. It asks nobody.
+	Nodes() []NodeEvent
 	// Notify names the one function to call at each change, from any goroutine.
 	// It is called before the first Acquire, and fn returns quickly.
 	Notify(fn func(NodeEvent))
@@ -103,10 +113,10 @@ type Request struct {
 	Key    string
 	TTL    time.Duration
 	NoWait bool
-	// Brief says that a grant will do that is trusted for less than TTL, as the
-	// caller soon renews what is trusted for less than half of it: a lock that
-	// was handed over need not be confirmed before it is used.
-	Brief  bool
+	// Renews says that the client renews the grant, and soon if it is trusted for less
+	// than half of TTL: then the driver may return a grant that is trusted for less, such
+	// as one that the last holder has handed over and the service has not confirmed yet.
+	Renews bool
 	Holder Holder
 	// Obstacle, if set, is called when a wait begins, and each time that what stands
 	// in its way is of another kind: with a *HeldError or an *UnavailableError. Calls
@@ -120,23 +130,30 @@ type Holder struct {
 	Host    string `json:"host,omitempty"`    // name of the machine
 	PID     int    `json:"pid,omitempty"`     // process id on that machine
 	Program string `json:"program,omitempty"` // what it runs
+	// Note is what the holder says about this one lease.
+	Note string `json:"note,omitempty"`
 }
 
-// String gives the holder in a form fit for a message: "web-3 pid 4121 (billing)".
+// String gives the holder in a form fit for a message: `web-3 pid 4121 (billing)`, or
+// `web-3 pid 4121 (billing), "nightly import"` with a note.
 func (h Holder) String() string {
-	if h.Host == "" && h.PID == 0 && h.Program != "" {
-		return h.Program
-	}
 	var b strings.Builder
-	b.WriteString(h.Host)
-	if h.Host == "" {
+	switch {
+	case h.Host != "":
+		b.WriteString(h.Host)
+	case h.PID == 0 && h.Program != "":
+		b.WriteString(h.Program)
+	default:
 		b.WriteString("unknown host")
 	}
 	if h.PID != 0 {
 		fmt.Fprintf(&b, " pid %d", h.PID)
 	}
-	if h.Program != "" {
+	if h.Program != "" && b.String() != h.Program {
 		fmt.Fprintf(&b, " (%s)", h.Program)
+	}
+	if h.Note != "" {
+		fmt.Fprintf(&b, ", %q", h.Note)
 	}
 	return b.String()
 }
@@ -146,10 +163,13 @@ type Grant struct {
 	Key   string
 	Owner string // names this grant on the service; never used for another
 	Token int64  // fencing token; 0 where Limits.Token is false
-	// Block is how many tokens, from Token on, belong to this grant: the client
-	// spends one on each hand-over inside the process.
+	// Block is how many holders in turn the grant may serve: with more than one the client
+	// may pass it on inside the process without asking the service. The i-th holder, from
+	// 0, has the token Token+i, or 0 where Limits.Token is false. 0 counts as 1.
 	Block int
-	TTL   time.Duration
+	// TTL is what the service has granted. It may be longer than what was asked for, by
+	// less than Limits.Granularity.
+	TTL time.Duration
 	// TrustedUntil is when the grant may end without further notice. It counts
 	// from before the request was sent and has both clock readings, so that the
 	// client can compare monotonic and wall time.
@@ -175,11 +195,12 @@ type Renewal struct {
 type Limits struct {
 	MinTTL time.Duration // the smallest TTL it can honour
 	MaxTTL time.Duration // the largest; 0 means no bound
-	Token  bool          // whether grants carry a fencing token
-	Order  bool          // whether waiters are served in the order they came
-	// HandOver says whether the client may pass a grant on between waiters of
-	// one process without asking the service.
-	HandOver bool
+	// Granularity is what TTLs are rounded up to a multiple of. 0: they are not rounded.
+	Granularity time.Duration
+	Token       bool // whether grants carry a fencing token
+	Order       bool // whether waiters are served in the order they came
+	MinHold     bool // whether Release can keep the lock for a time
+	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
 }
 
 // Status is what the service knows about one lock.
@@ -232,6 +253,7 @@ var (
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")
+	ErrUnsupported = errors.New("not supported by this driver")
 )
 
 // HeldError says that a lock is held by somebody else. It matches ErrHeld.
@@ -261,12 +283,12 @@ func quoteOwner(owner string) string {
 	return fmt.Sprintf("%q", owner)
 }
 
-// UnavailableError says that too few nodes answered, and why. It matches
-// ErrUnavailable.
+// UnavailableError says that the service, or too many of its nodes, did not answer, and
+// why. It matches ErrUnavailable.
 type UnavailableError struct {
-	Need  int // how many must answer
-	Nodes []NodeError
-	Err   error // the cause where no node is to blame; else nil
+	Need  int         // how many nodes must answer; 0 where the service has no nodes
+	Nodes []NodeError // the nodes that failed; empty where none is to blame
+	Err   error       // the cause where Nodes is empty
 }
 
 // NodeError is what went wrong with one node.
@@ -278,8 +300,11 @@ type NodeError struct {
 // Error names each node that failed, with its cause. Nodes that have the same cause
 // are named together.
 func (e *UnavailableError) Error() string {
-	if len(e.Nodes) == 0 && e.Err != nil {
+	switch {
+	case len(e.Nodes) == 0 && e.Err != nil:
 		return e.Err.Error()
+	case len(e.Nodes) == 0 && e.Need == 0:
+		return ErrUnavailable.Error()
 	}
 	var texts []string
 	nodes := make(map[string][]string) // by text

@@ -19,7 +19,8 @@ func TestNodesWithOneCauseAreNamedTogether(t *testing.T) {
 		},
 		"need 2 nodes: node a: <nil>": {Need: 2, Nodes: []driver.NodeError{{Node: "a"}}},
 		"need 2 nodes":                {Need: 2},
-		"refused":                     {Need: 1, Err: refused},
+		"refused":                     {Err: refused},
+		"lock service is unavailable": {},
 	} {
 		if got := e.Error(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -124,7 +124,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
-	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, HandOver: true}
+	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
 
 // Close implements driver.Driver. The nodes live on for other clients.
@@ -144,11 +144,24 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	d.cluster.mu.Lock()
 	d.cluster.clients[d.engine.Client()].notify = fn
 	d.cluster.mu.Unlock()
-	for _, n := range d.cluster.nodes {
-		if e := n.event(); e.State != driver.NodeUp {
+	for _, e := range d.Nodes() {
+		if e.State != driver.NodeUp {
 			fn(e)
 		}
 	}
+}
+
+// Nodes implements driver.Notifier.
+func (d *Driver) Nodes() (all []driver.NodeEvent) {
+	for _, n := range d.cluster.nodes {
+		all = append(all, n.event())
+	}
+	return all
+}
+
+// Check implements driver.Checker.
+func (d *Driver) Check(_ context.Context, g driver.Grant) error {
+	return d.engine.Check(g, d.views(g.Key))
 }
 
 // Inspect implements driver.Inspector.
@@ -213,6 +226,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error)
 // enter notes who a client is, and now and then forgets what has expired.
 func (c *cluster) enter(id string, h driver.Holder) {
 	c.mu.Lock()
+	h.Note = "" // it is one lease's
 	c.clients[id].holder = h
 	c.grants++
 	due := c.grants%sweepEvery == 0

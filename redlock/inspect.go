@@ -190,6 +190,11 @@ func (n *node) view(ctx context.Context, lock engine.Lock) engine.View {
 	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Fence: fence, Waiters: int(waiters)}
 }
 
+// Check implements driver.Checker.
+func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
+	return d.engine.Check(g, d.views(ctx, d.opts.keys(g.Key)))
+}
+
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	st, err := d.engine.Status(key, d.views(ctx, d.opts.keys(key)))

@@ -247,11 +247,19 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	d.mu.Lock()
 	d.notify = fn
 	d.mu.Unlock()
-	for _, n := range d.nodes {
-		if e := n.event(); e.State != driver.NodeUp {
+	for _, e := range d.Nodes() {
+		if e.State != driver.NodeUp {
 			fn(e)
 		}
 	}
+}
+
+// Nodes implements driver.Notifier.
+func (d *Driver) Nodes() (all []driver.NodeEvent) {
+	for _, n := range d.nodes {
+		all = append(all, n.event())
+	}
+	return all
 }
 
 func (d *Driver) tell(e driver.NodeEvent) {
@@ -271,7 +279,9 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if d.opts.ReadOnly {
 		return driver.Grant{}, errReadOnly
 	}
-	d.holder.introduce(d, req.Holder)
+	me := req.Holder
+	me.Note = "" // it is one lease's
+	d.holder.introduce(d, me)
 	if report := req.Obstacle; report != nil {
 		req.Obstacle = func(err error) {
 			d.introduceHolder(d.ctx, err)
@@ -320,7 +330,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{
-		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, HandOver: true,
+		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
 	}
 }
 

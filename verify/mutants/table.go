@@ -527,7 +527,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "acquire.go",
-		was: "Brief: !o.NoRenew", is: "Brief: true",
+		was: "Renews: !o.NoRenew", is: "Renews: true",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
 	{
@@ -587,7 +587,7 @@ var handOvers = []mutant{
 	},
 	{
 		name: "hand-over-to-another-ttl", rule: "a hand-over is for the same TTL only", file: "local.go",
-		was: "case w.opts.TTL != ttl:", is: "case w.opts.TTL < 0:",
+		was: "case w.opts.TTL != t.asked:", is: "case w.opts.TTL < 0:",
 		killers: []suite{client("TestNoHandOverToAnotherTTL")},
 	},
 	{

@@ -198,7 +198,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 	c := e.newClaim(req.Key, req.TTL)
 	if !req.NoWait {
-		c.state.Stamp, c.state.Brief, c.report = time.Now().UnixMicro(), req.Brief, req.Obstacle
+		c.state.Stamp, c.state.Brief, c.report = time.Now().UnixMicro(), req.Renews, req.Obstacle
 	}
 	if err := e.add(e.nextOwner(), c); err != nil {
 		return driver.Grant{}, err

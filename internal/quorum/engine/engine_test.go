@@ -211,7 +211,7 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 		}
 		won := make(chan driver.Grant, 1)
 		go func() {
-			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, Brief: true})
+			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, Renews: true})
 			if err != nil {
 				t.Error(err)
 			}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -53,6 +54,29 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 		st.Token = token(views, st.Owner)
 	}
 	return st, nil
+}
+
+// Check says what the views of a lock mean for g: nil where a quorum names its owner,
+// ErrLost where so many nodes say otherwise that no quorum can, and else an
+// UnavailableError.
+func (e *Engine) Check(g driver.Grant, views []View) error {
+	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
+	against := 0
+	for i, v := range views {
+		switch {
+		case v.Err != nil:
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: e.nodes[i].Name(), Err: v.Err})
+		case v.Owner != g.Owner:
+			against++
+		}
+	}
+	switch {
+	case len(e.nodes)-len(u.Nodes)-against >= u.Need:
+		return nil
+	case against > len(e.nodes)-u.Need:
+		return fmt.Errorf("%w: a quorum of nodes does not have it", driver.ErrLost)
+	}
+	return u
 }
 
 // token is the first token of owner's grant: the one that most of its nodes have,
