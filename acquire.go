@@ -19,7 +19,7 @@ import (
 // ctx ends, the error matches both ctx.Err() and what stood in the way last, if that
 // is known. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(ctx, key, opts, false)
+	l, err := c.acquire(&attempt{ctx: ctx, key: key}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -27,7 +27,7 @@ func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) 
 // holds the key it answers at once, and when another caller of it asks for the key
 // TryAcquire waits for his first answer and returns what stands in his way.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(ctx, key, opts, true)
+	l, err := c.acquire(&attempt{ctx: ctx, key: key, once: true}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -94,22 +94,37 @@ func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
 		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew)
 }
 
-func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, once bool) (*Lease, error) {
-	o, err := c.check(key, opts)
+// attempt is one call of Acquire, TryAcquire or Adopt.
+type attempt struct {
+	client *Client
+	ctx    context.Context // the caller's: its values go on to the lease
+	wait   context.Context // the same, bounded by Wait
+	key    string
+	opts   AcquireOptions
+	once   bool // it does not wait for a lock that is held
+	since  time.Time
+
+	told bool      // to the hook, that it waits; guarded by Client.mu
+	turn chan turn // gets one turn while the attempt is in the queue
+}
+
+// acquire runs a, of which ctx, key and once are set.
+func (c *Client) acquire(a *attempt, opts *AcquireOptions) (*Lease, error) {
+	o, err := c.check(a.key, opts)
 	if err != nil {
 		return nil, err
 	}
-	if l, err := c.nest(ctx, key, opts); l != nil || err != nil {
+	if l, err := c.nest(a.ctx, a.key, opts); l != nil || err != nil {
 		return l, err
 	}
-	wait := ctx
-	if o.Wait > 0 && !once {
+	a.client, a.opts, a.since, a.wait = c, o, time.Now(), a.ctx
+	if o.Wait > 0 && !a.once {
 		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(ctx, o.Wait)
+		a.wait, cancel = context.WithTimeout(a.ctx, o.Wait)
 		defer cancel()
 	}
-	l, err := c.compete(ctx, wait, key, o, once)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	l, err := a.compete()
+	if errors.Is(err, context.DeadlineExceeded) && a.ctx.Err() == nil {
 		if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
 			err = errTooShort
 		}
@@ -117,12 +132,11 @@ func (c *Client) acquire(ctx context.Context, key string, opts *AcquireOptions, 
 	return l, err
 }
 
-// compete gets the lock in this process and at the service. ctx is what the
-// lease carries on, wait bounds the wait.
-func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions, once bool) (*Lease, error) {
-	since := time.Now()
+// compete gets the lock in this process and at the service.
+func (a *attempt) compete() (*Lease, error) {
+	c := a.client
 	for {
-		if err := wait.Err(); err != nil {
+		if err := a.wait.Err(); err != nil {
 			return nil, err
 		}
 		c.mu.Lock()
@@ -130,46 +144,66 @@ func (c *Client) compete(ctx, wait context.Context, key string, o AcquireOptions
 			c.mu.Unlock()
 			return nil, ErrClosed
 		}
-		s := c.slot(key)
+		s := c.slot(a.key)
 		if !s.busy() {
 			s.inquire()
 			c.mu.Unlock()
-			return c.ask(ctx, wait, s, o, once, &waiter{since: since})
+			return a.ask(s)
 		}
 		obstacle := s.obstacle(c.holder)
 		switch {
-		case !once:
-			return c.queue(ctx, wait, s, o, since, obstacle) // gives mu up
+		case !a.once:
+			return a.queue(s, obstacle) // gives mu up
 		case obstacle != nil:
 			c.mu.Unlock()
 			return nil, obstacle
 		}
-		if err := c.overhear(wait, s.asking); err != nil {
+		if err := c.overhear(a.wait, s.asking); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// ask takes the lock from the service. The caller leads the slot; w is he.
-func (c *Client) ask(ctx, wait context.Context, s *slot, o AcquireOptions, once bool, w *waiter) (*Lease, error) {
-	asking, cancel := context.WithCancelCause(wait)
+// queue waits behind the others of this process, before whom obstacle stands. The
+// caller holds mu, which is given up.
+func (a *attempt) queue(s *slot, obstacle error) (*Lease, error) {
+	a.turn = make(chan turn, 1)
+	place := s.queue.PushBack(a)
+	a.announce(obstacle)
+	a.client.mu.Unlock()
+	select {
+	case t := <-a.turn:
+		if t.lease != nil || t.err != nil {
+			return t.lease, t.err
+		}
+		l, err := a.ask(s)
+		return l, beside(err, obstacle)
+	case <-a.wait.Done():
+		return nil, a.leave(s, place, obstacle)
+	}
+}
+
+// ask takes the lock from the service. The caller leads the slot.
+func (a *attempt) ask(s *slot) (*Lease, error) {
+	c := a.client
+	asking, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
 	q := s.asking // nobody else changes it
 	if err := c.enter(s, cancel); err != nil {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: o.TTL, NoWait: once, Renews: !o.NoRenew, Holder: c.holder,
-		Obstacle: func(err error) { c.stands(s, q, w, err) },
+		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: !a.opts.NoRenew, Holder: c.holder,
+		Obstacle: func(err error) { a.stands(s, q, err) },
 	})
 	if err != nil {
 		return nil, c.fail(asking, s, err)
 	}
-	return c.start(ctx, s, grant, time.Now(), o, w.since)
+	return a.start(s, grant, time.Now())
 }
 
-// enter lets the caller, who leads s, ask the service: Close and Shutdown call
-// cancel, and wait until he leads no more.
+// enter lets the caller, which leads s, ask the service: Close and Shutdown call
+// cancel, and wait until it leads no more.
 func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,9 +215,8 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// fail is the end of what s asked in vain, with the context that enter was given
-// the cancel of. It returns err with what stood in the way last, or why the context
-// was cancelled.
+// fail ends what s asked in vain, with the context that enter was given the cancel
+// of. It returns err with what stood in the way last, or why the context was cancelled.
 func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,15 +229,15 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	return beside(err, q.obstacle)
 }
 
-// start makes a lease of a grant that was taken just now, for one who has waited
-// since. The caller leads the slot.
-func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken time.Time, o AcquireOptions, since time.Time) (*Lease, error) {
+// start makes a lease of a grant. The caller leads the slot.
+func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, error) {
+	c := a.client
 	c.mu.Lock()
 	s.answered()
-	t := &term{client: c, slot: s, grant: grant, asked: o.TTL, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
+	t := &term{client: c, slot: s, grant: grant, asked: a.opts.TTL, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
 	t.given = untilBy(t.granted, taken)
 	s.term = t
-	l := t.begin(ctx, o)
+	l := t.begin(a)
 	ending := c.ending
 	if ending {
 		t.now.opts.MinHold = 0 // nobody ever has it
@@ -214,7 +247,7 @@ func (c *Client) start(ctx context.Context, s *slot, grant driver.Grant, taken t
 		l.Release(context.Background()) // told to Hooks
 		return nil, ErrClosed
 	}
-	c.events.acquired(AcquiredEvent{Key: s.key, Owner: l.Owner(), Token: l.Token(), Waited: time.Since(since)})
+	c.events.acquired(AcquiredEvent{Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since)})
 	return l, nil
 }
 

@@ -74,7 +74,7 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 	if err != nil {
 		return nil, err
 	}
-	a, ok := c.drv.(driver.Adopter)
+	adopter, ok := c.drv.(driver.Adopter)
 	if !ok {
 		return nil, errOneProcess
 	}
@@ -92,9 +92,10 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 	}
 	owner, _, _ = strings.Cut(owner, "+")
 	since := time.Now()
-	grant, err := a.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
+	grant, err := adopter.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
 	if err != nil {
 		return nil, c.fail(asking, s, err)
 	}
-	return c.start(ctx, s, grant, since, o, since)
+	a := &attempt{client: c, ctx: ctx, key: key, opts: o, since: since}
+	return a.start(s, grant, since)
 }

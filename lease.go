@@ -56,19 +56,19 @@ type Lease struct {
 
 type leaseKey struct{}
 
-// begin gives t to a new holder. The caller holds mu.
-func (t *term) begin(ctx context.Context, o AcquireOptions) *Lease {
+// begin gives t to a. The caller holds mu.
+func (t *term) begin(a *attempt) *Lease {
 	owner := t.grant.Owner
 	if t.passed > 0 {
 		owner += "+" + strconv.Itoa(t.passed)
 	}
-	t.now = holder{opts: o, token: Token(t.grant.Token + int64(t.passed)), owner: owner, since: time.Now()}
+	t.now = holder{opts: a.opts, token: Token(t.grant.Token + int64(t.passed)), owner: owner, since: time.Now()}
 	if !t.client.limits.Token {
 		t.now.token = 0
 	}
 	t.trust(t.granted)
 	t.plan(t.taken)
-	return t.hold(ctx)
+	return t.hold(a.ctx)
 }
 
 // hold adds a hold to the present holder. The caller holds mu.

@@ -17,7 +17,7 @@ type slot struct {
 	key    string
 	term   *term     // the grant held; nil: none
 	asking *inquiry  // of who leads: it asks the service, or releases; nil: nobody does
-	queue  list.List // of *waiter, first come first
+	queue  list.List // of *attempt, first come first
 }
 
 // inquiry is what one caller asks the service, and what the others hear of it.
@@ -45,15 +45,6 @@ func (q *inquiry) await() <-chan struct{} {
 		q.known = make(chan struct{})
 	}
 	return q.known
-}
-
-// waiter is one Acquire that waits behind others of this process.
-type waiter struct {
-	ctx   context.Context
-	opts  AcquireOptions
-	since time.Time
-	told  bool      // that it waits, to the hook; guarded by Client.mu
-	turn  chan turn // gets exactly one turn, unless the waiter leaves
 }
 
 // turn is what a waiter is told.
@@ -105,7 +96,7 @@ func (c *Client) lead(s *slot) {
 		if last != nil { // which stands until there is news
 			s.asking.obstacle = last.obstacle
 		}
-		s.queue.Remove(next).(*waiter).turn <- turn{}
+		s.queue.Remove(next).(*attempt).turn <- turn{}
 	}
 	c.tidy(s)
 }
@@ -113,7 +104,7 @@ func (c *Client) lead(s *slot) {
 // dismiss sends all waiters away. The caller holds mu.
 func (s *slot) dismiss() {
 	for e := s.queue.Front(); e != nil; e = s.queue.Front() {
-		s.queue.Remove(e).(*waiter).turn <- turn{err: ErrClosed}
+		s.queue.Remove(e).(*attempt).turn <- turn{err: ErrClosed}
 	}
 }
 
@@ -132,30 +123,11 @@ func (c *Client) overhear(wait context.Context, q *inquiry) error {
 	return q.obstacle
 }
 
-// queue waits behind the others of this process. The caller holds mu, which is given
-// up.
-func (c *Client) queue(ctx, wait context.Context, s *slot, o AcquireOptions, since time.Time, obstacle error) (*Lease, error) {
-	w := &waiter{ctx: ctx, opts: o, since: since, turn: make(chan turn, 1)}
-	place := s.queue.PushBack(w)
-	c.announce(s, w, obstacle)
-	c.mu.Unlock()
-	select {
-	case t := <-w.turn:
-		if t.lease != nil || t.err != nil {
-			return t.lease, t.err
-		}
-		l, err := c.ask(ctx, wait, s, o, false, w)
-		return l, beside(err, obstacle)
-	case <-wait.Done():
-		return nil, c.leave(wait, s, place, obstacle)
-	}
-}
-
-// announce tells the hook, once, that w waits for a holder. The caller holds mu.
-func (c *Client) announce(s *slot, w *waiter, obstacle error) {
-	if held, ok := errors.AsType[*HeldError](obstacle); ok && !w.told {
-		w.told = true
-		c.events.waiting(WaitingEvent{Key: s.key, Held: held})
+// announce tells the hook, once, that a waits for a holder. The caller holds mu.
+func (a *attempt) announce(obstacle error) {
+	if held, ok := errors.AsType[*HeldError](obstacle); ok && !a.told {
+		a.told = true
+		a.client.events.waiting(WaitingEvent{Key: a.key, Held: held})
 	}
 }
 
@@ -174,10 +146,11 @@ func (s *slot) obstacle(holder Holder) error {
 	}
 }
 
-// leave takes a waiter whose context ended out of the queue. A turn that came at
+// leave takes an attempt whose context ended out of the queue. A turn that came at
 // the same time is passed on: nobody may be left waiting for a lock that nobody
 // holds. before is what stood in the way when the wait began.
-func (c *Client) leave(wait context.Context, s *slot, place *list.Element, before error) error {
+func (a *attempt) leave(s *slot, place *list.Element, before error) error {
+	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	obstacle := before
@@ -185,45 +158,47 @@ func (c *Client) leave(wait context.Context, s *slot, place *list.Element, befor
 		obstacle = last
 	}
 	select {
-	case t := <-place.Value.(*waiter).turn:
+	case t := <-a.turn:
 		switch {
 		case t.lease != nil:
 			t.lease.term.now.opts.MinHold = 0 // nobody ever had it
 			go t.lease.Release(c.alive)       // told to Hooks; it lapses by itself at the worst
-		case t.lease == nil && t.err == nil:
+		case t.err == nil:
 			c.lead(s)
 		}
 	default:
 		s.queue.Remove(place)
 		c.tidy(s)
 	}
-	return beside(wait.Err(), obstacle)
+	return beside(a.wait.Err(), obstacle)
 }
 
-// stands notes what stands in the way of q, and tells those who wait for that.
-func (c *Client) stands(s *slot, q *inquiry, w *waiter, obstacle error) {
+// stands notes what stands in the way of q, which a asks, and tells those who wait
+// for that.
+func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
+	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.asking != q { // it is over
 		return
 	}
 	q.tell(obstacle)
-	c.announce(s, w, obstacle)
+	a.announce(obstacle)
 	for e := s.queue.Front(); e != nil; e = e.Next() {
-		c.announce(s, e.Value.(*waiter), obstacle)
+		e.Value.(*attempt).announce(obstacle)
 	}
 }
 
-// successor returns the waiter that may have t next without asking the service,
+// successor returns the attempt that may have t next without asking the service,
 // or nil: not past the grant's tokens or its share of time, when other clients
 // get their turn, and not on trust that is half gone or, for one who does not
 // renew, less than half of what it asked for. The caller holds mu.
-func (t *term) successor(now time.Time) *waiter {
+func (t *term) successor(now time.Time) *attempt {
 	next := t.slot.queue.Front()
 	if next == nil {
 		return nil
 	}
-	w, ttl, left := next.Value.(*waiter), t.grant.TTL, untilBy(t.granted, now)
+	w, ttl, left := next.Value.(*attempt), t.grant.TTL, untilBy(t.granted, now)
 	switch {
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
@@ -237,9 +212,9 @@ func (t *term) successor(now time.Time) *waiter {
 }
 
 // handOver gives t to w and returns its lease. The caller holds mu.
-func (t *term) handOver(w *waiter) *Lease {
+func (t *term) handOver(w *attempt) *Lease {
 	t.passed++
-	l := t.begin(w.ctx, w.opts)
+	l := t.begin(w)
 	w.turn <- turn{lease: l}
 	return l
 }

@@ -155,7 +155,7 @@ var obstacles = []mutant{
 	},
 	{
 		name: "wait-is-told-twice", rule: "a wait is told once", file: "local.go",
-		was: "; ok && !w.told {", is: "; ok {",
+		was: "; ok && !a.told {", is: "; ok {",
 		killers: []suite{client("TestBehindALocalWaiterTheHolderIsNamed")},
 	},
 }

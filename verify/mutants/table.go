@@ -527,7 +527,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "acquire.go",
-		was: "Renews: !o.NoRenew", is: "Renews: true",
+		was: "Renews: !a.opts.NoRenew", is: "Renews: true",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
 	{
@@ -603,7 +603,7 @@ var handOvers = []mutant{
 	},
 	{
 		name: "turn-is-lost-with-its-waiter", rule: "a turn that came to a waiter who leaves is passed on", file: "local.go",
-		was: "case t.lease == nil && t.err == nil:\n\t\t\tc.lead(s)", is: "case t.lease == nil && t.err == nil:",
+		was: "case t.err == nil:\n\t\t\tc.lead(s)", is: "case t.err == nil:",
 		killers: []suite{client("TestATurnIsNotLostWithItsWaiter")},
 	},
 	{
