@@ -51,17 +51,14 @@ func skew(node int64, before time.Time, rtt time.Duration, rep *report) {
 }
 
 // prepare loads the scripts and tries the rights they need.
-func (g *gate) prepare(n *node, l *line, rep *report) error {
+func (g *gate) prepare(n *node, l *resp.Conn, rep *report) error {
 	cmds := loads()
 	lock := g.opts.probeKeys(n.engine.Client())
 	cmds = append(cmds, []string{
 		"EVALSHA", wire.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
 	})
-	values, err := l.do(cmds...)
+	values, err := ask(l, cmds...)
 	if err != nil {
-		return err
-	}
-	if err := firstError(cmds, values); err != nil {
 		return err
 	}
 	refused, _ := values[len(values)-1].Decode().([]any)
@@ -81,7 +78,7 @@ func (g *gate) prepare(n *node, l *line, rep *report) error {
 // subscribable finds out whether a connection that is subscribed still carries
 // requests, and the confirmations in their place among the replies. Where it does
 // not, waiters poll. The channel is one on which nobody sends.
-func (g *gate) subscribable(n *node, l *line, hello map[string]string, rep *report) error {
+func (g *gate) subscribable(n *node, l *resp.Conn, hello map[string]string, rep *report) error {
 	if p := hello["proto"]; p != "3" {
 		rep.mute = cmp.Or(rep.mute, fmt.Errorf("it answers HELLO 3 with protocol %q, and without 3 a connection that is subscribed carries no requests", p))
 	}
@@ -89,7 +86,7 @@ func (g *gate) subscribable(n *node, l *line, hello map[string]string, rep *repo
 		return nil
 	}
 	channel := wire.Wake + "~probe:" + n.engine.Client()
-	values, err := l.do([]string{"SUBSCRIBE", channel}, []string{"TIME"}, []string{"UNSUBSCRIBE", channel})
+	values, err := l.Do([]string{"SUBSCRIBE", channel}, []string{"TIME"}, []string{"UNSUBSCRIBE", channel})
 	switch {
 	case err != nil:
 		return err

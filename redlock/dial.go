@@ -12,20 +12,20 @@ import (
 )
 
 // dial opens a connection to a node and checks the node over it.
-func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
+func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
 	l, err := g.connect(ctx, n.addr)
 	if err != nil {
 		return nil, report{}, mend(err, g.opts.TLS != nil)
 	}
-	unblock := context.AfterFunc(ctx, func() { l.conn.SetDeadline(time.Unix(1, 0)) })
+	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	rep, err := g.check(ctx, n, l)
 	if !unblock() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		l.conn.Close()
+		l.Close()
 		g.leave(n.addr)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
@@ -38,52 +38,34 @@ func (g *gate) dial(ctx context.Context, n *node) (*line, report, error) {
 // keepAlive is for connections that carry nothing: a lost one shows by the pings.
 var keepAlive = net.Dialer{KeepAlive: time.Second}
 
-func (g *gate) connect(ctx context.Context, addr string) (*line, error) {
+func (g *gate) connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	plain, err := keepAlive.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	l := &line{conn: plain}
-	if cfg := g.opts.TLS; cfg != nil {
-		if cfg.ServerName == "" {
-			cfg = cfg.Clone()
-			cfg.ServerName, _, _ = net.SplitHostPort(addr)
-		}
-		secure := tls.Client(plain, cfg)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			plain.Close()
-			return nil, fmt.Errorf("TLS handshake: %w", err)
-		}
-		l.conn = secure
+	cfg := g.opts.TLS
+	if cfg == nil {
+		return resp.NewConn(plain), nil
 	}
-	l.in = resp.NewReader(l.conn)
-	return l, nil
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	secure := tls.Client(plain, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		plain.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return resp.NewConn(secure), nil
 }
 
-// line is a raw connection on which commands are sent one batch after another.
-type line struct {
-	conn net.Conn
-	in   *resp.Reader
-}
-
-// do sends the commands at once and returns their replies.
-func (l *line) do(cmds ...[]string) ([]resp.Value, error) {
-	var out []byte
-	for _, c := range cmds {
-		out = resp.AppendCommand(out, c...)
-	}
-	if _, err := l.conn.Write(out); err != nil {
+// ask sends the commands at once and returns their replies, of which none is an error.
+func ask(l *resp.Conn, cmds ...[]string) ([]resp.Value, error) {
+	values, err := l.Do(cmds...)
+	if err != nil {
 		return nil, err
 	}
-	values := make([]resp.Value, len(cmds))
-	for i := range values {
-		v, err := l.in.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		values[i] = v
-	}
-	return values, nil
+	return values, firstError(cmds, values)
 }
 
 // firstError is the first error reply, with the command it answers.
@@ -97,7 +79,7 @@ func firstError(cmds [][]string, values []resp.Value) error {
 }
 
 // login gives the credentials, and sets what a connection is told only once.
-func (g *gate) login(ctx context.Context, n *node, l *line) (hello map[string]string, err error) {
+func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[string]string, err error) {
 	user, pass, err := n.credentials(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err) // whoever gives them may be down for a while
@@ -114,7 +96,7 @@ func (g *gate) login(ctx context.Context, n *node, l *line) (hello map[string]st
 	if g.opts.DB != 0 {
 		cmds = append(cmds, []string{"SELECT", strconv.Itoa(g.opts.DB)})
 	}
-	values, err := l.do(cmds...)
+	values, err := l.Do(cmds...)
 	if err != nil {
 		return nil, err
 	}

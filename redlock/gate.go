@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
 // A node that has forgotten what it granted must not vote before all of that is
@@ -69,14 +71,14 @@ func (r *report) warn(about string, err error) {
 }
 
 // check looks whether the server at the other end may vote.
-func (g *gate) check(ctx context.Context, n *node, l *line) (rep report, err error) {
+func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, err error) {
 	hello, err := g.login(ctx, n, l)
 	if err != nil {
 		return rep, err
 	}
 	before := time.Now()
 	cmds := [][]string{{"INFO"}, {"TIME"}}
-	values, err := l.do(cmds...)
+	values, err := l.Do(cmds...)
 	if err != nil {
 		return rep, err
 	}
@@ -181,15 +183,12 @@ func (g *gate) leave(addr string) {
 
 // admit returns the marker with which the server may vote. One that was promoted has
 // data that another server wrote, and so is not durable.
-func (g *gate) admit(l *line, addr, run string, promoted bool) (string, error) {
+func (g *gate) admit(l *resp.Conn, addr, run string, promoted bool) (string, error) {
 	key := g.opts.setKey()
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
 	onDisk := sync.OnceValue(func() bool { return !promoted && durable(l) })
 	for range admitTries {
-		values, err := l.do(look...)
-		if err == nil {
-			err = firstError(look, values)
-		}
+		values, err := ask(l, look...)
 		if err != nil {
 			return "", err
 		}
@@ -317,12 +316,8 @@ func (g *gate) enter(addr, run string) {
 
 // look refuses a node of another set, or one that does not vote, for a client that only
 // looks. MaxTTL does not matter to it, and it admits nobody.
-func (g *gate) look(l *line, addr, run string) error {
-	cmds := [][]string{{"GET", g.opts.setKey()}}
-	values, err := l.do(cmds...)
-	if err == nil {
-		err = firstError(cmds, values)
-	}
+func (g *gate) look(l *resp.Conn, addr, run string) error {
+	values, err := ask(l, []string{"GET", g.opts.setKey()})
 	if err != nil {
 		return err
 	}

@@ -61,21 +61,16 @@ func parseMarker(text string) (m marker, ok bool) {
 func label(addr string) string { return url.PathEscape(addr) }
 
 // swap replaces the marker, if it is still old.
-func (g *gate) swap(l *line, key, old, next string) error {
-	cmds := [][]string{{"SCRIPT", "LOAD", wire.Admit.Text}, {"EVALSHA", wire.Admit.SHA, "1", key, old, next}}
-	values, err := l.do(cmds...)
-	if err == nil {
-		err = firstError(cmds, values)
-	}
-	if err != nil {
+func (g *gate) swap(l *resp.Conn, key, old, next string) error {
+	if _, err := ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next}); err != nil {
 		return fmt.Errorf("its marker %s cannot be written: %w", key, err)
 	}
 	return nil
 }
 
 // durable says whether the server writes everything to disk before it answers.
-func durable(l *line) bool {
-	values, err := l.do([]string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
+func durable(l *resp.Conn) bool {
+	values, err := l.Do([]string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
 	if err != nil {
 		return false
 	}

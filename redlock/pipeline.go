@@ -130,9 +130,9 @@ func (f *fifo) pop() (e entry) {
 }
 
 // newLink takes over a connection that the gate has checked.
-func newLink(n *node, l *line, m member) *link {
+func newLink(n *node, l *resp.Conn, m member) *link {
 	return &link{
-		n: n, member: m, conn: l.conn, in: l.in, wake: make(chan struct{}, 1), gone: make(chan struct{}), text: texts{member: m},
+		n: n, member: m, conn: l.Conn, in: l.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}), text: texts{member: m},
 	}
 }
 

@@ -72,7 +72,7 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *link, far net.Conn
 		}
 		near, far := net.Pipe()
 		s := newSocket(near)
-		l := newLink(d.nodes[0], &line{conn: s, in: resp.NewReader(s)}, member{})
+		l := newLink(d.nodes[0], resp.NewConn(s), member{})
 		go l.reads()
 		go l.writes()
 		d.nodes[0].raise(l)
@@ -225,7 +225,7 @@ func TestAServerThatClosesItsSideEndsTheLink(t *testing.T) {
 				t.Fatal(err)
 			}
 			near, far := dress(tcp(t))
-			l := newLink(d.nodes[0], &line{conn: near, in: resp.NewReader(near)}, member{})
+			l := newLink(d.nodes[0], resp.NewConn(near), member{})
 			go l.reads()
 			go l.writes()
 			d.nodes[0].raise(l)

@@ -180,9 +180,7 @@ func (c Call) refused(now int64) resp.Error {
 
 // Server is a connection to a real server, and one that listens for wake-ups.
 type Server struct {
-	conn, ear  net.Conn
-	in, heard  *resp.Reader
-	out        []byte
+	conn, ear  *resp.Conn
 	wakeMarker string
 }
 
@@ -190,16 +188,13 @@ type Server struct {
 // wake-ups.
 func Connect(ctx context.Context, addr string, listening ...string) (*Server, error) {
 	s := &Server{wakeMarker: wire.Wake + "~end"}
-	var dialer net.Dialer
-	var err error
-	if s.conn, err = dialer.DialContext(ctx, "tcp", addr); err != nil {
-		return nil, err
+	for _, c := range []**resp.Conn{&s.conn, &s.ear} {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		*c = resp.NewConn(conn)
 	}
-	s.in = resp.NewReader(s.conn)
-	if s.ear, err = dialer.DialContext(ctx, "tcp", addr); err != nil {
-		return nil, err
-	}
-	s.heard = resp.NewReader(s.ear)
 	subscribe := []string{"SUBSCRIBE", s.wakeMarker}
 	for _, client := range listening {
 		subscribe = append(subscribe, wire.Wake+client)
@@ -208,7 +203,7 @@ func Connect(ctx context.Context, addr string, listening ...string) (*Server, er
 		return nil, err
 	}
 	for range subscribe[1:] {
-		if _, err := s.heard.ReadValue(); err != nil {
+		if _, err := s.ear.ReadValue(); err != nil {
 			return nil, err
 		}
 	}
@@ -226,19 +221,12 @@ func (s *Server) Close() error { return errors.Join(s.conn.Close(), s.ear.Close(
 // Do sends commands in one batch and returns their replies, error replies among
 // them.
 func (s *Server) Do(cmds ...[]string) ([]any, error) {
-	s.out = s.out[:0]
-	for _, cmd := range cmds {
-		s.out = resp.AppendCommand(s.out, cmd...)
-	}
-	if _, err := s.conn.Write(s.out); err != nil {
+	values, err := s.conn.Do(cmds...)
+	if err != nil {
 		return nil, err
 	}
-	replies := make([]any, len(cmds))
-	for i := range replies {
-		v, err := s.in.ReadValue()
-		if err != nil {
-			return nil, err
-		}
+	replies := make([]any, len(values))
+	for i, v := range values {
 		replies[i] = v.Decode()
 	}
 	return replies, nil
@@ -252,7 +240,7 @@ func (s *Server) Wakes() ([][2]string, error) {
 	}
 	var wakes [][2]string
 	for {
-		v, err := s.heard.ReadValue()
+		v, err := s.ear.ReadValue()
 		if err != nil {
 			return nil, err
 		}

@@ -3,7 +3,6 @@ package redisproc
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -45,28 +44,21 @@ func (s *Server) exchange(ctx context.Context, commands ...[]string) ([]any, err
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
-	var batch []byte
 	if s.opts.Password != "" {
-		batch = resp.AppendCommand(batch, "AUTH", s.opts.Password)
+		commands = append([][]string{{"AUTH", s.opts.Password}}, commands...)
 	}
-	for _, args := range commands {
-		batch = resp.AppendCommand(batch, args...)
-	}
-	if _, err := conn.Write(batch); err != nil {
+	values, err := resp.NewConn(conn).Do(commands...)
+	if err != nil {
 		return nil, err
 	}
-	reader := resp.NewReader(conn)
 	if s.opts.Password != "" {
-		if v, err := reader.ReadValue(); err != nil || v.IsError() {
-			return nil, errors.Join(err, fmt.Errorf("AUTH: %s", v.Text))
+		if values[0].IsError() {
+			return nil, fmt.Errorf("AUTH: %s", values[0].Text)
 		}
+		values = values[1:]
 	}
-	replies := make([]any, len(commands))
-	for i := range commands {
-		v, err := reader.ReadValue()
-		if err != nil {
-			return nil, err
-		}
+	replies := make([]any, len(values))
+	for i, v := range values {
 		replies[i] = v.Decode()
 	}
 	return replies, nil
