@@ -87,8 +87,6 @@ func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 	case ok && time.Now().Before(known.until):
 		return known.holder
 	}
-	ctx, cancel := context.WithTimeout(ctx, holderTime)
-	defer cancel()
 	found, answered := d.lookUp(ctx, client)
 	if !answered {
 		return found
@@ -105,27 +103,26 @@ func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 // lookUp asks all nodes who a client is and takes the first that knows. It says
 // whether any node answered.
 func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
-	answers := make(chan any, len(d.nodes)) // nil: none
-	for _, n := range d.nodes {
-		go func() {
-			replies, err := n.do(ctx, []string{"GET", wire.Client + client})
-			if err != nil {
-				answers <- nil
-				return
-			}
-			text, _ := replies[0].(string) // anything else is a node that does not know
-			answers <- text
-		}()
-	}
-	for range d.nodes {
-		text, ok := (<-answers).(string)
-		answered = answered || ok
-		var found driver.Holder
-		if json.Unmarshal([]byte(text), &found) == nil {
-			return found, true
+	ctx, cancel := context.WithTimeout(ctx, holderTime)
+	defer cancel()
+	var mu sync.Mutex // guards the results
+	d.each(ctx, func(ctx context.Context, n *node) {
+		replies, err := n.do(ctx, []string{"GET", wire.Client + client})
+		if err != nil {
+			return
 		}
-	}
-	return driver.Holder{}, answered
+		text, _ := replies[0].(string) // anything else is a node that does not know
+		var holder driver.Holder
+		known := json.Unmarshal([]byte(text), &holder) == nil
+		mu.Lock()
+		defer mu.Unlock()
+		answered = true
+		if known {
+			found = holder
+			cancel() // the others need not answer
+		}
+	})
+	return found, answered
 }
 
 // evalsha is the call of a script on the keys of a lock.

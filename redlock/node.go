@@ -128,7 +128,7 @@ func (n *node) keep(l *link) {
 			report()
 			n.expire()
 		}
-		go n.warn() // a Logger may block
+		n.d.logs.Go(n.warn) // a Logger may block
 	}
 	if l != nil { // it came as the driver was closed
 		l.hangUp(errHungUp)

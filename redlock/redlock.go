@@ -107,7 +107,8 @@ type Driver struct {
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	work    sync.WaitGroup // every goroutine of the driver
+	work    sync.WaitGroup // every goroutine of the driver that calls nothing of the user's
+	logs    sync.WaitGroup // those that call the Logger
 	closing sync.Once
 
 	mu     sync.Mutex // guards notify
@@ -334,8 +335,9 @@ func (d *Driver) Limits() driver.Limits {
 	}
 }
 
-// Close implements driver.Driver. It blocks until what was sent is answered, at
-// most about a second; a second Close does nothing.
+// Close implements driver.Driver. It blocks until what was sent is answered, and the
+// Logger has taken its last lines, each for about a second at most; a second Close does
+// nothing.
 func (d *Driver) Close() error {
 	d.closing.Do(func() {
 		d.engine.Close()
@@ -346,6 +348,12 @@ func (d *Driver) Close() error {
 		all.Wait()
 		d.stop()
 		d.work.Wait()
+		logged := make(chan struct{})
+		go func() { d.logs.Wait(); close(logged) }() // it stays for as long as a Logger hangs
+		select {
+		case <-logged:
+		case <-time.After(askTime):
+		}
 	})
 	return nil
 }
