@@ -652,7 +652,7 @@ var looks = []mutant{
 	},
 	{
 		name: "one-silent-node-hides-the-holder", rule: "the first node that knows the holder says so", file: inspectGo,
-		was: "\tfor range d.nodes {\n", is: "\tfor range d.nodes[:1] {\n",
+		was: "replies, err := n.do(ctx, []string{\"GET\", wire.Client", is: "replies, err := d.nodes[0].do(ctx, []string{\"GET\", wire.Client",
 		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
 	},
 	{
