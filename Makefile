@@ -38,7 +38,10 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 			go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority) || exit 1; \
 	done
 
-lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt over every file
+# Rows of tables and lines with a link may be longer than 160 columns.
+LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
+
+lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt and 160 columns over every page
 	@failed=0; \
 	for dir in $$(go list -f '{{.Module.Dir}}' $(EVERYTHING) | sort -u); do \
 		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
@@ -47,6 +50,7 @@ lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt ov
 	done; \
 	unformatted=$$(go tool gofumpt -l .) || failed=1; \
 	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \
+	! $(LONG) || { echo "lint: these lines have more than 160 columns"; failed=1; }; \
 	exit $$failed
 
 fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
