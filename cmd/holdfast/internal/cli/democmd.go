@@ -7,7 +7,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/demo"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
-	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -33,7 +32,7 @@ func (a *app) demo(redis bool) error {
 	nodes := demo.Memory()
 	if redis {
 		var err error
-		if nodes, err = demo.Redis(ctx); errors.Is(err, redisproc.ErrNotInstalled) {
+		if nodes, err = demo.Redis(ctx); errors.Is(err, demo.ErrNotInstalled) {
 			return exitcode.With(exitcode.Unavailable, err)
 		} else if err != nil {
 			return interruptedBy(ctx, err)

@@ -35,6 +35,9 @@ func (n inProcess) Open(context.Context) (driver.Driver, error) { return n.Peer(
 func (n inProcess) Stop(i int)                                  { n.Node(i).Stop() }
 func (n inProcess) Start(_ context.Context, i int) error        { n.Node(i).Start(); return nil }
 
+// ErrNotInstalled is returned where there is no redis-server.
+var ErrNotInstalled = redisproc.ErrNotInstalled
+
 // Redis starts redis-server processes. It blocks until they answer.
 func Redis(ctx context.Context) (Nodes, error) {
 	n := &processes{servers: make([]*redisproc.Server, nodeCount)}
@@ -45,8 +48,8 @@ func Redis(ctx context.Context) (Nodes, error) {
 		all.Go(func() { n.servers[i], errs[i] = redisproc.Start(ctx, &redisproc.Options{AppendOnly: "always"}) })
 	}
 	all.Wait()
-	if errors.Is(errors.Join(errs...), redisproc.ErrNotInstalled) {
-		return nil, redisproc.ErrNotInstalled // once, not five times
+	if errors.Is(errors.Join(errs...), ErrNotInstalled) {
+		return nil, ErrNotInstalled // once, not five times
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, n.Close())
