@@ -2,7 +2,6 @@ package memory
 
 import (
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
@@ -173,80 +172,25 @@ func (n *Node) drain() {
 	}
 }
 
-// execute applies a request to the lock and returns what tells of it: the reply
-// and the wake-up. The caller holds mu.
+// execute applies a request to the lock and returns what sends the reply and the wake-up.
+// The caller holds mu.
 func (n *Node) execute(w work) (then func()) {
-	r, now := w.r, n.now()
-	l := n.locks[r.Lock.Name]
-	ttl := millis(r.TTL)
-	clock, _ := strconv.ParseInt(r.Clock, 10, 64) // the engine wrote it, if anybody
-	refuse := func() { r.Fail(engine.Failure{Err: quorum.ClockError{Ahead: now - clock}}) }
-	var woken quorum.Wake
-	hears := func(owner string) bool { return w.in.driver.cluster.hears(w.in.index, owner) }
-	switch r.Kind {
-	case quorum.AskAcquire, quorum.AskAdopt:
-		var reply quorum.AcquireReply
-		if r.Kind == quorum.AskAdopt {
-			l, reply = l.Adopt(now, r.From, r.Owner, ttl, clock)
-		} else {
-			l, reply = l.Acquire(now, r.Owner, ttl, clock, r.Stamp, hears)
-		}
-		woken = reply.Woken
-		then = func() {
-			switch {
-			case reply.Granted:
-				r.Granted(reply.Base)
-			case reply.Refused:
-				refuse()
-			default:
-				r.Denied(reply.Left*int64(time.Millisecond), reply.Holder, reply.Waiters)
-			}
-		}
-	case quorum.AskCommit:
-		var ok bool
-		l, ok = l.Commit(now, r.Owner, ttl, r.Token)
-		then = func() { r.Committed(ok) }
-	case quorum.AskRenew:
-		var verdict quorum.Verdict
-		l, verdict = l.Renew(now, r.Owner, ttl, clock, r.Token)
-		waiters := l.Queue.Len()
-		then = func() {
-			switch verdict {
-			case quorum.RenewKept:
-				r.Kept(waiters)
-			case quorum.RenewRefused:
-				refuse()
-			case quorum.RenewSuperseded:
-				r.Superseded(l.Fence)
-			default:
-				r.NotMine()
-			}
-		}
-	case quorum.AskReclaim:
-		var ok bool
-		l, ok = l.Reclaim(now, r.Owner, ttl, r.Token)
-		waiters := l.Queue.Len()
-		then = func() {
-			if ok {
-				r.Kept(waiters)
-			} else {
-				r.NotMine()
-			}
-		}
-	case quorum.AskRelease, quorum.AskGiveBack:
-		l, woken = l.Release(now, r.Owner, r.Stamp, ttl, hears)
-		then = r.Freed
-	}
-	n.keep(r.Lock.Name, l)
-	if n.lose > 0 {
+	c, i := w.in.driver.cluster, w.in.index
+	hears := func(owner string) bool { return c.hears(i, owner) }
+	l, reply, woken := n.locks[w.r.Lock.Name].Answer(n.now(), &w.r.Ask, hears)
+	n.keep(w.r.Lock.Name, l)
+	lost := n.lose > 0
+	if lost {
 		n.lose--
-		then = func() {}
 	}
-	if woken.Owner == "" {
-		return then
+	return func() {
+		if !lost {
+			w.r.Answer(reply)
+		}
+		if woken.Owner != "" {
+			c.wake(i, woken)
+		}
 	}
-	reply := then
-	return func() { reply(); w.in.driver.cluster.wake(w.in.index, woken) }
 }
 
 // keep stores a lock, or forgets it when nothing is left of it. The caller
@@ -303,6 +247,3 @@ func (n *Node) sweep() []string {
 	}
 	return names
 }
-
-// millis rounds up: a node keeps a lock no shorter than its holder trusts it.
-func millis(ns int64) int64 { return (ns + 999_999) / 1_000_000 }

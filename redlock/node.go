@@ -376,7 +376,7 @@ func (n *node) event() driver.NodeEvent {
 
 // note looks whether the node refuses to store anything, as where its memory is full. It
 // stands until it grants a lock again, or its connection ends.
-func (n *node) note(asked quorum.Request, v resp.Value) {
+func (n *node) note(asked quorum.AskKind, v resp.Value) {
 	switch {
 	case v.IsError() && refusesToStore(v):
 		err := serverError(v)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
@@ -78,7 +77,7 @@ type entry struct {
 
 // release says whether e may free a lock, for which it is never too late.
 func (e *entry) release() bool {
-	return e.req != nil && (e.req.Kind == quorum.AskRelease || e.req.Kind == quorum.AskGiveBack)
+	return e.req != nil && e.req.Kind.Frees()
 }
 
 func (e *entry) subscribes() bool { return e.call != nil && e.call.cmds[0][0] == "SUBSCRIBE" }

@@ -59,16 +59,17 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	t.use(r.TTL)
 	switch r.Kind {
 	case quorum.AskAcquire:
-		dst = appendAll(t.begin(dst, &acquireHead, r.Lock), r.Owner, t.ttl, r.Clock)
+		dst = resp.AppendDecimal(appendAll(t.begin(dst, &acquireHead, r.Lock), r.Owner, t.ttl), r.Clock)
 		dst = resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
 	case quorum.AskAdopt:
-		dst = appendAll(t.begin(dst, &adoptHead, r.Lock), r.From, r.Owner, t.ttl, r.Clock, t.keep)
+		dst = resp.AppendDecimal(appendAll(t.begin(dst, &adoptHead, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
+		dst = resp.AppendString(dst, t.keep)
 	case quorum.AskCommit:
 		dst = resp.AppendString(t.begin(dst, &commitHead, r.Lock), r.Owner)
 		dst = resp.AppendString(appendTop(dst, r.Token), t.keep)
 	case quorum.AskRenew:
 		dst = appendAll(t.begin(dst, &renewHead, r.Lock), r.Owner, t.ttl)
-		dst = appendAll(appendTop(dst, r.Token), r.Clock, t.keep)
+		dst = resp.AppendString(resp.AppendDecimal(appendTop(dst, r.Token), r.Clock), t.keep)
 	case quorum.AskReclaim:
 		dst = appendAll(t.begin(dst, &reclaimHead, r.Lock), r.Owner, t.ttl)
 		dst = resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
@@ -154,12 +155,12 @@ func appendTop(dst []byte, token int64) []byte {
 	return resp.AppendDecimal(dst, token+quorum.Block-1)
 }
 
-// millis rounds up: a node keeps a lock no shorter than its holder trusts it.
-func millis(ns int64) string { return strconv.FormatInt((ns+999_999)/1_000_000, 10) }
+// millis is ns in milliseconds.
+func millis(ns int64) string { return strconv.FormatInt(quorum.Millis(ns), 10) }
 
 // keep is how long a node keeps the counter of a lock with that TTL.
 func keep(ttl int64) string {
-	return strconv.FormatInt(quorum.FenceKeep((ttl+999_999)/1_000_000), 10)
+	return strconv.FormatInt(quorum.FenceKeep(quorum.Millis(ttl)), 10)
 }
 
 var (

@@ -60,24 +60,10 @@ const (
 	Release              // give up what is held or sought
 )
 
-// Request is what is asked of a node.
-type Request uint8
-
-// The requests of a Claim.
-const (
-	AskAcquire Request = iota
-	AskCommit
-	AskRenew
-	AskRelease
-	AskGiveBack
-	AskReclaim
-	AskAdopt // in place of AskAcquire, for a claim that Adopts
-)
-
 // Event is one thing that happened to a Claim.
 type Event struct {
 	Kind  Kind
-	Of    Request // Failed: what was asked
+	Of    AskKind // answers: what was asked
 	Node  int
 	ID    uint32 // answers: Claim.ID when the request was sent
 	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent

@@ -88,7 +88,7 @@ func (p *play) denied(nodes ...int) {
 	}
 }
 
-func (p *play) failed(of Request, nodes ...int) {
+func (p *play) failed(of AskKind, nodes ...int) {
 	p.t.Helper()
 	for _, n := range nodes {
 		p.answer(Event{Kind: Failed, Of: of, Node: n})

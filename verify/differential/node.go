@@ -111,72 +111,71 @@ func (c Call) keys(k Keys) []string {
 	return keys
 }
 
+var kinds = map[string]quorum.AskKind{
+	"acquire": quorum.AskAcquire, "adopt": quorum.AskAdopt, "commit": quorum.AskCommit, "renew": quorum.AskRenew,
+	"reclaim": quorum.AskReclaim, "release": quorum.AskRelease,
+}
+
+// ask is the request that c is.
+func (c Call) ask() quorum.Ask {
+	ttl := c.TTL * int64(time.Millisecond)
+	ask := quorum.Ask{
+		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOver(ttl),
+		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token,
+	}
+	if ask.Kind == quorum.AskReclaim {
+		ask.Token += quorum.Block - 1
+	}
+	return ask
+}
+
 // Twin carries c out on l, at now. The reply has the shape of the server's; woken
 // is whom the script wakes, and what it tells.
 func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken quorum.Wake) {
-	if c.stranger() {
-		return l.At(now), unadmitted, quorum.Wake{}
-	}
 	one := map[bool]int64{true: 1}
-	switch c.Script {
-	case "acquire", "adopt":
-		var r quorum.AcquireReply
-		if c.Script == "adopt" {
-			l, r = l.Adopt(now, c.From, c.Owner, c.TTL, c.Clock)
-		} else {
-			l, r = l.Acquire(now, c.Owner, c.TTL, c.Clock, c.Stamp, hears)
-		}
-		switch {
-		case r.Granted:
-			return l, r.Base, quorum.Wake{}
-		case r.Refused:
-			return l, c.refused(now), quorum.Wake{}
-		}
-		return l, []any{r.Left, r.Holder, int64(r.Waiters)}, r.Woken
-	case "commit":
-		l, ok := l.Commit(now, c.Owner, c.TTL, c.Token)
-		return l, one[ok], quorum.Wake{}
-	case "renew":
-		l, verdict := l.Renew(now, c.Owner, c.TTL, c.Clock, c.Token)
-		switch verdict {
-		case quorum.RenewKept:
-			return l, int64(l.Queue.Len()), quorum.Wake{}
-		case quorum.RenewRefused:
-			return l, c.refused(now), quorum.Wake{}
-		}
-		if verdict == quorum.RenewSuperseded {
-			return l, -l.Fence, quorum.Wake{}
-		}
-		return l, int64(verdict), quorum.Wake{}
-	case "reclaim":
-		l, ok := l.Reclaim(now, c.Owner, c.TTL, c.Token+quorum.Block-1)
-		if !ok {
-			return l, int64(-1), quorum.Wake{}
-		}
-		return l, int64(l.Queue.Len()), quorum.Wake{}
-	case "release":
-		mine := l.At(now).Owner == c.Owner
-		l, woken := l.Release(now, c.Owner, c.Stamp, c.TTL, hears)
-		return l, one[mine], woken
-	case "force":
+	l = l.At(now)
+	switch {
+	case c.stranger():
+		return l, unadmitted, quorum.Wake{}
+	case c.Script == "force":
 		l, ok, woken := l.Force(now, c.Token, c.TTL, hears)
 		return l, one[ok], woken
+	case c.Script == "inspect":
+		left := int64(-2)
+		if l.Owner != "" {
+			left = l.Until - now/1000
+		}
+		return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, quorum.Wake{}
 	}
-	l = l.At(now)
-	left := int64(-2)
-	if l.Owner != "" {
-		left = l.Until - now/1000
+	ask := c.ask()
+	after, r, woken := l.Answer(now, &ask, hears)
+	if r.Kind == quorum.Freed {
+		return after, one[l.Owner == c.Owner], woken
 	}
-	return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, quorum.Wake{}
+	return after, served(r), woken
+}
+
+// served is r as a server says it.
+func served(r quorum.Reply) any {
+	switch r.Kind {
+	case quorum.Granted:
+		return r.Token
+	case quorum.Denied:
+		return []any{r.Left / int64(time.Millisecond), r.Holder, int64(r.Waiters)}
+	case quorum.Accepted:
+		return int64(1)
+	case quorum.Refused:
+		return int64(0)
+	case quorum.Kept:
+		return int64(r.Waiters)
+	case quorum.NotMine:
+		return min(-r.Token, -1)
+	}
+	return resp.Error(r.Err.Error())
 }
 
 // unadmitted is the error reply of a node that is not the one that was admitted.
 const unadmitted = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
-
-// refused is the error reply of a node that does not start a counter.
-func (c Call) refused(now int64) resp.Error {
-	return resp.Error(quorum.ClockError{Ahead: now - c.Clock}.Error())
-}
 
 // Server is a connection to a real server, and one that listens for wake-ups.
 type Server struct {

@@ -11,7 +11,7 @@ func (s *setup) cares(w *world, c, n int, a message) bool {
 
 func (s *setup) hear(w *world, c, n int, a message) string {
 	return s.event(w, c, quorum.Event{
-		Kind: quorum.Kind(a.kind), Of: quorum.Request(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
+		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
 		Sent: now + int64(a.round), TTL: ttl, Token: int64(a.token), Left: ttl, Queued: a.marked,
 	})
 }
@@ -27,17 +27,11 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	next, a := quorum.Step(was, e)
 	s.mutate(was, &next, &e, &a)
 	cl.claim = next
-	id := uint8(next.ID)
-	s.send(w, c, quorum.AskRelease, a.Release, uint8(was.ID), 0)
-	s.send(w, c, quorum.AskGiveBack, a.GiveBack, id, a.GiveBack)
-	ask := quorum.AskAcquire
-	if next.Adopts {
-		ask = quorum.AskAdopt
+	for ask := range a.Asks(was.ID, &next, e.At) {
+		w.nodes[ask.Node].wires[c].requests.push(message{
+			kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, marked: ask.Stamp != 0, token: int32(ask.Token),
+		})
 	}
-	s.send(w, c, ask, a.Acquire, id, a.Stamped)
-	s.send(w, c, quorum.AskCommit, a.Commit, id, 0)
-	s.send(w, c, quorum.AskRenew, a.Renew, id, 0)
-	s.send(w, c, quorum.AskReclaim, a.Reclaim, id, 0)
 	if next.Round == e.At && next.Phase == quorum.Held {
 		cl.round++ // what is sent from now on is sent later
 	}
@@ -113,20 +107,6 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 		*next = was
 		next.Asked, next.Rest, next.Patience = 0, soon, 0
 		*a = quorum.Actions{}
-	}
-}
-
-func (s *setup) send(w *world, c int, kind quorum.Request, to quorum.Set, id uint8, stamped quorum.Set) {
-	cl := &w.clients[c]
-	for n := range to.Nodes {
-		m := message{kind: uint8(kind), id: id, epoch: cl.claim.Epoch[n], round: cl.round, marked: stamped.Has(n)}
-		switch kind {
-		case quorum.AskCommit, quorum.AskRenew:
-			m.token = int32(cl.claim.Token)
-		case quorum.AskReclaim:
-			m.token = int32(cl.claim.Base[n])
-		}
-		w.nodes[n].wires[c].requests.push(m)
 	}
 }
 

@@ -25,109 +25,87 @@ func (s *setup) fail(w *world) {
 // serve lets a node execute a request, and is its answer.
 func (s *setup) serve(w *world, c, n int, r message) message {
 	nd := &w.nodes[n]
-	l, owner := nd.lock, owners[c][r.id]
-	clock, told := w.clock, w.clock+int64(c)*s.skew
+	clock := w.clock
 	if nd.ahead {
 		clock += clockJump
 	}
-	if s.mutant.seedAnyTime {
-		told = clock
+	ask := quorum.Ask{
+		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttl, HandOver: quorum.HandOver(ttl), Token: int64(r.token),
+		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
 	}
-	a := message{of: r.kind, id: r.id, epoch: r.epoch, round: r.round}
-	stamp := int64(0)
 	if r.marked {
-		stamp = w.place(s, c, n)
+		ask.Stamp = w.place(s, c, n)
+	}
+	if s.mutant.seedAnyTime {
+		ask.Clock = clock
 	}
 	hears := func(owner string) bool {
 		c, _ := split(owner)
 		return w.clients[c].life != crashed
 	}
-	var woken quorum.Wake
-	switch quorum.Request(r.kind) {
-	case quorum.AskAcquire, quorum.AskAdopt:
-		var reply quorum.AcquireReply
-		queue := l.Queue
-		if s.mutant.barge {
-			l.Queue = ""
-		}
-		if from := owners[0][0]; quorum.Request(r.kind) == quorum.AskAdopt {
-			if s.mutant.adoptAny && l.Owner != "" || s.mutant.adoptFree && l.Owner == "" {
-				l.Owner, l.Until = from, far
-			}
-			l, reply = l.Adopt(clock, from, owner, ttlMS, told)
-		} else {
-			l, reply = l.Acquire(clock, owner, ttlMS, told, stamp, hears)
-		}
-		woken = reply.Woken
-		if s.mutant.barge {
-			if l.Queue = queue.Without(owner); !reply.Granted && stamp != 0 {
-				l.Queue = queue.With(owner, stamp)
-			}
-		}
-		a.kind, a.marked = uint8(quorum.Denied), r.marked
-		if reply.Refused {
-			a.kind, a.marked = uint8(quorum.Failed), false
-		}
-		if reply.Granted {
-			a.kind, a.marked, a.token = uint8(quorum.Granted), false, int32(reply.Base)
-			if nd.frozen != 0 {
-				a.token = int32(nd.frozen)
-			}
-		}
-	case quorum.AskCommit:
-		var ok bool
-		if l, ok = s.commit(l, clock, owner, int64(r.token)); ok {
-			a.kind = uint8(quorum.Accepted)
-		} else {
-			a.kind = uint8(quorum.Refused)
-		}
-	case quorum.AskRenew:
-		lost := l.Fence == 0
-		var verdict quorum.Verdict
-		l, verdict = l.Renew(clock, owner, ttlMS, told, int64(r.token))
-		if s.mutant.renewSeedsToken && lost && l.Fence != 0 {
-			l.Fence = int64(r.token) + quorum.Block - 1
-		}
-		switch verdict {
-		case quorum.RenewKept:
-			a.kind = uint8(quorum.Kept)
-		case quorum.RenewRefused:
-			a.kind = uint8(quorum.Failed)
-		case quorum.RenewSuperseded:
-			a.kind, a.token = uint8(quorum.NotMine), int32(l.Fence)
-		default:
-			a.kind = uint8(quorum.NotMine)
-		}
-	case quorum.AskReclaim:
-		a.kind = uint8(quorum.NotMine)
-		var ok bool
-		counter := int64(r.token)
-		if s.mutant.reclaimAny {
-			counter = l.Fence
-		}
-		if l, ok = l.Reclaim(clock, owner, ttlMS, counter); ok {
-			a.kind = uint8(quorum.Kept)
-		}
-	case quorum.AskRelease, quorum.AskGiveBack:
-		before := l
-		l, woken = l.Release(clock, owner, stamp, ttlMS, hears)
-		if head, _ := l.Queue.Head(); s.mutant.keepForGiver && before.Owner == owner && head == owner && woken.Owner == "" {
-			l.Owner, l.Until, l.Queue, woken.Owner = owner, far, l.Queue.Without(owner), owner
-			l.Fence += quorum.Block
-		}
-		if s.mutant.handOverUnseeded && before.Fence == 0 && woken.Owner != "" {
-			l.Owner, l.Until, l.Fence, woken.Base = woken.Owner, far, quorum.Block, 1
-		}
-		a.kind = uint8(quorum.Freed)
-	}
+	before := nd.lock
+	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
+	s.mend(before, &l, &ask, &reply, &woken)
+	a := message{kind: uint8(reply.Kind), of: r.kind, id: r.id, epoch: r.epoch, round: r.round, marked: reply.Queued, token: int32(reply.Token)}
 	if nd.frozen != 0 {
 		l.Fence = nd.frozen
+		if reply.Kind == quorum.Granted {
+			a.token = int32(nd.frozen)
+		}
 	}
 	nd.lock = l
 	if woken.Owner != "" {
 		s.wake(w, n, woken)
 	}
 	return a
+}
+
+// bend is the lock as a request finds it without one of the node's rules. It may change the
+// request, too.
+func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
+	m := &s.mutant
+	switch {
+	case m.barge && ask.Kind == quorum.AskAcquire:
+		l.Queue = ""
+	case ask.Kind == quorum.AskAdopt && (m.adoptAny && l.Owner != "" || m.adoptFree && l.Owner == ""):
+		l.Owner, l.Until = ask.From, far
+	case m.commitByAnyone && ask.Kind == quorum.AskCommit:
+		l.Owner, l.Until = ask.Owner, far
+	case m.commitAnyToken && ask.Kind == quorum.AskCommit:
+		l.Fence = min(l.Fence, ask.Token+quorum.Block-1)
+	case m.reclaimAny && ask.Kind == quorum.AskReclaim:
+		ask.Token = l.Fence
+	}
+	return l
+}
+
+// mend makes of what the bent lock came to what the node without the rule has come to.
+func (s *setup) mend(before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
+	m := &s.mutant
+	switch ask.Kind {
+	case quorum.AskAcquire:
+		if m.barge {
+			if l.Queue = before.Queue.Without(ask.Owner); reply.Kind != quorum.Granted && ask.Stamp != 0 {
+				l.Queue = before.Queue.With(ask.Owner, ask.Stamp)
+			}
+		}
+	case quorum.AskCommit:
+		if m.commitByAnyone || m.commitAnyToken {
+			l.Owner, l.Until, l.Fence = before.Owner, before.Until, max(before.Fence, l.Fence)
+		}
+	case quorum.AskRenew:
+		if m.renewSeedsToken && before.Fence == 0 && l.Fence != 0 {
+			l.Fence = ask.Token + quorum.Block - 1
+		}
+	case quorum.AskRelease, quorum.AskGiveBack:
+		if head, _ := l.Queue.Head(); m.keepForGiver && before.Owner == ask.Owner && head == ask.Owner && woken.Owner == "" {
+			l.Owner, l.Until, l.Queue, woken.Owner = ask.Owner, far, l.Queue.Without(ask.Owner), ask.Owner
+			l.Fence += quorum.Block
+		}
+		if m.handOverUnseeded && before.Fence == 0 && woken.Owner != "" {
+			l.Owner, l.Until, l.Fence, woken.Base = woken.Owner, far, quorum.Block, 1
+		}
+	}
 }
 
 // wake sends a wake-up on its way.
@@ -158,16 +136,6 @@ func (w *world) place(s *setup, c, n int) int64 {
 		last = stamp
 	}
 	return last + 1
-}
-
-func (s *setup) commit(l quorum.Lock, clock int64, owner string, token int64) (quorum.Lock, bool) {
-	end := token + quorum.Block - 1
-	switch {
-	case s.mutant.commitByAnyone && l.Fence <= end, s.mutant.commitAnyToken && l.Owner == owner:
-		l.Fence, l.FenceUntil = max(l.Fence, end), far
-		return l, true
-	}
-	return l.Commit(clock, owner, ttlMS, token)
 }
 
 // reply sends an answer, unless nobody would care.

@@ -25,13 +25,10 @@ func (s *setup) tell(trace []move) string {
 
 func name(c uint8) string { return string(rune('A' + c)) }
 
-var (
-	requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim", "adopt"}
-	answerNames  = map[quorum.Kind]string{
-		quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused",
-		quorum.Kept: "kept", quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
-	}
-)
+var answerNames = map[quorum.Kind]string{
+	quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused",
+	quorum.Kept: "kept", quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
+}
 
 func (s *setup) line(w *world, m move) string {
 	who, node := name(m.client), fmt.Sprint("node ", m.node+1)
@@ -50,7 +47,7 @@ func (s *setup) line(w *world, m move) string {
 		if quorum.Kind(a.kind) == quorum.Granted || quorum.Kind(a.kind) == quorum.NotMine && a.token != 0 {
 			says += fmt.Sprint(" ", a.token)
 		}
-		what := requestNames[r.kind]
+		what := quorum.AskKind(r.kind).String()
 		if r.token != 0 {
 			what += fmt.Sprint(" ", r.token)
 		}
@@ -67,9 +64,9 @@ func (s *setup) line(w *world, m move) string {
 		case a.of == wakeUp:
 			return fmt.Sprintf("%s is woken by %s", who, node)
 		}
-		return fmt.Sprintf("%s hears from %s: %s %s", who, node, requestNames[a.of], answerNames[quorum.Kind(a.kind)])
+		return fmt.Sprintf("%s hears from %s: %s %s", who, node, quorum.AskKind(a.of), answerNames[quorum.Kind(a.kind)])
 	case failure:
-		return fmt.Sprintf("%s notices that %s at %s failed", who, requestNames[wire.failures.m[m.index].of], node)
+		return fmt.Sprintf("%s notices that %s at %s failed", who, quorum.AskKind(wire.failures.m[m.index].of), node)
 	case wake:
 		return fmt.Sprintf("%s is woken by %s", who, node)
 	case loseWake:

@@ -33,7 +33,7 @@ func split(owner string) (client int, id uint8) { return int(owner[0] - 'a'), ow
 
 // message is a request on its way to a node, or an answer on its way back.
 type message struct {
-	kind   uint8 // quorum.Request or quorum.Kind
+	kind   uint8 // quorum.AskKind or quorum.Kind
 	of     uint8 // answers: the request, or wakeUp
 	id     uint8
 	epoch  uint8

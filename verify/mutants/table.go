@@ -717,8 +717,8 @@ var onServers = []mutant{
 	},
 	{
 		name: "release-is-a-request-like-others", rule: "a release is for a node that hangs too, and is never too late", file: pipelineGo,
-		was:     "return e.req != nil && (e.req.Kind == quorum.AskRelease || e.req.Kind == quorum.AskGiveBack)",
-		is:      "return false && e.req.Kind == quorum.AskRelease",
+		was:     "return e.req != nil && e.req.Kind.Frees()",
+		is:      "return false && e.req.Kind.Frees()",
 		killers: []suite{servers("TestAReleaseWaitsForANodeThatHangs")},
 	},
 	{

@@ -172,14 +172,12 @@ func (cl *claim) post(e quorum.Event) {
 		cl.issued = [quorum.MaxNodes]int64{}
 		w.log("%s goes on as %s", owner, cl.owner)
 	}
-	cl.request(quorum.AskRelease, do.Release, owner, before.ID, 0, now)
-	id, stamp := cl.st.ID, cl.st.Stamp
-	cl.request(quorum.AskGiveBack, do.GiveBack, cl.owner, id, stamp, now)
-	cl.request(quorum.AskAcquire, do.Acquire&do.Stamped, cl.owner, id, stamp, now)
-	cl.request(quorum.AskAcquire, do.Acquire&^do.Stamped, cl.owner, id, 0, now)
-	cl.request(quorum.AskCommit, do.Commit, cl.owner, id, 0, now)
-	cl.request(quorum.AskRenew, do.Renew, cl.owner, id, 0, now)
-	cl.request(quorum.AskReclaim, do.Reclaim, cl.owner, id, 0, now)
+	for ask := range do.Asks(before.ID, &cl.st, now) {
+		if ask.Owner = cl.owner; ask.ID != cl.st.ID {
+			ask.Owner = owner
+		}
+		c.links[ask.Node].send(&request{Ask: ask, key: cl.key, claim: cl})
+	}
 	cl.setAlarm(now)
 	if do.Subscribe {
 		c.subscribe()
@@ -194,19 +192,6 @@ func (cl *claim) post(e quorum.Event) {
 
 var outcomeNames = [...]string{
 	"", "won", "busy", "unavailable", "renewed", "not renewed", "lost", "released", "not released",
-}
-
-func (cl *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
-	for n := range to.Nodes {
-		token := cl.st.Token
-		if kind == quorum.AskReclaim {
-			token = cl.st.Base[n]
-		}
-		cl.c.links[n].send(&request{
-			kind: kind, key: cl.key, claim: cl, owner: owner, ttl: cl.st.TTL, token: token, stamp: stamp,
-			id: id, epoch: cl.st.Epoch[n], sent: now,
-		})
-	}
 }
 
 // setAlarm sees to it that a Tick comes when the claim wants one. Rounds of a held

@@ -59,17 +59,16 @@ func (l *link) delay() int64 {
 
 // send puts r on the way, or fails it.
 func (l *link) send(r *request) {
-	release := r.kind == quorum.AskRelease || r.kind == quorum.AskGiveBack
 	switch {
 	case !l.up:
 		l.owe(r)
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
-	case !release && len(l.away) > 0 && l.w.now-l.away[0].began > stallAfter:
+	case !r.Kind.Frees() && len(l.away) > 0 && l.w.now-l.away[0].began > stallAfter:
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
 	}
-	r.began, r.wall = l.w.now, l.c.wall()
+	r.began, r.Clock = l.w.now, l.c.wall()
 	l.away = append(l.away, r)
 	l.sent++
 	gen, boot, index := l.gen, l.boot, l.sent
@@ -121,8 +120,7 @@ func (l *link) finish(r *request, rep reply) {
 		return
 	}
 	r.done = true
-	e := rep.e
-	e.Node, e.ID, e.Epoch, e.Sent, e.TTL = l.n.i, r.id, r.epoch, r.sent, r.ttl
+	e := r.Reply(rep.Reply).Event
 	if e.Kind == quorum.Granted && e.ID == r.claim.st.ID {
 		r.claim.issued[l.n.i] = rep.issued
 	}
@@ -130,17 +128,17 @@ func (l *link) finish(r *request, rep reply) {
 }
 
 func (l *link) fail(r *request, unsent bool) {
-	l.finish(r, reply{e: quorum.Event{Kind: quorum.Failed, Of: r.kind, Unsent: unsent}})
+	l.finish(r, reply{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: unsent}}})
 }
 
 // owe keeps a release for the next connection. One that fails again is dropped.
 func (l *link) owe(r *request) {
-	if r.claim == nil || r.kind != quorum.AskRelease && r.kind != quorum.AskGiveBack {
+	if r.claim == nil || !r.Kind.Frees() {
 		return
 	}
 	again := *r
-	again.claim, again.kind, again.stamp = nil, quorum.AskRelease, 0
-	l.owed = append(l.owed, owed{r: &again, until: l.w.now + r.ttl})
+	again.claim, again.Kind, again.Stamp = nil, quorum.AskRelease, 0
+	l.owed = append(l.owed, owed{r: &again, until: l.w.now + r.TTL})
 }
 
 // sever breaks the connection. Where the node lives, what was under way may still

@@ -41,28 +41,20 @@ func (n *node) clock() int64 {
 
 // request is what a claim sends.
 type request struct {
-	kind  quorum.Request
+	quorum.Ask
+
 	key   *key
 	claim *claim // nil: a release that was owed
-	owner string
-	ttl   int64
-	token int64
-	stamp int64
-	id    uint32
-	epoch uint8
-	sent  int64 // by the client's clock
-	began int64 // by the laboratory's
-	wall  int64 // client's wall clock, µs
-	done  bool  // answered or failed, at the client
+	began int64  // by the laboratory's clock
+	done  bool   // answered or failed, at the client
 }
 
 // reply is what the node says, with when the lock was given to its owner.
 type reply struct {
-	e      quorum.Event
+	quorum.Reply
+
 	issued int64
 }
-
-var requestNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim"}
 
 // arrive takes a request from l to the node's process. boot is the process that the
 // connection was to.
@@ -82,95 +74,42 @@ func (n *node) arrive(l *link, gen, boot int, r *request) {
 	l.back(gen, r, rep)
 }
 
-// execute runs a script.
-func (n *node) execute(r *request) (rep reply) {
+// execute runs a script, or what it would be without one of its rules.
+func (n *node) execute(r *request) reply {
 	now := n.clock()
-	before := n.locks[r.key].At(now)
-	l, ttl := before, (r.ttl+ms-1)/ms
-	var woken quorum.Wake
-	e := quorum.Event{}
-	switch r.kind {
-	case quorum.AskAcquire:
-		var a quorum.AcquireReply
-		l, a = l.Acquire(now, r.owner, ttl, n.clockOf(r), r.stamp, n.hears)
-		woken = a.Woken
-		switch {
-		case a.Granted:
-			e = quorum.Event{Kind: quorum.Granted, Token: a.Base}
-		case a.Refused:
-			e = quorum.Event{Kind: quorum.Failed, Of: r.kind}
-		default:
-			e = quorum.Event{Kind: quorum.Denied, Left: a.Left * ms, Queued: r.stamp != 0}
+	before, ask := n.locks[r.key].At(now), r.Ask
+	if n.w.cfg.Rules.SeedAtAnyTime {
+		ask.Clock = now // which nobody then doubts
+	}
+	l, rep, woken := n.bent(before, &ask).Answer(now, &ask, n.hears)
+	if ask.Kind == quorum.AskCommit {
+		if l.Owner = before.Owner; rep.Kind == quorum.Refused {
+			l.Fence = before.Fence
 		}
-	case quorum.AskCommit:
-		var ok bool
-		l, ok = n.commit(l, now, r, ttl)
-		e.Kind = quorum.Refused
-		if ok {
-			e.Kind = quorum.Accepted
-		}
-	case quorum.AskRenew:
-		var v quorum.Verdict
-		l, v = l.Renew(now, r.owner, ttl, n.clockOf(r), r.token)
-		switch v {
-		case quorum.RenewKept:
-			e.Kind = quorum.Kept
-		case quorum.RenewRefused:
-			e = quorum.Event{Kind: quorum.Failed, Of: r.kind}
-		case quorum.RenewSuperseded:
-			e = quorum.Event{Kind: quorum.NotMine, Token: l.Fence}
-		default:
-			e.Kind = quorum.NotMine
-		}
-	case quorum.AskReclaim:
-		var ok bool
-		l, ok = l.Reclaim(now, r.owner, ttl, r.token)
-		e.Kind = quorum.NotMine
-		if ok {
-			e.Kind = quorum.Kept
-		}
-	default:
-		l, woken = l.Release(now, r.owner, r.stamp, ttl, n.hears)
-		e.Kind = quorum.Freed
 	}
 	n.locks[r.key] = l
 	if l.Owner != before.Owner {
 		n.issued[r.key] = n.w.now
 	}
 	if n.w.cfg.Log != nil {
-		n.w.log("node %d: %s %s for %s (token %d, stamp %d): %s; owner %q, counter %d, %d wait",
-			n.i, requestNames[r.kind], r.key.name, r.owner, r.token, r.stamp, eventText(e), l.Owner, l.Fence, l.Queue.Len())
+		n.w.log("node %d: %v %s for %s (token %d, stamp %d): %s; owner %q, counter %d, %d wait",
+			n.i, r.Kind, r.key.name, r.Owner, r.Token, r.Stamp, eventText(rep.Event), l.Owner, l.Fence, l.Queue.Len())
 	}
 	if woken.Owner != "" {
 		n.wake(woken, n.issued[r.key])
 	}
-	return reply{e: e, issued: n.issued[r.key]}
+	return reply{Reply: rep, issued: n.issued[r.key]}
 }
 
-// clockOf is the clock that a request tells of; or the node's own, which nobody
-// then doubts.
-func (n *node) clockOf(r *request) int64 {
-	if n.w.cfg.Rules.SeedAtAnyTime {
-		return n.clock()
+// bent is the lock as a commit takes it without one of its rules.
+func (n *node) bent(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
+	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnybody {
+		l.Owner = ask.Owner
 	}
-	return r.wall
-}
-
-// commit is the script, or what it would be without one of its rules.
-func (n *node) commit(l quorum.Lock, now int64, r *request, ttl int64) (quorum.Lock, bool) {
-	owner, fence := l.Owner, l.Fence
-	if n.w.cfg.Rules.CommitAnybody {
-		l.Owner = r.owner
+	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnyToken {
+		l.Fence = min(l.Fence, ask.Token)
 	}
-	if n.w.cfg.Rules.CommitAnyToken {
-		l.Fence = min(l.Fence, r.token)
-	}
-	l, ok := l.Commit(now, r.owner, ttl, r.token)
-	l.Owner = owner
-	if !ok {
-		l.Fence = fence
-	}
-	return l, ok
+	return l
 }
 
 func (n *node) hears(owner string) bool {
@@ -245,7 +184,7 @@ func eventText(e quorum.Event) string {
 	case quorum.Freed:
 		return "freed"
 	case quorum.Failed:
-		return "failed " + requestNames[e.Of]
+		return "failed " + e.Of.String()
 	}
 	return fmt.Sprint("event ", e.Kind)
 }

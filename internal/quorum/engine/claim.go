@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
@@ -66,7 +65,7 @@ func (c *claim) post(a answer) {
 			overtaken(quorum.None)
 		}
 		for _, r := range c.out {
-			c.engine.nodes[r.node].Send(r)
+			c.engine.nodes[r.Node].Send(r)
 		}
 		if do.Subscribe {
 			c.engine.subscribe()
@@ -112,18 +111,14 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
 	}
-	c.request(quorum.AskRelease, do.Release, owner, before, 0, now)
-	id, stamp := c.state.ID, c.state.Stamp
-	c.request(quorum.AskGiveBack, do.GiveBack, c.owner, id, stamp, now)
-	c.request(quorum.AskAcquire, do.Acquire&do.Stamped, c.owner, id, stamp, now)
-	ask := quorum.AskAcquire
-	if c.state.Adopts {
-		ask = quorum.AskAdopt
+	var clock int64 // one for all nodes: counters that are new start with one token, and the grant needs no second round
+	for ask := range do.Asks(before, &c.state, now) {
+		if clock == 0 && ask.Kind.Seeds() {
+			clock = time.Now().UnixMicro()
+		}
+		ask.Clock = clock
+		c.request(ask, owner)
 	}
-	c.request(ask, do.Acquire&^do.Stamped, c.owner, id, 0, now)
-	c.request(quorum.AskCommit, do.Commit, c.owner, id, 0, now)
-	c.request(quorum.AskRenew, do.Renew, c.owner, id, 0, now)
-	c.request(quorum.AskReclaim, do.Reclaim, c.owner, id, 0, now)
 	c.setTimer(now)
 	if do.Outcome == quorum.Won {
 		c.won = now
@@ -141,17 +136,17 @@ func (c *claim) note(a *answer) {
 	}
 	switch a.Kind {
 	case quorum.Denied:
-		c.holder, c.left, c.waiters = a.holder, a.Left, a.waiters
-		if c.engine.shared != nil && ClientOf(a.holder) == "" {
+		c.holder, c.left, c.waiters = a.Holder, a.Left, a.Waiters
+		if c.engine.shared != nil && ClientOf(a.Holder) == "" {
 			c.engine.shared.meet(c.lock.Name)
 		}
 	case quorum.Kept:
-		c.waiters = a.waiters
+		c.waiters = a.Waiters
 	case quorum.Granted, quorum.Accepted, quorum.Refused, quorum.NotMine, quorum.Freed, quorum.Failed:
 	default:
 		return
 	}
-	c.errs[a.Node] = a.err
+	c.errs[a.Node] = a.Err
 }
 
 // blame notes the nodes that have had time to answer, and have not. The caller
@@ -165,41 +160,28 @@ func (c *claim) blame(now int64) {
 	}
 }
 
-// request puts one request for each node in to into c.out.
-func (c *claim) request(kind quorum.Request, to quorum.Set, owner string, id uint32, stamp, now int64) {
-	deadline := now + quorum.RequestTimeout(c.state.TTL)
-	if trusted := c.state.Trusted(); (kind == quorum.AskRenew || kind == quorum.AskReclaim) && trusted > now {
+// request puts ask into c.out. owner is the id before the step.
+func (c *claim) request(ask quorum.Ask, owner string) {
+	if ask.Kind != quorum.AskGiveBack {
+		c.errs[ask.Node] = nil
+	}
+	deadline := ask.Sent + quorum.RequestTimeout(ask.TTL)
+	if trusted := c.state.Trusted(); (ask.Kind == quorum.AskRenew || ask.Kind == quorum.AskReclaim) && trusted > ask.Sent {
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
-	var clock string
-	if (kind == quorum.AskAcquire || kind == quorum.AskAdopt || kind == quorum.AskRenew) && to != 0 {
-		// The same for all nodes: counters that are new start with one token, and
-		// the grant needs no second round.
-		clock = strconv.FormatInt(time.Now().UnixMicro(), 10)
+	if ask.Owner = c.owner; ask.ID != c.state.ID {
+		ask.Owner = owner
 	}
-	handOver := quorum.HandOver(c.state.TTL)
-	if c.free && kind == quorum.AskRelease {
-		handOver = 0
+	if c.free && ask.Kind == quorum.AskRelease {
+		ask.HandOver = 0
 	}
-	for n := range to.Nodes {
-		if kind != quorum.AskGiveBack {
-			c.errs[n] = nil
-		}
-		r, _ := c.engine.requests.Get().(*Request)
-		if r == nil {
-			r = new(Request)
-		}
-		token := c.state.Token
-		if kind == quorum.AskReclaim {
-			token = c.state.Base[n]
-		}
-		*r = Request{
-			Kind: kind, Lock: &c.lock, Owner: owner, From: c.from, TTL: c.state.TTL, Token: token,
-			Stamp: stamp, Clock: clock, HandOver: handOver,
-			Sent: now, Deadline: deadline, NoWait: c.hasty(), claim: c, node: n, id: id, epoch: c.state.Epoch[n],
-		}
-		c.out = append(c.out, r)
+	ask.From = c.from
+	r, _ := c.engine.requests.Get().(*Request)
+	if r == nil {
+		r = new(Request)
 	}
+	*r = Request{Ask: ask, Lock: &c.lock, Deadline: deadline, NoWait: c.hasty(), claim: c}
+	c.out = append(c.out, r)
 }
 
 // hasty says whether the claim makes one attempt and no more. The caller holds mu.
@@ -223,7 +205,7 @@ func (c *claim) setTimer(now int64) {
 		}
 	case c.alarm != 0 && c.alarm > now && c.alarm <= alarm:
 	case c.timer == nil:
-		c.timer = time.AfterFunc(time.Duration(alarm-now), func() { c.post(answer{Event: quorum.Event{Kind: quorum.Tick}}) })
+		c.timer = time.AfterFunc(time.Duration(alarm-now), func() { c.post(event(quorum.Event{Kind: quorum.Tick})) })
 		c.alarm = alarm
 	default:
 		c.timer.Reset(time.Duration(alarm - now))
@@ -243,7 +225,9 @@ func (c *claim) leave() {
 // begin posts e and has told called with the outcome that follows it. Whoever
 // waited for an earlier outcome is told that none comes.
 func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
-	c.post(answer{Event: e, begins: true, told: told})
+	a := event(e)
+	a.begins, a.told = true, told
+	c.post(a)
 }
 
 // flush returns when what was posted before has been handed to the nodes. That is

@@ -290,7 +290,7 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	for _, c := range claims {
 		if c != nil {
-			c.post(answer{Event: quorum.Event{Kind: quorum.Tick}})
+			c.post(event(quorum.Event{Kind: quorum.Tick}))
 		}
 	}
 	<-b.done // each claim has told its outcome at the latest now
@@ -448,10 +448,9 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 // It comes in its place among the answers of the node, or without a token.
 func (e *Engine) Wake(node int, w quorum.Wake) {
 	if c := e.find(w.Owner); c != nil {
-		c.post(answer{
-			Event: quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)},
-			woken: w.Owner,
-		})
+		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
+		a.woken = w.Owner
+		c.post(a)
 	}
 }
 
@@ -478,7 +477,7 @@ func (e *Engine) Hears(node int, yes bool) {
 	}
 	// A claim that is not in the map yet reads the new set when it starts.
 	for _, c := range e.all() {
-		c.post(answer{Event: quorum.Event{Kind: quorum.Audible}})
+		c.post(event(quorum.Event{Kind: quorum.Audible}))
 	}
 }
 

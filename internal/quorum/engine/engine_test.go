@@ -28,7 +28,7 @@ func (d *desk) Send(r *Request) {
 }
 
 // next is the node's next request, which must be of that kind.
-func (d *desk) next(t *testing.T, kind quorum.Request) *Request {
+func (d *desk) next(t *testing.T, kind quorum.AskKind) *Request {
 	t.Helper()
 	r := <-d.in
 	if r.Kind != kind {
@@ -229,13 +229,13 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 		}
 		old := deny()
 		c := e.find(old)
-		c.post(answer{Event: quorum.Event{Kind: quorum.Failed, Of: quorum.AskGiveBack}}) // ends the id
+		c.post(event(quorum.Event{Kind: quorum.Failed, Of: quorum.AskGiveBack})) // ends the id
 		for _, d := range desks {
 			d.next(t, quorum.AskRelease)
 		}
 		fresh := deny()
 		for i := range desks {
-			c.post(answer{Event: quorum.Event{Kind: quorum.Woken, Node: i, Token: 100, TTL: int64(time.Second)}, woken: old})
+			c.post(answer{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Woken, Node: i, Token: 100, TTL: int64(time.Second)}}, woken: old})
 		}
 		if fresh == old || len(won) > 0 {
 			t.Fatalf("a wake-up for %s counted for %s", old, fresh)

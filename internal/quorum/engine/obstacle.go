@@ -88,7 +88,7 @@ func (c *claim) unavailable() *driver.UnavailableError {
 	errs := c.errs
 	for _, a := range c.inbox[c.read:] {
 		if a.Kind == quorum.Failed {
-			errs[a.Node] = a.err
+			errs[a.Node] = a.Err
 		}
 	}
 	for i, n := range c.engine.nodes {

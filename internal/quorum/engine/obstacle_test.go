@@ -27,7 +27,7 @@ func blamed(err error) string {
 
 // replies has each node answer its next request: "+" grants,
 // keeps or frees, "-" denies, "!" fails, "#" refuses for good, " " is silence.
-func replies(t *testing.T, desks []*desk, kind quorum.Request, what string) {
+func replies(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 	t.Helper()
 	for i, d := range desks {
 		switch r := d.next(t, kind); {

@@ -2,26 +2,16 @@ package engine
 
 import "github.com/holdfast-go/holdfast/internal/quorum"
 
-// Request is one request to one node. Whoever receives it calls exactly one of
-// the answers, once, and does not touch it afterwards.
+// Request is one request to one node. The node calls exactly one of the answers, once,
+// and does not touch the request afterwards.
 type Request struct {
-	Kind     quorum.Request
+	quorum.Ask
+
 	Lock     *Lock
-	Owner    string
-	From     string // adopt: whose lock it is
-	TTL      int64  // ns
-	Token    int64  // reclaim: the counter
-	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
-	Clock    string // acquire, adopt, renew: this client's wall clock, µs since 1970
-	HandOver int64  // release, give-back: ns; 0: to nobody
-	Sent     int64  // Engine.Now when it was handed to Node.Send
-	Deadline int64  // Engine.Now after which it is pointless to send it
-	NoWait   bool   // a node that hangs is no use, even if it may be the only one: who asks does not wait
+	Deadline int64 // Engine.Now after which it is pointless to send it
+	NoWait   bool  // its caller does not wait: a node that hangs is no use, even if no other can replace it
 
 	claim *claim
-	node  int
-	id    uint32
-	epoch uint8
 }
 
 // Lock names one lock for the nodes.
@@ -30,38 +20,29 @@ type Lock struct {
 	Key, Fence, Queue string // as Config.Keys gave them
 }
 
-// answer is an event with what the protocol core does not need to know.
+// answer is a reply, or another event of a claim.
 type answer struct {
-	quorum.Event
-	holder  string
-	waiters int
-	err     error
-	woken   string // the id that was
+	quorum.Reply
+
+	woken string // Woken: the owner id that was
 
 	begins bool // told is to hear the next outcome
 	told   func(quorum.Outcome)
 	sent   chan struct{} // not an event: closed when those before have been carried out
 }
 
+// event is e for a claim.
+func event(e quorum.Event) answer { return answer{Reply: quorum.Reply{Event: e}} }
+
 // Granted answers acquire and adopt: the lock is the owner's, and base its first token.
 func (r *Request) Granted(base int64) {
-	r.answer(answer{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
 }
 
 // Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
-// if left is negative, for ever. Among the waiters is the asker, if it has a stamp.
+// if left is negative, for ever. The waiters include the caller, if it has a stamp.
 func (r *Request) Denied(left int64, holder string, waiters int) {
-	others := waiters
-	if r.Stamp != 0 {
-		others = max(others-1, 0)
-	}
-	r.answer(answer{
-		Event: quorum.Event{
-			Kind: quorum.Denied, Left: left, Queued: r.Stamp != 0,
-			Strange: r.claim.engine.shared != nil || ClientOf(holder) == "",
-		},
-		holder: holder, waiters: others,
-	})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Denied, Left: left}, Holder: holder, Waiters: waiters})
 }
 
 // Committed answers commit.
@@ -70,32 +51,29 @@ func (r *Request) Committed(ok bool) {
 	if ok {
 		kind = quorum.Accepted
 	}
-	r.answer(answer{Event: quorum.Event{Kind: kind}})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: kind}})
 }
 
 // Kept answers renew and reclaim: the lock stands.
 func (r *Request) Kept(waiters int) {
-	r.answer(answer{Event: quorum.Event{Kind: quorum.Kept}, waiters: waiters})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept}, Waiters: waiters})
 }
 
-// NotMine answers renew and reclaim: the lock is another's.
-func (r *Request) NotMine() { r.answer(answer{Event: quorum.Event{Kind: quorum.NotMine}}) }
+// NotMine answers renew and reclaim: another owner has the lock.
+func (r *Request) NotMine() { r.Superseded(0) }
 
-// Superseded answers renew: the lock is free, but was another's since; counter is the
+// Superseded answers renew: the lock is free, but had another owner since; counter is the
 // highest token promised.
 func (r *Request) Superseded(counter int64) {
-	r.answer(answer{Event: quorum.Event{Kind: quorum.NotMine, Token: counter}})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine, Token: counter}})
 }
 
 // Freed answers release and give-back.
-func (r *Request) Freed() { r.answer(answer{Event: quorum.Event{Kind: quorum.Freed}}) }
+func (r *Request) Freed() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Freed}}) }
 
 // Fail answers any request that got no answer, or an error.
 func (r *Request) Fail(f Failure) {
-	r.answer(answer{
-		Event: quorum.Event{Kind: quorum.Failed, Of: r.Kind, Unsent: f.Unsent, Fatal: f.Fatal},
-		err:   f.Err,
-	})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: f.Unsent, Fatal: f.Fatal}, Err: f.Err})
 }
 
 // Failure says what became of a request.
@@ -107,9 +85,16 @@ type Failure struct {
 	Fatal bool
 }
 
-func (r *Request) answer(a answer) {
-	a.Node, a.ID, a.Epoch, a.Sent, a.TTL = r.node, r.id, r.epoch, r.Sent, r.TTL
+// Answer answers r.
+func (r *Request) Answer(reply quorum.Reply) {
 	c := r.claim
+	a := answer{Reply: r.Reply(reply)}
+	if a.Kind == quorum.Denied {
+		a.Strange = c.engine.shared != nil || ClientOf(a.Holder) == ""
+		if a.Queued {
+			a.Waiters = max(a.Waiters-1, 0)
+		}
+	}
 	*r = Request{}
 	c.engine.requests.Put(r)
 	c.post(a)

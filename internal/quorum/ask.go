@@ -1,0 +1,178 @@
+package quorum
+
+import "iter"
+
+// AskKind is what a request asks of a node.
+type AskKind uint8
+
+// The requests of a Claim.
+const (
+	AskAcquire AskKind = iota
+	AskCommit
+	AskRenew
+	AskRelease
+	AskGiveBack
+	AskReclaim
+	AskAdopt // in place of AskAcquire, for a claim that Adopts
+)
+
+var askNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim", "adopt"}
+
+// String is the name of the request, as docs/protocol.md has it.
+func (k AskKind) String() string { return askNames[k] }
+
+// Frees says whether the request may free a lock. Such a request is never too late.
+func (k AskKind) Frees() bool { return k == AskRelease || k == AskGiveBack }
+
+// Seeds says whether the request may start a counter of tokens, and so needs Ask.Clock.
+func (k AskKind) Seeds() bool { return k == AskAcquire || k == AskAdopt || k == AskRenew }
+
+// Ask is one request to one node. Actions.Asks fills in what the claim knows. The
+// program that sends it adds the owner ids and the clock.
+type Ask struct {
+	Kind     AskKind
+	Epoch    uint8 // Claim.Epoch[Node]
+	Node     int
+	ID       uint32 // Claim.ID; a release has the one so far
+	TTL      int64  // ns
+	Token    int64  // commit, renew: the first token of the grant; reclaim: the counter
+	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
+	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: nobody is handed it
+	Sent     int64  // when it is sent, by the claim's time
+
+	Owner string // the owner id that ID stands for
+	From  string // adopt: the owner id that has the lock
+	Clock int64  // acquire, adopt, renew: the client's wall clock, µs since 1970
+}
+
+// Asks yields the requests of a, in the one order in which they are sent. A release comes
+// first, under the id that it ends; a commit and a renewal come after the acquire of the same
+// Step. before is Claim.ID before that Step, c the claim after it, and at the time of its event.
+func (a *Actions) Asks(before uint32, c *Claim, at int64) iter.Seq[Ask] {
+	return func(yield func(Ask) bool) { a.asks(before, c, at, yield) }
+}
+
+func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) {
+	acquire := AskAcquire
+	if c.Adopts {
+		acquire = AskAdopt
+	}
+	for _, group := range [...]struct {
+		to    Set
+		kind  AskKind
+		id    uint32
+		stamp int64
+	}{
+		{a.Release, AskRelease, before, 0},
+		{a.GiveBack, AskGiveBack, c.ID, c.Stamp},
+		{a.Acquire & a.Stamped, AskAcquire, c.ID, c.Stamp},
+		{a.Acquire &^ a.Stamped, acquire, c.ID, 0},
+		{a.Commit, AskCommit, c.ID, 0},
+		{a.Renew, AskRenew, c.ID, 0},
+		{a.Reclaim, AskReclaim, c.ID, 0},
+	} {
+		for n := range group.to.Nodes {
+			ask := Ask{
+				Kind: group.kind, Epoch: c.Epoch[n], Node: n, ID: group.id, TTL: c.TTL, Stamp: group.stamp, Sent: at,
+			}
+			switch {
+			case ask.Kind.Frees():
+				ask.HandOver = HandOver(c.TTL)
+			case ask.Kind == AskCommit, ask.Kind == AskRenew:
+				ask.Token = c.Token
+			case ask.Kind == AskReclaim:
+				ask.Token = c.Base[n]
+			}
+			if !yield(ask) {
+				return
+			}
+		}
+	}
+}
+
+// Reply is what a node answers. Its Event is what the claim needs to know; the rest is
+// for people.
+type Reply struct {
+	Event
+
+	Holder  string // Denied: who has the lock
+	Waiters int    // Denied, Kept: how many wait, the client that asked among them
+	Err     error  // Failed
+}
+
+// Reply is r as the answer to k.
+func (k *Ask) Reply(r Reply) Reply {
+	r.Of, r.Node, r.ID, r.Epoch, r.Sent, r.TTL = k.Kind, k.Node, k.ID, k.Epoch, k.Sent, k.TTL
+	r.Queued = r.Kind == Denied && k.Stamp != 0
+	return r
+}
+
+// reply is an answer that consists of its kind.
+func reply(kind Kind) Reply { return Reply{Event: Event{Kind: kind}} }
+
+// Answer carries out ask on the lock. now is the node's clock, in µs. It returns the lock as
+// it is then, the reply, and the wake-up of the waiter that was handed the lock.
+func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
+	l, r, woken := l.answer(now, ask, hears)
+	return l, ask.Reply(r), woken
+}
+
+func (l Lock) answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
+	ttl := Millis(ask.TTL)
+	switch ask.Kind {
+	case AskAcquire:
+		l, r := l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Stamp, hears)
+		return l, r.reply(now, ask.Clock), r.Woken
+	case AskAdopt:
+		l, r := l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock)
+		return l, r.reply(now, ask.Clock), Wake{}
+	case AskCommit:
+		l, ok := l.Commit(now, ask.Owner, ttl, ask.Token)
+		if !ok {
+			return l, reply(Refused), Wake{}
+		}
+		return l, reply(Accepted), Wake{}
+	case AskRenew:
+		l, verdict := l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token)
+		switch verdict {
+		case RenewKept:
+			return l, Reply{Event: Event{Kind: Kept}, Waiters: l.Queue.Len()}, Wake{}
+		case RenewRefused:
+			return l, clockReply(now, ask.Clock), Wake{}
+		case RenewSuperseded:
+			return l, Reply{Event: Event{Kind: NotMine, Token: l.Fence}}, Wake{}
+		}
+		return l, reply(NotMine), Wake{}
+	case AskReclaim:
+		l, ok := l.Reclaim(now, ask.Owner, ttl, ask.Token)
+		if !ok {
+			return l, reply(NotMine), Wake{}
+		}
+		return l, Reply{Event: Event{Kind: Kept}, Waiters: l.Queue.Len()}, Wake{}
+	}
+	if ask.HandOver == 0 {
+		ttl = 0
+	}
+	l, woken := l.Release(now, ask.Owner, ask.Stamp, ttl, hears)
+	return l, reply(Freed), woken
+}
+
+// reply is r for the claim.
+func (r AcquireReply) reply(now, clock int64) Reply {
+	switch {
+	case r.Granted:
+		return Reply{Event: Event{Kind: Granted, Token: r.Base}}
+	case r.Refused:
+		return clockReply(now, clock)
+	}
+	return Reply{Event: Event{Kind: Denied, Left: r.Left * ms}, Holder: r.Holder, Waiters: r.Waiters}
+}
+
+// clockReply is the answer of a node that does not start a counter.
+func clockReply(now, clock int64) Reply {
+	return Reply{Event: Event{Kind: Failed}, Err: ClockError{Ahead: now - clock}}
+}
+
+// Millis is ns in milliseconds, rounded up: a node keeps a lock no shorter than its holder
+// trusts it.
+func Millis(ns int64) int64 { return (ns + 999_999) / 1_000_000 }
