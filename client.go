@@ -11,8 +11,8 @@ import (
 )
 
 // Token is a fencing token: a number that grows with each holder of a key, so
-// that a storage which remembers the highest one can refuse a holder who has
-// lost his lease without noticing. It fits a BIGINT.
+// that a storage which remembers the highest one can refuse a holder that has
+// lost its lease without noticing. It fits a BIGINT.
 // (M. Kleppmann, "How to do distributed locking", 2016.)
 type Token int64
 
@@ -76,16 +76,17 @@ func (c *Client) nodeChanged(e NodeEvent) {
 	c.events.node(e)
 }
 
-// Adopt takes over a lease that another client has detached, by its Key, Owner and
-// Token, and returns a lease with an Owner and a Token of its own, later than the old one.
-// Of several that adopt one lease, one succeeds. Whoever still works under it has lost
-// it, but hears so at its next renewal or Deadline and no sooner: that is why a lease is
-// detached first. The watchdog treats it like any other.
+// Adopt takes over a lease that another client has detached, by its Key, Owner and Token,
+// and returns a lease with an Owner and a Token of its own, later than the old one. Of
+// several clients that adopt one lease, one succeeds. A holder that still works under the
+// old lease has lost it, and learns that at its next renewal or at its Deadline, not
+// before. So detach a lease before another client adopts it. The watchdog treats it like
+// any other.
 //
 // Adopt blocks until the lease is its own or known to be over, at most for opts.TTL.
 // Errors: ErrLost when it was released, has lapsed or is another's; ErrUnavailable when
-// too few nodes have answered: then it is adopted by nobody, and lapses; ErrUnsupported,
-// ErrInvalid, ErrHeld when this client itself holds or awaits the key.
+// too few nodes have answered: then no client has adopted it, and it lapses;
+// ErrUnsupported, ErrInvalid, ErrHeld when this client itself holds or awaits the key.
 func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.adopt(ctx, key, owner, token, opts)
 	return l, wrap("adopt", key, err)

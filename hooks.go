@@ -11,15 +11,16 @@ import (
 
 // Hooks are called when something happens to the client's leases. Each may be
 // nil. One goroutine calls them and writes the log, one event after the other in
-// the order in which they happened: a slow hook, or a Logger that blocks, holds up
-// other events, and no lease, no Acquire and no Release. When 16,384 events wait,
-// those that follow are dropped, and Dropped and the log are told how many. So a
-// hook may come after the fact: Lost is for people and metrics, and what stops work
-// is Lease.Context.
+// the order in which they happened: a slow hook, or a Logger that blocks, delays
+// other events, but no lease, no Acquire and no Release. When 16,384 events
+// wait, the client drops those that follow, and reports how many through Dropped
+// and the log. So a hook may be called after the fact: Lost is for people and
+// metrics. Use Lease.Context to stop work.
 //
-// A hook may call any method of the client. Close and Shutdown wait until the
-// events have been told, but for no longer than a second, and so do not hang when
-// a hook does or calls them itself. The events may grow.
+// A hook may call any method of the client. Close and Shutdown wait until the hooks
+// have been called for all events, but for no longer than a second: so they do not
+// hang when a hook hangs, or when a hook calls them. Later versions may add fields
+// to the events.
 type Hooks struct {
 	Waiting  func(WaitingEvent)  // the lock is held, and a wait begins
 	Acquired func(AcquiredEvent) // a lease begins
@@ -58,8 +59,8 @@ type RenewedEvent struct {
 }
 
 // AtRiskEvent says that the redundancy of a lease has changed, once for each change. It
-// comes with the renewal after the one that has shown it. Where no node can be spared at
-// the best, as with one or two, there is none.
+// comes with the renewal after the one that has shown it. A driver whose lease can
+// never spare a node, as with one node or two, sends none.
 type AtRiskEvent struct {
 	Key    string
 	Owner  string
@@ -82,7 +83,7 @@ type ReleasedEvent struct {
 	Owner string
 	Token Token
 	Held  time.Duration // since it was acquired
-	// Detached says that the lock was left standing, for whoever adopts it.
+	// Detached says that the lock was left standing for another client to adopt.
 	Detached bool
 	// Err says that the service did not confirm the release: the lock may stand
 	// until its TTL is over.

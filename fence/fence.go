@@ -1,13 +1,14 @@
-// Package fence is the storage side of fencing tokens: it refuses a holder who
-// comes too late, however convinced he is that he still has the lock.
+// Package fence is the storage side of fencing tokens. It refuses the write of a
+// holder who has lost the lease, even if the holder does not know that.
 //
 // # What is not promised
 //
-// A Guard knows only what passes through it. Whoever writes around it is not
-// held back, and its memory ends with the process: a storage that outlives the
-// process keeps the highest token beside its data, and tells the Guard with
-// Claim when it starts again. Several processes that write to one storage need
-// the check inside that storage (UPDATE … WHERE fence <= $1), not a Guard each.
+// A Guard knows only what passes through it. It does not hold back a writer
+// that writes around it. Its memory ends with the process: a storage that
+// outlives the process keeps the highest token with its data, and passes it to
+// Claim when the process starts again. Several processes that write to one
+// storage need the check inside that storage (UPDATE … WHERE fence <= $1), not
+// a Guard each.
 //
 // # The rule
 //
@@ -21,8 +22,8 @@
 // # Memory
 //
 // A Guard keeps one entry for each key, about 200 bytes and the key and owner
-// themselves, until Forget. It does not forget by itself: a key that is
-// forgotten while an old holder is still about is a key that is not guarded.
+// themselves, until Forget. It does not forget by itself: after a key is
+// forgotten, an old holder of it would not be refused.
 package fence
 
 import (
@@ -33,8 +34,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// ErrStale is returned when a write comes from a holder who has been followed by
-// another. The error is a *StaleError.
+// ErrStale is returned when another holder has written, or claimed, with a later
+// token. The error is a *StaleError.
 var ErrStale = errors.New("stale fencing token")
 
 // StaleError says why a token was refused. It matches ErrStale.
@@ -77,10 +78,9 @@ type entry struct {
 }
 
 // Do runs write if token and owner, those of the lease under which it is made, are
-// not stale, and returns its error. It blocks while another write to the same
-// key runs; other keys are not affected. The token is recorded before write
-// runs and stays recorded if write fails or panics: a holder who has come this
-// far has followed the earlier ones.
+// not stale, and returns its error. It blocks while another write to the same key
+// runs; other keys are not affected. The token is recorded before write runs and
+// stays recorded if write fails or panics: no earlier holder may write after that.
 //
 // A stale token is a *StaleError, and write is not called. write must not call
 // the Guard for the same key.
@@ -103,9 +103,9 @@ func (g *Guard) Claim(key string, token holdfast.Token, owner string) error {
 	return g.Do(key, token, owner, func() error { return nil })
 }
 
-// Check says whether a token would be refused now, and records nothing. It
-// spares work that is bound to fail; a write still needs Do, since a newer
-// holder may come between. A stale token is a *StaleError.
+// Check says whether a token would be refused now, and records nothing. It saves
+// work that would fail. A write still needs Do, because a newer holder may come
+// between. A stale token is a *StaleError.
 func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	e := g.enter(key)
 	defer g.leave(e)
@@ -123,7 +123,7 @@ func (g *Guard) Highest(key string) (token holdfast.Token, owner string) {
 	return e.highest, e.owner
 }
 
-// Forget drops what is known about key, which must not be locked and written any
+// Forget drops what is known about key. No program may lock or write key any
 // more: a stale holder of it would not be refused. A key with a call under way
 // is kept, and Forget reports false.
 func (g *Guard) Forget(key string) bool {

@@ -22,16 +22,17 @@ func SetHeader(h http.Header, lease *holdfast.Lease) {
 	h.Set(OwnerHeader, lease.Owner())
 }
 
-// Handler lets requests through to next that carry a lease which is not stale.
-// key says which lock guards what a request is about, and "" that none does; the
-// request must name that very key, for a holder of another lock has no say.
+// Handler passes a request to next if it carries a lease that is not stale. key
+// returns the lock that guards what a request is about, and "" for none. The
+// request must name that very key: the lease of another lock does not count.
 //
 // A write runs inside Guard.Do: the next write to the same key waits until next
 // has returned, so next should read a slow body first or bound it. GET and HEAD
-// need no lease; with one, they claim its token and run without holding others up.
+// need no lease. With one, they claim its token and do not block other
+// requests.
 //
 // Refusals: 412 for a stale token, with the highest one seen in Holdfast-Token;
-// 428 where the headers are missing; 400 where they are no good.
+// 428 where the headers are missing; 400 where they cannot be read.
 func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want := key(r)

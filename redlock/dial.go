@@ -82,7 +82,7 @@ func firstError(cmds [][]string, values []resp.Value) error {
 func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[string]string, err error) {
 	user, pass, err := n.credentials(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("credentials: %w", err) // whoever gives them may be down for a while
+		return nil, fmt.Errorf("credentials: %w", err) // their source may be down for a while
 	}
 	var cmds [][]string
 	switch {

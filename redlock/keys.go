@@ -35,8 +35,9 @@ func (o *Options) sibling() (marker, who string) {
 	return "", ""
 }
 
-// probeKeys are those on which the rights are tried. Whoever grants rights for bare
-// keys knows which they are, we do not: there, the companions' pattern covers them.
+// probeKeys are those on which the rights are tried. With bare keys only the
+// operator knows for which keys there are rights; the probe then uses the pattern
+// of the companion keys.
 func (o *Options) probeKeys(client string) engine.Lock {
 	name := "~probe:" + client
 	if o.BareKeys {

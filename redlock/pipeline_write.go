@@ -23,7 +23,7 @@ func (l *link) send(e entry) {
 	}
 	l.queue = append(l.queue, e)
 	switch {
-	case l.writing || l.held: // whoever writes will see it
+	case l.writing || l.held: // the goroutine that writes will see it
 		l.mu.Unlock()
 	case e.call != nil || len(l.queue) > 1 || l.flight.size > directMost:
 		l.mu.Unlock()

@@ -3,11 +3,12 @@
 //
 // # What is not promised
 //
-// With one server, its loss of data, by a failover to a replica or by a restart
-// without an append-only file that is synced always, can give a lock to two. With
+// One server that loses its data can give a lock to two: by a failover to a
+// replica, or by a restart without an append-only file that is synced always. With
 // several, a majority must keep its memory or sit out its quarantine, and their
-// clocks must not jump by more than the drift that is allowed for. Outside that, a
-// storage that checks tokens still refuses the older holder.
+// clocks must not jump by more than the drift that is allowed for. Even then a
+// storage that checks tokens refuses the older holder. The table of promises is in
+// docs/protocol.md.
 //
 // Redis Cluster and Sentinel are not supported as nodes: their failover loses
 // locks.
@@ -32,8 +33,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Errors of Open, beside driver.ErrUnavailable, and of a node that is refused
-// later. Each names the node and how to mend it.
+// Errors of Open, in addition to driver.ErrUnavailable, and of a node that is
+// refused later. Each names the node and says what to change.
 var (
 	// ErrConfig is returned for a node that is set up in a way that loses locks,
 	// or that does not fit this client.
@@ -47,7 +48,7 @@ var (
 // Node is the address of one server.
 type Node struct {
 	Addr string // host:port
-	// Username and Password go before those in Options.
+	// Username and Password take precedence over those in Options.
 	Username, Password string
 }
 
@@ -67,17 +68,17 @@ type Options struct {
 	// data: for tests, and once for a set that nobody has used before. One node
 	// alone is never quarantined.
 	NoQuarantine bool
-	// ReadOnly is for looking on: Open writes nothing on the nodes, asks for fewer
-	// rights, and is content with one node that answers, for each says what it knows. A
-	// node in quarantine may have forgotten, and counts as one that says nothing.
-	// To take, renew, release or force a lock is ErrInvalid.
+	// ReadOnly is for looking at locks: Open writes nothing on the nodes, needs
+	// fewer rights, and succeeds with one node that answers. A node in quarantine
+	// may have forgotten locks, and counts as one that does not answer. Taking,
+	// renewing, releasing or forcing a lock is ErrInvalid.
 	ReadOnly bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
 	AllowEviction bool
-	// AllowDown has Open succeed while too few nodes can be reached, or vote yet, for
-	// callers who wait anyway: Acquire waits until enough do. Open fails still where
-	// nodes refuse for a reason that time does not mend.
+	// AllowDown lets Open succeed while too few nodes can be reached or vote;
+	// Acquire then waits until enough do. Open still fails where nodes refuse for a
+	// reason that time does not remove.
 	AllowDown bool
 	// Timeout bounds dialling and checking one connection. Default 1 s.
 	Timeout time.Duration
@@ -85,8 +86,9 @@ type Options struct {
 	TLS *tls.Config
 	// Username and Password are for servers that ask for them.
 	Username, Password string
-	// Credentials, if not nil, is asked for them at each new connection instead. An
-	// error of it counts as a node that cannot be reached, and passes by itself.
+	// Credentials, if not nil, is called for them at each new connection instead.
+	// If it returns an error, the node counts as one that cannot be reached, and is
+	// tried again.
 	Credentials func(ctx context.Context, addr string) (username, password string, err error)
 	// DB is the number of the database.
 	DB int
@@ -116,10 +118,10 @@ type Driver struct {
 }
 
 // Open connects to the nodes and checks them. It blocks until all have answered
-// or ctx or opts.Timeout is over; opts may be nil. While a majority is fit, a node
-// that is not, or cannot be reached, is no error but a warning and a node event, and
-// is tried again. Errors: ErrInvalid, ErrConfig, ErrAuth, and
-// ErrUnavailable of package driver.
+// or ctx or opts.Timeout is over; opts may be nil. While a majority is fit,
+// Open reports a node that is unfit or cannot be reached by a warning and a
+// node event, not by an error, and tries it again. Errors: ErrInvalid,
+// ErrConfig, ErrAuth, and ErrUnavailable of package driver.
 func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	d, err := prepare(nodes, opts)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"unicode"
 )
 
-// OpenURL opens the nodes that a URL names; opts may be nil, and what the URL
-// says goes before it.
+// OpenURL opens the nodes that a URL names; opts may be nil; the URL takes
+// precedence over it.
 //
 //	redis://user:password@host:6379/0       one server
 //	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS

@@ -8,10 +8,11 @@
 //
 // # What is not promised
 //
-// The highest token is kept beside the data, and is worth what the data are: a
-// server that fails over to a replica which has not seen the last writes forgets
-// both. A Store does not hold back a program that writes around it. A script that
-// fails half way keeps what it has written so far, as every Redis script does.
+// The highest token is kept with the data and is as durable as they are: a
+// server that fails over to a replica which has not seen the last writes
+// forgets both. A Store does not hold back a program that writes around it. A
+// script that fails half way keeps what it has written so far, as every Redis
+// script does.
 //
 // # The rule
 //
@@ -21,9 +22,9 @@
 // first (Get and Claim), so that no older holder can write behind it. Every method
 // may be repeated under the same lease, after a lost reply for example.
 //
-// What is known of a guard is the hash "holdfast:guard:{GUARD}" with the fields
-// token and owner, in the hash slot of the key that is called like the guard. It
-// stays until Forget.
+// A guard is kept in the hash "holdfast:guard:{GUARD}" with the fields token and
+// owner, in the hash slot of the key that is called like the guard. It stays
+// until Forget.
 //
 // (M. Kleppmann, "How to do distributed locking", 2016.)
 package redisfence
@@ -165,7 +166,7 @@ func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token
 	return holdfast.Token(number), owner, nil
 }
 
-// Forget drops what is known about guard, under which nothing must be written any
+// Forget drops what is known about guard. No program may write under guard any
 // more: a stale holder would not be refused.
 func (s *Store) Forget(ctx context.Context, guard string) error {
 	if _, err := s.server.Eval(ctx, forget, []string{key(guard)}, nil); err != nil {

@@ -4,9 +4,9 @@
 //
 // # What is not promised
 //
-// Whoever writes around the check is not held back. The highest token is as
-// durable as the rows: a database that fails over and loses its last commits
-// forgets both.
+// The package does not hold back a program that writes around the check. The
+// highest token is as durable as the rows: a database that fails over and loses
+// its last commits forgets both.
 //
 // # The rule
 //
@@ -19,7 +19,7 @@
 //
 // [Fence] keeps the tokens of all guards in a table of its own: [Fence.Do] runs any
 // statements in a transaction that begins with the check. The check locks the
-// guard's row until the transaction ends, and that is what makes both one step.
+// guard's row until the transaction ends: that makes check and write one step.
 //
 // A table whose rows carry their own token, in two columns, needs one statement and
 // no Fence; [Applied] reads its outcome:
@@ -99,9 +99,9 @@ func New(dialect Dialect, opts *Options) (*Fence, error) {
 // keep their schema in files.
 func (f *Fence) Schema() string { return f.table.Create }
 
-// Create makes the table unless it exists. Several programs may call it at once,
-// and each finds the table there when it returns; inside a transaction the one
-// that comes second may fail.
+// Create makes the table unless it exists. Several programs may call it at once;
+// the table exists when Create returns. Inside a transaction the second of two
+// calls may fail.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
 	return f.table.Make(ctx, querier{q})
 }
@@ -131,9 +131,10 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 }
 
 // Claim records a token. In a transaction it comes first, and covers what the
-// transaction reads and writes until it ends. On a *sql.DB it shuts out older
-// holders from then on: for a read that feeds a later write. A stale token is a
-// *fence.StaleError; after any other error the claim may have been recorded.
+// transaction reads and writes until it ends. On a *sql.DB it refuses older
+// holders from then on: use it before a read that feeds a later write. A stale
+// token is a *fence.StaleError; after any other error the claim may have been
+// recorded.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	return f.table.Claim(ctx, querier{q}, guard, token, owner)
 }
@@ -144,7 +145,7 @@ func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token hol
 	return f.table.Highest(ctx, querier{q}, guard)
 }
 
-// Forget drops what is known about guard, under which nothing must be written any
+// Forget drops what is known about guard. No program may write under guard any
 // more: a stale holder would not be refused.
 func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
 	return f.table.Forget(ctx, querier{q}, guard)

@@ -118,8 +118,8 @@ func (r *Reader) ReadValue() (Value, error) {
 	return r.read()
 }
 
-// Next is ReadValue for whoever has done with a value before it asks for the next, which takes the memory of Text and
-// Raw over.
+// Next is ReadValue for a caller that no longer needs the last value: the next one
+// reuses the memory of its Text and Raw.
 func (r *Reader) Next() (Value, error) {
 	if r.raw = r.raw[:0]; cap(r.raw) > reuseMost {
 		r.raw = nil

@@ -221,7 +221,7 @@ func (l *load) work(ctx context.Context, c client, next func() string, t *tally)
 		}
 		if err != nil {
 			t.failed, t.err = t.failed+1, err
-			time.Sleep(time.Millisecond) // as a caller would before he tries again
+			time.Sleep(time.Millisecond) // as a caller would before it tries again
 			continue
 		}
 		if l.inside > 0 {

@@ -1,4 +1,4 @@
-// Bench measures Holdfast beside the Redis lock libraries that Go programs use
+// Bench compares Holdfast with the Redis lock libraries that Go programs use
 // today, on redis-servers that it starts itself, and prints one table.
 //
 //	go run ./bench                         everything, about ten minutes
@@ -7,12 +7,13 @@
 //
 // # What is compared
 //
-// All peers run in this process, one after another within a repetition (A B C A B
-// C …), so that what else the machine does hits all alike; the table has the median
-// of each column over the repetitions. Clients of one scenario are separate clients
-// with connections of their own, but goroutines of one process. Servers keep nothing
-// on disk. Every peer is used as its documentation says for that task; see peers.go.
-// Holdfast runs with its defaults: fencing tokens, queue and watchdog are on.
+// All peers run in this process, one after another within a repetition (A B C A B C
+// …), so that other work of the machine affects all of them equally; the table has
+// the median of each column over the repetitions. Clients of one scenario are
+// separate clients with connections of their own, but goroutines of one process.
+// Servers keep nothing on disk. Every peer is used as its documentation says for
+// that task; see peers.go. Holdfast runs with its defaults: fencing tokens, queue
+// and watchdog are on.
 //
 // A wait is the time that one call to lock takes. It counts when it ends after the
 // warm-up; those under way when time is up are let finish and count as well, so that

@@ -26,8 +26,8 @@ type peer struct {
 	// only says in which scenarios it is worth its time; nil: in all.
 	only func(scenario) bool
 	open func(ctx context.Context, addrs []string, workers int) (client, error)
-	// direct are the commands, beside EVALSHA, that this peer sends itself and
-	// not from within scripts.
+	// direct are the commands, in addition to EVALSHA, that this peer sends
+	// itself and not from within scripts.
 	direct []string
 }
 

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// scenario is one load, which every peer gets alike.
+// scenario is one load, the same for every peer.
 type scenario struct {
 	name    string
 	clients int  // each with connections of its own

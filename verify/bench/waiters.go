@@ -43,7 +43,7 @@ func manyWaiters(ctx context.Context, s settings, all servers) (*waiters, error)
 // handOverCommands is how many commands the node executes for each hand-over
 // between so many clients, each with a connection of its own and 1 ms of work.
 func handOverCommands(ctx context.Context, s settings, node servers, clients int) (float64, error) {
-	s.warm += 500 * time.Millisecond // for everybody to have his place in the queue
+	s.warm += 500 * time.Millisecond // until every waiter has its place in the queue
 	load := scenario{name: "waiters", clients: clients, workers: 1, shared: true, inside: time.Millisecond}
 	one, err := measure(ctx, s, load, allPeers[0], node)
 	if err != nil {

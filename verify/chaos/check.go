@@ -283,7 +283,8 @@ func (l *lockHistory) count(store string, result kind) (n int) {
 }
 
 // nextGrant is how long the lock was free for at t or, where its holder was well,
-// from his release on, and from when somebody asked for it; ok is false when nobody was granted it any more.
+// from its release on, and from when a client asked for it; ok is false when no
+// client was granted it any more.
 func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })

@@ -105,7 +105,7 @@ func (h *holdfasts) obey(ctx context.Context, order string) error {
 	if err != nil {
 		return err
 	}
-	old := h.current.Swap(next) // before the event: who asks after it uses the next one
+	old := h.current.Swap(next) // before the event: a worker that asks after it uses the next client
 	if s := spanAt(h.spans, mono()); s != nil {
 		h.rec.record(event{Kind: closing, Key: s.key("h", 0)})
 	}

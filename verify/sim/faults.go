@@ -178,11 +178,12 @@ const (
 	hour   = 3600_000_000 // µs
 )
 
-// force takes the lock away from whoever has it on some node, by its token there.
+// force takes the lock away from the holder that some node names, by its token
+// there.
 func (w *world) force(k *key) {
 	seen := w.nodes[w.rng.IntN(len(w.nodes))]
 	token := seen.locks[k].Fence
-	w.log("FAULT %s is taken from whoever has token %d", k.name, token)
+	w.log("FAULT %s is taken from the holder with token %d", k.name, token)
 	for _, n := range w.nodes {
 		w.after(w.upTo(w.lag), func() {
 			if n.down || n.frozen {

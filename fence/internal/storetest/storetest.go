@@ -60,7 +60,7 @@ func value(t *testing.T, server *redisproc.Server, key string) any {
 	return got
 }
 
-// rule holds this package to the rule of package fence: both answer alike.
+// rule holds this package to the rule of package fence: both give the same answers.
 func rule(t *testing.T, open Open) {
 	store, server := start(t, open)
 	const big = math.MaxInt64 - 1 // one more differs only below a Lua number's precision

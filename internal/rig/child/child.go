@@ -1,5 +1,5 @@
 // Package child starts processes that do not outlive this one, however it ends.
-// That holds on Linux; elsewhere they have to be ended by whoever started them.
+// That holds on Linux; elsewhere the process that started them has to end them.
 package child
 
 import (

@@ -91,8 +91,8 @@ type TLS struct {
 
 // Server is a redis-server process, or what is left of one between Kill and Restart.
 //
-// Addr, Pid, Dir, Log, Do, Pause and Resume are safe for concurrent use. Stop, Kill, Restart and Wipe are safe beside those,
-// but one at a time.
+// Addr, Pid, Dir, Log, Do, Pause and Resume are safe for concurrent use. Stop,
+// Kill, Restart and Wipe may run at the same time as those, but one at a time.
 type Server struct {
 	opts        Options
 	program     string
@@ -314,7 +314,8 @@ func (s *Server) Pause() error { return s.current().pause() }
 // Resume lets a paused process go on. It then answers what has arrived meanwhile.
 func (s *Server) Resume() error { return s.current().resume() }
 
-// programDirs are those of packages and of "make install", beside PATH (the empty one), which does not always name them.
+// programDirs are those of packages and of "make install", in addition to PATH (the
+// empty one), which does not always name them.
 var programDirs = []string{"", "/usr/bin", "/usr/local/bin", "/usr/sbin", "/opt/homebrew/bin"}
 
 func findProgram(named string, dirs []string) (string, error) {

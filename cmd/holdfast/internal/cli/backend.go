@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// askTimeout bounds a question to the backend beside the matter itself.
+// askTimeout bounds a request to the backend that only improves a message.
 const askTimeout = 2 * time.Second
 
 // dial opens the backend.
@@ -40,8 +40,9 @@ func (a *app) scheme() string {
 	return scheme
 }
 
-// open opens the backend for a holder that runs program. patient says that he waits for
-// a backend that is down as well: he was told how long.
+// open opens the backend for a holder that runs program. patient says that the
+// caller also waits for a backend that is down, because it was given a bound for
+// the wait.
 func (a *app) open(ctx context.Context, program string, patient bool) (*holdfast.Client, error) {
 	drv, err := a.dialWith(ctx, &redlock.Options{AllowDown: patient})
 	if err != nil {

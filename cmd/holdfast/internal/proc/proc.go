@@ -189,8 +189,8 @@ func (j *Job) launch(c Command, g *gate) error {
 	return p.Release()
 }
 
-// wait reaps every child of this process, whoever it came from, until none is
-// left.
+// wait reaps every child of this process, orphans that it inherited too, until none
+// is left.
 func (j *Job) wait(events chan<- Event) {
 	defer close(events)
 	for {

@@ -35,7 +35,8 @@ func named() {
 // so that none gets away unseen. It fails on no kernel that Go supports.
 func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// niceness is what a priority that the kernel told is for whoever sets one.
+// niceness converts a priority as the kernel reports it into one as setpriority
+// takes it.
 func niceness(priority int) int { return 20 - priority }
 
 // processes are all that are not zombies, as far as /proc shows them.

@@ -66,7 +66,8 @@ func (t *terminal) give(group int) {
 	unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) // fails when the group is gone, or the terminal
 }
 
-// takeBack makes our own group the foreground again, whoever has become it.
+// takeBack makes our own group the foreground again, even if another group has
+// become it.
 func (t *terminal) takeBack() {
 	if t != nil && t.lent {
 		t.lent = false

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Newer are the names of the servers that tools/servers fetches, beside the machine's own: Redis 8 and Valkey 8.
+// Newer are the names of the servers that tools/servers fetches, in addition to the
+// machine's own: Redis 8 and Valkey 8.
 var Newer = []string{"redis8", "valkey8"}
 
 // requiredVariable is set where a newer server that is missing fails a test, as in continuous integration.
