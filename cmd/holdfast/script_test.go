@@ -112,6 +112,12 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"redis": redis, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "mounts" { // whether this user may mount, in a namespace of its own
+				return false, errors.New("unknown condition " + name)
+			}
+			return exec.Command("unshare", "--user", "--map-root-user", "--mount", "true").Run() == nil, nil
+		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})

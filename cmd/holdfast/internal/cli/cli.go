@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
@@ -119,6 +120,10 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.io.Out)
 	root.SetErr(a.io.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+			f := bad.GetFlag()
+			err = fmt.Errorf("--%s=%q: %w", f.Name, bad.GetValue(), plain(f.Value.Type(), bad.Unwrap()))
+		}
 		return exitcode.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetUsageTemplate(root.UsageTemplate() + `

@@ -79,11 +79,25 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) { // not parallel: the environment is the process's
 			t.Setenv(variable(f.Name), value)
 			code, _, log := call("run", "job", "--", "true")
-			if code != exitcode.Usage || !strings.Contains(log, variable(f.Name)+`="`+value+`"`) {
+			if code != exitcode.Usage || !strings.Contains(log, variable(f.Name)+`="`+value+`"`) || strings.Contains(log, "strconv") {
 				t.Errorf("exit code %d, %q", code, log)
 			}
 		})
 	})
+}
+
+// TestWrongValuesAreToldPlainly holds that a value is refused in words about the flag, not
+// in those of the library that reads it.
+func TestWrongValuesAreToldPlainly(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{
+		"--quiet=maybe": `--quiet="maybe": give true or false; see holdfast run --help`, "--status-fd=x": `--status-fd="x": give a whole number`,
+		"--ttl=soon": `--ttl="soon": "soon" is no duration`, "--scope=x": "unknown flag: --scope",
+	} {
+		if code, _, log := call("run", flag, "job", "--", "true"); code != exitcode.Usage || !strings.Contains(log, want) || strings.Contains(log, "strconv") {
+			t.Errorf("%s: exit code %d, %q", flag, code, log)
+		}
+	}
 }
 
 // call runs the program in this process.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -26,9 +27,20 @@ func fromEnvironment(flags *pflag.FlagSet) (err error) {
 			return
 		}
 		if bad := f.Value.Set(text); bad != nil {
-			err = exitcode.Usagef("%s=%q: %w", variable(f.Name), text, bad)
+			err = exitcode.Usagef("%s=%q: %w", variable(f.Name), text, plain(f.Value.Type(), bad))
 		}
 	})
+	return err
+}
+
+// plain says what a flag of a type that strconv reads takes.
+func plain(kind string, err error) error {
+	switch {
+	case kind == "bool":
+		return errors.New("give true or false")
+	case strings.HasPrefix(kind, "int"):
+		return errors.New("give a whole number")
+	}
 	return err
 }
 

@@ -147,6 +147,9 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	if once {
 		take = client.TryAcquire
 	}
+	if err := a.spare(ctx, client, file, place.Kept()); err != nil {
+		return errors.Join(interruptedBy(ctx, err), client.Close())
+	}
 	lease, err := take(ctx, name, opts)
 	if err != nil {
 		defer client.Close()
@@ -157,6 +160,21 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 		return errors.Join(err, client.Close()) // which releases
 	}
 	return errors.Join(lease.Detach(), client.Close())
+}
+
+// spare refuses a file that is the only one to know a lease which still stands.
+func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, kept bool) error {
+	if !kept {
+		return nil
+	}
+	var t ticket
+	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &t) != nil || t.Name == "" {
+		return nil // nothing is in it that could be lost
+	}
+	if st, err := client.Inspect(ctx, t.Name); err == nil && t.stands(st) {
+		return exitcode.Usagef("--file %s has a lease of %q that still stands; release it first, or name another file", file, t.Name)
+	}
+	return nil
 }
 
 // hand gives the lease to the file and to whoever reads stdout.

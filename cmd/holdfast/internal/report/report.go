@@ -3,8 +3,10 @@
 // itself, so a file is for its owner alone.
 //
 //	no file yet, regular file      replaced in one step: a reader sees the old text or the new one
+//	file that is a mount           overwritten, as it cannot be replaced: a reader may see a part
 //	device, FIFO, open descriptor  written to, and left what it is
-//	link to a device or a FIFO     followed, as /dev/stderr is one
+//	link to a device or a FIFO     followed
+//	link to stdout or stderr       written to as that descriptor is, as /dev/stderr is one
 //	any other link                 refused: to replace what it leads to is to trust who made it
 //	folder, block device, socket   refused
 package report
@@ -25,7 +27,7 @@ const writeTimeout = 2 * time.Second
 type Place struct {
 	flag   string   // that named the place, for errors
 	path   string   // of a regular file, or of none yet; "" for a stream
-	stream *os.File // else; open until Close, so that no descriptor of that number is another one's
+	stream *os.File // else, or of a mount; open until Close, so that no descriptor of that number is another one's
 }
 
 // File is the file at path, as flag says, or nil for "". It is found out here
@@ -36,6 +38,9 @@ func File(flag, path string) (*Place, error) {
 	}
 	p := &Place{flag: flag, path: path}
 	info, err := os.Stat(path)
+	if fd := standard(path, info); fd != 0 {
+		return Descriptor(flag, fd)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // of a link to nothing, see regular
 	case err != nil:
@@ -52,11 +57,34 @@ func File(flag, path string) (*Place, error) {
 	if err := p.regular(); err != nil {
 		return nil, p.refuse(err)
 	}
+	if mounted(path) {
+		if p.stream, err = os.OpenFile(path, os.O_WRONLY, 0); err != nil {
+			return nil, p.refuse(err)
+		}
+		return p, nil
+	}
 	f, err := p.temporary()
 	if err != nil {
 		return nil, p.refuse(fmt.Errorf("%w; name a file in a folder that exists and is yours", err))
 	}
 	return p, errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// standard is the descriptor of this process, 1 or 2, that a link at path leads to, as
+// /dev/stderr does, or 0. info is what it leads to.
+func standard(path string, info fs.FileInfo) int {
+	if link, err := os.Lstat(path); err != nil || link.Mode()&fs.ModeSymlink == 0 || info == nil {
+		return 0
+	}
+	for fd, f := range []*os.File{1: os.Stdout, 2: os.Stderr} {
+		if f == nil {
+			continue
+		}
+		if own, err := f.Stat(); err == nil && os.SameFile(own, info) {
+			return fd
+		}
+	}
+	return 0
 }
 
 func (p *Place) refuse(err error) error { return fmt.Errorf("%s cannot be written: %w", p.flag, err) }
@@ -84,7 +112,7 @@ func (p *Place) temporary() (*os.File, error) {
 
 // Kept says that what is written stays there until it is replaced. A stream gets one
 // text after the other.
-func (p *Place) Kept() bool { return p != nil && p.stream == nil }
+func (p *Place) Kept() bool { return p != nil && p.path != "" }
 
 // Write writes text, in one step where it replaces another.
 func (p *Place) Write(text []byte) error {
@@ -98,6 +126,10 @@ func (p *Place) Write(text []byte) error {
 }
 
 func (p *Place) write(text []byte) error {
+	if p.stream != nil && p.path != "" {
+		_, err := p.stream.WriteAt(text, 0)
+		return errors.Join(err, p.stream.Truncate(int64(len(text))))
+	}
 	if p.stream != nil {
 		p.stream.SetWriteDeadline(time.Now().Add(writeTimeout)) // a device takes none, and blocks as the terminal does
 		_, err := p.stream.Write(text)
@@ -128,10 +160,15 @@ func (p *Place) Remove() error {
 	return Remove(p.path)
 }
 
-// Remove removes the file at path if it is one: a report may have gone to a device.
+// Remove removes the file at path if it is one, and empties a mount: a report may have
+// gone to a device.
 func Remove(path string) error {
-	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil || !info.Mode().IsRegular():
 		return err
+	case mounted(path):
+		return os.Truncate(path, 0)
 	}
 	return os.Remove(path)
 }
