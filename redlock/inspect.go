@@ -317,7 +317,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		return false, err
 	}
 	if kind, other := otherType(st.Owner); other && token == 0 {
-		return false, fmt.Errorf("%w: it is held by a key of type %s, which cannot be told from its successors: mend it with the program that made it", driver.ErrInvalid, kind)
+		return false, fmt.Errorf("%w: the lock is a key of type %s, which has no token: remove it with the program that made it", driver.ErrInvalid, kind)
 	}
 	aims := engine.Aims(st, views, token)
 	var mu sync.Mutex // guards done

@@ -28,7 +28,7 @@ func (l *link) next() error {
 	case v.Kind == '>' && !l.confirms(v):
 		l.n.woken(v)
 	case !l.answer(v):
-		return fmt.Errorf("%w: a reply that nobody asked for", resp.ErrFormat)
+		return fmt.Errorf("%w: a reply without a request", resp.ErrFormat)
 	}
 	return nil
 }

@@ -275,7 +275,7 @@ func (d *Driver) tell(e driver.NodeEvent) {
 }
 
 // errReadOnly is for what a driver that was opened with ReadOnly does not do.
-var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly, to look on", driver.ErrInvalid)
+var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly", driver.ErrInvalid)
 
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {

@@ -14,8 +14,8 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show in a few seconds what happens to locks when nodes fail and holders sleep",
-		Long: `Demo has several clients append to one ledger that checks fencing tokens. It stops
-two of five nodes, pauses a holder beyond its lease, and looks whether a write was
+		Long: `Demo lets several clients append to one ledger that checks fencing tokens. It stops
+two of five nodes, pauses a holder beyond its lease, and checks whether a write was
 lost or doubled. It needs no server: the nodes are inside the process, or, with
 --redis, redis-server processes that it starts and stops.
 `,

@@ -37,11 +37,11 @@ func (a *app) forceCommand() *cobra.Command {
 	fl := &forceFlags{}
 	cmd := &cobra.Command{
 		Use:   "force-release NAME --token N --reason TEXT",
-		Short: "Take a lock away from the holder of a token, and from nobody else",
-		Long: `Force-release shows the holder, asks for the name of the lock, and takes it away
-if --token is still the holder's: one that has come since is never hit. The holder
-cannot renew any more and learns so at its next renewal; until then it may go on,
-so stop it first where you can. The record of what was done is printed as JSON.
+		Short: "Take a lock away from the holder that has a given token",
+		Long: `Force-release shows the holder, asks for the name of the lock, and takes the lock
+away if --token is still the holder's. It never takes it from a later holder. The
+holder cannot renew any more and learns that at its next renewal. Until then it may
+go on, so stop it first where you can. The command prints a record as JSON.
 `,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
@@ -102,7 +102,7 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 		return nil
 	}
 	if !a.io.Terminal {
-		return exitcode.Usagef("nobody is there to be asked; give --yes")
+		return exitcode.Usagef("there is no terminal to ask on; give --yes")
 	}
 	for _, row := range describe(st) {
 		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], printable(row[1]))

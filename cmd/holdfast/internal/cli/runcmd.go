@@ -18,16 +18,16 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-const runHelp = `Run waits for the lock NAME, runs the command while it holds it, and releases it
-when the command and its whole process group have ended. It exits as the command
-does.
+const runHelp = `Run waits for the lock NAME, runs the command while it holds the lock, and releases
+the lock when the command and its whole process group have ended. It exits with the
+command's code.
 
-The lease is renewed meanwhile. If it cannot be, the command gets TERM and then
-KILL early enough to be dead before anybody else can get the lock. Holdfast being
-killed or stopped itself is covered by --guard.
+Run renews the lease while the command runs. If it cannot, it sends TERM and then
+KILL early enough that the command is dead before another process can get the lock.
+With --guard this also holds when holdfast itself is killed or stopped.
 
 The command finds HOLDFAST_LOCK_NAME, _TOKEN, _OWNER, _TTL_MS, _BACKEND and
-HOLDFAST_LOCK_HELD=1 in its environment. What it writes should carry the token, so
+HOLDFAST_LOCK_HELD=1 in its environment. Let it write the token with its data, so
 that a storage can refuse a holder who comes too late.
 `
 
@@ -69,7 +69,7 @@ func (a *app) runCommand() *cobra.Command {
 func (fl *runFlags) define(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if somebody else holds the lock")
+	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if another process holds the lock")
 	f.VarP(&fl.wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
@@ -84,8 +84,8 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
 	f.Var(&fl.onLost, "on-lost", "when the lease is lost: term (then KILL), kill, signal=`SIG` (then KILL) or warn")
 	f.Var(&fl.lost, "lost-exit-code", "exit code when the lease was lost")
-	f.Var(&fl.scope, "signal-scope", "whom signals are passed on to: the group, or the command's process alone")
-	f.BoolVar(&fl.guard, "guard", false, "have a second process kill the command when holdfast is killed or stopped")
+	f.Var(&fl.scope, "signal-scope", "who gets signals that are passed on: the group, or the command's process alone")
+	f.BoolVar(&fl.guard, "guard", false, "start a second process that kills the command when holdfast is killed or stopped")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "no second process, whatever HOLDFAST_GUARD says")
 	f.StringVar(&fl.statusFile, "status-file", "", "write running, and then how it ended, to this `file`, as JSON")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")

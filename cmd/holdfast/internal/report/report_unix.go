@@ -15,7 +15,7 @@ import (
 func openStream(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENXIO) {
-		return nil, fmt.Errorf("nobody reads from %s; start its reader first", path)
+		return nil, fmt.Errorf("no process reads from %s; start its reader first", path)
 	}
 	return f, err
 }
