@@ -131,7 +131,7 @@ func (l *Lease) Check(ctx context.Context) error {
 func (l *Lease) check(ctx context.Context) error {
 	c := l.term.client
 	c.mu.Lock()
-	err := l.live()
+	err, grant := l.live(), l.term.grant
 	c.mu.Unlock()
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (l *Lease) check(ctx context.Context) error {
 	if !ok {
 		return unsupported("it cannot ask its service whether a lease still stands")
 	}
-	if err := ch.Check(ctx, l.term.grant); err != nil {
+	if err := ch.Check(ctx, grant); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -168,8 +168,11 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 		if err := l.live(); err != nil {
 			return err
 		}
-		if !c.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
-			return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
+		if !c.limits.ChangeTTL {
+			if ttl != t.asked && ttl != t.grant.TTL {
+				return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
+			}
+			ttl = t.grant.TTL
 		}
 		if !t.renewing {
 			break
@@ -189,7 +192,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	c.mu.Unlock()
 	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
 	c.mu.Lock()
-	if r.Err == nil && !t.over { // of one that is over, finish reads the grant
+	if r.Err == nil && !t.over && ttl != t.grant.TTL { // of one that is over, finish reads the grant
 		t.grant.TTL, t.asked = ttl, ttl
 	}
 	told := c.settle(t, r, now)

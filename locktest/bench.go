@@ -13,22 +13,67 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-const (
-	// patience is how long anything may take that is certain to come.
-	patience = 20 * time.Second
-	// long is a TTL that does not end within a test: what goes away before it was
-	// taken away.
-	long = 30 * time.Second
-	// brief is a TTL that a test waits for: that it ends, or that renewal outlasts
-	// it. A machine that is busy needs some seconds for a renewal.
-	brief = 6 * time.Second
-)
-
 // bench is one test at work.
 type bench struct {
 	*testing.T
 	Service
 	virtual bool // in a bubble of synctest, where times are exact
+	limits  driver.Limits
+	can     abilities
+
+	// patience is how long anything may take that is certain to come.
+	patience time.Duration
+	// long is a TTL that does not end within a test: what goes away before it was
+	// taken away.
+	long time.Duration
+	// brief is a TTL that a test waits for: that it ends, or that renewal outlasts
+	// it. A machine that is busy needs some seconds for a renewal.
+	brief time.Duration
+	// short is a TTL whose end a test only waits for.
+	short time.Duration
+}
+
+// abilities are the optional interfaces that the driver has.
+type abilities struct{ inspect, list, force, adopt, check, notify bool }
+
+// learn asks the driver what it can do, and scales the times of the test by that.
+func (b *bench) learn() {
+	drv := b.driver()
+	b.limits = drv.Limits()
+	_, b.can.inspect = drv.(driver.Inspector)
+	_, b.can.list = drv.(driver.Lister)
+	_, b.can.force = drv.(driver.Forcer)
+	_, b.can.adopt = drv.(driver.Adopter)
+	_, b.can.check = drv.(driver.Checker)
+	_, b.can.notify = drv.(driver.Notifier)
+	if err := drv.Close(); err != nil {
+		b.Errorf("Close() = %v", err)
+	}
+	l := b.limits
+	if l.MinTTL <= 0 || l.Granularity < 0 || l.MaxTTL != 0 && l.MaxTTL < max(10*time.Second, 4*l.MinTTL) {
+		b.Fatalf("Limits() = %+v: MinTTL must be above 0, and MaxTTL at least 10 s and four times MinTTL", l)
+	}
+	b.short = b.ttl(900 * time.Millisecond)
+	b.brief = b.ttl(max(6*time.Second, 2*l.MinTTL))
+	b.long = b.ttl(max(30*time.Second, 4*b.brief))
+	b.patience = max(20*time.Second, 3*b.brief)
+}
+
+// ttl is the TTL next to want that the driver takes as it is.
+func (b *bench) ttl(want time.Duration) time.Duration {
+	want = b.rounded(max(want, b.limits.MinTTL))
+	if most := b.limits.MaxTTL; most != 0 {
+		want = min(want, most)
+	}
+	return want
+}
+
+// rounded is what the driver grants where ttl is asked for.
+func (b *bench) rounded(ttl time.Duration) time.Duration {
+	if g := b.limits.Granularity; g > 0 {
+		ttl = (ttl + g - 1) / g * g
+	}
+	return ttl
 }
 
 // need skips the test if something that it needs is missing.
@@ -76,15 +121,28 @@ func (b *bench) clients(n int) []*holdfast.Client {
 
 // within bounds what is certain to come.
 func (b *bench) within() context.Context {
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), b.patience)
 	b.Cleanup(cancel)
 	return ctx
+}
+
+// grant is a lock that is taken by drv itself.
+func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) (g driver.Grant) {
+	b.Helper()
+	err := b.insist(func() (err error) {
+		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl})
+		return err
+	})
+	if err != nil {
+		b.Fatalf("driver: Acquire(%q) = %v", key, err)
+	}
+	return g
 }
 
 // insist repeats what failed because answers came too late, as they may on a
 // service that shares a busy machine. In virtual time it does not.
 func (b *bench) insist(fn func() error) error {
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(b.patience); ; {
 		err := fn()
 		if !b.stalled(err) || errors.Is(err, context.Canceled) || time.Now().After(end) {
 			return err
@@ -119,7 +177,7 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 // longer.
 func (b *bench) outlasts(other *holdfast.Client, key string, until time.Time) {
 	b.Helper()
-	for end := until.Add(brief / 6); time.Now().Before(end); time.Sleep(brief / 12) {
+	for end := until.Add(b.brief / 6); time.Now().Before(end); time.Sleep(b.brief / 12) {
 		b.isHeld(other, key)
 	}
 }
@@ -147,7 +205,7 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 // under way, long before it could lapse.
 func (b *bench) isFree(c *holdfast.Client, key string) {
 	b.Helper()
-	for end := time.Now().Add(long / 3); ; {
+	for end := time.Now().Add(b.long / 3); ; {
 		l, err := b.tryAcquire(c, key, nil)
 		if err == nil {
 			b.release(l)
@@ -181,9 +239,9 @@ func (b *bench) fine(err error) {
 // eventually waits until ok returns true.
 func (b *bench) eventually(what string, ok func() bool) {
 	b.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(b.patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			b.Fatalf("not within %v: %s", patience, what)
+			b.Fatalf("not within %v: %s", b.patience, what)
 		}
 	}
 }
@@ -196,7 +254,7 @@ func (b *bench) cleared() {
 		return
 	}
 	var left []string
-	for end := time.Now().Add(long / 3); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(b.long / 3); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var err error
 		if left, err = b.Leftovers(); err != nil {
 			b.Fatalf("look for left-overs: %v", err)
@@ -214,8 +272,8 @@ func (b *bench) lost(l *holdfast.Lease) {
 	select {
 	case <-l.Context().Done():
 		b.wants(context.Cause(l.Context()), holdfast.ErrLost)
-	case <-time.After(patience):
-		b.Fatalf("the lease still stands after %v", patience)
+	case <-time.After(b.patience):
+		b.Fatalf("the lease still stands after %v", b.patience)
 	}
 }
 
@@ -242,7 +300,10 @@ func (g *guarded) enter(l *holdfast.Lease) {
 		g.b.Errorf("%d holders at once", n)
 	}
 	g.count.Add(1)
-	if l.Token() == 0 {
+	if !g.b.limits.Token {
+		if l.Token() != 0 {
+			g.b.Errorf("token %d of a driver without tokens", l.Token())
+		}
 		return
 	}
 	if last := g.last.Swap(int64(l.Token())); last >= int64(l.Token()) {

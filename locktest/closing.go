@@ -16,15 +16,18 @@ var closing = []testCase{
 	{"CloseUnderLoadLeavesNothing", closeUnderLoad},
 	{"ShutdownLetsTheHolderFinish", shutdownWaits},
 	{"AClosedDriverSaysSo", closedDriver},
+	{"CloseEndsTheWaitsOfTheDriver", closeEndsDriversWaits},
 	{"DoReleasesWhateverHappens", doReleases},
 	{"LimitsAreKept", limitsAreKept},
+	{"TTLsAreRoundedUp", ttlsAreRoundedUp},
+	{"WhatIsNotDeclaredIsRefused", undeclaredIsRefused},
 }
 
 func closeReleases(b *bench) {
 	c, other := b.client(), b.client()
 	var leases []*holdfast.Lease
 	for i := range 20 {
-		leases = append(leases, b.acquire(c, key(i), &holdfast.AcquireOptions{TTL: long}))
+		leases = append(leases, b.acquire(c, key(i), &holdfast.AcquireOptions{TTL: b.long}))
 	}
 	if err := c.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
@@ -46,7 +49,7 @@ func closeReleases(b *bench) {
 
 func closeEndsWaits(b *bench) {
 	holder, c := b.client(), b.client()
-	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long})
 	const waiters = 3
 	errs := make(chan error, waiters)
 	for range waiters {
@@ -55,14 +58,7 @@ func closeEndsWaits(b *bench) {
 			errs <- err
 		}()
 	}
-	b.eventually("all wait", func() bool {
-		st, err := c.Inspect(b.Context(), "k")
-		if errors.Is(err, holdfast.ErrUnsupported) {
-			time.Sleep(200 * time.Millisecond) // nobody can tell whether they wait: they do by now
-			return true
-		}
-		return err == nil && st.Waiters >= waiters
-	})
+	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters >= waiters })
 	if err := c.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
 	}
@@ -82,7 +78,7 @@ func closeUnderLoad(b *bench) {
 		for i := range 4 {
 			callers.Go(func() {
 				for {
-					l, err := c.Acquire(b.within(), key(i%3), &holdfast.AcquireOptions{TTL: long})
+					l, err := c.Acquire(b.within(), key(i%3), &holdfast.AcquireOptions{TTL: b.long})
 					if errors.Is(err, holdfast.ErrClosed) {
 						return
 					}
@@ -106,7 +102,7 @@ func closeUnderLoad(b *bench) {
 
 func shutdownWaits(b *bench) {
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	done := make(chan error, 1)
 	go func() { done <- c.Shutdown(b.within()) }()
 	b.eventually("new leases are refused", func() bool {
@@ -135,8 +131,30 @@ func closedDriver(b *bench) {
 	if err := drv.Close(); err != nil {
 		b.Errorf("second Close() = %v", err)
 	}
-	_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: time.Second})
+	_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: b.short})
 	b.wants(err, driver.ErrClosed)
+	b.cleared()
+}
+
+func closeEndsDriversWaits(b *bench) {
+	drv, other := b.driver(), b.client()
+	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: b.long})
+		waiting <- err
+	}()
+	b.awaitStatus(other, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
+	if err := drv.Close(); err != nil {
+		b.Errorf("Close() = %v", err)
+	}
+	select {
+	case err := <-waiting:
+		b.wants(err, driver.ErrClosed)
+	case <-time.After(b.long / 3): // long before the lock could lapse
+		b.Fatal("Acquire goes on after Close")
+	}
+	b.release(l)
 	b.cleared()
 }
 
@@ -168,19 +186,16 @@ func doReleases(b *bench) {
 }
 
 func limitsAreKept(b *bench) {
-	drv := b.driver()
-	limits := drv.Limits()
-	c := b.clientOf(drv, nil)
-	if limits.MinTTL > time.Second || limits.MaxTTL != 0 && limits.MaxTTL < 10*time.Second {
-		b.Errorf("Limits() = %+v: the suite needs TTLs of 1 s to 10 s, and so will others", limits)
-	}
+	limits, c := b.limits, b.client()
 	for _, ttl := range []time.Duration{-1, time.Nanosecond, limits.MinTTL - 1} {
 		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
 		b.wants(err, holdfast.ErrInvalid)
 	}
 	if limits.MaxTTL != 0 {
-		for _, o := range []holdfast.AcquireOptions{{TTL: limits.MaxTTL + 1}, {MinHold: limits.MaxTTL + 1}} {
-			_, err := c.Acquire(b.Context(), "k", &o)
+		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: limits.MaxTTL + 1})
+		b.wants(err, holdfast.ErrInvalid)
+		if limits.MinHold {
+			_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{MinHold: limits.MaxTTL + 1})
 			b.wants(err, holdfast.ErrInvalid)
 		}
 		b.release(b.acquire(c, "k", &holdfast.AcquireOptions{TTL: limits.MaxTTL}))
@@ -188,6 +203,61 @@ func limitsAreKept(b *bench) {
 	l := b.acquire(c, "k", nil)
 	if limits.Token != (l.Token() != 0) {
 		b.Errorf("token %d, Limits.Token %v", l.Token(), limits.Token)
+	}
+	b.release(l)
+	b.cleared()
+}
+
+// A TTL is rounded up and never down, and the grant says to what.
+func ttlsAreRoundedUp(b *bench) {
+	drv := b.driver()
+	defer drv.Close()
+	for _, ttl := range []time.Duration{b.limits.MinTTL, b.limits.MinTTL + 1, b.brief, b.brief - time.Millisecond, b.long - b.long/7} {
+		g := b.grant(drv, "k", ttl)
+		if g.TTL != b.rounded(ttl) {
+			b.Errorf("a TTL of %v is granted as %v, want %v by Limits.Granularity", ttl, g.TTL, b.rounded(ttl))
+		}
+		if most := time.Now().Add(g.TTL); g.TrustedUntil.After(most) {
+			b.Errorf("trusted until %v after the TTL of %v", g.TrustedUntil.Sub(most), g.TTL)
+		}
+		b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+	}
+	b.cleared()
+}
+
+// What a driver does not declare, or has no interface for, is refused and leaves nothing:
+// it is never ignored, and never done by half.
+func undeclaredIsRefused(b *bench) {
+	c := b.client()
+	refuses := func(what string, declared bool, do func() error) {
+		if declared {
+			return
+		}
+		if err := do(); !errors.Is(err, holdfast.ErrUnsupported) {
+			b.Errorf("%s = %v, want ErrUnsupported", what, err)
+		}
+	}
+	acquire := func(o holdfast.AcquireOptions) func() error {
+		return func() error { return errorOf(c.Acquire(b.within(), "k", &o)) }
+	}
+	refuses("Acquire with MinHold", b.limits.MinHold, acquire(holdfast.AcquireOptions{MinHold: b.brief}))
+	refuses("Acquire with Fenced", b.limits.Token, acquire(holdfast.AcquireOptions{Fenced: true}))
+	refuses("Inspect", b.can.inspect, func() error { return errorOf(c.Inspect(b.within(), "k")) })
+	refuses("List", b.can.list, func() error {
+		for _, err := range c.List(b.within(), "") {
+			return err
+		}
+		return nil
+	})
+	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.within(), "k", 1) })
+	refuses("Adopt", b.can.adopt, func() error { return errorOf(c.Adopt(b.within(), "k", "someone.1", 1, nil)) })
+	b.cleared()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
+	refuses("Extend to another TTL", b.limits.ChangeTTL, func() error { return l.Extend(b.within(), b.long) })
+	refuses("Check", b.can.check, func() error { return l.Check(b.within()) })
+	refuses("Detach", b.can.adopt, l.Detach)
+	if err := b.insist(func() error { return l.Extend(b.within(), b.brief) }); err != nil {
+		b.Errorf("Extend by the TTL that the lease has = %v", err)
 	}
 	b.release(l)
 	b.cleared()

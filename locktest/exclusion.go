@@ -12,6 +12,7 @@ var exclusion = []testCase{
 	{"OneHolderAtATime", oneHolderAtATime},
 	{"OneHolderAmongClientsAndGoroutines", oneHolderAmongMany},
 	{"TokensRiseAcrossClients", tokensRise},
+	{"BlocksOfTokensAreApart", blocksAreApart},
 	{"TryOnAHeldKeyNamesTheHolder", tryNamesTheHolder},
 	{"OneTryWinsOrNone", oneTryWins},
 	{"KeysDoNotTouchOneAnother", keysAreApart},
@@ -62,14 +63,12 @@ func oneHolderAmongMany(b *bench) {
 }
 
 func tokensRise(b *bench) {
+	b.need(b.limits.Token, "Limits.Token")
 	all := b.clients(3)
 	var last holdfast.Token
 	ids := make(map[string]bool)
 	for i := range 30 {
 		l := b.acquire(all[i%3], "k", nil)
-		if i == 0 && l.Token() == 0 {
-			b.Skip("this needs Limits.Token")
-		}
 		if l.Token() <= last {
 			b.Fatalf("token %d after %d", l.Token(), last)
 		}
@@ -82,20 +81,40 @@ func tokensRise(b *bench) {
 	}
 }
 
+// The client gives a token of a grant's block to each of those whom it passes the grant
+// on to, so that the next grant begins after the block.
+func blocksAreApart(b *bench) {
+	drivers := []driver.Driver{b.driver(), b.driver()}
+	defer drivers[0].Close()
+	defer drivers[1].Close()
+	var after int64
+	for i := range 6 {
+		g := b.grant(drivers[i%2], "k", b.long)
+		if !b.limits.Token && g.Token != 0 || b.limits.Token && g.Token <= 0 {
+			b.Errorf("token %d, Limits.Token %v", g.Token, b.limits.Token)
+		}
+		if b.limits.Token && g.Token < after {
+			b.Errorf("token %d after a block that ends before %d", g.Token, after)
+		}
+		after = g.Token + int64(max(g.Block, 1))
+		b.fine(b.insist(func() error { return drivers[i%2].Release(b.within(), g, 0) }))
+	}
+}
+
 func tryNamesTheHolder(b *bench) {
 	me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
 	holder, other := b.clientOf(b.driver(), &holdfast.Options{Holder: me}), b.client()
-	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long})
 	var held *holdfast.HeldError
 	b.eventually("the error names the holder", func() bool {
 		_, err := b.tryAcquire(other, "k", nil)
 		b.wants(err, holdfast.ErrHeld)
 		return errors.As(err, &held) && held.Holder == me
 	})
-	if held.Remaining <= 0 || held.Remaining > long {
-		b.Errorf("HeldError.Remaining = %v, want up to %v", held.Remaining, long)
+	if held.Remaining <= 0 || held.Remaining > b.long {
+		b.Errorf("HeldError.Remaining = %v, want up to %v", held.Remaining, b.long)
 	}
-	if age := time.Since(held.Since); held.Since.IsZero() || age < -time.Second || age > patience {
+	if age := time.Since(held.Since); held.Since.IsZero() || age < -time.Second || age > b.patience {
 		b.Errorf("HeldError.Since = %v, want a moment ago", held.Since)
 	}
 	b.release(l)
@@ -145,21 +164,14 @@ func strangerReleases(b *bench) {
 	owner, thief := b.driver(), b.driver()
 	defer owner.Close()
 	defer thief.Close()
-	g, err := owner.Acquire(b.within(), driver.Request{Key: "k", TTL: long})
-	if err != nil {
-		b.Fatal(err)
-	}
-	other, err := thief.Acquire(b.within(), driver.Request{Key: "other", TTL: long})
-	if err != nil {
-		b.Fatal(err)
-	}
+	g, other := b.grant(owner, "k", b.long), b.grant(thief, "other", b.long)
 	// Neither the thief's own grant nor one made up may touch the owner's lock.
 	made := other
 	made.Key = "k"
-	for _, forged := range []driver.Grant{made, {Key: "k", Owner: "nobody.1", Token: g.Token, TTL: long}} {
+	for _, forged := range []driver.Grant{made, {Key: "k", Owner: "nobody.1", Token: g.Token, TTL: b.long}} {
 		thief.Release(b.Context(), forged, 0) // whatever it says
 		err := b.insist(func() error {
-			_, err := thief.Acquire(b.Context(), driver.Request{Key: "k", TTL: long, NoWait: true})
+			_, err := thief.Acquire(b.Context(), driver.Request{Key: "k", TTL: b.long, NoWait: true})
 			return err
 		})
 		if !errors.Is(err, driver.ErrHeld) {
@@ -173,10 +185,7 @@ func strangerReleases(b *bench) {
 		b.Errorf("Release() = %v", err)
 	}
 	// A grant that has passed on cannot hurt the next holder.
-	next, err := thief.Acquire(b.within(), driver.Request{Key: "k", TTL: long})
-	if err != nil {
-		b.Fatal(err)
-	}
+	next := b.grant(thief, "k", b.long)
 	owner.Release(b.Context(), g, 0)
 	if r := owner.Renew(b.Context(), []driver.Grant{g}); r[0].Err == nil {
 		b.Error("a released grant was renewed")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 var faults = []testCase{
@@ -18,13 +19,15 @@ var faults = []testCase{
 	{"AMinorityOfNodesIsNotMissed", minorityStops},
 	{"WithoutAMajorityTheNodesAreNamed", majorityStops},
 	{"AWaitSurvivesAnOutage", waitSurvives},
+	{"ARenewalWithoutAnAnswerLosesNothing", renewalInOutage},
+	{"NodesTellTheirState", nodesTellTheirState},
 }
 
 func (b *bench) needsCut() { b.need(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
 
 func cutOffEnds(b *bench) {
 	b.needsCut()
-	const ttl = 2 * time.Second
+	ttl := b.ttl(2 * time.Second)
 	drv := b.driver()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	next := make(chan *holdfast.Lease, 1)
@@ -56,7 +59,7 @@ func cutOffRelease(b *bench) {
 	b.needsCut()
 	drv, other := b.driver(), b.client()
 	c := b.clientOf(drv, nil)
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	b.Cut(drv)
 	if err := l.Release(b.within()); err == nil || errors.Is(err, holdfast.ErrLost) {
 		b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)
@@ -71,7 +74,7 @@ func cutOffRelease(b *bench) {
 
 func shortCut(b *bench) {
 	b.needsCut()
-	const ttl = brief
+	ttl := b.brief
 	drv, other := b.driver(), b.client()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	deadline := l.Deadline()
@@ -92,7 +95,7 @@ func lostReplies(b *bench) {
 	all := b.clients(2)
 	for k := range b.rounds(12, 4) {
 		b.LoseReplies(k % 4)
-		l := b.acquire(all[k%2], "k", &holdfast.AcquireOptions{TTL: long})
+		l := b.acquire(all[k%2], "k", &holdfast.AcquireOptions{TTL: b.long})
 		g.enter(l)
 		b.isHeldOrUnknown(all[(k+1)%2], "k")
 		b.LoseReplies((k + 2) % 4)
@@ -122,7 +125,7 @@ func lostRepliesToTry(b *bench) {
 	c, other := b.client(), b.client()
 	for k := 1; k <= b.rounds(5, 2); k++ {
 		b.LoseReplies(k)
-		l, err := c.TryAcquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := c.TryAcquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil {
 			b.release(l)
 		} else {
@@ -131,7 +134,7 @@ func lostRepliesToTry(b *bench) {
 		b.cleared()
 		b.LoseReplies(0)
 		b.eventually("the lock is free again", func() bool {
-			l, err := other.TryAcquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+			l, err := other.TryAcquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: b.long})
 			if err != nil {
 				return false
 			}
@@ -144,7 +147,7 @@ func lostRepliesToTry(b *bench) {
 func lostRenewals(b *bench) {
 	b.need(b.LoseReplies != nil, "Service.LoseReplies")
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	for range b.rounds(10, 2) {
 		b.LoseReplies(1)
 		deadline := l.Deadline()
@@ -168,7 +171,7 @@ func lostRenewals(b *bench) {
 func (b *bench) needsStop(nodes int) {
 	b.Helper()
 	b.need(b.StopNodes != nil && b.StartNodes != nil, "Service.StopNodes and StartNodes")
-	if b.Nodes < nodes {
+	if max(b.Nodes, 1) < nodes {
 		b.Skipf("this needs %d nodes", nodes)
 	}
 }
@@ -176,7 +179,7 @@ func (b *bench) needsStop(nodes int) {
 func minorityStops(b *bench) {
 	b.needsStop(3)
 	c, other := b.client(), b.client()
-	before := b.acquire(c, "before", &holdfast.AcquireOptions{TTL: brief})
+	before := b.acquire(c, "before", &holdfast.AcquireOptions{TTL: b.brief})
 	b.StopNodes((b.Nodes - 1) / 2)
 	l := b.acquire(c, "k", nil)
 	b.isHeld(other, "k")
@@ -198,8 +201,8 @@ func majorityStops(b *bench) {
 	_, err := c.TryAcquire(b.within(), "k", nil)
 	b.wants(err, holdfast.ErrUnavailable)
 	down, ok := errors.AsType[*holdfast.UnavailableError](err)
-	if !ok || len(down.Nodes) < stop {
-		b.Errorf("%v names too few of the %d nodes that are down", err, stop)
+	if !ok || len(down.Nodes) < min(stop, b.Nodes) || len(down.Unwrap()) == 0 {
+		b.Errorf("%v names too few of the %d nodes that are down, or no cause", err, stop)
 	}
 	b.StartNodes()
 	b.eventually("the service is back", func() bool {
@@ -216,20 +219,20 @@ func majorityStops(b *bench) {
 func waitSurvives(b *bench) {
 	b.needsStop(1)
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	told := make(chan *holdfast.Lease)
 	go func() {
-		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err != nil {
 			b.Errorf("the wait ended with %v", err)
 		}
 		told <- next
 	}()
-	b.eventuallyWaits(c, "k")
-	b.StopNodes(b.Nodes)
+	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
+	b.StopNodes(max(b.Nodes, 1))
 	time.Sleep(300 * time.Millisecond) // whoever asks meanwhile reaches nobody
 	b.StartNodes()
-	b.eventually("the release is confirmed", func() bool { return l.Check(b.Context()) == nil })
+	b.eventually("the lease is renewed again", func() bool { return l.Extend(b.Context(), b.long) == nil })
 	b.release(l)
 	if next := <-told; next != nil {
 		b.release(next)
@@ -237,14 +240,53 @@ func waitSurvives(b *bench) {
 	b.cleared()
 }
 
-// eventuallyWaits waits until somebody waits for key.
-func (b *bench) eventuallyWaits(c *holdfast.Client, key string) {
-	b.Helper()
-	b.eventually("somebody waits", func() bool {
-		st, err := c.Inspect(b.Context(), key)
-		if errors.Is(err, holdfast.ErrUnsupported) {
-			b.Skip("this needs driver.Inspector")
+// A renewal of which nobody knows what became is no loss: the old trust stands.
+func renewalInOutage(b *bench) {
+	b.needsStop(1)
+	drv := b.driver()
+	defer drv.Close()
+	g := b.grant(drv, "k", b.long)
+	b.StopNodes(max(b.Nodes, 1))
+	ctx, cancel := context.WithTimeout(b.Context(), b.long/10)
+	r := drv.Renew(ctx, []driver.Grant{g})[0]
+	cancel()
+	if r.Err == nil || errors.Is(r.Err, driver.ErrLost) {
+		b.Errorf("a renewal that reached nobody: %v, want an error that is not ErrLost", r.Err)
+	}
+	if !r.TrustedUntil.IsZero() && r.TrustedUntil.After(g.TrustedUntil.Add(b.long/100)) {
+		b.Errorf("a renewal that reached nobody moved the trust by %v", r.TrustedUntil.Sub(g.TrustedUntil))
+	}
+	b.StartNodes()
+	b.eventually("a renewal", func() bool { return drv.Renew(b.within(), []driver.Grant{g})[0].Err == nil })
+	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+	b.cleared()
+}
+
+// nodesTellTheirState is for a driver that reports on its nodes.
+func nodesTellTheirState(b *bench) {
+	b.need(b.can.notify, "driver.Notifier")
+	b.needsStop(1)
+	drv := b.driver()
+	defer drv.Close()
+	notifier := drv.(driver.Notifier)
+	up := func() (n int) {
+		all := notifier.Nodes()
+		if len(all) != b.Nodes {
+			b.Fatalf("Nodes() lists %d nodes, want %d", len(all), b.Nodes)
 		}
-		return err == nil && st.Waiters > 0
-	})
+		for _, e := range all {
+			if e.State == driver.NodeUp && e.Err == nil {
+				n++
+			}
+			if e.Node == "" || e.State != driver.NodeUp && e.Err == nil {
+				b.Errorf("Nodes() has %+v", e)
+			}
+		}
+		return n
+	}
+	b.eventually("every node is up", func() bool { return up() == b.Nodes })
+	b.StopNodes(1)
+	b.eventually("one node is not up", func() bool { return up() == b.Nodes-1 })
+	b.StartNodes()
+	b.eventually("every node is up again", func() bool { return up() == b.Nodes })
 }

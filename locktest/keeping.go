@@ -27,14 +27,16 @@ var keeping = []testCase{
 	{"ADetachedGrantThatIsOverStaysOver", detachedStaysOver},
 	{"ContextOutlivesTheAcquiringOne", contextOutlives},
 	{"ManyGrantsAreRenewedInOneCall", renewMany},
+	{"TrustCountsFromBeforeTheRequest", trustCounts},
+	{"AReleaseIsSentWithAnEndedContext", releaseIsSent},
 }
 
 func watchdogKeeps(b *bench) {
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	first := l.Deadline()
-	if left := time.Until(first); left > brief {
-		b.Errorf("trusted for %v of a TTL of %v", left, brief)
+	if left := time.Until(first); left > b.brief {
+		b.Errorf("trusted for %v of a TTL of %v", left, b.brief)
 	}
 	b.outlasts(other, "k", first)
 	if err := context.Cause(l.Context()); err != nil {
@@ -52,7 +54,7 @@ func watchdogKeeps(b *bench) {
 
 func noRenewEnds(b *bench) {
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 900 * time.Millisecond, NoRenew: true})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.short, NoRenew: true})
 	deadline := l.Deadline()
 	next := b.acquire(other, "k", nil)
 	if now := time.Now(); now.Before(deadline) {
@@ -65,7 +67,7 @@ func noRenewEnds(b *bench) {
 }
 
 func maxHoldStops(b *bench) {
-	const ttl, most = 900 * time.Millisecond, 1200 * time.Millisecond
+	ttl, most := b.short, b.short*4/3
 	l := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: ttl, MaxHold: most})
 	begin := time.Now()
 	b.lost(l)
@@ -79,12 +81,13 @@ func maxHoldStops(b *bench) {
 }
 
 func minHoldOutlasts(b *bench) {
-	const least = brief
+	b.need(b.limits.MinHold, "Limits.MinHold")
+	least := b.brief
 	c, other := b.client(), b.client()
 	var begin time.Time
 	err := b.insist(func() error {
 		begin = time.Now()
-		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief - time.Second, MinHold: least})
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.ttl(b.brief - time.Second), MinHold: least})
 		return l.Release(b.Context())
 	})
 	if err != nil {
@@ -103,9 +106,6 @@ func minHoldOutlasts(b *bench) {
 func (b *bench) remaining(c *holdfast.Client, key string) time.Duration {
 	b.Helper()
 	st, err := c.Inspect(b.within(), key)
-	if errors.Is(err, holdfast.ErrUnsupported) {
-		b.Skip("this needs driver.Inspector")
-	}
 	if err != nil || !st.Held {
 		b.Fatalf("Inspect() = %+v, %v, want a holder", st, err)
 	}
@@ -113,27 +113,31 @@ func (b *bench) remaining(c *holdfast.Client, key string) time.Duration {
 }
 
 func extendLonger(b *bench) {
+	b.need(b.limits.ChangeTTL, "Limits.ChangeTTL")
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long / 3, NoRenew: true})
-	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.ttl(b.long / 3), NoRenew: true})
+	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
 		b.Fatal(err)
 	}
-	if left := time.Until(l.Deadline()); left < long/2 || left > long {
-		b.Errorf("trusted for %v after Extend(%v)", left, long)
+	if left := time.Until(l.Deadline()); left < b.long/2 || left > b.long {
+		b.Errorf("trusted for %v after Extend(%v)", left, b.long)
 	}
-	if left := b.remaining(other, "k"); left < long/2 {
-		b.Errorf("the service keeps it for %v after Extend(%v)", left, long)
+	if b.can.inspect {
+		if left := b.remaining(other, "k"); left < b.long/2 {
+			b.Errorf("the service keeps it for %v after Extend(%v)", left, b.long)
+		}
 	}
 	b.release(l)
-	b.wants(l.Extend(b.Context(), long), holdfast.ErrLost)
+	b.wants(l.Extend(b.Context(), b.long), holdfast.ErrLost)
 	b.isFree(other, "k")
 	b.cleared()
 }
 
 func extendShorter(b *bench) {
-	const short = 3 * time.Second // each node has a tenth to answer
+	b.need(b.limits.ChangeTTL, "Limits.ChangeTTL")
+	short := b.ttl(3 * time.Second) // each node has a tenth to answer
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
 	if err := b.insist(func() error { return l.Extend(b.within(), short) }); err != nil {
 		b.Fatal(err)
 	}
@@ -151,39 +155,40 @@ func extendShorter(b *bench) {
 }
 
 func checkAsks(b *bench) {
+	b.need(b.can.check, "driver.Checker")
 	c := b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
-	if err := b.insist(func() error { return l.Check(b.within()) }); errors.Is(err, holdfast.ErrUnsupported) {
-		b.Skip("this needs driver.Inspector")
-	} else if err != nil {
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	if err := b.insist(func() error { return l.Check(b.within()) }); err != nil {
 		b.Errorf("Check() = %v", err)
 	}
 	b.release(l)
 	b.wants(l.Check(b.within()), holdfast.ErrLost)
+	drv, other := b.driver(), b.driver()
+	defer drv.Close()
+	defer other.Close()
+	check := func(g driver.Grant) error {
+		return b.insist(func() error { return drv.(driver.Checker).Check(b.within(), g) })
+	}
+	old := b.grant(drv, "k", b.long)
+	b.fine(check(old))
+	b.fine(b.insist(func() error { return drv.Release(b.within(), old, 0) }))
+	b.wants(check(old), driver.ErrLost)
+	next := b.grant(other, "k", b.long)
+	b.wants(check(old), driver.ErrLost) // which changes nothing for the next holder
+	b.fine(b.renewal(other, next))
+	b.fine(b.insist(func() error { return other.Release(b.within(), next, 0) }))
+	b.cleared()
 }
 
-func (b *bench) needsAdopter() {
-	b.Helper()
-	drv := b.driver()
-	defer drv.Close()
-	_, adopts := drv.(driver.Adopter)
-	b.need(adopts, "driver.Adopter")
-}
+func (b *bench) needsAdopter() { b.Helper(); b.need(b.can.adopt, "driver.Adopter") }
 
 // dead takes a grant as a process would that ends without releasing it.
-func (b *bench) dead(key string, ttl time.Duration) (g driver.Grant) {
+func (b *bench) dead(key string, ttl time.Duration) driver.Grant {
 	b.Helper()
 	b.needsAdopter()
 	drv := b.driver()
 	defer drv.Close()
-	err := b.insist(func() (err error) {
-		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl})
-		return err
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	return g
+	return b.grant(drv, key, ttl)
 }
 
 func adoptContinues(b *bench) {
@@ -191,8 +196,8 @@ func adoptContinues(b *bench) {
 	var g driver.Grant
 	var l *holdfast.Lease
 	err := b.insist(func() (err error) {
-		g = b.dead("k", brief) // what was adopted in vain is over
-		l, err = c.Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: brief})
+		g = b.dead("k", b.brief) // what was adopted in vain is over
+		l, err = c.Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 		return err
 	})
 	if err != nil {
@@ -208,12 +213,12 @@ func adoptContinues(b *bench) {
 }
 
 func adoptPassed(b *bench) {
-	g := b.dead("k", 900*time.Millisecond)
+	g := b.dead("k", b.short)
 	c, other := b.client(), b.client()
-	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.wants(b.adoptInVain(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
 	b.isHeld(c, "k")
-	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
+	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
 	}
 	b.release(l)
@@ -233,12 +238,12 @@ func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token)
 
 // adoptOnce has several clients adopt one lease at the same time.
 func adoptOnce(b *bench) {
-	g := b.dead("k", brief)
+	g := b.dead("k", b.brief)
 	all := b.clients(4)
 	for range b.rounds(20, 3) {
 		won := make([]*holdfast.Lease, len(all))
 		together(len(all), func(i int) {
-			l, err := all[i].Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: brief})
+			l, err := all[i].Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 			if err == nil {
 				won[i] = l
 			} else if !errors.Is(err, holdfast.ErrUnavailable) { // where each has a part, nobody has the lock
@@ -256,7 +261,7 @@ func adoptOnce(b *bench) {
 		}
 		if l == nil {
 			b.cleared()
-			g = b.dead("k", brief)
+			g = b.dead("k", b.brief)
 			continue
 		}
 		if int64(l.Token()) <= g.Token {
@@ -270,7 +275,7 @@ func adoptOnce(b *bench) {
 func adoptReleased(b *bench) {
 	b.needsAdopter()
 	c := b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.release(l)
 	b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
 	b.isFree(c, "k")
@@ -279,7 +284,7 @@ func adoptReleased(b *bench) {
 func detachLeaves(b *bench) {
 	b.needsAdopter()
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	first := l.Deadline()
 	b.eventually("a renewal", func() bool { return l.Deadline().After(first) })
 	b.fine(l.Detach())
@@ -297,15 +302,15 @@ func detachLeaves(b *bench) {
 
 // detachedContinues renews and releases what another client has left.
 func detachedContinues(b *bench) {
-	g := b.dead("k", brief)
+	g := b.dead("k", b.brief)
 	drv, other := b.driver(), b.client()
 	defer drv.Close()
-	for end := time.Now().Add(brief + brief/6); time.Now().Before(end); time.Sleep(brief / 12) {
+	for end := time.Now().Add(b.brief + b.brief/6); time.Now().Before(end); time.Sleep(b.brief / 12) {
 		r := drv.Renew(b.within(), []driver.Grant{g})[0]
 		if r.Err != nil && !b.stalled(r.Err) {
 			b.Fatalf("renewal: %v", r.Err)
 		}
-		if most := time.Now().Add(brief); r.TrustedUntil.After(most) {
+		if most := time.Now().Add(b.brief); r.TrustedUntil.After(most) {
 			b.Errorf("trusted until %v after the TTL", r.TrustedUntil.Sub(most))
 		}
 		b.isHeld(other, "k")
@@ -324,14 +329,16 @@ func (b *bench) renewal(drv driver.Driver, g driver.Grant) error {
 
 // detachedStaysOver looks that what only an id stands for is never taken anew.
 func detachedStaysOver(b *bench) {
-	g := b.dead("k", time.Second)
+	g := b.dead("k", b.short)
 	drv, other := b.driver(), b.client()
 	defer drv.Close()
-	b.release(b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long}))
-	g.TTL = long // each node has a tenth to answer
+	b.release(b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long}))
+	if b.limits.ChangeTTL {
+		g.TTL = b.long // each node has a tenth to answer
+	}
 	b.wants(b.renewal(drv, g), holdfast.ErrLost)
 	b.isFree(other, "k")
-	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.wants(b.renewal(drv, g), holdfast.ErrLost)
 	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
 	b.isHeld(b.client(), "k")
@@ -370,15 +377,7 @@ func renewMany(b *bench) {
 	defer drv.Close()
 	var grants []driver.Grant
 	for i := range 100 {
-		var g driver.Grant
-		err := b.insist(func() (err error) {
-			g, err = drv.Acquire(b.within(), driver.Request{Key: key(i), TTL: long})
-			return err
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		grants = append(grants, g)
+		grants = append(grants, b.grant(drv, key(i), b.long))
 	}
 	gone := 42
 	if err := b.insist(func() error { return drv.Release(b.Context(), grants[gone], 0) }); err != nil {
@@ -413,5 +412,40 @@ func renewMany(b *bench) {
 			b.Errorf("Release() = %v", err)
 		}
 	}
+	b.cleared()
+}
+
+// The time that an answer takes shortens the trust: the service counts from earlier.
+func trustCounts(b *bench) {
+	b.need(b.Delay != nil, "Service.Delay")
+	const slow = 200 * time.Millisecond
+	drv := b.driver()
+	defer drv.Close()
+	b.Delay(slow)
+	defer b.Delay(0)
+	g := b.grant(drv, "k", b.long)
+	if most := time.Now().Add(g.TTL - slow); g.TrustedUntil.After(most) {
+		b.Errorf("a grant is trusted until %v after its TTL began", g.TrustedUntil.Sub(most))
+	}
+	var r driver.Renewal
+	b.fine(b.insist(func() error {
+		r = drv.Renew(b.within(), []driver.Grant{g})[0]
+		return r.Err
+	}))
+	if most := time.Now().Add(g.TTL - slow); r.TrustedUntil.After(most) {
+		b.Errorf("a renewal is trusted until %v after its TTL began", r.TrustedUntil.Sub(most))
+	}
+	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+	b.cleared()
+}
+
+func releaseIsSent(b *bench) {
+	drv, other := b.driver(), b.client()
+	defer drv.Close()
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	g := b.grant(drv, "k", b.long)
+	drv.Release(ctx, g, 0) // whatever it says: nobody waited for the answer
+	b.isFree(other, "k")
 	b.cleared()
 }

@@ -8,15 +8,18 @@
 // service or in the process. It does not measure speed, and passing it proves
 // nothing about a service that forgets what it was told.
 //
-// Which tests run depends on driver.Driver.Limits, on the optional interfaces
-// of package driver, and on what the Service can do. A test that cannot run is
-// skipped and says what it lacks.
+// The suite asks for no more than the driver declares: driver.Driver.Limits scales its
+// TTLs, and a test of an ability that the driver does not have is skipped and says so.
+// That such an ability is refused, and not ignored, is a test of its own
+// (WhatIsNotDeclaredIsRefused). Tests that need more of a Service than it offers are
+// skipped as well.
 package locktest
 
 import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -41,7 +44,9 @@ type Service struct {
 	// Open returns the driver of one more client. The suite closes it.
 	Open func() (driver.Driver, error)
 
-	// Nodes is how many nodes decide on a lock; 0 counts as 1.
+	// Nodes is how many nodes decide on a lock, which driver.Status and
+	// driver.UnavailableError then list. 0: the service has no nodes to be told apart, and
+	// k nodes mean the service.
 	Nodes int
 
 	// Cut makes the service unreachable for drv, which Open returned, without an
@@ -52,6 +57,9 @@ type Service struct {
 	// LoseReplies lets each node execute the next k requests and loses their
 	// replies.
 	LoseReplies func(k int)
+
+	// Delay makes each answer take d longer than it would, from now on.
+	Delay func(d time.Duration)
 
 	// StopNodes stops k nodes, which keep what they know. StartNodes starts them
 	// again.
@@ -101,9 +109,10 @@ func (h Harness) run(t *testing.T, c testCase) {
 	if s.Open == nil {
 		t.Fatal("locktest: Service.Open is nil")
 	}
-	s.Nodes = max(s.Nodes, 1)
 	watchGoroutines(t)
-	c.run(&bench{T: t, Service: s, virtual: h.Bubble})
+	b := &bench{T: t, Service: s, virtual: h.Bubble}
+	b.learn()
+	c.run(b)
 }
 
 // key is a name that says where it comes from.

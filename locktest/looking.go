@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
 )
 
 var looking = []testCase{
@@ -20,24 +19,21 @@ var looking = []testCase{
 	{"ForceReleaseServesTheNextWaiter", forceServes},
 }
 
-func (b *bench) needsInspector() {
-	b.Helper()
-	drv := b.driver()
-	defer drv.Close()
-	_, ok := drv.(driver.Inspector)
-	b.need(ok, "driver.Inspector")
-}
+func (b *bench) needsInspector() { b.Helper(); b.need(b.can.inspect, "driver.Inspector") }
 
 func inspectShows(b *bench) {
 	b.needsInspector()
 	me := holdfast.Holder{Host: "elsewhere", PID: 7, Program: "cron"}
 	c, other := b.clientOf(b.driver(), &holdfast.Options{Holder: me}), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	for _, looker := range []*holdfast.Client{c, other} {
 		var st holdfast.Status
 		b.eventually("the holder is known", func() bool {
-			var err error
-			if st, err = looker.Inspect(b.within(), "k"); err != nil {
+			err := b.insist(func() (err error) {
+				st, err = looker.Inspect(b.within(), "k")
+				return err
+			})
+			if err != nil {
 				b.Fatal(err)
 			}
 			return st.Holder == me
@@ -45,8 +41,8 @@ func inspectShows(b *bench) {
 		if st.Key != "k" || !st.Held || st.Owner != l.Owner() || st.Token != l.Token() {
 			b.Errorf("Inspect() = %+v, want key k, id %q, token %d", st, l.Owner(), l.Token())
 		}
-		if st.Remaining <= 0 || st.Remaining > long {
-			b.Errorf("Remaining = %v, want up to %v", st.Remaining, long)
+		if st.Remaining <= 0 || st.Remaining > b.long {
+			b.Errorf("Remaining = %v, want up to %v", st.Remaining, b.long)
 		}
 		if len(st.Nodes) != b.Nodes {
 			b.Errorf("%d nodes, want %d", len(st.Nodes), b.Nodes)
@@ -56,8 +52,8 @@ func inspectShows(b *bench) {
 	if err != nil || st.Holds != 1 {
 		b.Errorf("the holder's own Inspect() = %+v, %v, want one hold", st, err)
 	}
-	if err := b.insist(func() error { return l.Check(b.within()) }); err != nil {
-		b.Errorf("Check() after Inspect = %v", err)
+	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
+		b.Errorf("renewal after Inspect = %v", err)
 	}
 	b.release(l)
 }
@@ -78,9 +74,6 @@ func (b *bench) list(c *holdfast.Client, prefix string) []string {
 	b.Helper()
 	names := []string{}
 	for st, err := range c.List(b.within(), prefix) {
-		if errors.Is(err, holdfast.ErrUnsupported) {
-			b.Skip("this needs driver.Lister")
-		}
 		if err != nil {
 			b.Fatalf("List(%q) = %v", prefix, err)
 		}
@@ -94,12 +87,13 @@ func (b *bench) list(c *holdfast.Client, prefix string) []string {
 }
 
 func listShows(b *bench) {
+	b.need(b.can.list, "driver.Lister")
 	c, other := b.client(), b.client()
 	b.list(c, "")
 	names := []string{"*", "a", "a/1", "a/2", "ab", "b", "{a}", "{a}/1"}
 	var leases []*holdfast.Lease
 	for i, name := range names {
-		leases = append(leases, b.acquire([]*holdfast.Client{c, other}[i%2], name, &holdfast.AcquireOptions{TTL: long}))
+		leases = append(leases, b.acquire([]*holdfast.Client{c, other}[i%2], name, &holdfast.AcquireOptions{TTL: b.long}))
 	}
 	for prefix, want := range map[string][]string{
 		"": names, "a": {"a", "a/1", "a/2", "ab"}, "a/": {"a/1", "a/2"}, "*": {"*"}, "{a}": {"{a}", "{a}/1"}, "none": {}, "[a-z]": {},
@@ -115,6 +109,7 @@ func listShows(b *bench) {
 }
 
 func listStops(b *bench) {
+	b.need(b.can.list, "driver.Lister")
 	c := b.client()
 	b.list(c, "")
 	var leases []*holdfast.Lease
@@ -135,10 +130,7 @@ func listStops(b *bench) {
 
 func (b *bench) needsForcer() {
 	b.Helper()
-	drv := b.driver()
-	defer drv.Close()
-	_, ok := drv.(driver.Forcer)
-	b.need(ok && drv.Limits().Token, "driver.Forcer and Limits.Token")
+	b.need(b.can.force && b.limits.Token, "driver.Forcer and Limits.Token")
 }
 
 // force tries to take a lock away that may not be taken, and returns why not.
@@ -165,20 +157,20 @@ func forceCompares(b *bench) {
 	b.needsForcer()
 	c, other := b.client(), b.client()
 	b.wants(b.force(c, "k", 1), holdfast.ErrLost) // nobody has it
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
-	for _, token := range []holdfast.Token{0, 1, l.Token() - 1, l.Token() + 1000} {
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	for _, token := range []holdfast.Token{0, l.Token() - 1, l.Token() + 1000} {
 		b.wants(b.force(other, "k", token), holdfast.ErrLost)
 	}
 	b.isHeld(other, "k")
-	if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
+	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
 		b.Errorf("renewal after refused force releases: %v", err)
 	}
 	old := l.Token()
 	b.release(l)
-	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.wants(b.force(c, "k", old), holdfast.ErrLost) // the newer holder is not hit
-	if err := b.insist(func() error { return next.Check(b.within()) }); err != nil {
-		b.Errorf("the newer holder's Check() = %v", err)
+	if err := b.insist(func() error { return next.Extend(b.within(), b.long) }); err != nil {
+		b.Errorf("the newer holder's renewal = %v", err)
 	}
 	b.release(next)
 	b.cleared()
@@ -187,16 +179,16 @@ func forceCompares(b *bench) {
 func forceEnds(b *bench) {
 	b.needsForcer()
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	b.forced(other, "k", l.Token())
-	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	if next.Token() <= l.Token() {
 		b.Errorf("token %d after %d", next.Token(), l.Token())
 	}
 	b.lost(l)
 	b.wants(l.Release(b.Context()), holdfast.ErrLost)
-	if err := b.insist(func() error { return next.Check(b.within()) }); err != nil {
-		b.Errorf("the next holder's Check() = %v", err)
+	if err := b.insist(func() error { return next.Extend(b.within(), b.long) }); err != nil {
+		b.Errorf("the next holder's renewal = %v", err)
 	}
 	b.release(next)
 	b.cleared()
@@ -207,10 +199,10 @@ func forceEnds(b *bench) {
 func forceServes(b *bench) {
 	b.needsForcer()
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
 	told := make(chan error)
 	go func() {
-		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil && next.Token() <= l.Token() {
 			err = fmt.Errorf("token %d after %d", next.Token(), l.Token())
 		}
@@ -219,11 +211,11 @@ func forceServes(b *bench) {
 		}
 		told <- err
 	}()
-	b.eventuallyWaits(c, "k")
+	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
 	b.forced(b.client(), "k", l.Token())
 	if err := <-told; err != nil {
 		b.Errorf("the waiter: %v", err)
 	}
-	b.wants(b.insist(func() error { return l.Extend(b.within(), long) }), holdfast.ErrLost)
+	b.wants(b.insist(func() error { return l.Extend(b.within(), b.long) }), holdfast.ErrLost)
 	b.cleared()
 }

@@ -25,7 +25,7 @@ func oddNames(b *bench) {
 	all := b.clients(2)
 	leases := make([]*holdfast.Lease, len(names))
 	for i, name := range names {
-		l, err := b.tryAcquire(all[i%2], name, &holdfast.AcquireOptions{TTL: long})
+		l, err := b.tryAcquire(all[i%2], name, &holdfast.AcquireOptions{TTL: b.long})
 		if err != nil {
 			b.Errorf("TryAcquire(%.40q) = %v", name, err)
 			continue
@@ -38,7 +38,7 @@ func oddNames(b *bench) {
 			continue
 		}
 		b.isHeld(all[(i+1)%2], names[i])
-		if err := b.insist(func() error { return l.Extend(b.within(), long) }); err != nil {
+		if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
 			b.Errorf("Extend of %.40q = %v", names[i], err)
 		}
 		st, err := all[(i+1)%2].Inspect(b.within(), names[i])

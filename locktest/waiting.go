@@ -20,17 +20,20 @@ var waiting = []testCase{
 	{"ALeaverDoesNotStopTheOthers", leaverInFront},
 	{"AWaitGoesOnWhenTheHolderDies", holderDies},
 	{"WaitBeginsIsTold", waitIsTold},
+	{"TheObstacleIsToldWhenItChanges", obstacleIsTold},
+	{"AnEndedContextTakesNothing", endedContext},
+	{"AWaitMayBeginInAnOutage", waitBeginsInOutage},
 }
 
 func acquireWaits(b *bench) {
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	var released time.Time
 	time.AfterFunc(100*time.Millisecond, func() {
 		released = time.Now()
 		l.Release(context.Background())
 	})
-	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	if err := l.Release(b.Context()); err != nil && !b.stalled(err) { // orders the read of released
 		b.Error(err)
 	}
@@ -67,7 +70,7 @@ func cancelledWait(b *bench) {
 	for _, waiter := range []*holdfast.Client{c, other} {
 		var ctx context.Context
 		var err error
-		for wait := 100 * time.Millisecond; wait < patience; wait *= 4 {
+		for wait := 100 * time.Millisecond; wait < b.patience; wait *= 4 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(b.Context(), wait)
 			_, err = waiter.Acquire(ctx, "k", nil)
@@ -95,7 +98,7 @@ func cancelAnywhere(b *bench) {
 	together(clients, func(i int) {
 		for range b.rounds(150, 40) {
 			ctx, cancel := context.WithTimeout(b.Context(), upTo(6*time.Millisecond))
-			l, err := all[i].Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long})
+			l, err := all[i].Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: b.long})
 			if err != nil {
 				cancel()
 				if !b.stalled(err) {
@@ -132,7 +135,7 @@ func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context,
 		waiters.Go(func() {
 			var l *holdfast.Lease
 			err := b.insist(func() (err error) {
-				l, err = c.Acquire(contexts(i), key, &holdfast.AcquireOptions{TTL: long})
+				l, err = c.Acquire(contexts(i), key, &holdfast.AcquireOptions{TTL: b.long})
 				return err
 			})
 			if err != nil {
@@ -154,27 +157,30 @@ func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context,
 // awaitWaiters blocks until every node knows of n waiters.
 func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
 	b.Helper()
-	b.eventually("all nodes know the waiters", func() bool {
-		st, err := c.Inspect(b.Context(), key)
-		return err == nil && len(st.Nodes) > 0 &&
-			!slices.ContainsFunc(st.Nodes, func(s holdfast.NodeStatus) bool { return s.Waiters != n })
+	b.awaitStatus(c, key, func(st holdfast.Status) bool {
+		return st.Waiters == n && !slices.ContainsFunc(st.Nodes, func(s holdfast.NodeStatus) bool { return s.Waiters != n })
 	})
 }
 
-func (b *bench) needsOrder() {
+// awaitStatus blocks until c sees key as ok wants it. Without driver.Inspector nobody can
+// tell, and it waits for as long as that takes on any machine that is not overloaded.
+func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Status) bool) {
 	b.Helper()
-	drv := b.driver()
-	defer drv.Close()
-	_, inspects := drv.(driver.Inspector)
-	b.need(drv.Limits().Order, "Limits.Order")
-	b.need(inspects, "driver.Inspector")
+	if !b.can.inspect {
+		time.Sleep(200 * time.Millisecond)
+		return
+	}
+	b.eventually("the lock is seen as it should be", func() bool {
+		st, err := c.Inspect(b.Context(), key)
+		return err == nil && ok(st)
+	})
 }
 
 // inOrder has waiters queue up behind a holder, has some of them leave, and wants
 // the others served in order. On a machine that stalls, a waiter whose answers
 // come too late loses its turn, so a real service may try three times.
 func (b *bench) inOrder(waiters int, leave ...int) {
-	b.needsOrder()
+	b.need(b.limits.Order, "Limits.Order")
 	var want []int
 	for i := range waiters {
 		if !slices.Contains(leave, i) {
@@ -195,7 +201,7 @@ func (b *bench) inOrder(waiters int, leave ...int) {
 
 // serve is one round of inOrder. It returns those that stayed, as served.
 func (b *bench) serve(waiters int, leave []int) []int {
-	first := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: long})
+	first := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	contexts := make([]context.Context, waiters)
 	cancels := make([]context.CancelFunc, waiters)
 	for i := range waiters {
@@ -226,10 +232,7 @@ func leaverInFront(b *bench) { b.inOrder(6, 0, 3) }
 func holderDies(b *bench) {
 	drv := b.driver()
 	defer drv.Close()
-	g, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: 3 * time.Second}) // each node has a tenth to answer
-	if err != nil {
-		b.Fatal(err)
-	}
+	g := b.grant(drv, "k", b.ttl(3*time.Second)) // each node has a tenth to answer
 	l := b.acquire(b.client(), "k", nil)
 	if now := time.Now(); now.Before(g.TrustedUntil) {
 		b.Errorf("granted %v before the old holder's trust ended", g.TrustedUntil.Sub(now))
@@ -263,6 +266,88 @@ func waitIsTold(b *bench) {
 	b.wants(err, context.Canceled)
 	if !b.stalled(err) {
 		b.wants(err, holdfast.ErrHeld)
+	}
+	b.release(l)
+	b.cleared()
+}
+
+// The driver says what stands in the way when a wait begins and when that is of another
+// kind, and never the same kind twice.
+func obstacleIsTold(b *bench) {
+	c, waiter := b.client(), b.driver()
+	defer waiter.Close()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
+	told, done := make(chan error, 1000), make(chan error, 1)
+	ctx, cancel := context.WithCancel(b.within())
+	defer cancel()
+	go func() {
+		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, Obstacle: func(err error) { told <- err }})
+		done <- err
+	}()
+	var last error
+	next := func(err error) {
+		held, down := errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrUnavailable)
+		if held == down || last != nil && held == errors.Is(last, driver.ErrHeld) {
+			b.Errorf("told %v after %v", err, last)
+		}
+		last = err
+	}
+	await := func(kind error) {
+		b.Helper()
+		for !errors.Is(last, kind) { // a service that stalls brings an outage of its own
+			select {
+			case err := <-told:
+				next(err)
+			case err := <-done:
+				b.Fatalf("the wait ended with %v", err)
+			}
+		}
+	}
+	await(driver.ErrHeld)
+	if b.virtual { // time enough to ask again more than once
+		time.Sleep(2 * b.brief)
+	}
+	if b.StopNodes != nil && b.StartNodes != nil {
+		b.StopNodes(max(b.Nodes, 1))
+		await(driver.ErrUnavailable)
+		time.Sleep(b.short / 4)
+		b.StartNodes()
+		await(driver.ErrHeld)
+	}
+	cancel()
+	err := <-done
+	b.wants(err, context.Canceled)
+	if !b.stalled(err) {
+		b.wants(err, driver.ErrHeld)
+	}
+	for len(told) > 0 {
+		next(<-told)
+	}
+	b.release(l)
+	b.cleared()
+}
+
+func endedContext(b *bench) {
+	drv, other := b.driver(), b.client()
+	defer drv.Close()
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	for _, once := range []bool{false, true} {
+		_, err := drv.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, NoWait: once})
+		b.wants(err, context.Canceled)
+		b.isFree(other, "k")
+	}
+	b.cleared()
+}
+
+func waitBeginsInOutage(b *bench) {
+	b.needsStop(1)
+	c := b.client()
+	b.StopNodes(max(b.Nodes, 1))
+	time.AfterFunc(300*time.Millisecond, b.StartNodes) // whoever asks meanwhile reaches nobody
+	l, err := c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
+	if err != nil {
+		b.Fatalf("the wait ended with %v", err)
 	}
 	b.release(l)
 	b.cleared()

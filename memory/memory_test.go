@@ -99,9 +99,12 @@ func service(n int, delay time.Duration) locktest.Service {
 			fn(root.Node(i))
 		}
 	}
-	for i := range n {
-		root.Node(i).Delay(time.Duration(i+1) * delay)
+	slow := func(more time.Duration) {
+		for i := range n {
+			root.Node(i).Delay(time.Duration(i+1)*delay + more)
+		}
 	}
+	slow(0)
 	return locktest.Service{
 		Nodes: n,
 		Open:  func() (driver.Driver, error) { return root.Peer(), nil },
@@ -116,6 +119,7 @@ func service(n int, delay time.Duration) locktest.Service {
 			}
 		},
 		StartNodes: func() { each((*memory.Node).Start) },
+		Delay:      slow,
 		Leftovers:  func() ([]string, error) { return root.Leftovers(), nil },
 	}
 }

@@ -24,6 +24,7 @@ func TestConformance(t *testing.T) {
 					Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
 					Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
 					LoseReplies: f.loseReplies,
+					Delay:       f.delay,
 					StopNodes:   f.stop, StartNodes: func() { f.stop(0) },
 					Leftovers: f.leftovers,
 				}

@@ -340,6 +340,16 @@ func (f *fleet) stop(k int) {
 	}
 }
 
+func (f *fleet) delay(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, way := range f.routes {
+		for _, p := range way {
+			p.SetDelay(d)
+		}
+	}
+}
+
 func (f *fleet) leftovers() ([]string, error) { return leftovers(f.servers, f.prefix) }
 
 // guarded is what a lock protects: it notices two holders at once and tokens

@@ -73,8 +73,8 @@ var lifecycle = []mutant{
 	},
 	{
 		name: "check-ends-the-lease", rule: "Check changes nothing", file: "lease.go",
-		was:     "if err := ch.Check(ctx, l.term.grant); err != nil {\n",
-		is:      "if err := ch.Check(ctx, l.term.grant); err != nil {\n\t\tc.lose(loss{l.term, errExpired})\n",
+		was:     "if err := ch.Check(ctx, grant); err != nil {\n",
+		is:      "if err := ch.Check(ctx, grant); err != nil {\n\t\tc.lose(loss{l.term, errExpired})\n",
 		killers: []suite{client("TestCheckChangesNothing")},
 	},
 	{
