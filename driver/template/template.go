@@ -1,0 +1,269 @@
+// Package template is a whole driver on one map under one mutex: a model for authors of
+// drivers, and the proof that the interface of package driver is enough. Programs use
+// package memory, whose nodes can fail.
+//
+// The type service stands for the lock service: where this driver calls its method at, a
+// real one sends a request. Words in brackets name the rules of package driver.
+package template
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// lookLeast is how long a waiter sleeps at least before it looks again by itself. The
+// first in line is woken, but over a network a wake-up can be lost.
+const lookLeast = 100 * time.Millisecond
+
+// Driver is one client's way to the service.
+type Driver struct {
+	service *service
+	client  string // the first part of every owner id of this client
+	claims  atomic.Int64
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// New returns a driver over a new service.
+func New() *Driver { return (&service{locks: make(map[string]*lock)}).driver() }
+
+// Peer returns the driver of another client of the same service.
+func (d *Driver) Peer() *Driver { return d.service.driver() }
+
+// Limits implements driver.Driver: it declares what the methods below keep, and no more.
+func (d *Driver) Limits() driver.Limits {
+	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, MinHold: true, ChangeTTL: true}
+}
+
+// trust is until when a lock can be trusted that was asked for at sent [Trust]. The
+// hundredth is for clocks that do not run equally fast, as those of two machines.
+func trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/100) }
+
+// Acquire implements driver.Driver. It asks, waits until the answer may be another one,
+// and asks again.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := d.ended(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	c := &claim{
+		owner:  d.client + "." + strconv.FormatInt(d.claims.Add(1), 36), // never used again [Owner]
+		holder: req.Holder, since: time.Now(), wake: make(chan struct{}, 1),
+	}
+	defer d.service.at(req.Key, func(l *lock) { l.leave(c) }) // however the wait ends [Nothing stays]
+	for told := false; ; {
+		sent := time.Now()
+		var held *driver.HeldError
+		d.service.at(req.Key, func(l *lock) { held = l.take(c, req) })
+		switch {
+		case held == nil:
+			return driver.Grant{Key: req.Key, Owner: c.owner, Token: c.token, TTL: req.TTL, TrustedUntil: trust(sent, req.TTL)}, nil
+		case req.NoWait:
+			return driver.Grant{}, held // one attempt [NoWait]
+		case !told && req.Obstacle != nil:
+			req.Obstacle(held) // once, as nothing else can stand in the way here [Obstacle]
+			told = true
+		}
+		again := time.NewTimer(max(held.Remaining, lookLeast))
+		select {
+		case <-c.wake:
+		case <-again.C:
+		case <-ctx.Done():
+		case <-d.closed:
+		}
+		again.Stop()
+		if err := d.ended(ctx); err != nil {
+			return driver.Grant{}, fmt.Errorf("%w: %w", err, held) // both [End]
+		}
+	}
+}
+
+// ended is why a wait is over, or nil.
+func (d *Driver) ended(ctx context.Context) error {
+	select {
+	case <-d.closed:
+		return driver.ErrClosed
+	default:
+		return ctx.Err()
+	}
+}
+
+// Renew implements driver.Driver. ErrLost is what the service has said; that it did not
+// answer would be another error, with which the old trust stands [Loss].
+func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewal {
+	out := make([]driver.Renewal, len(grants))
+	for i, g := range grants {
+		sent := time.Now()
+		d.service.at(g.Key, func(l *lock) {
+			if !l.isOf(g.Owner) {
+				out[i].Err = driver.ErrLost
+				return
+			}
+			l.until = time.Now().Add(g.TTL)
+			out[i] = driver.Renewal{TrustedUntil: trust(sent, g.TTL), Waiters: len(l.queue)}
+		})
+	}
+	return out
+}
+
+// Release implements driver.Driver. Over a network it would send the request with
+// context.WithoutCancel and a time limit of its own [Release].
+func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) error {
+	d.service.at(g.Key, func(l *lock) {
+		switch {
+		case !l.isOf(g.Owner): // it has passed on, or was released before
+		case keep > 0:
+			l.until = time.Now().Add(keep)
+		default:
+			l.has = nil
+		}
+	})
+	return nil
+}
+
+// Close implements driver.Driver. The service lives on for other clients.
+func (d *Driver) Close() error {
+	d.closing.Do(func() { close(d.closed) })
+	return nil
+}
+
+// Check implements driver.Checker.
+func (d *Driver) Check(_ context.Context, g driver.Grant) (err error) {
+	d.service.at(g.Key, func(l *lock) {
+		if !l.isOf(g.Owner) {
+			err = driver.ErrLost
+		}
+	})
+	return err
+}
+
+// Inspect implements driver.Inspector. Status.Nodes stays empty: the service has none.
+func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
+	st := driver.Status{Key: key}
+	d.service.at(key, func(l *lock) {
+		st.Waiters = len(l.queue)
+		if c := l.has; c != nil {
+			st.Held, st.Owner, st.Holder, st.Since, st.Token = true, c.owner, c.holder, c.since, c.token
+			st.Remaining = time.Until(l.until)
+		}
+	})
+	return st, nil
+}
+
+// List implements driver.Lister. It holds no mutex while it calls yield, which may call
+// the driver.
+func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
+	d.service.mu.Lock()
+	keys := slices.Collect(maps.Keys(d.service.locks))
+	d.service.mu.Unlock()
+	for _, key := range keys {
+		st, _ := d.Inspect(ctx, key)
+		if strings.HasPrefix(key, prefix) && (st.Held || st.Waiters > 0) && !yield(st) {
+			break
+		}
+	}
+	return nil
+}
+
+// Force implements driver.Forcer.
+func (d *Driver) Force(_ context.Context, key string, token int64) (done bool, err error) {
+	d.service.at(key, func(l *lock) {
+		if done = l.has != nil && l.has.token == token; done {
+			l.has = nil
+		}
+	})
+	return done, nil
+}
+
+// service keeps the locks.
+type service struct {
+	mu    sync.Mutex       // guards what follows
+	locks map[string]*lock // held or waited for
+	last  int64            // the last token; one counter for all keys never begins again [Tokens]
+}
+
+type lock struct {
+	service *service
+	has     *claim    // nil: nobody
+	until   time.Time // has loses it then
+	queue   []*claim  // those who wait, the first in line first
+}
+
+// claim is one Acquire that waits for a lock, or has it.
+type claim struct {
+	owner  string
+	holder driver.Holder
+	since  time.Time
+	token  int64         // set when it gets the lock
+	wake   chan struct{} // has an element when another look is worth it
+}
+
+func (s *service) driver() *Driver {
+	return &Driver{service: s, client: rand.Text(), closed: make(chan struct{})}
+}
+
+// at calls do with the lock on key as it stands now. Then it wakes the first in line, if
+// the lock is free, or forgets a lock that nobody has or waits for.
+func (s *service) at(key string, do func(*lock)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.locks[key]
+	if l == nil {
+		l = &lock{service: s}
+		s.locks[key] = l
+	}
+	if !time.Now().Before(l.until) {
+		l.has = nil
+	}
+	do(l)
+	switch {
+	case l.has != nil:
+	case len(l.queue) == 0:
+		delete(s.locks, key)
+	default:
+		select {
+		case l.queue[0].wake <- struct{}{}:
+		default: // it is awake
+		}
+	}
+}
+
+func (l *lock) isOf(owner string) bool { return l.has != nil && l.has.owner == owner }
+
+// take gives the lock to c if it is free and nobody waits before c [Order]. Otherwise it
+// says who stands before c, and c joins the queue if it waits.
+func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
+	place := slices.Index(l.queue, c)
+	if place < 0 {
+		place = len(l.queue)
+		if !req.NoWait {
+			l.queue = append(l.queue, c)
+		}
+	}
+	before := l.has
+	if before == nil && place > 0 {
+		before = l.queue[0] // it has been woken, and is on its way
+	}
+	if before == nil {
+		l.service.last++
+		c.token, l.has, l.until = l.service.last, c, time.Now().Add(req.TTL)
+		return nil
+	}
+	return &driver.HeldError{
+		Owner: before.owner, Holder: before.holder, Since: before.since, Remaining: max(time.Until(l.until), 0), Waiters: place,
+	}
+}
+
+// leave takes c out of the queue, whether it has got the lock or given up.
+func (l *lock) leave(c *claim) {
+	l.queue = slices.DeleteFunc(l.queue, func(w *claim) bool { return w == c })
+}
