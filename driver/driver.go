@@ -4,9 +4,9 @@
 // repository or follows its releases.
 //
 // The client decides when a lease is renewed, when it is lost and who is next
-// inside the process. A driver decides only who of all processes holds a key,
-// and until when its word can be trusted. The suite in package locktest
-// exercises every promise made here.
+// inside the process. A driver decides only which process holds a key, and
+// until when that answer can be trusted. The suite in package locktest tests
+// every promise made here.
 package driver
 
 import (
@@ -36,9 +36,9 @@ type Driver interface {
 	Renew(ctx context.Context, grants []Grant) []Renewal
 
 	// Release frees the lock for the next holder. With keep > 0 the lock stays
-	// for that time and then lapses by itself. It is sent whatever becomes of
-	// ctx, which only shortens the wait for the answer. Releasing a grant that
-	// has passed to another holder changes nothing.
+	// for that time and then lapses by itself. The driver sends the release
+	// even if ctx ends; ctx only bounds the wait for the answer. Releasing a
+	// grant that has passed to another holder changes nothing.
 	Release(ctx context.Context, grant Grant, keep time.Duration) error
 
 	// Limits says what the driver can do; it never changes.
@@ -76,35 +76,37 @@ type Forcer interface {
 // knows their owner and token.
 //
 // Renew and Release of such a Driver also take a grant of another client that
-// has detached it, by its Key, Owner and TTL. Renew then never takes a lock that
-// is free, wherever that owner no longer has it: the grant has one life.
+// has detached it, by its Key, Owner and TTL. Renew then never takes a free
+// lock, on no node: once the owner has lost it, the grant stays lost.
 type Adopter interface {
-	// Detach forgets grant without a release: it stands until its TTL is over, for
-	// whoever adopts it.
+	// Detach forgets grant without a release: the lock stands until its TTL is
+	// over, so that another client can adopt it.
 	Detach(grant Grant)
 	// Adopt takes the lock over from grant, of which Key, Owner and TTL must be
 	// set, and returns a grant of its own, with a later token. Of several that
-	// adopt one grant, one succeeds. It blocks until then, until the lock is known
-	// to be nobody's or another's (ErrLost), or until ctx or TTL is over
-	// (ErrUnavailable): then what it had taken is released, and what it had not
-	// stands until its TTL is over.
+	// adopt one grant, one succeeds. It blocks until it has the lock, until it
+	// knows that the lock is free or another's (ErrLost), or until ctx or TTL
+	// is over (ErrUnavailable). In the last case it releases the lock on the
+	// nodes where it has taken it; on the others the lock stands until its TTL
+	// is over.
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
 }
 
 // Checker is a Driver that can ask the service whether a grant still stands.
 type Checker interface {
 	// Check returns nil where the service has just confirmed that the grant's owner has
-	// the lock, ErrLost where it has just said otherwise, and an *UnavailableError where
-	// nobody can tell. It changes nothing, on the service or in the driver.
+	// the lock, ErrLost where it has just said otherwise, and an *UnavailableError
+	// where it does not know. It changes nothing, on the service or in the driver.
 	Check(ctx context.Context, grant Grant) error
 }
 
 // Notifier is a Driver that reports the state of its nodes.
 type Notifier interface {
-	// Nodes is the present state of each node, in the order of opening. It asks nobody.
+	// Nodes is the present state of each node, in the order of opening. It sends no
+	// request.
 	Nodes() []NodeEvent
 	// Notify names the one function to call at each change, from any goroutine.
-	// It is called before the first Acquire, and fn returns quickly.
+	// The client calls it before the first Acquire, and fn returns quickly.
 	Notify(fn func(NodeEvent))
 }
 
@@ -114,14 +116,14 @@ type Request struct {
 	TTL    time.Duration
 	NoWait bool
 	// Renews says that the client renews the grant, and soon if it is trusted for less
-	// than half of TTL: then the driver may return a grant that is trusted for less, such
-	// as one that the last holder has handed over and the service has not confirmed yet.
+	// than half of TTL: then the driver may return a grant with less trust, such as
+	// one that the last holder has handed over and the service has not confirmed yet.
 	Renews bool
 	Holder Holder
-	// Obstacle, if set, is called when a wait begins, and each time that what stands
-	// in its way is of another kind: with a *HeldError or an *UnavailableError. Calls
-	// come one after the other, from a goroutine that holds up nobody's wait, perhaps
-	// a little later than the change. It returns quickly.
+	// Obstacle, if set, is called when a wait begins and each time the kind of its
+	// obstacle changes, with a *HeldError or an *UnavailableError. Calls come one
+	// after the other, from a goroutine that delays no wait, perhaps a little later
+	// than the change. Obstacle returns quickly.
 	Obstacle func(error)
 }
 
@@ -170,8 +172,8 @@ type Grant struct {
 	// TTL is what the service has granted. It may be longer than what was asked for, by
 	// less than Limits.Granularity.
 	TTL time.Duration
-	// TrustedUntil is when the grant may end without further notice. It counts
-	// from before the request was sent and has both clock readings, so that the
+	// TrustedUntil is when the grant may end without a message. It counts from
+	// before the request was sent and has both clock readings, so that the
 	// client can compare monotonic and wall time.
 	TrustedUntil time.Time
 }
@@ -182,9 +184,9 @@ type Renewal struct {
 	// the old one stands.
 	TrustedUntil time.Time
 	Waiters      int // how many others wait, as far as is known
-	// AtRisk says that as many nodes as are needed had the lock at the end of the
-	// round before, and no more: the loss of another one costs the lease. It is
-	// false where no node can be spared at the best.
+	// AtRisk says that exactly as many nodes as are needed had the lock at the end
+	// of the round before: the loss of another one costs the lease. It is always
+	// false for a lease that can never spare a node.
 	AtRisk bool
 	// Err is nil when the grant was renewed, ErrLost when the service has said
 	// that the lock passed on, and anything else when the outcome is unknown.
@@ -242,7 +244,7 @@ const (
 	NodeDown     NodeState = "down"     // cannot be reached or refuses the connection
 	NodeStalled  NodeState = "stalled"  // connected, but does not answer in time
 	NodePolling  NodeState = "polling"  // votes, but cannot wake waiters: they poll
-	NodeDegraded NodeState = "degraded" // votes, with something an operator should mend
+	NodeDegraded NodeState = "degraded" // votes, but an operator should change something
 )
 
 // Errors that a driver returns, as they are or matched by errors.Is. Package
@@ -256,7 +258,7 @@ var (
 	ErrUnsupported = errors.New("not supported by this driver")
 )
 
-// HeldError says that a lock is held by somebody else. It matches ErrHeld.
+// HeldError says that another holder has the lock. It matches ErrHeld.
 type HeldError struct {
 	Owner     string
 	Holder    Holder

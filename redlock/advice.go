@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// mend adds to an error what to do about it, where the server's text leaves that
-// open. secure says whether TLS was used.
+// mend adds to an error what to do about it, where the server's text does not say
+// it. secure says whether TLS was used.
 func mend(err error, secure bool) error {
 	text := err.Error()
 	reset := errors.Is(err, syscall.ECONNRESET)
@@ -66,7 +66,7 @@ func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
 // old master for a while.
 var errReplica = errors.New("it is a replica")
 
-// lasting says whether what keeps a node down stands until somebody mends it.
+// lasting says whether a node stays down until an operator changes something.
 func lasting(err error) bool {
 	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, errReplica)
 }
@@ -83,16 +83,18 @@ func code(text []byte) string {
 	return word
 }
 
-// fatal says whether a server that refuses with code will do so until somebody mends
-// rights, credentials, a key of another type where the queue or the counter should be, or
-// a command or script that it does not know as it should. The others pass: it loads its data, is busy, lacks replicas or memory for the time being,
+// fatal says whether a server that refuses with code will do so until an operator
+// changes rights, credentials, a key of another type where the queue or the counter
+// should be, or a command or script that it should know. The other codes pass: the
+// server loads its data, is busy, lacks replicas or memory for the time being,
 // cannot save, or is a replica now.
 func fatal(code string) bool {
 	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE"}, code)
 }
 
-// outdated is why what was found out at the start of a connection holds no more, if v
-// says so: the server is a replica now, or no longer in the run in which it was admitted.
+// outdated is why the checks at the start of a connection hold no more, if v says
+// so: the server is a replica now, or no longer in the run in which it was
+// admitted.
 func outdated(v resp.Value) error {
 	if !v.IsError() {
 		return nil
@@ -106,8 +108,8 @@ func outdated(v resp.Value) error {
 	return nil
 }
 
-// advise tells of a number of nodes that costs more than it gives, and of clients on
-// the same server that take other keys for the same names.
+// advise warns of a number of nodes that costs more than it gives, and of clients
+// on the same server that use other keys for the same names.
 func (d *Driver) advise(ctx context.Context) {
 	if n := len(d.nodes); n%2 == 0 {
 		d.opts.Logger.Warn(fmt.Sprintf("%d nodes survive the loss of %d, no more than %d nodes do; use an odd number",

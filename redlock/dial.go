@@ -78,7 +78,8 @@ func firstError(cmds [][]string, values []resp.Value) error {
 	return nil
 }
 
-// login gives the credentials, and sets what a connection is told only once.
+// login gives the credentials, and makes the settings that a connection needs only
+// once.
 func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[string]string, err error) {
 	user, pass, err := n.credentials(ctx)
 	if err != nil {
@@ -102,7 +103,7 @@ func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[stri
 	}
 	hello = parseHello(values[greets])
 	if err := strange(hello["mode"], "", nil); err != nil {
-		return nil, err // which says more than what is missing in such a server
+		return nil, err // it says more than the missing fields would
 	}
 	return hello, firstError(cmds, values)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// A node that has forgotten what it granted must not vote before all of that is
-// over (the Redlock page, "Performance, crash recovery and fsync"). Whether it has
-// forgotten is not asked of its configuration or of a clock: it is what the node
-// itself remembers, in the marker of its set, a key without an end.
+// A node that has forgotten what it granted must not vote before all those leases
+// are over (the Redlock page, "Performance, crash recovery and fsync"). Neither its
+// configuration nor a clock says whether it has forgotten. The marker does: a key
+// without an end that the node itself keeps.
 //
 //	                  not of this run                       quarantine is over
 //	nothing, or ──────────────────────────► first seen ──────────────────────► admitted
@@ -25,18 +25,18 @@ import (
 //	    │                                                                          ▲
 //	    └────────── admitted in a run that was durable, and durable now ───────────┘
 //
-// Each step is one compare-and-swap, so that data that is wiped between a look and
-// the step stops it. What is wiped later takes the marker with it.
+// Each step is one compare-and-swap: it fails if the data are wiped between the
+// look and the step. Data that are wiped later take the marker with them.
 
-// restartMargin is added to MaxTTL, for clocks that do not run equally fast.
+// restartMargin is added to MaxTTL, because clocks do not run equally fast.
 const restartMargin = 2 * time.Second
 
-// admitTries is how often the marker may change under our eyes in one check.
+// admitTries is how often the marker may change during one check.
 const admitTries = 8
 
 // gate decides which nodes may vote. A TCP connection dies with its server
 // process, so one check of each new connection covers every reply that comes
-// over it, but for what is done to the data of a server that goes on.
+// over it, except for changes of the data while the server goes on.
 type gate struct {
 	opts  *Options
 	n     int // number of nodes
@@ -55,7 +55,7 @@ func newGate(opts *Options, n int) *gate {
 	}
 }
 
-// report is what a check found that does not keep the node from voting.
+// report is what a check found, apart from reasons that keep the node from voting.
 type report struct {
 	member  member           // by which the node is known again
 	mute    error            // the node cannot wake waiters
@@ -85,7 +85,7 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	rtt := time.Since(before)
 	info := parseInfo(string(values[0].Text))
 	if err := g.fit(hello, info, &rep); err != nil {
-		return rep, err // which says more than what is missing in such a server
+		return rep, err // it says more than the missing run_id would
 	}
 	if err := firstError(cmds, values); err != nil {
 		return rep, err
@@ -105,7 +105,7 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	if g.opts.ReadOnly {
 		return rep, g.look(l, n.addr, run)
 	}
-	marker, err := g.admit(l, n.addr, run, rep.warns["promoted"] != nil) // first, as who is in quarantine comes again each second
+	marker, err := g.admit(l, n.addr, run, rep.warns["promoted"] != nil) // first: a client of a node in quarantine comes again each second
 	if err != nil && !lacksRight(err.Error()) {
 		return rep, err
 	}
@@ -122,7 +122,8 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	return rep, g.subscribable(n, l, hello, &rep)
 }
 
-// strange refuses what is no single master. info may say of whom it is a replica.
+// strange refuses a server that is no single master. info may say whose replica it
+// is.
 func strange(mode, role string, info map[string]string) error {
 	switch {
 	case mode == "cluster" || info["cluster_enabled"] == "1":
@@ -139,7 +140,7 @@ func strange(mode, role string, info map[string]string) error {
 	return nil
 }
 
-// fit refuses servers that would lose locks, and warns of those that may.
+// fit refuses servers that would lose locks, and warns of servers that may.
 func (g *gate) fit(hello, info map[string]string, rep *report) error {
 	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
 	if err := strange(mode, cmp.Or(info["role"], hello["role"]), info); err != nil {
@@ -239,12 +240,12 @@ type sight struct {
 
 // watch is how long this client knows a node that is not admitted.
 type watch struct {
-	marker string // it has not changed since: nothing was wiped, nor anybody let in
+	marker string // it has not changed since: nothing was wiped, and no client was admitted
 	since  time.Duration
 }
 
-// judge says what the marker of a node should be that has been found to be text.
-// Where that is the same, the node may vote, or the error says why it may not.
+// judge says what the marker of a node should be if it is text now. Where that is
+// the same, the node may vote, or the error says why it may not.
 func (g *gate) judge(text string, s sight) (next string, err error) {
 	rest, ours := strings.CutPrefix(text, g.charter())
 	m, known := parseMarker(rest)
@@ -283,8 +284,8 @@ func (g *gate) conflict(text string) error {
 }
 
 // watched is for how long, by this client's own monotonic clock, the node has been
-// seen with the same marker. A clock that was wrong at the first sight thus delays
-// the node, and does not keep it out for good.
+// seen with the same marker. So a clock that was wrong at the first sight delays
+// the node, and does not exclude it for good.
 func (g *gate) watched(text string, s sight) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -294,8 +295,9 @@ func (g *gate) watched(text string, s sight) time.Duration {
 	return s.mono - g.watches[s.addr].since
 }
 
-// outdated says whether this client has seen the node admitted in the present run, or
-// in one after that which it remembers: what it keeps was put back to an earlier state.
+// outdated says whether this client has seen the node admitted in the present run,
+// or in a run after the one that the node remembers: then its data were put back to
+// an earlier state.
 func (g *gate) outdated(m marker, s sight) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -314,8 +316,8 @@ func (g *gate) enter(addr, run string) {
 	}
 }
 
-// look refuses a node of another set, or one that does not vote, for a client that only
-// looks. MaxTTL does not matter to it, and it admits nobody.
+// look refuses a node of another set, or one that does not vote, for a client that
+// only looks. It ignores MaxTTL and admits no node.
 func (g *gate) look(l *resp.Conn, addr, run string) error {
 	values, err := ask(l, []string{"GET", g.opts.setKey()})
 	if err != nil {
@@ -336,8 +338,8 @@ func (g *gate) look(l *resp.Conn, addr, run string) error {
 	return errNoVote
 }
 
-// errNoVote is what a client that only looks says of a node that is not admitted: it may
-// have forgotten the lock, so that it is no witness.
+// errNoVote is why a client that only looks ignores a node that is not admitted:
+// the node may have forgotten the lock.
 var errNoVote = errors.New("in quarantine: does not vote yet")
 
 var errMarker = errors.New("other clients keep changing its marker")

@@ -23,8 +23,8 @@ func (o *Options) setKey() string {
 	return wire.SetKey(o.Prefix)
 }
 
-// sibling names the marker of clients that are easily taken for ones of this set, and
-// who they are; "" where there are none such.
+// sibling names the marker of clients that a user may take for clients of this set,
+// and says which they are; "" where there are none.
 func (o *Options) sibling() (marker, who string) {
 	switch {
 	case o.BareKeys:
@@ -62,7 +62,7 @@ func otherType(owner string) (kind string, ok bool) {
 	return kind, open && closed && kind != "empty"
 }
 
-// stranger is what can be told of an owner that is no client of this format.
+// stranger is what is known of an owner that is no client of this format.
 func stranger(owner string) driver.Holder {
 	kind, other := otherType(owner)
 	switch {
@@ -75,5 +75,5 @@ func stranger(owner string) driver.Holder {
 	case owner == wire.Empty:
 		return driver.Holder{Program: "an empty value"}
 	}
-	return driver.Holder{} // the value says all
+	return driver.Holder{} // the value says everything
 }

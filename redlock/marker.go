@@ -14,9 +14,9 @@ import (
 // agree on.
 type marker struct {
 	run string // of the server, in which the node was admitted; "": in none
-	// durable says that it wrote to disk before it answered in that run, and how the
-	// client called it that found that out: replication and copied files bring the
-	// marker to other nodes as well.
+	// durable says that the node wrote to disk before it answered in that run. It
+	// has the name by which the client that found that calls the node, because
+	// replication and copied files bring the marker to other nodes.
 	durable string
 
 	seen   string // the run in which it was first seen, but not admitted yet
@@ -34,8 +34,8 @@ func (m marker) String() string {
 	return " run=" + m.run
 }
 
-// parseMarker reads what String has written. ok is false for what it does not know:
-// that is of another database, or of another version of the protocol.
+// parseMarker reads what String has written. ok is false for a text of another
+// database, or of another version of the protocol.
 func parseMarker(text string) (m marker, ok bool) {
 	for field := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(field, "=")

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// directMost is how many bytes may be under way, about four requests, for
-	// another request to be written by whoever sends it. So little fits into any
-	// socket: the write does not wait for the node.
+	// directMost is how many bytes, about four requests, may be under way for the
+	// caller of another request to write it itself. So little fits into any socket:
+	// the write does not wait for the node.
 	directMost = 1200
 	// batchMost is how many requests travel in one write: few enough that the node
 	// has something to do while the next are put together.
@@ -25,11 +25,11 @@ const (
 	// requests that can do without this node are no longer queued behind it: those
 	// that do not wait, and all where the other nodes are a quorum.
 	stallAfter = int64(250 * time.Millisecond)
-	// breakAfter is how long it may be so before the connection is given up, as
-	// its other end may be gone without a word.
+	// breakAfter is how long it may be so before the link is closed, because its
+	// other end may be gone without a message.
 	breakAfter = int64(2 * time.Second)
 	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
-	// that is given up leaves its lock standing for a TTL.
+	// that is dropped leaves its lock for a TTL.
 	loadMost = 10
 )
 
@@ -42,9 +42,10 @@ var (
 )
 
 // link is one checked connection to a node. Requests go out in the order in which
-// they were sent and are answered in that order. Where few are under way, whoever
-// sends one writes it; otherwise those that come while a write is under way travel
-// together in the next. Answers are delivered by the goroutine that reads them.
+// they were sent and are answered in that order. Where few are under way, the
+// goroutine that sends one writes it. Otherwise the requests that come while a
+// write is under way travel together in the next. The goroutine that reads
+// answers delivers them.
 type link struct {
 	n      *node
 	member member
@@ -61,7 +62,7 @@ type link struct {
 	flight  fifo    // written, not answered
 	again   []entry // to be sent again once the server knows the scripts
 
-	// Whoever is writing owns these.
+	// The goroutine that writes owns these.
 	out  []byte
 	text texts
 }
@@ -148,7 +149,7 @@ func (l *link) do(ctx context.Context, cmds ...[]string) ([]any, error) {
 	}
 }
 
-// tell sends a command whose reply nobody waits for.
+// tell sends a command without waiting for its reply.
 func (l *link) tell(cmd ...string) {
 	l.send(entry{call: newCall([][]string{cmd}), at: l.n.engine.Now()})
 }

@@ -41,7 +41,7 @@ func (l *link) confirms(v resp.Value) bool {
 		l.flight.len() > 0 && l.flight.first().subscribes()
 }
 
-// answer brings v to whom it is for. It says whether anybody had asked.
+// answer delivers v to its request. It says whether there was one.
 func (l *link) answer(v resp.Value) bool {
 	l.mu.Lock()
 	if l.flight.len() == 0 {
@@ -83,10 +83,10 @@ func (l *link) answer(v resp.Value) bool {
 	return true
 }
 
-// repeat sends again what came from the first script on that the server did not
-// know, once all of it has been answered: all scripts may be repeated, and so their
-// order is kept. The scripts travel with it, so that another SCRIPT FLUSH has to
-// come between to matter.
+// repeat sends all requests again from the first script that the server did not
+// know, once all of them have been answered: all scripts may be repeated, and so
+// their order is kept. The scripts travel with them, so that only a SCRIPT FLUSH in
+// between can fail them again.
 func (l *link) repeat() {
 	l.mu.Lock()
 	if l.flight.len() > 0 || l.again == nil {

@@ -43,15 +43,15 @@ func nudge(c chan struct{}) {
 	}
 }
 
-// more says whether something waits for a write that nobody is at.
+// more says whether a request waits while no goroutine writes.
 func (l *link) more() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
 }
 
-// write sends the next batch. The caller holds mu, which is given up; nobody is
-// writing.
+// write sends the next batch. The caller holds mu, which write unlocks, and no
+// other goroutine writes.
 func (l *link) write(now int64) {
 	l.writing = true
 	late := l.load(now)

@@ -109,7 +109,7 @@ type Driver struct {
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	work    sync.WaitGroup // every goroutine of the driver that calls nothing of the user's
+	work    sync.WaitGroup // every goroutine of the driver that calls no code of the user
 	logs    sync.WaitGroup // those that call the Logger
 	closing sync.Once
 
@@ -183,7 +183,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
-		// What is not one is not shown: it may be a URL, with a password.
+		// A text that is no address is not shown: it may be a URL, with a password.
 		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
 			return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379; OpenURL takes URLs", ErrInvalid, i+1, len(nodes))
 		}
@@ -204,7 +204,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	return d, err
 }
 
-// connect dials all nodes at once and waits for what becomes of each.
+// connect dials all nodes at once and waits for the outcome of each.
 func (d *Driver) connect(ctx context.Context) error {
 	errs := make([]error, len(d.nodes))
 	var all sync.WaitGroup
@@ -274,7 +274,8 @@ func (d *Driver) tell(e driver.NodeEvent) {
 	}
 }
 
-// errReadOnly is for what a driver that was opened with ReadOnly does not do.
+// errReadOnly is returned by methods that would write, where the driver was opened
+// with ReadOnly.
 var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly", driver.ErrInvalid)
 
 // Acquire implements driver.Driver.

@@ -16,7 +16,8 @@ import (
 
 func noScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }
 
-// isUnadmitted says whether a script refused because the node is not what was admitted.
+// isUnadmitted says whether a script refused because the node is not the one that
+// was admitted.
 func isUnadmitted(reply any) bool {
 	err, ok := reply.(error)
 	return ok && strings.HasPrefix(err.Error(), "UNADMITTED")
@@ -225,7 +226,7 @@ func decode(v resp.Value) any {
 	return v.Decode()
 }
 
-// serverError is an error reply without the ERR that says no more than that.
+// serverError is an error reply without its meaningless ERR.
 func serverError(v resp.Value) error {
 	return resp.Error(strings.TrimPrefix(string(v.Text), "ERR "))
 }

@@ -100,7 +100,7 @@ func (o *Options) single(scheme, text string) ([]Node, error) {
 
 // several reads a list of hosts, of which none, the first, which speaks for all, or
 // each has a user:password@ in front. Anything else could drop a host unseen: with
-// a comma or an @ that was not escaped, nobody can tell a host from a password.
+// a comma or an @ that was not escaped, a host and a password look the same.
 func (o *Options) several(text string) (nodes []Node, err error) {
 	list := strings.Split(text, ",")
 	logins := 0
@@ -167,8 +167,8 @@ func address(s, which string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// dialable says whether host and port can be those of a server. What cannot is not
-// looked up, for the errors of that would show it.
+// dialable says whether host and port can be those of a server. Others are not
+// looked up: the error of a look-up would show them.
 func dialable(host, port string) bool {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return false
@@ -198,8 +198,8 @@ var parameters = []string{
 	"prefix", "bare", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername",
 }
 
-// query applies the parameters. What is none may be part of a password, and is not
-// shown.
+// query applies the parameters. Errors do not show an unknown one: it may be part
+// of a password.
 func (o *Options) query(query string, secure bool) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 const deafPause = time.Minute
 
 // Subscribe implements engine.Node: from now on the client's channel on the node
-// is listened to, over the connection that also carries the requests, so that
-// whatever cuts the one cuts the other. Between a break and the next confirmation
-// messages are lost; the engine asks the node again after each confirmation.
+// is listened to, over the connection that also carries the requests, so that a
+// break affects both. Between a break and the next confirmation messages are
+// lost; the engine asks the node again after each confirmation.
 func (n *node) Subscribe() {
 	n.listening.Store(true)
 	if l := n.link.Load(); l != nil {
@@ -23,8 +23,8 @@ func (n *node) Subscribe() {
 	}
 }
 
-// listen subscribes, unless the node cannot be told to wake anybody: a place in its
-// queue would only be passed over.
+// listen subscribes, unless the node cannot wake waiters: it would pass over a
+// place in its queue.
 func (n *node) listen(l *link) {
 	n.mu.Lock()
 	mute := n.mute
@@ -49,12 +49,12 @@ func (n *node) heard(c *call) {
 	n.engine.Hears(n.index, refused == nil)
 }
 
-// woken takes a wake-up to the claim that it is for.
+// woken delivers a wake-up to its claim.
 func (n *node) woken(push resp.Value) {
 	if len(push.Elems) == 3 && string(push.Elems[0].Text) == "message" {
 		w := quorum.ParseWake(string(push.Elems[2].Text))
 		if !n.inOrder() {
-			w.Base, w.Left = 0, 0 // it may be of a time before the replies that we have had (trace C7): ask
+			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
 		}
 		n.engine.Wake(n.index, w)
 	}
