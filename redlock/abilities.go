@@ -46,7 +46,8 @@ func parseTime(v resp.Value) (int64, error) {
 func skew(node int64, before time.Time, rtt time.Duration, rep *report) {
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
 	if off.Abs() > clockNoise+rtt {
-		rep.warn("clock", fmt.Errorf("its clock differs from this machine's by %v; synchronise both (fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
+		rep.warn("clock", fmt.Errorf("its clock differs from this machine's by %v; synchronise both "+
+			"(fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
 	}
 }
 

@@ -263,7 +263,9 @@ func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
 	r.driver(r.nodes()[:1], &redlock.Options{Prefix: "jobs:"}).Close()
 	r.driver(r.nodes(), &redlock.Options{Prefix: "other:", MaxTTL: time.Hour}).Close()
 	r.driver(r.nodes()[:1], &redlock.Options{BareKeys: true}).Close()
-	for key, want := range map[string]string{"holdfast:set": "n=3 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 maxttl=3600000 run=", "holdfast:set:": "n=1"} {
+	for key, want := range map[string]string{
+		"holdfast:set": "n=3 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 maxttl=3600000 run=", "holdfast:set:": "n=1",
+	} {
 		if got := fmt.Sprint(r.do(0, "GET", key)); !strings.HasPrefix(got, want) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}

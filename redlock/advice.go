@@ -37,7 +37,8 @@ func mend(err error, secure bool) error {
 	case strings.Contains(text, "NOPROTO"):
 		return fmt.Errorf("%w: %w: it does not speak RESP3; give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", ErrConfig, err)
 	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
-		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; give a server that has it under its own name", ErrConfig, err)
+		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; "+
+			"give a server that has it under its own name", ErrConfig, err)
 	case lacksRight(text):
 		return fmt.Errorf("%w: grant the rights in docs/operations.md", errAuth(err))
 	case strings.Contains(text, "DB index is out of range"):
@@ -129,7 +130,8 @@ func (d *Driver) advise(ctx context.Context) {
 			continue
 		}
 		if text, _ := replies[0].(string); text != "" {
-			d.opts.Logger.Log(ctx, level, who+" use this server too: their locks and the locks of this client do not exclude one another", "node", n.addr, "marker", marker)
+			d.opts.Logger.Log(ctx, level, who+" use this server too: their locks and the locks of this client do not exclude one another",
+				"node", n.addr, "marker", marker)
 		}
 		return
 	}

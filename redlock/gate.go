@@ -97,7 +97,8 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	skew(node, before, rtt, &rep)
 	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
 	if g.n > 1 && run == "" {
-		return rep, fmt.Errorf("%w: its INFO has no run_id, by which a restart is noticed; give Redis or Valkey themselves, not a proxy, or use this server alone", ErrConfig)
+		return rep, fmt.Errorf("%w: its INFO has no run_id, by which a restart is noticed; "+
+			"give Redis or Valkey themselves, not a proxy, or use this server alone", ErrConfig)
 	}
 	if err := g.arrive(n.addr, run); err != nil {
 		return rep, err
@@ -153,7 +154,9 @@ func (g *gate) fit(hello, info map[string]string, rep *report) error {
 		rep.warn("promoted", errors.New("it was a replica before: locks that its master had granted last may be lost"))
 	}
 	if p := info["maxmemory_policy"]; p != "" && p != "noeviction" {
-		err := fmt.Errorf("%w: maxmemory-policy is %s, which can evict locks; set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or accept that with eviction=allow (AllowEviction)", ErrConfig, p)
+		err := fmt.Errorf("%w: maxmemory-policy is %s, which can evict locks; "+
+			"set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
+			"accept that with eviction=allow (AllowEviction)", ErrConfig, p)
 		if !g.opts.AllowEviction {
 			return err
 		}
@@ -279,7 +282,8 @@ func (g *gate) admission(s sight) string {
 func (g *gate) conflict(text string) error {
 	theirs, _, _ := strings.Cut(text, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
-	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; give all clients the same nodes and MaxTTL (if the set was changed on purpose: DEL %s on every node once no old client is left)",
+	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; "+
+		"give all clients the same nodes and MaxTTL (if the set was changed on purpose: DEL %s on every node once no old client is left)",
 		ErrConfig, theirs, g.charter(), g.opts.setKey())
 }
 
@@ -348,6 +352,7 @@ var errMarker = errors.New("other clients keep changing its marker")
 type quarantineError struct{ out, wait time.Duration }
 
 func (e *quarantineError) Error() string {
-	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
+	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); "+
+		"for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
 		max(e.wait.Round(time.Second), time.Second), max(e.out.Round(time.Second), 0))
 }

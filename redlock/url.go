@@ -47,7 +47,8 @@ func parseURL(rawURL string, opts *Options) ([]Node, Options, error) {
 	nodes, o, err := readURL(rawURL, opts)
 	_, rest, _ := strings.Cut(rawURL, "://")
 	if at := strings.IndexAny(rest, "/?"); err != nil && at >= 0 && strings.Contains(rest[at:], "@") {
-		return nil, o, fmt.Errorf("%w: the URL cannot be read, and an @ comes after its first / or ?; in a user or password write / as %%2F and ? as %%3F", ErrInvalid)
+		return nil, o, fmt.Errorf("%w: the URL cannot be read, and an @ comes after its first / or ?; "+
+			"in a user or password write / as %%2F and ? as %%3F", ErrInvalid)
 	}
 	return nodes, o, err
 }

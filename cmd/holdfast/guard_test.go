@@ -20,7 +20,8 @@ import (
 
 // family is a command of three processes that ignore every signal they can: the
 // group is what has to die, not the one process that holdfast started.
-const family = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
+const family = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
+(trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
 
 // brisk is a short lease, so that a hundred rounds end soon, and half of it is
 // margin: on a busy machine a killed process waits long for the processor, to die.

@@ -160,7 +160,8 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 // A table whose rows carry their own token needs one statement and no Fence.
 func TestRowsWithTheirOwnToken(t *testing.T) {
 	pool, _ := open(t)
-	if _, err := pool.Exec(t.Context(), `CREATE TABLE own (name text, balance bigint, fence bigint, fence_owner text); INSERT INTO own VALUES ('k', 0, 0, '')`); err != nil {
+	const schema = `CREATE TABLE own (name text, balance bigint, fence bigint, fence_owner text); INSERT INTO own VALUES ('k', 0, 0, '')`
+	if _, err := pool.Exec(t.Context(), schema); err != nil {
 		t.Fatal(err)
 	}
 	for i, row := range []struct {

@@ -138,7 +138,8 @@ func (r *Report) Text() string {
 	fmt.Fprintf(&b, "%.0f s, seed %d: %d acquisitions by Holdfast, %d by redsync, %d faults in %d windows\n\n",
 		r.Seconds, r.Seed, t.Holdfast.Granted, t.Redsync.Granted, t.Faults, t.Windows)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "class\tfaults\tlocks\tlost\tdup\torder\tlost: redis\tsql\toverlap\tghosts\trecovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
+	fmt.Fprintln(w, "class\tfaults\tlocks\tlost\tdup\torder\tlost: redis\tsql\toverlap\tghosts\t"+
+		"recovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
 	line := func(name string, c *ClassReport) {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
 			name, c.Faults, c.Holdfast.Granted, note(c.Lost, c.Mortal), c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL],

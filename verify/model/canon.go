@@ -244,7 +244,8 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			k, set := &cl.claim, quorum.Only(n)
 			b = append(b,
 				flags(k.Asked&set != 0, k.Granted&set != 0, k.Owed&set != 0, k.Agreed&set != 0, k.Pending&set != 0, k.Denied&set != 0),
-				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Heeded[n] != 0), flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0), k.Epoch[n])
+				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Heeded[n] != 0),
+				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 		}
 		wire := &nd.wires[c]

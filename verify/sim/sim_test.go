@@ -94,7 +94,8 @@ func (sum *total) String() string {
 	}
 	return fmt.Sprintf("%5d runs, %9d events, %7d grants, %6d lost, %7d writes of which %5d refused, %d recoveries within TTL + %v (p99), %v (all); "+
 		"without tokens %d updates lost; not promised: %v",
-		sum.runs, sum.events, sum.grants, sum.lost, sum.writes, sum.refused, len(sum.recovery), p99.Round(time.Millisecond), most.Round(time.Millisecond), sum.unfenced, sum.unpromised)
+		sum.runs, sum.events, sum.grants, sum.lost, sum.writes, sum.refused, len(sum.recovery),
+		p99.Round(time.Millisecond), most.Round(time.Millisecond), sum.unfenced, sum.unpromised)
 }
 
 // sweep runs the seeds from 1 on all processors. It stops early once enough runs

@@ -80,7 +80,8 @@ func descriptors() map[string]int {
 	all := make(map[string]int)
 	for _, n := range names {
 		what, err := os.Readlink(filepath.Join(dir, n.Name()))
-		if err == nil && (strings.HasPrefix(what, "socket:") || strings.HasPrefix(what, "pipe:") || strings.HasPrefix(what, "/") && !strings.HasPrefix(what, "/proc/") && !strings.HasPrefix(what, "/dev/")) {
+		if err == nil && (strings.HasPrefix(what, "socket:") || strings.HasPrefix(what, "pipe:") ||
+			strings.HasPrefix(what, "/") && !strings.HasPrefix(what, "/proc/") && !strings.HasPrefix(what, "/dev/")) {
 			all[what]++
 		}
 	}

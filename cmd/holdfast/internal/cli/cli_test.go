@@ -218,7 +218,9 @@ func TestLogLeavesOutWhatIsNothing(t *testing.T) {
 
 func TestDurationsAreSecondsOrGo(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"10": 10 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "250ms": 250 * time.Millisecond} {
+	for text, want := range map[string]time.Duration{
+		"10": 10 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "250ms": 250 * time.Millisecond,
+	} {
 		var d duration
 		if err := d.Set(text); err != nil || time.Duration(d) != want {
 			t.Errorf("%q: %v, %v", text, time.Duration(d), err)
