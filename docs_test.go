@@ -111,3 +111,34 @@ func TestEveryTestThatThePagesNameExists(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryFileThatThePagesNameExists(t *testing.T) {
+	t.Parallel()
+	name := regexp.MustCompile("`((?:[\\w*-]+/)*[\\w*-]+\\.(?:go|lua|md|c)|(?:internal|verify|cmd|docs|driver|fence|redlock|tools)/[\\w/*-]+)`")
+	for page, text := range repository(t, ".md") {
+		for _, m := range name.FindAllStringSubmatch(text, -1) {
+			if !named(t, m[1]) {
+				t.Errorf("%s names %s, which does not exist", page, m[1])
+			}
+		}
+	}
+}
+
+// named says whether a file or folder has this path, from the root or from any folder.
+func named(t *testing.T, path string) bool {
+	t.Helper()
+	found, err := filepath.Glob(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(".", func(p string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(p, "/"+path) {
+			found = append(found, p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(found) > 0
+}
