@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -90,9 +89,9 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 	if err := c.enter(s, cancel); err != nil {
 		return nil, err
 	}
-	owner, _, _ = strings.Cut(owner, "+")
+	owner, first := driver.GrantOf(owner, int64(token))
 	since := time.Now()
-	grant, err := adopter.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
+	grant, err := adopter.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: first, TTL: o.TTL})
 	if err != nil {
 		return nil, c.fail(asking, s, err)
 	}

@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -58,11 +57,8 @@ type leaseKey struct{}
 
 // begin gives t to a. The caller holds mu.
 func (t *term) begin(a *attempt) *Lease {
-	owner := t.grant.Owner
-	if t.passed > 0 {
-		owner += "+" + strconv.Itoa(t.passed)
-	}
-	t.now = holder{opts: a.opts, token: Token(t.grant.Token + int64(t.passed)), owner: owner, since: time.Now()}
+	owner, token := t.grant.Of(t.passed)
+	t.now = holder{opts: a.opts, token: Token(token), owner: owner, since: time.Now()}
 	if !t.client.limits.Token {
 		t.now.token = 0
 	}

@@ -263,23 +263,25 @@ func (c *cluster) describe(err error) {
 func (c *cluster) holder(owner string) driver.Holder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cl := c.clients[engine.ClientOf(owner)]; cl != nil {
-		return cl.holder
+	var h driver.Holder
+	if cl := c.clients[quorum.ClientOf(owner)]; cl != nil {
+		h = cl.holder
 	}
-	return driver.Holder{}
+	h.Note = quorum.NoteOf(owner)
+	return h
 }
 
 // hears says whether a wake-up from node reaches the client of owner.
 func (c *cluster) hears(node int, owner string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	cl := c.clients[engine.ClientOf(owner)]
+	cl := c.clients[quorum.ClientOf(owner)]
 	return cl != nil && cl.hears.Has(node)
 }
 
 func (c *cluster) wake(node int, w quorum.Wake) {
 	c.mu.Lock()
-	cl := c.clients[engine.ClientOf(w.Owner)]
+	cl := c.clients[quorum.ClientOf(w.Owner)]
 	c.mu.Unlock()
 	if cl != nil {
 		cl.engine.Wake(node, w)

@@ -126,3 +126,33 @@ func service(n int, delay time.Duration) locktest.Service {
 
 // pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
 func pass(d time.Duration) { time.Sleep(d) }
+
+// A note belongs to one lease, and goes with it to the client that adopts it.
+func TestOthersReadTheNoteOfALease(t *testing.T) {
+	t.Parallel()
+	ctx, root := t.Context(), memory.New(3)
+	a, b := root.Peer(), root.Peer()
+	req := driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true, Holder: driver.Holder{Host: "web-3", Note: "import, 50 %"}}
+	g, err := a.Acquire(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != req.Holder {
+		t.Errorf("Acquire() = %v, want held by %v", err, req.Holder)
+	}
+	a.Detach(g)
+	if g, err = b.Adopt(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := a.Inspect(ctx, "k"); err != nil || st.Owner != g.Owner || st.Holder.Note != req.Holder.Note {
+		t.Errorf("Inspect() = %+v, %v, want note %q", st, err, req.Holder.Note)
+	}
+	req.Key, req.Holder.Note = "other", ""
+	if _, err = a.Acquire(ctx, req); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := b.Inspect(ctx, "other"); err != nil || st.Holder != req.Holder {
+		t.Errorf("Inspect() = %+v, %v, want %v", st, err, req.Holder)
+	}
+}

@@ -31,10 +31,6 @@ type Node struct {
 	draining bool
 }
 
-// forceHandOver is for how many ms a lock that was taken away waits for the
-// confirmation of whoever is handed it.
-const forceHandOver = 1000
-
 type state int
 
 const (
@@ -227,7 +223,7 @@ func (n *Node) force(name string, token int64, hears func(owner string) bool) (o
 	if n.state != running {
 		return false, "", errStopped
 	}
-	l, ok, w := n.locks[name].Force(n.now(), token, forceHandOver, hears)
+	l, ok, w := n.locks[name].Force(n.now(), token, quorum.Millis(quorum.HandOverMost), hears)
 	n.keep(name, l)
 	return ok, w.Owner, nil
 }

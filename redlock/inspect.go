@@ -43,6 +43,7 @@ type knownHolder struct {
 
 // introduce tells the nodes, once, who this client is.
 func (h *holderCache) introduce(d *Driver, me driver.Holder) {
+	me.Note = "" // it is one lease's, and stands in its owner id
 	h.mu.Lock()
 	changed := h.mine != me
 	h.mine = me
@@ -71,17 +72,25 @@ func (n *node) greet(l *link) {
 	}
 }
 
-// describe is who an owner is, as far as the nodes know.
+// describe is the holder that owner stands for, with its note.
 func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
-	client := engine.ClientOf(owner)
+	client := quorum.ClientOf(owner)
+	if client == "" {
+		return stranger(owner)
+	}
+	h := d.holderOf(ctx, client)
+	h.Note = quorum.NoteOf(owner)
+	return h
+}
+
+// holderOf is the process of a client, as far as the nodes know.
+func (d *Driver) holderOf(ctx context.Context, client string) driver.Holder {
 	h := &d.holder
 	h.mu.Lock()
 	known, ok := h.known[client]
 	mine := h.mine
 	h.mu.Unlock()
 	switch {
-	case client == "":
-		return stranger(owner)
 	case client == d.engine.Client():
 		return mine
 	case ok && time.Now().Before(known.until):
@@ -325,7 +334,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 	errs := make([]error, len(d.nodes))
 	d.each(ctx, func(ctx context.Context, n *node) {
 		owner := views[n.index].Owner
-		foreign := owner != "" && engine.ClientOf(owner) == ""
+		foreign := owner != "" && quorum.ClientOf(owner) == ""
 		var reply any
 		var err error
 		switch {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -216,4 +217,28 @@ func TestAHolderIsNamedAfterALookThatFailed(t *testing.T) {
 		return ok && held.Holder.PID == os.Getpid()
 	})
 	r.release(l)
+}
+
+// A note stands in the owner id, so that every node has it that has the lock.
+func TestOthersReadTheNoteOfALease(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
+			a, b := r.driver(r.nodes(), nil), r.driver(r.nodes(), nil)
+			t.Cleanup(func() { a.Close(); b.Close() })
+			if _, err := a.Acquire(r.within(), driver.Request{Key: "k", TTL: long, Holder: me}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != me {
+				t.Errorf("Acquire() = %v, want held by %v", err, me)
+			}
+			for _, d := range []*redlock.Driver{a, b} {
+				if st, err := d.Inspect(r.within(), "k"); err != nil || st.Holder != me {
+					t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
+				}
+			}
+		})
+	}
 }

@@ -28,9 +28,6 @@ const (
 	pingEvery  = time.Second
 	owedMost   = 10_000 // releases kept for a node that cannot be reached
 	owedBatch  = 256    // of them sent together
-
-	// queueKeep is how long a node keeps a place in a queue that nobody asks for.
-	queueKeep = int64(time.Minute)
 )
 
 var errNotOpen = errors.New("not connected yet")
@@ -274,7 +271,7 @@ func (n *node) owe(r *engine.Request) {
 	defer n.mu.Unlock()
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
-			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, queueKeep),
+			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, quorum.QueueKeep*int64(time.Millisecond)),
 			args: []string{r.Owner, "", millis(r.HandOver), keep(r.TTL)},
 		}
 	}

@@ -153,7 +153,7 @@ func appendTop(dst []byte, token int64) []byte {
 	if token == 0 {
 		return resp.AppendString(dst, "")
 	}
-	return resp.AppendDecimal(dst, token+quorum.Block-1)
+	return resp.AppendDecimal(dst, quorum.Top(token))
 }
 
 // millis is ns in milliseconds.

@@ -172,7 +172,3 @@ func (r AcquireReply) reply(now, clock int64) Reply {
 func clockReply(now, clock int64) Reply {
 	return Reply{Event: Event{Kind: Failed}, Err: ClockError{Ahead: now - clock}}
 }
-
-// Millis is ns in milliseconds, rounded up: a node keeps a lock no shorter than its holder
-// trusts it.
-func Millis(ns int64) int64 { return (ns + 999_999) / 1_000_000 }

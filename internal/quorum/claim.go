@@ -1,33 +1,6 @@
 package quorum
 
-import "time"
-
-// Durations of the protocol, in nanoseconds like every time in a Claim.
-const (
-	ms = int64(time.Millisecond)
-
-	fallbackMost = 1000 * ms // longest rest of a queued waiter
-	pollLeast    = 20 * ms   // first rest of a waiter without a place in the queue
-	pollMost     = 1000 * ms
-	patientLeast = 10 * ms // how long partial grants of a hand-over are kept together
-	requestLeast = 50 * ms
-	requestMost  = 1000 * ms
-	handOverMost = 1000 * ms
-	strangeLeast = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
-	strangeMost  = 90 * ms // fallback adds some more
-	againMost    = 6       // how often a round of renewals asks again for nodes that are another's
-)
-
-// Drift is what clocks may differ in rate and granularity over ttl: the share
-// the Redlock page asks for, and a constant for the expiry's own precision.
-func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
-
-// HandOver is how long a lock that was handed over stands before its new holder
-// renews or confirms it, by the TTL of whoever had it.
-func HandOver(ttl int64) int64 { return min(ttl, handOverMost) }
-
-// RequestTimeout is how long one request counts as under way.
-func RequestTimeout(ttl int64) int64 { return min(max(ttl/10, requestLeast), requestMost) }
+const againMost = 6 // how often a round of renewals asks again for nodes that are another's
 
 // Phase is where a Claim stands.
 type Phase uint8

@@ -6,25 +6,6 @@ import (
 	"strings"
 )
 
-// Block is how many fencing tokens one grant has.
-const Block = 32
-
-// Lifetimes of a lock's companions on a node, in milliseconds.
-const (
-	fenceLeast = 10 * 60 * 1000
-	queueKeep  = 60 * 1000
-)
-
-// How far a client's clock may be from the node's, in microseconds: to seed a new
-// counter, and for the node's to do so in its place.
-const (
-	clockTrust = 1_000_000
-	clockMost  = 60_000_000
-)
-
-// FenceKeep is how long an unused counter is kept, in milliseconds.
-func FenceKeep(ttl int64) int64 { return max(fenceLeast, 2*ttl) }
-
 // Lock is one lock on one node: the Go twin of the Lua scripts of package
 // redlock. Each method is one script, a pure function of the lock, the node's
 // clock now (µs since 1970) and its arguments; TTLs are in milliseconds. The
@@ -69,36 +50,21 @@ func (e ClockError) Error() string {
 		float64(ahead)/1_000_000, side)
 }
 
-// noClock is for where no client's clock is at hand: it starts no counter.
-const noClock = 0
-
-// seed is where a counter that is new starts: at clock, which is above every older
-// token while clocks agree. ok is false where it must not: that it is new may be the
-// work of a clock that jumped, and what it would start at as well (trace C5).
-func seed(now, clock int64) (start int64, ok bool) {
-	switch off := max(now-clock, clock-now); {
-	case off > clockMost:
-		return 0, false
-	case off > clockTrust:
-		return now, true
-	}
-	return clock, true
-}
-
 // block promises the next tokens. ok is false, and nothing has changed, where the
 // counter is new and must not start.
 func (l *Lock) block(now, clock, ttl int64) (ok bool) {
-	top := l.Fence + Block
-	if top == Block {
-		start, ok := seed(now, clock)
-		if !ok {
+	base := l.Fence + 1
+	if l.Fence == 0 {
+		if base, ok = seed(now, clock); !ok {
 			return false
 		}
-		top = start + Block - 1
 	}
-	l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl)
+	l.promise(Top(base), now, ttl)
 	return true
 }
+
+// promise sets the counter.
+func (l *Lock) promise(top, now, ttl int64) { l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl) }
 
 func (l *Lock) take(owner string, now, ttl int64) {
 	l.Owner, l.Until = owner, now/1000+ttl
@@ -107,7 +73,7 @@ func (l *Lock) take(owner string, now, ttl int64) {
 func (l *Lock) free() { l.Owner, l.Until = "", 0 }
 
 func (l *Lock) queue(owner string, now, stamp int64) {
-	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+queueKeep
+	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+QueueKeep
 }
 
 // Wake is what a waiter is told. Where somebody releases everywhere, that is all it
@@ -186,7 +152,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 		}
 		return l, AcquireReply{Holder: l.Owner, Left: l.Until - now/1000, Waiters: l.Queue.Len()}
 	}
-	return l, AcquireReply{Granted: true, Base: l.Fence - Block + 1}
+	return l, AcquireReply{Granted: true, Base: Base(l.Fence)}
 }
 
 // Adopt hands the lock of from on to owner, with a block of its own. Asking again is
@@ -207,17 +173,17 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, Acqu
 	}
 	l.take(owner, now, ttl)
 	l.Queue = l.Queue.Without(from)
-	return l, AcquireReply{Granted: true, Base: l.Fence - Block + 1}
+	return l, AcquireReply{Granted: true, Base: Base(l.Fence)}
 }
 
 // Commit fixes token for owner. Both conditions are needed: the owner's, that
 // no other grant has come between; the counter's, that none has been promised more.
 func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, bool) {
 	l = l.At(now)
-	if l.Owner != owner || l.Fence > token+Block-1 {
+	if l.Owner != owner || l.Fence > Top(token) {
 		return l, false
 	}
-	l.Fence, l.FenceUntil = token+Block-1, now/1000+FenceKeep(ttl)
+	l.promise(Top(token), now, ttl)
 	return l, true
 }
 
@@ -244,7 +210,7 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Ver
 		}
 	case l.Owner != "", token == 0:
 		return l, RenewNotMine
-	case l.Fence > token+Block-1:
+	case l.Fence > Top(token):
 		return l, RenewSuperseded
 	case l.Fence == 0:
 		// The counter is lost: what was granted meanwhile is below the clock (trace C2).
@@ -252,9 +218,9 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Ver
 		if !ok {
 			return l, RenewRefused
 		}
-		l.Fence, l.FenceUntil = max(token, start)+Block-1, now/1000+FenceKeep(ttl)
+		l.promise(Top(max(token, start)), now, ttl)
 	default:
-		l.Fence, l.FenceUntil = token+Block-1, now/1000+FenceKeep(ttl)
+		l.promise(Top(token), now, ttl)
 	}
 	l.take(owner, now, ttl)
 	return l, RenewKept
@@ -329,7 +295,7 @@ func (l Lock) pass(now int64, from string, ttl int64, everywhere bool, hears fun
 	left := HandOver(ttl*ms) / ms
 	l.take(w.Owner, now, left)
 	if everywhere {
-		w.Base, w.Left = l.Fence-Block+1, left
+		w.Base, w.Left = Base(l.Fence), left
 	}
 	return l, w
 }
@@ -338,7 +304,7 @@ func (l Lock) pass(now int64, from string, ttl int64, everywhere bool, hears fun
 // old holder can neither renew nor pass a storage that has seen a newer token.
 func (l Lock) Force(now, token, ttl int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
-	if l.Owner == "" || l.Fence == 0 || token > l.Fence || token < l.Fence-Block+1 {
+	if l.Owner == "" || l.Fence == 0 || !InBlock(token, Base(l.Fence)) {
 		return l, false, Wake{}
 	}
 	l.block(now, noClock, ttl)

@@ -282,7 +282,7 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
 	}
 	waits := taken(t)
-	waits.Queue, waits.QueueUntil = waits.Queue.With("a", 1).With("b", 2), noon/1000+queueKeep
+	waits.Queue, waits.QueueUntil = waits.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
 	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon); !slices.Equal(owners(got.Queue), []string{"b"}) {
 		t.Errorf("waiting: %v", owners(got.Queue))
 	}
@@ -476,7 +476,7 @@ func TestHandOverKeepsTheCounterOfALongLease(t *testing.T) {
 
 func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	t.Parallel()
-	l := waited(t).At(noon + (queueKeep+1)*1000)
+	l := waited(t).At(noon + (QueueKeep+1)*1000)
 	if l.Queue != "" {
 		t.Fatalf("still waiting: %v", owners(l.Queue))
 	}
@@ -522,7 +522,7 @@ func TestForceNeedsACounter(t *testing.T) {
 func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+queueKeep
+	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
 	if _, _, woken := l.Force(noon, base, 1000, hears); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
 	}

@@ -75,8 +75,8 @@ func (c Call) own() []string {
 	if c.Stamp != 0 {
 		stamp = num(c.Stamp)
 	}
-	keep, top := num(quorum.FenceKeep(c.TTL)), num(c.Token+quorum.Block-1)
-	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
+	keep, top := num(quorum.FenceKeep(c.TTL)), num(quorum.Top(c.Token))
+	handOver := num(quorum.Millis(quorum.HandOver(c.TTL * int64(time.Millisecond))))
 	switch c.Script {
 	case "acquire":
 		return []string{c.Owner, num(c.TTL), num(c.Clock), stamp, keep}
@@ -124,7 +124,7 @@ func (c Call) ask() quorum.Ask {
 		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token,
 	}
 	if ask.Kind == quorum.AskReclaim {
-		ask.Token += quorum.Block - 1
+		ask.Token = quorum.Top(c.Token)
 	}
 	return ask
 }
@@ -408,7 +408,7 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 		when("lock expires", l.Until, a.Until)
 	}
 	if !gone(l.FenceUntil, a.Fence == 0) {
-		if l.Fence != a.Fence && !seeded(l.Fence-quorum.Block+1, a.Fence-quorum.Block+1) {
+		if l.Fence != a.Fence && !seeded(quorum.Base(l.Fence), quorum.Base(a.Fence)) {
 			note("counter", l.Fence, a.Fence)
 		}
 		when("counter expires", l.FenceUntil, a.FenceUntil)

@@ -141,7 +141,7 @@ func TestDeafWaitersArePassedOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := quorum.Wake{Owner: "b.1", Base: o.After.Fence - quorum.Block + 1, Left: 1000}
+	told := quorum.Wake{Owner: "b.1", Base: quorum.Base(o.After.Fence), Left: 1000}
 	if want := [][2]string{{"holdfast:wake:b", told.String()}}; o.After.Owner != "b.1" || o.After.Queue != "" || !slices.Equal(wakes, want) {
 		t.Fatalf("wake-ups %v, left %s", wakes, Show(o.After, o.Until))
 	}

@@ -72,7 +72,7 @@ func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	case m.commitByAnyone && ask.Kind == quorum.AskCommit:
 		l.Owner, l.Until = ask.Owner, far
 	case m.commitAnyToken && ask.Kind == quorum.AskCommit:
-		l.Fence = min(l.Fence, ask.Token+quorum.Block-1)
+		l.Fence = min(l.Fence, quorum.Top(ask.Token))
 	case m.reclaimAny && ask.Kind == quorum.AskReclaim:
 		ask.Token = l.Fence
 	}
@@ -95,7 +95,7 @@ func (s *setup) mend(before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply 
 		}
 	case quorum.AskRenew:
 		if m.renewSeedsToken && before.Fence == 0 && l.Fence != 0 {
-			l.Fence = ask.Token + quorum.Block - 1
+			l.Fence = quorum.Top(ask.Token)
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
 		if head, _ := l.Queue.Head(); m.keepForGiver && before.Owner == ask.Owner && head == ask.Owner && woken.Owner == "" {
@@ -103,7 +103,7 @@ func (s *setup) mend(before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply 
 			l.Fence += quorum.Block
 		}
 		if m.handOverUnseeded && before.Fence == 0 && woken.Owner != "" {
-			l.Owner, l.Until, l.Fence, woken.Base = woken.Owner, far, quorum.Block, 1
+			l.Owner, l.Until, l.Fence, woken.Base = woken.Owner, far, quorum.Top(1), 1
 		}
 	}
 }

@@ -3,6 +3,8 @@ package main
 const (
 	claimGo     = "internal/quorum/claim.go"
 	nodeGo      = "internal/quorum/node.go"
+	timesGo     = "internal/quorum/times.go"
+	tokenGo     = "internal/quorum/token.go"
 	queueGo     = "internal/quorum/queue.go"
 	setGo       = "internal/quorum/set.go"
 	engineGo    = "internal/quorum/engine/engine.go"
@@ -57,7 +59,7 @@ var votes = []mutant{
 // trust: until when a lease can be relied on.
 var trust = []mutant{
 	{
-		name: "no-drift", rule: "clocks may run at different rates", file: claimGo,
+		name: "no-drift", rule: "clocks may run at different rates", file: timesGo,
 		was: "return ttl/100 + 2*ms }", is: "return 0 }",
 		killers: []suite{unit("TestDriftIsAHundredthAndTwoMilliseconds"), sim(1000)},
 	},
@@ -167,12 +169,12 @@ var tokens = []mutant{
 var twins = []mutant{
 	{
 		name: "commit-without-owner", rule: "commit needs the lock, or two grants share a token", file: nodeGo,
-		was: "if l.Owner != owner || l.Fence > token+Block-1 {", is: "if l.Fence > token+Block-1 {",
+		was: "if l.Owner != owner || l.Fence > Top(token) {", is: "if l.Fence > Top(token) {",
 		killers: []suite{unit("TestCommitNeedsTheOwner"), differential(), model("a node forgets the lock, an acquire comes twice: tokens")},
 	},
 	{
 		name: "commit-below-the-counter", rule: "commit needs F <= T+B-1, or two grants share a token", file: nodeGo,
-		was: "if l.Owner != owner || l.Fence > token+Block-1 {", is: "if l.Owner != owner {",
+		was: "if l.Owner != owner || l.Fence > Top(token) {", is: "if l.Owner != owner {",
 		killers: []suite{unit("TestCommitNeverLowersTheCounter"), differential(), model("a node forgets the lock, an acquire comes twice: tokens")},
 	},
 	{
@@ -182,32 +184,33 @@ var twins = []mutant{
 	},
 	{
 		name: "renewal-after-a-newer-grant", rule: "a lock is not taken again where a newer grant has been (F > T)", file: nodeGo,
-		was: "case l.Fence > token+Block-1:\n\t\treturn l, RenewSuperseded", is: "case l.Fence < 0:\n\t\treturn l, RenewSuperseded",
+		was: "case l.Fence > Top(token):\n\t\treturn l, RenewSuperseded", is: "case l.Fence < 0:\n\t\treturn l, RenewSuperseded",
 		killers: []suite{unit("TestRenewCases"), differential()},
 	},
 	{
 		name: "late-renewal-seeds-its-token", rule: "C2: a renewal seeds a lost counter from the clock", file: nodeGo,
-		was: "l.Fence, l.FenceUntil = max(token, start)+Block-1,", is: "l.Fence, l.FenceUntil = max(token, start-start)+Block-1,",
+		was: "l.promise(Top(max(token, start)), now, ttl)", is: "l.promise(Top(max(token, start-start)), now, ttl)",
 		killers: []suite{unit("TestRenewCases"), differential(), model("a counter is lost before a late renewal: tokens")},
 	},
 	{
 		name: "counter-keeps-its-first-expiry", rule: "C1: every write of the counter prolongs its life", file: nodeGo,
-		was: "l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl)\n\treturn true", is: "if l.Fence == 0 {\n\t\tl.FenceUntil = now/1000 + FenceKeep(ttl)\n\t}\n\tl.Fence = top\n\treturn true",
+		was:     "{ l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl) }",
+		is:      "{\n\tif l.Fence == 0 {\n\t\tl.FenceUntil = now/1000 + FenceKeep(ttl)\n\t}\n\tl.Fence = top\n}",
 		killers: []suite{unit("TestEveryGrantKeepsTheCounterAlive"), differential()},
 	},
 	{
 		name: "lost-counter-starts-at-zero", rule: "a new counter starts at the clock", file: nodeGo,
-		was: "if top == Block {", is: "if top == 0 {",
+		was: "\tif l.Fence == 0 {\n\t\tif base, ok =", is: "\tif l.Fence < 0 {\n\t\tif base, ok =",
 		killers: []suite{unit("TestNewCounterStartsAtTheClock"), differential()},
 	},
 	{
-		name: "wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: nodeGo,
-		was: "case off > clockTrust:", is: "case now-clock > clockTrust:",
+		name: "wild-clock-is-believed", rule: "a client's clock seeds a counter only within a second of the node's", file: tokenGo,
+		was: "case off > ClockTrust:", is: "case now-clock > ClockTrust:",
 		killers: []suite{unit("TestNewCounterStartsAtTheClock"), differential()},
 	},
 	{
-		name: "counter-starts-at-any-time", rule: "C5: no counter starts where clocks differ by more than a minute", file: nodeGo,
-		was: "case off > clockMost:", is: "case clock == noClock:",
+		name: "counter-starts-at-any-time", rule: "C5: no counter starts where clocks differ by more than a minute", file: tokenGo,
+		was: "case off > ClockMost:", is: "case clock == noClock:",
 		killers: []suite{unit("TestNoCounterStartsWhereClocksDifferByMoreThanAMinute"), differential(), model("a clock jumps, and counters expire: tokens")},
 	},
 	{
@@ -227,7 +230,7 @@ var twins = []mutant{
 	},
 	{
 		name: "force-without-compare", rule: "force hits the grant of its token and no newer one", file: nodeGo,
-		was: "if l.Owner == \"\" || l.Fence == 0 || token > l.Fence || token < l.Fence-Block+1 {", is: "if l.Owner == \"\" || l.Fence == 0 {",
+		was: "if l.Owner == \"\" || l.Fence == 0 || !InBlock(token, Base(l.Fence)) {", is: "if l.Owner == \"\" || l.Fence == 0 {",
 		killers: []suite{unit("TestForceComparesTheToken"), client("TestForceReleaseNeverHitsANewerHolder"), conformance("ForceReleaseComparesTheToken"), differential()},
 	},
 	{
@@ -556,13 +559,13 @@ var keeping = []mutant{
 // handOvers: from one waiter of a process to the next.
 var handOvers = []mutant{
 	{
-		name: "local-holders-share-a-token", rule: "every holder of a grant has a token of its own", file: "lease.go",
-		was: "token: Token(t.grant.Token + int64(t.passed))", is: "token: Token(t.grant.Token)",
+		name: "local-holders-share-a-token", rule: "every holder of a grant has a token of its own", file: "driver/holder.go",
+		was: "token += int64(i)", is: "token += 0",
 		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
 	},
 	{
-		name: "local-holders-share-an-owner", rule: "every holder of a grant has an owner of its own", file: "lease.go",
-		was: "if t.passed > 0 {\n\t\towner +=", is: "if t.passed < 0 {\n\t\towner +=",
+		name: "local-holders-share-an-owner", rule: "every holder of a grant has an owner of its own", file: "driver/holder.go",
+		was: "owner = g.Owner; i > 0 {", is: "owner = g.Owner; i < 0 {",
 		killers: []suite{client("TestLocalHandOverSpendsTheTokensOfItsBlock")},
 	},
 	{

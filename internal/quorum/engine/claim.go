@@ -14,7 +14,8 @@ import (
 type claim struct {
 	engine *Engine
 	lock   Lock
-	from   string // whose lock it adopts
+	from   string // the owner id whose lock it adopts
+	note   string // the note in its owner ids
 
 	mu    sync.Mutex // guards what follows; never held while sending
 	state quorum.Claim
@@ -104,7 +105,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	}
 	a.Rand = rand.Uint32()
 	c.blame(now)
-	c.note(&a)
+	c.record(&a)
 	before, owner := c.state.ID, c.owner
 	c.state, do = quorum.Step(c.state, a.Event)
 	c.face(do)
@@ -129,15 +130,15 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	return overtaken, told, do
 }
 
-// note keeps what an answer says for people.
-func (c *claim) note(a *answer) {
+// record keeps what an answer says for people.
+func (c *claim) record(a *answer) {
 	if a.ID != c.state.ID {
 		return
 	}
 	switch a.Kind {
 	case quorum.Denied:
 		c.holder, c.left, c.waiters = a.Holder, a.Left, a.Waiters
-		if c.engine.shared != nil && ClientOf(a.Holder) == "" {
+		if c.engine.shared != nil && quorum.ClientOf(a.Holder) == "" {
 			c.engine.shared.meet(c.lock.Name)
 		}
 	case quorum.Kept:

@@ -9,12 +9,8 @@ package engine
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/big"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,7 +71,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: newClientID(), clock: newClock(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: quorum.NewClient(), clock: newClock(),
 		claims: make(map[string]*claim),
 	}
 	if cfg.Shared {
@@ -84,57 +80,19 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// clientLen is the length of a client's id, by which ids are told from what other
-// libraries leave in a lock, as a host and a number.
-const clientLen = 25
-
-// newClientID is 128 random bits in base 36.
-func newClientID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	text := new(big.Int).SetBytes(b[:]).Text(36)
-	return strings.Repeat("0", clientLen-len(text)) + text
-}
-
 // Client is the first part of every owner id of this engine.
 func (e *Engine) Client() string { return e.client }
 
 // Now is the engine's time, in the unit of Request.Deadline.
 func (e *Engine) Now() int64 { return e.clock.now() }
 
-// ClientOf is the client's part of an owner id, or "" if owner is not one.
-func ClientOf(owner string) string {
-	client, _, ok := split(owner)
-	if !ok {
-		return ""
-	}
-	return client
-}
-
-// Since is when the owner asked for the lock, by its own clock; zero for an
-// owner that is not one of ours.
-func Since(owner string) time.Time {
-	_, seq, ok := split(owner)
-	if !ok {
-		return time.Time{}
-	}
-	return time.UnixMicro(seq)
-}
-
-func split(owner string) (client string, seq int64, ok bool) {
-	client, s, found := strings.Cut(owner, ".")
-	seq, err := strconv.ParseInt(s, 36, 64)
-	return client, seq, found && err == nil && len(client) == clientLen
-}
-
-// nextOwner makes an owner id that was never used: the client and a counter
-// that runs ahead of the clock in µs, so that people can see how old a claim is.
-func (e *Engine) nextOwner() string {
+// nextOwner makes an owner id that was never used.
+func (e *Engine) nextOwner(note string) string {
 	for {
 		last := e.seq.Load()
 		next := max(last+1, time.Now().UnixMicro())
 		if e.seq.CompareAndSwap(last, next) {
-			return e.client + "." + strconv.FormatInt(next, 36)
+			return quorum.Owner(e.client, next, note)
 		}
 	}
 }
@@ -160,7 +118,7 @@ func (e *Engine) add(owner string, c *claim) error {
 // rename registers c under a fresh id instead of owner, unless c is forgotten.
 // The caller holds c.mu.
 func (e *Engine) rename(c *claim, owner string) string {
-	fresh := e.nextOwner()
+	fresh := e.nextOwner(c.note)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.claims, owner)
@@ -197,10 +155,11 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	c := e.newClaim(req.Key, req.TTL)
+	c.note = req.Holder.Note
 	if !req.NoWait {
 		c.state.Stamp, c.state.Brief, c.report = time.Now().UnixMicro(), req.Renews, req.Obstacle
 	}
-	if err := e.add(e.nextOwner(), c); err != nil {
+	if err := e.add(e.nextOwner(c.note), c); err != nil {
 		return driver.Grant{}, err
 	}
 	if c.report != nil {
@@ -371,14 +330,14 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	switch {
-	case ClientOf(g.Owner) == "": // another library's, or nobody's
+	case quorum.ClientOf(g.Owner) == "": // another library's, or nobody's
 		return driver.Grant{}, driver.ErrLost
 	case e.find(g.Owner) != nil:
 		return driver.Grant{}, errors.New("this client holds that lease itself; detach it first")
 	}
 	c := e.newClaim(g.Key, g.TTL)
-	c.state.Adopts, c.from = true, g.Owner
-	if err := e.add(e.nextOwner(), c); err != nil {
+	c.state.Adopts, c.from, c.note = true, g.Owner, quorum.NoteOf(g.Owner)
+	if err := e.add(e.nextOwner(c.note), c); err != nil {
 		return driver.Grant{}, err
 	}
 	done := make(chan error, 1)
@@ -435,7 +394,7 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 	if c := e.find(g.Owner); c != nil {
 		return c
 	}
-	if client := ClientOf(g.Owner); client == "" || client == e.client {
+	if client := quorum.ClientOf(g.Owner); client == "" || client == e.client {
 		return nil
 	}
 	c := e.newClaim(g.Key, g.TTL)

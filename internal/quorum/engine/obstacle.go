@@ -77,7 +77,7 @@ func (c *claim) given(end error) error {
 // held is what the last denial said. The caller holds mu.
 func (c *claim) held() *driver.HeldError {
 	return &driver.HeldError{
-		Owner: c.holder, Since: Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
+		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
 	}
 }
 

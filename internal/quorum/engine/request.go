@@ -90,7 +90,7 @@ func (r *Request) Answer(reply quorum.Reply) {
 	c := r.claim
 	a := answer{Reply: r.Reply(reply)}
 	if a.Kind == quorum.Denied {
-		a.Strange = c.engine.shared != nil || ClientOf(a.Holder) == ""
+		a.Strange = c.engine.shared != nil || quorum.ClientOf(a.Holder) == ""
 		if a.Queued {
 			a.Waiters = max(a.Waiters-1, 0)
 		}

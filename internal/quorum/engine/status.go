@@ -48,7 +48,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 			continue
 		}
 		slices.SortFunc(left, func(a, b time.Duration) int { return compareLeft(b, a) })
-		st.Held, st.Owner, st.Since, st.Remaining = true, owner, Since(owner), left[u.Need-1]
+		st.Held, st.Owner, st.Since, st.Remaining = true, owner, quorum.Since(owner), left[u.Need-1]
 	}
 	if st.Held {
 		st.Token = token(views, st.Owner)
@@ -104,7 +104,7 @@ func token(views []View, owner string) int64 {
 func Aims(st driver.Status, views []View, token int64) []int64 {
 	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && base(v) > 0 }
 	aims := make([]int64, len(views))
-	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && base(v) <= token && token < base(v)+quorum.Block })
+	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && quorum.InBlock(token, base(v)) })
 	for i, v := range views {
 		if aims[i] = token; known && its(v) {
 			aims[i] = base(v)
@@ -136,10 +136,10 @@ func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 // base is the first token of the block that ends at the node's counter. Under a
 // lock of another library the counter is that of an older grant.
 func base(v View) int64 {
-	if v.Fence == 0 || ClientOf(v.Owner) == "" {
+	if v.Fence == 0 || quorum.ClientOf(v.Owner) == "" {
 		return 0
 	}
-	return v.Fence - quorum.Block + 1
+	return quorum.Base(v.Fence)
 }
 
 // compareLeft orders remaining times; negative, for ever, is the longest.

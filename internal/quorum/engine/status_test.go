@@ -46,7 +46,9 @@ func grantOf(owner string, token int64) View {
 }
 
 // ours is an owner id of this format.
-func ours(name string) string { return name + strings.Repeat("0", clientLen-len(name)) + ".1" }
+func ours(name string) string {
+	return strings.ToUpper(name) + strings.Repeat("A", 26-len(name)) + ".1"
+}
 
 func TestALockIsHeldByWhomAQuorumNames(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {

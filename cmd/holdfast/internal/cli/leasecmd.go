@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -361,11 +360,10 @@ func remaining(st holdfast.Status, held bool) int64 {
 	return st.Remaining.Milliseconds()
 }
 
-// grant is the owner and the first token of the grant that t belongs to. A lease that was
-// handed on inside a process has "+k" behind its owner, and k more than that token.
+// grant is the owner and the first token of the grant that t belongs to.
 func (t ticket) grant() (owner string, first holdfast.Token) {
-	owner, passed, _ := strings.Cut(t.Owner, "+")
-	return owner, t.Token - tokenFromText(passed)
+	owner, token := driver.GrantOf(t.Owner, int64(t.Token))
+	return owner, holdfast.Token(token)
 }
 
 // stands says whether t is the lease that st is about. Where the owner says so, its nodes

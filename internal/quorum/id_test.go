@@ -1,0 +1,69 @@
+package quorum
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// FuzzOwnerIDs holds that what stands in a lock is read as an id of ours only where
+// it is one, and without a panic.
+func FuzzOwnerIDs(f *testing.F) {
+	client := NewClient()
+	for _, owner := range []string{
+		Owner(client, 1, ""), Owner(client, 1, "nightly import"), client + ".1~", client + ".1~%", client + ".1~%zz", "", ".", "a.", ".1", "a.1", "a.b.1",
+		"a.-1", client + ".+1", client + ".zzzzzzzzzzzzzz", "Zm9yZWlnbg==", client + ".1+3", "a. 1", "db7.example.4711",
+	} {
+		f.Add(owner)
+	}
+	f.Fuzz(func(t *testing.T, owner string) {
+		client, since, note := ClientOf(owner), Since(owner), NoteOf(owner)
+		if client == "" {
+			if !since.IsZero() || note != "" {
+				t.Errorf("%q is of no client, of %v, with note %q", owner, since, note)
+			}
+			return
+		}
+		if strings.Contains(client, ".") || !strings.HasPrefix(owner, client+".") {
+			t.Errorf("%q is of client %q", owner, client)
+		}
+	})
+}
+
+// FuzzNotes holds that a note is read as it was given, and that an id with a note has
+// nothing that would end it in a message, a list or a lease's owner.
+func FuzzNotes(f *testing.F) {
+	for _, note := range []string{"", "nightly import", "50 % + more", "~", "a.b~c", "Grüße, Müller", "\x00\n"} {
+		f.Add(note)
+	}
+	client := NewClient()
+	f.Fuzz(func(t *testing.T, note string) {
+		owner := Owner(client, 1234, note)
+		if got := NoteOf(owner); got != note {
+			t.Errorf("%q carries note %q, want %q", owner, got, note)
+		}
+		if ClientOf(owner) != client || Since(owner) != time.UnixMicro(1234) {
+			t.Errorf("%q: client %q, since %v", owner, ClientOf(owner), Since(owner))
+		}
+		if strings.ContainsAny(owner, " +,\n\x00") {
+			t.Errorf("%q has a character that ends it", owner)
+		}
+	})
+}
+
+// A value that another library left in a lock is no id of ours.
+func TestOnlyIDsOfTheFormAreOurs(t *testing.T) {
+	t.Parallel()
+	client := NewClient()
+	if ClientOf(client+".k3j") != client {
+		t.Errorf("%q is not recognised", client)
+	}
+	for _, owner := range []string{
+		client, client + ".", client + ".%", client + "x.1", client[1:] + ".1", strings.ToLower(client[:25]) + "a.1", client[:25] + "0.1",
+		"8743c9c0-0795-4907-87fd-6c719a6b4586:1", "web-3.internal.example.org.1", "4711",
+	} {
+		if got := ClientOf(owner); got != "" {
+			t.Errorf("%q is taken for an id of client %q", owner, got)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package quorum_test
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// A script cannot import a constant, so that each number of the protocol stands in it again.
+func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
+	t.Parallel()
+	known := map[int]string{
+		quorum.Block:             "a block of tokens",
+		int(quorum.Top(0)):       "the last of a block",
+		quorum.QueueKeep:         "how long a queue is kept",
+		int(quorum.FenceKeep(0)): "how long a counter is kept at least",
+		quorum.ClockTrust:        "how far a clock may be off to be believed",
+		quorum.ClockMost:         "how far a clock may be off at all",
+		1000:                     "µs in a ms",
+	}
+	found := make(map[int]bool)
+	for _, s := range wire.Scripts {
+		if s == wire.Probe || s == wire.Admit { // they take part in no lock
+			continue
+		}
+		for _, text := range regexp.MustCompile(`(?m)--.*$|\b[0-9]{2,}\b`).FindAllString(s.Text, -1) {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				continue // a comment
+			}
+			if found[n] = true; known[n] == "" {
+				t.Errorf("%d is no number of the protocol:\n%s", n, s.Text)
+			}
+		}
+	}
+	for n, what := range known {
+		if n != quorum.Block && !found[n] {
+			t.Errorf("no script has %d, %s", n, what)
+		}
+	}
+}

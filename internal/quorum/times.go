@@ -1,0 +1,44 @@
+package quorum
+
+import "time"
+
+const ms = int64(time.Millisecond)
+
+// Times of the nodes, in milliseconds.
+const (
+	QueueKeep  = 60 * 1000      // how long a node keeps a place in a queue that nobody asks for
+	fenceLeast = 10 * 60 * 1000 // FenceKeep of a short TTL
+)
+
+// FenceKeep is how long an unused counter is kept. It and ttl are in milliseconds.
+func FenceKeep(ttl int64) int64 { return max(fenceLeast, 2*ttl) }
+
+// Times of a claim, in nanoseconds like every time in a Claim.
+const (
+	// HandOverMost is the longest HandOver.
+	HandOverMost = 1000 * ms
+
+	fallbackMost = 1000 * ms // longest rest of a queued waiter
+	pollLeast    = 20 * ms   // first rest of a waiter without a place in the queue
+	pollMost     = 1000 * ms
+	patientLeast = 10 * ms // how long partial grants of a hand-over are kept together
+	requestLeast = 50 * ms
+	requestMost  = 1000 * ms
+	strangeLeast = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
+	strangeMost  = 90 * ms // fallback adds some more
+)
+
+// Drift is what clocks may differ in rate and granularity over ttl: the share
+// the Redlock page asks for, and a constant for the expiry's own precision.
+func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
+
+// HandOver is how long a lock that was handed over stands before its new holder
+// renews or confirms it, by the TTL of the holder that released it.
+func HandOver(ttl int64) int64 { return min(ttl, HandOverMost) }
+
+// RequestTimeout is how long one request counts as under way.
+func RequestTimeout(ttl int64) int64 { return min(max(ttl/10, requestLeast), requestMost) }
+
+// Millis is ns in milliseconds, rounded up: a node keeps a lock no shorter than its holder
+// trusts it.
+func Millis(ns int64) int64 { return (ns + 999_999) / 1_000_000 }

@@ -1,0 +1,37 @@
+package quorum
+
+// Block is how many fencing tokens one grant has. The node's counter is the last of them,
+// the highest token that it has promised.
+const Block = 32
+
+// Top is the last token of the block that begins at base: the counter once it is granted.
+func Top(base int64) int64 { return base + Block - 1 }
+
+// Base is the first token of the block that ends at counter.
+func Base(counter int64) int64 { return counter - Block + 1 }
+
+// InBlock says whether token is one of the block that begins at base.
+func InBlock(token, base int64) bool { return base <= token && token <= Top(base) }
+
+// How far a client's clock may be from the node's, in microseconds: to seed a new
+// counter, and for the node's to do so in its place.
+const (
+	ClockTrust = 1_000_000
+	ClockMost  = 60_000_000
+)
+
+// noClock is for where no client's clock is at hand: it starts no counter.
+const noClock = 0
+
+// seed is where a counter that is new starts: at clock, which is above every older
+// token while clocks agree. ok is false where it must not: that it is new may be the
+// work of a clock that jumped, and what it would start at as well (trace C5).
+func seed(now, clock int64) (start int64, ok bool) {
+	switch off := max(now-clock, clock-now); {
+	case off > ClockMost:
+		return 0, false
+	case off > ClockTrust:
+		return now, true
+	}
+	return clock, true
+}
