@@ -1,12 +1,108 @@
 // Package driver is the seam between the holdfast client and the service that
 // keeps the locks. It is for authors of drivers; programs that take locks use
 // package holdfast. The interface may grow, so a driver lives in this
-// repository or follows its releases.
+// repository or follows its releases. Package driver/template is a whole driver, as a
+// model.
 //
 // The client decides when a lease is renewed, when it is lost and who is next
 // inside the process. A driver decides only which process holds a key, and
-// until when that answer can be trusted. The suite in package locktest tests
-// every promise made here.
+// until when that answer can be trusted.
+//
+// # Rules
+//
+// Each rule has a name, by which other packages refer to it, and in brackets the cases of
+// package locktest that hold every driver to it.
+//
+// Waiting and cancelling:
+//
+//   - Wait. Acquire waits while another owner has the lock and while the service does not
+//     answer, also if it does not answer from the start. Only a grant, the end of ctx,
+//     Close, and a refusal that time does not mend, such as a wrong password, end the wait.
+//     (AcquireWaitsForTheRelease, AWaitGoesOnWhenTheHolderDies, AWaitSurvivesAnOutage,
+//     AWaitMayBeginInAnOutage)
+//   - NoWait. With Request.NoWait, Acquire makes one attempt. It returns a *HeldError if the
+//     service has said that another owner has the lock or comes first, and an
+//     *UnavailableError if the service has said nothing. It never takes one for the other.
+//     (TryOnAHeldKeyNamesTheHolder, OneTryWinsOrNone, WithoutAMajorityTheNodesAreNamed)
+//   - End. If ctx ends a wait, the error matches ctx.Err() and what stood in the way last,
+//     if that is known. If ctx has ended before, Acquire takes nothing.
+//     (CancelledWaitSaysBoth, AnEndedContextTakesNothing, TheObstacleIsToldWhenItChanges)
+//   - Nothing stays. When Acquire returns an error, it leaves no lock and no place in a
+//     queue: none at all while the service answers, and otherwise none that outlives
+//     Request.TTL. It gives back what was granted at the last moment. As ctx may have ended,
+//     the driver sends this with a context and a time limit of its own.
+//     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostRepliesToATryLeaveNoLock)
+//   - Obstacle. Acquire calls Request.Obstacle when its wait begins, and when what stands in
+//     the way is of the other kind than at the last call: a *HeldError or an
+//     *UnavailableError. (TheObstacleIsToldWhenItChanges, WaitBeginsIsTold)
+//   - Order. With Limits.Order, waiters get the lock in the order in which they came. A
+//     waiter that leaves holds up nobody. (WaitersAreServedInOrder,
+//     ALeaverDoesNotStopTheOthers)
+//
+// Grants:
+//
+//   - One holder. No two grants of a key are trusted at the same time.
+//     (OneHolderAtATime, OneHolderAmongClientsAndGoroutines, KeysDoNotTouchOneAnother)
+//   - Owner. Grant.Owner names one grant. No other grant ever has it, of whatever process.
+//     (TokensRiseAcrossClients, ReleaseByAStrangerChangesNothing)
+//   - Tokens. With Limits.Token, the token of a grant is above 0, and no less than Token +
+//     Block of every earlier grant of the key, however that ended. Without, it is 0.
+//     (TokensRiseAcrossClients, BlocksOfTokensAreApart, ForceReleaseEndsTheOldLease)
+//   - TTL. The client asks for TTLs from Limits.MinTTL to Limits.MaxTTL. The driver rounds
+//     them up to a multiple of Limits.Granularity, never down, and Grant.TTL says to what.
+//     (LimitsAreKept, TTLsAreRoundedUp)
+//   - Trust. TrustedUntil counts from before the request was sent, never from its answer,
+//     and ends before the service may give the lock to another owner, by as much as the
+//     clocks of client and service may drift apart. (TrustCountsFromBeforeTheRequest,
+//     NoRenewEndsAfterTheTTL, CutOffALeaseEndsByItsDeadline)
+//
+// Keeping and losing:
+//
+//   - Renew. Renew returns one Renewal for each grant, in order. Grant.TTL is the TTL to
+//     renew it for; the client changes it only with Limits.ChangeTTL.
+//     (ManyGrantsAreRenewedInOneCall, TheWatchdogKeepsALease, ExtendLonger, ExtendShorter)
+//   - Loss. ErrLost means that the service has said that the owner does not have the lock.
+//     Every other error, such as an answer that did not come, leaves the old trust standing.
+//     (ARenewalWithoutAnAnswerLosesNothing, LostRepliesToRenewalsLoseNothing,
+//     AShortCutIsSurvived)
+//   - Release. The driver sends a release whatever becomes of ctx. A release may be
+//     repeated, and never touches the lock of another owner. It may come while a renewal of
+//     the grant is under way, which then does not bring the lock back.
+//     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
+//     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
+//   - Keep. A release with keep above 0 leaves the lock standing for that time, rounded up
+//     like a TTL, and then it lapses. The client asks for it only with Limits.MinHold, and
+//     sends nothing more for the grant. (MinHoldOutlastsTheRelease)
+//   - Close. Close ends every Acquire with ErrClosed and returns when what was begun before,
+//     such as a release, has been sent and no goroutine of the driver is left. It releases
+//     no lock: the client does that first. A second Close returns nil.
+//     (CloseEndsTheWaitsOfTheDriver, AClosedDriverSaysSo, CloseUnderLoadLeavesNothing)
+//
+// Abilities:
+//
+//   - Declared. What Limits does not declare, and what the driver has no interface for, the
+//     client refuses with ErrUnsupported and does not ask for. (WhatIsNotDeclaredIsRefused)
+//   - Look. Check, Inspect and List change nothing, on the service or in the driver.
+//     (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey, ListShowsWhatIsHeld)
+//   - Force. Force takes the lock from the grant that the token belongs to, and from no
+//     other. The first waiter gets it next, and the old holder cannot renew it.
+//     (ForceReleaseComparesTheToken, ForceReleaseEndsTheOldLease,
+//     ForceReleaseServesTheNextWaiter)
+//   - Adopt. A grant has one life. One client adopts it at most, and what is over, released
+//     or another owner's is never taken anew in its name. (AdoptContinuesAGrant,
+//     OneGrantIsAdoptedOnce, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
+//     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
+//     DetachLeavesTheLockUntilItsDeadline)
+//   - Nodes. Nodes lists each node with its present state. (NodesTellTheirState)
+//
+// # Optional interfaces
+//
+//	Checker    asks whether a grant still stands      Lease.Check
+//	Inspector  says who holds a lock                  Client.Inspect
+//	Lister     lists locks                            Client.List
+//	Forcer     takes a lock away from its holder      Client.ForceRelease
+//	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
+//	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
 package driver
 
 import (
@@ -20,32 +116,33 @@ import (
 // Driver takes, keeps and frees locks. All methods are safe for concurrent
 // use. A driver returns plain errors: the client wraps them once.
 type Driver interface {
-	// Acquire takes the lock on req.Key. It blocks until the lock is granted,
-	// the service refuses for good, or ctx ends; with req.NoWait it makes one
-	// attempt. On any error nothing is left behind that outlives req.TTL, and
-	// while the service answers, nothing at all.
+	// Acquire takes the lock on req.Key. It blocks until the lock is granted, the service
+	// refuses for good, ctx ends, or Close (Wait); with req.NoWait it makes one attempt
+	// (NoWait). After an error nothing stays (Nothing stays).
 	//
-	// Errors: *HeldError (NoWait only), *UnavailableError, or ctx.Err(), which comes
-	// with the obstacle that stood last, a *HeldError or an *UnavailableError, if one
-	// is known.
+	// Errors: *HeldError, with NoWait only; *UnavailableError; ErrClosed; or ctx.Err(),
+	// together with the *HeldError or *UnavailableError that stood in the way last, if
+	// there is one (End).
 	Acquire(ctx context.Context, req Request) (Grant, error)
 
-	// Renew asks for a fresh TTL for all grants at once, so that they travel
-	// together. It blocks until each has an outcome or ctx ends, and returns one
-	// Renewal for each grant, in order. A grant's TTL is the TTL it asks for.
+	// Renew asks for a fresh TTL for all grants at once, so that they travel together. It
+	// blocks until each has an outcome or ctx ends, and returns one Renewal for each
+	// grant, in order (Renew, Loss). The client never renews a grant twice at the same
+	// time.
 	Renew(ctx context.Context, grants []Grant) []Renewal
 
-	// Release frees the lock for the next holder. With keep > 0 the lock stays
-	// for that time and then lapses by itself. The driver sends the release
-	// even if ctx ends; ctx only bounds the wait for the answer. Releasing a
-	// grant that has passed to another holder changes nothing.
+	// Release frees the lock for the next holder, or with keep above 0 leaves it standing
+	// for that time (Release, Keep). It blocks until the service has answered; the end of
+	// ctx shortens that wait and nothing else.
+	//
+	// Errors: none where the lock was released, or had passed on; *UnavailableError or
+	// ctx.Err() where that is not known. The lock then lapses by itself.
 	Release(ctx context.Context, grant Grant, keep time.Duration) error
 
 	// Limits says what the driver can do; it never changes.
 	Limits() Limits
 
-	// Close ends all waits with ErrClosed and frees the driver's resources.
-	// Held locks are not released: the client does that first.
+	// Close ends all waits with ErrClosed and frees the driver's resources (Close).
 	Close() error
 }
 
@@ -73,7 +170,7 @@ type Forcer interface {
 }
 
 // Adopter is a Driver whose grants can be continued by another process that
-// knows their owner and token.
+// knows their owner and token (Adopt).
 //
 // Renew and Release of such a Driver also take a grant of another client that
 // has detached it, by its Key, Owner and TTL. Renew then never takes a free
@@ -120,10 +217,10 @@ type Request struct {
 	// one that the last holder has handed over and the service has not confirmed yet.
 	Renews bool
 	Holder Holder
-	// Obstacle, if set, is called when a wait begins and each time the kind of its
-	// obstacle changes, with a *HeldError or an *UnavailableError. Calls come one
-	// after the other, from a goroutine that delays no wait, perhaps a little later
-	// than the change. Obstacle returns quickly.
+	// Obstacle, if set, is called with what stands in the way of a wait (Obstacle). Calls
+	// come one after the other, perhaps a little later than the change, and the last one
+	// perhaps after Acquire has returned. The driver holds no mutex meanwhile. The
+	// function returns quickly.
 	Obstacle func(error)
 }
 
@@ -193,9 +290,9 @@ type Renewal struct {
 	Err error
 }
 
-// Limits describes what a driver can do.
+// Limits declares what a driver can do. The client asks for no more (Declared).
 type Limits struct {
-	MinTTL time.Duration // the smallest TTL it can honour
+	MinTTL time.Duration // the smallest TTL it can honour; above 0
 	MaxTTL time.Duration // the largest; 0 means no bound
 	// Granularity is what TTLs are rounded up to a multiple of. 0: they are not rounded.
 	Granularity time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -29,6 +30,7 @@ var keeping = []testCase{
 	{"ManyGrantsAreRenewedInOneCall", renewMany},
 	{"TrustCountsFromBeforeTheRequest", trustCounts},
 	{"AReleaseIsSentWithAnEndedContext", releaseIsSent},
+	{"AReleaseDuringARenewalFreesTheLock", releaseDuringRenewal},
 }
 
 func watchdogKeeps(b *bench) {
@@ -447,5 +449,20 @@ func releaseIsSent(b *bench) {
 	g := b.grant(drv, "k", b.long)
 	drv.Release(ctx, g, 0) // whatever it says: nobody waited for the answer
 	b.isFree(other, "k")
+	b.cleared()
+}
+
+func releaseDuringRenewal(b *bench) {
+	drv, other := b.driver(), b.client()
+	defer drv.Close()
+	for range b.rounds(50, 10) {
+		g := b.grant(drv, "k", b.long)
+		var renewal sync.WaitGroup
+		renewal.Go(func() { drv.Renew(b.within(), []driver.Grant{g}) })
+		time.Sleep(upTo(time.Millisecond)) // any moment will do
+		b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+		renewal.Wait()
+		b.isFree(other, "k")
+	}
 	b.cleared()
 }
