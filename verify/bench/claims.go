@@ -51,11 +51,11 @@ func p99(r row) float64  { return r.P99 }
 func most(r row) float64 { return r.Max }
 
 var judgements = []judgement{
-	{"new names, 64 workers, 1 node: locks/s beside the best peer's", 0.95, false, best("new-throughput", 1, others)},
-	{"new names, 64 workers, 5 nodes: locks/s beside the best redsync's", 1.8, false, best("new-throughput", 5, defaults)},
-	{"new names, 1 worker, 1 node: locks/s beside the best redsync's", 0.8, false, best("new-latency", 1, defaults)},
-	{"new names, 1 worker, 5 nodes: locks/s beside the best redsync's", 0.9, false, best("new-latency", 5, defaults)},
-	{"100,000 new names: MB·minutes that they take up on a node", 45, true, func(r *report) (float64, bool) {
+	{"new names, 64 workers, 1 node: locks/s against the best peer's", 0.95, false, best("new-throughput", 1, others)},
+	{"new names, 64 workers, 5 nodes: locks/s against the best redsync's", 1.8, false, best("new-throughput", 5, defaults)},
+	{"new names, 1 worker, 1 node: locks/s against the best redsync's", 0.8, false, best("new-latency", 1, defaults)},
+	{"new names, 1 worker, 5 nodes: locks/s against the best redsync's", 0.9, false, best("new-latency", 5, defaults)},
+	{"100,000 new names: MB·minutes that they occupy on a node", 45, true, func(r *report) (float64, bool) {
 		for _, l := range r.Left {
 			if l.Peer == holdfastName {
 				return l.MBMinutes, true
@@ -63,39 +63,39 @@ var judgements = []judgement{
 		}
 		return 0, false
 	}},
-	{"throughput, 5 nodes: locks/s beside the best redsync's", 2, false, best("throughput", 5, defaults)},
-	{"throughput, 1 node: locks/s beside the best peer's", 1, false, best("throughput", 1, others)},
-	{"latency, 1 node: locks/s beside the best redsync's", 1, false, best("latency", 1, defaults)},
-	{"latency, 5 nodes: locks/s beside the best redsync's", 1, false, best("latency", 5, defaults)},
-	{"latency, 1 node: median wait beside the best redsync's", 1, true, least("latency", 1, p50, defaults)},
-	{"latency, 5 nodes: median wait beside the best redsync's", 1, true, least("latency", 5, p50, defaults)},
-	{"dead: median wait beside that of all nodes healthy", 1.3, true, beside("dead", "latency", 5)},
-	{"hung: median wait beside that of all nodes healthy", 1.3, true, beside("hung", "latency", 5)},
-	{"slow, 1 node: median wait of 8 workers beside that of one", 1.5, true, beside("slow-8", "slow-1", 1)},
-	{"slow, 5 nodes: median wait of 8 workers beside that of one", 1.5, true, beside("slow-8", "slow-1", 5)},
-	{"relay, 1 node: locks/s beside redsync's", 1.9, false, best("relay", 1, defaults)},
-	{"relay, 1 node: p99 wait beside redsync's", 1. / 20, true, least("relay", 1, p99, defaults)},
+	{"throughput, 5 nodes: locks/s against the best redsync's", 2, false, best("throughput", 5, defaults)},
+	{"throughput, 1 node: locks/s against the best peer's", 1, false, best("throughput", 1, others)},
+	{"latency, 1 node: locks/s against the best redsync's", 1, false, best("latency", 1, defaults)},
+	{"latency, 5 nodes: locks/s against the best redsync's", 1, false, best("latency", 5, defaults)},
+	{"latency, 1 node: median wait against the best redsync's", 1, true, least("latency", 1, p50, defaults)},
+	{"latency, 5 nodes: median wait against the best redsync's", 1, true, least("latency", 5, p50, defaults)},
+	{"dead: median wait against that of all nodes healthy", 1.3, true, against("dead", "latency", 5)},
+	{"hung: median wait against that of all nodes healthy", 1.3, true, against("hung", "latency", 5)},
+	{"slow, 1 node: median wait of 8 workers against that of one", 1.5, true, against("slow-8", "slow-1", 1)},
+	{"slow, 5 nodes: median wait of 8 workers against that of one", 1.5, true, against("slow-8", "slow-1", 5)},
+	{"relay, 1 node: locks/s against redsync's", 1.9, false, best("relay", 1, defaults)},
+	{"relay, 1 node: p99 wait against redsync's", 1. / 20, true, least("relay", 1, p99, defaults)},
 	{"relay, 1 node: Jain's index", 0.99, false, own("relay", 1)},
-	{"relay, 5 nodes: locks/s beside redsync's", 1.8, false, best("relay", 5, defaults)},
-	{"relay, 5 nodes: p99 wait beside redsync's", 1. / 20, true, least("relay", 5, p99, defaults)},
+	{"relay, 5 nodes: locks/s against redsync's", 1.8, false, best("relay", 5, defaults)},
+	{"relay, 5 nodes: p99 wait against redsync's", 1. / 20, true, least("relay", 5, p99, defaults)},
 	{"relay, 5 nodes: Jain's index", 0.99, false, own("relay", 5)},
-	{"handoff, 1 node: longest wait beside every polling peer's", 0.1, true, least("handoff", 1, most, polling)},
-	{"handoff, 5 nodes: longest wait beside every polling peer's", 0.1, true, least("handoff", 5, most, polling)},
-	{"handoff, 1 node: locks/s beside the fastest peer's", 0.6, false, best("handoff", 1, others)},
-	{"handoff, 5 nodes: locks/s beside the fastest peer's", 0.6, false, best("handoff", 5, others)},
+	{"handoff, 1 node: longest wait against every polling peer's", 0.1, true, least("handoff", 1, most, polling)},
+	{"handoff, 5 nodes: longest wait against every polling peer's", 0.1, true, least("handoff", 5, most, polling)},
+	{"handoff, 1 node: locks/s against the fastest peer's", 0.6, false, best("handoff", 1, others)},
+	{"handoff, 5 nodes: locks/s against the fastest peer's", 0.6, false, best("handoff", 5, others)},
 	{"handoff, 1 node: Jain's index", 0.98, false, own("handoff", 1)},
 	{"handoff, 5 nodes: Jain's index", 0.98, false, own("handoff", 5)},
-	{"herd, 1 node: locks/s beside the best peer's", 10, false, best("herd", 1, others)},
-	{"herd, 5 nodes: locks/s beside the best peer's", 10, false, best("herd", 5, others)},
-	{"herd, 1 node: p99 wait beside the best peer's", 1. / 20, true, least("herd", 1, p99, others)},
-	{"herd, 5 nodes: p99 wait beside the best peer's", 1. / 20, true, least("herd", 5, p99, others)},
-	{"mix, 1 node: locks/s beside the best peer's", 10, false, best("mix", 1, others)},
-	{"mix, 5 nodes: locks/s beside the best peer's", 10, false, best("mix", 5, others)},
-	{"mix, 1 node: p99 wait beside the best peer's", 1. / 20, true, least("mix", 1, p99, others)},
-	{"mix, 5 nodes: p99 wait beside the best peer's", 1. / 20, true, least("mix", 5, p99, others)},
+	{"herd, 1 node: locks/s against the best peer's", 10, false, best("herd", 1, others)},
+	{"herd, 5 nodes: locks/s against the best peer's", 10, false, best("herd", 5, others)},
+	{"herd, 1 node: p99 wait against the best peer's", 1. / 20, true, least("herd", 1, p99, others)},
+	{"herd, 5 nodes: p99 wait against the best peer's", 1. / 20, true, least("herd", 5, p99, others)},
+	{"mix, 1 node: locks/s against the best peer's", 10, false, best("mix", 1, others)},
+	{"mix, 5 nodes: locks/s against the best peer's", 10, false, best("mix", 5, others)},
+	{"mix, 1 node: p99 wait against the best peer's", 1. / 20, true, least("mix", 1, p99, others)},
+	{"mix, 5 nodes: p99 wait against the best peer's", 1. / 20, true, least("mix", 5, p99, others)},
 	{"allocations per lock, 5 nodes, 64 workers", 40, true, allocations("throughput", 5)},
 	{"allocations per lock, 5 nodes, 1 worker", 80, true, allocations("latency", 5)},
-	{"commands per hand-over with 256 waiting clients beside 8", 1.2, true, func(r *report) (float64, bool) {
+	{"commands per hand-over with 256 waiting clients against 8", 1.2, true, func(r *report) (float64, bool) {
 		if r.Waiters == nil {
 			return 0, false
 		}
@@ -156,8 +156,8 @@ func least(scenario string, nodes int, of func(row) float64, want func(string) b
 	}
 }
 
-// beside is Holdfast's median wait in one scenario divided by that in another.
-func beside(scenario, other string, nodes int) func(*report) (float64, bool) {
+// against is Holdfast's median wait in one scenario divided by that in another.
+func against(scenario, other string, nodes int) func(*report) (float64, bool) {
 	return func(r *report) (float64, bool) {
 		a, ok1 := r.row(scenario, nodes, holdfastName)
 		b, ok2 := r.row(other, nodes, holdfastName)

@@ -228,7 +228,7 @@ func summary(rows []row, took time.Duration) (string, error) {
 			alive = append(alive, r.name)
 		}
 	}
-	text := fmt.Sprintf("%d mutants, %d killed by every tier that is meant to, %d kills, in %v",
+	text := fmt.Sprintf("%d mutants, %d killed by every tier that is meant to notice them, %d kills, in %v",
 		len(rows), len(rows)-len(alive), kills, took.Round(time.Second))
 	if len(alive) > 0 {
 		return text, fmt.Errorf("%d alive: %s", len(alive), strings.Join(alive, ", "))
@@ -239,9 +239,9 @@ func summary(rows []row, took time.Duration) (string, error) {
 // about is what stands before the table.
 const about = `# Mutants
 
-Known bugs, put into a copy of the code one at a time. Each must fail in every tier that is there to notice it, by a test of this name; a
-test elsewhere that trips over it does not count. (did not end) means that the bug stalls somebody until the time for the test
-is over. Written by ` + "`make mutants`" + `; ` + "`cd verify && go run ./mutants -only NAME`" + ` runs one.
+` + "`make mutants`" + ` puts known bugs into a copy of the code, one at a time. Every tier that is there to notice a bug must fail with it, by the
+test that the table names; a failure of another test does not count. (did not end) means that the bug stalls the test until its time is over.
+` + "`make mutants`" + ` writes this page; ` + "`cd verify && go run ./mutants -only NAME`" + ` runs one.
 
 `
 

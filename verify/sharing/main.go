@@ -36,7 +36,7 @@ func main() {
 
 // table runs everything and prints a row for each run.
 func table(ctx context.Context, each time.Duration) error {
-	fmt.Println("| load | Holdfast | locks | longest wait | beside | locks | longest wait |")
+	fmt.Println("| load | Holdfast | locks | longest wait | other library | locks | longest wait |")
 	fmt.Println("|---|---|---:|---:|---|---:|---:|")
 	for _, l := range loads {
 		l.Time = each
