@@ -81,7 +81,7 @@ func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*L
 			return nil, ErrNested
 		}
 		if !opts.agrees(l.term.now.opts) {
-			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, MaxHold and MinHold, or give those of the lease")
+			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold and MinHold, or give those of the lease")
 		}
 		return l.term.hold(ctx), nil
 	}
@@ -91,7 +91,8 @@ func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*L
 // agrees says whether a lease with the options of outer does what o asks for.
 func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
 	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
-		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew)
+		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew) &&
+		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery)
 }
 
 // attempt is one call of Acquire, TryAcquire or Adopt.
@@ -193,7 +194,7 @@ func (a *attempt) ask(s *slot) (*Lease, error) {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: !a.opts.NoRenew, Holder: c.holder,
+		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon(), Holder: c.holder,
 		Obstacle: func(err error) { a.stands(s, q, err) },
 	})
 	if err != nil {

@@ -8,10 +8,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ErrDetached is the cause with which the context of a lease ends that Detach has left
-// standing.
-var ErrDetached = errors.New("lease was detached")
-
 // Detach leaves the lock standing for another process, which can Adopt it by the
 // lease's Key, Owner and Token: it lapses at Deadline unless that happens. This client
 // forgets it: the contexts of all its holds end with cause ErrDetached, nothing is
@@ -39,8 +35,8 @@ func (l *Lease) detach() error {
 	c.mu.Lock()
 	c.lead(t.slot)
 	c.mu.Unlock()
-	end.event.Detached = true
-	c.events.released(end.event)
+	end.released.Detached = true
+	c.events.released(*end.released)
 	return nil
 }
 

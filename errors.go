@@ -28,8 +28,19 @@ var (
 // Errors of a lease.
 var (
 	// ErrLost is returned, and is the cause of the lease's context, when the
-	// lease ended before it was released.
+	// lease ended before it was released. The error also matches what ended it:
+	// ErrExpired, ErrMaxHold, ErrGone or ErrClosed.
 	ErrLost = driver.ErrLost
+	// ErrExpired says that the deadline was reached, or Margin before it.
+	ErrExpired = errors.New("lease has expired")
+	// ErrMaxHold says that the end of MaxHold was reached, or Margin before it.
+	ErrMaxHold = errors.New("lease has lasted for MaxHold")
+	// ErrGone says that the service has given the lock to another client, was made
+	// to release it, or has forgotten it.
+	ErrGone = errors.New("lease is gone from the service")
+	// ErrDetached is the cause with which the context of a lease ends that Detach
+	// has left standing. It does not match ErrLost.
+	ErrDetached = errors.New("lease was detached")
 )
 
 // Errors of any phase.

@@ -72,10 +72,27 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) erro
 		return wrap("force release", key, unsupported("it cannot take a lock from its holder"))
 	}
 	done, err := f.Force(ctx, key, int64(token))
-	if err == nil && !done {
+	switch {
+	case err == nil && !done:
 		err = strangerError(token)
+	case err == nil:
+		c.lose(c.forced(key, int64(token)))
 	}
 	return wrap("force release", key, err)
+}
+
+// forced ends the lease on key if it is this client's and token belongs to it.
+func (c *Client) forced(key string, token int64) ending {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.slots[key]
+	if s == nil || s.term == nil {
+		return ending{}
+	}
+	if first := s.term.grant.Token; token < first || token >= first+int64(max(s.term.grant.Block, 1)) {
+		return ending{}
+	}
+	return s.term.end(errForced)
 }
 
 // strangerError is a token that is not the present holder's.

@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -19,11 +20,14 @@ type term struct {
 	taken   time.Time     // when it was granted
 	granted time.Time     // until when the service keeps it, with both clock readings
 	trusted time.Time     // the same, or the end of MaxHold
+	ends    time.Time     // Margin before trusted; when that has been reached: trusted
 	given   time.Duration // for how long it was granted when that was last done
 	passed  int           // hand-overs so far
 	now     holder
 	atRisk  bool // the last renewal said so
 	over    bool
+
+	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
 
 	next     time.Time // when the watchdog looks at it again
 	at       int       // place in the schedule
@@ -112,6 +116,7 @@ func (t *term) trust(until time.Time) {
 	if most := t.now.opts.MaxHold; most > 0 && untilBy(t.now.since.Add(most), until) < 0 {
 		t.trusted = t.now.since.Add(most)
 	}
+	t.ends = t.trusted.Add(-t.now.opts.Margin)
 }
 
 // Check asks the service whether the lease still stands. It blocks for one
@@ -153,52 +158,71 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
-	t := l.term
-	c := t.client
+	c := l.term.client
 	if err := c.checkTTL(ttl, ttl); err != nil {
 		return err
 	}
+	start, grant, err := l.startExtension(ctx, ttl)
+	if err != nil {
+		return err
+	}
+	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
+	told, err := l.endExtension(start, grant.TTL, r)
+	c.tell(told)
+	return err
+}
+
+// startExtension waits for a renewal that is under way, and returns what to renew.
+func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start time.Time, grant driver.Grant, err error) {
+	t := l.term
+	c := t.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
 		if err := l.live(); err != nil {
-			return err
+			return start, grant, err
 		}
-		if !c.limits.ChangeTTL {
-			if ttl != t.asked && ttl != t.grant.TTL {
-				return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
-			}
-			ttl = t.grant.TTL
+		if err := t.canChange(ttl); err != nil {
+			return start, grant, err
 		}
 		if !t.renewing {
 			break
 		}
 		if err := t.await(ctx); err != nil {
-			return err
+			return start, grant, err
 		}
 	}
-	now := time.Now()
-	grant := t.startRenewal()
-	grant.TTL = ttl
+	start, grant = time.Now(), t.startRenewal()
+	if c.limits.ChangeTTL {
+		grant.TTL = ttl
+	}
 	// A shorter TTL may be in force before its answer is here.
-	if bound := now.Add(ttl - ttl/50 - 3*time.Millisecond); ttl < t.grant.TTL && bound.Before(t.granted) {
+	if bound := start.Add(ttl - ttl/50 - 3*time.Millisecond); grant.TTL < t.grant.TTL && bound.Before(t.granted) {
 		t.trust(bound)
 	}
-	c.reschedule(t, t.trusted)
-	c.mu.Unlock()
-	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
+	c.reschedule(t, t.ends)
+	return start, grant, nil
+}
+
+// endExtension applies the outcome r of an extension that was started at start.
+func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewal) (settled, error) {
+	t := l.term
+	c := t.client
 	c.mu.Lock()
-	if r.Err == nil && !t.over && ttl != t.grant.TTL { // of one that is over, finish reads the grant
+	defer c.mu.Unlock()
+	if r.Err == nil && !t.over && ttl != t.grant.TTL { // of one that is over, free reads the grant
 		t.grant.TTL, t.asked = ttl, ttl
 	}
-	told := c.settle(t, r, now)
-	c.mu.Unlock()
-	c.tell(told)
-	c.mu.Lock()
-	if r.Err != nil {
-		return r.Err
+	told := c.settle(t, r, start)
+	return told, cmp.Or(l.err, r.Err, l.live())
+}
+
+// canChange refuses a TTL that the lease cannot have. The caller holds mu.
+func (t *term) canChange(ttl time.Duration) error {
+	if !t.client.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
+		return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
 	}
-	return l.live()
+	return t.now.opts.checkRenewal(ttl)
 }
 
 // await blocks until the renewal under way has ended. The caller holds mu, which

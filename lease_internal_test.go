@@ -27,7 +27,7 @@ func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
 		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
 		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
 	} {
-		if left := (&term{trusted: trusted}).left(now); left != time.Second {
+		if left := (&term{ends: trusted}).left(now); left != time.Second {
 			t.Errorf("a lease that ends in a second %s has %v left", name, left)
 		}
 	}

@@ -190,9 +190,9 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 }
 
 // successor returns the attempt that may have t next without asking the service,
-// or nil: not past the grant's tokens or its share of time, when other clients
-// get their turn, and not on trust that is half gone or, for one who does not
-// renew, less than half of what it asked for. The caller holds mu.
+// or nil: not where the lock is lost or kept, not past the grant's tokens or its share
+// of time, when other clients get their turn, and not on trust that is half gone or, for
+// one that needs all of it, less than half of what it asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *attempt {
 	next := t.slot.queue.Front()
 	if next == nil {
@@ -200,10 +200,11 @@ func (t *term) successor(now time.Time) *attempt {
 	}
 	w, ttl, left := next.Value.(*attempt), t.grant.TTL, untilBy(t.granted, now)
 	switch {
+	case t.stopping, t.keep(now) > 0:
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
 	case w.opts.TTL != t.asked:
-	case left <= t.given/2, w.opts.NoRenew && left <= ttl/2:
+	case left <= t.given/2, !w.opts.renewsSoon() && left-w.opts.Margin <= (ttl-w.opts.Margin)/2:
 	default:
 		t.slot.queue.Remove(next)
 		return w
@@ -211,10 +212,15 @@ func (t *term) successor(now time.Time) *attempt {
 	return nil
 }
 
-// handOver gives t to w and returns its lease. The caller holds mu.
-func (t *term) handOver(w *attempt) *Lease {
+// handOver ends t's present holder and gives t to w. The caller holds mu.
+func (t *term) handOver(w *attempt, now time.Time) ending {
+	e := t.part(nil)
+	for _, l := range t.now.holds {
+		l.done = true
+	}
 	t.passed++
-	l := t.begin(w)
-	w.turn <- turn{lease: l}
-	return l
+	next := t.begin(w)
+	w.turn <- turn{lease: next}
+	e.acquired = &AcquiredEvent{Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), HandOver: true}
+	return e
 }

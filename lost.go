@@ -9,23 +9,70 @@ import (
 	"time"
 )
 
+// This file decides when a lease has ended, and names why:
+//
+//	clock    nothing renewed it in time, or NoRenew     ErrExpired
+//	MaxHold  its bound is reached                       ErrMaxHold
+//	service  a renewal heard that the lock is not ours  ErrGone
+//	force    ForceRelease of this client took it away   ErrGone
+//	Close    the client released it                     ErrClosed
+//	Detach   it was left to another process             ErrDetached
+//	Release  its holder released it                     no error
+//
+// The first five match ErrLost. The first two come Margin early: the contexts end then,
+// and the lock stays, unrenewed, until the holder releases it or its deadline passes.
+
+// lossError is why a lease was lost. It matches ErrLost and kind.
+type lossError struct {
+	kind error
+	text string
+}
+
+func (e *lossError) Error() string        { return ErrLost.Error() + ": " + e.text }
+func (e *lossError) Is(target error) bool { return target == ErrLost || target == e.kind }
+
 var (
-	errExpired = fmt.Errorf("%w: it was not renewed in time", ErrLost)
-	errTaken   = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
+	errGone   error = &lossError{ErrGone, "the service gave it away or forgot it"}
+	errForced error = &lossError{ErrGone, "ForceRelease took it away"}
+	errTaken        = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
 )
+
+// expiry is why t ends by the clock. The caller holds mu.
+func (t *term) expiry() error {
+	o := t.now.opts
+	kind, text, early := ErrExpired, "it was not renewed in time", "its deadline it had not been renewed"
+	switch {
+	case t.trusted.Before(t.granted):
+		kind, text, early = ErrMaxHold, fmt.Sprintf("MaxHold %v is over", o.MaxHold), fmt.Sprintf("the end of MaxHold %v", o.MaxHold)
+	case o.NoRenew:
+		text, early = "its TTL is over, and nothing has renewed it", "the end of its TTL, which nothing has renewed"
+	}
+	if o.Margin > 0 {
+		text = fmt.Sprintf("Margin %v before %s", o.Margin, early)
+	}
+	return &lossError{kind, text}
+}
+
+// left is how long at now the holder of t may work yet. The caller holds mu.
+func (t *term) left(now time.Time) time.Duration { return untilBy(t.ends, now) }
+
+// untilBy is the time from now to end, by the worse of both clocks: the monotonic one
+// stands still while the machine sleeps.
+func untilBy(end, now time.Time) time.Duration {
+	return min(end.Sub(now), end.Round(0).Sub(now.Round(0)))
+}
 
 // live returns why l can no longer be used, or nil. The caller holds mu.
 func (l *Lease) live() error {
 	switch {
 	case l.err != nil:
 		return l.err
+	case l.done && errors.Is(context.Cause(l.ctx), ErrDetached):
+		return fmt.Errorf("%w: it was detached", ErrLost)
 	case l.done:
-		if errors.Is(context.Cause(l.ctx), ErrDetached) {
-			return fmt.Errorf("%w: it was detached", ErrLost)
-		}
 		return fmt.Errorf("%w: it was released", ErrLost)
 	case l.term.left(time.Now()) <= 0:
-		return errExpired
+		return l.term.expiry()
 	}
 	return nil
 }
@@ -38,63 +85,71 @@ func (l *Lease) ended() error {
 	return l.err
 }
 
-// Release gives the lease up. Nested holds are released one by one, the lock
-// with the last. It may be called again, and with a context that has ended: ctx
-// only shortens the wait for the service's answer, for two seconds at most. The
-// lease's own context will do. After Close, which has released
-// it, Release does nothing. Errors: ErrLost if the lease was lost before,
-// ErrUnavailable if the service did not confirm (the lock then lapses by itself),
-// ctx.Err().
-func (l *Lease) Release(ctx context.Context) error {
-	return wrap("release", l.Key(), l.release(ctx))
+// ending is what is left to do, without mu, for a lease that has ended. The zero value
+// is nothing.
+type ending struct {
+	leases   []*Lease // whose contexts end
+	cause    error    // of that; nil: they were released
+	lost     *LostEvent
+	released *ReleasedEvent
+	acquired *AcquiredEvent // of the waiter that has the lock now
+	free     *term          // that the service has to release; nil: none
+	keep     time.Duration  // for how long the service keeps it yet
 }
 
-func (l *Lease) release(ctx context.Context) error {
-	t := l.term
-	c := t.client
-	c.mu.Lock()
-	if l.done {
-		defer c.mu.Unlock()
-		if errors.Is(l.err, ErrClosed) {
-			return nil
-		}
-		return l.err
+// expire ends what the clock ends at now: the lease, and the lock unless there is a
+// Margin left for the work to stop in. The caller holds mu.
+func (t *term) expire(now time.Time) ending {
+	cause := t.expiry()
+	if t.stopping || untilBy(t.trusted, now) <= 0 {
+		return t.end(cause)
 	}
-	now := time.Now()
-	if t.left(now) <= 0 {
-		c.mu.Unlock()
-		c.lose(loss{t, t.expiry()}) // the watchdog has not come round yet
-		return l.err
+	e := t.part(cause)
+	t.stopping, t.ends = true, t.trusted
+	t.client.reschedule(t, t.ends)
+	return e
+}
+
+// end takes t out of use, so that the service has to release it. With cause nil its
+// holder did. The caller holds mu.
+func (t *term) end(cause error) ending {
+	if t.over {
+		return ending{}
 	}
-	if len(t.now.holds) > 1 {
+	e := t.part(cause)
+	e.free = t
+	if cause == nil || errors.Is(cause, ErrClosed) {
+		e.keep = t.keep(time.Now())
+	}
+	for _, l := range t.now.holds {
 		l.done = true
-		t.now.holds = slices.DeleteFunc(t.now.holds, func(h *Lease) bool { return h == l })
-		c.mu.Unlock()
-		l.cancel(nil)
-		return nil
 	}
-	keep := t.keep(now)
-	ended := ReleasedEvent{Key: t.slot.key, Owner: l.owner, Token: l.token, Held: now.Sub(t.now.since)}
-	if keep == 0 {
-		if w := t.successor(now); w != nil {
-			l.done = true
-			next := t.handOver(w)
-			c.mu.Unlock()
-			l.cancel(nil)
-			c.events.released(ended)
-			c.events.acquired(AcquiredEvent{
-				Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), HandOver: true,
-			})
-			return nil
+	t.over, t.now.holds = true, nil
+	t.client.terms.remove(t)
+	t.slot.term = nil
+	t.slot.inquire() // until the release is answered: who has the lock next is not known before
+	return e
+}
+
+// part ends the holds of t's present holder, unless its Margin has done so. The caller
+// holds mu.
+func (t *term) part(cause error) ending {
+	if t.stopping {
+		return ending{}
+	}
+	e := ending{leases: slices.Clone(t.now.holds), cause: cause}
+	held := time.Since(t.now.since)
+	if errors.Is(cause, ErrLost) {
+		for _, l := range t.now.holds {
+			l.err = cause
 		}
 	}
-	end := t.end(nil)
-	c.mu.Unlock()
-	if own, _ := ctx.Value(leaseKey{}).(*Lease); own != nil && own.term == t && ctx.Err() == nil {
-		ctx = context.WithoutCancel(ctx) // the release ends the lease's own context, and not the wait for its answer
+	if errors.Is(cause, ErrLost) && !errors.Is(cause, ErrClosed) {
+		e.lost = &LostEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held, Reason: cause}
+	} else {
+		e.released = &ReleasedEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held}
 	}
-	end.tell(c)
-	return c.finish(ctx, t, keep, end)
+	return e
 }
 
 // keep is how much longer the lock stays after a release at now, and no less than
@@ -108,40 +163,61 @@ func (t *term) keep(now time.Time) time.Duration {
 	return max(rest, leastTTL, t.client.limits.MinTTL)
 }
 
-// ending is what is left to do, without mu, for a term that ended.
-type ending struct {
-	ours   bool // the caller ended it; false: it had ended before
-	leases []*Lease
-	cause  error // nil: released
-	event  ReleasedEvent
+// Release gives the lease up. Nested holds are released one by one, the lock with the
+// last. It blocks until the service has answered, for two seconds at most: ctx only
+// shortens that, and may have ended, as the lease's own context has after a loss.
+// Release may be called again.
+//
+// Errors: ErrLost if the lease was lost before: with a Margin the lock is then released
+// nevertheless. ErrUnavailable or ctx.Err() if the service did not confirm: the lock
+// then lapses by itself. After Close, which has released the lease, Release returns nil.
+func (l *Lease) Release(ctx context.Context) error {
+	return wrap("release", l.Key(), l.release(ctx))
 }
 
-// end takes t out of use. The caller holds mu.
-func (t *term) end(cause error) ending {
-	if t.over {
-		return ending{}
-	}
+func (l *Lease) release(ctx context.Context) error {
+	t := l.term
 	c := t.client
-	t.over = true
-	c.terms.remove(t)
-	t.slot.term = nil
-	t.slot.inquire() // until the release is answered: who has the lock next is not known before
-	e := ending{
-		ours: true, leases: t.now.holds, cause: cause,
-		event: ReleasedEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: time.Since(t.now.since)},
+	c.mu.Lock()
+	now := time.Now()
+	var late, e ending
+	if !l.done && t.left(now) <= 0 { // the watchdog has not come round yet
+		late = t.expire(now)
 	}
-	for _, l := range t.now.holds {
-		l.done = true
-		if errors.Is(cause, ErrLost) {
-			l.err = cause
-		}
+	if !l.done {
+		e = l.leave(now)
 	}
-	t.now.holds = nil
-	return e
+	err := l.err
+	c.mu.Unlock()
+	if own, _ := ctx.Value(leaseKey{}).(*Lease); own != nil && own.term == t && ctx.Err() == nil {
+		ctx = context.WithoutCancel(ctx) // the release ends the lease's own context, and not the wait for its answer
+	}
+	c.lose(late)
+	e.tell(c)
+	failed := c.free(ctx, e)
+	switch {
+	case errors.Is(err, ErrClosed):
+		return nil
+	case err != nil:
+		return err
+	}
+	return failed
 }
 
-// lost says whether neither the holder nor Close ended it.
-func (e ending) lost() bool { return errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, ErrClosed) }
+// leave ends l alone, and with the last hold passes the lock on or ends it. The caller
+// holds mu.
+func (l *Lease) leave(now time.Time) ending {
+	t := l.term
+	if len(t.now.holds) > 1 {
+		l.done = true
+		t.now.holds = slices.DeleteFunc(t.now.holds, func(h *Lease) bool { return h == l })
+		return ending{leases: []*Lease{l}}
+	}
+	if w := t.successor(now); w != nil {
+		return t.handOver(w, now)
+	}
+	return t.end(nil)
+}
 
 // cancel ends the contexts of the leases.
 func (e ending) cancel() {
@@ -150,84 +226,55 @@ func (e ending) cancel() {
 	}
 }
 
-// tell ends the contexts of the leases and tells of a loss.
+// tell ends the contexts of the leases and tells of what needs no answer of the service.
 func (e ending) tell(c *Client) {
 	e.cancel()
-	if e.ours && e.lost() {
-		c.events.write(slog.LevelError, "lease lost", "key", e.event.Key, "token", int64(e.event.Token), "held", e.event.Held, "reason", e.cause)
-		c.events.lost(LostEvent{
-			Key: e.event.Key, Owner: e.event.Owner, Token: e.event.Token, Held: e.event.Held, Reason: e.cause,
-		})
+	if e.lost != nil {
+		c.events.write(slog.LevelError, "lease lost", "key", e.lost.Key, "token", int64(e.lost.Token), "held", e.lost.Held, "reason", e.cause)
+		c.events.lost(*e.lost)
+	}
+	if e.released != nil && e.free == nil {
+		c.events.released(*e.released)
+	}
+	if e.acquired != nil {
+		c.events.acquired(*e.acquired)
 	}
 }
 
-// finish sends the release of a term that has ended and lets the next waiter of
-// this process ask the service.
-func (c *Client) finish(ctx context.Context, t *term, keep time.Duration, e ending) error {
+// free has the service release what has ended, and lets the next waiter of this process
+// ask for it.
+func (c *Client) free(ctx context.Context, e ending) error {
+	if e.free == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
-	err := c.drv.Release(ctx, t.grant, keep)
+	err := c.drv.Release(ctx, e.free.grant, e.keep)
 	c.mu.Lock()
-	c.lead(t.slot)
+	c.lead(e.free.slot)
 	c.mu.Unlock()
-	if e.lost() {
+	if e.released == nil {
 		return err
 	}
 	if err != nil {
-		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.event.Key, "cause", err)
+		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.released.Key, "cause", err)
 	}
-	e.event.Err = err
-	c.events.released(e.event)
+	e.released.Err = err
+	c.events.released(*e.released)
 	return err
 }
 
-// loss is a term that was lost, and why.
-type loss struct {
-	term  *term
-	cause error
-}
-
-// lose ends terms that were lost: first the contexts of all of them, which no
-// hook may hold up, then whatever may still stand on the nodes.
-func (c *Client) lose(all ...loss) {
-	ends := make([]ending, len(all))
-	c.mu.Lock()
-	for i, l := range all {
-		ends[i] = l.term.end(l.cause)
-	}
-	c.mu.Unlock()
-	for _, e := range ends {
+// lose carries out what has ended without its holder: first the contexts of all, then
+// the events and the release of what may still stand on the nodes, as a late renewal
+// may have set it again. What cannot be released lapses by itself.
+func (c *Client) lose(all ...ending) {
+	for _, e := range all {
 		e.cancel()
 	}
-	for i, e := range ends {
-		if e.ours {
-			e.tell(c)
-			c.clear(all[i].term, e)
+	for _, e := range all {
+		e.tell(c)
+		if e.free != nil {
+			go c.free(c.alive, e) // Close waits for it, as the slot is taken
 		}
 	}
-}
-
-// clear releases a term that was lost, as a late renewal may have set it again.
-// What cannot be released lapses by itself. Close waits for it, as the slot is taken.
-func (c *Client) clear(t *term, e ending) { go c.finish(c.alive, t, 0, e) }
-
-// untilBy is the time from now to end, by the worse of both clocks: the monotonic one
-// stands still while the machine sleeps.
-func untilBy(end, now time.Time) time.Duration {
-	return min(end.Sub(now), end.Round(0).Sub(now.Round(0)))
-}
-
-// left is the trust left at now.
-func (t *term) left(now time.Time) time.Duration { return untilBy(t.trusted, now) }
-
-// expiry is why a term ended at its deadline. The caller holds mu.
-func (t *term) expiry() error {
-	o := t.now.opts
-	switch {
-	case o.NoRenew && t.trusted.Equal(t.granted):
-		return fmt.Errorf("%w: its TTL is over, and nothing has renewed it", ErrLost)
-	case t.trusted.Before(t.granted):
-		return fmt.Errorf("%w: MaxHold %v is over", ErrLost, o.MaxHold)
-	}
-	return errExpired
 }

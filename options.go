@@ -14,7 +14,8 @@ const (
 	defaultTTL = 10 * time.Second
 	leastTTL   = 10 * time.Millisecond
 	mostTTL    = 365 * 24 * time.Hour // far from where sums of times overflow
-	longestKey = 512                  // bytes
+	leastEvery = 5 * time.Millisecond
+	longestKey = 512 // bytes
 	closeTime  = 2 * time.Second
 )
 
@@ -41,10 +42,19 @@ type AcquireOptions struct {
 	// 0: until its context ends.
 	Wait time.Duration
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
-	// Otherwise the watchdog renews it every TTL/3 until it is released, also
-	// when TTL is set (which Redisson does not do); and soon after it was handed
-	// over by another client, as it then begins with a second at most.
+	// Otherwise the watchdog renews it until it is released, also when TTL is set
+	// (which Redisson does not do). A lease without a Margin may be handed over by
+	// another client with a second of trust at most, and is then renewed at once.
 	NoRenew bool
+	// RenewEvery is how often the watchdog renews the lease. 0: every third of TTL, or
+	// of what Margin leaves of it. From 5 ms to what leaves time for one renewal
+	// before Margin is reached.
+	RenewEvery time.Duration
+	// Margin is the time that work needs to stop: Lease.Context ends that much before
+	// the deadline, or the end of MaxHold, unless a renewal moves it. The lease is lost
+	// then, and is not renewed any more, but the lock stays until Release frees it or
+	// the deadline passes. 0: Context ends at the deadline.
+	Margin time.Duration
 	// MaxHold bounds how long the lease lasts, against a holder that hangs: it is
 	// lost then at the latest, whatever was renewed or extended. 0: no bound.
 	MaxHold time.Duration
@@ -57,8 +67,9 @@ type AcquireOptions struct {
 	Fenced bool
 	// Reentrant allows nesting: with a context that comes from a live lease of
 	// the same key, Acquire returns another hold of that lease. Without it, that
-	// is ErrNested. A nested hold shares the lease, so that TTL, NoRenew, MaxHold
-	// and MinHold are left out or the same as the lease's; else it is ErrInvalid.
+	// is ErrNested. A nested hold shares the lease, so that TTL, NoRenew, RenewEvery,
+	// Margin, MaxHold and MinHold are left out or the same as the lease's; else it is
+	// ErrInvalid.
 	Reentrant bool
 }
 
@@ -82,8 +93,8 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 			o.TTL = min(o.TTL, c.limits.MaxTTL)
 		}
 	}
-	if o.Wait < 0 || o.MaxHold < 0 || o.MinHold < 0 {
-		return o, invalid("Wait %v, MaxHold %v, MinHold %v: none may be negative", o.Wait, o.MaxHold, o.MinHold)
+	if min(o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery) < 0 {
+		return o, invalid("Wait %v, MaxHold %v, MinHold %v, Margin %v, RenewEvery %v: none may be negative", o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery)
 	}
 	switch {
 	case o.MinHold > 0 && !c.limits.MinHold:
@@ -91,8 +102,43 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	case o.Fenced && !c.limits.Token:
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
-	return o, c.checkTTL(max(o.TTL, o.MinHold), o.TTL)
+	if err := c.checkTTL(max(o.TTL, o.MinHold), o.TTL); err != nil {
+		return o, err
+	}
+	return o, o.checkRenewal(o.TTL)
 }
+
+// checkRenewal refuses a Margin and a RenewEvery that leave no time to renew ttl.
+func (o *AcquireOptions) checkRenewal(ttl time.Duration) error {
+	switch {
+	case o.Margin == 0 && o.RenewEvery == 0:
+		return nil
+	case o.RenewEvery > 0 && o.NoRenew:
+		return invalid("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
+	case o.RenewEvery > 0 && o.RenewEvery < leastEvery:
+		return invalid("RenewEvery %v is too short; give at least %v, or 0 for a third of the TTL", o.RenewEvery, leastEvery)
+	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
+		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
+	}
+	renewal := ttl/100 + 2*time.Millisecond + min(ttl/10, time.Second) // the drift of clocks, and the time that nodes have to answer
+	every := o.renewEvery(ttl)
+	if most := ttl - renewal - every; o.Margin > most {
+		return invalid("Margin %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise TTL, or lower Margin or RenewEvery",
+			o.Margin, every, ttl, renewal)
+	}
+	return nil
+}
+
+// renewEvery is how often a lease of ttl is renewed.
+func (o *AcquireOptions) renewEvery(ttl time.Duration) time.Duration {
+	if o.RenewEvery > 0 {
+		return o.RenewEvery
+	}
+	return (ttl - o.Margin) / 3
+}
+
+// renewsSoon says whether a lease may begin with a small part of its TTL.
+func (o *AcquireOptions) renewsSoon() bool { return !o.NoRenew && o.Margin == 0 }
 
 func (c *Client) checkTTL(most, least time.Duration) error {
 	switch floor := max(leastTTL, c.limits.MinTTL); {

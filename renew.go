@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/bits"
 	"slices"
@@ -58,25 +57,33 @@ func (s *schedule) remove(t *term) {
 	}
 }
 
-// plan sets when the watchdog looks at t next: a third of the TTL after asked,
-// when it was last granted or renewed, and at its deadline. A grant that came with
-// little trust is renewed soon, yet not at once: many a lock is held for less than
-// that, and needs no renewal then. The caller holds mu.
+// plan sets when the watchdog looks at t next: RenewEvery after asked, when it was last
+// granted or renewed, and at its end. A grant that came with little trust is renewed
+// soon, yet not at once: many a lock is held for less than that, and needs no renewal
+// then. The caller holds mu.
 func (t *term) plan(asked time.Time) {
-	wait := t.grant.TTL / 3
-	if t.given < t.grant.TTL/2 {
-		wait = t.given / 32
+	every, room := t.now.opts.renewEvery(t.grant.TTL), t.given-t.now.opts.Margin
+	wait := min(every, room*3/4)
+	if room < (t.grant.TTL-t.now.opts.Margin)/2 {
+		wait = room / 32
 	}
 	t.client.reschedule(t, t.renewAt(asked.Add(wait)))
 }
 
 // span is how long t can do without a renewal, at its best. The caller holds mu.
-func (t *term) span() time.Duration { return min(t.grant.TTL, t.given) }
+func (t *term) span() time.Duration {
+	return max(min(t.grant.TTL, t.given)-t.now.opts.Margin, 0)
+}
 
-// renewAt is want, or the deadline where no renewal is due before it.
+// early is by how much t may be renewed before its time. The caller holds mu.
+func (t *term) early() time.Duration {
+	return min(t.span(), 3*t.now.opts.renewEvery(t.grant.TTL)) / 64
+}
+
+// renewAt is want, or the end where no renewal is due before it.
 func (t *term) renewAt(want time.Time) time.Time {
-	if t.now.opts.NoRenew || want.After(t.trusted) {
-		return t.trusted
+	if t.now.opts.NoRenew || want.After(t.ends) {
+		return t.ends
 	}
 	return want
 }
@@ -139,36 +146,39 @@ type alike struct{ left, span int }
 // renewed together and the watchdog wakes seldom. They are grouped so that none waits
 // for the answers of one that gives its nodes more time, nor has to hurry for one that
 // is nearly over.
-func (c *Client) look(now time.Time) (due map[alike][]*term, lost []loss) {
+func (c *Client) look(now time.Time) (due map[alike][]*term, lost []ending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	due = make(map[alike][]*term)
 	if now.Sub(c.looked) >= lookEvery {
 		c.looked = now
-		for _, t := range c.terms {
+		var late []*term
+		for _, t := range c.terms { // which expire changes
 			if t.left(now) <= 0 {
-				lost = append(lost, loss{t, t.expiry()})
+				late = append(late, t)
 			}
+		}
+		for _, t := range late {
+			lost = append(lost, t.expire(now))
 		}
 	}
 	for len(c.terms) > 0 {
 		t := c.terms[0]
 		switch {
-		case t.next.After(now.Add(t.span() / 64)):
+		case t.next.After(now.Add(t.early())):
 			return due, lost
 		case t.left(now) <= 0:
-			lost = append(lost, loss{t, t.expiry()})
-			heap.Pop(&c.terms)
+			lost = append(lost, t.expire(now))
 			continue
-		case t.next.Equal(t.trusted):
-			return due, lost // the deadline is near, and nothing is to be done before it
+		case t.next.Equal(t.ends):
+			return due, lost // the end is near, and nothing is to be done before it
 		}
-		if !t.renewing && t.renewAt(now) != t.trusted {
+		if !t.renewing && t.renewAt(now) != t.ends {
 			group := alike{bits.Len64(uint64(t.left(now))), bits.Len64(uint64(t.span()))}
 			due[group] = append(due[group], t)
 			t.renewing = true
 		}
-		t.next = t.trusted
+		t.next = t.ends
 		heap.Fix(&c.terms, 0)
 	}
 	return due, lost
@@ -268,7 +278,7 @@ func (c *Client) renew(due []*term) {
 
 // settled is what is left to do, without mu, after a renewal.
 type settled struct {
-	lost  loss // cause is nil: it was not
+	lost  ending // zero: it was not
 	event *RenewedEvent
 	risk  *AtRiskEvent // nil: as before
 }
@@ -285,12 +295,12 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 	now := time.Now()
 	left := t.left(now)
 	switch {
-	case t.over:
+	case t.over, t.stopping:
 		return settled{}
 	case left <= 0:
-		return settled{lost: loss{t, t.expiry()}}
+		return settled{lost: t.expire(now)}
 	case errors.Is(r.Err, ErrLost):
-		return settled{lost: loss{t, fmt.Errorf("%w: the service gave it away or forgot it", ErrLost)}}
+		return settled{lost: t.end(errGone)}
 	case r.Err == nil:
 		t.trust(r.TrustedUntil)
 		t.given = untilBy(t.granted, start)
@@ -315,11 +325,9 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 
 // tell ends what was lost, and then tells of the other renewals.
 func (c *Client) tell(all ...settled) {
-	var lost []loss
-	for _, s := range all {
-		if s.lost.cause != nil {
-			lost = append(lost, s.lost)
-		}
+	lost := make([]ending, len(all))
+	for i, s := range all {
+		lost[i] = s.lost
 	}
 	c.lose(lost...)
 	for _, s := range all {

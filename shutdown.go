@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 )
 
 // Shutdown lets the holders finish: it refuses new leases and new waits with
@@ -112,12 +111,10 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 		all.Go(func() {
 			defer func() { <-gate }()
 			c.mu.Lock()
-			keep, end := t.keep(time.Now()), t.end(errTaken)
+			end := t.end(errTaken)
 			c.mu.Unlock()
 			end.tell(c)
-			if end.ours {
-				c.finish(ctx, t, keep, end)
-			}
+			c.free(ctx, end)
 		})
 	}
 	all.Wait()

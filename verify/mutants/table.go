@@ -505,7 +505,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "brief-lease-waits-for-its-third", rule: "what is trusted for little is renewed soon", file: "renew.go",
-		was: "wait = t.given / 32", is: "_ = t.given",
+		was: "wait = room / 32", is: "_ = room",
 		killers: []suite{client("TestALeaseThatWasHandedOverIsRenewedSoon")},
 	},
 	{
@@ -530,7 +530,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "brief-lease-for-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "acquire.go",
-		was: "Renews: !a.opts.NoRenew", is: "Renews: true",
+		was: "Renews: a.opts.renewsSoon()", is: "Renews: true",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
 	{
@@ -551,7 +551,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "shorter-ttl-waits-for-its-answer", rule: "a shorter TTL may be in force before its answer is here", file: "lease.go",
-		was: "ttl < t.grant.TTL && bound.Before(t.granted) {", is: "ttl < 0 && bound.Before(t.granted) {",
+		was: "grant.TTL < t.grant.TTL && bound.Before(t.granted) {", is: "ttl < 0 && bound.Before(t.granted) {",
 		killers: []suite{client("TestATinyTTLEndsBeforeItsAnswer")},
 	},
 }
@@ -580,12 +580,12 @@ var handOvers = []mutant{
 	},
 	{
 		name: "hand-over-on-half-gone-trust", rule: "a hand-over needs more than half of the validity", file: "local.go",
-		was: "case left <= t.given/2, w", is: "case left <= 0, w",
+		was: "case left <= t.given/2, !w", is: "case left <= 0, !w",
 		killers: []suite{client("TestNoHandOverOnTrustThatIsHalfGone")},
 	},
 	{
 		name: "brief-lease-is-handed-to-who-does-not-renew", rule: "who does not renew has its whole TTL", file: "local.go",
-		was: "w.opts.NoRenew && left <= ttl/2", is: "w.opts.NoRenew && left <= 0",
+		was: "left-w.opts.Margin <= (ttl-w.opts.Margin)/2", is: "left <= 0",
 		killers: []suite{client("TestWhoeverDoesNotRenewHasItsTTLAtOnce")},
 	},
 	{
@@ -595,14 +595,29 @@ var handOvers = []mutant{
 	},
 	{
 		name: "late-release-is-no-loss", rule: "a release after the deadline says that the lease was lost", file: "lost.go",
-		was:     "\tif t.left(now) <= 0 {",
-		is:      "\tif t.left(now) <= -time.Hour {",
+		was:     "!l.done && t.left(now) <= 0 {",
+		is:      "!l.done && t.left(now) <= -time.Hour {",
 		killers: []suite{client("TestReleaseAfterTheDeadlineIsALoss")},
 	},
 	{
 		name: "hand-over-after-loss", rule: "nothing is handed over after a loss", file: "lost.go",
-		was: "\t\tl.done = true\n\t\tif errors.Is(cause, ErrLost) {", is: "\t\tl.done = cause == nil\n\t\tif errors.Is(cause, ErrLost) {",
+		was: "\t\tl.done = true\n\t}\n\tt.over", is: "\t\tl.done = cause == nil\n\t}\n\tt.over",
 		killers: []suite{client("TestNothingIsHandedOverAfterALoss")},
+	},
+	{
+		name: "margin-frees-at-once", rule: "while work stops, the lock stays", file: "lost.go",
+		was: "if t.stopping || untilBy(t.trusted, now) <= 0 {", is: "if t.stopping || t.left(now) <= 0 {",
+		killers: []suite{client("TestMarginLeavesTimeToStopBeforeTheLockPassesOn")},
+	},
+	{
+		name: "margin-is-renewed", rule: "nothing is renewed after it was lost", file: "renew.go",
+		was: "case t.over, t.stopping:", is: "case t.over:",
+		killers: []suite{client("TestNothingIsRenewedAfterMarginIsReached")},
+	},
+	{
+		name: "margin-hands-over", rule: "nothing is handed over after a loss", file: "local.go",
+		was: "case t.stopping, t.keep(now) > 0:", is: "case t.keep(now) > 0:",
+		killers: []suite{client("TestNothingIsHandedOverAfterMarginIsReached")},
 	},
 	{
 		name: "turn-is-lost-with-its-waiter", rule: "a turn that came to a waiter who leaves is passed on", file: "local.go",
@@ -780,8 +795,8 @@ var leases = []mutant{
 	},
 	{
 		name: "min-hold-is-ignored", rule: "MinHold outlasts the release", file: "lost.go",
-		was:     "c.drv.Release(ctx, t.grant, keep)",
-		is:      "c.drv.Release(ctx, t.grant, 0)",
+		was:     "c.drv.Release(ctx, e.free.grant, e.keep)",
+		is:      "c.drv.Release(ctx, e.free.grant, 0)",
 		killers: []suite{client("TestMinHoldKeepsTheLockAfterRelease"), conformance("MinHoldOutlastsTheRelease")},
 	},
 }

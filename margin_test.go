@@ -1,0 +1,374 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+const margin = 2 * time.Second
+
+// stopsEarly waits for the end of l's context, and wants margin to be left, and the
+// lock to stand, with nothing sent for it any more.
+func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
+	b.t.Helper()
+	<-l.Context().Done()
+	if left := time.Until(l.Deadline()); left != margin {
+		b.t.Errorf("the context ended %v before the deadline, want %v", left, margin)
+	}
+	cause := context.Cause(l.Context())
+	wantErr(b.t, cause, holdfast.ErrLost, kind)
+	if !strings.Contains(cause.Error(), "Margin 2s") {
+		b.t.Errorf("cause %q does not say that it came by Margin", cause)
+	}
+	wantErr(b.t, l.Extend(b.t.Context(), 10*time.Second), holdfast.ErrLost)
+	wantErr(b.t, l.Check(b.t.Context()), holdfast.ErrLost)
+	wantErr(b.t, l.Detach(), holdfast.ErrLost)
+}
+
+// isHeld wants the lock on k to stand.
+func (b *bench) isHeld() {
+	b.t.Helper()
+	if _, err := b.peer().TryAcquire(b.t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		b.t.Errorf("the lock is not held: %v", err)
+	}
+}
+
+// isFree wants the lock on k to be free now.
+func (b *bench) isFree() {
+	b.t.Helper()
+	l, err := b.peer().TryAcquire(b.t.Context(), "k", nil)
+	if err != nil {
+		b.t.Errorf("the lock is not free: %v", err)
+		return
+	}
+	b.release(l)
+}
+
+func TestMarginLeavesTimeToStopBeforeTheLockPassesOn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts holdfast.AcquireOptions
+		kind error
+		cut  bool
+	}{
+		"not renewed in time": {holdfast.AcquireOptions{Margin: margin}, holdfast.ErrExpired, true},
+		"NoRenew":             {holdfast.AcquireOptions{Margin: margin, NoRenew: true}, holdfast.ErrExpired, false},
+		"MaxHold":             {holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second}, holdfast.ErrMaxHold, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				l := b.acquire(b.client, "k", &tt.opts)
+				if tt.cut {
+					pass(time.Minute)
+					b.freeze()
+				}
+				b.stopsEarly(l, tt.kind)
+				b.start()
+				pass(time.Second)
+				b.isHeld()
+				wantErr(t, l.Release(t.Context()), holdfast.ErrLost, tt.kind)
+				b.isFree()
+				wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+			})
+		})
+	}
+}
+
+func TestTheLockLapsesAtItsDeadlineIfMarginIsNotEnough(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second})
+		b.stopsEarly(l, holdfast.ErrMaxHold)
+		pass(margin - time.Millisecond)
+		b.isHeld()
+		pass(time.Millisecond)
+		synctest.Wait()
+		b.isFree()
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		b.release(b.acquire(b.client, "k", nil))
+	})
+}
+
+func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var renewed atomic.Int32
+		client, err := holdfast.New(slowRenewals{memory.New(3), 7 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{
+			Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) },
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		b := &bench{t: t, client: client}
+		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 10 * time.Second, Margin: margin})
+		deadline := l.Deadline()
+		<-l.Context().Done()
+		pass(margin - time.Millisecond) // the renewal has been answered meanwhile
+		if !l.Deadline().Equal(deadline) || renewed.Load() != 0 {
+			t.Errorf("a renewal that was answered after the end moved the deadline by %v", l.Deadline().Sub(deadline))
+		}
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestWithMarginALossIsToldOnce(t *testing.T) {
+	for name, end := range map[string]func(*bench, *holdfast.Lease){
+		"Release": func(b *bench, l *holdfast.Lease) { wantErr(b.t, l.Release(b.t.Context()), holdfast.ErrLost) },
+		"lapse":   func(*bench, *holdfast.Lease) { pass(2 * margin) },
+		"Close":   func(b *bench, _ *holdfast.Lease) { b.client.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lost, released atomic.Int32
+			hooks := holdfast.Hooks{
+				Lost:     func(holdfast.LostEvent) { lost.Add(1) },
+				Released: func(holdfast.ReleasedEvent) { released.Add(1) },
+			}
+			inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
+				b.stopsEarly(l, holdfast.ErrExpired)
+				synctest.Wait()
+				if lost.Load() != 1 {
+					t.Errorf("told %d times of the loss when the context ended, want once", lost.Load())
+				}
+				end(b, l)
+				synctest.Wait()
+				if lost.Load() != 1 || released.Load() != 0 {
+					t.Errorf("Lost was called %d times and Released %d times, want once and never", lost.Load(), released.Load())
+				}
+				b.isFree()
+			})
+		})
+	}
+}
+
+func TestMarginOfNestedHolds(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		outer := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
+		inner, err := b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Margin: margin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Margin: time.Second})
+		wantErr(t, err, holdfast.ErrInvalid)
+		b.stopsEarly(outer, holdfast.ErrExpired)
+		b.stopsEarly(inner, holdfast.ErrExpired)
+		wantErr(t, inner.Release(t.Context()), holdfast.ErrLost)
+		b.isHeld()
+		wantErr(t, outer.Release(t.Context()), holdfast.ErrLost)
+		b.isFree()
+	})
+}
+
+func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
+	t.Run("inside the process", func(t *testing.T) {
+		var g grants
+		inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+			first := b.acquire(b.client, "k", nil)
+			next := make(chan *holdfast.Lease)
+			go func() {
+				next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second})
+			}()
+			synctest.Wait()
+			b.release(first)
+			l := <-next
+			synctest.Wait()
+			if g.local.Load() != 1 {
+				t.Errorf("%d hand-overs, want one", g.local.Load())
+			}
+			b.stopsEarly(l, holdfast.ErrMaxHold)
+			wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		})
+	})
+	t.Run("by another client", func(t *testing.T) {
+		in(t, func(t *testing.T, b *bench) {
+			first := b.acquire(b.peer(), "k", nil)
+			next := make(chan *holdfast.Lease)
+			go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin}) }()
+			synctest.Wait()
+			b.release(first)
+			l := <-next
+			if left := time.Until(l.Deadline()); left < 9*time.Second {
+				t.Errorf("it begins with %v", left)
+			}
+			pass(time.Minute)
+			if err := context.Cause(l.Context()); err != nil {
+				t.Error(err)
+			}
+			b.release(l)
+		})
+	})
+}
+
+func TestNothingIsHandedOverAfterMarginIsReached(t *testing.T) {
+	var g grants
+	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 150 * time.Millisecond, NoRenew: true, Margin: 100 * time.Millisecond})
+		next := make(chan *holdfast.Lease)
+		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 150 * time.Millisecond}) }()
+		<-l.Context().Done()
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		b.release(<-next)
+		synctest.Wait()
+		if g.local.Load() != 0 {
+			t.Error("a lease that was lost was handed over")
+		}
+	})
+}
+
+func TestExtendKeepsTheMargin(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin})
+		wantErr(t, l.Extend(t.Context(), 2200*time.Millisecond), holdfast.ErrInvalid)
+		if err := l.Extend(t.Context(), 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		b.freeze()
+		b.stopsEarly(l, holdfast.ErrExpired)
+		b.start()
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestShutdownWaitsForWorkThatIsStopping(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second})
+		<-l.Context().Done()
+		done := make(chan error)
+		go func() { done <- b.client.Shutdown(t.Context()) }()
+		pass(time.Second)
+		select {
+		case err := <-done:
+			t.Fatalf("Shutdown() = %v before the release", err)
+		default:
+		}
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDoReleasesWhenItsWorkHasStopped(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		err := b.client.Do(t.Context(), "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second}, func(ctx context.Context, _ *holdfast.Lease) error {
+			<-ctx.Done()
+			pass(time.Second)
+			b.isHeld()
+			return nil
+		})
+		wantErr(t, err, holdfast.ErrLost, holdfast.ErrMaxHold)
+		b.isFree()
+	})
+}
+
+func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const s = time.Second
+		for _, bad := range []holdfast.AcquireOptions{
+			{Margin: -1},
+			{RenewEvery: -1},
+			{RenewEvery: time.Millisecond},
+			{RenewEvery: s, NoRenew: true},
+			{Margin: 10 * s},
+			{Margin: 9 * s, NoRenew: true},
+			{Margin: 17 * s / 2},
+			{RenewEvery: 10 * s},
+			{RenewEvery: 5 * s, Margin: 4 * s},
+			{TTL: 10 * time.Millisecond, Margin: 6 * time.Millisecond},
+			{Margin: 2 * s, MaxHold: 2 * s},
+		} {
+			if l, err := b.client.TryAcquire(t.Context(), "k", &bad); !errors.Is(err, holdfast.ErrInvalid) {
+				t.Fatalf("%+v: %v, %v, want ErrInvalid", bad, l, err)
+			}
+		}
+		for _, good := range []holdfast.AcquireOptions{
+			{Margin: 7 * s},
+			{RenewEvery: 8 * s},
+			{RenewEvery: 4 * s, Margin: 4 * s},
+			{RenewEvery: 5 * time.Millisecond},
+			{TTL: 10 * time.Millisecond, Margin: 4 * time.Millisecond},
+		} {
+			l := b.acquire(b.client, "k", &good)
+			pass(15 * time.Second)
+			if err := context.Cause(l.Context()); err != nil {
+				t.Errorf("%+v: %v", good, err)
+			}
+			b.release(l)
+		}
+	})
+}
+
+func TestRenewEverySetsThePaceOfTheWatchdog(t *testing.T) {
+	for every, want := range map[time.Duration]int32{0: 18, time.Second: 60, 6 * time.Second: 10, 50 * time.Millisecond: 1200} {
+		t.Run(every.String(), func(t *testing.T) {
+			var renewed atomic.Int32
+			hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
+			inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{RenewEvery: every})
+				pass(time.Minute + time.Millisecond)
+				synctest.Wait()
+				if n := renewed.Load(); n < want || n > want+want/10 { // a little early, to go together
+					t.Errorf("%d renewals in a minute, want %d", n, want)
+				}
+				b.release(l)
+			})
+		})
+	}
+}
+
+func TestEachEndOfALeaseHasACauseOfItsOwn(t *testing.T) {
+	kinds := []error{holdfast.ErrExpired, holdfast.ErrMaxHold, holdfast.ErrGone, holdfast.ErrClosed, holdfast.ErrDetached}
+	for name, tt := range map[string]struct {
+		end  func(*bench, *holdfast.Lease)
+		kind error
+		lost bool
+	}{
+		"clock":   {func(b *bench, _ *holdfast.Lease) { b.freeze() }, holdfast.ErrExpired, true},
+		"MaxHold": {func(*bench, *holdfast.Lease) {}, holdfast.ErrMaxHold, true},
+		"service": {func(b *bench, l *holdfast.Lease) { b.peer().ForceRelease(b.t.Context(), "k", l.Token()) }, holdfast.ErrGone, true},
+		"force":   {func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token()) }, holdfast.ErrGone, true},
+		"Close":   {func(b *bench, _ *holdfast.Lease) { b.client.Close() }, holdfast.ErrClosed, true},
+		"Detach":  {func(_ *bench, l *holdfast.Lease) { l.Detach() }, holdfast.ErrDetached, false},
+		"Release": {func(b *bench, l *holdfast.Lease) { l.Release(b.t.Context()) }, context.Canceled, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second, MaxHold: 10 * time.Second})
+				tt.end(b, l)
+				<-l.Context().Done()
+				b.start()
+				cause := context.Cause(l.Context())
+				wantErr(t, cause, tt.kind)
+				if errors.Is(cause, holdfast.ErrLost) != tt.lost {
+					t.Errorf("cause %v: it matches ErrLost: %v", cause, !tt.lost)
+				}
+				for _, other := range kinds {
+					if other != tt.kind && errors.Is(cause, other) {
+						t.Errorf("cause %v matches %v as well", cause, other)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestForceReleaseEndsTheClientsOwnLeaseAtOnce(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		if err := b.client.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost, holdfast.ErrGone)
+		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
+		synctest.Wait()
+		b.isFree()
+	})
+}
