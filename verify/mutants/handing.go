@@ -8,7 +8,7 @@ func memoryDriver(tests ...string) suite {
 // reclaims: when a holder gets a node back that others had since (C8).
 var reclaims = []mutant{
 	{
-		name: "superseded-node-is-gone-for-good", rule: "C8: a holder gets back a node that others had since", file: claimGo,
+		name: "superseded-node-is-gone-for-good", rule: "C8: a holder gets back a node that others had since", file: holdGo,
 		was: "\ta.Reclaim = c.Ripe\n", is: "\ta.Reclaim = 0\n",
 		killers: []suite{
 			unit("TestASupersededNodeIsReclaimedOnceAQuorumHasKeptTheLockSince"), memoryDriver("TestALeaseOutlivesOutagesOfOneNodeAfterTheOther"),
@@ -16,7 +16,7 @@ var reclaims = []mutant{
 		},
 	},
 	{
-		name: "loss-is-told-to-nobody", rule: "a round that nobody awaits does not end a lease", file: claimGo,
+		name: "loss-is-told-to-nobody", rule: "a round that nobody awaits does not end a lease", file: holdGo,
 		was: "if c.Untold && !c.possible(c.all()&^c.Denied) {", is: "if !c.possible(c.all() &^ c.Denied) {",
 		killers: []suite{unit("TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore")},
 	},
@@ -26,17 +26,17 @@ var reclaims = []mutant{
 		killers: []suite{engine("TestNothingIsRenewedOrTakenBackForADetachedLease")},
 	},
 	{
-		name: "reclaims-without-a-quorum", rule: "C8: a node is reclaimed once a quorum has kept the lock", file: claimGo,
+		name: "reclaims-without-a-quorum", rule: "C8: a node is reclaimed once a quorum has kept the lock", file: holdGo,
 		was: "if c.Token == 0 || !c.possible(c.Agreed) {", is: "if c.Token == 0 {",
 		killers: []suite{unit("TestASupersededNodeIsReclaimedOnceAQuorumHasKeptTheLockSince"), model("a holder is superseded, and a node forgets")},
 	},
 	{
-		name: "reclaims-on-what-was-kept-before", rule: "C8: what was kept before the node was found free may have been another's since", file: claimGo,
+		name: "reclaims-on-what-was-kept-before", rule: "C8: what was kept before the node was found free may have been another's since", file: holdGo,
 		was: "\ta.Reclaim = c.Ripe\n", is: "\tc.Ripe |= c.Free\n\tc.Free = 0\n\ta.Reclaim = c.Ripe\n",
 		killers: []suite{unit("TestWhatWasKeptBeforeTheNodeWasFoundFreeAllowsNoReclaim"), model("a holder reclaims, and a node forgets")},
 	},
 	{
-		name: "reclaims-by-an-older-answer", rule: "C8: a node that others had since it was found free is found free anew", file: claimGo,
+		name: "reclaims-by-an-older-answer", rule: "C8: a node that others had since it was found free is found free anew", file: holdGo,
 		was: "case c.Ripe&n == 0 || c.Base[e.Node] != e.Token:\n\t\tc.Ripe &^= n\n\t\tc.Free |= n\n", is: "case c.Ripe&n == 0:\n\t\tc.Ripe &^= n\n\t\tc.Free |= n\n\t\tfallthrough\n\tdefault:\n",
 		killers: []suite{unit("TestANodeThatOthersHadSinceIsFoundFreeAnew")},
 	},
@@ -51,12 +51,12 @@ var reclaims = []mutant{
 		killers: []suite{differential()},
 	},
 	{
-		name: "taken-node-is-left-alone", rule: "a rival's partial grant is soon given back", file: claimGo,
+		name: "taken-node-is-left-alone", rule: "a rival's partial grant is soon given back", file: holdGo,
 		was: "if c.Free|c.Taken == 0 || c.Again == againMost {", is: "if c.Free == 0 || c.Again == againMost {",
 		killers: []suite{unit("TestATakenNodeIsAskedAgainAFewTimes")},
 	},
 	{
-		name: "half-a-round-is-a-risk", rule: "a lease is at risk by what a finished round has shown", file: claimGo,
+		name: "half-a-round-is-a-risk", rule: "a lease is at risk by what a finished round has shown", file: holdGo,
 		was: "if more || c.Asked&^c.silent(at) == 0 {", is: "if true {",
 		killers: []suite{unit("TestARoundThatIsNotOverSaysNothingOfTheRisk")},
 	},
@@ -85,7 +85,7 @@ var adoptions = []mutant{
 		killers: []suite{differential(), servers("TestOfTwoAdoptersOneHasTheLease")},
 	},
 	{
-		name: "adopter-gives-up-at-once", rule: "a node that did not answer an adoption is asked again", file: claimGo,
+		name: "adopter-gives-up-at-once", rule: "a node that did not answer an adoption is asked again", file: seekGo,
 		was: "if c.Adopts && c.possible(c.all()&^(c.Denied|c.Fatal)) {", is: "if c.Adopts && c.N == 0 {",
 		killers: []suite{unit("TestAnAdopterAsksAgainWhereNoAnswerCame")},
 	},

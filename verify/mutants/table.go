@@ -2,6 +2,8 @@ package main
 
 const (
 	claimGo     = "internal/quorum/claim.go"
+	seekGo      = "internal/quorum/seek.go"
+	holdGo      = "internal/quorum/hold.go"
 	nodeGo      = "internal/quorum/node.go"
 	timesGo     = "internal/quorum/times.go"
 	tokenGo     = "internal/quorum/token.go"
@@ -50,7 +52,7 @@ var votes = []mutant{
 		killers: []suite{sim(500)},
 	},
 	{
-		name: "silent-nodes-count-as-free", rule: "no answer is no vote", file: claimGo,
+		name: "silent-nodes-count-as-free", rule: "no answer is no vote", file: seekGo,
 		was: "c.Failed |= s\n\tc.Denied &^= s", is: "c.Failed |= s\n\tc.Granted |= s\n\tc.Denied &^= s",
 		killers: []suite{unit("TestSilenceUntilTheDeadlineIsUnavailable")},
 	},
@@ -69,13 +71,13 @@ var trust = []mutant{
 		killers: []suite{unit("TestEachRequestHasItsOwnDeadline")},
 	},
 	{
-		name: "trust-from-the-answer", rule: "validity counts from the send, not from the answer", file: claimGo,
+		name: "trust-from-the-answer", rule: "validity counts from the send, not from the answer", file: seekGo,
 		was:     "c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))",
 		is:      "c.Until[e.Node] = max(c.Until[e.Node], e.At+e.TTL-Drift(e.TTL))",
 		killers: []suite{unit("TestValidityCountsFromTheQuorumthLatestSend")},
 	},
 	{
-		name: "renewed-trust-from-the-answer", rule: "a renewal counts from its send as well", file: claimGo,
+		name: "renewed-trust-from-the-answer", rule: "a renewal counts from its send as well", file: holdGo,
 		was: "e.Sent+ttl-Drift(ttl))", is: "e.At+ttl-Drift(ttl))",
 		killers: []suite{unit("TestSlowRenewalDoesNotExtendTrust"), client("TestSlowRenewalDoesNotExtendTrust")},
 	},
@@ -85,27 +87,27 @@ var trust = []mutant{
 		killers: []suite{unit("TestValidityCountsFromTheQuorumthLatestSend"), sim(1000)},
 	},
 	{
-		name: "no-look-at-the-time-after-the-wait", rule: "validity is tested after the last answer", file: claimGo,
+		name: "no-look-at-the-time-after-the-wait", rule: "validity is tested after the last answer", file: seekGo,
 		was: "trust > e.At {", is: "trust > 0 {",
 		killers: []suite{unit("TestValidityIsTestedAfterTheLastReply", "TestTooLateAQuorumMakesAWaiterBeginAnew")},
 	},
 	{
-		name: "validity-before-the-last-answer", rule: "validity is tested after the last answer, not at its send", file: claimGo,
+		name: "validity-before-the-last-answer", rule: "validity is tested after the last answer, not at its send", file: seekGo,
 		was: "trust > e.At {", is: "trust > e.Sent {",
 		killers: []suite{unit("TestValidityIsTestedAfterTheLastReply", "TestTooLateAQuorumMakesAWaiterBeginAnew")},
 	},
 	{
-		name: "late-renewal-revives", rule: "a renewal after the end of trust is a loss all the same", file: claimGo,
+		name: "late-renewal-revives", rule: "a renewal after the end of trust is a loss all the same", file: holdGo,
 		was: "if c.Trust != 0 && e.At >= c.Trust && e.Kind != Release {", is: "if c.Trust != 0 && e.At >= c.Trust && e.Kind == Tick {",
 		killers: []suite{unit("TestRenewalAfterTheEndOfTrustIsALoss")},
 	},
 	{
-		name: "shorter-ttl-counts-from-its-answer", rule: "nodes may have a shorter TTL before they say so", file: claimGo,
+		name: "shorter-ttl-counts-from-its-answer", rule: "nodes may have a shorter TTL before they say so", file: holdGo,
 		was: "c.Until[n] = min(c.Until[n], until)\n\t}\n\tc.Trust = min(c.Trust, until)", is: "_, _ = n, until\n\t}",
 		killers: []suite{unit("TestShorterTTLShortensTrustAtOnce")},
 	},
 	{
-		name: "old-answer-for-a-longer-ttl", rule: "what was asked before the TTL changed says nothing of the new one", file: claimGo,
+		name: "old-answer-for-a-longer-ttl", rule: "what was asked before the TTL changed says nothing of the new one", file: holdGo,
 		was: "if e.Sent >= c.Changed {", is: "if true {",
 		killers: []suite{unit("TestAnswersOfBeforeAChangeOfTTLDoNotExtendTrust")},
 	},
@@ -124,23 +126,23 @@ var ids = []mutant{
 		killers: []suite{unit("TestAnswersToADeadIDAreVoid")},
 	},
 	{
-		name: "id-survives-an-unanswered-give-back", rule: "C3: the give-back may still be executed: the id is dead", file: claimGo,
+		name: "id-survives-an-unanswered-give-back", rule: "C3: the give-back may still be executed: the id is dead", file: seekGo,
 		was:     "if e.Of == AskGiveBack {\n",
 		is:      "if e.Of == AskGiveBack {\n\t\t\tc.Owed &^= n\n\t\t\treturn\n\t\t}\n\t\tif e.Of == AskGiveBack && c.N == 0 {\n",
 		killers: []suite{unit("TestUnansweredGiveBackEndsTheID"), model("a connection breaks behind a give-back")},
 	},
 	{
-		name: "id-survives-an-overtaken-give-back", rule: "C3: an answer that overtakes the give-back's came over another connection", file: claimGo,
+		name: "id-survives-an-overtaken-give-back", rule: "C3: an answer that overtakes the give-back's came over another connection", file: seekGo,
 		was: "if c.Owed&n != 0 {\n\t\t\t// It overtook", is: "if c.N == 0 {\n\t\t\t// It overtook",
 		killers: []suite{unit("TestGrantThatOvertakesAGiveBackEndsTheID"), model("a connection breaks behind a give-back")},
 	},
 	{
-		name: "owed-node-counts-as-redundancy", rule: "C3: a node with a give-back out is relied on by nobody", file: claimGo,
+		name: "owed-node-counts-as-redundancy", rule: "C3: a node with a give-back out is relied on by nobody", file: holdGo,
 		was: "if c.Owed&n != 0 {\n\t\treturn\n\t}\n\tc.Granted |= n", is: "c.Granted |= n",
 		killers: []suite{unit("TestANodeThatOwesAGiveBackIsNoRedundancy")},
 	},
 	{
-		name: "committed-id-goes-on", rule: "an id whose commit failed ends", file: claimGo,
+		name: "committed-id-goes-on", rule: "an id whose commit failed ends", file: seekGo,
 		was: "if c.Token != 0 || !c.Queueing && c.Granted != 0 {", is: "if !c.Queueing && c.Granted != 0 {",
 		killers: []suite{unit("TestACommittedRoundThatFailsEndsTheID")},
 	},
@@ -149,17 +151,17 @@ var ids = []mutant{
 // tokens: which token a grant has, on the client's side.
 var tokens = []mutant{
 	{
-		name: "lowest-base-wins", rule: "the token is the highest base; a lower one no quorum can stand behind", file: claimGo,
+		name: "lowest-base-wins", rule: "the token is the highest base; a lower one no quorum can stand behind", file: seekGo,
 		was: "top = max(top, base)", is: "if top = min(top, base); top == 0 {\n\t\t\ttop = base\n\t\t}",
 		killers: []suite{unit("TestDifferentBasesCommitTheHighest")},
 	},
 	{
-		name: "higher-base-agrees", rule: "a node that promised more does not stand behind the token", file: claimGo,
+		name: "higher-base-agrees", rule: "a node that promised more does not stand behind the token", file: seekGo,
 		was: "case c.Base[node] == c.Token:", is: "case c.Base[node] >= c.Token:",
 		killers: []suite{unit("TestTokenIsFixedOnceAQuorumGranted")},
 	},
 	{
-		name: "commit-is-not-awaited", rule: "an unanswered commit does not count", file: claimGo,
+		name: "commit-is-not-awaited", rule: "an unanswered commit does not count", file: seekGo,
 		was: "a.Commit |= n\n\t\tc.Pending |= n", is: "a.Commit |= n\n\t\tc.Agreed |= n\n\t\tc.Pending |= n",
 		killers: []suite{unit("TestDifferentBasesCommitTheHighest"), model("a node forgets the lock, an acquire comes twice: tokens")},
 	},
@@ -375,62 +377,62 @@ var lua = []mutant{
 // waiting: the queue, on the client's side.
 var waiting = []mutant{
 	{
-		name: "partial-grants-are-held", rule: "nothing is held while waiting", file: claimGo,
+		name: "partial-grants-are-held", rule: "nothing is held while waiting", file: seekGo,
 		was: "\tc.giveBack(a)\n\tswitch {", is: "\tswitch {",
 		killers: []suite{unit("TestPartialGrantsGoBackAndThePlaceIsKept"), model("2 waiters, a node is down")},
 	},
 	{
-		name: "wake-up-asks-one-node", rule: "C4: a wake-up asks every node", file: claimGo,
+		name: "wake-up-asks-one-node", rule: "C4: a wake-up asks every node", file: seekGo,
 		was: "others := c.all() &^ (c.Granted | c.Asked | n)", is: "others := Set(0)",
 		killers: []suite{unit("TestAWakeUpAsksEveryNode"), model("2 waiters")},
 	},
 	{
-		name: "wake-up-behind-a-request-is-ignored", rule: "a wake-up asks its node even while a request is out", file: claimGo,
+		name: "wake-up-behind-a-request-is-ignored", rule: "a wake-up asks its node even while a request is out", file: seekGo,
 		was: "c.ask(n|others, e.At, a)", is: "c.ask(n&^c.Asked|others, e.At, a)",
 		killers: []suite{unit("TestAWakeUpAsksItsNodeWhileARequestIsOut")},
 	},
 	{
-		name: "wake-up-does-not-ask-where-it-gave-back", rule: "C4: who left a node to nobody asks it at a wake-up", file: claimGo,
+		name: "wake-up-does-not-ask-where-it-gave-back", rule: "C4: who left a node to nobody asks it at a wake-up", file: seekGo,
 		was: "others &^= c.Queued &^ c.Back", is: "others &^= c.Queued",
 		killers: []suite{unit("TestAHandOverAsksWhereTheLockWasGivenBack"), model("2 waiters")},
 	},
 	{
-		name: "old-denials-count", rule: "denials from before a wake-up say nothing of after it", file: claimGo,
+		name: "old-denials-count", rule: "denials from before a wake-up say nothing of after it", file: seekGo,
 		was: "c.Back &^= s\n\tc.Denied &^= s", is: "c.Back &^= s",
 		killers: []suite{unit("TestAHandOverOutlastsSlowNodes")},
 	},
 	{
-		name: "hand-over-counts-from-its-arrival", rule: "a hand-over stands from the last request that was answered before it", file: claimGo,
+		name: "hand-over-counts-from-its-arrival", rule: "a hand-over stands from the last request that was answered before it", file: seekGo,
 		was: "e.Sent = c.Heeded[e.Node]", is: "e.Sent = e.At",
 		killers: []suite{unit("TestAWakeUpWithATokenIsAGrant"), sim(1000)},
 	},
 	{
-		name: "hand-over-counts-behind-a-give-back", rule: "C7: what a node granted before a give-back is void", file: claimGo,
+		name: "hand-over-counts-behind-a-give-back", rule: "C7: what a node granted before a give-back is void", file: seekGo,
 		was: "&& c.Owed&n == 0 && left", is: "&& left",
 		killers: []suite{unit("TestAHandOverIsAskedAfterWhereItMayBeOver")},
 	},
 	{
-		name: "hand-over-counts-to-its-end", rule: "a hand-over that is half over is confirmed first", file: claimGo,
+		name: "hand-over-counts-to-its-end", rule: "a hand-over that is half over is confirmed first", file: seekGo,
 		was: "left >= max(e.TTL/2, 8*c.Trip)", is: "left >= 8*c.Trip",
 		killers: []suite{unit("TestAHandOverIsAskedAfterWhereItMayBeOver")},
 	},
 	{
-		name: "hand-over-outlives-the-own-ttl", rule: "a request that is out may shorten what the last holder gave", file: claimGo,
+		name: "hand-over-outlives-the-own-ttl", rule: "a request that is out may shorten what the last holder gave", file: seekGo,
 		was: "e.TTL = min(e.TTL, HandOver(c.TTL))", is: "_ = c.TTL",
 		killers: []suite{unit("TestAHandOverIsTrustedForNoMoreThanTheOwnTTL")},
 	},
 	{
-		name: "hand-over-without-time-to-renew", rule: "where round trips are slow, a hand-over is confirmed first", file: claimGo,
+		name: "hand-over-without-time-to-renew", rule: "where round trips are slow, a hand-over is confirmed first", file: seekGo,
 		was: "left >= max(e.TTL/2, 8*c.Trip)", is: "left >= e.TTL/2",
 		killers: []suite{unit("TestAHandOverIsAskedAfterWhereItMayBeOver")},
 	},
 	{
-		name: "hand-over-with-nothing-left", rule: "a lease lasts until it can be renewed", file: claimGo,
+		name: "hand-over-with-nothing-left", rule: "a lease lasts until it can be renewed", file: seekGo,
 		was: "trust-e.At < HandOver(c.TTL)/4 {", is: "trust < 0 {",
 		killers: []suite{unit("TestAHandOverWithLittleLeftIsConfirmedFirst")},
 	},
 	{
-		name: "token-outlives-its-grant", rule: "a node that grants anew has to agree anew", file: claimGo,
+		name: "token-outlives-its-grant", rule: "a node that grants anew has to agree anew", file: seekGo,
 		was: "if c.Base[e.Node] != e.Token {", is: "if c.N == 0 {",
 		killers: []suite{unit("TestANodeThatGrantsAnewHasToAgreeAnew")},
 	},
@@ -455,22 +457,22 @@ var waiting = []mutant{
 		killers: []suite{differential()},
 	},
 	{
-		name: "minority-waiter-stays", rule: "who is known to a minority withdraws", file: claimGo,
+		name: "minority-waiter-stays", rule: "who is known to a minority withdraws", file: seekGo,
 		was: "case c.Queueing && !c.possible(c.Queued|c.Asked):", is: "case c.Queueing && c.N == 0:",
 		killers: []suite{unit("TestAWaiterKnownToAMinorityWithdraws")},
 	},
 	{
-		name: "deaf-client-queues", rule: "nobody queues before its wake-ups are heard", file: claimGo,
+		name: "deaf-client-queues", rule: "nobody queues before its wake-ups are heard", file: seekGo,
 		was: "c.Queueing = c.Stamp != 0 && c.possible(c.Heard)", is: "c.Queueing = c.Stamp != 0",
 		killers: []suite{unit("TestNobodyQueuesBeforeItHears")},
 	},
 	{
-		name: "new-subscription-does-not-ask", rule: "what was missed while deaf is asked for", file: claimGo,
+		name: "new-subscription-does-not-ask", rule: "what was missed while deaf is asked for", file: seekGo,
 		was: "c.ask(fresh&^c.Granted, e.At, a)", is: "_ = fresh",
 		killers: []suite{unit("TestANewSubscriptionAsksWhatWasMissed")},
 	},
 	{
-		name: "no-fallback", rule: "a lost wake-up is survived by the waiter's own timer", file: claimGo,
+		name: "no-fallback", rule: "a lost wake-up is survived by the waiter's own timer", file: seekGo,
 		was: "c.Rest = e.At + c.fallback(e.Rand)", is: "c.Rest = 0",
 		killers: []suite{unit("TestLostWakeUpsAreSurvivedByTheFallback")},
 	},
@@ -489,17 +491,17 @@ var waiting = []mutant{
 // keeping: renewal and loss, in the protocol and in the client.
 var keeping = []mutant{
 	{
-		name: "minority-renews", rule: "a renewal needs a quorum", file: claimGo,
+		name: "minority-renews", rule: "a renewal needs a quorum", file: holdGo,
 		was: "case c.possible(c.Agreed):\n\t\ta.Outcome, c.Untold = good, false", is: "case c.Agreed != 0:\n\t\ta.Outcome, c.Untold = good, false",
 		killers: []suite{unit("TestRenewalNeedsAQuorum")},
 	},
 	{
-		name: "taken-away-is-not-lost", rule: "a majority of not mine is a loss", file: claimGo,
+		name: "taken-away-is-not-lost", rule: "a majority of not mine is a loss", file: holdGo,
 		was: "if c.Untold && !c.possible(c.all()&^c.Denied) {\n\t\t\tc.lose(e.At, a)\n\t\t\treturn\n\t\t}", is: "",
 		killers: []suite{unit("TestAMajorityOfNotMineIsALoss"), client("TestLostByMajorityIsNoticedAtTheNextRenewal")},
 	},
 	{
-		name: "lost-lease-is-not-released", rule: "a lost lease is released once everywhere", file: claimGo,
+		name: "lost-lease-is-not-released", rule: "a lost lease is released once everywhere", file: holdGo,
 		was: "a.Release |= c.touched()\n\tc.Asked, c.Pending = a.Release, 0", is: "if a.Outcome != Lost {\n\t\ta.Release |= c.touched()\n\t}\n\tc.Asked, c.Pending = a.Release, 0",
 		killers: []suite{unit("TestRenewalAfterTheEndOfTrustIsALoss")},
 	},
@@ -679,7 +681,7 @@ var looks = []mutant{
 		killers: []suite{servers("TestTheHoldersNameReachesOtherClients")},
 	},
 	{
-		name: "strangers-are-waited-for-like-ours", rule: "what another library frees wakes nobody", file: claimGo,
+		name: "strangers-are-waited-for-like-ours", rule: "what another library frees wakes nobody", file: seekGo,
 		was: "if e.Strange {", is: "if e.Strange && e.Left == 0 {",
 		killers: []suite{unit("TestAWaiterAsksOftenBehindAStranger"), engine("TestAWaiterAsksOftenWhereOthersTakeTheLockToo")},
 	},

@@ -3,17 +3,17 @@ package main
 // waits: what ends a wait, and what is said of it.
 var waits = []mutant{
 	{
-		name: "outage-at-the-start-ends-a-wait", rule: "who may wait, waits out an outage at the start too", file: claimGo,
+		name: "outage-at-the-start-ends-a-wait", rule: "who may wait, waits out an outage at the start too", file: seekGo,
 		was: "if !c.possible(c.all() &^ c.Fatal) {", is: "if !c.possible(c.all() &^ (c.Fatal | c.Failed)) {",
 		killers: []suite{unit("TestAWaiterOutlastsWhatTimeMends"), engine("TestAnEndedWaitSaysWhatStoodInTheWayLast")},
 	},
 	{
-		name: "outage-is-polled-through", rule: "nodes that come back are asked at once", file: claimGo,
+		name: "outage-is-polled-through", rule: "nodes that come back are asked at once", file: seekGo,
 		was: "a.Subscribe = !c.Queueing", is: "a.Subscribe = answered && !c.Queueing",
 		killers: []suite{unit("TestAnOutageAtTheStartEndsWithTheNews")},
 	},
 	{
-		name: "old-failures-count", rule: "what an earlier round heard says nothing of this one", file: claimGo,
+		name: "old-failures-count", rule: "what an earlier round heard says nothing of this one", file: seekGo,
 		was: "\tc.Failed &^= s\n\tc.send(s)", is: "\tc.send(s)",
 		killers: []suite{unit("TestOldFailuresSayNothingOfTheNextRound")},
 	},

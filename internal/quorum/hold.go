@@ -1,0 +1,216 @@
+package quorum
+
+const againMost = 6 // how often a round of renewals asks again for nodes that are another's
+
+// hold is the phase in which the lock is kept.
+func (c *Claim) hold(e *Event, a *Actions) {
+	n := Only(e.Node)
+	if c.Trust != 0 && e.At >= c.Trust && e.Kind != Release {
+		c.lose(e.At, a) // however good the news: others may have had the lock
+		return
+	}
+	switch e.Kind {
+	case Renew:
+		c.renew(e, a)
+	case Woken:
+		// The node lost the lock or was never granted: it has come round.
+		if !c.brief(e.At) {
+			a.Renew |= n
+		}
+		if 0 < e.Token && e.Token < c.Token {
+			a.Commit |= n
+		}
+	case Release:
+		c.over(e.At, a)
+		return
+	case Granted: // late, after the commit: kept as redundancy
+		c.Base[e.Node] = e.Token
+		c.keep(e)
+		if e.Token < c.Token {
+			a.Commit |= n
+		}
+	case Denied, Refused:
+		c.drop(n)
+	case Kept:
+		c.Denied &^= n
+		c.Free &^= n
+		c.Ripe &^= n
+		c.Taken &^= n
+		c.keep(e)
+		if e.Sent >= c.Round {
+			c.Asked &^= n
+			c.Agreed |= n & c.Granted
+		}
+	case NotMine:
+		c.drop(n)
+		c.Asked &^= n
+		c.Denied |= n
+		// A round that nobody awaits does not end it: its holder would not hear of that.
+		if c.Untold && !c.possible(c.all()&^c.Denied) {
+			c.lose(e.At, a)
+			return
+		}
+		c.displaced(e, n)
+	case Freed:
+		c.Owed &^= n
+	case Failed:
+		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
+			c.Asked &^= n
+		}
+	case Tick: // whoever holds the lock says when a round is over
+		c.Asked = 0
+	}
+	c.tell(Renewed, NotRenewed, a)
+	c.regain(e.At, a)
+}
+
+// displaced notes that a node is somebody else's, or was since.
+func (c *Claim) displaced(e *Event, n Set) {
+	switch {
+	case e.Sent < c.Round:
+	case e.Token == 0:
+		c.Ripe &^= n
+		c.Taken |= n
+	case c.Ripe&n == 0 || c.Base[e.Node] != e.Token:
+		c.Ripe &^= n
+		c.Free |= n
+		c.Base[e.Node] = e.Token
+	}
+}
+
+// regain asks for the nodes that others have had since, once a quorum has kept the lock
+// in this round. Those others had no quorum, if the node was free before the round began
+// and nobody has had it since: that is what Ripe is for. For a node that was found free
+// in this round another one begins at once, as rivals may not leave it alone for long.
+// Where somebody has a partial grant at the moment, the node is asked again, for it is
+// soon given back (trace C8).
+func (c *Claim) regain(at int64, a *Actions) {
+	if c.Token == 0 || !c.possible(c.Agreed) {
+		return
+	}
+	a.Reclaim = c.Ripe
+	c.Asked |= c.Ripe
+	c.expect(c.Ripe, at)
+	c.Ripe = 0
+	if c.Free|c.Taken == 0 || c.Again == againMost {
+		return
+	}
+	c.Again++
+	if c.Free == 0 {
+		a.Renew |= c.Taken
+		c.Asked |= c.Taken
+		c.expect(c.Taken, at)
+		c.Taken = 0
+		return
+	}
+	c.round(c.all()&^(c.Free|a.Reclaim), at, a)
+}
+
+// round begins a round of renewals on the nodes in s; on the others there is nothing to
+// be renewed.
+func (c *Claim) round(s Set, at int64, a *Actions) {
+	c.Round = at
+	c.Ripe |= c.Free
+	c.Free, c.Taken = 0, 0
+	c.Asked, c.Agreed, c.Denied = s|a.Reclaim, 0, c.all()&^s
+	c.expect(s, at)
+	a.Renew |= s
+	c.send(s)
+}
+
+// brief says that all nodes are about to be asked for a renewal, the first.
+func (c *Claim) brief(at int64) bool { return c.Brief && c.Round == 0 && c.Trust-at < c.TTL/2 }
+
+// lose ends a claim that was held.
+func (c *Claim) lose(at int64, a *Actions) {
+	a.Outcome = Lost
+	c.over(at, a)
+}
+
+// renew starts a round of renewals. A shorter TTL counts at once, for the
+// nodes may have it before they answer.
+func (c *Claim) renew(e *Event, a *Actions) {
+	c.assess(e.At)
+	until := e.At + e.TTL - Drift(e.TTL)
+	for n := range c.Granted.Nodes {
+		c.Until[n] = min(c.Until[n], until)
+	}
+	c.Trust = min(c.Trust, until)
+	if e.TTL != c.TTL {
+		c.TTL, c.Changed = e.TTL, e.At
+	}
+	c.Untold, c.Again = true, 0
+	c.round(c.all(), e.At, a)
+}
+
+// assess says what the round that is over has shown: that losing one more node costs
+// the lock. A round that is followed so soon that answers to it are still on their way
+// shows nothing, unless enough have come. Nor does it where no node can be spared at
+// the best.
+func (c *Claim) assess(at int64) {
+	if c.Round == 0 || int(c.N) == c.Quorum() {
+		return
+	}
+	more := c.Agreed.Len() > c.Quorum()
+	if more || c.Asked&^c.silent(at) == 0 {
+		c.AtRisk = !more
+	}
+}
+
+// keep notes that the node of an answer has the lock, and until when. What was
+// asked before the TTL changed says nothing of how long it has it now, and a
+// give-back that is still out may take it away at any time (trace C3).
+func (c *Claim) keep(e *Event) {
+	n := Only(e.Node)
+	if c.Owed&n != 0 {
+		return
+	}
+	c.Granted |= n
+	if e.Sent >= c.Changed {
+		ttl := min(e.TTL, c.TTL)
+		c.Until[e.Node] = max(c.Until[e.Node], e.Sent+ttl-Drift(ttl))
+	}
+	c.Trust = max(c.Trust, c.kept(c.Granted))
+}
+
+// over ends the claim.
+func (c *Claim) over(at int64, a *Actions) {
+	c.Phase = Over
+	a.Release |= c.touched()
+	c.Asked, c.Pending = a.Release, 0
+	c.Agreed = c.all() &^ a.Release
+	c.Untold = true
+	c.expect(c.Asked, at)
+}
+
+// end is the phase after the last release.
+func (c *Claim) end(e *Event, a *Actions) {
+	n := Only(e.Node)
+	switch e.Kind {
+	case Freed:
+		c.Asked &^= n
+		c.Agreed |= n
+	case Failed:
+		if e.Of == AskRelease {
+			c.Asked &^= n
+		}
+	case Tick:
+		c.Asked &^= c.silent(e.At)
+	case Woken:
+		a.Release |= n
+	case Release: // it was lost, and nobody asked; what has been told is told again
+		c.Untold = true
+	}
+	c.tell(Released, NotReleased, a)
+}
+
+// tell reports a round's outcome, once.
+func (c *Claim) tell(good, bad Outcome, a *Actions) {
+	switch {
+	case !c.Untold:
+	case c.possible(c.Agreed):
+		a.Outcome, c.Untold = good, false
+	case !c.possible(c.Agreed | c.Asked):
+		a.Outcome, c.Untold = bad, false
+	}
+}

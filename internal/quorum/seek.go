@@ -1,0 +1,443 @@
+package quorum
+
+// seek is the phase in which the lock is asked for.
+func (c *Claim) seek(e *Event, a *Actions) {
+	n := Only(e.Node)
+	switch e.Kind {
+	case Start:
+		c.Heard = e.Nodes
+		c.Queueing = c.Stamp != 0 && c.possible(c.Heard)
+		c.ask(c.all(), e.At, a)
+		return
+	case Audible:
+		c.listen(e, a)
+		return
+	case Woken:
+		c.wake(e, n, a)
+		return
+	case Release:
+		c.over(e.At, a)
+		return
+	case Granted, Denied:
+		if c.Owed&n != 0 {
+			// It overtook the answer to the give-back, so that went over another
+			// connection and may still be executed (trace C3).
+			c.renounce(a)
+			c.ask(c.all(), e.At, a)
+			return
+		}
+		c.Asked &^= n
+		c.Failed &^= n
+		c.Fatal &^= n
+		c.vote(e, n, a)
+	case Accepted:
+		c.Pending &^= n
+		c.Agreed |= n & c.Granted
+	case Refused:
+		c.Pending &^= n
+		c.drop(n)
+		c.Denied |= n
+	case Freed:
+		c.Owed &^= n
+	case Failed:
+		if e.Of == AskGiveBack {
+			// It may still be executed, and would then free a lock that this id
+			// holds again: the id is dead (trace C3).
+			c.renounce(a)
+			c.ask(c.all(), e.At, a)
+			return
+		}
+		c.fail(e, n)
+	case Tick:
+		if c.tick(e, a) {
+			return
+		}
+	}
+	c.decide(e, a)
+}
+
+// ask sends an acquire to the nodes in s. Where one is out already it keeps its
+// deadline: the new one is answered after it.
+func (c *Claim) ask(s Set, at int64, a *Actions) {
+	if s == 0 {
+		return
+	}
+	a.Acquire |= s
+	if c.Queueing {
+		a.Stamped |= s & c.Heard
+	}
+	c.expect(s&^c.Asked, at)
+	c.Asked |= s
+	c.Back &^= s
+	c.Denied &^= s // what an earlier round heard says nothing of this one
+	c.Failed &^= s
+	c.send(s)
+	c.Rest = 0
+	if s == c.all() {
+		c.Left = 0
+	}
+}
+
+// listen notes which wake-ups can be heard, and takes a place in the queue
+// where that has become possible.
+func (c *Claim) listen(e *Event, a *Actions) {
+	fresh := e.Nodes &^ c.Heard
+	c.Heard = e.Nodes
+	c.Queued &= c.Heard // a place whose wake-up is not heard is skipped
+	switch {
+	case c.Queueing:
+		c.ask(fresh&^c.Granted, e.At, a)
+	case c.Stamp != 0 && c.Rest != 0 && c.possible(c.Heard):
+		c.Queueing = true
+		c.ask(c.all(), e.At, a)
+	}
+}
+
+// wake starts or feeds a hand-over. Every node is asked, for others may have become
+// free without a message to this client (trace C4). Not so where the node names the
+// token: then somebody releases everywhere, as a rule, and a node where this id is
+// queued behind another's lock says so itself. The timer still runs.
+func (c *Claim) wake(e *Event, n Set, a *Actions) {
+	if c.Stamp == 0 || c.Granted&n != 0 {
+		return
+	}
+	if c.Patience == 0 {
+		c.Patience = e.At + c.trips()
+	}
+	others := c.all() &^ (c.Granted | c.Asked | n)
+	if e.Token != 0 {
+		others &^= c.Queued &^ c.Back
+		c.Denied = 0 // what an earlier round heard says nothing of this one
+	}
+	if !c.handed(e, n) {
+		c.ask(n|others, e.At, a)
+		return
+	}
+	c.vote(e, n, a)
+	if c.decide(e, a); c.Phase == Seeking && !a.FreshID {
+		c.ask(others, e.At, a)
+	}
+}
+
+// handed says whether a wake-up is as good as an answer that grants the lock, and
+// until when. The node sent it after the last answer that has arrived, and so handed
+// the lock over after it was sent what it answered there: in order, or a hand-over
+// from before a give-back would count (trace C7). Enough must be left for the first
+// renewal, also where round trips are slow or this process gets little time.
+func (c *Claim) handed(e *Event, n Set) bool {
+	e.Sent = c.Heeded[e.Node]
+	e.TTL = min(e.TTL, HandOver(c.TTL)) // a request that is out may shorten what the last holder gave
+	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
+	return c.Brief && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.Trip)
+}
+
+// trips is how long partial grants wait for the rest: a few round trips.
+func (c *Claim) trips() int64 {
+	return min(max(4*c.Trip, patientLeast), HandOver(c.TTL)/2)
+}
+
+// vote counts an answer to acquire.
+func (c *Claim) vote(e *Event, n Set, a *Actions) {
+	if e.Kind == Denied {
+		c.drop(n)
+		c.Denied |= n
+		c.Queued &^= n
+		if e.Queued {
+			c.Queued |= n & c.Heard
+		}
+		c.left(e)
+		return
+	}
+	c.Denied &^= n
+	c.Queued &^= n
+	if c.Base[e.Node] != e.Token {
+		c.drop(n) // the node forgot the lock meanwhile, and granted it anew
+	}
+	c.Granted |= n
+	c.Told &^= n
+	if e.Kind == Woken {
+		c.Told |= n
+	}
+	c.Base[e.Node] = e.Token
+	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
+	if c.Token != 0 {
+		c.settle(e.Node, e.At, a)
+	}
+}
+
+// left notes how soon a denial's lock lapses, or is worth another try.
+func (c *Claim) left(e *Event) {
+	left := e.Left
+	if left < 0 {
+		left = fallbackMost
+	}
+	if e.Strange {
+		left = min(left, strangeLeast+int64(e.Rand)%(strangeMost-strangeLeast))
+	}
+	if left = max(left, ms); c.Left == 0 || left < c.Left {
+		c.Left = left
+	}
+}
+
+// settle brings a granted node to the fixed token, where it can be.
+func (c *Claim) settle(node int, at int64, a *Actions) {
+	n := Only(node)
+	switch {
+	case c.Agreed&n != 0:
+	case c.Base[node] == c.Token:
+		c.Agreed |= n
+	case c.Base[node] < c.Token:
+		a.Commit |= n
+		c.Pending |= n
+		c.expect(n, at)
+	}
+}
+
+// fail counts a request without an answer.
+func (c *Claim) fail(e *Event, n Set) {
+	switch {
+	case e.Of == AskCommit, c.Told&n != 0:
+		c.drop(n)
+	case c.Granted&n != 0:
+		c.Asked &^= n // an earlier request was answered; this one was spare
+		return
+	}
+	c.Asked &^= n
+	c.silence(n)
+	c.Fatal &^= n
+	if e.Fatal {
+		c.Fatal |= n
+	}
+}
+
+// silence counts the nodes in s as failed. Whether they keep a place in the
+// queue is no longer known.
+func (c *Claim) silence(s Set) {
+	c.Failed |= s
+	c.Denied &^= s
+	c.Queued &^= s
+}
+
+// tick does what has become due, and says whether that settles the event.
+func (c *Claim) tick(e *Event, a *Actions) bool {
+	if s := c.silent(e.At); s != 0 {
+		c.drop(s & (c.Pending | c.Told))
+		c.Asked &^= s
+		c.silence(s &^ c.Granted)
+	}
+	if c.Rest != 0 && e.At >= c.Rest {
+		c.Rest = 0
+		c.ask(c.missing(), e.At, a)
+		return true
+	}
+	if c.Patience != 0 && e.At >= c.Patience {
+		c.Patience = 0
+		c.rest(e, a)
+		return true
+	}
+	return false
+}
+
+// missing is the nodes that are asked when the claim has rested. One that adopts keeps
+// alive what it has, and knows that a denial stands: nobody gives the lock back to the id
+// that had it.
+func (c *Claim) missing() Set {
+	if c.Adopts {
+		return c.all() &^ c.Denied
+	}
+	return c.all() &^ c.Granted
+}
+
+// decide looks whether the votes make a quorum, or can no longer make one.
+func (c *Claim) decide(e *Event, a *Actions) {
+	if c.Token == 0 {
+		c.elect(e.At, a)
+	}
+	if c.Token != 0 && c.possible(c.Agreed) {
+		trust := c.kept(c.Agreed)
+		if told := c.Told & c.Agreed; told != 0 && trust-e.At < HandOver(c.TTL)/4 {
+			c.ask(told&^c.Asked, e.At, a) // too little is left to renew in
+			return
+		}
+		if trust > e.At {
+			c.Phase, c.Trust = Held, trust
+			c.Asked, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0
+			a.Outcome = Won
+			return
+		}
+		c.expire(e, a)
+		return
+	}
+	open := c.Asked | c.Granted
+	if c.Token != 0 {
+		open = c.Asked | c.Agreed | c.Pending
+	}
+	if c.possible(open) {
+		c.hurry(e.At)
+		return
+	}
+	if c.Stamp != 0 {
+		c.rest(e, a)
+		return
+	}
+	if c.Adopts && c.possible(c.all()&^(c.Denied|c.Fatal)) {
+		if c.Rest == 0 { // what has not answered may have done it: only that node can say
+			a.Obstacle, c.Rest = Unavailable, e.At+c.poll(e.Rand)
+		}
+		return
+	}
+	if a.Outcome = c.verdict(); a.Outcome != None {
+		c.over(e.At, a)
+	}
+}
+
+// verdict is why the nodes' answers make no lock: Busy, Unavailable, or None while
+// one that is still to come tells these apart.
+func (c *Claim) verdict() Outcome {
+	answered := c.Granted | c.Denied | c.Back
+	switch {
+	case c.Adopts && !c.possible(c.all()&^c.Denied), !c.Adopts && c.Denied != 0 && c.possible(answered):
+		return Busy
+	case c.Asked != 0 && c.possible(c.all()&^c.Failed), answered|c.Failed == 0:
+		return None
+	}
+	return Unavailable
+}
+
+// hurry sees to it that a waiter's partial grants are not kept from others for
+// the sake of a node that is slow or dead: once a quorum has answered, the rest
+// has a few round trips.
+func (c *Claim) hurry(at int64) {
+	if c.Stamp == 0 || c.Granted == 0 || c.Denied == 0 || !c.possible(c.Granted|c.Denied) {
+		return
+	}
+	by := at + c.trips()
+	for n := range c.Asked.Nodes {
+		c.AskBy[n] = min(c.AskBy[n], by)
+	}
+}
+
+// elect fixes the token: the base that a quorum shares, or, as soon as a
+// quorum has granted, the highest one.
+func (c *Claim) elect(at int64, a *Actions) {
+	var top int64
+	for n := range c.Granted.Nodes {
+		base, same := c.Base[n], 0
+		for m := range c.Granted.Nodes {
+			if c.Base[m] == base {
+				same++
+			}
+		}
+		if same >= c.Quorum() {
+			top = base
+			break
+		}
+		top = max(top, base)
+	}
+	if !c.possible(c.Granted) {
+		return
+	}
+	c.Token = top
+	for n := range c.Granted.Nodes {
+		c.settle(n, at, a)
+	}
+}
+
+// expire handles a quorum that came too late to be of use.
+func (c *Claim) expire(e *Event, a *Actions) {
+	if c.Stamp == 0 {
+		a.Outcome = Unavailable
+		c.over(e.At, a)
+		return
+	}
+	a.Obstacle = Unavailable
+	c.renounce(a)
+	c.Rest = e.At + c.poll(e.Rand)
+}
+
+// rest ends a round without a quorum: partial grants go back, and the claim
+// waits for a wake-up, for nodes that come back, or for its own timer.
+func (c *Claim) rest(e *Event, a *Actions) {
+	if c.Patience != 0 {
+		return // a hand-over is under way: its other nodes follow
+	}
+	a.Obstacle = c.verdict()
+	answered := c.possible(c.Granted | c.Denied)
+	if !c.possible(c.all() &^ c.Fatal) {
+		a.Outcome = Unavailable
+		c.over(e.At, a)
+		return
+	}
+	a.Subscribe = !c.Queueing // also in an outage: nodes that come back are heard, and asked at once
+	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
+		c.renounce(a) // an id that committed, or has no place to keep, ends here
+		c.Rest = e.At + c.poll(e.Rand)
+		return
+	}
+	c.giveBack(a)
+	switch {
+	case c.Queueing && !c.possible(c.Queued|c.Asked):
+		// Known to a minority it could block the others' heads for ever.
+		c.renounce(a)
+		c.Queueing = false
+		c.Rest = e.At + c.poll(e.Rand)
+	case c.Queueing:
+		if c.Rest == 0 {
+			c.Rest = e.At + c.fallback(e.Rand)
+		}
+	case answered && c.possible(c.Heard):
+		c.Queueing = true
+		c.ask(c.all(), e.At, a)
+	default:
+		if c.Rest == 0 {
+			c.Rest = e.At + c.poll(e.Rand)
+		}
+	}
+}
+
+// giveBack returns partial grants and keeps the place in the queue.
+func (c *Claim) giveBack(a *Actions) {
+	back := c.Granted
+	for n := range back.Nodes {
+		c.Epoch[n]++
+	}
+	c.drop(back)
+	c.Asked &^= back
+	c.Owed |= back
+	c.Back |= back
+	c.Queued |= back & c.Heard
+	a.GiveBack |= back
+}
+
+// renounce ends the id everywhere; the claim goes on under a fresh one, at the
+// same place in the queue.
+func (c *Claim) renounce(a *Actions) {
+	a.Release |= c.touched()
+	a.FreshID = true
+	*c = Claim{
+		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp,
+		Brief: c.Brief, Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Polls: c.Polls, Trip: c.Trip,
+	}
+}
+
+// fallback is how long a queued waiter rests when no wake-up comes.
+func (c *Claim) fallback(rand uint32) int64 {
+	d := fallbackMost
+	if c.Left != 0 {
+		d = min(c.Left, fallbackMost)
+	}
+	return d + int64(rand)%(d/8+ms)
+}
+
+// poll is how long a waiter without a place in the queue rests: 20 ms doubling
+// to 1 s, with full jitter, and no longer than the lock of a denial stands.
+func (c *Claim) poll(rand uint32) int64 {
+	d := min(pollLeast<<c.Polls, pollMost)
+	if d < pollMost {
+		c.Polls++
+	}
+	if c.Left != 0 {
+		d = min(d, max(c.Left, pollLeast))
+	}
+	return ms + int64(rand)%d
+}
