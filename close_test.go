@@ -127,7 +127,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-done:
-			t.Fatalf("Shutdown() = %v beside a hold", err)
+			t.Fatalf("Shutdown() = %v during a hold", err)
 		default:
 		}
 		b.release(inner)

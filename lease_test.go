@@ -25,7 +25,8 @@ func TestCheckTellsOfALossAtOnce(t *testing.T) {
 	})
 }
 
-// Nodes that forgot a lock get it back with the next renewal, whoever looks meanwhile.
+// Nodes that forgot a lock get it back with the next renewal, even if a caller
+// checks it before.
 func TestCheckChangesNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)

@@ -145,8 +145,8 @@ func TestMaxHoldBoundsWhatIsExtendedAndWhatIsNotRenewed(t *testing.T) {
 	})
 }
 
-// Each holder of a grant has a MaxHold of his own, and none is cut short by that of
-// the one before.
+// Each holder of a grant has a MaxHold of its own, and none is cut short by
+// that of the one before.
 func TestMaxHoldEndsWithItsHolder(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxHold: 50 * time.Millisecond})

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A holder who was paused beyond his lease writes too late, and is refused.
+// A holder that was paused beyond its lease writes too late, and the guard refuses
+// the write.
 func ExampleGuard_Do() {
 	nodes := memory.New(3)
 	client, _ := holdfast.New(nodes, nil)
@@ -26,7 +27,7 @@ func ExampleGuard_Do() {
 	ctx := context.Background()
 
 	paused, _ := client.Acquire(ctx, "account/7", &holdfast.AcquireOptions{TTL: 50 * time.Millisecond, NoRenew: true})
-	<-paused.Context().Done() // the holder sleeps through the end of his lease
+	<-paused.Context().Done() // the holder sleeps through the end of its lease
 
 	lease, _ := other.Acquire(ctx, "account/7", nil)
 	guard.Do("account/7", lease.Token(), lease.Owner(), func() error { balance += 20; return nil })

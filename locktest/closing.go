@@ -70,7 +70,7 @@ func closeEndsWaits(b *bench) {
 	b.cleared()
 }
 
-// Whoever is asking, or releasing, when the client is closed leaves no lock.
+// A caller that acquires or releases while the client is closed leaves no lock.
 func closeUnderLoad(b *bench) {
 	for range b.rounds(50, 5) {
 		c := b.client()

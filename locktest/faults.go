@@ -230,7 +230,7 @@ func waitSurvives(b *bench) {
 	}()
 	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
 	b.StopNodes(max(b.Nodes, 1))
-	time.Sleep(300 * time.Millisecond) // whoever asks meanwhile reaches nobody
+	time.Sleep(300 * time.Millisecond) // a client that asks meanwhile reaches no node
 	b.StartNodes()
 	b.eventually("the lease is renewed again", func() bool { return l.Extend(b.Context(), b.long) == nil })
 	b.release(l)

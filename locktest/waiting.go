@@ -344,7 +344,7 @@ func waitBeginsInOutage(b *bench) {
 	b.needsStop(1)
 	c := b.client()
 	b.StopNodes(max(b.Nodes, 1))
-	time.AfterFunc(300*time.Millisecond, b.StartNodes) // whoever asks meanwhile reaches nobody
+	time.AfterFunc(300*time.Millisecond, b.StartNodes) // a client that asks meanwhile reaches no node
 	l, err := c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	if err != nil {
 		b.Fatalf("the wait ended with %v", err)

@@ -89,8 +89,8 @@ func TestARefusalSaysWhoseClockIsWrongAndByHowMuch(t *testing.T) {
 	})
 }
 
-// Whoever waits outlasts a jump, as any other outage; who gives up meanwhile hears
-// of the clocks and not of a holder that is long gone.
+// A waiter outlasts a jump, like any other outage. A caller that gives up
+// meanwhile hears of the clocks and not of a holder that is long gone.
 func TestWaitersOutlastAJump(t *testing.T) {
 	withClocks(t, func(c clocked) {
 		holder, err := c.client().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// First come, first served, whoever else gives up meanwhile: the order of grants
-// is the order of the stamps that waiters bring along.
+// First come, first served, even if other waiters give up meanwhile: the order
+// of grants is the order of the stamps that waiters bring along.
 func TestGrantsFollowTheStamps(t *testing.T) {
 	t.Parallel()
 	for n := 2; n <= 50; n++ {

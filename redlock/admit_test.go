@@ -245,7 +245,8 @@ func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 	}
 }
 
-// A look at one node of three, by whoever has not the whole list, is not theirs.
+// A client that knows one node of three, and looks at it, does not belong to their
+// set.
 func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 	r := start(t, 3)
 	r.driver(r.nodes(), nil).Close()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Close beside Acquire and Release, which are under way or have been given up,
+// Close during Acquire and Release, which are under way or have been given up,
 // leaves no lock behind for its TTL. CLOSES is how often that is tried.
 func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 	closes := 60
@@ -32,7 +32,7 @@ func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 	}
 }
 
-// closeUnderLoad closes a client beside four callers.
+// closeUnderLoad closes a client while four callers use it.
 func (r *rig) closeUnderLoad() {
 	r.Helper()
 	c := r.client()

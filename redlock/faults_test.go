@@ -79,7 +79,7 @@ func (x *lossy) gone() {
 func (x *lossy) holds(l *holdfast.Lease) {
 	x.Helper()
 	if other, err := x.honest.TryAcquire(x.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
-		x.Errorf("beside the holder: %v, %v", other, err)
+		x.Errorf("while another holds it: %v, %v", other, err)
 	}
 	if st, err := x.honest.Inspect(x.Context(), "k"); err != nil || st.Owner != l.Owner() || st.Token != l.Token() {
 		x.Errorf("Inspect() = %+v, %v, want id %s, token %d", st, err, l.Owner(), l.Token())

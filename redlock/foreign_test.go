@@ -133,8 +133,8 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	r.release(r.acquire(c, "job", nil))
 }
 
-// Another library does not touch the counter, so that the token of whoever held
-// the lock before it still seems to fit.
+// Another library does not touch the counter, so that the token of the client
+// that held the lock before it still seems to fit.
 func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
 	r := start(t, 3)
 	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
@@ -164,8 +164,8 @@ func (r *rig) everywhere(args ...string) {
 }
 
 // What another program keeps in a key of its own kind, as Redisson does, is a lock
-// that is held, and no fault of the nodes: whoever runs without the lock when these
-// are down must not run beside its holder.
+// that is held, and no fault of the nodes: a program that runs without the lock
+// when these are down must not run while another holds it.
 func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 				}
 			}
 			if _, ok := listed["ours"]; !ok {
-				t.Error("a lock is not listed beside keys of other types")
+				t.Error("a lock is not listed among keys of other types")
 			}
 			r.release(l)
 			next := make(chan error, 1)
@@ -300,8 +300,8 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 	r.release(r.acquire(c, "a", nil))
 }
 
-// Whoever opens one kind of client beside the other learns that they do not exclude
-// one another.
+// A program that opens one kind of client after the other learns that they do
+// not exclude one another.
 func TestClientsWithAndWithoutBareKeysHearOfOneAnother(t *testing.T) {
 	r := start(t, 1)
 	said := func(opts redlock.Options) string {
@@ -355,7 +355,7 @@ func TestOddBareKeys(t *testing.T) {
 	}
 	for i, name := range names {
 		if _, err := other.TryAcquire(t.Context(), name, nil); !errors.Is(err, holdfast.ErrHeld) {
-			t.Errorf("%q beside its holder: %v", name, err)
+			t.Errorf("%q while another holds it: %v", name, err)
 		}
 		st, err := other.Inspect(t.Context(), name)
 		if err != nil || st.Token != leases[i].Token() {

@@ -161,7 +161,8 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 					t.Errorf("List yields %+v, %v, want holder %v", st, err, me)
 				}
 			}
-			// Whoever waits is told the same, and so is one who looked before there was a holder.
+			// A waiter gets the same answer, and so does a client that looked
+			// before there was a holder.
 			_, err = other.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond})
 			mentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {

@@ -214,7 +214,7 @@ func TestOpenThatMayWaitFailsWhereItIsRefused(t *testing.T) {
 }
 
 // Somebody who looks at all channels is nobody who waits: a lock is not handed to a
-// waiter that died because he saw the message.
+// waiter that died because it saw the message.
 func TestWhoLooksAtAllChannelsKeepsNoDeadWaiterAlive(t *testing.T) {
 	for name, less := range map[string][]string{
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},

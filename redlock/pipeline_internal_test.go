@@ -165,7 +165,7 @@ func TestAHungNodeIsSkippedOnlyWhereItCanBeSpared(t *testing.T) {
 		go d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
 		synctest.Wait()
 		if len(read) == 0 || <-read != "EVALSHA" { // and not what comes once it has failed
-			t.Error("whoever waits was not queued behind the node")
+			t.Error("a request that waits was not queued behind the node")
 		}
 	})
 }

@@ -68,7 +68,7 @@ func noWakeUpIsLost(r *rig) {
 				l, err := c.Acquire(ctx, "k", nil)
 				if err != nil {
 					refused.Add(1)                   // its connection was cut when it asked for the first time
-					time.Sleep(5 * time.Millisecond) // as a caller would before he tries again
+					time.Sleep(5 * time.Millisecond) // as a caller would before it tries again
 					continue
 				}
 				if f := freed.Load(); f != 0 {
@@ -224,13 +224,13 @@ func TestAStoppedWaiterInFront(t *testing.T) {
 			if c.name != "stopped" {
 				return
 			}
-			// Whoever comes round late has lost its turn, not its wait.
+			// A waiter that answers late has lost its turn, not its wait.
 			if err := w.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
 			w.awaitHeld(t, r)
 			if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
-				t.Errorf("beside the holder: %v", err)
+				t.Errorf("while another holds it: %v", err)
 			}
 			w.quit()
 			r.release(r.acquire(second, "k", nil))
@@ -308,7 +308,7 @@ func TestAWaitSurvivesTheRestartOfASingleRedis(t *testing.T) {
 }
 
 // A lock that lapsed, as after the death of its holder, goes to the first in line,
-// whoever asks first.
+// the client that asks first.
 func TestALockThatLapsedGoesToTheFirstInLine(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {

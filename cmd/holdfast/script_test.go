@@ -87,7 +87,7 @@ func launch() {
 }
 
 // TestScripts runs the scripts of testdata/script, each against servers of its
-// own. Beside the commands of testscript they have:
+// own. In addition to the commands of testscript they have:
 //
 //	redis up N [password]     starts N servers and sets HOLDFAST_BACKEND
 //	redis kill|restart|pause|resume I does that to the I-th, from 1

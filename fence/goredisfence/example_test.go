@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A holder who was paused beyond his lease writes too late, and Redis refuses him.
+// A holder that was paused beyond its lease writes too late, and Redis refuses the
+// write.
 func Example() {
 	server, err := redisproc.Start(context.Background(), nil)
 	if err != nil {
@@ -35,7 +36,7 @@ func Example() {
 	ctx := context.Background()
 
 	paused, _ := locks.Acquire(ctx, "report", &holdfast.AcquireOptions{TTL: 50 * time.Millisecond, NoRenew: true})
-	<-paused.Context().Done() // the holder sleeps through the end of his lease
+	<-paused.Context().Done() // the holder sleeps through the end of its lease
 
 	lease, _ := others.Acquire(ctx, "report", nil)
 	fmt.Println(store.Set(ctx, "report", lease.Token(), lease.Owner(), "new"))

@@ -74,7 +74,8 @@ func balance(t *testing.T, pool *pgxpool.Pool, key string) int {
 	return n
 }
 
-// TestRule holds this package to the rule of package fence: both answer alike.
+// TestRule holds this package to the rule of package fence: both give the same
+// answers.
 func TestRule(t *testing.T) {
 	pool, f := open(t)
 	var guard fence.Guard

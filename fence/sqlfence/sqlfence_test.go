@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 )
 
-// What needs a database is tested in the module sqltest beside this, whose drivers
-// this module does without.
+// The tests that need a database are in the module sqltest in this folder,
+// whose drivers this module does without.
 
 func TestBadSetUpIsRefused(t *testing.T) {
 	t.Parallel()

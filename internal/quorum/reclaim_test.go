@@ -51,7 +51,7 @@ func TestWhatWasKeptBeforeTheNodeWasFoundFreeAllowsNoReclaim(t *testing.T) {
 	p.want("this was sent since", p.did.Reclaim == set(2))
 }
 
-// Whoever holds it would go on, while its locks are released, until it renews.
+// The holder would go on, while its locks are released, until it renews.
 func TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)

@@ -246,9 +246,9 @@ func TestAHandOverOfDifferentBasesIsCommitted(t *testing.T) {
 func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(p *play){
-		"the last answer is old":       func(p *play) { p.now += second/2 - Drift(second) + 1 },
-		"whoever holds does not renew": func(p *play) { p.c.Brief = false },
-		"no token was told":            nil,
+		"the last answer is old":    func(p *play) { p.now += second/2 - Drift(second) + 1 },
+		"the holder does not renew": func(p *play) { p.c.Brief = false },
+		"no token was told":         nil,
 		"a give-back is open": func(p *play) {
 			p.step(Event{Kind: Woken, Node: 0})
 			p.granted(0, 100)

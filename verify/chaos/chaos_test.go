@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 }
 
 // TestPromisesHoldUnderFaults goes through the built-in schedule once. It does not
-// run beside other tests of this package: what they do to the machine would look
-// like a fault.
+// run at the same time as other tests of this package: their load would look like
+// a fault.
 func TestPromisesHoldUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out a minute and a half of faults on real servers and processes")

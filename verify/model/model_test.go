@@ -215,7 +215,7 @@ func rows() []row {
 		{name: "2 waiters, a node is down", world: hasty, live: true},
 		{name: "a holder and 2 waiters, a node is down", world: behind, live: true},
 		{name: "2 waiters in line, the holder may die, a node is down", world: inLine, live: true, timers: 3},
-		{name: "- C6: a free lock goes to whoever asks", world: without(inLine, mutant{barge: true}), want: later},
+		{name: "- C6: a free lock goes to any client that asks", world: without(inLine, mutant{barge: true}), want: later},
 		{name: "3 waiters, a node is down", world: three, live: true, large: true},
 		{name: "a waiter or holder dies", world: dies, live: true, timers: 3, large: true},
 		{name: "2 wake-ups are lost, a node is down", world: lost, live: true, timers: 1},

@@ -170,7 +170,7 @@ type mutant struct {
 	keepPartial      bool // partial grants are not given back
 	stay             bool // who is known to a minority does not withdraw
 	byArrival        bool // each node orders waiters as they come
-	barge            bool // C6: a free lock goes to whoever asks
+	barge            bool // C6: a free lock goes to any client that asks
 	anyOrder         bool // C7: wake-ups grant that come apart from the answers
 	reclaimNever     bool // C8: a node where others had the lock stays lost
 	reclaimAtOnce    bool // C8: … is reclaimed before a quorum has kept the lock in the round

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// graceTime is for compiling, beside the time of a suite.
+// graceTime is for compiling, in addition to the time of a suite.
 const graceTime = 4 * time.Minute
 
 // laboratory is the copy of the repository that mutants live in.
@@ -191,7 +191,7 @@ func read(r io.Reader) result {
 	for dec := json.NewDecoder(r); ; {
 		var e struct{ Action, Test, Output string }
 		if err := dec.Decode(&e); err != nil {
-			break // the end, or what go says beside JSON, which is on stderr too
+			break // the end, or a line of go that is no JSON, which is on stderr too
 		}
 		switch e.Action {
 		case "build-fail":

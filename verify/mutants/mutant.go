@@ -114,7 +114,7 @@ func sim(seeds int) suite {
 	return suite{tier: "sim", module: "verify", pkg: "./sim", tests: "^TestSim$", env: []string{fmt.Sprint("SEEDS=", seeds)}, time: serverTime}
 }
 
-// differential is the scripts on a real server beside their twin.
+// differential compares the scripts on a real server with their twin.
 func differential() suite {
 	return suite{
 		tier: "differential", module: "verify", pkg: "./differential", tests: "^TestScriptsDoWhatTheTwinDoes$",

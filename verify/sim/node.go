@@ -121,7 +121,7 @@ func (n *node) hears(owner string) bool {
 	return false
 }
 
-// wake publishes to whoever seems to listen.
+// wake publishes to the clients that seem to listen.
 func (n *node) wake(wake quorum.Wake, issued int64) {
 	for _, c := range n.w.clients {
 		if l := c.links[n.i]; c.name == clientOf(wake.Owner) {

@@ -151,7 +151,8 @@ func TestSim(t *testing.T) {
 	t.Logf("%d seeds, %d grants in %v", runs, grants, time.Since(start).Round(time.Millisecond))
 }
 
-// A lease lives through outages of one node after the other, whoever waits for it.
+// A lease lives through outages of one node after the other, even if others wait
+// for it.
 func TestALeaseLivesThroughOutages(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {

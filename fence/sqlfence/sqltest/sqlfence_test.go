@@ -153,7 +153,7 @@ func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestRule holds sqlfence to the rule of package fence: both answer alike.
+// TestRule holds sqlfence to the rule of package fence: both give the same answers.
 func TestRule(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const big = math.MaxInt64 - 1

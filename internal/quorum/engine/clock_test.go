@@ -30,8 +30,8 @@ func TestTheClockAddsUpForwardSteps(t *testing.T) {
 	}
 }
 
-// Whoever reads the clocks after a suspend counts it, also while another one is
-// about to note it.
+// Each reading of the clocks after a suspend counts it, also while another one
+// is about to note it.
 func TestASuspendIsHiddenFromNobody(t *testing.T) {
 	t.Parallel()
 	for range 30_000 {

@@ -167,8 +167,8 @@ func TestRenewalBesideAReleaseHasAnOutcome(t *testing.T) {
 }
 
 // What a claim still has before it when its caller leaves may give it a new name.
-// Whoever gives up leaves nothing, and returns when the release is on its way to every node, as Close may
-// cut the connections next.
+// A caller that gives up leaves nothing, and returns when the release is on its
+// way to every node, as Close may cut the connections next.
 func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -180,7 +180,7 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 		for _, d := range desks {
 			d.next(t, quorum.AskAcquire).Denied(int64(time.Second), "x", 0)
 		}
-		<-desks[2].door // whoever asks again is stopped here
+		<-desks[2].door // a caller that asks again is stopped here
 		var again []*Request
 		for _, d := range desks {
 			again = append(again, d.next(t, quorum.AskAcquire))

@@ -54,7 +54,7 @@ func TestUnavailableNamesThoseToBlameAndNoOthers(t *testing.T) {
 	for name, row := range map[string]struct {
 		answers string
 		wait    bool
-		leave   time.Duration // after which the caller leaves; 0: he stays
+		leave   time.Duration // after which the caller leaves; 0: it stays
 		want    string
 	}{
 		"two fail":                              {"+!!", false, 0, "b: down, c: down"},

@@ -114,7 +114,8 @@ func TestASharedLockFallsFreeNowAndThen(t *testing.T) {
 	})
 }
 
-// Whoever has left the lock to others does not take it back before they could.
+// A client that has left the lock to others does not take it back before they
+// could.
 func TestTheClientThatLeavesALockHoldsBack(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		e.shared = new(chances)
