@@ -49,7 +49,7 @@ type StaleError struct {
 func (e *StaleError) Error() string {
 	switch {
 	case e.Token <= 0:
-		return fmt.Sprintf("stale fencing token: %q needs a token above 0, not %d", e.Key, e.Token)
+		return fmt.Sprintf("stale fencing token: %q needs a token above 0, not %d; a driver without tokens gives 0 (see AcquireOptions.Fenced)", e.Key, e.Token)
 	case e.Highest == 0:
 		return fmt.Sprintf("stale fencing token: %q has seen a token above %d, or an equal one of another lease", e.Key, e.Token)
 	case e.Token == e.Highest:

@@ -45,6 +45,7 @@ func TestHandlerAnswers(t *testing.T) {
 		{"WriteNeedsAnID", http.MethodPost, []string{fence.KeyHeader, "ledger", fence.TokenHeader, "8"}, http.StatusPreconditionRequired},
 		{"LeaseOfAnotherKeyIsRefused", http.MethodPut, lease("other", "9", "b"), http.StatusBadRequest},
 		{"TokenMustBeANumber", http.MethodPut, lease("ledger", "nine", "b"), http.StatusBadRequest},
+		{"NoTokenIsRefused", http.MethodPut, lease("ledger", "0", "b"), http.StatusBadRequest},
 		{"TokenMustBePositive", http.MethodPut, lease("ledger", "-9", "b"), http.StatusBadRequest},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -50,8 +50,8 @@ func (b *bench) learn() {
 		b.Errorf("Close() = %v", err)
 	}
 	l := b.limits
-	if l.MinTTL <= 0 || l.Granularity < 0 || l.MaxTTL != 0 && l.MaxTTL < max(10*time.Second, 4*l.MinTTL) {
-		b.Fatalf("Limits() = %+v: MinTTL must be above 0, and MaxTTL at least 10 s and four times MinTTL", l)
+	if l.MinTTL <= 0 || l.Granularity < 0 || l.MaxTTL != 0 && l.MaxTTL < max(10*time.Second, l.MinTTL) {
+		b.Fatalf("Limits() = %+v: MinTTL must be above 0, and MaxTTL at least MinTTL and 10 s", l)
 	}
 	b.short = b.ttl(900 * time.Millisecond)
 	b.brief = b.ttl(max(6*time.Second, 2*l.MinTTL))

@@ -261,6 +261,27 @@ func TestTheDefaultTTLIsNoShorterThanTheFloor(t *testing.T) {
 	})
 }
 
+// A service whose TTL is that of a session, the same for all locks, is one as well.
+func TestConformanceOfOneTTL(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
+		p := newPlain(t)
+		s := p.service()
+		s.Open = func() (driver.Driver, error) { return fixed{p.driver()}, nil }
+		s.Cut, s.Mend = nil, nil // which know a plainDriver
+		return s
+	}})
+}
+
+// fixed is a driver with one TTL.
+type fixed struct{ *plainDriver }
+
+func (f fixed) Limits() driver.Limits {
+	l := f.plainDriver.Limits()
+	l.MinTTL, l.MaxTTL = 10*time.Second, 10*time.Second
+	return l
+}
+
 // slow is a driver with a floor above the default TTL.
 type slow struct{ *plainDriver }
 
