@@ -13,19 +13,21 @@ import (
 // opts.Wait is over, or the service refuses for good; opts may be nil. ctx bounds
 // the wait, not the lease, which carries ctx's values but not its end.
 //
-// Errors: ErrHeld or ErrUnavailable, whichever stood in the way last, when Wait is
-// over, ErrNested, ErrInvalid, ErrClosed. An outage is waited out like a holder;
-// what time does not mend, such as a wrong password, is ErrUnavailable at once. When
-// ctx ends, the error matches both ctx.Err() and what stood in the way last, if that
-// is known. After an error nothing stays behind.
+// Errors: ErrHeld or ErrUnavailable, the obstacle that stood last, when Wait is
+// over; ErrNested, ErrInvalid, ErrClosed. Acquire waits for the end of an outage as
+// it waits for a holder. An obstacle that time does not remove, such as a wrong
+// password, is ErrUnavailable at once. When ctx ends, the error matches both
+// ctx.Err() and the last obstacle, if one is known. After an error nothing stays
+// behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(&attempt{ctx: ctx, key: key}, opts)
 	return l, wrap("acquire", key, err)
 }
 
 // TryAcquire makes one attempt: it is Acquire without the wait. When this client
-// holds the key it answers at once, and when another caller of it asks for the key
-// TryAcquire waits for his first answer and returns what stands in his way.
+// holds the key, TryAcquire answers at once. When another caller of this client
+// asks for the key, TryAcquire waits for the first answer to that caller and
+// returns its obstacle.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(&attempt{ctx: ctx, key: key, once: true}, opts)
 	return l, wrap("acquire", key, err)
@@ -37,8 +39,8 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOption
 //
 // Do returns the error of Acquire, or fn's error, or one that matches ErrLost if
 // the lease ended before fn returned, or both of these. If it was Close that ended
-// the lease, the error matches ErrClosed as well. A release that fails is told to
-// Hooks and does not spoil fn's success: the lock lapses by itself.
+// the lease, the error matches ErrClosed as well. A release that fails is reported
+// to Hooks and does not change the error: the lock lapses by itself.
 func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
 	lease, err := c.Acquire(ctx, key, opts)
 	if err != nil {
@@ -64,7 +66,7 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 	return fn(fctx, lease)
 }
 
-// nest looks whether ctx comes from a live lease of key. It returns another
+// nest checks whether ctx comes from a live lease of key. It returns another
 // hold of it, or ErrNested, or neither if there is none. opts may be nil.
 func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
@@ -165,8 +167,8 @@ func (a *attempt) compete() (*Lease, error) {
 	}
 }
 
-// queue waits behind the others of this process, before whom obstacle stands. The
-// caller holds mu, which is given up.
+// queue waits behind the other waiters of this process, whose obstacle is given.
+// The caller holds mu, which queue unlocks.
 func (a *attempt) queue(s *slot, obstacle error) (*Lease, error) {
 	a.turn = make(chan turn, 1)
 	place := s.queue.PushBack(a)
@@ -178,7 +180,7 @@ func (a *attempt) queue(s *slot, obstacle error) (*Lease, error) {
 			return t.lease, t.err
 		}
 		l, err := a.ask(s)
-		return l, beside(err, obstacle)
+		return l, withObstacle(err, obstacle)
 	case <-a.wait.Done():
 		return nil, a.leave(s, place, obstacle)
 	}
@@ -216,8 +218,9 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// fail ends what s asked in vain, with the context that enter was given the cancel
-// of. It returns err with what stood in the way last, or why the context was cancelled.
+// fail ends an inquiry of s that had no success, under the context whose cancel
+// enter got. It returns err with the last obstacle, or why the context was
+// cancelled.
 func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +230,7 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
 		return cause
 	}
-	return beside(err, q.obstacle)
+	return withObstacle(err, q.obstacle)
 }
 
 // start makes a lease of a grant. The caller leads the slot.
@@ -241,21 +244,21 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 	l := t.begin(a)
 	ending := c.ending
 	if ending {
-		t.now.opts.MinHold = 0 // nobody ever has it
+		t.now.opts.MinHold = 0 // no holder ever gets it
 	}
 	c.mu.Unlock()
 	if ending {
-		l.Release(context.Background()) // told to Hooks
+		l.Release(context.Background()) // reported to Hooks
 		return nil, ErrClosed
 	}
 	c.events.acquired(AcquiredEvent{Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since)})
 	return l, nil
 }
 
-// errTooShort is the end of a Wait that was over before anybody could answer.
+// errTooShort is the end of a Wait that was over before any answer.
 var errTooShort error = &UnavailableError{Err: errors.New("the wait was over before an answer")}
 
-// obstacleIn is what err says that stood in the way, or nil.
+// obstacleIn is the obstacle that err names, or nil.
 func obstacleIn(err error) error {
 	if held, ok := errors.AsType[*HeldError](err); ok {
 		return held
@@ -266,9 +269,9 @@ func obstacleIn(err error) error {
 	return nil
 }
 
-// beside adds to the bare error of a context that has ended what stood in the way, if
-// that is known.
-func beside(err, obstacle error) error {
+// withObstacle adds the obstacle, if one is known, to the bare error of a context that
+// has ended.
+func withObstacle(err, obstacle error) error {
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	if !ended || obstacle == nil || obstacleIn(err) != nil {
 		return err

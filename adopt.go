@@ -9,11 +9,11 @@ import (
 )
 
 // Detach leaves the lock standing for another process, which can Adopt it by the
-// lease's Key, Owner and Token: it lapses at Deadline unless that happens. This client
-// forgets it: the contexts of all its holds end with cause ErrDetached, nothing is
-// renewed or released any more, and who waits for the key in this process asks the
-// service. It does not block. Errors: ErrLost, when the lease has ended before;
-// ErrUnsupported.
+// lease's Key, Owner and Token: it lapses at Deadline unless that happens. This
+// client forgets it: the contexts of all its holds end with cause ErrDetached,
+// the client neither renews nor releases it any more, and a waiter for the key
+// in this process asks the service. It does not block. Errors: ErrLost, when the
+// lease has ended before; ErrUnsupported.
 func (l *Lease) Detach() error { return wrap("detach", l.Key(), l.detach()) }
 
 func (l *Lease) detach() error {
@@ -40,13 +40,13 @@ func (l *Lease) detach() error {
 	return nil
 }
 
-// errElsewhere is what stands in the way of Adopt beside an Acquire that has no answer
-// yet.
+// errElsewhere is the obstacle of an Adopt while an Acquire of this client has no
+// answer yet.
 var errElsewhere error = &UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
 
 var errOneProcess = unsupported("its leases cannot be continued by another process")
 
-// leadAt leads the slot of key, if nobody does.
+// leadAt leads the slot of key, if no other caller does.
 func (c *Client) leadAt(key string) (*slot, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

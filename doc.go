@@ -6,12 +6,13 @@
 // # What is not promised
 //
 // A lease can be lost while its holder works: the process may be paused, the
-// network cut, a node's clock set. No lock over a network can exclude that. So
-// a Lease says until when it can be trusted (Lease.Deadline), ends a context at
-// that moment at the latest (Lease.Context), and carries a number with which a
-// storage can refuse a holder who comes too late (Lease.Token, package fence).
-// Exclusion without such a storage holds while a majority of the nodes keeps its
-// memory, their clocks do not jump, and the holder stops when its context ends.
+// network cut, a node's clock set. No lock over a network can exclude that. So a
+// Lease says until when it can be trusted (Lease.Deadline), ends a context at
+// that moment at the latest (Lease.Context), and carries a number by which a
+// storage can refuse a holder that comes too late (Lease.Token, package fence).
+// Exclusion without such a storage holds while a majority of the nodes keep
+// their memory, no clock jumps, and the holder stops when its context ends. The
+// table of promises is in docs/protocol.md.
 //
 // # Use
 //
@@ -20,6 +21,6 @@
 //	})
 //
 // Waiters are served in the order in which they came, inside a process and, where
-// the driver can, between processes. Leases are renewed until they are released,
-// by one watchdog for all of them. Nothing is renewed after it was lost.
+// the driver can, between processes. One watchdog renews all leases until they
+// are released. It renews none that was lost.
 package holdfast

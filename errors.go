@@ -11,7 +11,7 @@ import (
 // Errors of acquiring. They are matched with errors.Is: what a method returns
 // is an *Error around them.
 var (
-	// ErrHeld is returned when somebody else holds the lock: by TryAcquire, and
+	// ErrHeld is returned when another holder has the lock: by TryAcquire, and
 	// by Acquire when AcquireOptions.Wait is over. The error is a *HeldError,
 	// which says who.
 	ErrHeld = driver.ErrHeld
@@ -35,11 +35,11 @@ var (
 	ErrExpired = errors.New("lease has expired")
 	// ErrMaxHold says that the end of MaxHold was reached, or Margin before it.
 	ErrMaxHold = errors.New("lease has lasted for MaxHold")
-	// ErrGone says that the service has given the lock to another client, was made
-	// to release it, or has forgotten it.
+	// ErrGone says that the service has given the lock to another client, was
+	// forced to release it, or has forgotten it.
 	ErrGone = errors.New("lease is gone from the service")
-	// ErrDetached is the cause with which the context of a lease ends that Detach
-	// has left standing. It does not match ErrLost.
+	// ErrDetached is the cause of the context of a lease after Detach. It does not
+	// match ErrLost.
 	ErrDetached = errors.New("lease was detached")
 )
 
@@ -75,7 +75,8 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// wrap puts err into an *Error. Only exported methods call it, and so once.
+// wrap puts err into an *Error. Only exported methods call it, so that an error is
+// wrapped once.
 func wrap(op, key string, err error) error {
 	if err == nil {
 		return nil

@@ -29,7 +29,7 @@ type Hooks struct {
 	Lost     func(LostEvent)     // a lease ended before it was released
 	Released func(ReleasedEvent) // a lease was released
 	Node     func(NodeEvent)     // a node of the service changed its state
-	Dropped  func(DroppedEvent)  // events were not told, as those before them took too long
+	Dropped  func(DroppedEvent)  // events were dropped, because those before them took too long
 }
 
 // WaitingEvent is the start of a wait.
@@ -108,16 +108,16 @@ type herald struct {
 
 	mu    sync.Mutex // guards what follows; locked after Client.mu
 	queue []news
-	done  chan struct{} // closed when queue is empty and told; nil: it is
+	done  chan struct{} // closed when the queue is empty and the hooks have returned; nil: they have
 }
 
-// news is one event, and how many were dropped behind it.
+// news is one event, and how many were dropped after it.
 type news struct {
 	tell    func()
 	dropped int
 }
 
-// put has tell called after everything that was put before. It does not block.
+// put calls tell after everything that was put before. It does not block.
 func (h *herald) put(tell func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,7 +132,7 @@ func (h *herald) put(tell func()) {
 	}
 }
 
-// run tells what is in the queue, and ends when that is empty.
+// run calls what is in the queue, and ends when the queue is empty.
 func (h *herald) run() {
 	for {
 		h.mu.Lock()
@@ -156,7 +156,7 @@ func (h *herald) run() {
 	}
 }
 
-// drain waits until everything has been told, or ctx ends.
+// drain waits until the hooks have been called for everything, or ctx ends.
 func (h *herald) drain(ctx context.Context) {
 	h.mu.Lock()
 	done := h.done

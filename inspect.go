@@ -56,10 +56,10 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 	}
 }
 
-// ForceRelease takes the lock away from the holder that token belongs to, and
-// from nobody else: a newer holder is never hit. The old holder cannot renew any
-// more, and storages that check tokens refuse it once the next holder has
-// written. Token 0 stands for a holder without one, which uses another library.
+// ForceRelease takes the lock away from the holder that token belongs to. It
+// never takes it from a newer holder. The old holder cannot renew any more, and
+// storages that check tokens refuse it once the next holder has written. Token
+// 0 stands for a holder without one, which uses another library.
 //
 // Errors: ErrLost when token does not belong to the present holder,
 // ErrUnavailable, ErrUnsupported.

@@ -21,7 +21,7 @@ type term struct {
 	granted time.Time     // until when the service keeps it, with both clock readings
 	trusted time.Time     // the same, or the end of MaxHold
 	ends    time.Time     // Margin before trusted; when that has been reached: trusted
-	given   time.Duration // for how long it was granted when that was last done
+	given   time.Duration // for how long it was granted by the last grant or renewal
 	passed  int           // hand-overs so far
 	now     holder
 	atRisk  bool // the last renewal said so
@@ -32,7 +32,7 @@ type term struct {
 	next     time.Time // when the watchdog looks at it again
 	at       int       // place in the schedule
 	renewing bool
-	idle     chan struct{} // closed when renewing ends; nil: nobody waits for that
+	idle     chan struct{} // closed when renewing ends; nil: no goroutine waits for that
 }
 
 // holder is who has the term now.
@@ -83,8 +83,8 @@ func (t *term) hold(ctx context.Context) *Lease {
 // Key is the key that the lease is on.
 func (l *Lease) Key() string { return l.term.slot.key }
 
-// Owner names the holder: no two leases have the same, but nested holds do. It is
-// what a storage takes for "the same holder" beside the token.
+// Owner names the holder: no two leases have the same, but nested holds do. A
+// storage compares it, in addition to the token, to know the same holder again.
 func (l *Lease) Owner() string { return l.owner }
 
 // Token is the lease's fencing token, greater than that of every earlier lease
@@ -94,13 +94,13 @@ func (l *Lease) Token() Token { return l.token }
 // Context carries the values of the context that acquired the lease. It ends when
 // the lease is released and, with a cause that matches ErrLost, when it is lost or
 // Close releases it, where the cause matches ErrClosed as well. The end of the
-// acquiring context does not touch it.
+// acquiring context does not end it.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
 // moves it. A lease that was handed over by another client may begin with less
 // than its TTL, a second or a part of it, and its first renewal is then sent
-// within 50 ms: what bounds work is Context, not this. It has a monotonic clock
+// within 50 ms. So bound work by Context, not by this. It has a monotonic clock
 // reading.
 func (l *Lease) Deadline() time.Time {
 	c := l.term.client
@@ -119,12 +119,12 @@ func (t *term) trust(until time.Time) {
 	t.ends = t.trusted.Add(-t.now.opts.Margin)
 }
 
-// Check asks the service whether the lease still stands. It blocks for one
-// answer. nil means that a quorum has just confirmed it, ErrLost that it has ended
-// or that a quorum of nodes does not have it, ErrUnavailable that nobody can tell.
-// Check changes nothing: what ends the lease, or restores it on nodes that forgot
-// it, is its next renewal. Until then Context and Deadline still hold, but whoever
-// can stop should.
+// Check asks the service whether the lease still stands. It blocks for one answer.
+// nil means that a quorum has just confirmed it, ErrLost that it has ended or that
+// a quorum of nodes does not have it, ErrUnavailable that too few nodes answered.
+// Check changes nothing: the next renewal ends the lease, or restores it on nodes
+// that forgot it. Until then Context and Deadline still hold, but a holder that
+// can stop should stop.
 func (l *Lease) Check(ctx context.Context) error {
 	return wrap("check", l.Key(), l.check(ctx))
 }
@@ -226,7 +226,7 @@ func (t *term) canChange(ttl time.Duration) error {
 }
 
 // await blocks until the renewal under way has ended. The caller holds mu, which
-// is given up meanwhile.
+// await unlocks meanwhile.
 func (t *term) await(ctx context.Context) error {
 	if t.idle == nil {
 		t.idle = make(chan struct{})

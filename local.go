@@ -11,24 +11,24 @@ import (
 // before the other clients get their turn.
 const handOverMost = 100 * time.Millisecond
 
-// slot is one key in this process: whoever holds it here or asks the service for
-// it, and those who wait behind. Only one of them is at the service.
+// slot is one key in this process: the attempt that holds it or asks the service
+// for it, and the attempts that wait behind. Only one of them asks the service.
 type slot struct {
 	key    string
 	term   *term     // the grant held; nil: none
-	asking *inquiry  // of who leads: it asks the service, or releases; nil: nobody does
+	asking *inquiry  // of the caller that leads: it asks the service, or releases; nil: none does
 	queue  list.List // of *attempt, first come first
 }
 
-// inquiry is what one caller asks the service, and what the others hear of it.
-// Client.mu guards it.
+// inquiry is one caller's request to the service, and what the other callers
+// learn of it. Client.mu guards it.
 type inquiry struct {
 	cancel   context.CancelCauseFunc // nil: it has not begun
-	obstacle error                   // what stood in its way last; nil: nothing is known yet
-	known    chan struct{}           // closed when there is an obstacle or it is over; nil: nobody waits for that
+	obstacle error                   // the last obstacle; nil: none is known yet
+	known    chan struct{}           // closed when there is an obstacle or it is over; nil: no goroutine waits for that
 }
 
-// tell says what stands in the way, or, with nil, that the inquiry is over.
+// tell reports the obstacle, or, with nil, that the inquiry is over.
 func (q *inquiry) tell(obstacle error) {
 	if obstacle != nil {
 		q.obstacle = obstacle
@@ -47,9 +47,9 @@ func (q *inquiry) await() <-chan struct{} {
 	return q.known
 }
 
-// turn is what a waiter is told.
+// turn is what a waiter gets.
 type turn struct {
-	lease *Lease // it was handed the lock; nil: it shall ask the service
+	lease *Lease // with the lock; nil: the waiter asks the service
 	err   error
 }
 
@@ -65,10 +65,10 @@ func (c *Client) slot(key string) *slot {
 
 func (s *slot) busy() bool { return s.term != nil || s.asking != nil }
 
-// inquire has the caller, or a waiter, ask the service. The caller holds mu.
+// inquire lets the caller, or a waiter, ask the service. The caller holds mu.
 func (s *slot) inquire() { s.asking = &inquiry{} }
 
-// answered says that whoever asked has an answer. The caller holds mu.
+// answered says that the caller that asked has an answer. The caller holds mu.
 func (s *slot) answered() {
 	if s.asking != nil {
 		s.asking.tell(nil)
@@ -76,7 +76,7 @@ func (s *slot) answered() {
 	s.asking = nil
 }
 
-// tidy forgets a slot that serves nobody. The caller holds mu.
+// tidy forgets a slot that no attempt uses. The caller holds mu.
 func (c *Client) tidy(s *slot) {
 	if s.busy() || s.queue.Len() > 0 {
 		return
@@ -87,13 +87,13 @@ func (c *Client) tidy(s *slot) {
 	}
 }
 
-// lead lets the next waiter ask the service, or nobody. The caller holds mu.
+// lead lets the next waiter ask the service, if there is one. The caller holds mu.
 func (c *Client) lead(s *slot) {
 	last := s.asking
 	s.answered()
 	if next := s.queue.Front(); next != nil {
 		s.inquire()
-		if last != nil { // which stands until there is news
+		if last != nil { // it stands until there is a newer one
 			s.asking.obstacle = last.obstacle
 		}
 		s.queue.Remove(next).(*attempt).turn <- turn{}
@@ -108,8 +108,9 @@ func (s *slot) dismiss() {
 	}
 }
 
-// overhear waits until there is news of q, which another caller asks, and returns
-// what stands in its way; nil: nothing does. The caller holds mu, which is given up.
+// overhear waits for the next obstacle, or the end, of q, the inquiry of another
+// caller, and returns the obstacle; nil: there is none. The caller holds mu, which
+// overhear unlocks.
 func (c *Client) overhear(wait context.Context, q *inquiry) error {
 	known := q.await()
 	c.mu.Unlock()
@@ -131,7 +132,7 @@ func (a *attempt) announce(obstacle error) {
 	}
 }
 
-// obstacle is what stands in the way of a key here; nil: nothing, or it is not known
+// obstacle is the obstacle of a key in this process; nil: none, or it is not known
 // yet. The caller holds mu.
 func (s *slot) obstacle(holder Holder) error {
 	switch {
@@ -147,8 +148,8 @@ func (s *slot) obstacle(holder Holder) error {
 }
 
 // leave takes an attempt whose context ended out of the queue. A turn that came at
-// the same time is passed on: nobody may be left waiting for a lock that nobody
-// holds. before is what stood in the way when the wait began.
+// the same time is passed on: no waiter may wait for a free lock. before is the
+// obstacle when the wait began.
 func (a *attempt) leave(s *slot, place *list.Element, before error) error {
 	c := a.client
 	c.mu.Lock()
@@ -161,8 +162,8 @@ func (a *attempt) leave(s *slot, place *list.Element, before error) error {
 	case t := <-a.turn:
 		switch {
 		case t.lease != nil:
-			t.lease.term.now.opts.MinHold = 0 // nobody ever had it
-			go t.lease.Release(c.alive)       // told to Hooks; it lapses by itself at the worst
+			t.lease.term.now.opts.MinHold = 0 // no holder ever had it
+			go t.lease.Release(c.alive)       // reported to Hooks; at the worst it lapses by itself
 		case t.err == nil:
 			c.lead(s)
 		}
@@ -170,11 +171,11 @@ func (a *attempt) leave(s *slot, place *list.Element, before error) error {
 		s.queue.Remove(place)
 		c.tidy(s)
 	}
-	return beside(a.wait.Err(), obstacle)
+	return withObstacle(a.wait.Err(), obstacle)
 }
 
-// stands notes what stands in the way of q, which a asks, and tells those who wait
-// for that.
+// stands notes the obstacle of q, the inquiry of a, and reports it to those that
+// wait for it.
 func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 	c := a.client
 	c.mu.Lock()

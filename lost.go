@@ -56,8 +56,8 @@ func (t *term) expiry() error {
 // left is how long at now the holder of t may work yet. The caller holds mu.
 func (t *term) left(now time.Time) time.Duration { return untilBy(t.ends, now) }
 
-// untilBy is the time from now to end, by the worse of both clocks: the monotonic one
-// stands still while the machine sleeps.
+// untilBy is the time from now to end, by the worse of two clocks: the monotonic
+// clock stands still while the machine sleeps.
 func untilBy(end, now time.Time) time.Duration {
 	return min(end.Sub(now), end.Round(0).Sub(now.Round(0)))
 }
@@ -153,8 +153,8 @@ func (t *term) part(cause error) ending {
 }
 
 // keep is how much longer the lock stays after a release at now, and no less than
-// the shortest TTL: one that is over before its answer comes passes for a loss. The
-// caller holds mu.
+// the shortest TTL: a lock that is over before its answer comes looks like a
+// loss. The caller holds mu.
 func (t *term) keep(now time.Time) time.Duration {
 	rest := t.now.since.Add(t.now.opts.MinHold).Sub(now)
 	if rest <= 0 {
@@ -163,10 +163,10 @@ func (t *term) keep(now time.Time) time.Duration {
 	return max(rest, leastTTL, t.client.limits.MinTTL)
 }
 
-// Release gives the lease up. Nested holds are released one by one, the lock with the
-// last. It blocks until the service has answered, for two seconds at most: ctx only
-// shortens that, and may have ended, as the lease's own context has after a loss.
-// Release may be called again.
+// Release releases the lease. Each nested hold is released by itself, and the
+// lock with the last. It blocks until the service has answered, for two seconds
+// at most: ctx only shortens that, and may have ended, as the lease's own context
+// has after a loss. Release may be called again.
 //
 // Errors: ErrLost if the lease was lost before: with a Margin the lock is then released
 // nevertheless. ErrUnavailable or ctx.Err() if the service did not confirm: the lock
@@ -181,7 +181,7 @@ func (l *Lease) release(ctx context.Context) error {
 	c.mu.Lock()
 	now := time.Now()
 	var late, e ending
-	if !l.done && t.left(now) <= 0 { // the watchdog has not come round yet
+	if !l.done && t.left(now) <= 0 { // the watchdog has not looked yet
 		late = t.expire(now)
 	}
 	if !l.done {
@@ -226,7 +226,8 @@ func (e ending) cancel() {
 	}
 }
 
-// tell ends the contexts of the leases and tells of what needs no answer of the service.
+// tell ends the contexts of the leases and sends the events that need no answer of
+// the service.
 func (e ending) tell(c *Client) {
 	e.cancel()
 	if e.lost != nil {
@@ -241,8 +242,8 @@ func (e ending) tell(c *Client) {
 	}
 }
 
-// free has the service release what has ended, and lets the next waiter of this process
-// ask for it.
+// free releases what has ended on the service, and lets the next waiter of this
+// process ask for it.
 func (c *Client) free(ctx context.Context, e ending) error {
 	if e.free == nil {
 		return nil
@@ -266,7 +267,7 @@ func (c *Client) free(ctx context.Context, e ending) error {
 
 // lose carries out what has ended without its holder: first the contexts of all, then
 // the events and the release of what may still stand on the nodes, as a late renewal
-// may have set it again. What cannot be released lapses by itself.
+// may have set it again. A lock that cannot be released lapses by itself.
 func (c *Client) lose(all ...ending) {
 	for _, e := range all {
 		e.cancel()

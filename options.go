@@ -21,8 +21,8 @@ const (
 
 // Options configure a Client. The zero value works.
 type Options struct {
-	// Holder is shown to those who find the lock held. Default: this machine's
-	// name, this process and the name of its program.
+	// Holder is shown to callers that find the lock held. Default: this
+	// machine's name, this process and the name of its program.
 	Holder Holder
 	// Hooks are called when something happens to a lease.
 	Hooks Hooks
@@ -43,8 +43,7 @@ type AcquireOptions struct {
 	Wait time.Duration
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
-	// (which Redisson does not do). A lease without a Margin may be handed over by
-	// another client with a second of trust at most, and is then renewed at once.
+	// (which Redisson does not do). Another client may hand over a lease without a Margin with a second of trust at most; the watchdog then renews it at once.
 	NoRenew bool
 	// RenewEvery is how often the watchdog renews the lease. 0: every third of TTL, or
 	// of what Margin leaves of it. From 5 ms to what leaves time for one renewal
@@ -56,7 +55,7 @@ type AcquireOptions struct {
 	// the deadline passes. 0: Context ends at the deadline.
 	Margin time.Duration
 	// MaxHold bounds how long the lease lasts, against a holder that hangs: it is
-	// lost then at the latest, whatever was renewed or extended. 0: no bound.
+	// lost then at the latest, even if it was renewed or extended. 0: no bound.
 	MaxHold time.Duration
 	// MinHold is how long the lock is kept at least, even when it is released
 	// earlier: for jobs that several machines start at once, by clocks that
@@ -147,7 +146,8 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	case most > mostTTL:
 		return invalid("TTL or MinHold %v is too long; give at most %v, and let the watchdog renew", most, mostTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
-		return invalid("TTL or MinHold %v is too long; this driver takes up to %v (redlock: option MaxTTL, or ?maxttl= in the URL, for all clients alike)", most, c.limits.MaxTTL)
+		return invalid("TTL or MinHold %v is too long; this driver takes up to %v "+
+			"(redlock: option MaxTTL, or ?maxttl= in the URL, the same for all clients)", most, c.limits.MaxTTL)
 	}
 	return nil
 }

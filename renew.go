@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// lookEvery is how often leases are held against the wall clock: after a
+	// lookEvery is how often leases are compared with the wall clock: after a
 	// suspend the monotonic clock, and with it every timer, is late.
 	lookEvery = time.Second
 	// batchMost is how many renewals travel in one call.
@@ -59,8 +59,8 @@ func (s *schedule) remove(t *term) {
 
 // plan sets when the watchdog looks at t next: RenewEvery after asked, when it was last
 // granted or renewed, and at its end. A grant that came with little trust is renewed
-// soon, yet not at once: many a lock is held for less than that, and needs no renewal
-// then. The caller holds mu.
+// soon, yet not at once: many locks are held for less than that, and need no renewal.
+// The caller holds mu.
 func (t *term) plan(asked time.Time) {
 	every, room := t.now.opts.renewEvery(t.grant.TTL), t.given-t.now.opts.Margin
 	wait := min(every, room*3/4)
@@ -88,7 +88,7 @@ func (t *term) renewAt(want time.Time) time.Time {
 	return want
 }
 
-// reschedule has the watchdog look at t at next. The caller holds mu.
+// reschedule lets the watchdog look at t at next. The caller holds mu.
 func (c *Client) reschedule(t *term, next time.Time) {
 	if t.over {
 		return
@@ -107,8 +107,8 @@ func (c *Client) reschedule(t *term, next time.Time) {
 	}
 }
 
-// watch is the watchdog of all leases. It renews them in batches and declares
-// lost what could not be renewed in time; it never waits for the service.
+// watch is the watchdog of all leases. It renews them in batches and ends leases
+// that could not be renewed in time. It never waits for the service.
 func (c *Client) watch() {
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
@@ -137,15 +137,15 @@ func (c *Client) watch() {
 	}
 }
 
-// alike is what terms have in common that are renewed together: the trust that is
-// left, and that they had, in powers of two.
+// alike is what terms that are renewed together have in common: the trust that is
+// left, and the trust that they had, in powers of two.
 type alike struct{ left, span int }
 
 // look takes from the schedule what is due for renewal, and finds what is lost.
 // Renewals come up to a small part of their time early, so that many leases are
-// renewed together and the watchdog wakes seldom. They are grouped so that none waits
-// for the answers of one that gives its nodes more time, nor has to hurry for one that
-// is nearly over.
+// renewed together and the watchdog wakes seldom. They are grouped so that no
+// renewal waits for the answers of one with a longer TTL, and none is hurried
+// by one that is nearly over.
 func (c *Client) look(now time.Time) (due map[alike][]*term, lost []ending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +171,7 @@ func (c *Client) look(now time.Time) (due map[alike][]*term, lost []ending) {
 			lost = append(lost, t.expire(now))
 			continue
 		case t.next.Equal(t.ends):
-			return due, lost // the end is near, and nothing is to be done before it
+			return due, lost // the end is near, and there is nothing to do before it
 		}
 		if !t.renewing && t.renewAt(now) != t.ends {
 			group := alike{bits.Len64(uint64(t.left(now))), bits.Len64(uint64(t.span()))}
@@ -221,8 +221,8 @@ func least(due []*term, now time.Time) time.Duration {
 
 // renewAll renews terms with about as much trust left, batch after batch: ten
 // thousand at once would wait for one another until each has run out of time. A
-// batch that is not answered holds the next up for so long that all are under way
-// within a quarter of what is left.
+// batch without an answer delays the next, but only so long that all are under
+// way within a quarter of what is left.
 func (c *Client) renewAll(due []*term) {
 	c.mu.Lock()
 	left := least(due, time.Now())
@@ -258,7 +258,7 @@ func (c *Client) renew(due []*term) {
 		grants[i] = t.startRenewal()
 	}
 	c.mu.Unlock()
-	// All hear of the outcome when the last has one: in time to try again.
+	// All get their outcome when the last has one: in time to try again.
 	ctx, cancel := context.WithTimeout(c.alive, left*3/4)
 	defer cancel()
 	out := c.drv.Renew(ctx, grants)
@@ -268,7 +268,7 @@ func (c *Client) renew(due []*term) {
 		all[i] = c.settle(due[i], r, start)
 	}
 	c.mu.Unlock()
-	for _, s := range all { // Extend tells its caller instead
+	for _, s := range all { // Extend returns it to its caller instead
 		if s.event != nil && s.event.Err != nil {
 			c.events.write(slog.LevelWarn, "renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
 		}
@@ -323,7 +323,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 	return s
 }
 
-// tell ends what was lost, and then tells of the other renewals.
+// tell ends what was lost, and then sends the events of the other renewals.
 func (c *Client) tell(all ...settled) {
 	lost := make([]ending, len(all))
 	for i, s := range all {

@@ -14,8 +14,8 @@ import (
 // lives is no new lease.
 //
 // Shutdown returns nil when nothing was held any more, also when Close came
-// meanwhile and released it; otherwise an error that matches ctx.Err(). It may be
-// called beside Close and again.
+// meanwhile and released it; otherwise an error that matches ctx.Err(). It may
+// be called during Close, and again.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	c.end()
@@ -36,8 +36,8 @@ func (c *Client) Shutdown(ctx context.Context) error {
 
 // Close releases what the client holds, a lock with MinHold after that time, ends
 // every wait with ErrClosed and closes the driver. The context of a lease that it
-// releases ends with a cause that matches ErrLost and ErrClosed, as somebody else
-// may have the lock from then on; Shutdown lets the holders finish before.
+// releases ends with a cause that matches ErrLost and ErrClosed, because another
+// process may have the lock from then on. Shutdown lets the holders finish first.
 //
 // Close blocks until the service has answered what was asked and released, and
 // the hooks have been called, for four seconds at most. A second Close waits for
@@ -61,7 +61,7 @@ func (c *Client) close() error {
 	defer cancel()
 	c.releaseAll(ctx, held)
 	select {
-	case <-c.vacant: // whoever was asking, or releasing, has done so
+	case <-c.vacant: // every caller has finished asking and releasing
 	case <-ctx.Done():
 	}
 	c.stop()
@@ -74,7 +74,7 @@ func (c *Client) close() error {
 	return err
 }
 
-// end refuses what is new, and sends away whoever waits or asks. The caller holds mu.
+// end refuses new leases, and ends all waits and inquiries. The caller holds mu.
 func (c *Client) end() {
 	if c.ending {
 		return

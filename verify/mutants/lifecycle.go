@@ -42,7 +42,7 @@ var lifecycle = []mutant{
 	},
 	{
 		name: "close-waits-for-nobody", rule: "Close waits for those who ask and release before it closes the driver", file: "shutdown.go",
-		was:     "\tselect {\n\tcase <-c.vacant: // whoever was asking, or releasing, has done so\n\tcase <-ctx.Done():\n\t}\n",
+		was:     "\tselect {\n\tcase <-c.vacant: // every caller has finished asking and releasing\n\tcase <-ctx.Done():\n\t}\n",
 		is:      "",
 		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
 	},
