@@ -732,7 +732,7 @@ var onServers = []mutant{
 	{
 		name: "queue-outlives-its-connection", rule: "what was queued before a break does not go out behind its release", file: pipelineGo,
 		was:     "\t\tl.n.fail(e, engine.Failure{Err: errBroke, Unsent: true})\n",
-		is:      "\t\tl.n.d.work.Go(func() {\n\t\t\tfor l.n.link.Load() == nil {\n\t\t\t\truntime.Gosched()\n\t\t\t}\n\t\t\tl.n.link.Load().send(e)\n\t\t})\n",
+		is:      "\t\tl.n.d.work.Go(func() {\n\t\t\tfor l.n.link.Load() == nil {\n\t\t\t\ttime.Sleep(time.Millisecond)\n\t\t\t}\n\t\t\tl.n.link.Load().send(e)\n\t\t})\n",
 		killers: []suite{servers("TestABreakLetsNoRequestOvertakeItsRelease")},
 	},
 	{
