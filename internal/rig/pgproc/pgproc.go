@@ -136,9 +136,6 @@ func (s *Server) DSN() string {
 	return "host=" + s.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
 }
 
-// Pid is the process id of the server.
-func (s *Server) Pid() int { return s.cmd.Process.Pid }
-
 // Stop ends the server and removes its folder. It blocks until the process is
 // gone; a second Stop does nothing.
 func (s *Server) Stop() error {

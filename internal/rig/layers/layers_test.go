@@ -4,19 +4,22 @@
 package layers
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
-	"os/exec"
+	"path"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
 
 const (
-	root    = "../.."
+	root    = "../../.."
 	drawing = root + "/docs/design.md"
 	project = "github.com/holdfast-go/holdfast"
 
@@ -78,9 +81,9 @@ func (p *picture) rank(name string) int {
 func (p *picture) of(pkg string) (name string) {
 	longest := -1
 	for _, l := range p.layers {
-		for _, path := range l.paths {
-			full := project + "/" + path
-			if path == "holdfast" { // the package itself, without those below it
+		for _, folder := range l.paths {
+			full := project + "/" + folder
+			if folder == "holdfast" { // the package itself, without those below it
 				full = project
 				if pkg != full {
 					continue
@@ -94,11 +97,11 @@ func (p *picture) of(pkg string) (name string) {
 	return name
 }
 
-// pkg is one package, as go list has it.
+// pkg is one package, for every system at once.
 type pkg struct {
-	ImportPath                         string
-	Module                             struct{ Path string }
-	Imports, TestImports, XTestImports []string
+	path             string
+	imports, inTests []string
+	rooted           bool // it belongs to the root module
 }
 
 // faults compares the picture with the packages.
@@ -106,28 +109,28 @@ func faults(p picture, all []pkg) (found []string) {
 	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	seen := make(map[[2]string]bool)
 	for _, k := range all {
-		from := p.of(k.ImportPath)
+		from := p.of(k.path)
 		if from == "" {
-			say("package %s belongs to no layer: name its folder in one", k.ImportPath)
+			say("package %s belongs to no layer: name its folder in one", k.path)
 			continue
 		}
-		for _, path := range k.Imports {
-			to := p.of(path)
+		for _, imported := range k.imports {
+			to := p.of(imported)
 			arrow := [2]string{from, to}
 			switch {
 			case to == "" || to == from || from == tests:
 			case p.imports[arrow]:
 				seen[arrow] = true
 			default:
-				say("package %s imports %s: no arrow leads from layer %s to layer %s", k.ImportPath, path, from, to)
+				say("package %s imports %s: no arrow leads from layer %s to layer %s", k.path, imported, from, to)
 			}
 		}
-		if k.Module.Path != project {
+		if !k.rooted {
 			continue
 		}
-		for _, path := range slices.Concat(k.Imports, k.TestImports, k.XTestImports) {
-			if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") && !strings.HasPrefix(path, project) {
-				say("package %s of the root module imports %s: the root module requires nothing", k.ImportPath, path)
+		for _, imported := range slices.Concat(k.imports, k.inTests) {
+			if first, _, _ := strings.Cut(imported, "/"); strings.Contains(first, ".") && !strings.HasPrefix(imported, project) {
+				say("package %s of the root module imports %s: the root module requires nothing", k.path, imported)
 			}
 		}
 	}
@@ -158,33 +161,59 @@ func drawn(t *testing.T) picture {
 	return p
 }
 
-// list asks the go command, in the folder of the root module.
-func list(t *testing.T, env []string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
-	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), env...), t.Output()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v", cmd.Args, err)
-	}
-	return string(out)
-}
-
+// packages reads the imports of all modules. It does not ask the go command, so that the cache of tests knows which
+// files they come from.
 func packages(t *testing.T) (all []pkg) {
 	t.Helper()
-	for _, system := range []string{"linux", "windows"} {
-		text := list(t, []string{"GOOS=" + system}, "-e", "-json=ImportPath,Module,Imports,TestImports,XTestImports", project+"/...")
-		for in := json.NewDecoder(strings.NewReader(text)); ; {
-			var k pkg
-			if err := in.Decode(&k); err == io.EOF {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
+	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if name := d.Name(); dir != root && (strings.HasPrefix(name, ".") || name == "testdata") {
+			return fs.SkipDir
+		}
+		k, err := read(dir)
+		if err == nil && len(k.imports)+len(k.inTests) > 0 {
 			all = append(all, k)
 		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return all
+}
+
+// read reads the imports of the package in dir.
+func read(dir string) (k pkg, err error) {
+	rel, err := filepath.Rel(root, dir)
+	if err != nil {
+		return k, err
+	}
+	k.path, k.rooted = path.Join(project, filepath.ToSlash(rel)), true
+	for d := dir; d != root && k.rooted; d = filepath.Dir(d) {
+		_, err := os.Stat(filepath.Join(d, "go.mod"))
+		k.rooted = err != nil
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return k, err
+		}
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return k, err
+			}
+			if strings.HasSuffix(name, "_test.go") {
+				k.inTests = append(k.inTests, imported)
+			} else {
+				k.imports = append(k.imports, imported)
+			}
+		}
+	}
+	return k, err
 }
 
 func TestImportsFollowThePicture(t *testing.T) {
@@ -212,13 +241,12 @@ func TestAnImportAgainstThePictureIsFound(t *testing.T) {
 		{"memory", "verify/sim", "no arrow leads from layer drivers to layer tests"},
 		{"other", "", "belongs to no layer"},
 	} {
-		bad := pkg{ImportPath: strings.TrimSuffix(project+"/"+c.from, "/"), Imports: []string{strings.TrimSuffix(project+"/"+c.to, "/")}}
+		bad := pkg{path: path.Join(project, c.from), imports: []string{path.Join(project, c.to)}}
 		if got := more(bad); len(got) != 1 || !strings.Contains(got[0], c.want) {
 			t.Errorf("%s imports %s: found %q, want %q", c.from, c.to, got, c.want)
 		}
 	}
-	third := pkg{ImportPath: project, XTestImports: []string{"golang.org/x/sync/errgroup"}}
-	third.Module.Path = project
+	third := pkg{path: project, rooted: true, inTests: []string{"golang.org/x/sync/errgroup"}}
 	if got := more(third); len(got) != 1 || !strings.Contains(got[0], "the root module requires nothing") {
 		t.Errorf("a third-party import: found %q", got)
 	}
@@ -238,7 +266,13 @@ func TestAnArrowThatPointsUpIsRefused(t *testing.T) {
 
 func TestTheRootModuleRequiresNothing(t *testing.T) {
 	t.Parallel()
-	if got := list(t, []string{"GOWORK=off"}, "-m", "all"); got != project+"\n" {
-		t.Errorf("go list -m all: %q, want the root module alone", got)
+	text, err := os.ReadFile(root + "/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 0 && words[0] != "module" && words[0] != "go" {
+			t.Errorf("go.mod says %q; want the module and the version of Go alone", line)
+		}
 	}
 }
