@@ -1,6 +1,6 @@
 // Package memory keeps locks on nodes inside the process: for programs of one
-// process, for tests and for simulations. It does not coordinate processes:
-// what it holds is gone with the process, and nobody outside sees it.
+// process, for tests and for simulations. It does not coordinate processes: its
+// locks are gone with the process, and no other process sees them.
 //
 // It speaks the same protocol as package redlock, over the Go twin of its
 // scripts, and its nodes can be stopped, frozen, wiped, delayed, and given a
@@ -26,7 +26,7 @@ const (
 	// sweepEvery is how many grants pass between two sweeps of expired counters.
 	sweepEvery = 1 << 14
 	// maxTTL is what package redlock allows by default: a program that works here
-	// shall work there.
+	// must work there.
 	maxTTL = time.Minute
 )
 
@@ -49,7 +49,7 @@ type client struct {
 	engine *engine.Engine
 	holder driver.Holder
 	hears  quorum.Set
-	notify func(driver.NodeEvent) // nil: nobody wants to know
+	notify func(driver.NodeEvent) // nil: none was given
 }
 
 // inlet is one client's connection to one node.
@@ -217,7 +217,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error)
 		}
 		errs[i] = err
 		if woken != "" {
-			d.cluster.wake(i, quorum.Wake{Owner: woken}) // in no order with the node's answers
+			d.cluster.wake(i, quorum.Wake{Owner: woken}) // not in its place among the node's answers
 		}
 	}
 	return d.engine.Forced(done, errs)

@@ -15,8 +15,8 @@ var (
 	errFrozen  = errors.New("node is frozen")
 )
 
-// Node is one of the nodes, for tests that put it through what happens to
-// servers. Its methods are safe for concurrent use.
+// Node is one of the nodes, for tests that make it fail as servers do. Its methods
+// are safe for concurrent use.
 type Node struct {
 	cluster *cluster
 	name    string
@@ -189,8 +189,7 @@ func (n *Node) execute(w work) (then func()) {
 	}
 }
 
-// keep stores a lock, or forgets it when nothing is left of it. The caller
-// holds mu.
+// keep stores a lock, or forgets it when it is empty. The caller holds mu.
 func (n *Node) keep(name string, l quorum.Lock) {
 	if l == (quorum.Lock{}) {
 		delete(n.locks, name)

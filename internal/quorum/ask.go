@@ -37,7 +37,7 @@ type Ask struct {
 	TTL      int64  // ns
 	Token    int64  // commit, renew: the first token of the grant; reclaim: the counter
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
-	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: nobody is handed it
+	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: the lock is handed to no one
 	Sent     int64  // when it is sent, by the claim's time
 
 	Owner string // the owner id that ID stands for

@@ -9,7 +9,7 @@ import (
 )
 
 // overdue is how long a node may be silent, where its request may take longer,
-// before it is named as one that does not answer.
+// before an error names it as one that does not answer.
 const overdue = int64(250 * time.Millisecond)
 
 var (
@@ -18,8 +18,9 @@ var (
 	errOvertaken = errors.New("overtaken by a later request for the same lease")
 )
 
-// endedError is the end of a caller's context, and what stood in the way of his wait
-// then. Its text is made when it is read, as drivers add who the holder is.
+// endedError is the end of a caller's context, with the obstacle of its wait at
+// that time. Its text is made when it is read, because drivers add who the holder
+// is.
 type endedError struct{ end, obstacle error }
 
 func (e *endedError) Error() string   { return e.end.Error() + ": " + e.obstacle.Error() }
@@ -54,8 +55,8 @@ func (c *claim) lack(o quorum.Outcome) error {
 	return c.unavailable()
 }
 
-// given is the error for a claim that its caller gives up, with what stood in its
-// way if that is known.
+// given is the error for a claim that its caller gives up, with its obstacle if one
+// is known.
 func (c *claim) given(end error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,8 @@ func (c *claim) held() *driver.HeldError {
 	}
 }
 
-// unavailable names the nodes that failed or are overdue, also those of which the
-// claim has not been told yet. The caller holds mu.
+// unavailable names the nodes that failed or are overdue, also those whose failure
+// the claim has not learned yet. The caller holds mu.
 func (c *claim) unavailable() *driver.UnavailableError {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
 	errs := c.errs
@@ -102,9 +103,8 @@ func (c *claim) unavailable() *driver.UnavailableError {
 	return u
 }
 
-// face notes why a step has not brought what was asked for. What keeps a round from
-// getting the lock is reported where it is of another kind than before. The caller
-// holds mu.
+// face notes why a step had no success. It reports the obstacle of a round if
+// its kind is another than before. The caller holds mu.
 func (c *claim) face(do quorum.Actions) {
 	switch do.Outcome {
 	case quorum.Won:
@@ -133,7 +133,7 @@ func (c *claim) face(do quorum.Actions) {
 	}
 }
 
-// tell calls report with what there is.
+// tell calls report with the obstacle that there is.
 func (c *claim) tell() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *claim) tell() {
 	c.reports = false
 }
 
-// hush says that nobody waits any more.
+// hush says that no caller waits any more.
 func (c *claim) hush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

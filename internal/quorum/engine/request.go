@@ -76,12 +76,12 @@ func (r *Request) Fail(f Failure) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: f.Unsent, Fatal: f.Fatal}, Err: f.Err})
 }
 
-// Failure says what became of a request.
+// Failure says how a request failed.
 type Failure struct {
 	Err error
 	// Unsent: the node cannot have seen it.
 	Unsent bool
-	// Fatal: the server refused it, and will until somebody mends the server.
+	// Fatal: the server refused it, and will until an operator changes something.
 	Fatal bool
 }
 

@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// Others find a shared lock only while it is free, and among our own clients it passes
-// from hand to hand without ever being so. So now and then a release hands it to nobody,
-// and the client that sent it holds back for a moment. Those of our clients who wait ask
-// soon by themselves, as they do behind any holder of such a lock, and in their order.
+// Other libraries find a shared lock only while it is free, and among our own
+// clients it passes from one to the next without ever being free. So now and then a
+// release hands it to no client, and the client that sent it holds back for a
+// moment. Waiting clients of ours soon ask by themselves, as they do behind any
+// holder of such a lock, and in their order.
 //
-// The longer a grant was held, the likelier it falls free: there is one chance for so
-// much use, however many clients share in it, and none needs to know of the others. A
-// client that has lately met others on the lock leaves it to them more often. To the
-// protocol all that is a release while nobody waits who listens.
+// The longer a grant was held, the likelier its release frees the lock: the chance
+// depends on the time of use, so that the clients need not know of one another. A
+// client that has lately met another library on the lock frees it more often. To
+// the protocol all that is a release while no waiter listens.
 const (
 	chanceSeldom = 200 * time.Millisecond // of use
 	chanceOften  = 20 * time.Millisecond  // where others have been met
@@ -30,7 +31,7 @@ const (
 type chances struct {
 	mu    sync.Mutex        // guards what follows; claim.mu may be held, nothing is locked under it
 	locks map[string]chance // by name
-	sweep int               // locks are looked through for those that are over when there are so many
+	sweep int               // with so many locks, those that are over are removed
 }
 
 type chance struct {
@@ -45,7 +46,7 @@ func (s *chances) change(name string, fn func(*chance)) {
 	if len(s.locks) >= max(s.sweep, chancesKept) {
 		now := time.Now()
 		maps.DeleteFunc(s.locks, func(_ string, c chance) bool { return now.After(c.until) && now.Sub(c.met) > metKept })
-		s.sweep = 2 * len(s.locks) // or each change would look through all of them, where none is over
+		s.sweep = 2 * len(s.locks) // otherwise each change would look through all of them, where none is over
 	}
 	if s.locks == nil {
 		s.locks = make(map[string]chance)
@@ -55,7 +56,7 @@ func (s *chances) change(name string, fn func(*chance)) {
 	s.locks[name] = c
 }
 
-// meet notes that somebody else holds the lock.
+// meet notes that another library holds the lock.
 func (s *chances) meet(name string) {
 	s.change(name, func(c *chance) { c.met = time.Now() })
 }

@@ -19,8 +19,8 @@ type View struct {
 	Err     error
 }
 
-// Status makes one picture of a lock from what each node knows. The lock is
-// held by whoever a quorum names.
+// Status makes one picture of a lock from what each node knows. The holder is the
+// owner that a quorum names.
 func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	st := driver.Status{Key: key}
 	votes := make(map[string][]time.Duration)
@@ -80,8 +80,9 @@ func (e *Engine) Check(g driver.Grant, views []View) error {
 }
 
 // token is the first token of owner's grant: the one that most of its nodes have,
-// for a node that granted after the commit may have promised more. Of two that
-// are as frequent it is the lower one, as such a node's is never below the others'.
+// because a node that granted after the commit may have promised more. Of two that
+// are equally frequent it is the lower one, because such a node's token is never
+// below the others'.
 func token(views []View, owner string) int64 {
 	shared := make(map[int64]int)
 	for _, v := range views {
@@ -99,8 +100,8 @@ func token(views []View, owner string) int64 {
 }
 
 // Aims is by which token each node takes the lock from the grant that token belongs to,
-// of which st was made. That is the holder's if one of its nodes says so; the others may
-// have promised it a later one, as they lost their counter or were reclaimed.
+// of which st was made. That is the holder's if one of its nodes says so; the others
+// may have promised it a later one, because they lost their counter or were reclaimed.
 func Aims(st driver.Status, views []View, token int64) []int64 {
 	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && base(v) > 0 }
 	aims := make([]int64, len(views))
@@ -114,7 +115,7 @@ func Aims(st driver.Status, views []View, token int64) []int64 {
 }
 
 // Forced is the outcome of taking a lock away on every node: done are the nodes
-// that did, errs what became of the others. It counts when the old holder can no
+// that did, errs the errors of the others. It counts when the old holder can no
 // longer have a quorum; fewer nodes had only a late grant of the same token.
 func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
