@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -215,6 +217,36 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 	for _, err := range append(shown, err) {
 		if strings.Contains(err.Error(), secret) || strings.Contains(fmt.Sprintf("%+v %#v", err, err), secret) {
 			t.Errorf("%q shows the password", err)
+		}
+	}
+}
+
+// TestPasswordFileIsReadAtEachConnection holds that a password may be replaced in its
+// file, and that it is never one of two.
+func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
+	r := startWith(t, &redisproc.Options{ACL: []string{user("app", rights...)}})
+	file := filepath.Join(t.TempDir(), "password")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(secret + "\n")
+	at := "redis://app@" + r.servers[0].Addr() + "?passwordfile="
+	d, err := redlock.OpenURL(t.Context(), at+url.QueryEscape(file), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	l := r.acquire(c, "k", nil)
+	r.do(0, "ACL", "SETUSER", "app", "resetpass", ">another")
+	write("another")
+	r.do(0, "CLIENT", "KILL", "USER", "app")
+	r.eventually("a connection with the new password", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.release(l)
+	for _, refused := range []string{at + "/no/such/file", strings.Replace(at, "app@", "app:"+secret+"@", 1) + url.QueryEscape(file)} {
+		if _, err := redlock.OpenURL(t.Context(), refused, nil); !errors.Is(err, holdfast.ErrInvalid) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: %v", refused, err)
 		}
 	}
 }

@@ -26,7 +26,8 @@ import (
 //	redlock://u:p@h1,h2,h3                  all with the same user and password
 //	redlock://u:p@h1,v:q@h2,w:r@h3          each with its own
 //
-// Parameters: prefix, bare (true), maxttl (60s), quarantine (off), timeout (1s),
+// Parameters: passwordfile (a file with the password of all servers, read at each
+// new connection, in place of one in the URL), prefix, bare (true), maxttl (60s), quarantine (off), timeout (1s),
 // db, tls (true: for redlock), ca, cert, key (PEM files), servername (that the
 // certificates of all servers must show, instead of the host), name (shown by
 // CLIENT LIST), eviction (allow), down (allow). A number without a unit means seconds. In users
@@ -78,7 +79,8 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	if o.database(path) != nil {
 		return nil, o, fmt.Errorf("%w: the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F", ErrInvalid)
 	}
-	return nodes, o, o.query(query, scheme == "rediss")
+	own := slices.ContainsFunc(nodes, func(n Node) bool { return n.Password != "" })
+	return nodes, o, o.query(query, scheme == "rediss", own || o.Password != "")
 }
 
 // single reads [user:password@]host.
@@ -196,12 +198,12 @@ func (o *Options) database(number string) error {
 
 // parameters are what may stand behind the ? of a URL.
 var parameters = []string{
-	"prefix", "bare", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername",
+	"prefix", "bare", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername", "passwordfile",
 }
 
 // query applies the parameters. Errors do not show an unknown one: it may be part
 // of a password.
-func (o *Options) query(query string, secure bool) error {
+func (o *Options) query(query string, secure, password bool) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return fmt.Errorf("%w: the parameters after ? cannot be read; write %% as %%25, & as %%26, ; as %%3B, and ? in a user or password as %%3F", ErrInvalid)
@@ -218,6 +220,11 @@ func (o *Options) query(query string, secure bool) error {
 		v := list[0]
 		var err error
 		switch name {
+		case "passwordfile":
+			if password {
+				return fmt.Errorf("%w: the URL has both a password and passwordfile; leave out one of them", ErrInvalid)
+			}
+			err = o.passwordFile(v)
 		case "prefix":
 			o.Prefix = v
 		case "bare":
@@ -261,6 +268,18 @@ func (o *Options) query(query string, secure bool) error {
 		return t.apply(o)
 	}
 	return nil
+}
+
+// passwordFile takes the password from a file, anew for each connection: what keeps
+// secrets may have replaced it meanwhile.
+func (o *Options) passwordFile(path string) error {
+	user := o.Username
+	o.Credentials = func(context.Context, string) (string, string, error) {
+		text, err := os.ReadFile(path)
+		return user, strings.TrimRight(string(text), "\r\n"), err
+	}
+	_, err := os.Stat(path)
+	return err
 }
 
 // duration reads what flags of the command take as well: Go's notation, or a number
