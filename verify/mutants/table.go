@@ -887,7 +887,7 @@ var commands = []mutant{
 	},
 	{
 		name: "lock-kept-for-nothing", rule: "--hold-at-least is for commands that were started", file: runFreesGo,
-		was: "if err != nil || p.HoldAtLeast == 0 {", is: "if err != nil || p.HoldAtLeast >= 0 {",
+		was: "if err != nil || s.plan.HoldAtLeast == 0 {", is: "if err != nil || s.plan.HoldAtLeast >= 0 {",
 		killers: []suite{shell("ends")},
 	},
 	{

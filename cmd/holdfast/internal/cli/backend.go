@@ -40,25 +40,31 @@ func (a *app) scheme() string {
 	return scheme
 }
 
-// open opens the backend for a holder that runs program. patient says that the
-// caller also waits for a backend that is down, because it was given a bound for
-// the wait.
-func (a *app) open(ctx context.Context, program string, patient bool) (*holdfast.Client, error) {
+// open opens the backend for a holder. One that is patient also waits for a backend that
+// is down, for it was told how long to wait.
+func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*holdfast.Client, error) {
 	drv, err := a.dialWith(ctx, &redlock.Options{AllowDown: patient})
 	if err != nil {
 		return nil, err
 	}
-	return holdfast.New(drv, a.options(program))
+	return holdfast.New(drv, opts)
+}
+
+// waiter are the options of a command that may wait for a lock.
+func (a *app) waiter(program string, w *wait) *holdfast.Options {
+	opts := a.options(program)
+	opts.Hooks.Waiting = w.begins
+	return opts
 }
 
 func (a *app) options(program string) *holdfast.Options {
 	host, _ := os.Hostname()
 	opts := &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(program)}}
-	if a.verbose {
-		opts.Logger = a.log
+	opts.Hooks.Node = func(e holdfast.NodeEvent) {
+		a.log.Debug("node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
 	}
-	opts.Hooks.Waiting = func(e holdfast.WaitingEvent) {
-		a.log.Debug(fmt.Sprintf("waiting: %s, %d others waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
+	opts.Hooks.AtRisk = func(e holdfast.AtRiskEvent) {
+		a.log.Debug("redundancy changed", "name", e.Key, "at_risk", e.AtRisk)
 	}
 	opts.Hooks.Acquired = func(e holdfast.AcquiredEvent) {
 		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", short(e.Waited))
@@ -77,7 +83,7 @@ func (a *app) looker(ctx context.Context) (*holdfast.Client, error) {
 
 // client opens the backend for a command that orders.
 func (a *app) client(ctx context.Context) (*holdfast.Client, error) {
-	return a.open(ctx, "holdfast", false)
+	return a.open(ctx, a.options("holdfast"), false)
 }
 
 // busyError says who holds the lock, as far as the backend knows.

@@ -138,7 +138,8 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	defer place.Close()
 	ctx, stop := interruptible()
 	defer stop()
-	client, err := a.open(ctx, "holdfast", opts.Wait > 0 && !once)
+	w := &wait{name: name, log: a.log, ahead: -1}
+	client, err := a.open(ctx, a.waiter("holdfast", w), opts.Wait > 0 && !once)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -149,7 +150,9 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	if err := a.spare(ctx, client, file, place.Kept()); err != nil {
 		return errors.Join(interruptedBy(ctx, err), client.Close())
 	}
+	stopTelling := w.tell(client)
 	lease, err := take(ctx, name, opts)
+	stopTelling()
 	if err != nil {
 		defer client.Close()
 		return interruptedBy(ctx, a.busyError(client, name, err))

@@ -43,6 +43,7 @@ type runFlags struct {
 	holdAtLeast, maxRuntime duration
 	onLost                  run.Policy
 	command                 string
+	nested                  bool
 	guard, noGuard          bool
 	statusFile              string
 	statusFD                int
@@ -74,6 +75,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
 	f.Var(&fl.unavailable, "if-unavailable", "when the backend cannot be reached: fail, skip the command with 0, or run it without the lock")
+	f.BoolVar(&fl.nested, "nested", false, "wait even where the run that holds the lock is around this one and must end first")
 	f.Var(&fl.splay, "splay", "wait a random time up to this before asking for the lock")
 	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c; what follows -- are its arguments")
 	f.Var(&fl.ttl, "ttl", "how long the lock stands when holdfast is gone")
@@ -115,12 +117,16 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 	if missing := run.Missing(); missing != "" {
 		a.log.Debug("on this system, " + missing)
 	}
+	w := &wait{name: plan.Name, log: a.log, ahead: -1}
 	runner := run.Runner{
 		Self: a.self, Log: a.log,
-		Open: func(ctx context.Context) (*holdfast.Client, error) {
-			return a.open(ctx, plan.Args[0], plan.Wait > 0 && !plan.NoWait)
+		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
+			opts := a.waiter(plan.Args[0], w)
+			opts.Hooks.Renewed = renewed
+			return a.open(ctx, opts, plan.Wait > 0 && !plan.NoWait)
 		},
-		Busy: func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
+		Waits: w.tell,
+		Busy:  func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
 	}
 	res := runner.Run(plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
@@ -210,7 +216,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),
 		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),
-		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: guard,
+		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: guard, Nested: fl.nested,
 		Busy: exitcode.Code(fl.busy), Lost: exitcode.Code(fl.lost),
 	}
 	if fl.killAfter.set && p.KillAfter == 0 {

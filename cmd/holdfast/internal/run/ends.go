@@ -16,12 +16,27 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
+// loss is why the lease is lost: what the client says, or, before it does, that time
+// is over by a clock which goes on while the machine sleeps.
+func (s *session) loss() error {
+	cause := context.Cause(s.lease.Context())
+	if cause == nil {
+		cause = fmt.Errorf("%w: %w", holdfast.ErrLost, holdfast.ErrExpired)
+	}
+	if s.failing != nil && errors.Is(cause, holdfast.ErrExpired) {
+		cause = fmt.Errorf("%w; the last renewal failed: %w", cause, s.failing)
+	}
+	return cause
+}
+
 // lose stops the command because of its lease, as --on-lost says.
-func (s *session) lose(cause error) {
+func (s *session) lose() {
+	s.lost = nil
 	if s.gone {
 		return
 	}
 	s.gone = true
+	cause := s.loss()
 	policy := s.plan.OnLost
 	switch {
 	case policy.Warn:
@@ -46,31 +61,22 @@ func (s *session) stop(why Outcome, cause error, how Policy) {
 	s.job.Signal(unix.SIGCONT) // one that is stopped would not see it
 }
 
-func (s *session) renewed(r renewal) {
-	switch {
-	case errors.Is(r.err, holdfast.ErrLost):
-		s.keeper.renewals = nil
-		s.lose(r.err)
+// renewed follows a renewal by the client, to which the line of what is due moves.
+func (s *session) renewed(e holdfast.RenewedEvent) {
+	if s.gone { // nothing brings the command back
 		return
-	case r.err != nil:
-		s.trusted = min(s.trusted, r.trusted)
-		end, what := s.softEnd(), "the command is stopped"
-		if !s.bound() {
-			end, what = s.trusted, "the lease ends"
-		}
-		if left := end.Sub(boot.Now()); s.why == "" && left > 0 {
-			level := slog.LevelWarn
-			if s.failing { // several follow within a second
-				level = slog.LevelDebug
-			}
-			s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, %s in %v: %v", what, left.Round(time.Millisecond), r.err))
-		}
-		s.failing = true
-	case s.why == Lost: // nothing brings the command back
-		return
+	}
+	until := boot.At(s.lease.Deadline())
+	switch failed := s.failing; {
+	case e.Err != nil:
+		s.trusted, s.failing = min(s.trusted, until), e.Err
+		s.reportFailure(failed == nil)
 	default:
+		s.trusted, s.failing = until, nil
 		s.log.Debug("renewed", "until", s.lease.Deadline())
-		s.trusted, s.failing = r.trusted, false
+		if failed != nil {
+			s.log.Info("the lease is renewed again")
+		}
 	}
 	if last := s.lastMoment(); last != 0 {
 		if err := s.job.Protect(last); err != nil {
@@ -79,12 +85,27 @@ func (s *session) renewed(r renewal) {
 	}
 }
 
+// reportFailure says what comes of a renewal that failed, once until one succeeds:
+// several may follow within a second.
+func (s *session) reportFailure(first bool) {
+	end, what := s.softEnd(), "the command is stopped"
+	if !s.bound() {
+		end, what = s.trusted, "the lease ends"
+	}
+	level := slog.LevelDebug
+	if first {
+		level = slog.LevelWarn
+	}
+	left := max(end.Sub(boot.Now()), 0).Round(time.Millisecond)
+	s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, %s in %v: %v", what, left, s.failing))
+}
+
 // unguarded notes that the guard has ended, and whether it has killed the command.
 func (s *session) unguarded(killed bool) {
 	switch {
 	case killed:
 		s.killing, s.gone, s.why = true, true, Lost
-		s.cause = errors.New("the guard has killed the command: the lease was about to end, and holdfast had not renewed it in time")
+		s.cause = fmt.Errorf("the guard has killed the command: %w", s.loss())
 	case !s.exited:
 		s.log.Error("the guard has ended; the command goes on without it")
 	}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"iter"
 	"os"
 	"slices"
 	"strconv"
@@ -16,6 +17,18 @@ const EnvPrefix = "HOLDFAST_LOCK_"
 // run, for with two of a name most programs would see the outer one, and where this
 // run reports to, for a run inside would report there as well.
 var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD="}
+
+// around yields owner and name of the leases of the runs that this process is inside of.
+// Names have no control characters, and owners no spaces.
+func around() iter.Seq2[string, string] {
+	return func(yield func(owner, name string) bool) {
+		for lease := range strings.SplitSeq(os.Getenv(EnvPrefix+"AROUND"), "\t") {
+			if owner, name, ok := strings.Cut(lease, " "); ok && !yield(owner, name) {
+				return
+			}
+		}
+	}
+}
 
 // environment is that of the command.
 func (p *Plan) environment(lease *holdfast.Lease) []string {
@@ -33,6 +46,7 @@ func (p *Plan) environment(lease *holdfast.Lease) []string {
 		EnvPrefix+"NAME="+lease.Key(),
 		EnvPrefix+"TOKEN="+strconv.FormatInt(int64(lease.Token()), 10),
 		EnvPrefix+"OWNER="+lease.Owner(),
+		EnvPrefix+"AROUND="+lease.Owner()+" "+lease.Key()+"\t"+os.Getenv(EnvPrefix+"AROUND"),
 		EnvPrefix+"TTL_MS="+strconv.FormatInt(p.TTL.Milliseconds(), 10),
 		EnvPrefix+"BACKEND="+p.Backend, // the scheme only: the rest may hold a password
 	)

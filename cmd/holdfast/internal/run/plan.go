@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
@@ -34,6 +35,7 @@ type Plan struct {
 	Args    []string // from the program's name on
 	Backend string   // scheme of the URL, for the command to see
 
+	Nested    bool // wait also for a run around this one
 	NoWait    bool
 	Wait      time.Duration // 0: no bound
 	Splay     time.Duration
@@ -102,6 +104,16 @@ func (p *Plan) killAfter() time.Duration {
 		return 0
 	}
 	return p.KillAfter
+}
+
+// lease is what to ask of the client: its lease ends in time for the command to end
+// before others can have the lock, unless the command may go on.
+func (p *Plan) lease() *holdfast.AcquireOptions {
+	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, RenewEvery: p.Renew}
+	if !p.OnLost.Warn {
+		o.Margin = p.Margin + p.killAfter()
+	}
+	return o
 }
 
 func brief(d time.Duration) time.Duration {

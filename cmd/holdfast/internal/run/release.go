@@ -14,13 +14,29 @@ import (
 // not released lapses by itself.
 const releaseTimeout = 2 * time.Second
 
+// verify asks whether the lease still stood when the command had ended by itself: it may
+// have been taken away since it was last renewed. What cannot be known passes for good.
+func (s *session) verify(st *Status) {
+	if st.Outcome != Ran {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.plan.roundTrip())
+	defer cancel()
+	if err := s.lease.Check(ctx); errors.Is(err, holdfast.ErrLost) {
+		s.gone = true
+		st.Outcome, st.Error = RanLost, err.Error()
+		s.log.Error("the lease was lost before the command ended: " + err.Error())
+	}
+}
+
 // settle gives the lease back and notes what became of it.
 func (s *session) settle(st *Status) {
 	var err error
 	if st.Started {
+		s.verify(st)
 		err = release(s.lease)
 	} else {
-		err = giveBack(s.client, s.lease, s.plan)
+		err = s.giveBack()
 	}
 	if err != nil && !s.gone {
 		s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
@@ -38,14 +54,14 @@ func release(lease *holdfast.Lease) error {
 
 // giveBack releases a lease under which nothing was run. --hold-at-least is not for
 // it: the other machines would skip a run that nobody made.
-func giveBack(client *holdfast.Client, lease *holdfast.Lease, p *Plan) error {
-	err := release(lease)
-	if err != nil || p.HoldAtLeast == 0 {
+func (s *session) giveBack() error {
+	err := release(s.lease)
+	if err != nil || s.plan.HoldAtLeast == 0 {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	if err = client.ForceRelease(ctx, p.Name, lease.Token()); errors.Is(err, holdfast.ErrLost) {
+	if err = s.client.ForceRelease(ctx, s.plan.Name, s.lease.Token()); errors.Is(err, holdfast.ErrLost) {
 		return nil // that time is over already
 	}
 	return err

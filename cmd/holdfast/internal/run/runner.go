@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -30,37 +29,19 @@ func Missing() string {
 	return proc.Missing + "; " + boot.Missing
 }
 
-// Runner runs plans.
-type Runner struct {
-	Self proc.Self
-	Log  *slog.Logger
-	// Open opens the backend.
-	Open func(context.Context) (*holdfast.Client, error)
-	// Busy adds to an ErrHeld what the backend knows about the holder.
-	Busy func(*holdfast.Client, error) error
-}
-
-// Result is how a run ended.
-type Result struct {
-	Status Status
-	Err    error          // why the command was not run, or was stopped
-	Raise  syscall.Signal // to end by, so that a script in the terminal ends as well; 0: none
-}
-
 // Run runs p. It blocks until the command and its group have ended and the lease
 // is released.
 func (r *Runner) Run(p *Plan) Result {
-	signals := make(chan os.Signal, 16)
-	notify(signals, ending)
-	defer signal.Stop(signals)
+	s := &session{plan: p, runner: r, log: r.Log, signals: make(chan os.Signal, 16), renewals: make(chan holdfast.RenewedEvent, 16)}
+	notify(s.signals, ending)
+	defer signal.Stop(s.signals)
 
 	began := time.Now()
-	client, lease, err := r.acquire(p, signals)
+	err := s.acquire()
 	waited := time.Since(began)
-	if client != nil {
-		defer client.Close()
+	if s.client != nil {
+		defer s.client.Close()
 	}
-	s := &session{plan: p, runner: r, log: r.Log, client: client, lease: lease, signals: signals}
 	var res Result
 	switch {
 	case err == nil:
@@ -70,8 +51,8 @@ func (r *Runner) Run(p *Plan) Result {
 		res = s.run()
 		res.Status.unlocked(err)
 	default:
-		if client != nil && !interrupted(err) {
-			err = r.Busy(client, err)
+		if s.client != nil && !interrupted(err) {
+			err = r.Busy(s.client, err)
 		}
 		res = p.refusal(err)
 	}
@@ -96,46 +77,75 @@ func interrupted(err error) bool {
 }
 
 // acquire opens the backend and waits for the lease, or for a signal.
-func (r *Runner) acquire(p *Plan, signals <-chan os.Signal) (*holdfast.Client, *holdfast.Lease, error) {
+func (s *session) acquire() error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	waited := make(chan struct{})
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
 		select {
-		case s := <-signals:
-			cancel(exitcode.Interruption{Signal: s.(syscall.Signal)})
+		case sig := <-s.signals:
+			cancel(exitcode.Interruption{Signal: sig.(syscall.Signal)})
 		case <-waited:
 		}
 	}()
-	client, lease, err := r.take(ctx, p)
+	err := s.take(ctx)
 	close(waited)
 	<-watching
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 		if err == nil {
-			giveBack(client, lease, p) // the signal came with the lease
+			s.giveBack() // the signal came with the lease
 		}
-		lease, err = nil, errors.Join(err, why)
+		s.lease, err = nil, errors.Join(err, why)
 	}
 	cancel(nil)
-	return client, lease, err
+	return err
 }
 
-func (r *Runner) take(ctx context.Context, p *Plan) (*holdfast.Client, *holdfast.Lease, error) {
+func (s *session) take(ctx context.Context) (err error) {
+	p := s.plan
 	if err := splay(ctx, p.Splay); err != nil {
-		return nil, nil, err
+		return err
 	}
-	client, err := r.Open(ctx)
-	if err != nil {
-		return nil, nil, err
+	if s.client, err = s.runner.Open(ctx, s.hear); err != nil {
+		return err
 	}
-	opts := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, NoRenew: true}
-	take := client.Acquire
+	if err := s.aside(ctx); err != nil {
+		return err
+	}
+	take := s.client.Acquire
 	if p.NoWait {
-		take = client.TryAcquire
+		take = s.client.TryAcquire
 	}
-	lease, err := take(ctx, p.Name, opts)
-	return client, lease, err
+	defer s.runner.Waits(s.client)()
+	s.lease, err = take(ctx, p.Name, p.lease())
+	return err
+}
+
+// aside refuses to wait for a run that waits for this one: its command, of which this is
+// a part, would never end.
+func (s *session) aside(ctx context.Context) error {
+	if s.plan.Nested {
+		return nil
+	}
+	for owner, name := range around() {
+		if name != s.plan.Name {
+			continue
+		}
+		if st, err := s.client.Inspect(ctx, name); err == nil && st.Held && st.Owner == owner {
+			return exitcode.Usagef("the run of %q around this command holds the lock until this command ends; "+
+				"leave out the inner run, or give --nested where this command does not keep the outer one from ending", name)
+		}
+	}
+	return nil
+}
+
+// hear is told of renewals. It does not wait: what counts stands in the lease.
+func (s *session) hear(e holdfast.RenewedEvent) {
+	select {
+	case s.renewals <- e:
+	default:
+	}
 }
 
 // splay waits up to d, so that machines whose cron starts at the same second do

@@ -3,7 +3,6 @@
 package run
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,9 +32,10 @@ type session struct {
 	signals chan os.Signal
 	resumed chan os.Signal // SIGCONT
 
-	job    *proc.Job
-	alarm  *boot.Alarm
-	keeper keeper
+	job      *proc.Job
+	alarm    *boot.Alarm
+	renewals chan holdfast.RenewedEvent
+	lost     <-chan struct{} // closed when the lease is; nil: it is not waited for
 
 	started    boot.Instant
 	trusted    boot.Instant // D; 0 without a lease
@@ -45,7 +45,7 @@ type session struct {
 	killing    bool
 	asked      int   // how many INT and TERM were passed on
 	suspending bool  // a SIGTSTP was passed on
-	failing    bool  // the last renewal did
+	failing    error // of the last renewal; nil: it succeeded
 	gone       bool  // the lease is
 	goesOn     error // why it is, while the command goes on: --on-lost=warn
 
@@ -75,7 +75,6 @@ func (s *session) command() Result {
 		return Result{Err: err, Status: Status{Outcome: outcome, ExitCode: exitcode.Of(err)}}
 	}
 	s.loop()
-	s.keeper.stop()
 	s.alarm.Close()
 	s.reportEscaped()
 	lent := s.job.HadTerminal()
@@ -88,8 +87,11 @@ func (s *session) command() Result {
 }
 
 func (s *session) start() error {
-	if err := s.fresh(); err != nil {
-		return err
+	if s.lease != nil {
+		s.trusted, s.lost = boot.At(s.lease.Deadline()), s.lease.Context().Done()
+		if s.bound() && (boot.Now() >= s.softEnd() || s.lease.Context().Err() != nil) { // this process may have been stopped while it waited
+			return fmt.Errorf("the command was not started: %w", s.loss())
+		}
 	}
 	var err error
 	if s.alarm, err = boot.NewAlarm(); err != nil {
@@ -108,25 +110,6 @@ func (s *session) start() error {
 	s.started = boot.Now()
 	if s.lease != nil {
 		s.log.Debug("running", "pid", s.job.PID(), "until", s.lease.Deadline())
-	}
-	s.keeper = s.plan.keep(s.lease)
-	return nil
-}
-
-// fresh sees to it that the command does not start on a lease that is about to
-// end: this process may have been stopped while it waited.
-func (s *session) fresh() error {
-	if s.lease == nil {
-		return nil
-	}
-	s.trusted = boot.At(s.lease.Deadline())
-	if boot.Now() < s.softEnd() {
-		return nil
-	}
-	r := s.plan.round(context.Background(), s.lease)
-	s.trusted = r.trusted
-	if r.err != nil {
-		return fmt.Errorf("the lease could not be renewed before the command was started: %w", r.err)
 	}
 	return nil
 }
@@ -156,8 +139,10 @@ func (s *session) loop() {
 			s.signalled(sig.(syscall.Signal))
 		case <-s.resumed:
 			s.resume()
-		case r := <-s.keeper.renewals:
-			s.renewed(r)
+		case e := <-s.renewals:
+			s.renewed(e)
+		case <-s.lost:
+			s.lose()
 		case <-s.alarm.C:
 		}
 		s.advance(boot.Now())

@@ -3,7 +3,6 @@
 package run
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -19,7 +18,8 @@ func (s *session) lastMoment() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin)
 }
 
-// softEnd is when the command is told to end if the lease was not renewed.
+// softEnd is when the command is told to end if the lease was not renewed: the client
+// says so as well, but the alarm also rings where the machine has slept.
 func (s *session) softEnd() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin - s.plan.killAfter())
 }
@@ -61,7 +61,7 @@ func (s *session) next() boot.Instant {
 // advance does what is due.
 func (s *session) advance(now boot.Instant) {
 	if s.why == "" && s.bound() && now >= s.softEnd() {
-		s.lose(errors.New("the lease was not renewed in time"))
+		s.lose()
 	}
 	if s.why == "" && s.plan.MaxRuntime > 0 && now >= s.started.Add(s.plan.MaxRuntime) && !s.exited {
 		s.log.Warn(fmt.Sprintf("stopping the command: --max-runtime %v is over", s.plan.MaxRuntime))

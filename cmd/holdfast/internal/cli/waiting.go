@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// waitTold is when a command says that it waits: the first time soon, and then seldom.
+var waitTold = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
+
+// wait is what a command says while it waits for a lock.
+type wait struct {
+	name string
+	log  *slog.Logger
+
+	mu    sync.Mutex // guards ahead
+	ahead int        // how many waited when the wait began; -1: not known
+}
+
+// begins is told who holds the lock.
+func (w *wait) begins(e holdfast.WaitingEvent) {
+	w.log.Debug(fmt.Sprintf("waiting: %s, %d others waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ahead = e.Held.Waiters
+}
+
+// tell says from time to time what client waits for, until stop is called. It returns
+// at once; stop blocks until nothing is said any more.
+func (w *wait) tell(client *holdfast.Client) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var told sync.WaitGroup
+	told.Go(func() {
+		began := time.Now()
+		for i := 0; ; i++ {
+			pause := waitTold[min(i, len(waitTold)-1)]
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			if text := w.text(ctx, client, time.Since(began)); ctx.Err() == nil {
+				w.log.Info(text)
+			}
+		}
+	})
+	return func() { cancel(); told.Wait() }
+}
+
+// text says for whom w has waited, and how many are to have the lock before.
+func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Duration) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	st, err := client.Inspect(ctx, w.name)
+	text := "waiting for " + short(since.Round(time.Second)) + ": "
+	switch {
+	case err != nil:
+		return text + explain(err)
+	case !st.Held:
+		return text + fmt.Sprintf("nobody holds %q at this moment%s", w.name, w.place(st))
+	}
+	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining}
+	return text + heldBy(w.name, held) + w.place(st)
+}
+
+// place says how many are ahead: those who waited when this wait began, less those who
+// have gone since.
+func (w *wait) place(st holdfast.Status) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ahead < 0 {
+		return ""
+	}
+	w.ahead = min(w.ahead, max(st.Waiters-1, 0))
+	if w.ahead == 0 {
+		return ", this command is next"
+	}
+	return fmt.Sprintf(", %d ahead of this command", w.ahead)
+}

@@ -1,0 +1,29 @@
+package run
+
+import (
+	"context"
+	"log/slog"
+	"syscall"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
+)
+
+// Runner runs plans.
+type Runner struct {
+	Self proc.Self
+	Log  *slog.Logger
+	// Open opens the backend. renewed hears of each renewal.
+	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
+	// Waits says from time to time that it waits, until stop is called.
+	Waits func(*holdfast.Client) (stop func())
+	// Busy adds to an ErrHeld what the backend knows about the holder.
+	Busy func(*holdfast.Client, error) error
+}
+
+// Result is how a run ended.
+type Result struct {
+	Status Status
+	Err    error          // why the command was not run, or was stopped
+	Raise  syscall.Signal // to end by, so that a script in the terminal ends as well; 0: none
+}
