@@ -63,9 +63,6 @@ type leaseKey struct{}
 func (t *term) begin(a *attempt) *Lease {
 	owner, token := t.grant.Of(t.passed)
 	t.now = holder{opts: a.opts, token: Token(token), owner: owner, since: time.Now()}
-	if !t.client.limits.Token {
-		t.now.token = 0
-	}
 	t.trust(t.granted)
 	t.plan(t.taken)
 	return t.hold(a.ctx)

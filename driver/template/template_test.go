@@ -208,7 +208,10 @@ func over(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client)) {
 func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
 	over(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
 		acquire := func(o holdfast.AcquireOptions) error {
-			_, err := c.Acquire(t.Context(), "k", &o)
+			l, err := c.TryAcquire(t.Context(), "k", &o)
+			if err == nil {
+				l.Release(t.Context())
+			}
 			return err
 		}
 		refused := map[string]error{

@@ -151,5 +151,5 @@ func shell(scripts ...string) suite {
 }
 
 func tierNames() []string {
-	return []string{"unit", "engine", "client", "conformance", "model", "sim", "differential", "redlock", "fence", "cli"}
+	return []string{"unit", "engine", "client", "conformance", "seam", "model", "sim", "differential", "redlock", "fence", "cli"}
 }

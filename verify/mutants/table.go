@@ -29,7 +29,7 @@ const (
 )
 
 // all is the bugs, by the part of the protocol that they break.
-var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, reclaims, adoptions, onServers, voting, looks, storages, commands, clocks, lifecycle, obstacles, waits)
+var all = concat(votes, trust, ids, tokens, twins, lua, waiting, keeping, handOvers, leases, reclaims, adoptions, onServers, voting, looks, storages, commands, clocks, lifecycle, obstacles, waits, limits)
 
 func concat(themes ...[]mutant) []mutant {
 	var out []mutant
