@@ -102,30 +102,12 @@ type Claim struct {
 	TTL    int64
 	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
 	Adopts bool  // asks for the lock that another id has, which is not going to answer for it
-	Brief  bool  // whoever holds the lock soon renews what is trusted for less than half of TTL
+	Renews bool  // the holder soon renews what is trusted for less than half of TTL
 	Token  int64 // fixed once a quorum has granted; 0 before
 
-	Asked   Set // an acquire or, when held, a renewal or, when over, a release is unanswered
-	Granted Set // the lock there is this id's
-	Owed    Set // a give-back is unanswered: what the node grants may be freed by it
-	Agreed  Set // seeking: the token stands there; held: kept in this round; over: freed
-	Pending Set // a commit is unanswered
-	Denied  Set // the lock there is another's
-	Failed  Set // no answer
-	Fatal   Set // an answer that will not change
-	Queued  Set // the id has a place in the queue there
-	Back    Set // given back and not asked since: the lock there may be nobody's
-	Told    Set // granted by a wake-up alone
-	Free    Set // held: nobody has the lock there, but somebody had it since; so this round has shown
-	Ripe    Set // held: so an earlier round has shown, and Base is still what it was
-	Taken   Set // held: another has the lock there; so this round has shown
-	Heard   Set // nodes whose wake-ups reach this client
-
-	Queueing bool // asks with the stamp
-	Untold   bool // held, over: the round's outcome has not been told
-	AtRisk   bool // held: the last round that was finished has found a quorum and no more
-	Polls    uint8
-	Again    uint8 // held: how often nodes that are not this id's were asked again since Renew
+	Granted Set   // the lock there is this id's
+	Owed    Set   // a give-back is unanswered: what the node grants may be freed by it
+	Trip    int64 // longest round trip seen lately
 
 	// Sends counts per node the requests of this id that may have been
 	// executed: a node with none needs no release.
@@ -135,16 +117,58 @@ type Claim struct {
 	Base  [MaxNodes]int64 // first token of the node's block, where granted; its counter, where Free or Ripe
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
 	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
-	// Heeded is when the last request of this id was sent that the node has answered.
-	Heeded [MaxNodes]int64
+	// Answered is when the last request of this id was sent that the node has answered.
+	Answered [MaxNodes]int64
 
-	Trust    int64 // held: a quorum keeps the lock until then; 0: none has yet
-	Round    int64 // held: when this round of renewals began
-	Changed  int64 // held: when the TTL last changed
+	Seek
+	Hold
+	End
+
+	Unreported bool // held, over: the outcome of the round has not been reported
+}
+
+// Seek is what a claim knows while it seeks.
+type Seek struct {
+	Asked   Set // an acquire is unanswered
+	Agreed  Set // the token stands there
+	Pending Set // a commit is unanswered
+	Denied  Set // the lock there is another's
+	Failed  Set // no answer
+	Fatal   Set // an answer that will not change
+	Queued  Set // the id has a place in the queue there
+	Back    Set // given back and not asked since: the lock there may be nobody's
+	Handed  Set // granted by a wake-up alone
+	Heard   Set // nodes whose wake-ups reach this client
+
+	Queueing bool  // asks with the stamp
+	Polls    uint8 // rests without a place in the queue so far
+
 	Left     int64 // shortest time to expiry that a denial reported; 0: none did
-	Trip     int64 // longest round trip seen lately
 	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
-	Rest     int64 // then everybody is asked again; 0: not resting
+	Rest     int64 // then every node is asked again; 0: not resting
+}
+
+// Hold is what a claim knows while the lock is held.
+type Hold struct {
+	Renewing Set // a renewal or reclaim of this round is unanswered
+	Kept     Set // has kept the lock in this round
+	Away     Set // has not, as the lock there is not this id's
+	Free     Set // nobody has the lock there, but another had it since; so this round has shown
+	Ripe     Set // so an earlier round has shown, and Base is still what it was
+	Taken    Set // another has the lock there; so this round has shown
+
+	AtRisk bool  // the last round that was finished has found a quorum and no more
+	Again  uint8 // how often nodes that are not this id's were asked again since Renew
+
+	Trust   int64 // a quorum keeps the lock until then; 0: none has yet
+	Round   int64 // when this round of renewals began
+	Changed int64 // when the TTL last changed
+}
+
+// End is what a claim knows that is over.
+type End struct {
+	Releasing Set // a release is unanswered
+	Released  Set // has released the lock, or never had a request
 }
 
 // Detached is a claim to a lock that another client has left standing: it has only the
@@ -183,7 +207,7 @@ func Step(c Claim, e Event) (Claim, Actions) {
 // Alarm is when the claim wants a Tick; 0 for never.
 func (c *Claim) Alarm() int64 {
 	alarm := soonest(c.Patience, c.Rest)
-	for n := range (c.Asked | c.Pending).Nodes {
+	for n := range c.Unanswered().Nodes {
 		alarm = soonest(alarm, c.AskBy[n])
 	}
 	return alarm
@@ -211,9 +235,9 @@ func (c *Claim) all() Set { return All(int(c.N)) }
 // possible says whether a quorum can still come from s.
 func (c *Claim) possible(s Set) bool { return s.Len() >= c.Quorum() }
 
-// kept is until when a quorum of the nodes in s keeps the lock: the quorum-th
+// keptUntil is until when a quorum of the nodes in s keeps the lock: the quorum-th
 // latest of their times.
-func (c *Claim) kept(s Set) int64 {
+func (c *Claim) keptUntil(s Set) int64 {
 	var best [MaxNodes + 1]int64 // descending
 	for n := range s.Nodes {
 		t := c.Until[n]
@@ -254,7 +278,7 @@ func (c *Claim) count(e *Event) {
 		c.Sends[e.Node] = sendsKnown
 		// One that is slow for once, as in an outage, is soon forgotten.
 		c.Trip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.Trip-c.Trip/8)
-		c.Heeded[e.Node] = max(c.Heeded[e.Node], e.Sent)
+		c.Answered[e.Node] = max(c.Answered[e.Node], e.Sent)
 	}
 }
 
@@ -274,10 +298,14 @@ func (c *Claim) expect(s Set, at int64) {
 	}
 }
 
-// silent is the nodes whose request has run out of time.
-func (c *Claim) silent(at int64) Set {
+// Unanswered is the nodes that still owe an answer: to an acquire or a commit, in the
+// phases that follow to a renewal or a release.
+func (c *Claim) Unanswered() Set { return c.Asked | c.Pending | c.Renewing | c.Releasing }
+
+// overdue is the nodes whose request has run out of time.
+func (c *Claim) overdue(at int64) Set {
 	var s Set
-	for n := range (c.Asked | c.Pending).Nodes {
+	for n := range c.Unanswered().Nodes {
 		if at >= c.AskBy[n] {
 			s |= Only(n)
 		}
@@ -289,8 +317,9 @@ func (c *Claim) silent(at int64) Set {
 func (c *Claim) drop(s Set) {
 	c.Granted &^= s
 	c.Agreed &^= s
+	c.Kept &^= s
 	c.Pending &^= s
-	c.Told &^= s
+	c.Handed &^= s
 	for n := range s.Nodes {
 		c.Until[n] = 0
 	}

@@ -14,7 +14,7 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.renew(e, a)
 	case Woken:
 		// The node lost the lock or was never granted: it has come round.
-		if !c.brief(e.At) {
+		if !c.renewsSoon(e.At) {
 			a.Renew |= n
 		}
 		if 0 < e.Token && e.Token < c.Token {
@@ -25,28 +25,28 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		return
 	case Granted: // late, after the commit: kept as redundancy
 		c.Base[e.Node] = e.Token
-		c.keep(e)
+		c.confirm(e)
 		if e.Token < c.Token {
 			a.Commit |= n
 		}
 	case Denied, Refused:
 		c.drop(n)
 	case Kept:
-		c.Denied &^= n
+		c.Away &^= n
 		c.Free &^= n
 		c.Ripe &^= n
 		c.Taken &^= n
-		c.keep(e)
+		c.confirm(e)
 		if e.Sent >= c.Round {
-			c.Asked &^= n
-			c.Agreed |= n & c.Granted
+			c.Renewing &^= n
+			c.Kept |= n & c.Granted
 		}
 	case NotMine:
 		c.drop(n)
-		c.Asked &^= n
-		c.Denied |= n
+		c.Renewing &^= n
+		c.Away |= n
 		// A round that nobody awaits does not end it: its holder would not hear of that.
-		if c.Untold && !c.possible(c.all()&^c.Denied) {
+		if c.Unreported && !c.possible(c.all()&^c.Away) {
 			c.lose(e.At, a)
 			return
 		}
@@ -55,12 +55,12 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.Owed &^= n
 	case Failed:
 		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
-			c.Asked &^= n
+			c.Renewing &^= n
 		}
 	case Tick: // whoever holds the lock says when a round is over
-		c.Asked = 0
+		c.Renewing = 0
 	}
-	c.tell(Renewed, NotRenewed, a)
+	c.report(c.Kept, c.Renewing, Renewed, NotRenewed, a)
 	c.regain(e.At, a)
 }
 
@@ -85,11 +85,11 @@ func (c *Claim) displaced(e *Event, n Set) {
 // Where somebody has a partial grant at the moment, the node is asked again, for it is
 // soon given back (trace C8).
 func (c *Claim) regain(at int64, a *Actions) {
-	if c.Token == 0 || !c.possible(c.Agreed) {
+	if c.Token == 0 || !c.possible(c.Kept) {
 		return
 	}
 	a.Reclaim = c.Ripe
-	c.Asked |= c.Ripe
+	c.Renewing |= c.Ripe
 	c.expect(c.Ripe, at)
 	c.Ripe = 0
 	if c.Free|c.Taken == 0 || c.Again == againMost {
@@ -98,7 +98,7 @@ func (c *Claim) regain(at int64, a *Actions) {
 	c.Again++
 	if c.Free == 0 {
 		a.Renew |= c.Taken
-		c.Asked |= c.Taken
+		c.Renewing |= c.Taken
 		c.expect(c.Taken, at)
 		c.Taken = 0
 		return
@@ -112,14 +112,14 @@ func (c *Claim) round(s Set, at int64, a *Actions) {
 	c.Round = at
 	c.Ripe |= c.Free
 	c.Free, c.Taken = 0, 0
-	c.Asked, c.Agreed, c.Denied = s|a.Reclaim, 0, c.all()&^s
+	c.Renewing, c.Kept, c.Away = s|a.Reclaim, 0, c.all()&^s
 	c.expect(s, at)
 	a.Renew |= s
 	c.send(s)
 }
 
-// brief says that all nodes are about to be asked for a renewal, the first.
-func (c *Claim) brief(at int64) bool { return c.Brief && c.Round == 0 && c.Trust-at < c.TTL/2 }
+// renewsSoon says that all nodes are about to be asked for a renewal, the first.
+func (c *Claim) renewsSoon(at int64) bool { return c.Renews && c.Round == 0 && c.Trust-at < c.TTL/2 }
 
 // lose ends a claim that was held.
 func (c *Claim) lose(at int64, a *Actions) {
@@ -139,7 +139,7 @@ func (c *Claim) renew(e *Event, a *Actions) {
 	if e.TTL != c.TTL {
 		c.TTL, c.Changed = e.TTL, e.At
 	}
-	c.Untold, c.Again = true, 0
+	c.Unreported, c.Again = true, 0
 	c.round(c.all(), e.At, a)
 }
 
@@ -151,16 +151,16 @@ func (c *Claim) assess(at int64) {
 	if c.Round == 0 || int(c.N) == c.Quorum() {
 		return
 	}
-	more := c.Agreed.Len() > c.Quorum()
-	if more || c.Asked&^c.silent(at) == 0 {
+	more := c.Kept.Len() > c.Quorum()
+	if more || c.Renewing&^c.overdue(at) == 0 {
 		c.AtRisk = !more
 	}
 }
 
-// keep notes that the node of an answer has the lock, and until when. What was
+// confirm notes that the node of an answer has the lock, and until when. What was
 // asked before the TTL changed says nothing of how long it has it now, and a
 // give-back that is still out may take it away at any time (trace C3).
-func (c *Claim) keep(e *Event) {
+func (c *Claim) confirm(e *Event) {
 	n := Only(e.Node)
 	if c.Owed&n != 0 {
 		return
@@ -170,17 +170,18 @@ func (c *Claim) keep(e *Event) {
 		ttl := min(e.TTL, c.TTL)
 		c.Until[e.Node] = max(c.Until[e.Node], e.Sent+ttl-Drift(ttl))
 	}
-	c.Trust = max(c.Trust, c.kept(c.Granted))
+	c.Trust = max(c.Trust, c.keptUntil(c.Granted))
 }
 
 // over ends the claim.
 func (c *Claim) over(at int64, a *Actions) {
 	c.Phase = Over
 	a.Release |= c.touched()
-	c.Asked, c.Pending = a.Release, 0
-	c.Agreed = c.all() &^ a.Release
-	c.Untold = true
-	c.expect(c.Asked, at)
+	c.Asked, c.Pending, c.Renewing = 0, 0, 0
+	c.Releasing = a.Release
+	c.Released = c.all() &^ a.Release
+	c.Unreported = true
+	c.expect(c.Releasing, at)
 }
 
 // end is the phase after the last release.
@@ -188,29 +189,30 @@ func (c *Claim) end(e *Event, a *Actions) {
 	n := Only(e.Node)
 	switch e.Kind {
 	case Freed:
-		c.Asked &^= n
-		c.Agreed |= n
+		c.Releasing &^= n
+		c.Released |= n
 	case Failed:
 		if e.Of == AskRelease {
-			c.Asked &^= n
+			c.Releasing &^= n
 		}
 	case Tick:
-		c.Asked &^= c.silent(e.At)
+		c.Releasing &^= c.overdue(e.At)
 	case Woken:
 		a.Release |= n
 	case Release: // it was lost, and nobody asked; what has been told is told again
-		c.Untold = true
+		c.Unreported = true
 	}
-	c.tell(Released, NotReleased, a)
+	c.report(c.Released, c.Releasing, Released, NotReleased, a)
 }
 
-// tell reports a round's outcome, once.
-func (c *Claim) tell(good, bad Outcome, a *Actions) {
+// report reports a round's outcome, once: good where done is a quorum, bad where it and
+// the nodes whose answer is out cannot become one.
+func (c *Claim) report(done, out Set, good, bad Outcome, a *Actions) {
 	switch {
-	case !c.Untold:
-	case c.possible(c.Agreed):
-		a.Outcome, c.Untold = good, false
-	case !c.possible(c.Agreed | c.Asked):
-		a.Outcome, c.Untold = bad, false
+	case !c.Unreported:
+	case c.possible(done):
+		a.Outcome, c.Unreported = good, false
+	case !c.possible(done | out):
+		a.Outcome, c.Unreported = bad, false
 	}
 }

@@ -109,7 +109,7 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 		others &^= c.Queued &^ c.Back
 		c.Denied = 0 // what an earlier round heard says nothing of this one
 	}
-	if !c.handed(e, n) {
+	if !c.grants(e, n) {
 		c.ask(n|others, e.At, a)
 		return
 	}
@@ -119,16 +119,16 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 	}
 }
 
-// handed says whether a wake-up is as good as an answer that grants the lock, and
+// grants says whether a wake-up is as good as an answer that grants the lock, and
 // until when. The node sent it after the last answer that has arrived, and so handed
 // the lock over after it was sent what it answered there: in order, or a hand-over
 // from before a give-back would count (trace C7). Enough must be left for the first
 // renewal, also where round trips are slow or this process gets little time.
-func (c *Claim) handed(e *Event, n Set) bool {
-	e.Sent = c.Heeded[e.Node]
+func (c *Claim) grants(e *Event, n Set) bool {
+	e.Sent = c.Answered[e.Node]
 	e.TTL = min(e.TTL, HandOver(c.TTL)) // a request that is out may shorten what the last holder gave
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
-	return c.Brief && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.Trip)
+	return c.Renews && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.Trip)
 }
 
 // trips is how long partial grants wait for the rest: a few round trips.
@@ -145,7 +145,7 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 		if e.Queued {
 			c.Queued |= n & c.Heard
 		}
-		c.left(e)
+		c.noteLeft(e)
 		return
 	}
 	c.Denied &^= n
@@ -154,19 +154,19 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 		c.drop(n) // the node forgot the lock meanwhile, and granted it anew
 	}
 	c.Granted |= n
-	c.Told &^= n
+	c.Handed &^= n
 	if e.Kind == Woken {
-		c.Told |= n
+		c.Handed |= n
 	}
 	c.Base[e.Node] = e.Token
 	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
 	if c.Token != 0 {
-		c.settle(e.Node, e.At, a)
+		c.agree(e.Node, e.At, a)
 	}
 }
 
-// left notes how soon a denial's lock lapses, or is worth another try.
-func (c *Claim) left(e *Event) {
+// noteLeft notes how soon a denial's lock lapses, or is worth another try.
+func (c *Claim) noteLeft(e *Event) {
 	left := e.Left
 	if left < 0 {
 		left = fallbackMost
@@ -179,8 +179,8 @@ func (c *Claim) left(e *Event) {
 	}
 }
 
-// settle brings a granted node to the fixed token, where it can be.
-func (c *Claim) settle(node int, at int64, a *Actions) {
+// agree brings a granted node to the fixed token, where it can be.
+func (c *Claim) agree(node int, at int64, a *Actions) {
 	n := Only(node)
 	switch {
 	case c.Agreed&n != 0:
@@ -196,7 +196,7 @@ func (c *Claim) settle(node int, at int64, a *Actions) {
 // fail counts a request without an answer.
 func (c *Claim) fail(e *Event, n Set) {
 	switch {
-	case e.Of == AskCommit, c.Told&n != 0:
+	case e.Of == AskCommit, c.Handed&n != 0:
 		c.drop(n)
 	case c.Granted&n != 0:
 		c.Asked &^= n // an earlier request was answered; this one was spare
@@ -220,8 +220,8 @@ func (c *Claim) silence(s Set) {
 
 // tick does what has become due, and says whether that settles the event.
 func (c *Claim) tick(e *Event, a *Actions) bool {
-	if s := c.silent(e.At); s != 0 {
-		c.drop(s & (c.Pending | c.Told))
+	if s := c.overdue(e.At); s != 0 {
+		c.drop(s & (c.Pending | c.Handed))
 		c.Asked &^= s
 		c.silence(s &^ c.Granted)
 	}
@@ -254,14 +254,15 @@ func (c *Claim) decide(e *Event, a *Actions) {
 		c.elect(e.At, a)
 	}
 	if c.Token != 0 && c.possible(c.Agreed) {
-		trust := c.kept(c.Agreed)
-		if told := c.Told & c.Agreed; told != 0 && trust-e.At < HandOver(c.TTL)/4 {
+		trust := c.keptUntil(c.Agreed)
+		if told := c.Handed & c.Agreed; told != 0 && trust-e.At < HandOver(c.TTL)/4 {
 			c.ask(told&^c.Asked, e.At, a) // too little is left to renew in
 			return
 		}
 		if trust > e.At {
 			c.Phase, c.Trust = Held, trust
-			c.Asked, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0
+			c.Kept = c.Agreed
+			c.Asked, c.Agreed, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0, 0
 			a.Outcome = Won
 			return
 		}
@@ -339,7 +340,7 @@ func (c *Claim) elect(at int64, a *Actions) {
 	}
 	c.Token = top
 	for n := range c.Granted.Nodes {
-		c.settle(n, at, a)
+		c.agree(n, at, a)
 	}
 }
 
@@ -415,8 +416,8 @@ func (c *Claim) renounce(a *Actions) {
 	a.Release |= c.touched()
 	a.FreshID = true
 	*c = Claim{
-		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp,
-		Brief: c.Brief, Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Polls: c.Polls, Trip: c.Trip,
+		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp, Renews: c.Renews, Trip: c.Trip,
+		Seek: Seek{Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Polls: c.Polls},
 	}
 }
 

@@ -102,7 +102,7 @@ func TestAWakeUpAsksEveryNode(t *testing.T) {
 func queued(t *testing.T, n int) *play {
 	t.Helper()
 	p := begin(t, n, stamp)
-	p.c.Brief = true
+	p.c.Renews = true
 	for node := range n {
 		p.denied(node)
 	}
@@ -247,7 +247,7 @@ func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(p *play){
 		"the last answer is old":    func(p *play) { p.now += second/2 - Drift(second) + 1 },
-		"the holder does not renew": func(p *play) { p.c.Brief = false },
+		"the holder does not renew": func(p *play) { p.c.Renews = false },
 		"no token was told":         nil,
 		"a give-back is open": func(p *play) {
 			p.step(Event{Kind: Woken, Node: 0})
@@ -257,7 +257,7 @@ func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
 			p.want("given back", p.did.GiveBack == set(0))
 		},
 		"round trips are slow":     func(p *play) { p.c.Trip = second / 8 },
-		"nothing was answered yet": func(p *play) { p.c.Heeded = [MaxNodes]int64{} },
+		"nothing was answered yet": func(p *play) { p.c.Answered = [MaxNodes]int64{} },
 	} {
 		p := queued(t, 3)
 		if prepare == nil {
@@ -276,7 +276,7 @@ func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
 func TestAHandOverAsksWhereTheLockWasGivenBack(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 5, stamp)
-	p.c.Brief = true
+	p.c.Renews = true
 	p.granted(0, 100)
 	p.denied(1, 2, 3)
 	p.want("given back", p.did.GiveBack == set(0))

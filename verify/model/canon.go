@@ -107,7 +107,7 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 		if (c.Granted|c.Free|c.Ripe)&set == 0 {
 			c.Base[n] = 0
 		}
-		if c.AskBy[n] = 0; (c.Asked|c.Pending)&set != 0 {
+		if c.AskBy[n] = 0; c.Unanswered()&set != 0 {
 			c.AskBy[n] = soon
 		}
 		if c.Sends[n] > 0 {
@@ -115,10 +115,10 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 		}
 	}
 	if c.Queueing {
-		c.Denied, c.Failed = 0, 0 // only how long to wait depends on them
+		c.Denied, c.Failed, c.Away = 0, 0, 0 // only how long to wait depends on them
 	}
-	if c.Phase == quorum.Held && !c.Untold {
-		c.Asked = 0 // only the outcome depends on it
+	if c.Phase == quorum.Held && !c.Unreported {
+		c.Renewing = 0 // only the outcome depends on it
 	}
 	c.Left, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, false
 	if c.Trust != 0 {
@@ -211,7 +211,7 @@ func (s *setup) encode(w *world, b []byte) []byte {
 			continue
 		}
 		k := &cl.claim
-		b = append(b, byte(k.Phase), byte(k.ID), k.Again, flags(k.Queueing, k.Untold, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
+		b = append(b, byte(k.Phase), byte(k.ID), k.Again, flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
 		b = append32(b, int32(k.Token))
 	}
 	var parts [maxNodes][]byte
@@ -243,8 +243,8 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 		if cl.life == running {
 			k, set := &cl.claim, quorum.Only(n)
 			b = append(b,
-				flags(k.Asked&set != 0, k.Granted&set != 0, k.Owed&set != 0, k.Agreed&set != 0, k.Pending&set != 0, k.Denied&set != 0),
-				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Heeded[n] != 0),
+				flags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Away)&set != 0),
+				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
 				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 		}

@@ -237,7 +237,7 @@ func (s *setup) initial() world {
 		cl.renews, cl.rests = s.renews, s.rests
 		if s.waiting&(1<<c) != 0 {
 			cl.claim.Stamp = int64(c + 1)
-			cl.claim.Brief = !s.apart || s.mutant.anyOrder
+			cl.claim.Renews = !s.apart || s.mutant.anyOrder
 		}
 	}
 	if s.holds > 0 {
@@ -347,7 +347,7 @@ func (s *setup) moves(w *world, out []move) []move {
 		if s.calm && s.busy(w, c) {
 			continue
 		}
-		for n := range (cl.claim.Asked | cl.claim.Pending).Nodes {
+		for n := range cl.claim.Unanswered().Nodes {
 			if cl.claim.Phase == quorum.Seeking {
 				add(silence, c, n, 0)
 			}

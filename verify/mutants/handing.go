@@ -17,7 +17,7 @@ var reclaims = []mutant{
 	},
 	{
 		name: "loss-is-told-to-nobody", rule: "a round that nobody awaits does not end a lease", file: holdGo,
-		was: "if c.Untold && !c.possible(c.all()&^c.Denied) {", is: "if !c.possible(c.all() &^ c.Denied) {",
+		was: "if c.Unreported && !c.possible(c.all()&^c.Away) {", is: "if !c.possible(c.all() &^ c.Away) {",
 		killers: []suite{unit("TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore")},
 	},
 	{
@@ -27,7 +27,7 @@ var reclaims = []mutant{
 	},
 	{
 		name: "reclaims-without-a-quorum", rule: "C8: a node is reclaimed once a quorum has kept the lock", file: holdGo,
-		was: "if c.Token == 0 || !c.possible(c.Agreed) {", is: "if c.Token == 0 {",
+		was: "if c.Token == 0 || !c.possible(c.Kept) {", is: "if c.Token == 0 {",
 		killers: []suite{unit("TestASupersededNodeIsReclaimedOnceAQuorumHasKeptTheLockSince"), model("a holder is superseded, and a node forgets")},
 	},
 	{
@@ -57,7 +57,7 @@ var reclaims = []mutant{
 	},
 	{
 		name: "half-a-round-is-a-risk", rule: "a lease is at risk by what a finished round has shown", file: holdGo,
-		was: "if more || c.Asked&^c.silent(at) == 0 {", is: "if true {",
+		was: "if more || c.Renewing&^c.overdue(at) == 0 {", is: "if true {",
 		killers: []suite{unit("TestARoundThatIsNotOverSaysNothingOfTheRisk")},
 	},
 	{

@@ -403,7 +403,7 @@ var waiting = []mutant{
 	},
 	{
 		name: "hand-over-counts-from-its-arrival", rule: "a hand-over stands from the last request that was answered before it", file: seekGo,
-		was: "e.Sent = c.Heeded[e.Node]", is: "e.Sent = e.At",
+		was: "e.Sent = c.Answered[e.Node]", is: "e.Sent = e.At",
 		killers: []suite{unit("TestAWakeUpWithATokenIsAGrant"), sim(1000)},
 	},
 	{
@@ -492,17 +492,17 @@ var waiting = []mutant{
 var keeping = []mutant{
 	{
 		name: "minority-renews", rule: "a renewal needs a quorum", file: holdGo,
-		was: "case c.possible(c.Agreed):\n\t\ta.Outcome, c.Untold = good, false", is: "case c.Agreed != 0:\n\t\ta.Outcome, c.Untold = good, false",
+		was: "case c.possible(done):\n\t\ta.Outcome, c.Unreported = good, false", is: "case done != 0:\n\t\ta.Outcome, c.Unreported = good, false",
 		killers: []suite{unit("TestRenewalNeedsAQuorum")},
 	},
 	{
 		name: "taken-away-is-not-lost", rule: "a majority of not mine is a loss", file: holdGo,
-		was: "if c.Untold && !c.possible(c.all()&^c.Denied) {\n\t\t\tc.lose(e.At, a)\n\t\t\treturn\n\t\t}", is: "",
+		was: "if c.Unreported && !c.possible(c.all()&^c.Away) {\n\t\t\tc.lose(e.At, a)\n\t\t\treturn\n\t\t}", is: "",
 		killers: []suite{unit("TestAMajorityOfNotMineIsALoss"), client("TestLostByMajorityIsNoticedAtTheNextRenewal")},
 	},
 	{
 		name: "lost-lease-is-not-released", rule: "a lost lease is released once everywhere", file: holdGo,
-		was: "a.Release |= c.touched()\n\tc.Asked, c.Pending = a.Release, 0", is: "if a.Outcome != Lost {\n\t\ta.Release |= c.touched()\n\t}\n\tc.Asked, c.Pending = a.Release, 0",
+		was: "a.Release |= c.touched()\n", is: "if a.Outcome != Lost {\n\t\ta.Release |= c.touched()\n\t}\n",
 		killers: []suite{unit("TestRenewalAfterTheEndOfTrustIsALoss")},
 	},
 	{

@@ -121,7 +121,7 @@ func (c *client) newClaim(k *key, ttl int64, wait bool) *claim {
 	cl := &claim{c: c, key: k, owner: c.nextOwner()}
 	cl.st.N, cl.st.TTL = int8(len(c.w.nodes)), ttl
 	if wait {
-		cl.st.Stamp, cl.st.Brief = c.wall(), c.w.chance(0.9)
+		cl.st.Stamp, cl.st.Renews = c.wall(), c.w.chance(0.9)
 	}
 	c.claims = append(c.claims, cl)
 	return cl
@@ -155,7 +155,7 @@ func (cl *claim) post(e quorum.Event) {
 		e.Sent = now + quorum.Drift(e.TTL)
 	}
 	if w.cfg.Rules.TrustFromWake && e.Kind == quorum.Woken {
-		cl.st.Heeded[e.Node] = now
+		cl.st.Answered[e.Node] = now
 	}
 	before, owner := cl.st, cl.owner
 	st, do := quorum.Step(cl.st, e)

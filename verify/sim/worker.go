@@ -77,7 +77,7 @@ func (wk *worker) decided(o quorum.Outcome) {
 	}
 	w, cl := wk.c.w, wk.claim
 	g := &grant{owner: cl.owner, token: cl.st.Token, asked: wk.asked, issued: w.now, from: w.now}
-	for n := range cl.st.Agreed.Nodes {
+	for n := range cl.st.Kept.Nodes {
 		g.issued = min(g.issued, cl.issued[n])
 	}
 	wk.grant = g

@@ -154,7 +154,7 @@ func (c *claim) record(a *answer) {
 // holds mu.
 func (c *claim) blame(now int64) {
 	timeout := quorum.RequestTimeout(c.state.TTL)
-	for n := range (c.state.Asked | c.state.Pending).Nodes {
+	for n := range c.state.Unanswered().Nodes {
 		if by := c.state.AskBy[n]; c.errs[n] == nil && now >= by-timeout+min(timeout, overdue) {
 			c.errs[n] = errNoAnswer
 		}

@@ -157,7 +157,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	c := e.newClaim(req.Key, req.TTL)
 	c.note = req.Holder.Note
 	if !req.NoWait {
-		c.state.Stamp, c.state.Brief, c.report = time.Now().UnixMicro(), req.Renews, req.Obstacle
+		c.state.Stamp, c.state.Renews, c.report = time.Now().UnixMicro(), req.Renews, req.Obstacle
 	}
 	if err := e.add(e.nextOwner(c.note), c); err != nil {
 		return driver.Grant{}, err
