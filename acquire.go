@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 // Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
@@ -239,7 +240,7 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 	c.mu.Lock()
 	s.answered()
 	t := &term{client: c, slot: s, grant: grant, asked: a.opts.TTL, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
-	t.given = untilBy(t.granted, taken)
+	t.given = clock.Until(t.granted, taken)
 	s.term = t
 	l := t.begin(a)
 	ending := c.ending

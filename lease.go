@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 // term is one grant of the service, from its start until it is released or lost.
@@ -110,7 +111,7 @@ func (l *Lease) Deadline() time.Time {
 // than MaxHold. The caller holds mu.
 func (t *term) trust(until time.Time) {
 	t.granted, t.trusted = until, until
-	if most := t.now.opts.MaxHold; most > 0 && untilBy(t.now.since.Add(most), until) < 0 {
+	if most := t.now.opts.MaxHold; most > 0 && clock.Until(t.now.since.Add(most), until) < 0 {
 		t.trusted = t.now.since.Add(most)
 	}
 	t.ends = t.trusted.Add(-t.now.opts.Margin)

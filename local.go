@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 // handOverMost bounds how long a grant serves the waiters of this process
@@ -199,7 +201,7 @@ func (t *term) successor(now time.Time) *attempt {
 	if next == nil {
 		return nil
 	}
-	w, ttl, left := next.Value.(*attempt), t.grant.TTL, untilBy(t.granted, now)
+	w, ttl, left := next.Value.(*attempt), t.grant.TTL, clock.Until(t.granted, now)
 	switch {
 	case t.stopping, t.keep(now) > 0:
 	case t.passed+1 >= t.grant.Block:

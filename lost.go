@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 // This file decides when a lease has ended, and names why:
@@ -54,13 +56,7 @@ func (t *term) expiry() error {
 }
 
 // left is how long at now the holder of t may work yet. The caller holds mu.
-func (t *term) left(now time.Time) time.Duration { return untilBy(t.ends, now) }
-
-// untilBy is the time from now to end, by the worse of two clocks: the monotonic
-// clock stands still while the machine sleeps.
-func untilBy(end, now time.Time) time.Duration {
-	return min(end.Sub(now), end.Round(0).Sub(now.Round(0)))
-}
+func (t *term) left(now time.Time) time.Duration { return clock.Until(t.ends, now) }
 
 // live returns why l can no longer be used, or nil. The caller holds mu.
 func (l *Lease) live() error {
@@ -101,7 +97,7 @@ type ending struct {
 // Margin left for the work to stop in. The caller holds mu.
 func (t *term) expire(now time.Time) ending {
 	cause := t.expiry()
-	if t.stopping || untilBy(t.trusted, now) <= 0 {
+	if t.stopping || clock.Until(t.trusted, now) <= 0 {
 		return t.end(cause)
 	}
 	e := t.part(cause)

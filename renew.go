@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 const (
@@ -303,7 +304,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		return settled{lost: t.end(errGone)}
 	case r.Err == nil:
 		t.trust(r.TrustedUntil)
-		t.given = untilBy(t.granted, start)
+		t.given = clock.Until(t.granted, start)
 		t.plan(start)
 	default:
 		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late

@@ -1,6 +1,6 @@
 package main
 
-const clockGo = "internal/quorum/engine/clock.go"
+const clockGo = "internal/clock/clock.go"
 
 // clocks: the worse of two counts, everywhere.
 var clocks = []mutant{
@@ -9,27 +9,32 @@ var clocks = []mutant{
 		was: "\t\tif c.last.CompareAndSwap(last, next) {\n\t\t\treturn mono + next.sum\n\t\t}",
 		is: "\t\thalf := &step{mono: mono, lead: lead, sum: last.sum}\n\t\tif c.last.CompareAndSwap(last, half) {\n" +
 			"\t\t\tc.last.CompareAndSwap(half, next)\n\t\t\treturn mono + next.sum\n\t\t}",
-		killers: []suite{engine("TestASuspendIsHiddenFromNobody")},
+		killers: []suite{timed("TestASuspendIsHiddenFromNobody")},
 	},
 	{
 		name: "old-reading-counts", rule: "a reading from before a step takes nothing back", file: clockGo,
 		was: "|| mono < last.mono {", is: "{",
-		killers: []suite{engine("TestTheClockAddsUpForwardSteps")},
+		killers: []suite{timed("TestTheClockAddsUpForwardSteps")},
 	},
 	{
 		name: "suspend-does-not-count", rule: "time counts by the larger of two clocks", file: clockGo,
 		was: "sum: last.sum + max(ahead, 0)}", is: "sum: last.sum}",
-		killers: []suite{engine("TestTheClockAddsUpForwardSteps")},
+		killers: []suite{timed("TestTheClockAddsUpForwardSteps")},
 	},
 	{
-		name: "lease-ignores-the-wall-clock", rule: "a lease ends by the worse of two clocks", file: "lost.go",
-		was: "min(end.Sub(now), end.Round(0).Sub(now.Round(0)))", is: "end.Sub(now)",
-		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
+		name: "count-ignores-the-monotonic-clock", rule: "time counts by the larger of two clocks", file: clockGo,
+		was: "mono := int64(t.Sub(c.base))", is: "mono := int64(t.Round(0).Sub(c.base.Round(0)))",
+		killers: []suite{timed("TestTheClockCountsByBothReadings")},
 	},
 	{
-		name: "lease-ignores-the-monotonic-clock", rule: "a lease ends by the worse of two clocks", file: "lost.go",
-		was: "min(end.Sub(now), end.Round(0).Sub(now.Round(0)))", is: "end.Round(0).Sub(now.Round(0))",
-		killers: []suite{client("TestTrustEndsByTheWorseOfTwoClocks")},
+		name: "lease-ignores-the-wall-clock", rule: "a lease ends by the worse of two clocks", file: clockGo,
+		was: "max(to.Sub(from), to.Round(0).Sub(from.Round(0)))", is: "to.Sub(from)",
+		killers: []suite{timed("TestTimeIsMeasuredByTheWorseOfTwoClocks"), client("TestTrustEndsByTheWorseOfTwoClocks")},
+	},
+	{
+		name: "lease-ignores-the-monotonic-clock", rule: "a lease ends by the worse of two clocks", file: clockGo,
+		was: "max(to.Sub(from), to.Round(0).Sub(from.Round(0)))", is: "to.Round(0).Sub(from.Round(0))",
+		killers: []suite{timed("TestTimeIsMeasuredByTheWorseOfTwoClocks"), client("TestTrustEndsByTheWorseOfTwoClocks")},
 	},
 }
 

@@ -89,6 +89,11 @@ func unit(tests ...string) suite {
 	return suite{tier: "unit", module: ".", pkg: "./internal/quorum", tests: only(tests...), time: inProcessTime}
 }
 
+// timed is the tests of the clocks by which leases are measured.
+func timed(tests ...string) suite {
+	return suite{tier: "unit", module: ".", pkg: "./internal/clock", tests: only(tests...), time: inProcessTime}
+}
+
 // engine is the tests of what carries the protocol core out.
 func engine(tests ...string) suite {
 	return suite{tier: "engine", module: ".", pkg: "./internal/quorum/engine", tests: only(tests...), time: inProcessTime, stalls: true}

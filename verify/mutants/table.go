@@ -543,7 +543,7 @@ var keeping = []mutant{
 	},
 	{
 		name: "watchdog-knows-no-bound", rule: "MaxHold bounds what the watchdog does", file: "lease.go",
-		was: "most > 0 && untilBy(", is: "most < 0 && untilBy(",
+		was: "most > 0 && clock.Until(", is: "most < 0 && clock.Until(",
 		killers: []suite{client("TestMaxHoldStopsTheWatchdog"), conformance("MaxHoldStopsTheWatchdog")},
 	},
 	{
@@ -608,7 +608,7 @@ var handOvers = []mutant{
 	},
 	{
 		name: "margin-frees-at-once", rule: "while work stops, the lock stays", file: "lost.go",
-		was: "if t.stopping || untilBy(t.trusted, now) <= 0 {", is: "if t.stopping || t.left(now) <= 0 {",
+		was: "if t.stopping || clock.Until(t.trusted, now) <= 0 {", is: "if t.stopping || t.left(now) <= 0 {",
 		killers: []suite{client("TestMarginLeavesTimeToStopBeforeTheLockPassesOn")},
 	},
 	{

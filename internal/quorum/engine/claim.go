@@ -97,7 +97,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if a.begins {
 		overtaken, c.told = c.told, a.told
 	}
-	now := c.engine.clock.now()
+	now := c.engine.clock.Now()
 	a.At = now
 	switch a.Kind {
 	case quorum.Start, quorum.Audible:
@@ -219,7 +219,7 @@ func (c *claim) setTimer(now int64) {
 func (c *claim) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := time.Duration(c.engine.clock.now() - c.won)
+	held := time.Duration(c.engine.clock.Now() - c.won)
 	c.free = c.state.Phase == quorum.Held && c.engine.shared.leave(c.lock.Name, held)
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -46,7 +47,7 @@ type Engine struct {
 	nodes  []Node
 	keys   func(string) Lock
 	client string
-	clock  *clock
+	clock  *clock.Clock
 	shared *chances // nil: locks are taken by clients of this protocol alone
 	seq    atomic.Int64
 
@@ -71,7 +72,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: quorum.NewClient(), clock: newClock(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: quorum.NewClient(), clock: clock.New(),
 		claims: make(map[string]*claim),
 	}
 	if cfg.Shared {
@@ -84,7 +85,7 @@ func New(cfg Config) (*Engine, error) {
 func (e *Engine) Client() string { return e.client }
 
 // Now is the engine's time, in the unit of Request.Deadline.
-func (e *Engine) Now() int64 { return e.clock.now() }
+func (e *Engine) Now() int64 { return e.clock.Now() }
 
 // nextOwner makes an owner id that was never used.
 func (e *Engine) nextOwner(note string) string {
@@ -201,7 +202,7 @@ func (c *claim) grant() (g driver.Grant, ok bool) {
 // with theirs. The caller holds mu.
 func (c *claim) trusted() time.Time {
 	now := time.Now()
-	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.now()))
+	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.Now()))
 }
 
 // batch collects the outcomes of renewals that travel together.
@@ -302,7 +303,7 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case <-late:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.blame(e.clock.now())
+		c.blame(e.clock.Now())
 		return c.unavailable()
 	case <-ctx.Done():
 		select {

@@ -51,7 +51,7 @@ func (c *claim) lack(o quorum.Outcome) error {
 	if c.obstacle == quorum.Unavailable {
 		return c.down
 	}
-	c.blame(c.engine.clock.now())
+	c.blame(c.engine.clock.Now())
 	return c.unavailable()
 }
 
@@ -68,7 +68,7 @@ func (c *claim) given(end error) error {
 	case c.obstacle == quorum.Unavailable:
 		return &endedError{end: end, obstacle: c.down}
 	}
-	c.blame(c.engine.clock.now())
+	c.blame(c.engine.clock.Now())
 	if u := c.unavailable(); len(c.engine.nodes)-len(u.Nodes) < u.Need {
 		return &endedError{end: end, obstacle: u}
 	}

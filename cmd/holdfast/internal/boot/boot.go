@@ -3,7 +3,11 @@
 // that wakes up, a lease that ended an hour ago would look fresh.
 package boot
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/clock"
+)
 
 // Instant is a point on the clock, in ns. All processes of a machine share it.
 type Instant int64
@@ -18,5 +22,5 @@ func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 // The clock is read first, so that a pause in between makes the result too early.
 func At(deadline time.Time) Instant {
 	here, now := Now(), time.Now()
-	return here.Add(min(deadline.Sub(now), deadline.Round(0).Sub(now.Round(0))))
+	return here.Add(clock.Until(deadline, now))
 }

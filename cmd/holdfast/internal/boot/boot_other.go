@@ -5,6 +5,8 @@ package boot
 import (
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 // Missing says what the clock cannot do on this system.
@@ -15,9 +17,7 @@ var start = time.Now()
 // Now is the time: the monotonic clock, or the wall clock where that is ahead,
 // as after a sleep.
 func Now() Instant {
-	now := time.Now()
-	elapsed := max(now.Sub(start), now.Round(0).Sub(start.Round(0)))
-	return Instant(start.UnixNano()).Add(elapsed)
+	return Instant(start.UnixNano()).Add(clock.Elapsed(start, time.Now()))
 }
 
 // Alarm sends on C at a set time.

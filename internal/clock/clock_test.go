@@ -1,0 +1,107 @@
+package clock
+
+import (
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+const hour = int64(time.Hour)
+
+func TestTheClockAddsUpForwardSteps(t *testing.T) {
+	t.Parallel()
+	c := New()
+	for i, r := range []struct{ mono, lead, want int64 }{
+		{0, 0, 1},
+		{10, stepLeast, 11},           // noise
+		{20, hour, 21 + hour},         // a suspend
+		{30, hour + 5, 31 + hour},     // noise
+		{40, -hour, 41 + hour},        // set back
+		{50, hour, 51 + 3*hour},       // and forward again
+		{45, -hour, 46 + 3*hour},      // read before that: an old reading takes nothing back
+		{60, hour, 61 + 3*hour},       // nor makes the next count the step again
+		{70, hour - 2, 71 + 3*hour},   // noise
+		{80, 2*hour + 1, 82 + 4*hour}, // a second suspend
+		{90, 2 * hour, 92 + 4*hour},   // noise
+	} {
+		if got := c.at(r.mono, r.lead); got != r.want {
+			t.Errorf("reading %d: at(%d, %d) = %d, want %d", i, r.mono, r.lead, got, r.want)
+		}
+	}
+}
+
+// Each reading of the clocks after a suspend counts it, also while another one
+// is about to note it.
+func TestASuspendIsHiddenFromNobody(t *testing.T) {
+	t.Parallel()
+	for range 30_000 {
+		c := New()
+		var all sync.WaitGroup
+		begin := make(chan struct{})
+		for range 4 {
+			all.Go(func() {
+				<-begin
+				for range 3 {
+					if got := c.at(1, hour); got != 2+hour {
+						t.Errorf("at(1, %d) = %d: the suspend is missing", hour, got)
+						return
+					}
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// apart moves the monotonic reading of t by d, as nothing but a suspend can. (In a
+// bubble of package synctest no time has one.)
+func apart(t time.Time, d time.Duration) time.Time {
+	type layout struct { // of time.Time
+		wall uint64
+		mono int64
+		loc  *time.Location
+	}
+	(*layout)(unsafe.Pointer(&t)).mono += int64(d)
+	return t
+}
+
+func TestTimeIsMeasuredByTheWorseOfTwoClocks(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, at := range map[string]time.Time{
+		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
+		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
+	} {
+		if left := Until(at, now); left != time.Second {
+			t.Errorf("what ends in a second %s has %v left", name, left)
+		}
+	}
+	for name, at := range map[string]time.Time{
+		"by the wall clock":      apart(now.Add(-time.Second), time.Hour),
+		"by the monotonic clock": apart(now.Add(time.Hour-time.Second), -time.Hour),
+	} {
+		if gone := Elapsed(at, now); gone != time.Second {
+			t.Errorf("what began a second ago %s is %v old", name, gone)
+		}
+	}
+}
+
+// A clock that has lost one of its readings counts on by the other.
+func TestTheClockCountsByBothReadings(t *testing.T) {
+	t.Parallel()
+	for name, base := range map[string]time.Time{
+		"monotonic": apart(time.Now(), -time.Hour),                // an hour on one, the wall clock went back
+		"wall":      apart(time.Now().Add(-time.Hour), time.Hour), // an hour asleep
+	} {
+		c := New()
+		c.base = base
+		if got := c.Now(); got < hour || got > hour+int64(time.Minute) {
+			t.Errorf("an hour on the %s clock counts as %v", name, time.Duration(got))
+		}
+	}
+}
