@@ -1,0 +1,219 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	// place is how long a place in the queue lasts without a sign of its client.
+	place = 8 * time.Second
+	// relaxed is how often a waiter polls that is told of its turn; hasty is how often
+	// one polls that is not, after a while.
+	relaxed = 2 * time.Second
+	hasty   = 200 * time.Millisecond
+	// grace is for how long a hand-over stands until the waiter confirms it: longer
+	// than a waiter takes that polls only.
+	grace = relaxed + time.Second
+)
+
+// claim is one attempt at a lock.
+type claim struct {
+	d      *Driver
+	req    driver.Request
+	owner  string
+	holder string
+	from   string // whose lock it takes over; empty: nobody's
+	wake   chan struct{}
+
+	busy  chan struct{} // closed when the statement that compete did not wait for has ended; nil: there is none
+	left  bool          // there may be something on the server
+	doubt bool          // a statement had no answer, and may be executed late
+}
+
+func (d *Driver) claim(req driver.Request) *claim {
+	c := &claim{d: d, req: req, owner: d.newOwner(), holder: asJSON(req.Holder), wake: make(chan struct{}, 1)}
+	if !req.NoWait {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.waiting[c.owner] = c.wake
+	}
+	return c
+}
+
+// leave says that nobody waits for a wake-up any more.
+func (c *claim) leave() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	delete(c.d.waiting, c.owner)
+}
+
+// compete asks until the lock is granted or that is out of the question.
+func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
+	var obstacle error
+	for tries := 0; ; tries++ {
+		g, err := c.ask(ctx)
+		switch {
+		case err == nil:
+			return g, nil
+		case c.d.alive.Err() != nil:
+			return driver.Grant{}, driver.ErrClosed
+		case ctx.Err() != nil:
+			return driver.Grant{}, c.ended(ctx, obstacle)
+		case c.req.NoWait || lasting(err) || errors.Is(err, driver.ErrLost):
+			return driver.Grant{}, err
+		}
+		if c.req.Obstacle != nil && (obstacle == nil || errors.Is(obstacle, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
+			c.req.Obstacle(err)
+		}
+		obstacle = err
+		c.d.listen()
+		c.pause(ctx, err, tries)
+	}
+}
+
+// ended is the error of a wait that ctx has ended.
+func (c *claim) ended(ctx context.Context, obstacle error) error {
+	switch {
+	case obstacle == nil && c.from != "":
+		obstacle = c.d.unavailable(errors.New("no answer yet"))
+	case obstacle == nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), obstacle)
+}
+
+// ask sends the statement, which runs to its end even if ctx ends before.
+func (c *claim) ask(ctx context.Context) (driver.Grant, error) {
+	var g driver.Grant
+	var err error
+	done := make(chan struct{})
+	c.d.tasks.Go(func() {
+		defer close(done)
+		g, err = c.try()
+	})
+	select {
+	case <-done:
+		return g, err
+	case <-ctx.Done():
+	case <-c.d.alive.Done():
+	}
+	c.busy = done
+	return driver.Grant{}, context.Canceled // whose, compete knows
+}
+
+// answer is what acquire returns.
+type answer struct {
+	Token              *int64 // nil: denied
+	Owner              *string
+	Holder             *driver.Holder
+	Age, Left, Waiters *int64
+}
+
+func (c *claim) try() (driver.Grant, error) {
+	ttl := c.req.TTL
+	a, sent, err := c.send()
+	if err != nil {
+		c.doubt = c.doubt || doubtful(err)
+		c.left = c.left || c.doubt
+		return driver.Grant{}, err
+	}
+	if a.Token == nil {
+		c.left = c.left || !c.req.NoWait
+		return driver.Grant{}, a.held()
+	}
+	c.left = true
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *a.Token, Block: block, TTL: ttl, TrustedUntil: trust(sent, ttl)}
+	if time.Until(g.TrustedUntil) < ttl/2 {
+		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
+	}
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.doubt {
+		c.d.doubted[c.owner] = true
+	}
+	return g, nil
+}
+
+// send asks the server once.
+func (c *claim) send() (a answer, sent time.Time, err error) {
+	d, ttl := c.d, c.req.TTL
+	if c.from != "" {
+		rows, sent, err := query(d.work, d, patience(ttl), pgx.RowTo[*int64], d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
+		switch {
+		case err != nil:
+			return a, sent, err
+		case rows[0] == nil:
+			return a, sent, driver.ErrLost
+		case *rows[0] == 0:
+			return a, sent, d.unavailable(errors.New("a transaction still relies on the lease"))
+		}
+		a.Token = rows[0]
+		return a, sent, nil
+	}
+	rows, sent, err := query(d.work, d, patience(ttl), pgx.RowToStructByPos[answer], d.schema.acquire, c.req.Key, c.owner, inMicros(ttl),
+		c.holder, !c.req.NoWait, d.hears(), inMicros(grace), inMicros(place))
+	if err == nil {
+		a = rows[0]
+	}
+	return a, sent, err
+}
+
+// held says who has the lock.
+func (a answer) held() error {
+	held := &driver.HeldError{}
+	if a.Owner != nil {
+		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(micros(*a.Left), 0), int(*a.Waiters)
+		held.Since = time.Now().Add(-micros(*a.Age))
+	}
+	if a.Holder != nil {
+		held.Holder = *a.Holder
+	}
+	return held
+}
+
+// pause waits until it is time to ask again: at a wake-up, when the lock lapses, and
+// every now and then.
+func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
+	wait := relaxed
+	if c.d.hears() == nil {
+		wait = min(shortPause<<min(tries, 10), hasty)
+	}
+	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
+		wait = min(wait, held.Remaining+shortPause)
+	} else {
+		wait = min(shortPause<<min(tries, 10), longPause)
+	}
+	timer := time.NewTimer(jitter(wait))
+	defer timer.Stop()
+	select {
+	case <-c.wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-c.d.alive.Done():
+	}
+}
+
+// abandon clears away, in the background, what the claim has left on the server.
+func (c *claim) abandon() {
+	c.d.tasks.Go(func() {
+		if c.busy != nil {
+			<-c.busy
+		}
+		if !c.left {
+			return
+		}
+		c.d.mu.Lock()
+		if c.doubt {
+			c.d.doubted[c.owner] = true
+		}
+		c.d.mu.Unlock()
+		c.d.free(driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}, 0) // what it cannot free lapses
+	})
+}

@@ -1,0 +1,151 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// brief is a TTL that gives a statement little time.
+const brief = time.Second
+
+// TestAStatementThatComesAfterItsSenderGaveUpTakesNothing stops the statement of an
+// Acquire on its way until its caller has gone and what it could have taken is
+// released.
+func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
+	r := start(t)
+	for _, noWait := range []bool{true, false} {
+		d := r.driver()
+		p := r.route(d)
+		p.set(func() { p.stopped = []byte(".acquire(") })
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: brief, NoWait: noWait})
+			failed <- err
+		}()
+		<-p.caught
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
+		}
+		if err := d.Close(); err != nil { // which waits for the release
+			t.Fatal(err)
+		}
+		p.set(func() { p.stopped = nil })
+		<-p.late
+		if left, err := r.leftovers(); err != nil || len(left) > 0 {
+			t.Errorf("NoWait %v: the late statement has left %q, %v", noWait, left, err)
+		}
+	}
+}
+
+// TestAHandOverCostsTheWaiterOneStatement: beside the release that makes it, and the
+// notification that comes with it.
+func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
+	r := start(t)
+	holder, waiting := r.client(), r.driver()
+	waiter, p := r.clientOf(waiting), r.route(waiting)
+	l := r.acquire(holder, "k", long)
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- r.acquire(waiter, "k", long) }()
+	r.eventually("the waiter listens", func() bool {
+		return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
+	})
+	before, notices := p.passed()
+	r.release(l)
+	l = <-next
+	sent, heard := p.passed()
+	if sent-before != 1 || heard-notices != 1 {
+		t.Errorf("the hand-over took %d statements of the waiter and %d notifications, want one of each", sent-before, heard-notices)
+	}
+	r.release(l)
+}
+
+// TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see
+// it.
+func TestADeadWaiterLosesItsTurn(t *testing.T) {
+	r := start(t)
+	holder, dead := r.client(), r.driver()
+	l := r.acquire(holder, "k", long)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+	}()
+	r.eventually("it waits", func() bool { return r.waiters("k") == 1 })
+	p := r.route(dead)
+	p.set(func() { p.hole = true })
+	next := make(chan *holdfast.Lease, 1)
+	other := r.client()
+	go func() { next <- r.acquire(other, "k", long) }()
+	r.eventually("another waits", func() bool { return r.waiters("k") == 2 })
+	r.release(l)
+	r.release(<-next)
+	cancel()
+	<-gone
+	p.set(func() { p.hole = false })
+}
+
+// TestAReplyThatNeverComesIsNotWaitedFor has a connection hang behind a statement
+// that was executed.
+func TestAReplyThatNeverComesIsNotWaitedFor(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	c, p := r.clientOf(d), r.route(d)
+	l := r.acquire(c, "before", long)
+	p.set(func() { p.mute, p.lose = true, 1 })
+	other := r.acquire(c, "k", brief)
+	p.set(func() { p.lose = 1 })
+	if err := l.Extend(r.within(), long); err != nil {
+		t.Errorf("Extend() = %v", err)
+	}
+	r.release(other)
+	p.set(func() { p.lose = 1 })
+	r.release(l)
+	p.cut()
+	r.cleared()
+}
+
+// TestTombstonesAndDeadTicketsAreSwept: what is over is deleted by the next that
+// queues up, on any name.
+func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
+	r := start(t)
+	r.exec(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
+		('a', 'x', clock_timestamp() - interval '1 second', true), ('b', 'y', clock_timestamp() - interval '1 second', false)`)
+	holder, waiter := r.client(), r.client()
+	l := r.acquire(holder, "k", long)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		waiter.Acquire(ctx, "k", nil)
+	}()
+	r.eventually("only the waiter has a ticket", func() bool {
+		return r.waiters("k") == 1 && r.count("SELECT count(*) FROM holdfast.ticket") == 1
+	})
+	cancel()
+	<-gone
+	r.release(l)
+	r.cleared()
+}
+
+// TestTokensFollowTheClock: a row that was lost does not bring back tokens that were
+// given.
+func TestTokensFollowTheClock(t *testing.T) {
+	r := start(t)
+	c := r.client()
+	l := r.acquire(c, "k", long)
+	r.release(l)
+	r.exec("DELETE FROM holdfast.lock")
+	next := r.acquire(c, "k", long)
+	if next.Token() <= l.Token() {
+		t.Errorf("token %d after %d", next.Token(), l.Token())
+	}
+	r.release(next)
+}

@@ -1,0 +1,363 @@
+// Package postgres keeps locks in a table of a PostgreSQL database: for programs
+// that have one anyway, and above all for those whose locks guard rows of it.
+//
+// # What is not promised
+//
+// No lease excludes a holder that was stopped for longer than its TTL and goes on
+// without looking; fencing tokens do, and for work inside the same database
+// [Fenced] does without any further guard.
+//
+// The locks are as durable as the database. Where it fails over to a replica that
+// lags, the newest grants are lost: two may hold a lock until the older lease is
+// over. Replicate synchronously, or expect that. Tokens rise all the same, as they
+// follow the clock, unless the new server's clock is behind by more than the
+// failover took.
+//
+// The server's clock ends leases. If it is set forward, leases end early, while
+// their holders still trust them; if it is set back, the next holder waits longer.
+//
+// # How it works
+//
+// A lock is a row of its own that stays when the lock is free, as it has the token.
+// Each operation is one statement in a transaction of its own, so that any pool of
+// connections will do, and a pooler in transaction mode as well. The statements
+// lock the row, so that all that happens to one name has an order, read
+// clock_timestamp(), and may all be repeated: what has no answer is sent again by
+// the same owner.
+//
+//	         denied              first in the queue, by a release
+//	asking ─────────> waiting ────────────────────────────> handed over
+//	  │ ▲ └─────────────┘ poll                                    │ confirms
+//	  │ └─ no answer                                              ▼
+//	  └───────────────────────── free ───────────────────────> granted
+//
+// Those who wait have a ticket each. A release hands the lock to the oldest ticket,
+// in the same statement, and notifies its client, which asks once more and so takes
+// it for its whole TTL. A ticket lapses unless its client polls, and so does a lock
+// that was handed to a client that has died. Notifications are a hint: a client
+// that cannot LISTEN, or whose connection is down, polls more often.
+//
+// A caller that gives up leaves its statement to run to its end and releases then.
+// If the statement never gets an answer, the release also marks the owner as gone:
+// should the statement be executed after all, it finds that and takes nothing.
+//
+// Trust in a grant is counted from before its statement was sent.
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	minTTL = 100 * time.Millisecond
+	// block is how many tokens a grant has. The functions of the schema know it too.
+	block = 32
+	// closeTime bounds how long Close waits for statements that are under way.
+	closeTime = 2 * time.Second
+)
+
+// Options configure a Driver. The zero value works.
+type Options struct {
+	// Schema has the tables and functions; see Migrate. Default "holdfast".
+	Schema string
+	// NoListen never opens the connection on which the driver LISTENs for its turn
+	// while somebody waits: waiters poll.
+	NoListen bool
+}
+
+// Driver keeps locks in one database. It is safe for concurrent use.
+type Driver struct {
+	pool    *pgxpool.Pool
+	ours    bool // Close closes the pool
+	node    string
+	schema  schema
+	client  string // the first part of every owner, and the channel
+	seq     atomic.Int64
+	checked atomic.Bool // the schema is of our version
+
+	alive context.Context // ends with Close
+	end   context.CancelFunc
+	work  context.Context // of statements; ends somewhat later
+	stop  context.CancelFunc
+
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	tasks   sync.WaitGroup             // calls and what they have left in the background; nothing is added after closed
+	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
+	waiting map[string]chan<- struct{} // by owner: wakes a claim
+	channel *string                    // where the driver listens; nil: it does not
+	polls   error                      // why it never will
+	listens bool                       // or is about to
+	state   driver.NodeEvent
+	notify  func(driver.NodeEvent)
+}
+
+// New returns a driver over pool, which stays the caller's; opts may be nil. It
+// does not block. Renewals need a connection in time: a pool of which the caller
+// may have all connections in use loses leases.
+func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	s, err := newSchema(opts.Schema)
+	if err != nil {
+		return nil, err
+	}
+	cc := pool.Config().ConnConfig
+	d := &Driver{
+		pool: pool, schema: s, client: rand.Text(), listens: opts.NoListen, node: nodeName(cc.Host, cc.Port),
+		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}),
+	}
+	d.state = driver.NodeEvent{Node: d.node, State: driver.NodeUp}
+	d.seq.Store(time.Now().UnixMicro())
+	d.alive, d.end = context.WithCancel(context.Background())
+	d.work, d.stop = context.WithCancel(context.Background())
+	d.tasks.Go(d.watch)
+	return d, nil
+}
+
+// Limits implements driver.Driver.
+func (d *Driver) Limits() driver.Limits {
+	return driver.Limits{MinTTL: minTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}
+}
+
+// enter begins a call, which ends with d.tasks.Done.
+func (d *Driver) enter() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return driver.ErrClosed
+	}
+	d.tasks.Add(1)
+	return nil
+}
+
+// Close implements driver.Driver.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.end()
+	hurry := time.AfterFunc(closeTime, d.stop)
+	defer hurry.Stop()
+	d.tasks.Wait()
+	d.stop()
+	if !d.ours {
+		return nil
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		d.pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTime): // connections that hang take the pool 15 s
+	}
+	return nil
+}
+
+// patience is how long one statement may take for a lock with this TTL.
+func patience(ttl time.Duration) time.Duration {
+	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
+}
+
+// trust is until when a TTL stands that was asked for at sent. Clocks may differ in
+// rate by a hundredth.
+func trust(sent time.Time, ttl time.Duration) time.Time {
+	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
+}
+
+// Acquire implements driver.Driver.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := d.enter(); err != nil {
+		return driver.Grant{}, err
+	}
+	defer d.tasks.Done()
+	c := d.claim(req)
+	defer c.leave()
+	g, err := c.compete(ctx)
+	if err != nil {
+		c.abandon()
+	}
+	return g, err
+}
+
+// Renew implements driver.Driver. It tries again until ctx ends.
+func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	out := make([]driver.Renewal, len(grants))
+	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
+	shortest := grants[0].TTL
+	for i, g := range grants {
+		names[i], owners[i], ttls[i] = g.Key, g.Owner, inMicros(g.TTL)
+		shortest = min(shortest, g.TTL)
+	}
+	type renewed struct {
+		Name    string
+		Waiters int
+	}
+	ctx, cancel := context.WithTimeout(ctx, shortest)
+	defer cancel()
+	rows, sent, err := insist(ctx, d, patience(shortest), pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+	waiters := make(map[string]int, len(rows))
+	for _, r := range rows {
+		waiters[r.Name] = r.Waiters
+	}
+	for i, g := range grants {
+		n, ok := waiters[g.Key]
+		switch {
+		case err != nil:
+			out[i].Err = err
+		case !ok:
+			out[i].Err = driver.ErrLost
+		default:
+			out[i] = driver.Renewal{TrustedUntil: trust(sent, g.TTL), Waiters: n}
+		}
+	}
+	return out
+}
+
+// Release implements driver.Driver. The release is repeated in the background until
+// it is confirmed, or the lock has lapsed.
+func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.tasks.Done()
+	released := make(chan error, 1)
+	d.tasks.Go(func() { released <- d.free(g, keep) })
+	select {
+	case err := <-released:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ctx.Err(), d.unavailable(errors.New("the release is not confirmed yet")))
+	}
+}
+
+// free releases what g may have.
+func (d *Driver) free(g driver.Grant, keep time.Duration) error {
+	d.mu.Lock()
+	bury := d.doubted[g.Owner]
+	delete(d.doubted, g.Owner)
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(d.work, max(g.TTL, keep))
+	defer cancel()
+	_, _, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
+	return err
+}
+
+// Detach implements driver.Adopter.
+func (d *Driver) Detach(g driver.Grant) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.doubted, g.Owner)
+}
+
+// Adopt implements driver.Adopter.
+func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	if err := d.enter(); err != nil {
+		return driver.Grant{}, err
+	}
+	defer d.tasks.Done()
+	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL})
+	c.from = g.Owner
+	ctx, cancel := context.WithTimeout(ctx, g.TTL)
+	defer cancel()
+	own, err := c.compete(ctx)
+	switch {
+	case err == nil:
+		return own, nil
+	case !errors.Is(err, driver.ErrLost):
+		c.abandon()
+	}
+	return own, err
+}
+
+// Force implements driver.Forcer.
+func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, error) {
+	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
+	return ok, err
+}
+
+// Check implements driver.Checker.
+func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
+	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.check, g.Key, g.Owner)
+	if err == nil && !ok {
+		err = driver.ErrLost
+	}
+	return err
+}
+
+// view is a row of Inspect and List.
+type view struct {
+	Name    string
+	Owner   *string // nil: nobody has it
+	Holder  *driver.Holder
+	Token   int64
+	Age     int64 // µs
+	Left    int64
+	Waiters int
+}
+
+func (d *Driver) status(v view) driver.Status {
+	st := driver.Status{Key: v.Name, Waiters: v.Waiters}
+	if v.Owner != nil {
+		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, micros(v.Left)
+		st.Since = time.Now().Add(-micros(v.Age))
+	}
+	if v.Holder != nil {
+		st.Holder = *v.Holder
+	}
+	st.Nodes = []driver.NodeStatus{{Node: d.node, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}}
+	return st
+}
+
+// Inspect implements driver.Inspector.
+func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
+	v, err := one(ctx, d, pgx.RowToStructByPos[view], d.schema.inspect, key)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return d.status(view{Name: key}), nil
+	case err != nil:
+		return driver.Status{Key: key, Nodes: []driver.NodeStatus{{Node: d.node, Err: err}}}, err
+	}
+	return d.status(v), nil
+}
+
+// List implements driver.Lister.
+func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
+	rows, _, err := query(ctx, d, patience(time.Minute), pgx.RowToStructByPos[view], d.schema.list, prefix)
+	for _, v := range rows {
+		if !yield(d.status(v)) {
+			return nil
+		}
+	}
+	return err
+}
+
+// micros is a duration that the server gives, and inMicros one that it gets.
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+func inMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
+
+// newOwner is an owner that was never used.
+func (d *Driver) newOwner() string { return d.client + "." + strconv.FormatInt(d.seq.Add(1), 36) }
+
+// asJSON is what others see of a holder.
+func asJSON(h driver.Holder) string {
+	text, _ := json.Marshal(h) // strings and a number
+	return string(text)
+}

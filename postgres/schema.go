@@ -1,0 +1,158 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// version is that of schema.sql.
+const version = 1
+
+const defaultSchema = "holdfast"
+
+//go:embed schema.sql
+var schemaSQL string
+
+// errVersion is a schema that another version of this package has made.
+var errVersion = errors.New("schema of another version")
+
+// schema has the statements for one schema.
+type schema struct {
+	name                                                                         string // quoted
+	acquire, adopt, renew, release, force, check, inspect, list, version, fenced string
+}
+
+func newSchema(name string) (schema, error) {
+	if name == "" {
+		name = defaultSchema
+	}
+	if len(name) > 63 || strings.ContainsFunc(name, unicode.IsControl) {
+		return schema{}, fmt.Errorf("%w: schema %q: give a name of 1 to 63 bytes", driver.ErrInvalid, name)
+	}
+	s := schema{name: pgx.Identifier{name}.Sanitize()}
+	const columns = `SELECT l.name, CASE WHEN h THEN owner END, CASE WHEN h THEN holder END, token,
+		(extract(epoch FROM at - since) * 1000000)::bigint, (extract(epoch FROM expires - at) * 1000000)::bigint, holdfast.waiters(l.name)
+		FROM holdfast.lock l, clock_timestamp() at, LATERAL (SELECT owner IS NOT NULL AND expires > at AS h) held `
+	for to, text := range map[*string]string{
+		&s.acquire: `SELECT * FROM holdfast.acquire($1::text, $2::text, $3::bigint, $4::jsonb, $5::boolean, $6::text, $7::bigint, $8::bigint)`,
+		&s.adopt:   `SELECT holdfast.adopt($1::text, $2::text, $3::text, $4::bigint, $5::jsonb)`,
+		&s.renew:   `SELECT * FROM holdfast.renew($1::text[], $2::text[], $3::bigint[])`,
+		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
+		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
+		&s.check:   `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
+		&s.fenced: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND $3::bigint BETWEEN token AND token + 31
+			AND expires > clock_timestamp() FOR KEY SHARE`,
+		&s.inspect: columns + `WHERE l.name = $1::text`,
+		&s.list:    columns + `WHERE starts_with(l.name, $1::text) AND (h OR holdfast.waiters(l.name) > 0)`,
+		&s.version: `SELECT version FROM holdfast.version`,
+	} {
+		*to = s.in(text)
+	}
+	return s, nil
+}
+
+// in puts the name of the schema into a text.
+func (s schema) in(text string) string {
+	text = strings.ReplaceAll(text, "SCHEMA IF NOT EXISTS holdfast;", "SCHEMA IF NOT EXISTS "+s.name+";")
+	return strings.ReplaceAll(text, "holdfast.", s.name+".")
+}
+
+// read returns the version of the schema in the database.
+func (s schema) read(ctx context.Context, q interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+},
+) (v int, err error) {
+	err = q.QueryRow(ctx, s.version, pgx.QueryExecModeExec).Scan(&v)
+	return v, err
+}
+
+// check looks once whether the schema is the one that this package works with.
+func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
+	if d.checked.Load() {
+		return nil
+	}
+	v, err := d.schema.read(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := d.schema.fits(v); err != nil {
+		return err
+	}
+	d.checked.Store(true)
+	return nil
+}
+
+func (s schema) fits(v int) error {
+	switch {
+	case v < version:
+		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate", errVersion, s.name, v, version)
+	case v > version:
+		return fmt.Errorf("%w: the tables in schema %s have version %d, and this program knows version %d; update the program", errVersion, s.name, v, version)
+	}
+	return nil
+}
+
+// Beginner is a *pgxpool.Pool or a *pgx.Conn.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// Migrate makes the tables and functions, or brings them up to date, in one
+// transaction; opts may be nil. Several programs may call it at once, and it does
+// nothing where all is there. It needs the right to create a schema, and the
+// programs that lock need none of it.
+func Migrate(ctx context.Context, db Beginner, opts *Options) error {
+	if opts == nil {
+		opts = &Options{}
+	}
+	s, err := newSchema(opts.Schema)
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) })
+	if err != nil {
+		return fmt.Errorf("postgres: migrate: %w", err)
+	}
+	return nil
+}
+
+func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('holdfast'), 1)", pgx.QueryExecModeExec); err != nil {
+		return err
+	}
+	var there bool
+	err := tx.QueryRow(ctx, "SELECT to_regclass($1::text) IS NOT NULL", pgx.QueryExecModeExec, s.in("holdfast.version")).Scan(&there)
+	if err != nil {
+		return err
+	}
+	if there {
+		switch v, err := s.read(ctx, tx); {
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
+			return err
+		case err == nil && v >= version:
+			return s.fits(v)
+		}
+	}
+	_, err = tx.Exec(ctx, s.in(schemaSQL), pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// Schema is the SQL that Migrate runs, for those who keep their schema in files; opts may be nil.
+func Schema(opts *Options) (string, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	s, err := newSchema(opts.Schema)
+	if err != nil {
+		return "", err
+	}
+	return s.in(schemaSQL), nil
+}

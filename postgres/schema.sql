@@ -1,0 +1,204 @@
+-- Version 1 of the tables and functions that package postgres works with, in the schema "holdfast". Migrate runs this text in one
+-- transaction; it may be run again. Everything that happens to a lock happens under the lock on its row.
+
+CREATE SCHEMA IF NOT EXISTS holdfast;
+
+-- A row for each name that was ever locked. Rows stay: they have the token.
+CREATE TABLE IF NOT EXISTS holdfast.lock (
+	name    text COLLATE "C" PRIMARY KEY,
+	token   bigint NOT NULL,      -- the first of the 32 that the last grant has
+	owner   text COLLATE "C",     -- who has the lock; NULL: nobody
+	holder  jsonb,                -- the same for people
+	since   timestamptz NOT NULL, -- when it was granted
+	expires timestamptz NOT NULL  -- when it lapses
+) WITH (fillfactor = 70);
+
+-- A row for each attempt that waits, and for a while for each that was given up while a statement of it could still be under way.
+CREATE TABLE IF NOT EXISTS holdfast.ticket (
+	name    text COLLATE "C" NOT NULL,
+	owner   text COLLATE "C" NOT NULL,
+	place   bigint GENERATED ALWAYS AS IDENTITY, -- in the order of arrival, drawn under the lock on the row of the name
+	channel text,                                -- where its client listens; NULL: it polls
+	grace   bigint NOT NULL DEFAULT 0,           -- for how many µs a hand-over to it stands until it confirms
+	holder  jsonb,
+	expires timestamptz NOT NULL,
+	gone    boolean NOT NULL DEFAULT false,      -- given up: it never gets the lock, nor a place
+	PRIMARY KEY (name, owner)
+);
+CREATE INDEX IF NOT EXISTS ticket_expires ON holdfast.ticket (expires);
+
+CREATE TABLE IF NOT EXISTS holdfast.version (version integer NOT NULL);
+DELETE FROM holdfast.version;
+INSERT INTO holdfast.version VALUES (1);
+
+-- How many wait for a name.
+CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
+	SELECT count(*) FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp()
+$$;
+
+-- Gives the lock to the first that waits, or to nobody. The caller has locked the row.
+CREATE OR REPLACE FUNCTION holdfast.pass(p_name text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	at timestamptz := clock_timestamp();
+	t  holdfast.ticket;
+BEGIN
+	-- A transaction that relies on the lease (Fenced) ends before the lock passes on.
+	PERFORM FROM holdfast.lock WHERE name = p_name FOR UPDATE SKIP LOCKED;
+	IF NOT FOUND THEN
+		UPDATE holdfast.lock SET expires = least(expires, at) WHERE name = p_name;
+		RETURN;
+	END IF;
+	DELETE FROM holdfast.ticket WHERE name = p_name AND owner = (
+		SELECT w.owner FROM holdfast.ticket w WHERE w.name = p_name AND NOT w.gone AND w.expires > at ORDER BY w.place LIMIT 1
+	) RETURNING * INTO t;
+	IF FOUND THEN
+		UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = t.owner, holder = t.holder, since = at,
+			expires = at + t.grace * interval '1 microsecond' WHERE name = p_name;
+		IF t.channel IS NOT NULL THEN
+			PERFORM pg_notify(t.channel, t.owner);
+		END IF;
+	ELSE
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at WHERE name = p_name;
+	END IF;
+END $$;
+
+-- The first token of the grant after the one that has p_token. It follows the clock as well, so that a row that was lost, with a
+-- replica that lagged or by a purge, begins above what went before.
+CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+	SELECT greatest(p_token + 32, (extract(epoch FROM p_at) * 1000000)::bigint)
+$$;
+
+-- Takes the lock (o_token), or says who has it and, with p_wait, queues up. It may be repeated: an owner that has the lock keeps the
+-- token, and has it for p_ttl µs from now. A place in the queue lasts p_place µs.
+CREATE OR REPLACE FUNCTION holdfast.acquire(
+	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_wait boolean, p_channel text, p_grace bigint, p_place bigint,
+	OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+	at timestamptz := clock_timestamp();
+	l  holdfast.lock;
+	t  holdfast.ticket;
+BEGIN
+	SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
+	IF NOT FOUND THEN
+		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at) ON CONFLICT DO NOTHING;
+	END IF;
+	-- Most denials change nothing, and lock nothing.
+	IF l.owner <> p_owner AND l.expires > at AND (NOT p_wait OR EXISTS (
+		SELECT FROM holdfast.ticket w WHERE w.name = p_name AND w.owner = p_owner AND w.channel IS NOT DISTINCT FROM p_channel
+			AND w.expires > at + p_place * interval '0.5 microsecond')) THEN
+		NULL;
+	ELSE
+		SELECT * INTO STRICT l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+		SELECT * INTO t FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
+		at := clock_timestamp();
+		IF t.gone THEN
+			RETURN;
+		END IF;
+		IF l.owner <> p_owner AND l.expires <= at THEN
+			PERFORM holdfast.pass(p_name);
+			SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
+		END IF;
+		IF l.owner IS NULL OR l.owner = p_owner THEN
+			UPDATE holdfast.lock SET
+				token = CASE WHEN owner = p_owner THEN token ELSE holdfast.next(token, at) END,
+				since = CASE WHEN owner = p_owner THEN since ELSE at END,
+				owner = p_owner, holder = p_holder, expires = at + p_ttl * interval '1 microsecond'
+				WHERE name = p_name RETURNING token INTO o_token;
+			IF t.owner IS NOT NULL THEN
+				DELETE FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
+			END IF;
+			RETURN;
+		END IF;
+		IF p_wait THEN
+			PERFORM holdfast.queue(p_name, p_owner, p_holder, p_channel, p_grace, at + p_place * interval '1 microsecond');
+		END IF;
+	END IF;
+	o_owner := l.owner;
+	o_holder := l.holder;
+	o_age := extract(epoch FROM at - l.since) * 1000000;
+	o_left := extract(epoch FROM l.expires - at) * 1000000;
+	o_waiters := holdfast.waiters(p_name);
+END $$;
+
+-- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row.
+CREATE OR REPLACE FUNCTION holdfast.queue(p_name text, p_owner text, p_holder jsonb, p_channel text, p_grace bigint, p_expires timestamptz)
+RETURNS void LANGUAGE sql AS $$
+	DELETE FROM holdfast.ticket WHERE (name, owner) IN (
+		SELECT w.name, w.owner FROM holdfast.ticket w WHERE w.expires <= clock_timestamp() AND w.owner <> p_owner FOR UPDATE SKIP LOCKED);
+	INSERT INTO holdfast.ticket (name, owner, holder, channel, grace, expires)
+		VALUES (p_name, p_owner, p_holder, p_channel, p_grace, p_expires)
+		ON CONFLICT (name, owner) DO UPDATE SET channel = p_channel, grace = p_grace, expires = p_expires;
+$$;
+
+-- Takes the lock over from p_from. It may be repeated. NULL: p_from has it no more; 0: a transaction relies on its lease.
+CREATE OR REPLACE FUNCTION holdfast.adopt(p_name text, p_from text, p_owner text, p_ttl bigint, p_holder jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	at timestamptz;
+	l  holdfast.lock;
+BEGIN
+	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+	at := clock_timestamp();
+	IF l.owner = p_owner THEN
+		NULL;
+	ELSIF l.owner = p_from AND l.expires > at AND NOT EXISTS (
+		SELECT FROM holdfast.ticket WHERE name = p_name AND owner = p_owner AND gone) THEN
+		PERFORM FROM holdfast.lock WHERE name = p_name FOR UPDATE SKIP LOCKED;
+		IF NOT FOUND THEN
+			RETURN 0;
+		END IF;
+		l.token := holdfast.next(l.token, at);
+	ELSE
+		RETURN NULL;
+	END IF;
+	UPDATE holdfast.lock SET token = l.token, owner = p_owner, holder = p_holder, expires = at + p_ttl * interval '1 microsecond'
+		WHERE name = p_name;
+	RETURN l.token;
+END $$;
+
+-- Renews each lock that its owner still has, for p_ttls µs from now, and says which.
+CREATE OR REPLACE FUNCTION holdfast.renew(p_names text[], p_owners text[], p_ttls bigint[])
+RETURNS TABLE (o_name text, o_waiters bigint) LANGUAGE sql AS $$
+	UPDATE holdfast.lock l SET expires = clock_timestamp() + g.ttl * interval '1 microsecond'
+		FROM unnest(p_names, p_owners, p_ttls) AS g (name, owner, ttl)
+		WHERE l.name = g.name AND l.owner = g.owner AND l.expires > clock_timestamp()
+		RETURNING l.name, holdfast.waiters(l.name)
+$$;
+
+-- Frees the lock if p_owner has it, now or p_keep µs from now, and gives up its place in the queue. p_bury says that a statement of
+-- p_owner may still be under way: it will find that p_owner is gone.
+CREATE OR REPLACE FUNCTION holdfast.release(p_name text, p_owner text, p_keep bigint, p_bury boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	at timestamptz := clock_timestamp();
+	l  holdfast.lock;
+BEGIN
+	IF p_bury THEN
+		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at) ON CONFLICT DO NOTHING;
+	END IF;
+	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+	at := clock_timestamp();
+	IF p_bury THEN
+		INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES (p_name, p_owner, at + interval '10 minutes', true)
+			ON CONFLICT (name, owner) DO UPDATE SET gone = true, expires = excluded.expires;
+	ELSE
+		DELETE FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
+	END IF;
+	IF l.owner = p_owner AND p_keep = 0 THEN
+		PERFORM holdfast.pass(p_name);
+	ELSIF l.owner = p_owner AND l.expires > at THEN
+		UPDATE holdfast.lock SET expires = at + p_keep * interval '1 microsecond' WHERE name = p_name;
+	END IF;
+END $$;
+
+-- Takes the lock from its holder, if p_token is one of the holder's, and says whether it was.
+CREATE OR REPLACE FUNCTION holdfast.force(p_name text, p_token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	l holdfast.lock;
+BEGIN
+	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+	IF l.owner IS NULL OR l.expires <= clock_timestamp() OR p_token NOT BETWEEN l.token AND l.token + 31 THEN
+		RETURN false;
+	END IF;
+	PERFORM holdfast.pass(p_name);
+	RETURN true;
+END $$;

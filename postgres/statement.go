@@ -1,0 +1,192 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// failure is a statement that failed.
+type failure struct {
+	err     error
+	doubt   bool // it may have been executed, or may be yet
+	lasting bool // time does not mend it
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// doubtful says whether the statement that err is of may have been executed.
+func doubtful(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.doubt
+}
+
+// lasting says whether err will be the same next time.
+func lasting(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.lasting
+}
+
+// once runs a statement and returns its rows, and when it was sent.
+func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) ([]T, time.Time, error) {
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return nil, time.Time{}, d.diagnose(ctx, err, false)
+	}
+	defer conn.Release()
+	if err := d.check(ctx, conn.Conn()); err != nil {
+		return nil, time.Time{}, d.diagnose(ctx, err, false)
+	}
+	sent := time.Now()
+	rows, _ := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...) // its error comes with the rows
+	all, err := pgx.CollectRows(rows, scan)
+	if err == nil {
+		return all, sent, nil
+	}
+	if code(err) == readOnly {
+		conn.Conn().Close(ctx) // the next connection may lead to the server that has taken over
+	}
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	refused := ok && said.Severity == "ERROR"
+	return nil, time.Time{}, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
+}
+
+// query runs a statement that may be repeated, for at most try. It does so again
+// if the connection breaks meanwhile, as one does that a restarted server has left in the pool.
+func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, try)
+	defer cancel()
+	rows, sent, err := once(ctx, d, scan, sql, args)
+	if doubtful(err) && ctx.Err() == nil {
+		rows, sent, err = once(ctx, d, scan, sql, args)
+		if f, ok := errors.AsType[*failure](err); ok {
+			f.doubt = true
+		}
+	}
+	if err != nil {
+		err = d.unavailable(err)
+		d.report(driver.NodeDown, err)
+	} else {
+		d.report(driver.NodeUp, nil)
+	}
+	return rows, sent, err
+}
+
+// insist repeats query until it succeeds, cannot succeed, or ctx ends.
+func insist[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, time.Time, error) {
+	for pause := shortPause; ; pause = min(2*pause, longPause) {
+		rows, sent, err := query(ctx, d, try, scan, sql, args...)
+		if err == nil || lasting(err) || !sleep(ctx, pause) {
+			return rows, sent, err
+		}
+	}
+}
+
+// one runs a statement that returns a row.
+func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
+	if err := d.enter(); err != nil {
+		return row, err
+	}
+	defer d.tasks.Done()
+	rows, _, err := query(ctx, d, patience(time.Minute), scan, sql, args...)
+	switch {
+	case err != nil:
+		return row, err
+	case len(rows) == 0:
+		return row, pgx.ErrNoRows
+	}
+	return rows[0], nil
+}
+
+const (
+	shortPause = 20 * time.Millisecond
+	longPause  = 500 * time.Millisecond
+)
+
+// sleep sleeps for about d and says whether ctx still goes on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(jitter(d)):
+		return true
+	}
+}
+
+// jitter is 3/4 of d to d.
+func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/4+1)) }
+
+// unavailable says that the database has not answered, and why.
+func (d *Driver) unavailable(err error) error {
+	if errors.Is(err, driver.ErrUnavailable) {
+		return err
+	}
+	return &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: d.node, Err: err}}}
+}
+
+func nodeName(host string, port uint16) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+// Codes of errors of the server.
+const (
+	readOnly      = "25006"
+	noRights      = "42501"
+	noDatabase    = "3D000"
+	noSchema      = "3F000"
+	noTable       = "42P01"
+	noFunction    = "42883"
+	wrongPassword = "28P01"
+	wrongUser     = "28000"
+)
+
+func code(err error) string {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return said.Code
+	}
+	return ""
+}
+
+// diagnose says what err means and what mends it.
+func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) error {
+	if err == nil {
+		return nil
+	}
+	f := &failure{err: err, doubt: doubt, lasting: true}
+	switch code(err) {
+	case wrongPassword, wrongUser:
+		f.err = fmt.Errorf("%w; correct user and password", err)
+	case noDatabase:
+		f.err = fmt.Errorf("%w; create it, or name another", err)
+	case noSchema, noTable, noFunction:
+		f.err = fmt.Errorf("schema %s has no tables for locks, or not all of them; make them with postgres.Migrate: %w", d.schema.name, err)
+	case noRights:
+		f.err = fmt.Errorf("%w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", err, d.schema.name)
+	case readOnly:
+		f.err, f.lasting = fmt.Errorf("the server is a standby, which keeps no locks: %w", err), false
+	default:
+		f.lasting = errors.Is(err, errVersion)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			f.err = d.late(err)
+		}
+	}
+	return f
+}
+
+// late says why there was no answer in time.
+func (d *Driver) late(err error) error {
+	if s := d.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && s.MaxConns() > 1 {
+		return fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxConns(), err)
+	}
+	return fmt.Errorf("no answer in time: %w", err)
+}
