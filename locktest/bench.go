@@ -23,8 +23,8 @@ type bench struct {
 
 	// patience is how long anything may take that is certain to come.
 	patience time.Duration
-	// long is a TTL that does not end within a test: what goes away before it was
-	// taken away.
+	// long is a TTL that does not end within a test: a lock that goes before was
+	// released.
 	long time.Duration
 	// brief is a TTL that a test waits for: that it ends, or that renewal outlasts
 	// it. A machine that is busy needs some seconds for a renewal.
@@ -139,7 +139,7 @@ func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) (g drive
 	return g
 }
 
-// insist repeats what failed because answers came too late, as they may on a
+// insist repeats a call that failed because answers came too late, as they may on a
 // service that shares a busy machine. In virtual time it does not.
 func (b *bench) insist(fn func() error) error {
 	for end := time.Now().Add(b.patience); ; {

@@ -240,7 +240,7 @@ func waitSurvives(b *bench) {
 	b.cleared()
 }
 
-// A renewal of which nobody knows what became is no loss: the old trust stands.
+// A renewal with an unknown outcome is no loss: the old trust stands.
 func renewalInOutage(b *bench) {
 	b.needsStop(1)
 	drv := b.driver()

@@ -324,12 +324,12 @@ func detachedContinues(b *bench) {
 	b.cleared()
 }
 
-// renewal is what becomes of a renewal of g.
+// renewal is the outcome of a renewal of g.
 func (b *bench) renewal(drv driver.Driver, g driver.Grant) error {
 	return b.insist(func() error { return drv.Renew(b.within(), []driver.Grant{g})[0].Err })
 }
 
-// detachedStaysOver looks that what only an id stands for is never taken anew.
+// detachedStaysOver checks that a detached lease that is over is never taken anew.
 func detachedStaysOver(b *bench) {
 	g := b.dead("k", b.short)
 	drv, other := b.driver(), b.client()

@@ -1,6 +1,6 @@
 // Package locktest is the conformance suite that every driver of Holdfast
-// passes. It is for authors of drivers: a test of theirs starts the service,
-// says by a Harness how to get at it, and calls Run.
+// passes. It is for authors of drivers: their test starts the service,
+// describes it by a Harness, and calls Run.
 //
 // The suite holds a driver to what packages holdfast and driver promise: one
 // holder at a time, tokens that rise from holder to holder, waits that end when
@@ -37,9 +37,9 @@ type Harness struct {
 }
 
 // Service is a running lock service. Open is required; the rest says what else
-// a test may do to the service, and what is nil leaves out the tests that need
-// it. No function is called by two goroutines at once, but any may be called
-// while drivers are in use.
+// a test may do to the service. The suite leaves out the tests that need a
+// function which is nil. No function is called by two goroutines at once, but
+// any may be called while drivers are in use.
 type Service struct {
 	// Open returns the driver of one more client. The suite closes it.
 	Open func() (driver.Driver, error)
@@ -49,9 +49,9 @@ type Service struct {
 	// k nodes mean the service.
 	Nodes int
 
-	// Cut makes the service unreachable for drv, which Open returned, without an
-	// answer and without an error: nothing that is sent arrives in time. It may
-	// cut off other clients as well. Mend ends that.
+	// Cut makes the service unreachable for drv, which Open returned, without
+	// an answer and without an error: no request arrives in time. It may cut
+	// off other clients as well. Mend ends that.
 	Cut, Mend func(drv driver.Driver)
 
 	// LoseReplies lets each node execute the next k requests and loses their

@@ -194,8 +194,8 @@ func forceEnds(b *bench) {
 	b.cleared()
 }
 
-// Nobody who waits is passed over, and the holder that was thrown out does not
-// come back by itself.
+// No waiter is passed over, and the holder that was forced out does not come back
+// by itself.
 func forceServes(b *bench) {
 	b.needsForcer()
 	c, other := b.client(), b.client()

@@ -271,8 +271,8 @@ func waitIsTold(b *bench) {
 	b.cleared()
 }
 
-// The driver says what stands in the way when a wait begins and when that is of another
-// kind, and never the same kind twice.
+// The driver reports the obstacle when a wait begins and when its kind changes, and
+// never the same kind twice.
 func obstacleIsTold(b *bench) {
 	c, waiter := b.client(), b.driver()
 	defer waiter.Close()

@@ -28,8 +28,8 @@ const (
 	scanTime   = 5 * time.Second // for one step, on a busy server
 )
 
-// holderCache knows who the clients are, so that a try on a held lock costs no
-// second request.
+// holderCache knows which process each client is, so that a TryAcquire of a held
+// lock costs no second request.
 type holderCache struct {
 	mu    sync.Mutex // guards what follows
 	mine  driver.Holder
@@ -41,7 +41,7 @@ type knownHolder struct {
 	until  time.Time
 }
 
-// introduce tells the nodes, once, who this client is.
+// introduce tells the nodes, once, which process this client is.
 func (h *holderCache) introduce(d *Driver, me driver.Holder) {
 	me.Note = "" // it is one lease's, and stands in its owner id
 	h.mu.Lock()
@@ -58,7 +58,7 @@ func (h *holderCache) introduce(d *Driver, me driver.Holder) {
 	}
 }
 
-// greet tells the node who this client is.
+// greet tells the node which process this client is.
 func (n *node) greet(l *link) {
 	h := &n.d.holder
 	h.mu.Lock()
@@ -109,8 +109,8 @@ func (d *Driver) holderOf(ctx context.Context, client string) driver.Holder {
 	return found
 }
 
-// lookUp asks all nodes who a client is and takes the first that knows. It says
-// whether any node answered.
+// lookUp asks all nodes which process a client is, and takes the first answer that
+// says it. It says whether any node answered.
 func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, holderTime)
 	defer cancel()
@@ -216,7 +216,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	seen := make(map[string]bool)
 	reached := 0
-	var vague error // of the first lock of which too few nodes have told
+	var vague error // of the first lock on which too few nodes have answered
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
 	for _, n := range d.nodes {
 		names, err := n.names(ctx, prefix)
@@ -246,8 +246,8 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return vague
 }
 
-// names are the locks that a node may know about. Bare keys cannot be told from
-// other data, but their counters can.
+// names are the locks that a node may know about. Bare keys look like other data,
+// but their counters do not.
 func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 	o := &n.d.opts
 	pattern := glob(o.Prefix+prefix) + "*"
@@ -309,7 +309,7 @@ func (n *node) page(ctx context.Context, cursor, pattern string) (page, error) {
 	return p, nil
 }
 
-// glob quotes what Redis would take for a pattern.
+// glob quotes the characters that Redis would take for a pattern.
 func glob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

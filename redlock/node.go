@@ -49,13 +49,13 @@ type node struct {
 	ill atomic.Pointer[error]
 
 	mu      sync.Mutex // guards what follows
-	err     error      // why it is down, or was last
+	err     error      // why it is down, or why it was down last
 	mute    error      // why it cannot wake waiters
 	deaf    error      // why this client cannot subscribe
-	defect  error      // what an operator should mend, although it votes
-	ordered bool       // a wake-up of its comes in its place among the replies
+	defect  error      // what an operator should change, although it votes
+	ordered bool       // its wake-ups come in their place among the replies
 	warned  map[string]bool
-	news    []error // defects that the log has not been told
+	news    []error // defects that are not in the log yet
 	owed    map[string]owed
 }
 
@@ -82,7 +82,7 @@ func newNode(d *Driver, index int, cfg Node) *node {
 // Name implements engine.Node.
 func (n *node) Name() string { return n.addr }
 
-// credentials are what the server is told at login.
+// credentials are the user and password for the login.
 func (n *node) credentials(ctx context.Context) (user, pass string, err error) {
 	if n.d.opts.Credentials != nil {
 		return n.d.opts.Credentials(ctx, n.addr)
@@ -90,8 +90,8 @@ func (n *node) credentials(ctx context.Context) (user, pass string, err error) {
 	return n.user, n.pass, nil
 }
 
-// open connects for the first time. Whatever comes of it, the node is looked
-// after from then on.
+// open connects for the first time. Even if that fails, keep looks after the node
+// from then on.
 func (n *node) open(ctx context.Context) error {
 	l, err := n.dial(ctx)
 	n.warn()
@@ -100,7 +100,7 @@ func (n *node) open(ctx context.Context) error {
 }
 
 // keep looks after the connection l and, whenever there is none, makes the next,
-// until the driver is closed. It alone tells of the node's states.
+// until the driver is closed. It alone reports the node's states.
 func (n *node) keep(l *link) {
 	told := n.event()
 	report := func() {
@@ -116,7 +116,7 @@ func (n *node) keep(l *link) {
 			n.watch(l, report)
 			report()
 			if time.Since(begin) > probeMost {
-				pause = 0 // it has worked: one that breaks as soon as it is made is no better than none
+				pause = 0 // it has worked: a connection that breaks as soon as it is made does not count
 			}
 		}
 		wait(n.d.ctx, pause/2+rand.N(pause/2+1))
@@ -127,7 +127,7 @@ func (n *node) keep(l *link) {
 		}
 		n.d.logs.Go(n.warn) // a Logger may block
 	}
-	if l != nil { // it came as the driver was closed
+	if l != nil { // the connection came as the driver was closed
 		l.hangUp(errHungUp)
 	}
 }
@@ -178,8 +178,9 @@ func (n *node) broken(l *link, err error) {
 	n.engine.Hears(n.index, false)
 }
 
-// watch looks for a node that is connected but does not answer, keeps what it
-// knows of this client fresh, and sends what is owed. It returns when l is gone.
+// watch notices a node that is connected but does not answer, introduces this
+// client to it again from time to time, and sends what is owed. It returns when l
+// is gone.
 func (n *node) watch(l *link, report func()) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -204,9 +205,9 @@ func (n *node) watch(l *link, report func()) {
 	}
 }
 
-// tend does what a connection that works asks for from time to time.
+// tend does what a working connection needs from time to time.
 func (n *node) tend(l *link, age time.Duration) {
-	n.settle(l) // what came while the node was on its way up, or was cut off again
+	n.settle(l) // requests that came while the node was coming up, or was cut off again
 	if age%greetEvery == 0 {
 		n.greet(l)
 	}
@@ -214,7 +215,7 @@ func (n *node) tend(l *link, age time.Duration) {
 		n.listen(l) // the right may have been granted
 	}
 	if age%pingEvery == 0 {
-		l.tell("PING") // or nobody would notice that the other end is gone
+		l.tell("PING") // otherwise this client would not notice that the other end is gone
 	}
 }
 
@@ -229,7 +230,7 @@ func (n *node) Send(r *engine.Request) {
 	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: lasting(err)})
 }
 
-// spare says whether the others are a quorum without this node.
+// spare says whether the other nodes are a quorum without this one.
 func (n *node) spare() bool {
 	well := 0
 	for _, other := range n.d.nodes {
@@ -240,7 +241,7 @@ func (n *node) spare() bool {
 	return well >= quorum.Majority(len(n.d.nodes))
 }
 
-// fail answers what has not been answered by the node, and never will be.
+// fail answers a request that the node has not answered and never will.
 func (n *node) fail(e entry, f engine.Failure) {
 	if e.call != nil {
 		e.call.end(f.Err)
@@ -277,7 +278,7 @@ func (n *node) owe(r *engine.Request) {
 	}
 }
 
-// expire forgets what was owed and is over by itself.
+// expire forgets what was owed and has lapsed by itself.
 func (n *node) expire() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -334,7 +335,7 @@ func (n *node) checked(rep report) {
 	}
 }
 
-// warn tells the log, once, of each defect.
+// warn logs each defect once.
 func (n *node) warn() {
 	n.mu.Lock()
 	news := n.news
@@ -345,7 +346,7 @@ func (n *node) warn() {
 	}
 }
 
-// why is what keeps the node down, or has until now.
+// why is the reason why the node is down, or was until now.
 func (n *node) why() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -371,8 +372,9 @@ func (n *node) event() driver.NodeEvent {
 	return e
 }
 
-// note looks whether the node refuses to store anything, as where its memory is full. It
-// stands until it grants a lock again, or its connection ends.
+// note checks whether the node refuses to store anything, for instance because its
+// memory is full. The defect stands until the node grants a lock again, or its
+// connection ends.
 func (n *node) note(asked quorum.AskKind, v resp.Value) {
 	switch {
 	case v.IsError() && refusesToStore(v):
@@ -389,8 +391,8 @@ func refusesToStore(v resp.Value) bool {
 	})
 }
 
-// cause is what err says, without what changes from one attempt to the next: the port
-// of a connection, and how long a quarantine still takes.
+// cause is the text of err without the parts that change from one attempt to the
+// next: the port of a connection, and how long a quarantine still takes.
 func cause(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Op + " " + op.Err.Error()
@@ -401,9 +403,9 @@ func cause(err error) string {
 	return fmt.Sprint(err)
 }
 
-// drain waits until what was sent is answered, for at most a second: also where the
-// node is silent, as a machine that is busy makes it seem so, and a release that is not
-// sent leaves its lock for a TTL.
+// drain waits until what was sent is answered, for at most a second. It also waits
+// for a node that seems silent, because on a busy machine every node does, and a
+// release that is not sent leaves its lock for a TTL.
 func (n *node) drain() {
 	l := n.link.Load()
 	if l == nil {
