@@ -21,7 +21,7 @@ import (
 // ctx.Err() and the last obstacle, if one is known. After an error nothing stays
 // behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(&attempt{ctx: ctx, key: key}, opts)
+	l, err := c.acquire(ctx, &attempt{key: key}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -30,7 +30,7 @@ func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) 
 // asks for the key, TryAcquire waits for the first answer to that caller and
 // returns its obstacle.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(&attempt{ctx: ctx, key: key, once: true}, opts)
+	l, err := c.acquire(ctx, &attempt{key: key, once: true}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -84,9 +84,9 @@ func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*L
 			return nil, ErrNested
 		}
 		if !opts.agrees(l.term.now.opts) {
-			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold and MinHold, or give those of the lease")
+			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
 		}
-		return l.term.hold(ctx), nil
+		return l.term.hold(context.WithoutCancel(ctx)), nil
 	}
 	return nil, nil
 }
@@ -95,14 +95,14 @@ func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*L
 func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
 	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
 		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew) &&
-		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery)
+		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (o.Note == "" || o.Note == outer.Note)
 }
 
 // attempt is one call of Acquire, TryAcquire or Adopt.
 type attempt struct {
 	client *Client
-	ctx    context.Context // the caller's: its values go on to the lease
-	wait   context.Context // the same, bounded by Wait
+	ctx    context.Context // has the values of the caller's, for the lease, and no end
+	wait   context.Context // the caller's, bounded by Wait
 	key    string
 	opts   AcquireOptions
 	once   bool // it does not wait for a lock that is held
@@ -112,26 +112,46 @@ type attempt struct {
 	turn chan turn // gets one turn while the attempt is in the queue
 }
 
-// acquire runs a, of which ctx, key and once are set.
-func (c *Client) acquire(a *attempt, opts *AcquireOptions) (*Lease, error) {
+// acquire runs a, of which key and once are set.
+func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) (*Lease, error) {
 	o, err := c.check(a.key, opts)
 	if err != nil {
 		return nil, err
 	}
-	if l, err := c.nest(a.ctx, a.key, opts); l != nil || err != nil {
+	if l, err := c.nest(ctx, a.key, opts); l != nil || err != nil {
 		return l, err
 	}
-	a.client, a.opts, a.since, a.wait = c, o, time.Now(), a.ctx
+	a.opts, a.wait = o, ctx
 	if o.Wait > 0 && !a.once {
 		var cancel context.CancelFunc
-		a.wait, cancel = context.WithTimeout(a.ctx, o.Wait)
+		a.wait, cancel = context.WithTimeout(ctx, o.Wait)
 		defer cancel()
 	}
-	l, err := a.compete()
-	if errors.Is(err, context.DeadlineExceeded) && a.ctx.Err() == nil {
-		if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
-			err = errTooShort
+	return c.run(ctx, a, func() (*Lease, error) {
+		l, err := a.compete()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
+				err = errTooShort
+			}
 		}
+		return l, err
+	})
+}
+
+// run calls take for a, and tells the hook if it fails. Close waits for it.
+func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error)) (*Lease, error) {
+	c.mu.Lock()
+	if c.ending {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	c.tasks.Add(1)
+	c.mu.Unlock()
+	defer c.tasks.Done()
+	a.client, a.ctx, a.since = c, context.WithoutCancel(ctx), time.Now()
+	l, err := take()
+	if err != nil {
+		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Err: err})
 	}
 	return l, err
 }
@@ -154,7 +174,7 @@ func (a *attempt) compete() (*Lease, error) {
 			c.mu.Unlock()
 			return a.ask(s)
 		}
-		obstacle := s.obstacle(c.holder)
+		obstacle := s.obstacle()
 		switch {
 		case !a.once:
 			return a.queue(s, obstacle) // gives mu up
@@ -197,7 +217,7 @@ func (a *attempt) ask(s *slot) (*Lease, error) {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon(), Holder: c.holder,
+		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon(), Holder: c.named(a.opts.Note),
 		Obstacle: func(err error) { a.stands(s, q, err) },
 	})
 	if err != nil {
@@ -252,7 +272,7 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 		l.Release(context.Background()) // reported to Hooks
 		return nil, ErrClosed
 	}
-	c.events.acquired(AcquiredEvent{Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since)})
+	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since)})
 	return l, nil
 }
 

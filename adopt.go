@@ -3,7 +3,7 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"time"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -55,7 +55,7 @@ func (c *Client) leadAt(key string) (*slot, error) {
 	}
 	s := c.slot(key)
 	if s.busy() {
-		if obstacle := s.obstacle(c.holder); obstacle != nil {
+		if obstacle := s.obstacle(); obstacle != nil {
 			return nil, obstacle
 		}
 		return nil, errElsewhere
@@ -76,21 +76,31 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 	if owner == "" || token <= 0 {
 		return nil, invalid("give the owner and the token that Acquire returned")
 	}
-	s, err := c.leadAt(key)
+	if o.Note != "" {
+		return nil, invalid("Note %q: an adopted lease keeps the note that it has", o.Note)
+	}
+	a := &attempt{key: key, opts: o, wait: ctx}
+	return c.run(ctx, a, func() (*Lease, error) {
+		owner, _, _ := strings.Cut(owner, "+")
+		return a.adopt(adopter, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
+	})
+}
+
+// adopt takes the lock over from grant.
+func (a *attempt) adopt(adopter driver.Adopter, grant driver.Grant) (*Lease, error) {
+	c := a.client
+	s, err := c.leadAt(a.key)
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := context.WithCancelCause(ctx)
+	asking, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
 	if err := c.enter(s, cancel); err != nil {
 		return nil, err
 	}
-	owner, first := driver.GrantOf(owner, int64(token))
-	since := time.Now()
-	grant, err := adopter.Adopt(asking, driver.Grant{Key: key, Owner: owner, Token: first, TTL: o.TTL})
+	adopted, err := adopter.Adopt(asking, grant)
 	if err != nil {
 		return nil, c.fail(asking, s, err)
 	}
-	a := &attempt{client: c, ctx: ctx, key: key, opts: o, since: since}
-	return a.start(s, grant, since)
+	return a.start(s, adopted, a.since)
 }

@@ -56,6 +56,9 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: opts.Logger},
 		nudge: make(chan struct{}, 1), slots: make(map[string]*slot), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
+	if c.holder.Note != "" {
+		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", c.holder.Note))
+	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()
 	}
@@ -65,6 +68,23 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 	}
 	c.tasks.Go(c.watch)
 	return c, nil
+}
+
+// named is the client as the holder of a lease with note.
+func (c *Client) named(note string) Holder {
+	h := c.holder
+	h.Note = note
+	return h
+}
+
+// Nodes returns the present state of each node of the service, in the order of opening,
+// with the cause where it does not vote: for readiness checks and gauges. It asks no
+// node and does not block. It is nil where the driver's service has no nodes to tell of.
+func (c *Client) Nodes() []NodeEvent {
+	if n, ok := c.drv.(driver.Notifier); ok {
+		return n.Nodes()
+	}
+	return nil
 }
 
 func (c *Client) nodeChanged(e NodeEvent) {

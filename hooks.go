@@ -24,6 +24,7 @@ import (
 type Hooks struct {
 	Waiting  func(WaitingEvent)  // the lock is held, and a wait begins
 	Acquired func(AcquiredEvent) // a lease begins
+	Failed   func(FailedEvent)   // an attempt to get a lease ended without one
 	Renewed  func(RenewedEvent)  // the watchdog renewed a lease, or failed to
 	AtRisk   func(AtRiskEvent)   // a lease can spare no further node, or can again
 	Lost     func(LostEvent)     // a lease ended before it was released
@@ -32,19 +33,33 @@ type Hooks struct {
 	Dropped  func(DroppedEvent)  // events were dropped, because those before them took too long
 }
 
-// WaitingEvent is the start of a wait.
+// WaitingEvent is the start of a wait. The Context of this and other events has the
+// values of the context that was given to Acquire, such as those of a trace, and no end.
 type WaitingEvent struct {
-	Key  string
-	Held *HeldError // who holds the lock
+	Context context.Context
+	Key     string
+	Held    *HeldError // who holds the lock
 }
 
 // AcquiredEvent is the start of a lease.
 type AcquiredEvent struct {
+	Context  context.Context
 	Key      string
 	Owner    string
 	Token    Token
 	Waited   time.Duration // since Acquire was called
 	HandOver bool          // passed on inside the process, without the service
+}
+
+// FailedEvent is the end of a call of Acquire, TryAcquire, Do or Adopt that returns no
+// lease: once for each call that has begun to ask or to wait. There is none for a call
+// that was refused before: with ErrInvalid, ErrUnsupported, ErrNested, or ErrClosed by a
+// client that was closed or shut down already.
+type FailedEvent struct {
+	Context context.Context
+	Key     string
+	Waited  time.Duration // since the call
+	Err     error         // what the call returns is an *Error around it
 }
 
 // RenewedEvent is the end of one round of renewal.
@@ -70,19 +85,21 @@ type AtRiskEvent struct {
 
 // LostEvent is the end of a lease that was not released.
 type LostEvent struct {
-	Key    string
-	Owner  string
-	Token  Token
-	Held   time.Duration // since it was acquired
-	Reason error         // matches ErrLost
+	Context context.Context
+	Key     string
+	Owner   string
+	Token   Token
+	Held    time.Duration // since it was acquired
+	Reason  error         // matches ErrLost and ErrExpired, ErrMaxHold or ErrGone
 }
 
 // ReleasedEvent is the end of a lease.
 type ReleasedEvent struct {
-	Key   string
-	Owner string
-	Token Token
-	Held  time.Duration // since it was acquired
+	Context context.Context
+	Key     string
+	Owner   string
+	Token   Token
+	Held    time.Duration // since it was acquired
 	// Detached says that the lock was left standing for another client to adopt.
 	Detached bool
 	// Err says that the service did not confirm the release: the lock may stand
@@ -90,8 +107,20 @@ type ReleasedEvent struct {
 	Err error
 }
 
-// NodeEvent is a change of one node's state.
+// NodeEvent is the state of one node, or a change to it.
 type NodeEvent = driver.NodeEvent
+
+// NodeState is what a node is fit for.
+type NodeState = driver.NodeState
+
+// The states of a node.
+const (
+	NodeUp       = driver.NodeUp       // votes
+	NodeDown     = driver.NodeDown     // cannot be reached or refuses the connection
+	NodeStalled  = driver.NodeStalled  // connected, but does not answer in time
+	NodePolling  = driver.NodePolling  // votes, but cannot wake waiters: they poll
+	NodeDegraded = driver.NodeDegraded // votes, but an operator should change something
+)
 
 // DroppedEvent says that events were dropped at this place in their order.
 type DroppedEvent struct{ Count int }
@@ -196,6 +225,12 @@ func (h *herald) waiting(e WaitingEvent) {
 
 func (h *herald) acquired(e AcquiredEvent) {
 	if hook := h.hooks.Acquired; hook != nil {
+		h.put(func() { hook(e) })
+	}
+}
+
+func (h *herald) failed(e FailedEvent) {
+	if hook := h.hooks.Failed; hook != nil {
 		h.put(func() { hook(e) })
 	}
 }

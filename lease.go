@@ -38,6 +38,7 @@ type term struct {
 
 // holder is who has the term now.
 type holder struct {
+	ctx   context.Context // the values of its Acquire's
 	opts  AcquireOptions
 	token Token
 	owner string
@@ -63,17 +64,17 @@ type leaseKey struct{}
 // begin gives t to a. The caller holds mu.
 func (t *term) begin(a *attempt) *Lease {
 	owner, token := t.grant.Of(t.passed)
-	t.now = holder{opts: a.opts, token: Token(token), owner: owner, since: time.Now()}
+	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: time.Now()}
 	t.trust(t.granted)
 	t.plan(t.taken)
 	return t.hold(a.ctx)
 }
 
-// hold adds a hold to the present holder. The caller holds mu.
+// hold adds a hold with the values of ctx, which has no end, to the present holder. The caller holds mu.
 func (t *term) hold(ctx context.Context) *Lease {
 	l := &Lease{term: t, token: t.now.token, owner: t.now.owner}
 	l.outer, _ = ctx.Value(leaseKey{}).(*Lease)
-	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), leaseKey{}, l))
+	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(ctx, leaseKey{}, l))
 	t.now.holds = append(t.now.holds, l)
 	return l
 }

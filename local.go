@@ -130,13 +130,13 @@ func (c *Client) overhear(wait context.Context, q *inquiry) error {
 func (a *attempt) announce(obstacle error) {
 	if held, ok := errors.AsType[*HeldError](obstacle); ok && !a.told {
 		a.told = true
-		a.client.events.waiting(WaitingEvent{Key: a.key, Held: held})
+		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: a.key, Held: held})
 	}
 }
 
 // obstacle is the obstacle of a key in this process; nil: none, or it is not known
 // yet. The caller holds mu.
-func (s *slot) obstacle(holder Holder) error {
+func (s *slot) obstacle() error {
 	switch {
 	case s.asking != nil:
 		return s.asking.obstacle
@@ -144,7 +144,7 @@ func (s *slot) obstacle(holder Holder) error {
 		return nil
 	}
 	return &HeldError{
-		Owner: s.term.grant.Owner, Holder: holder, Since: s.term.now.since,
+		Owner: s.term.grant.Owner, Holder: s.term.client.named(s.term.now.opts.Note), Since: s.term.now.since,
 		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(),
 	}
 }
@@ -157,7 +157,7 @@ func (a *attempt) leave(s *slot, place *list.Element, before error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	obstacle := before
-	if last := s.obstacle(c.holder); last != nil {
+	if last := s.obstacle(); last != nil {
 		obstacle = last
 	}
 	select {
@@ -207,6 +207,7 @@ func (t *term) successor(now time.Time) *attempt {
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
 	case w.opts.TTL != t.asked:
+	case w.opts.Note != t.now.opts.Note:
 	case left <= t.given/2, !w.opts.renewsSoon() && left-w.opts.Margin <= (ttl-w.opts.Margin)/2:
 	default:
 		t.slot.queue.Remove(next)
@@ -224,6 +225,6 @@ func (t *term) handOver(w *attempt, now time.Time) ending {
 	t.passed++
 	next := t.begin(w)
 	w.turn <- turn{lease: next}
-	e.acquired = &AcquiredEvent{Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), HandOver: true}
+	e.acquired = &AcquiredEvent{Context: w.ctx, Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), HandOver: true}
 	return e
 }

@@ -141,9 +141,9 @@ func (t *term) part(cause error) ending {
 		}
 	}
 	if errors.Is(cause, ErrLost) && !errors.Is(cause, ErrClosed) {
-		e.lost = &LostEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held, Reason: cause}
+		e.lost = &LostEvent{Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held, Reason: cause}
 	} else {
-		e.released = &ReleasedEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held}
+		e.released = &ReleasedEvent{Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held}
 	}
 	return e
 }

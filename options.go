@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,12 +12,13 @@ import (
 )
 
 const (
-	defaultTTL = 10 * time.Second
-	leastTTL   = 10 * time.Millisecond
-	mostTTL    = 365 * 24 * time.Hour // far from where sums of times overflow
-	leastEvery = 5 * time.Millisecond
-	longestKey = 512 // bytes
-	closeTime  = 2 * time.Second
+	defaultTTL  = 10 * time.Second
+	leastTTL    = 10 * time.Millisecond
+	mostTTL     = 365 * 24 * time.Hour // far from where sums of times overflow
+	leastEvery  = 5 * time.Millisecond
+	longestKey  = 512 // bytes
+	longestNote = 64  // bytes
+	closeTime   = 2 * time.Second
 )
 
 // Options configure a Client. The zero value works.
@@ -64,11 +66,15 @@ type AcquireOptions struct {
 	// Fenced refuses a driver whose leases carry no fencing token: Acquire returns
 	// ErrUnsupported, and not a lease whose Token is 0.
 	Fenced bool
+	// Note says what the lease is for, to people who find the lock held: it is in
+	// Holder.Note of HeldError and Status. At most 64 bytes of UTF-8 without control
+	// characters. A waiter with another Note is not handed the lock inside the process.
+	Note string
 	// Reentrant allows nesting: with a context that comes from a live lease of
 	// the same key, Acquire returns another hold of that lease. Without it, that
 	// is ErrNested. A nested hold shares the lease, so that TTL, NoRenew, RenewEvery,
-	// Margin, MaxHold and MinHold are left out or the same as the lease's; else it is
-	// ErrInvalid.
+	// Margin, MaxHold, MinHold and Note are left out or the same as the lease's; else
+	// it is ErrInvalid.
 	Reentrant bool
 }
 
@@ -101,7 +107,7 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	case o.Fenced && !c.limits.Token:
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
-	if err := c.checkTTL(max(o.TTL, o.MinHold), o.TTL); err != nil {
+	if err := cmp.Or(checkNote(o.Note), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
 	}
 	return o, o.checkRenewal(o.TTL)
@@ -148,6 +154,16 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
 		return invalid("TTL or MinHold %v is too long; this driver takes up to %v "+
 			"(redlock: option MaxTTL, or ?maxttl= in the URL, the same for all clients)", most, c.limits.MaxTTL)
+	}
+	return nil
+}
+
+func checkNote(note string) error {
+	switch {
+	case len(note) > longestNote:
+		return invalid("Note has %d bytes; give at most %d", len(note), longestNote)
+	case !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl):
+		return invalid("Note %q: give valid UTF-8 without control characters", note)
 	}
 	return nil
 }

@@ -142,7 +142,7 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 		if err := b.peer().ForceRelease(t.Context(), "k", l.Token()); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, l.Extend(t.Context(), time.Second), holdfast.ErrLost)
+		wantErr(t, l.Extend(t.Context(), 10*time.Second), holdfast.ErrLost)
 		synctest.Wait()
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		wg.Wait()

@@ -52,6 +52,11 @@ var lifecycle = []mutant{
 		killers: []suite{client("TestCloseUnderLoadLeavesNothing")},
 	},
 	{
+		name: "close-tells-of-no-failure", rule: "Close waits for the calls that it ends", file: "acquire.go",
+		was: "\tdefer c.tasks.Done()\n", is: "\tc.tasks.Done()\n",
+		killers: []suite{client("TestCloseReturnsWhenItHasToldWhomItSentAway")},
+	},
+	{
 		name: "close-cancels-nobody", rule: "Shutdown and Close end what is asked", file: "shutdown.go",
 		was: "s.asking.cancel != nil {", is: "s.asking.cancel != nil && s.term != nil {",
 		killers: []suite{client("TestShutdownLetsHoldersFinish")},

@@ -607,6 +607,11 @@ var handOvers = []mutant{
 		killers: []suite{client("TestNothingIsHandedOverAfterALoss")},
 	},
 	{
+		name: "hand-over-under-anothers-note", rule: "a lock is shown with its holder's note", file: "local.go",
+		was: "case w.opts.Note != t.now.opts.Note:", is: "case false:",
+		killers: []suite{client("TestALeaseIsNotHandedOverUnderAnothersNote")},
+	},
+	{
 		name: "margin-frees-at-once", rule: "while work stops, the lock stays", file: "lost.go",
 		was: "if t.stopping || clock.Until(t.trusted, now) <= 0 {", is: "if t.stopping || t.left(now) <= 0 {",
 		killers: []suite{client("TestMarginLeavesTimeToStopBeforeTheLockPassesOn")},
