@@ -13,7 +13,9 @@ import (
 const stepLeast = int64(time.Millisecond)
 
 // Elapsed is the time from one moment to another, by the clock that shows more of it.
-func Elapsed(from, to time.Time) time.Duration { return max(to.Sub(from), to.Round(0).Sub(from.Round(0))) }
+func Elapsed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
+}
 
 // Until is the time from now to end, by the clock that shows less of it.
 func Until(end, now time.Time) time.Duration { return -Elapsed(end, now) }

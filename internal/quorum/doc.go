@@ -20,9 +20,11 @@
 //
 //   - [Claim] is a client's claim to one lock, from the first request to the
 //     release. [Step] takes it from one state to the next: given an event it
-//     returns the new claim and the requests to be sent.
+//     returns the new claim and the requests to be sent. [Actions.Asks] yields
+//     these in the order in which they are sent.
 //   - [Lock] is the lock on one node, the twin of the Lua scripts of package
-//     redlock. Each of its methods is one script.
+//     redlock. Each of its methods is one script; [Lock.Answer] carries out a
+//     request by the one that it needs.
 //
 // Neither does I/O, reads a clock, draws random numbers or starts a goroutine;
 // both are plain values that can be compared and copied. So the model checker

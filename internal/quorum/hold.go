@@ -6,7 +6,7 @@ const againMost = 6 // how often a round of renewals asks again for nodes that a
 func (c *Claim) hold(e *Event, a *Actions) {
 	n := Only(e.Node)
 	if c.Trust != 0 && e.At >= c.Trust && e.Kind != Release {
-		c.lose(e.At, a) // however good the news: others may have had the lock
+		c.lose(e.At, a) // whatever the node says: another may have had the lock since
 		return
 	}
 	switch e.Kind {
@@ -45,7 +45,7 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.drop(n)
 		c.Renewing &^= n
 		c.Away |= n
-		// A round that nobody awaits does not end it: its holder would not hear of that.
+		// Only a round whose outcome is awaited ends the claim: of another the holder would not hear.
 		if c.Unreported && !c.possible(c.all()&^c.Away) {
 			c.lose(e.At, a)
 			return
@@ -57,7 +57,7 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
 			c.Renewing &^= n
 		}
-	case Tick: // whoever holds the lock says when a round is over
+	case Tick: // the driver says when the round of a held lock is over
 		c.Renewing = 0
 	}
 	c.report(c.Kept, c.Renewing, Renewed, NotRenewed, a)
@@ -80,7 +80,7 @@ func (c *Claim) displaced(e *Event, n Set) {
 
 // regain asks for the nodes that others have had since, once a quorum has kept the lock
 // in this round. Those others had no quorum, if the node was free before the round began
-// and nobody has had it since: that is what Ripe is for. For a node that was found free
+// and no other had it since: that is what Ripe is for. For a node that was found free
 // in this round another one begins at once, as rivals may not leave it alone for long.
 // Where somebody has a partial grant at the moment, the node is asked again, for it is
 // soon given back (trace C8).
@@ -199,7 +199,7 @@ func (c *Claim) end(e *Event, a *Actions) {
 		c.Releasing &^= c.overdue(e.At)
 	case Woken:
 		a.Release |= n
-	case Release: // it was lost, and nobody asked; what has been told is told again
+	case Release: // the holder had not heard of the loss yet: the outcome is reported to it
 		c.Unreported = true
 	}
 	c.report(c.Released, c.Releasing, Released, NotReleased, a)

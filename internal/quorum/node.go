@@ -9,7 +9,7 @@ import (
 // Lock is one lock on one node: the Go twin of the Lua scripts of package
 // redlock. Each method is one script, a pure function of the lock, the node's
 // clock now (µs since 1970) and its arguments; TTLs are in milliseconds. The
-// zero value is a lock that nobody ever took. Times of expiry are kept in
+// zero value is a lock that was never taken. Times of expiry are kept in
 // milliseconds, and something expires once the clock is past them, as in Redis.
 type Lock struct {
 	Owner      string // "" while free
@@ -76,8 +76,8 @@ func (l *Lock) queue(owner string, now, stamp int64) {
 	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+QueueKeep
 }
 
-// Wake is what a waiter is told. Where somebody releases everywhere, that is all it
-// needs; otherwise it asks.
+// Wake is a wake-up. Where the holder releases on every node, the waiter needs no more than
+// that; otherwise it asks.
 type Wake struct {
 	Owner string // its id; "": nobody was woken
 	Base  int64  // the first token of its block; 0: not told
@@ -277,10 +277,10 @@ func (l *Lock) wake(from string, hears func(owner string) bool) string {
 	return ""
 }
 
-// pass hands the lock over, or frees it. A giver that is its own successor leaves
-// it free: kept for it, the node would block everybody until it asks again (trace
-// C4). everywhere says that all nodes are told the same. With a ttl of 0 it is freed
-// whoever waits.
+// pass hands the lock over, or frees it. Where the first in the queue is from itself the lock
+// is free: kept for it, the node would block all others until it asks again (trace C4).
+// everywhere says that from releases on all nodes. With a ttl of 0 the lock is free, also
+// where others wait.
 func (l Lock) pass(now int64, from string, ttl int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
 	if ttl == 0 {
 		l.free()

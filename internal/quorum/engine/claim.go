@@ -39,13 +39,13 @@ type claim struct {
 	obstacle quorum.Outcome           // what stood in the way of the last round: Busy, Unavailable, or None
 	down     *driver.UnavailableError // the last time that it was Unavailable
 	news     []error                  // obstacles that report has not been called with
-	report   func(error)              // nil: nobody wants to know
+	report   func(error)              // nil: obstacles are not reported
 	reports  bool                     // a goroutine calls report
 }
 
-// post brings an event to the claim. Whoever finds it idle works until the
+// post brings an event to the claim. The goroutine that finds it idle works until the
 // inbox is empty; others only leave their event. So a node may answer from
-// within Send, and nobody waits for a mutex while a request travels.
+// within Send, and no goroutine waits for a mutex while a request travels.
 func (c *claim) post(a answer) {
 	c.mu.Lock()
 	c.inbox = append(c.inbox, a)
@@ -81,12 +81,12 @@ func (c *claim) post(a answer) {
 }
 
 // step applies one event and turns the actions into requests in c.out. The
-// caller holds mu. It returns whom to tell that no outcome comes, and whom to
-// tell do.Outcome.
+// caller holds mu. It returns the caller that gets no outcome any more, and the
+// one that gets do.Outcome.
 func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
 	c.out = c.out[:0]
 	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
-		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // and whoever releases it goes on waiting
+		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // a caller that waits for its release goes on waiting
 	}
 	if a.Kind == quorum.Woken && a.woken != c.owner {
 		return nil, nil, quorum.Actions{} // it has a fresh id since
@@ -108,7 +108,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	c.record(&a)
 	before, owner := c.state.ID, c.owner
 	c.state, do = quorum.Step(c.state, a.Event)
-	c.face(do)
+	c.noteObstacle(do)
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
 	}
@@ -223,8 +223,8 @@ func (c *claim) leave() {
 	c.free = c.state.Phase == quorum.Held && c.engine.shared.leave(c.lock.Name, held)
 }
 
-// begin posts e and has told called with the outcome that follows it. Whoever
-// waited for an earlier outcome is told that none comes.
+// begin posts e and has told called with the outcome that follows it. A
+// caller that waited for an earlier outcome is told that none comes.
 func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
 	a := event(e)
 	a.begins, a.told = true, told
@@ -232,7 +232,7 @@ func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
 }
 
 // flush returns when what was posted before has been handed to the nodes. That is
-// soon: whoever is at it waits for nothing.
+// soon: the goroutine that does so waits for nothing.
 func (c *claim) flush() {
 	sent := make(chan struct{})
 	c.post(answer{sent: sent})

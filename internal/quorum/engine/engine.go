@@ -164,7 +164,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	if c.report != nil {
-		defer c.hush()
+		defer c.endReports()
 	}
 	done := make(chan error, 1)
 	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) })
@@ -179,7 +179,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		e.remove(c)
 		return driver.Grant{}, err
 	case <-ctx.Done():
-		err := c.given(ctx.Err())
+		err := c.gaveUp(ctx.Err())
 		// The claim may have won meanwhile: releasing covers both.
 		c.begin(quorum.Event{Kind: quorum.Release}, nil)
 		c.flush()
@@ -213,7 +213,7 @@ type batch struct {
 	done chan struct{}
 }
 
-func (b *batch) settle(i int, r driver.Renewal) {
+func (b *batch) set(i int, r driver.Renewal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.out[i] = r
@@ -233,12 +233,12 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	for i, g := range grants {
 		c := e.claimOf(g)
 		if c == nil {
-			b.settle(i, driver.Renewal{Err: driver.ErrLost})
+			b.set(i, driver.Renewal{Err: driver.ErrLost})
 			continue
 		}
 		claims[i] = c
 		patience = max(patience, quorum.RequestTimeout(int64(g.TTL)))
-		c.begin(quorum.Event{Kind: quorum.Renew, TTL: int64(g.TTL)}, func(o quorum.Outcome) { b.settle(i, c.renewal(o)) })
+		c.begin(quorum.Event{Kind: quorum.Renew, TTL: int64(g.TTL)}, func(o quorum.Outcome) { b.set(i, c.renewal(o)) })
 	}
 	late := time.NewTimer(time.Duration(patience))
 	defer late.Stop()

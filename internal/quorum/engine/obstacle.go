@@ -55,9 +55,9 @@ func (c *claim) lack(o quorum.Outcome) error {
 	return c.unavailable()
 }
 
-// given is the error for a claim that its caller gives up, with its obstacle if one
+// gaveUp is the error for a claim that its caller gives up, with its obstacle if one
 // is known.
-func (c *claim) given(end error) error {
+func (c *claim) gaveUp(end error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -103,9 +103,9 @@ func (c *claim) unavailable() *driver.UnavailableError {
 	return u
 }
 
-// face notes why a step had no success. It reports the obstacle of a round if
+// noteObstacle notes why a step had no success. It reports the obstacle of a round if
 // its kind is another than before. The caller holds mu.
-func (c *claim) face(do quorum.Actions) {
+func (c *claim) noteObstacle(do quorum.Actions) {
 	switch do.Outcome {
 	case quorum.Won:
 		c.obstacle = quorum.None
@@ -129,12 +129,12 @@ func (c *claim) face(do quorum.Actions) {
 		c.news = append(c.news, c.down)
 	}
 	if !c.reports {
-		c.reports = c.engine.spawn(c.tell)
+		c.reports = c.engine.spawn(c.sendReports)
 	}
 }
 
-// tell calls report with the obstacle that there is.
-func (c *claim) tell() {
+// sendReports calls report with the obstacle that there is.
+func (c *claim) sendReports() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.news) > 0 {
@@ -148,7 +148,7 @@ func (c *claim) tell() {
 }
 
 // hush says that no caller waits any more.
-func (c *claim) hush() {
+func (c *claim) endReports() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report, c.news = nil, nil

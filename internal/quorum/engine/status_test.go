@@ -102,7 +102,7 @@ func TestTheTokenIsTheOneThatMostNodesOfTheHolderHave(t *testing.T) {
 			views []View
 			want  int64
 		}{
-			"all alike":                             {[]View{grantOf(owner, 100), grantOf(owner, 100), grantOf(owner, 100)}, 100},
+			"all the same":                          {[]View{grantOf(owner, 100), grantOf(owner, 100), grantOf(owner, 100)}, 100},
 			"one has promised more":                 {[]View{grantOf(owner, 100), grantOf(owner, 164), grantOf(owner, 100)}, 100},
 			"of two the lower":                      {[]View{grantOf(owner, 164), grantOf(owner, 100), {Err: errDown}}, 100},
 			"another's does not count":              {[]View{grantOf(owner, 100), grantOf(owner, 132), grantOf(ours("b"), 132)}, 100},
