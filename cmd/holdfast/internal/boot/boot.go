@@ -1,6 +1,6 @@
-// Package boot tells the time on a clock that goes on while the machine
-// sleeps. The monotonic clock of package time stands still then: on a laptop
-// that wakes up, a lease that ended an hour ago would look fresh.
+// Package boot tells the time on a clock that goes on while the machine sleeps.
+// The monotonic clock of package time stands still then: on a laptop that wakes
+// up, a lease that ended an hour ago would still look valid.
 package boot
 
 import (

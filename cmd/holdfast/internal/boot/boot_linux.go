@@ -54,8 +54,8 @@ func (a *Alarm) listen(rings chan<- struct{}) {
 	}
 }
 
-// Set has the alarm ring at i, instead of when it was set to before; 0 unsets
-// it. A ring that was on its way may still come.
+// Set lets the alarm ring at i, instead of the time it was set to before; 0
+// unsets it. A ring that was on its way may still come.
 func (a *Alarm) Set(i Instant) {
 	var spec unix.ItimerSpec
 	if i != 0 {

@@ -59,8 +59,8 @@ func (a *Alarm) look() {
 	}
 }
 
-// Set has the alarm ring at i, instead of when it was set to before; 0 unsets
-// it. A ring that was on its way may still come.
+// Set lets the alarm ring at i, instead of the time it was set to before; 0
+// unsets it. A ring that was on its way may still come.
 func (a *Alarm) Set(i Instant) {
 	a.mu.Lock()
 	a.at = i

@@ -26,8 +26,8 @@ const (
 
 var names = []string{"ada", "ben", "cleo", "dan"}
 
-// ErrBroken is returned when a write was lost or doubled, or a stale one was let
-// through.
+// ErrBroken is returned when a write was lost or doubled, or a stale one was
+// accepted.
 var ErrBroken = errors.New("the ledger is broken")
 
 // stage is one performance.
@@ -48,7 +48,7 @@ type stage struct {
 // Run plays the demonstration and prints an account of it. It blocks for about
 // seven seconds.
 func Run(ctx context.Context, nodes Nodes, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 18*time.Second) // it must end, whatever breaks
+	ctx, cancel := context.WithTimeout(ctx, 18*time.Second) // it must end, even if something breaks
 	defer cancel()
 	s := &stage{nodes: nodes, out: out, begun: time.Now(), clients: make(map[string]*holdfast.Client)}
 	defer s.close()
@@ -162,8 +162,8 @@ func (s *stage) appendOne(ctx context.Context, name string, own int) (waited tim
 	return waited, err
 }
 
-// pauseHolder has one more client take the lock and sleep through the end of its
-// lease, as a long garbage collection or a suspended machine would have it.
+// pauseHolder lets one more client take the lock and sleep through the end of its
+// lease, as in a long garbage collection or on a suspended machine.
 func (s *stage) pauseHolder(ctx context.Context) error {
 	drv, err := s.nodes.Open(ctx)
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *stage) pauseHolder(ctx context.Context) error {
 	}
 	s.say("eve gets the lock, token %d, reads that %d entries are there, and is paused", lease.Token(), last)
 	paused := time.Now()
-	<-lease.Context().Done() // nobody looks at it: eve sleeps
+	<-lease.Context().Done() // eve does not look at it: she sleeps
 	for s.ledger.len() == last && ctx.Err() == nil {
 		s.pass(ctx, 10*time.Millisecond)
 	}

@@ -29,7 +29,7 @@ type ledger struct {
 	entries []entry
 }
 
-// read returns the last number, for a holder who will append the next.
+// read returns the last number, for a holder that will append the next.
 func (l *ledger) read(lease *holdfast.Lease) (int, error) {
 	if err := l.guard.Claim(key, lease.Token(), lease.Owner()); err != nil {
 		return 0, err
@@ -61,7 +61,7 @@ type audit struct {
 	entries, lost, doubled, unordered int
 }
 
-// check compares the ledger with what each client believes to have written.
+// check compares the ledger with the writes that each client believes it made.
 func (l *ledger) check(written map[string]int) audit {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -66,7 +66,8 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 	for _, s := range n.servers {
 		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
 	}
-	// Nobody has used these nodes before, so there is nothing that they could have forgotten.
+	// No client has used these nodes before, so they cannot have forgotten
+	// anything.
 	return redlock.Open(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true})
 }
 

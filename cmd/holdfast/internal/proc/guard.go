@@ -17,10 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
-// Guard is the name under which this program runs as a guard: a process that
-// kills the group when the moment comes that it was told last, or when the pipe
-// to it is closed without a farewell. So the group ends in time also when the
-// process that should see to it is killed, stopped or hangs.
+// Guard is the name under which this program runs as a guard: a process that kills
+// the group at the time that it got last, or when the pipe to it is closed without
+// a dismissal. So the group ends in time even if the process that runs it is
+// killed, is stopped or hangs.
 const Guard = "guard-of-run"
 
 const (
@@ -34,7 +34,7 @@ const (
 // GuardKilled is the exit status of a guard that has killed the group.
 const GuardKilled = 3
 
-// order is what the guard is told.
+// order is one message to the guard.
 type order struct {
 	Group  int          `json:"group"`
 	KillAt boot.Instant `json:"kill_at"`
@@ -75,9 +75,9 @@ func startGuard(self Self) (*guardLink, error) {
 	return g, p.Release()
 }
 
-// preferred has what this thread starts go before others on a machine that is
-// overloaded, which is when a guard is needed; only root and CAP_SYS_NICE may. The
-// caller is locked to its thread.
+// preferred gives the processes that this thread starts precedence on an
+// overloaded machine, where a guard is needed most; only root and CAP_SYS_NICE
+// may. The caller is locked to its thread.
 func preferred() (back func()) {
 	was, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, -10) != nil {
@@ -181,8 +181,8 @@ func stand(orders <-chan order, alarm *boot.Alarm) verdict {
 	}
 }
 
-// killGroup kills until nobody is left: a process may be born while the signal
-// goes round.
+// killGroup kills until no process is left: a process may start while the signal is
+// being sent.
 func killGroup(group int) error {
 	for end := time.Now().Add(killPatience); ; time.Sleep(killPause) {
 		err := unix.Kill(-group, unix.SIGKILL)

@@ -1,14 +1,14 @@
 //go:build unix
 
-// Package proc runs one command as a process group of its own, and answers for
-// every process that comes of it: it starts, signals, stops, kills and reaps
-// them, lends them the terminal, and can have a second process kill them when
+// Package proc runs one command as a process group of its own, and is responsible
+// for every process that the command starts: it starts, signals, stops, kills and
+// reaps them, lends them the terminal, and can let a second process kill them when
 // this one no longer can.
 //
 // # What is not promised
 //
-// Only the group is killed when this process is gone itself, by the guard if
-// there is one, else by the kernel, which knows the command alone (Pdeathsig,
+// When this process itself is gone, the guard, if there is one, kills the group
+// and no other process. Otherwise the kernel kills the command alone (Pdeathsig,
 // Linux). A process that has left the group is found as long as this process
 // lives, and only on Linux. A program that changes its user may be out of reach.
 package proc
@@ -46,8 +46,8 @@ type Self struct{ Path, Name string }
 // Myself is this program, which is known to its caller by name.
 func Myself(name string) Self { return Self{Path: selfPath(), Name: name} }
 
-// ExecError says that the command cannot be executed, unlike all that this program
-// could not do to get there.
+// ExecError says that the command cannot be executed. A failure of this program
+// before that is another error.
 type ExecError struct {
 	Path string
 	Err  syscall.Errno
@@ -59,8 +59,8 @@ func (e *ExecError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err)
 // Unwrap gives the kernel's reason.
 func (e *ExecError) Unwrap() error { return e.Err }
 
-// execError tells whether err, of executing path, is about that program, or about
-// what this process and its system have run out of.
+// execError says whether err, of executing path, is about that program, or about a
+// resource that this process or its system lacks.
 func execError(path string, err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
@@ -91,7 +91,7 @@ const (
 type Process struct {
 	PID  int
 	Name string
-	// group and parent decide what becomes of it.
+	// group and parent decide how it ends.
 	group, parent int
 }
 
@@ -107,7 +107,7 @@ type Job struct {
 	pid      int // of the command, and the name of its group
 	terminal *terminal
 	guard    *guardLink
-	before   map[int]bool // children that a shell left us when it became this process
+	before   map[int]bool // children of a shell that became this process by exec
 }
 
 // Start starts the command. When Start returns, the group is known to the guard,
@@ -281,9 +281,9 @@ func (j *Job) Escaped() []Process {
 // foreign says that a process did not come of the command.
 func (j *Job) foreign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
 
-// Kill kills the group and whatever else comes of this process, and reports
-// whether anything was left to kill. Processes that start meanwhile may get
-// away: it is called again until nothing is left.
+// Kill kills the group and all other descendants of this process, and reports
+// whether there were any. Processes that start meanwhile may escape: callers repeat
+// it until none is left.
 func (j *Job) Kill() bool {
 	left := unix.Kill(-j.pid, unix.SIGKILL) == nil
 	for _, p := range descendants(os.Getpid(), processes()) {
@@ -295,8 +295,8 @@ func (j *Job) Kill() bool {
 }
 
 // Close takes the terminal back, tells the guard that its work is done, and waits
-// a moment for it to end: to a run around this one it would look like a process
-// that got away. It must not be called while the group lives.
+// a moment for it to end: a run around this one would take it for a process that
+// escaped. It must not be called while the group lives.
 func (j *Job) Close() {
 	if j.guard != nil && j.guard.dismiss() == nil {
 		j.awaitGuard()
@@ -345,9 +345,9 @@ func newPipe() (r, w *os.File, err error) {
 // Otherwise a command could fork, or read from the terminal, before.
 const Gate = "gate-of-run"
 
-// gateStands is what a gate says when it has come up. One that ends without a word
-// has failed; one that ends after it, before it becomes the command, was killed, and
-// that is how the command ended.
+// gateStands is what a gate says when it has come up. A gate that ends without
+// saying so has failed. A gate that ends after it, before it becomes the command,
+// was killed: the command ended in that way.
 const gateStands = "+"
 
 // gate is the parent's side of that.
@@ -411,7 +411,7 @@ func (g *gate) close() {
 }
 
 // RunGate is the gate's side. args are the path of the command and its
-// arguments. It returns only when the command does not become of it.
+// arguments. It returns only when it cannot become the command.
 func RunGate(args []string) int {
 	entry, exit := os.NewFile(3, "gate"), os.NewFile(4, "verdict")
 	fmt.Fprint(exit, gateStands)

@@ -27,12 +27,12 @@ func selfPath() string { return "/proc/self/exe" }
 // selfPath.
 func named() {
 	if path, err := os.Executable(); err == nil {
-		os.WriteFile("/proc/self/comm", []byte(filepath.Base(path)), 0) // for people, who can do without
+		os.WriteFile("/proc/self/comm", []byte(filepath.Base(path)), 0) // for people; it may fail
 	}
 }
 
 // becomeReaper makes this process the parent of orphans among its descendants,
-// so that none gets away unseen. It fails on no kernel that Go supports.
+// so that none escapes unseen. It fails on no kernel that Go supports.
 func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // niceness converts a priority as the kernel reports it into one as setpriority

@@ -12,7 +12,7 @@ import (
 )
 
 // resumeWait is how long to wait for a stop of our own to take hold. It does not
-// where nobody could continue us: for a session's leader, or process 1.
+// where no process could continue us: for a session's leader, or process 1.
 const resumeWait = 200 * time.Millisecond
 
 // terminal is the controlling terminal. Only its foreground group may read from
@@ -75,7 +75,7 @@ func (t *terminal) takeBack() {
 	}
 }
 
-// Interactive says whether this process has a terminal, and so somebody who can
+// Interactive says whether this process has a terminal, and so a shell that can
 // continue what was stopped.
 func (j *Job) Interactive() bool { return j.terminal != nil }
 
@@ -102,7 +102,7 @@ func (j *Job) Lend(s syscall.Signal) bool {
 // SIGCONT is notified; whole says that the others of our own group, a pipeline,
 // stop with us. The command is not continued yet: see Resume.
 func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
-	j.Signal(syscall.SIGSTOP) // also those who ignored the milder signal
+	j.Signal(syscall.SIGSTOP) // also processes that ignored SIGTSTP
 	j.terminal.takeBack()
 	for len(resumed) > 0 {
 		<-resumed

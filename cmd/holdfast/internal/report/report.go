@@ -1,6 +1,6 @@
-// Package report writes what a caller wants to have written to a place of its own
-// choice: how a run ended, or a lease. What is written may be as good as the lock
-// itself, so a file is for its owner alone.
+// Package report writes a report, how a run ended or a lease, to a place that the
+// caller names. A lease gives control of the lock, so only its owner can read a
+// file.
 //
 //	no file yet, regular file      replaced in one step: a reader sees the old text or the new one
 //	file that is a mount           overwritten, as it cannot be replaced: a reader may see a part
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// writeTimeout bounds a write to a FIFO that nobody reads from.
+// writeTimeout bounds a write to a FIFO that no process reads from.
 const writeTimeout = 2 * time.Second
 
 // Place is where a report goes. The nil Place takes everything and keeps nothing.
@@ -30,8 +30,8 @@ type Place struct {
 	stream *os.File // else, or of a mount; open until Close, so that no descriptor of that number is another one's
 }
 
-// File is the file at path, as flag says, or nil for "". It is found out here
-// whether it can be written; nothing is.
+// File is the file at path, as flag says, or nil for "". File checks whether the
+// file can be written, and writes nothing.
 func File(flag, path string) (*Place, error) {
 	if path == "" {
 		return nil, nil
@@ -105,7 +105,8 @@ func (p *Place) regular() error {
 	return nil
 }
 
-// temporary is a new file beside p.path, of mode 0600 less what the umask takes.
+// temporary is a new file in the folder of p.path, of mode 0600 less what the umask
+// takes.
 func (p *Place) temporary() (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
 }

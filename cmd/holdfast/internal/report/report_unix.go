@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openStream opens a device or a FIFO. It does not wait for a reader of a FIFO, who
-// might never come.
+// openStream opens a device or a FIFO. It does not wait for a reader of a FIFO,
+// which may never come.
 func openStream(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENXIO) {

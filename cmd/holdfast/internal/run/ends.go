@@ -42,7 +42,7 @@ func (s *session) lose() {
 	case policy.Warn:
 		s.goesOn = cause
 		s.log.Error("the lease is lost, and the command goes on, as --on-lost=warn says: " + cause.Error())
-	case s.why != "": // being stopped already; the last moment bounds it
+	case s.why != "": // it is being stopped already; killAt bounds that
 		s.why, s.cause = Lost, cause
 	default:
 		s.log.Error("stopping the command: " + cause.Error())
@@ -63,7 +63,7 @@ func (s *session) stop(why Outcome, cause error, how Policy) {
 
 // renewed follows a renewal by the client, to which the line of what is due moves.
 func (s *session) renewed(e holdfast.RenewedEvent) {
-	if s.gone { // nothing brings the command back
+	if s.gone { // a lease that is lost stays lost
 		return
 	}
 	until := boot.At(s.lease.Deadline())
@@ -85,8 +85,8 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 	}
 }
 
-// reportFailure says what comes of a renewal that failed, once until one succeeds:
-// several may follow within a second.
+// reportFailure reports a renewal that failed, once until one succeeds: several
+// may follow within a second.
 func (s *session) reportFailure(first bool) {
 	end, what := s.softEnd(), "the command is stopped"
 	if !s.bound() {

@@ -15,7 +15,7 @@ import (
 const releaseTimeout = 2 * time.Second
 
 // verify asks whether the lease still stood when the command had ended by itself: it may
-// have been taken away since it was last renewed. What cannot be known passes for good.
+// have been taken away since it was last renewed. An unknown outcome counts as success.
 func (s *session) verify(st *Status) {
 	if st.Outcome != Ran {
 		return
@@ -29,7 +29,7 @@ func (s *session) verify(st *Status) {
 	}
 }
 
-// settle gives the lease back and notes what became of it.
+// settle releases the lease and notes the outcome.
 func (s *session) settle(st *Status) {
 	var err error
 	if st.Started {
@@ -44,8 +44,8 @@ func (s *session) settle(st *Status) {
 	st.Held, st.Token, st.Owner = !s.gone, s.lease.Token(), s.lease.Owner()
 }
 
-// release gives a lease up. It does not wait longer than a lock is worth that
-// lapses by itself.
+// release releases a lease. It does not wait long, because the lock lapses by
+// itself.
 func release(lease *holdfast.Lease) error {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -53,7 +53,7 @@ func release(lease *holdfast.Lease) error {
 }
 
 // giveBack releases a lease under which nothing was run. --hold-at-least is not for
-// it: the other machines would skip a run that nobody made.
+// it: the other machines would skip a run that did not happen.
 func (s *session) giveBack() error {
 	err := release(s.lease)
 	if err != nil || s.plan.HoldAtLeast == 0 {

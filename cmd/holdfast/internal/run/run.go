@@ -13,7 +13,7 @@ import (
 type Runner struct {
 	Self proc.Self
 	Log  *slog.Logger
-	// Open opens the backend. renewed hears of each renewal.
+	// Open opens the backend. It calls renewed at each renewal.
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
 	// Waits says from time to time that it waits, until stop is called.
 	Waits func(*holdfast.Client) (stop func())

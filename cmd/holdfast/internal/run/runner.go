@@ -122,8 +122,8 @@ func (s *session) take(ctx context.Context) (err error) {
 	return err
 }
 
-// aside refuses to wait for a run that waits for this one: its command, of which this is
-// a part, would never end.
+// aside refuses to wait for a run that waits for this one: this process is a part
+// of that run's command, which would never end.
 func (s *session) aside(ctx context.Context) error {
 	if s.plan.Nested {
 		return nil
@@ -140,7 +140,7 @@ func (s *session) aside(ctx context.Context) error {
 	return nil
 }
 
-// hear is told of renewals. It does not wait: what counts stands in the lease.
+// hear is called at each renewal. It does not wait: the session reads the lease.
 func (s *session) hear(e holdfast.RenewedEvent) {
 	select {
 	case s.renewals <- e:

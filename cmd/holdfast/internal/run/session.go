@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// strayTimeout bounds the hunt for processes that left the group.
+// strayTimeout bounds the search for processes that left the group.
 const strayTimeout = 2 * time.Second
 
 // session is a command that runs.
@@ -55,7 +55,7 @@ type session struct {
 	lingered bool // it was said that others of the group go on
 }
 
-// run starts the command, sees it through, and gives the lease back.
+// run starts the command, waits for its end, and releases the lease.
 func (s *session) run() Result {
 	begun := time.Now()
 	res := s.command()
@@ -149,7 +149,7 @@ func (s *session) loop() {
 	}
 }
 
-// over says that nothing of the command is left that has to end.
+// over says that no process of the command is left that has to end.
 func (s *session) over() bool {
 	switch {
 	case !s.exited:

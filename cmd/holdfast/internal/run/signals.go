@@ -26,7 +26,7 @@ var signalNames = map[unix.Signal]string{
 	unix.SIGILL: "SIGILL", unix.SIGFPE: "SIGFPE", unix.SIGTRAP: "SIGTRAP",
 }
 
-// notify has c told of those signals that our caller does not ignore: nohup and
+// notify sends to c the signals that our caller does not ignore: nohup and
 // shells in the background rely on it.
 func notify(c chan<- os.Signal, signals []os.Signal) {
 	for _, s := range signals {
@@ -63,8 +63,8 @@ func (s *session) signalled(sig syscall.Signal) {
 	}
 }
 
-// stopped follows a command that was stopped: this process stops as well if there
-// is somebody who can continue it, and otherwise goes on keeping the lease.
+// stopped follows a command that was stopped: this process stops as well if a shell
+// can continue it, and otherwise goes on keeping the lease.
 func (s *session) stopped(sig syscall.Signal) {
 	if s.job.Lend(sig) || !s.job.Interactive() && !s.suspending {
 		return

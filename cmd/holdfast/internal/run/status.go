@@ -16,7 +16,7 @@ const (
 	Ran         Outcome = "ran"          // the command ended by itself, under its lease
 	RanUnlocked Outcome = "ran-unlocked" // it ended by itself and never had a lease: --if-unavailable=run
 	RanLost     Outcome = "ran-lost"     // it ended by itself, after its lease was lost: --on-lost=warn
-	Busy        Outcome = "busy"         // somebody else holds the lock
+	Busy        Outcome = "busy"         // another process holds the lock
 	Lost        Outcome = "lost"         // the lease was lost, the command stopped
 	Unavailable Outcome = "unavailable"  // the backend could not be reached
 	Signal      Outcome = "signal"       // a signal ended the wait
