@@ -57,7 +57,7 @@ func parse(page string) (p picture, err error) {
 			err = errors.Join(err, p.draw(p.imports, from, strings.Split(to, " & ")))
 		} else if from, to, ok := strings.Cut(line, " -.->|"); ok {
 			_, to, _ = strings.Cut(to, "| ")
-			err = errors.Join(err, p.draw(p.calls, from, []string{to}))
+			err = errors.Join(err, p.draw(p.calls, from, strings.Split(to, " & ")))
 		}
 	}
 	return p, err
