@@ -94,19 +94,14 @@ func (l *laboratory) all(ctx context.Context, mutants []mutant) ([]row, error) {
 
 // one puts a bug in, runs the suites that are to notice it, and mends the file.
 func (l *laboratory) one(ctx context.Context, m mutant) (r row, err error) {
-	path := filepath.Join(l.dir, m.file)
-	text, err := os.ReadFile(path)
+	file, text, bad, err := m.find(l.dir)
 	if err != nil {
 		return r, err
 	}
-	bad, err := m.apply(string(text))
-	if err != nil {
+	if err := os.WriteFile(file, []byte(bad), 0o644); err != nil {
 		return r, err
 	}
-	if err := os.WriteFile(path, []byte(bad), 0o644); err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, os.WriteFile(path, text, 0o644)) }()
+	defer func() { err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644)) }()
 	r.mutant = m
 	for _, k := range m.killers {
 		o, err := l.test(ctx, k)

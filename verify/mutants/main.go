@@ -16,9 +16,9 @@
 // errors of the run and not kills. Where a bug can stall somebody, a test that hangs
 // until its time is over counts, and is shown as such.
 //
-// Bugs are replacements of text that must occur exactly once, so that a change of the
-// code which moves it from under a mutant fails the run, and the test of this package
-// before that.
+// Each bug is a file in patches: lines that it takes away and puts in. They must occur
+// exactly once, so that a change of the code which moves it from under a mutant fails
+// the run, and the test of this package before that.
 package main
 
 import (
@@ -84,7 +84,7 @@ func words(list string) []string {
 }
 
 // chosen are the mutants that s asks for, with the suites that it asks for.
-func (s settings) chosen() []mutant {
+func (s settings) chosen(all []mutant) []mutant {
 	var out []mutant
 	for _, m := range all {
 		if len(s.only) > 0 && !slices.ContainsFunc(s.only, func(part string) bool { return strings.Contains(m.name, part) }) {
@@ -105,7 +105,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	mutants := s.chosen()
+	mutants, err := all()
+	if err != nil {
+		return err
+	}
+	mutants = s.chosen(mutants)
 	if len(mutants) == 0 {
 		return errors.New("no mutant is chosen")
 	}
@@ -166,11 +170,7 @@ func repository(ctx context.Context) (string, error) {
 func applicable(root string, mutants []mutant) error {
 	var errs []error
 	for _, m := range mutants {
-		text, err := os.ReadFile(filepath.Join(root, m.file))
-		if err == nil {
-			_, err = m.apply(string(text))
-		}
-		if err != nil {
+		if _, _, _, err := m.find(root); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
 		}
 	}

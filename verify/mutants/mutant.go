@@ -1,33 +1,137 @@
 package main
 
 import (
+	"embed"
 	"errors"
 	"fmt"
+	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
 
-// mutant is one bug.
+// mutant is one bug. Each is a file in patches:
+//
+//	part: trust: until when a lease can be relied on
+//	rule: clocks may run at different rates
+//	in: internal/quorum
+//	unit: TestDriftIsAHundredthAndTwoMilliseconds
+//	sim: 1000
+//	@@
+//	-func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
+//	+func Drift(ttl int64) int64 { return 0 }
+//
+// Behind "in" stands a file, or a folder for its Go files without the tests, in which the lines that the
+// bug takes away and those that it keeps (they begin with a blank) occur exactly once.
+// The lines between "in" and "@@" are the suites that must notice it (see suites).
 type mutant struct {
 	name string
+	part string // of the protocol or the program
 	rule string // what it breaks
-	file string // from the root of the repository
-	was  string // occurs exactly once in file
+	in   string // from the root of the repository
+	was  string // whole lines
 	is   string
 	// killers are the tests that are there to notice. All must.
 	killers []suite
 }
 
-// apply puts the bug into text.
-func (m mutant) apply(text string) (string, error) {
-	switch n := strings.Count(text, m.was); {
-	case m.was == m.is:
-		return "", errors.New("it changes nothing")
-	case n != 1:
-		return "", fmt.Errorf("in %s the text occurs %d times, not once:\n%s", m.file, n, m.was)
+//go:embed patches/*.patch
+var patches embed.FS
+
+// all is the bugs, those of one part together.
+func all() ([]mutant, error) {
+	entries, err := patches.ReadDir("patches")
+	if err != nil {
+		return nil, err
 	}
-	return strings.Replace(text, m.was, m.is, 1), nil
+	var out []mutant
+	for _, e := range entries {
+		text, err := patches.ReadFile(path.Join("patches", e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		m, err := parseMutant(strings.TrimSuffix(e.Name(), ".patch"), string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+		}
+		out = append(out, m)
+	}
+	slices.SortStableFunc(out, func(a, b mutant) int { return strings.Compare(a.part, b.part) })
+	return out, nil
+}
+
+func parseMutant(name, text string) (mutant, error) {
+	m := mutant{name: name}
+	head, body, _ := strings.Cut(text, "@@\n")
+	for line := range strings.Lines(head) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "part":
+			m.part = value
+		case "rule":
+			m.rule = value
+		case "in":
+			m.in = value
+		default:
+			suite, ok := suites[key]
+			if !ok {
+				return m, fmt.Errorf("no suite is called %q", key)
+			}
+			m.killers = append(m.killers, suite(value))
+		}
+	}
+	for line := range strings.Lines(body) {
+		switch line[0] {
+		case '-':
+			m.was += line[1:]
+		case '+':
+			m.is += line[1:]
+		case ' ':
+			m.was += line[1:]
+			m.is += line[1:]
+		default:
+			return m, fmt.Errorf("a line begins with none of -, + and a blank: %q", line)
+		}
+	}
+	if m.part == "" || m.rule == "" || m.in == "" || len(m.killers) == 0 || m.was == m.is {
+		return m, errors.New("it has no part, rule, place or suite, or changes nothing")
+	}
+	return m, nil
+}
+
+// find returns the file that the bug goes into, its text, and the text with the bug.
+func (m mutant) find(root string) (file, text, bad string, err error) {
+	files, err := filepath.Glob(filepath.Join(root, m.in, "*.go"))
+	if err != nil {
+		return "", "", "", err
+	}
+	if len(files) == 0 { // it is no folder
+		files = []string{filepath.Join(root, m.in)}
+	}
+	times := 0
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return "", "", "", err
+		}
+		for rest := "\n" + string(b); ; times++ {
+			_, after, found := strings.Cut(rest, "\n"+m.was)
+			if !found {
+				break
+			}
+			file, text, rest = f, string(b), "\n"+after
+		}
+	}
+	if times != 1 {
+		return "", "", "", fmt.Errorf("in %s the lines occur %d times, not once:\n%s", m.in, times, m.was)
+	}
+	return file, text, strings.Replace("\n"+text, "\n"+m.was, "\n"+m.is, 1)[1:], nil
 }
 
 func (m mutant) tiers() []string {
@@ -75,6 +179,32 @@ func (k suite) command() string {
 	return strings.Join(append(parts, k.flags...), " ")
 }
 
+// suites makes the suites of a mutant from the lines of its file: what stands before the
+// colon says which, what stands behind it are their tests.
+var suites = map[string]func(text string) suite{
+	"unit":         named(unit),
+	"clock":        named(timed),
+	"engine":       named(engine),
+	"client":       named(client),
+	"conformance":  named(conformance),
+	"memory":       named(memory),
+	"seam":         named(seam),
+	"plainly":      named(plainly),
+	"model":        model,
+	"sim":          sim,
+	"differential": func(string) suite { return differential() },
+	"vectors":      func(string) suite { return vectors() },
+	"redlock":      named(servers),
+	"fence":        named(fence),
+	"sqlfence":     named(storedInSQL),
+	"redisfence":   named(storedInRedis),
+	"cli":          named(shell),
+}
+
+func named(fn func(tests ...string) suite) func(string) suite {
+	return func(text string) suite { return fn(strings.Fields(text)...) }
+}
+
 // The tiers. What runs in this process is over in seconds, or not at all.
 const (
 	inProcessTime = 20 * time.Second
@@ -109,14 +239,31 @@ func conformance(cases ...string) suite {
 	return suite{tier: "conformance", module: ".", pkg: "./memory", tests: "^TestConformance(OfSlowNodes)?$/^nodes=[135]$/" + only(cases...), time: inProcessTime, stalls: true}
 }
 
+// memory is the tests of the driver over nodes in this process.
+func memory(tests ...string) suite {
+	return suite{tier: "conformance", module: ".", pkg: "./memory", tests: only(tests...), time: inProcessTime, stalls: true}
+}
+
+// seam is tests over the template of a driver, and over services that can do less.
+func seam(tests ...string) suite {
+	return suite{tier: "seam", module: ".", pkg: "./driver/template", tests: only(tests...), time: inProcessTime, stalls: true}
+}
+
+// plainly is cases of package locktest, over a service that can do little.
+func plainly(cases ...string) suite {
+	s := seam("TestConformanceOfAPlainService")
+	s.tests += "/" + only(cases...)
+	return s
+}
+
 // model is a row of the model checker.
 func model(row string) suite {
 	return suite{tier: "model", module: "verify", pkg: "./model", tests: "^TestModel$/^" + strings.ReplaceAll(row, " ", "_") + "$", time: modelTime}
 }
 
-// sim is some seeds of the simulation.
-func sim(seeds int) suite {
-	return suite{tier: "sim", module: "verify", pkg: "./sim", tests: "^TestSim$", env: []string{fmt.Sprint("SEEDS=", seeds)}, time: serverTime}
+// sim is as many seeds of the simulation.
+func sim(seeds string) suite {
+	return suite{tier: "sim", module: "verify", pkg: "./sim", tests: "^TestSim$", env: []string{"SEEDS=" + seeds}, time: serverTime}
 }
 
 // differential compares the scripts on a real server with their twin.
@@ -137,17 +284,20 @@ func servers(tests ...string) suite {
 	return suite{tier: "redlock", module: ".", pkg: "./redlock", tests: only(tests...), time: serverTime, stalls: true}
 }
 
-// storage is the tests of a storage that checks tokens.
-func storage(pkg string, tests ...string) suite {
-	return suite{tier: "fence", module: ".", pkg: pkg, tests: only(tests...), time: serverTime}
+// fence is the tests of a storage that checks tokens.
+func fence(tests ...string) suite {
+	return suite{tier: "fence", module: ".", pkg: "./fence", tests: only(tests...), time: serverTime}
 }
 
 // storedInRedis is tests of what every client passes that package redisfence works
 // through.
 func storedInRedis(tests ...string) suite {
-	s := storage("./fence/redisfence", "TestStore")
-	s.tests += "/" + only(tests...)
-	return s
+	return suite{tier: "fence", module: ".", pkg: "./fence/redisfence", tests: "^(TestStore)$/" + only(tests...), time: serverTime}
+}
+
+// storedInSQL is the tests of package sqlfence on real databases.
+func storedInSQL(tests ...string) suite {
+	return suite{tier: "fence", module: "fence/sqlfence/sqltest", pkg: ".", tests: only(tests...), time: serverTime}
 }
 
 // shell is scripts that run the command.

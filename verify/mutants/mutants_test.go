@@ -21,21 +21,26 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
+// mutants are those of the patches.
+func mutants(t *testing.T) []mutant {
+	t.Helper()
+	list, err := all()
+	if err != nil || len(list) == 0 {
+		t.Fatalf("%d mutants, %v", len(list), err)
+	}
+	return list
+}
+
 func TestEveryMutantStillApplies(t *testing.T) {
 	t.Parallel()
-	names := make(map[string]bool)
-	for _, m := range all {
-		if names[m.name] || m.rule == "" || len(m.killers) == 0 {
-			t.Errorf("%s: its name is taken, or it has no rule or nobody to kill it", m.name)
-		}
-		names[m.name] = true
-		bad, err := m.apply(readFile(t, m.file))
+	for _, m := range mutants(t) {
+		file, _, bad, err := m.find(filepath.Join("..", ".."))
 		if err != nil {
 			t.Errorf("%s: %v", m.name, err)
 			continue
 		}
-		if strings.HasSuffix(m.file, ".go") {
-			if _, err := parser.ParseFile(token.NewFileSet(), m.file, bad, 0); err != nil {
+		if strings.HasSuffix(file, ".go") {
+			if _, err := parser.ParseFile(token.NewFileSet(), file, bad, 0); err != nil {
 				t.Errorf("%s: %v", m.name, err)
 			}
 		}
@@ -46,7 +51,7 @@ func TestEveryMutantStillApplies(t *testing.T) {
 // minutes.
 func TestEveryKillerExists(t *testing.T) {
 	t.Parallel()
-	for _, m := range all {
+	for _, m := range mutants(t) {
 		for _, k := range m.killers {
 			tests := testsOf(t, filepath.Join("..", "..", k.module, k.pkg))
 			top, _, _ := strings.Cut(k.tests, "/")
@@ -84,14 +89,34 @@ func testsOf(t *testing.T, dir string) []byte {
 
 func TestMutantThatDoesNotFitIsRefused(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"a": "", "aa": "2 times", "b": "0 times"} {
-		got, err := (mutant{was: "a", is: "c", file: "f"}).apply(text)
-		if want == "" && (err != nil || got != "c") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%q became %q, %v", text, got, err)
+	const head = "part: p\nrule: r\nin: sub\nsim: 1\n"
+	m, err := parseMutant("m", head+"@@\n a\n-b\n+c\n")
+	if err != nil || m.was != "a\nb\n" || m.is != "a\nc\n" || len(m.killers) != 1 {
+		t.Fatalf("parseMutant() = %+v, %v", m, err)
+	}
+	for text, want := range map[string]string{"a\nb\n": "a\nc\n", "a\nb\na\nb\n": "2 times", "xa\nb\n": "0 times", "b\n": "0 times"} {
+		root := t.TempDir()
+		if err := os.Mkdir(filepath.Join(root, "sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"f.go", "f_test.go"} { // no bug goes into a test
+			if err := os.WriteFile(filepath.Join(root, "sub", name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file, _, bad, err := m.find(root)
+		fits := err == nil && filepath.Base(file) == "f.go" && bad == want
+		if refused := err != nil && strings.Contains(err.Error(), want); !fits && !refused {
+			t.Errorf("%q: %s became %q, %v", text, file, bad, err)
 		}
 	}
-	if _, err := (mutant{was: "a", is: "a"}).apply("a"); err == nil {
-		t.Error("a mutant that changes nothing was taken")
+	for _, text := range []string{
+		head + "@@\n a\n", head + "@@\n-a\n+a\n", head + "@@\na\n", head, "rule: r\nin: f\nsim: 1\n@@\n-a\n",
+		head + "other: x\n@@\n-a\n", "part: p\nrule: r\nin: f\n@@\n-a\n",
+	} {
+		if m, err := parseMutant("m", text); err == nil {
+			t.Errorf("%q was taken: %+v", text, m)
+		}
 	}
 }
 
@@ -122,7 +147,7 @@ func TestOutputOfTests(t *testing.T) {
 func TestTierNamesAreThoseOfTheTable(t *testing.T) {
 	t.Parallel()
 	used := make(map[string]bool)
-	for _, m := range all {
+	for _, m := range mutants(t) {
 		for _, k := range m.killers {
 			used[k.tier] = true
 			if _, err := regexp.Compile(k.tests); err != nil {
