@@ -176,7 +176,7 @@ func TestALeaseThatWasHandedOverOutlastsAStumble(t *testing.T) {
 	})
 }
 
-// Whoever asks for more, and in vain, leaves it as it was.
+// A caller that asks for more in vain leaves it as it was.
 func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
@@ -430,7 +430,7 @@ func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 	}
 }
 
-// Who waits holds nothing: whoever comes behind him hears of the one who does.
+// A waiter holds nothing: a caller behind it gets the name of the holder.
 func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		var told []*holdfast.HeldError
@@ -532,7 +532,8 @@ func TestWaitingTellsWhoHolds(t *testing.T) {
 	})
 }
 
-// Who tries right after a loss, or beside a release, is not told of itself.
+// A TryAcquire right after a loss, or during a release, does not name its own
+// process.
 func TestATryBesideAReleaseHearsWhoHasTheLockAfterIt(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for i := range 3 {

@@ -118,8 +118,8 @@ func TestUnavailableNamesThoseToBlameAndNoOthers(t *testing.T) {
 	}
 }
 
-// Each kind of obstacle is told once, in order, and whoever takes his time to hear of
-// it holds up nobody.
+// Each kind of obstacle is reported once, in order, and a caller that takes its
+// time to hear of it holds up nobody.
 func TestObstaclesAreToldAsTheyChange(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		told := make(chan string)

@@ -42,7 +42,7 @@ func (s *session) lose() {
 	case policy.Warn:
 		s.goesOn = cause
 		s.log.Error("the lease is lost, and the command goes on, as --on-lost=warn says: " + cause.Error())
-	case s.why != "": // it is being stopped already; killAt bounds that
+	case s.why != "": // it is being stopped already; lastMoment bounds that
 		s.why, s.cause = Lost, cause
 	default:
 		s.log.Error("stopping the command: " + cause.Error())
