@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -39,9 +40,16 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 var keepAlive = net.Dialer{KeepAlive: time.Second}
 
 func (g *gate) connect(ctx context.Context, addr string) (*resp.Conn, error) {
-	plain, err := keepAlive.DialContext(ctx, "tcp", addr)
+	open := keepAlive.DialContext
+	if g.opts.Dial != nil {
+		open = g.opts.Dial
+	}
+	plain, err := open(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
+	}
+	if plain == nil {
+		return nil, errors.New("Options.Dial returned neither a connection nor an error")
 	}
 	cfg := g.opts.TLS
 	if cfg == nil {

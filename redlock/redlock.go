@@ -82,6 +82,11 @@ type Options struct {
 	AllowDown bool
 	// Timeout bounds dialling and checking one connection. Default 1 s.
 	Timeout time.Duration
+	// Dial, if not nil, opens every connection, for instance to a unix socket, through a
+	// proxy, or by a resolver of its own. network is "tcp" and addr the node's Addr; TLS
+	// goes on top. It returns when ctx ends, and may be called by many goroutines. Its
+	// error counts as a node that cannot be reached, and the node is tried again.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS, if not nil, is used for every connection.
 	TLS *tls.Config
 	// Username and Password are for servers that ask for them.

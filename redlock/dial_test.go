@@ -1,0 +1,142 @@
+package redlock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// sockets starts n servers that listen on unix sockets too, and returns the sockets by
+// names that no resolver knows.
+func sockets(t *testing.T, n int) (*rig, []redlock.Node, map[string]string) {
+	t.Helper()
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "sockets") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r, paths := &rig{T: t}, make(map[string]string)
+	var nodes []redlock.Node
+	for i := range n {
+		name, path := fmt.Sprintf("node-%d.invalid:1", i), filepath.Join(dir, fmt.Sprint(i))
+		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{Args: []string{"--unixsocket", path}}))
+		nodes, paths[name] = append(nodes, redlock.Node{Addr: name}), path
+	}
+	return r, nodes, paths
+}
+
+func dialUnix(paths map[string]string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if network != "tcp" || paths[addr] == "" {
+			return nil, fmt.Errorf("asked for %s %s", network, addr)
+		}
+		return new(net.Dialer).DialContext(ctx, "unix", paths[addr])
+	}
+}
+
+func TestDialOpensEveryConnection(t *testing.T) {
+	r, nodes, paths := sockets(t, 3)
+	opts := &redlock.Options{Dial: dialUnix(paths)}
+	first, second := r.clientOf(r.driver(nodes, opts), nil), r.clientOf(r.driver(nodes, opts), nil)
+	l, err := first.Acquire(t.Context(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := make(chan *holdfast.Lease)
+	go func() {
+		l, err := second.Acquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Error(err)
+		}
+		woken <- l
+	}()
+	r.release(l)
+	if l := <-woken; l != nil {
+		r.release(l)
+	}
+}
+
+func TestADialThatFailsIsANodeThatCannotBeReached(t *testing.T) {
+	r, nodes, paths := sockets(t, 3)
+	boom := errors.New("the tunnel is down")
+	var mu sync.Mutex
+	down := map[string]bool{nodes[0].Addr: true}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if down[addr] {
+			return nil, boom
+		}
+		return dialUnix(paths)(ctx, network, addr)
+	}
+	told := make(chan driver.NodeEvent, 100)
+	d := r.driver(nodes, &redlock.Options{Dial: dial})
+	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}})
+	if first := c.Nodes()[0]; first.State != holdfast.NodeDown || !errors.Is(first.Err, boom) {
+		t.Errorf("the node that cannot be dialled is %+v", first)
+	}
+	l, err := c.Acquire(t.Context(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(l)
+	mu.Lock()
+	clear(down)
+	mu.Unlock()
+	r.awaitState(told, nodes[0].Addr, driver.NodeUp)
+
+	for name, fails := range map[string]func(context.Context, string, string) (net.Conn, error){
+		boom.Error(): func(context.Context, string, string) (net.Conn, error) { return nil, boom },
+		"neither":    func(context.Context, string, string) (net.Conn, error) { return nil, nil },
+	} {
+		r.refused(nodes, &redlock.Options{Dial: fails}, driver.ErrUnavailable, nodes[0].Addr, nodes[2].Addr, name)
+	}
+}
+
+func TestTheGateChecksWhatDialReturns(t *testing.T) {
+	r, nodes, paths := sockets(t, 2)
+	paths[nodes[1].Addr] = paths[nodes[0].Addr]
+	r.refused(nodes, &redlock.Options{Dial: dialUnix(paths)}, redlock.ErrConfig, "same server", "once")
+}
+
+func TestTLSGoesOverDial(t *testing.T) {
+	t.Parallel()
+	certs, err := redisproc.NewCertificates(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pem, err := os.ReadFile(certs.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	server := redistest.Start(t, &redisproc.Options{TLS: certs.Server(false)})
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server.Addr())
+	}
+	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate has localhost
+		opts := &redlock.Options{Timeout: busy, Dial: dial, TLS: &tls.Config{RootCAs: roots}}
+		d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: name}}, opts)
+		if (err == nil) != works {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			d.Close()
+		}
+	}
+}
