@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -24,14 +25,29 @@ func (a *app) dial(ctx context.Context) (*redlock.Driver, error) {
 }
 
 func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {
+	if err := a.loadBackend(); err != nil {
+		return nil, err
+	}
 	if a.backend == "" {
-		return nil, exitcode.Usagef("no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379")
+		return nil, a.noBackend()
 	}
 	opts.Logger, opts.ClientName = a.log, "holdfast"
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
 		opts.Logger = slog.New(newHandler(a.io.Err, a.logFormat, slog.LevelWarn))
 	}
 	return redlock.OpenURL(ctx, a.backend, opts)
+}
+
+// noBackend says how to name one, and why there may be none.
+func (a *app) noBackend() error {
+	text := "no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379"
+	if os.Getenv(run.EnvPrefix+"HELD") != "" {
+		text += "; the run around this command keeps one with a password to itself, so give --backend-file"
+	}
+	if err := errors.Join(a.unread...); err != nil {
+		text += "; not read: " + explain(err)
+	}
+	return exitcode.Usagef("%s", text)
 }
 
 // scheme is the part of the URL that holds no secrets.

@@ -39,12 +39,17 @@ type app struct {
 	self proc.Self
 	log  *slog.Logger
 
+	config         string // a file in place of those that are looked for
 	backend        string
+	backendFile    string
 	output         string
 	quiet, verbose bool
 	logFormat      string
 	code           exitcode.Code  // of a run that is no error
 	raise          syscall.Signal // to end by
+
+	from   map[string]string // where the value of a flag comes from; no entry: it is the default
+	unread []error           // of config files that are there
 }
 
 // Main runs the program with args, of which the first is its name, and returns
@@ -127,19 +132,22 @@ func (a *app) root() *cobra.Command {
 		return exitcode.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetUsageTemplate(root.UsageTemplate() + `
-Every flag can be set by a variable as well: --kill-after by HOLDFAST_KILL_AFTER.
+Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
+and in a config file: see holdfast config --help.
 Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 "holdfast help exit-codes" says what exit codes mean.
 `)
 	f := root.PersistentFlags()
 	f.SortFlags = false
 	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379 or redlock://a:6379,b:6379,c:6379")
+	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL of the backend, for one with a password")
+	f.StringVar(&a.config, "config", "", "config `file` to read in place of the user's and the system's; see holdfast config --help")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
 	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
-		a.showCommand(), a.listCommand(), a.forceCommand(), a.demoCommand(), a.versionCommand(),
+		a.showCommand(), a.listCommand(), a.forceCommand(), a.configCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)
 	root.InitDefaultCompletionCmd()
@@ -164,7 +172,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // prepare reads the variables and sets up the log, before any command runs.
 func (a *app) prepare(cmd *cobra.Command) error {
-	if err := fromEnvironment(cmd.Flags()); err != nil {
+	if err := a.settle(cmd.Root(), cmd.Flags()); err != nil {
 		return err
 	}
 	if a.logFormat != "text" && a.logFormat != "json" {

@@ -169,8 +169,7 @@ func TestWaitAndNoWait(t *testing.T) {
 		{"ZeroIsNoWait", patience{optional{set: true}}, false, "wait", true, false},
 		{"Wait", ten, false, "wait", false, false},
 		{"Contradiction", ten, true, "wait no-wait", false, true},
-		{"WaitOverVariable", ten, true, "wait", false, false},
-		{"NoWaitOverVariable", ten, true, "no-wait", true, false},
+		{"BothByVariables", ten, true, "", true, false},
 	} {
 		given := func(flag string) bool { return slices.Contains(strings.Fields(row.given), flag) }
 		if got, err := row.wait.none(row.noWait, given); got != row.want || (err != nil) != row.fails {

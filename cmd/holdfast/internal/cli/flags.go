@@ -3,35 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
-
-// variable is the environment variable that sets a flag.
-func variable(flag string) string {
-	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// fromEnvironment sets the flags that were not given from their variables.
-func fromEnvironment(flags *pflag.FlagSet) (err error) {
-	flags.VisitAll(func(f *pflag.Flag) {
-		text := os.Getenv(variable(f.Name))
-		if f.Changed || text == "" || f.Name == "help" || err != nil {
-			return
-		}
-		if bad := f.Value.Set(text); bad != nil {
-			err = exitcode.Usagef("%s=%q: %w", variable(f.Name), text, plain(f.Value.Type(), bad))
-		}
-	})
-	return err
-}
 
 // plain says what a flag of a type that strconv reads takes.
 func plain(kind string, err error) error {
@@ -106,18 +84,13 @@ func (o *optional) Set(s string) error {
 // patience is the value of --wait: unset means for ever, 0 not at all.
 type patience struct{ optional }
 
-// none says whether there is no wait at all. Of --wait and --no-wait, what is
-// given goes before what a variable says.
+// none says whether there is no wait at all. Where one source gives both, the flags are
+// refused, and of variables or lines of a file the one that does not wait holds.
 func (p *patience) none(noWait bool, given func(string) bool) (bool, error) {
-	switch {
-	case p.set && p.duration == 0:
-		return true, nil
-	case !noWait || !p.set:
-		return noWait, nil
-	case given("no-wait") && given("wait"):
+	if noWait && p.set && p.duration > 0 && given("no-wait") && given("wait") {
 		return false, exitcode.Usagef("--no-wait and --wait %v contradict each other; give one of them", time.Duration(p.duration))
 	}
-	return !given("wait"), nil
+	return noWait || p.set && p.duration == 0, nil
 }
 
 // code is a flag's value: an exit code.

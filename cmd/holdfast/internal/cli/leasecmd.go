@@ -315,8 +315,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check [flags] [NAME]",
 		Short: "Say by the exit code whether a lease still stands: 0 yes, 1 no",
 		Long: `Check asks the backend whether the lease of --token still stands. Inside a run it
-needs neither name nor token. The answer is as old as the answer is: what must not
-happen after the lease ended needs a storage that checks tokens.
+needs neither name nor token. The answer may be out of date once it is printed: let a
+storage that checks tokens protect what is written later.
 `,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(fl, args) },
 	}

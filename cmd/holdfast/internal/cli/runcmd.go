@@ -49,11 +49,15 @@ type runFlags struct {
 	statusFD                int
 }
 
-func (a *app) runCommand() *cobra.Command {
-	fl := &runFlags{
+func newRunFlags() *runFlags {
+	return &runFlags{
 		busy: code(exitcode.Busy), lost: code(exitcode.Lost), ttl: span{duration(30 * time.Second)}, onLost: run.Term,
 		unavailable: choice{"fail", []string{"fail", "skip", "run"}}, scope: choice{"group", []string{"group", "process"}},
 	}
+}
+
+func (a *app) runCommand() *cobra.Command {
+	fl := newRunFlags()
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME -- COMMAND [ARGUMENT...]",
 		Short: "Run a command while holding a lock",
@@ -198,6 +202,9 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if err != nil {
 		return nil, err
 	}
+	if err := a.loadBackend(); err != nil {
+		return nil, err
+	}
 	path, err := look(argv[0])
 	if err != nil {
 		return nil, err
@@ -211,7 +218,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 		return nil, err
 	}
 	p := &run.Plan{
-		Name: name, Path: path, Args: argv, Backend: a.scheme(),
+		Name: name, Path: path, Args: argv, Backend: a.scheme(), Secret: masked(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
 		NoWait: noWait, Wait: time.Duration(fl.wait.duration), Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),

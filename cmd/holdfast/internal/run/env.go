@@ -34,7 +34,8 @@ func around() iter.Seq2[string, string] {
 func (p *Plan) environment(lease *holdfast.Lease) []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !slices.ContainsFunc(private, func(p string) bool { return strings.HasPrefix(v, p) }) {
+		secret := p.Secret && strings.HasPrefix(v, "HOLDFAST_BACKEND=")
+		if !secret && !slices.ContainsFunc(private, func(p string) bool { return strings.HasPrefix(v, p) }) {
 			env = append(env, v)
 		}
 	}

@@ -34,6 +34,7 @@ type Plan struct {
 	Path    string   // of the program
 	Args    []string // from the program's name on
 	Backend string   // scheme of the URL, for the command to see
+	Secret  bool     // HOLDFAST_BACKEND has a password, and is not for the command to see
 
 	Nested    bool // wait also for a run around this one
 	NoWait    bool

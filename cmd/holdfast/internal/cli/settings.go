@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+)
+
+// systemConfig is the config file of all users.
+const systemConfig = "/etc/holdfast/config"
+
+// rivals are flags of which one source gives one: it goes before the other one of a
+// source that comes later.
+var rivals = map[string]string{"wait": "no-wait", "guard": "no-guard", "backend": "backend-file"}
+
+// source is where values of flags come from.
+type source interface {
+	// lookup returns what the source says about a flag, and where.
+	lookup(flag string) (text, where string)
+}
+
+// variables are the environment as a source.
+type variables struct{}
+
+func (variables) lookup(flag string) (text, where string) {
+	return os.Getenv(variable(flag)), variable(flag)
+}
+
+// variable is the environment variable that sets a flag.
+func variable(flag string) string {
+	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// configFile is a file of lines "flag = value" as a source.
+type configFile struct {
+	path  string
+	lines map[string]configLine
+}
+
+type configLine struct {
+	number int
+	value  string
+}
+
+func (c *configFile) lookup(flag string) (text, where string) {
+	line := c.lines[flag]
+	return line.value, fmt.Sprintf("%s:%d", c.path, line.number)
+}
+
+// readConfig reads a config file. A flag that no command has is refused.
+func readConfig(path string, known func(string) bool) (*configFile, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &configFile{path: path, lines: make(map[string]configLine)}
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		switch {
+		case !ok:
+			return nil, exitcode.Usagef("%s:%d: write a flag without dashes, =, and its value, as in ttl = 20s", path, number)
+		case !known(name):
+			return nil, exitcode.Usagef("%s:%d: no command has a flag --%s", path, number, name)
+		case c.lines[name].number > 0:
+			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, c.lines[name].number)
+		}
+		c.lines[name] = configLine{number, value}
+	}
+	return c, nil
+}
+
+// sources are those below the command line, the first before the next.
+func (a *app) sources(root *cobra.Command) ([]source, error) {
+	all := []source{variables{}}
+	for _, path := range a.configFiles() {
+		c, err := readConfig(path, func(name string) bool { return hasFlag(root, name) })
+		switch {
+		case err == nil:
+			all = append(all, c)
+		case exitcode.Of(err) == exitcode.Usage:
+			return nil, err
+		case a.config != "":
+			return nil, exitcode.Usagef("--config: %w", err)
+		case !errors.Is(err, fs.ErrNotExist):
+			a.unread = append(a.unread, err)
+		}
+	}
+	return all, nil
+}
+
+// configFiles are those that are read: the user's before that of the system.
+func (a *app) configFiles() []string {
+	if a.config = cmp.Or(a.config, os.Getenv("HOLDFAST_CONFIG")); a.config != "" {
+		return []string{a.config}
+	}
+	files := []string{systemConfig}
+	if dir, err := os.UserConfigDir(); err == nil {
+		files = slices.Insert(files, 0, filepath.Join(dir, "holdfast", "config"))
+	}
+	return files
+}
+
+// hasFlag says whether some command has a flag that can be set elsewhere.
+func hasFlag(root *cobra.Command, name string) bool {
+	if name == "help" || name == "config" {
+		return false
+	}
+	return slices.ContainsFunc(append(root.Commands(), root), func(cmd *cobra.Command) bool {
+		return cmd.LocalFlags().Lookup(name) != nil
+	})
+}
+
+// settle sets the flags that were not given from the sources, and keeps in a.from where
+// each value comes from.
+func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
+	all, err := a.sources(root)
+	if err != nil {
+		return err
+	}
+	a.from = make(map[string]string)
+	flags.Visit(func(f *pflag.Flag) { a.from[f.Name] = "--" + f.Name })
+	for _, s := range all {
+		before := make(map[string]bool)
+		for name := range a.from {
+			before[name] = true
+		}
+		flags.VisitAll(func(f *pflag.Flag) {
+			text, where := s.lookup(f.Name)
+			if err != nil || text == "" || before[f.Name] || before[rival(f.Name)] || !hasFlag(root, f.Name) {
+				return
+			}
+			if bad := f.Value.Set(text); bad != nil {
+				err = exitcode.Usagef("%s=%q: %w", where, text, plain(f.Value.Type(), bad))
+			}
+			a.from[f.Name] = where
+		})
+	}
+	return err
+}
+
+func rival(flag string) string {
+	for one, other := range rivals {
+		switch flag {
+		case one:
+			return other
+		case other:
+			return one
+		}
+	}
+	return ""
+}
+
+// loadBackend reads the URL from --backend-file, if that is given.
+func (a *app) loadBackend() error {
+	switch {
+	case a.backendFile == "":
+	case a.backend != "":
+		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.from["backend"], a.from["backend-file"])
+	default:
+		text, err := os.ReadFile(a.backendFile)
+		if err != nil {
+			return exitcode.Usagef("%s: %w", a.from["backend-file"], err)
+		}
+		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
+	}
+	if a.from["backend"] == "--backend" && masked(a.backend) != a.backend {
+		a.log.Warn("ps shows the password in --backend to everybody; put the URL into a file and name that by --backend-file")
+	}
+	return nil
+}
+
+// masked is url without what is a password, or may be a part of one.
+func masked(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	at := strings.LastIndex(rest, "@")
+	if !ok || at < 0 {
+		return url
+	}
+	hosts, path := rest, ""
+	if end := strings.IndexAny(rest, "/?"); end >= 0 {
+		hosts, path = rest[:end], rest[end:]
+	}
+	list := strings.Split(hosts, ",")
+	for i, entry := range list {
+		login, host, ok := strings.Cut(entry, "@")
+		switch user, _, secret := strings.Cut(login, ":"); {
+		case strings.Contains(host, "@"), strings.Contains(path, "@"), !ok && i == 0, !ok && strings.Contains(list[len(list)-1], "@"):
+			return scheme + "://***@" + rest[at+1:] // nobody can tell where the password ends
+		case ok && secret:
+			list[i] = user + ":***@" + host
+		}
+	}
+	return scheme + "://" + strings.Join(list, ",") + path
+}
+
+// setting is one row of the command config.
+type setting struct {
+	Flag  string `json:"flag"`
+	Value string `json:"value"`
+	From  string `json:"from"`
+}
+
+func (a *app) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show the settings that hold, and where each comes from",
+		Long: `Config shows what holds for holdfast run, and where it comes from: a variable, or a
+line of a config file. A flag on the command line goes before a variable, that
+before the user's config file, and that before /etc/holdfast/config. --config
+names one file in place of both. Each line of such a file is a flag without its
+dashes, an = and the value:
+
+  backend-file = /run/secrets/holdfast
+  ttl = 20s
+
+Passwords are not shown.
+`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.showConfig(cmd) },
+	}
+	a.outputFlag(cmd)
+	newRunFlags().define(cmd) // for their values; they can be tried here as well
+	return cmd
+}
+
+func (a *app) showConfig(cmd *cobra.Command) error {
+	all := []setting{}
+	rows := [][]string{{"FLAG", "VALUE", "FROM"}}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !hasFlag(cmd.Root(), f.Name) || f.Name == "output" {
+			return
+		}
+		s := setting{Flag: f.Name, Value: masked(f.Value.String()), From: cmp.Or(a.from[f.Name], "default")}
+		all = append(all, s)
+		rows = append(rows, []string{s.Flag, s.Value, s.From})
+	})
+	for _, err := range a.unread {
+		a.log.Warn("not read: " + err.Error())
+	}
+	if a.output == "json" {
+		return a.writeJSON(all)
+	}
+	return a.writeTable(rows)
+}
