@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -81,8 +80,8 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 	}
 	a := &attempt{key: key, opts: o, wait: ctx}
 	return c.run(ctx, a, func() (*Lease, error) {
-		owner, _, _ := strings.Cut(owner, "+")
-		return a.adopt(adopter, driver.Grant{Key: key, Owner: owner, Token: int64(token), TTL: o.TTL})
+		grant, first := driver.GrantOf(owner, int64(token))
+		return a.adopt(adopter, driver.Grant{Key: key, Owner: grant, Token: first, TTL: o.TTL})
 	})
 }
 

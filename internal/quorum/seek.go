@@ -260,9 +260,7 @@ func (c *Claim) decide(e *Event, a *Actions) {
 			return
 		}
 		if trust > e.At {
-			c.Phase, c.Trust = Held, trust
-			c.Kept = c.Agreed
-			c.Asked, c.Agreed, c.Pending, c.Denied, c.Failed, c.Fatal = 0, 0, 0, 0, 0, 0
+			c.Phase, c.Hold, c.Seek = Held, Hold{Kept: c.Agreed, Trust: trust}, Seek{}
 			a.Outcome = Won
 			return
 		}

@@ -115,7 +115,7 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 		}
 	}
 	if c.Queueing {
-		c.Denied, c.Failed, c.Away = 0, 0, 0 // only how long to wait depends on them
+		c.Denied, c.Failed = 0, 0 // only how long to wait depends on them
 	}
 	if c.Phase == quorum.Held && !c.Unreported {
 		c.Renewing = 0 // only the outcome depends on it
