@@ -305,14 +305,14 @@ type Limits struct {
 // Status is what the service knows about one lock.
 type Status struct {
 	Key       string
-	Held      bool // a quorum names one holder
+	Held      bool // the service, or a quorum of its nodes, names one holder
 	Owner     string
 	Holder    Holder
-	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
-	Token     int64
+	Since     time.Time     // when the holder asked for it, by its own clock; zero if unknown
+	Token     int64         // the first of the holder's grant; 0 where Limits.Token is false
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
 	Waiters   int
-	Nodes     []NodeStatus // one for each node, in the order of opening
+	Nodes     []NodeStatus // one for each node, in the order of opening; empty for a service without nodes
 }
 
 // NodeStatus is one node's view of one lock.

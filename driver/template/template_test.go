@@ -48,7 +48,7 @@ func TestConformanceInRealTime(t *testing.T) {
 	}})
 }
 
-// A service that can do little is a service all the same.
+// The suite passes over a service that has none of the optional abilities.
 func TestConformanceOfAPlainService(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlain(t).service() }})
@@ -264,7 +264,7 @@ func TestTheDefaultTTLIsNoShorterThanTheFloor(t *testing.T) {
 	})
 }
 
-// A service whose TTL is that of a session, the same for all locks, is one as well.
+// The suite passes over a service whose TTL is that of a session, the same for all locks.
 func TestConformanceOfOneTTL(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {

@@ -142,3 +142,33 @@ func TestAForceCountsWhenTheHolderCanHaveNoQuorum(t *testing.T) {
 		}
 	})
 }
+
+// A lease is lost only where so many nodes say so that the others are no quorum; nodes
+// that do not answer say nothing.
+func TestCheckTellsALossFromTooFewAnswers(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, _ []*desk) { // 3 nodes
+		mine, free, down := grantOf(ours("a"), 100), View{}, View{Err: errDown}
+		others := grantOf(ours("b"), 200)
+		for name, c := range map[string]struct {
+			views []View
+			want  error
+		}{
+			"all":                              {[]View{mine, mine, mine}, nil},
+			"a majority, beside a silent node": {[]View{mine, down, mine}, nil},
+			"a majority, beside another":       {[]View{mine, others, mine}, nil},
+			"one, beside two free nodes":       {[]View{free, mine, free}, driver.ErrLost},
+			"another on two":                   {[]View{others, others, down}, driver.ErrLost},
+			"one, beside another and silence":  {[]View{mine, others, down}, driver.ErrUnavailable},
+			"one against, beside silence":      {[]View{free, down, down}, driver.ErrUnavailable},
+			"silence":                          {[]View{down, down, down}, driver.ErrUnavailable},
+		} {
+			err := e.Check(driver.Grant{Key: "k", Owner: mine.Owner}, c.views)
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+			if u, ok := errors.AsType[*driver.UnavailableError](err); ok && len(u.Nodes) == 0 {
+				t.Errorf("%s: %v names no node", name, err)
+			}
+		}
+	})
+}
