@@ -23,9 +23,10 @@ import (
 //	-func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
 //	+func Drift(ttl int64) int64 { return 0 }
 //
-// Behind "in" stands a file, or a folder for its Go files without the tests, in which the lines that the
-// bug takes away and those that it keeps (they begin with a blank) occur exactly once.
-// The lines between "in" and "@@" are the suites that must notice it (see suites).
+// Behind "in" stands a file, or a folder: then the bug goes into one of its Go files that
+// are no tests. The lines that the bug takes away, and those that it keeps (they begin
+// with a blank), occur exactly once there. The lines between "in" and "@@" are the
+// suites that must notice it (see suites).
 type mutant struct {
 	name string
 	part string // of the protocol or the program
@@ -89,9 +90,10 @@ func parseMutant(name, text string) (mutant, error) {
 			m.was += line[1:]
 		case '+':
 			m.is += line[1:]
-		case ' ':
-			m.was += line[1:]
-			m.is += line[1:]
+		case ' ', '\n': // some editors take the blank from an empty line
+			kept := strings.TrimPrefix(line, " ")
+			m.was += kept
+			m.is += kept
 		default:
 			return m, fmt.Errorf("a line begins with none of -, + and a blank: %q", line)
 		}

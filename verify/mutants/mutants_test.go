@@ -90,11 +90,11 @@ func testsOf(t *testing.T, dir string) []byte {
 func TestMutantThatDoesNotFitIsRefused(t *testing.T) {
 	t.Parallel()
 	const head = "part: p\nrule: r\nin: sub\nsim: 1\n"
-	m, err := parseMutant("m", head+"@@\n a\n-b\n+c\n")
-	if err != nil || m.was != "a\nb\n" || m.is != "a\nc\n" || len(m.killers) != 1 {
+	m, err := parseMutant("m", head+"@@\n a\n\n-b\n+c\n")
+	if err != nil || m.was != "a\n\nb\n" || m.is != "a\n\nc\n" || len(m.killers) != 1 {
 		t.Fatalf("parseMutant() = %+v, %v", m, err)
 	}
-	for text, want := range map[string]string{"a\nb\n": "a\nc\n", "a\nb\na\nb\n": "2 times", "xa\nb\n": "0 times", "b\n": "0 times"} {
+	for text, want := range map[string]string{"a\n\nb\n": "a\n\nc\n", "a\n\nb\na\n\nb\n": "2 times", "xa\n\nb\n": "0 times", "b\n": "0 times"} {
 		root := t.TempDir()
 		if err := os.Mkdir(filepath.Join(root, "sub"), 0o755); err != nil {
 			t.Fatal(err)
