@@ -217,55 +217,26 @@ func (h *herald) say(at time.Time, level slog.Level, text string, args ...any) {
 	h.log.Handler().Handle(ctx, r)
 }
 
-func (h *herald) waiting(e WaitingEvent) {
-	if hook := h.hooks.Waiting; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
-
-func (h *herald) acquired(e AcquiredEvent) {
-	if hook := h.hooks.Acquired; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
-
-func (h *herald) failed(e FailedEvent) {
-	if hook := h.hooks.Failed; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
-
-func (h *herald) renewed(e RenewedEvent) {
-	if hook := h.hooks.Renewed; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
-
 func (h *herald) atRisk(e AtRiskEvent) {
 	if e.AtRisk {
 		h.write(slog.LevelWarn, "lease at risk: the loss of one more node ends it", "key", e.Key, "token", int64(e.Token))
 	} else {
 		h.write(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", int64(e.Token))
 	}
-	if hook := h.hooks.AtRisk; hook != nil {
+	call(h, h.hooks.AtRisk, e)
+}
+
+// call has hook called with e, if it is set.
+func call[E any](h *herald, hook func(E), e E) {
+	if hook != nil {
 		h.put(func() { hook(e) })
 	}
 }
 
-func (h *herald) lost(e LostEvent) {
-	if hook := h.hooks.Lost; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
-
-func (h *herald) released(e ReleasedEvent) {
-	if hook := h.hooks.Released; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
-
-func (h *herald) node(e NodeEvent) {
-	if hook := h.hooks.Node; hook != nil {
-		h.put(func() { hook(e) })
-	}
-}
+func (h *herald) waiting(e WaitingEvent)   { call(h, h.hooks.Waiting, e) }
+func (h *herald) acquired(e AcquiredEvent) { call(h, h.hooks.Acquired, e) }
+func (h *herald) failed(e FailedEvent)     { call(h, h.hooks.Failed, e) }
+func (h *herald) renewed(e RenewedEvent)   { call(h, h.hooks.Renewed, e) }
+func (h *herald) lost(e LostEvent)         { call(h, h.hooks.Lost, e) }
+func (h *herald) released(e ReleasedEvent) { call(h, h.hooks.Released, e) }
+func (h *herald) node(e NodeEvent)         { call(h, h.hooks.Node, e) }

@@ -92,8 +92,8 @@ func (l *Lease) Token() Token { return l.token }
 
 // Context carries the values of the context that acquired the lease. It ends when
 // the lease is released and, with a cause that matches ErrLost, when it is lost or
-// Close releases it, where the cause matches ErrClosed as well. The end of the
-// acquiring context does not end it.
+// Close releases it, where the cause matches ErrClosed as well. With a Margin it ends
+// that much before Deadline. The end of the acquiring context does not end it.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
@@ -149,9 +149,12 @@ func (l *Lease) check(ctx context.Context) error {
 }
 
 // Extend renews the lease now, and sets the TTL that later renewals use; MaxHold
-// stays its bound. It blocks for one round of renewal. On ErrUnavailable the lease stands as it was,
-// for as long as Deadline says. Errors: ErrLost, ErrUnavailable, ErrInvalid, or
-// ctx.Err() with ErrUnavailable.
+// stays its bound, and Margin and RenewEvery stay as they are. It blocks for one round
+// of renewal. On ErrUnavailable the lease stands as it was, for as long as Deadline says.
+//
+// Errors: ErrLost, ErrUnavailable, ctx.Err() with ErrUnavailable; ErrInvalid for a TTL
+// that is out of bounds or leaves no time for Margin and RenewEvery; ErrUnsupported
+// where the driver cannot change a TTL.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return wrap("extend", l.Key(), l.extend(ctx, ttl))
 }

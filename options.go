@@ -139,7 +139,7 @@ func (o *AcquireOptions) renewEvery(ttl time.Duration) time.Duration {
 	if o.RenewEvery > 0 {
 		return o.RenewEvery
 	}
-	return (ttl - o.Margin) / 3
+	return max(ttl-o.Margin, 0) / 3
 }
 
 // renewsSoon says whether a lease may begin with a small part of its TTL.
