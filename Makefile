@@ -39,9 +39,9 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 	done
 
 # Rows of tables and lines with a link may be longer than 160 columns.
-LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
+LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.go' --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
 
-lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt and 160 columns over every page
+lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt and 160 columns over every file
 	@failed=0; \
 	for dir in $$(go list -f '{{.Module.Dir}}' $(EVERYTHING) | sort -u); do \
 		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \

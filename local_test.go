@@ -224,7 +224,7 @@ func TestALeaseThatWasHandedOverIsNotHeldUpByOthers(t *testing.T) {
 	})
 }
 
-func TestWhoeverDoesNotRenewHasItsTTLAtOnce(t *testing.T) {
+func TestALeaseThatIsNotRenewedHasItsTTLAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
 		l := b.handOver(b.peer(), "k", once)

@@ -238,7 +238,8 @@ func client(tests ...string) suite {
 
 // conformance is cases of package locktest, over nodes in this process.
 func conformance(cases ...string) suite {
-	return suite{tier: "conformance", module: ".", pkg: "./memory", tests: "^TestConformance(OfSlowNodes)?$/^nodes=[135]$/" + only(cases...), time: inProcessTime, stalls: true}
+	tests := "^TestConformance(OfSlowNodes)?$/^nodes=[135]$/" + only(cases...)
+	return suite{tier: "conformance", module: ".", pkg: "./memory", tests: tests, time: inProcessTime, stalls: true}
 }
 
 // memory is the tests of the driver over nodes in this process.
