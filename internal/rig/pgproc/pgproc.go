@@ -36,6 +36,7 @@ const (
 // Server is a PostgreSQL server process.
 type Server struct {
 	dir    string
+	start  func() *exec.Cmd
 	cmd    *exec.Cmd
 	exited <-chan struct{} // closed once the process is gone and reaped
 }
@@ -45,14 +46,14 @@ type Server struct {
 // its configuration, such as "max_connections=200". As root, which PostgreSQL
 // refuses to run as, it runs as the user postgres or nobody.
 func Start(ctx context.Context, settings ...string) (*Server, error) {
-	s, err := start(ctx, settings)
+	s, err := launch(ctx, settings)
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	return s, nil
 }
 
-func start(ctx context.Context, settings []string) (s *Server, err error) {
+func launch(ctx context.Context, settings []string) (s *Server, err error) {
 	bin, err := findPrograms()
 	if err != nil {
 		return nil, err
@@ -83,19 +84,24 @@ func start(ctx context.Context, settings []string) (s *Server, err error) {
 	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, settings...) {
 		args = append(args, "-c", line)
 	}
-	return s, s.run(ctx, filepath.Join(bin, "postgres"), args, attr)
+	s.start = func() *exec.Cmd {
+		cmd := exec.Command(filepath.Join(bin, "postgres"), args...)
+		cmd.SysProcAttr, cmd.Dir = attr, dir
+		return cmd
+	}
+	return s, s.run(ctx)
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-func (s *Server) run(ctx context.Context, program string, args []string, attr *syscall.SysProcAttr) error {
+func (s *Server) run(ctx context.Context) error {
 	log, err := os.Create(filepath.Join(s.dir, "log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close() // the process has its own copy
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.Dir = log, log, attr, s.dir
+	cmd := s.start()
+	cmd.Stdout, cmd.Stderr = log, log
 	// By SIGQUIT the server takes its own children with it; by SIGKILL it would not.
 	if s.exited, err = child.Start(cmd, syscall.SIGQUIT); err != nil {
 		return err
@@ -134,6 +140,25 @@ func (s *Server) log() string {
 // may connect as the superuser holdfast.
 func (s *Server) DSN() string {
 	return "host=" + s.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
+}
+
+// Crash ends the server as a crash would: it finishes nothing. It keeps its data, and
+// blocks until the process is gone.
+func (s *Server) Crash() {
+	s.cmd.Process.Signal(syscall.SIGQUIT) // an error means it has ended
+	<-s.exited
+}
+
+// Restart starts a server that has crashed again, on the same data. It blocks until the server
+// accepts connections, ctx ends or a minute is over.
+func (s *Server) Restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that crashed; awaitReady must not read it
+	if err := s.run(ctx); err != nil {
+		return fmt.Errorf("restart PostgreSQL: %w", err)
+	}
+	return nil
 }
 
 // Stop ends the server and removes its folder. It blocks until the process is

@@ -1,0 +1,122 @@
+//go:build unix
+
+package pgproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+)
+
+// ErrNoPooler is returned by StartPooler when there is no pgbouncer on this machine.
+var ErrNoPooler = errors.New("pgbouncer is not installed (on Debian and Ubuntu: apt-get install pgbouncer)")
+
+// Pooler is a pgbouncer in front of a Server.
+type Pooler struct {
+	dir    string
+	cmd    *exec.Cmd
+	exited <-chan struct{} // closed once the process is gone and reaped
+}
+
+// StartPooler starts a pgbouncer in front of s, with a pool mode such as "transaction" and so
+// many connections to s. It blocks until the pooler accepts connections, ctx ends or
+// a minute is over.
+func StartPooler(ctx context.Context, s *Server, mode string, connections int) (*Pooler, error) {
+	p, err := s.pool(ctx, mode, connections)
+	if err != nil {
+		return nil, fmt.Errorf("start pgbouncer: %w", err)
+	}
+	return p, nil
+}
+
+func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Pooler, err error) {
+	program, err := findPooler()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "holdfast-pgb-")
+	if err != nil {
+		return nil, err
+	}
+	p = &Pooler{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Stop())
+		}
+	}()
+	attr, err := unprivileged(dir)
+	if err != nil {
+		return p, err
+	}
+	config := filepath.Join(dir, "pgbouncer.ini")
+	text := fmt.Sprintf(`[databases]
+* = host=%s port=%s user=holdfast
+[pgbouncer]
+listen_addr =
+listen_port = %s
+unix_socket_dir = %s
+auth_type = any
+pool_mode = %s
+default_pool_size = %d
+max_client_conn = 400
+`, s.dir, port, port, dir, mode, connections)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return p, err
+	}
+	p.cmd = exec.Command(program, "-q", config)
+	p.cmd.SysProcAttr, p.cmd.Dir = attr, dir
+	if p.exited, err = child.Start(p.cmd, syscall.SIGKILL); err != nil {
+		p.cmd = nil
+		return p, err
+	}
+	return p, p.awaitReady(ctx)
+}
+
+func (p *Pooler) awaitReady(ctx context.Context) error {
+	for {
+		conn, err := net.Dial("unix", filepath.Join(p.dir, ".s.PGSQL."+port))
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("it exited: %v", p.cmd.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// DSN is for a driver, as Server.DSN.
+func (p *Pooler) DSN() string {
+	return "host=" + p.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
+}
+
+// Stop ends the pooler and removes its folder; a second Stop does nothing.
+func (p *Pooler) Stop() error {
+	if p.cmd != nil {
+		p.cmd.Process.Kill() // an error means it has ended
+		<-p.exited
+	}
+	return os.RemoveAll(p.dir)
+}
+
+func findPooler() (string, error) {
+	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", ErrNoPooler
+}
