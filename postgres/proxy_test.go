@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // proxy stands between one client and the server and makes the network fail. It
@@ -23,6 +24,7 @@ type proxy struct {
 	hole    bool          // nothing passes, either way
 	refuse  bool          // new connections are reset
 	lose    int           // so many replies are lost, with their connections
+	delay   time.Duration // of each answer
 	mute    bool          // what loses a reply stays open
 	stopped []byte        // requests with this text wait until it is nil
 	caught  chan struct{} // receives when one waits
@@ -186,7 +188,7 @@ func (p *proxy) down(l *link) {
 		for p.hole {
 			p.change.Wait()
 		}
-		lost, mute := l.lost, p.mute
+		lost, mute, delay := l.lost, p.mute, p.delay
 		if msg[0] == 'A' {
 			p.notices++
 		}
@@ -194,6 +196,9 @@ func (p *proxy) down(l *link) {
 			close(l.answered)
 		}
 		p.mu.Unlock()
+		if msg[0] == 'Z' {
+			time.Sleep(delay)
+		}
 		switch {
 		case !lost:
 			l.client.Write(msg) // if it has gone, the server's answer still counts

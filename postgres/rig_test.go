@@ -55,17 +55,18 @@ func (s served) Run() int {
 	return s.M.Run()
 }
 
-// socket is where the server listens.
-func socket(s *pgproc.Server) string {
-	dir, _, _ := strings.Cut(strings.TrimPrefix(s.DSN(), "host="), " ")
+// socket is where a server or pooler with this DSN listens.
+func socket(dsn string) string {
+	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
 	return dir + "/.s.PGSQL.5432"
 }
 
 // rig is a schema of the server and its clients.
 type rig struct {
 	testing.TB
-	opts postgres.Options
-	pool *pgxpool.Pool // straight to the server
+	socket string // to which clients go
+	opts   postgres.Options
+	pool   *pgxpool.Pool // straight to the server
 
 	mu     sync.Mutex // guards what follows
 	routes map[driver.Driver]*proxy
@@ -78,10 +79,12 @@ func start(t *testing.T) *rig {
 	return newRig(t)
 }
 
-func newRig(t testing.TB) *rig {
+func newRig(t testing.TB) *rig { t.Helper(); return newRigOn(t, server) }
+
+func newRigOn(t testing.TB, s *pgproc.Server) *rig {
 	t.Helper()
-	r := &rig{TB: t, opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}, routes: make(map[driver.Driver]*proxy)}
-	r.pool = r.connect(server.DSN())
+	r := &rig{TB: t, socket: socket(s.DSN()), opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}, routes: make(map[driver.Driver]*proxy)}
+	r.pool = r.connect(s.DSN())
 	if err := postgres.Migrate(t.Context(), r.pool, &r.opts); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +105,7 @@ func (r *rig) connect(dsn string) *pgxpool.Pool {
 func (r *rig) open() (driver.Driver, error) { return r.openWith(r.opts) }
 
 func (r *rig) openWith(opts postgres.Options) (*postgres.Driver, error) {
-	p := newProxy(r, socket(server))
+	p := newProxy(r, r.socket)
 	host, port, _ := strings.Cut(p.listener.Addr().String(), ":")
 	d, err := postgres.Open(r.Context(), fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port), &opts)
 	if err != nil {
@@ -192,6 +195,7 @@ func (r *rig) service() locktest.Service {
 		Cut:         func(d driver.Driver) { p := r.route(d); p.set(func() { p.hole = true }) },
 		Mend:        func(d driver.Driver) { p := r.route(d); p.set(func() { p.hole = false }) },
 		LoseReplies: func(k int) { r.all(func(p *proxy) { p.set(func() { p.lose = k }) }) },
+		Delay:       func(d time.Duration) { r.all(func(p *proxy) { p.set(func() { p.delay = d }) }) },
 		StopNodes:   func(int) { r.stop(true) }, StartNodes: func() { r.stop(false) },
 		Leftovers: r.leftovers,
 	}

@@ -26,8 +26,8 @@ var errVersion = errors.New("schema of another version")
 
 // schema has the statements for one schema.
 type schema struct {
-	name                                                                         string // quoted
-	acquire, adopt, renew, release, force, check, inspect, list, version, fenced string
+	name                                                                        string // quoted
+	acquire, adopt, renew, release, force, check, inspect, list, version, guard string
 }
 
 func newSchema(name string) (schema, error) {
@@ -48,7 +48,7 @@ func newSchema(name string) (schema, error) {
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
 		&s.check:   `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
-		&s.fenced: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND $3::bigint BETWEEN token AND token + 31
+		&s.guard: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND $3::bigint BETWEEN token AND token + 31
 			AND expires > clock_timestamp() FOR KEY SHARE`,
 		&s.inspect: columns + `WHERE l.name = $1::text`,
 		&s.list:    columns + `WHERE starts_with(l.name, $1::text) AND (h OR holdfast.waiters(l.name) > 0)`,

@@ -140,14 +140,15 @@ func nodeName(host string, port uint16) string {
 
 // Codes of errors of the server.
 const (
-	readOnly      = "25006"
-	noRights      = "42501"
-	noDatabase    = "3D000"
-	noSchema      = "3F000"
-	noTable       = "42P01"
-	noFunction    = "42883"
-	wrongPassword = "28P01"
-	wrongUser     = "28000"
+	readOnly         = "25006"
+	noRights         = "42501"
+	noDatabase       = "3D000"
+	noSchema         = "3F000"
+	noTable          = "42P01"
+	noFunction       = "42883"
+	wrongPassword    = "28P01"
+	wrongUser        = "28000"
+	lockNotAvailable = "55P03"
 )
 
 func code(err error) string {

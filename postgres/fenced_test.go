@@ -1,0 +1,218 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// begin begins a transaction that a test ends, or its end.
+func (r *rig) begin() pgx.Tx {
+	r.Helper()
+	tx, err := r.pool.Begin(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { tx.Rollback(context.Background()) })
+	return tx
+}
+
+// hold has a driver take a lock that nothing renews.
+func (r *rig) hold(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
+	r.Helper()
+	l, err := r.clientOf(d).Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return l
+}
+
+// TestALockDoesNotPassOnUnderATransactionThatReliesOnIt: neither by a lapse, nor by
+// force, nor by the holder's own release.
+func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
+	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
+		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
+		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
+		"force":   func(r *rig, l *holdfast.Lease) error { return r.client().ForceRelease(r.within(), "k", l.Token()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t)
+			d := r.driver()
+			l := r.hold(d, brief)
+			tx := r.begin()
+			if err := d.Fenced(t.Context(), tx, l); err != nil {
+				t.Fatal(err)
+			}
+			next := make(chan *holdfast.Lease, 1)
+			other := r.client()
+			go func() { next <- r.acquire(other, "k", long) }()
+			r.eventually("another waits", func() bool { return r.waiters("k") == 1 })
+			if err := end(r, l); err != nil {
+				t.Fatal(err)
+			}
+			r.eventually("the lease is over", func() bool {
+				return r.count("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
+			})
+			if _, err := r.client().TryAcquire(r.within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("TryAcquire() = %v, want ErrHeld", err)
+			}
+			select {
+			case <-next:
+				t.Fatal("the lock has passed on, and the transaction can still be committed")
+			default:
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Error(err)
+			}
+			r.release(<-next)
+		})
+	}
+}
+
+// TestAnAdoptionWaitsForATransactionThatReliesOnTheLease as any takeover does.
+func TestAnAdoptionWaitsForATransactionThatReliesOnTheLease(t *testing.T) {
+	r := start(t)
+	d, heir := r.driver(), r.client()
+	l := r.hold(d, long)
+	tx := r.begin()
+	if err := d.Fenced(t.Context(), tx, l); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := heir.Adopt(t.Context(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: brief}); !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("Adopt() under the transaction = %v, want ErrUnavailable", err)
+	}
+	tx.Commit(t.Context())
+	next, err := heir.Adopt(r.within(), "k", l.Owner(), l.Token(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(next)
+}
+
+func TestRenewalsGoOnUnderATransaction(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	l := r.acquire(r.clientOf(d), "k", long)
+	tx := r.begin()
+	if err := d.Fenced(t.Context(), tx, l); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Extend(r.within(), long); err != nil {
+		t.Errorf("Extend() = %v", err)
+	}
+	if err := d.Fenced(t.Context(), tx, l); err != nil {
+		t.Errorf("a second look: %v", err)
+	}
+	tx.Commit(t.Context())
+	r.release(l)
+}
+
+func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	l := r.hold(d, long)
+	if err := r.client().ForceRelease(r.within(), "k", l.Token()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("after a force release: %v, want ErrLost", err)
+	}
+	next := r.acquire(r.client(), "k", long)
+	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("after another has taken it: %v, want ErrLost", err)
+	}
+	r.release(next)
+	if err := d.Fenced(t.Context(), r.begin(), next); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("after its release: %v, want ErrLost", err)
+	}
+	if err := postgres.Fenced(t.Context(), r.begin(), next); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("by the default schema: %v, want ErrLost", err)
+	}
+}
+
+// TestNoUpdateIsLostUnderFenced has holders whose leases end at any moment add to a
+// number that they have read.
+func TestNoUpdateIsLostUnderFenced(t *testing.T) {
+	r := start(t)
+	r.exec("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
+	thief := r.client()
+	var mu sync.Mutex
+	committed := 0
+	var all sync.WaitGroup
+	for range 4 {
+		d := r.driver()
+		c := r.clientOf(d)
+		all.Go(func() {
+			for range 10 {
+				l := r.acquire(c, "k", 100*time.Millisecond)
+				when := rand.IntN(4) // the lease is lost: before the transaction, in it, or not
+				err := pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+					if when == 0 {
+						thief.ForceRelease(t.Context(), "k", l.Token())
+					}
+					if err := d.Fenced(t.Context(), tx, l); err != nil {
+						return err
+					}
+					if when == 1 {
+						thief.ForceRelease(t.Context(), "k", l.Token())
+					}
+					var balance int
+					if err := tx.QueryRow(t.Context(), r.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil {
+						return err
+					}
+					time.Sleep(rand.N(10 * time.Millisecond)) // or no two would meet
+					_, err := tx.Exec(t.Context(), r.in("UPDATE holdfast.account SET balance = $1"), balance+1)
+					return err
+				})
+				switch {
+				case err == nil:
+					mu.Lock()
+					committed++
+					mu.Unlock()
+				case !errors.Is(err, holdfast.ErrLost):
+					t.Error(err)
+				}
+				l.Release(t.Context())
+			}
+		})
+	}
+	all.Wait()
+	if n := r.count("SELECT balance FROM holdfast.account"); n != committed || n == 0 {
+		t.Errorf("%d after %d committed updates", n, committed)
+	}
+}
+
+func TestARowLockThatAnotherHasIsHeld(t *testing.T) {
+	r := start(t)
+	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id, 100 AS balance")
+	var balance int
+	first, second := r.begin(), r.begin()
+	query := r.in("SELECT balance FROM holdfast.account WHERE id = $1")
+	if err := postgres.RowLock(t.Context(), first, query, 7).Scan(&balance); err != nil || balance != 100 {
+		t.Fatalf("RowLock() = %v, balance %d", err, balance)
+	}
+	err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance)
+	if held, ok := errors.AsType[*driver.HeldError](err); !errors.Is(err, holdfast.ErrHeld) || !ok || held.Owner != "" {
+		t.Errorf("a row that is locked: %v, want ErrHeld", err)
+	}
+	first.Rollback(t.Context())
+	second = r.begin()
+	if err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance); err != nil {
+		t.Errorf("after the first transaction: %v", err)
+	}
+	if err := postgres.RowLock(t.Context(), second, query, 8).Scan(&balance); !errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("no such row: %v, want pgx.ErrNoRows", err)
+	}
+}

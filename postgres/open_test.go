@@ -1,0 +1,231 @@
+package postgres_test
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// refuses checks what opening says, and that it shows no password.
+func (r *rig) refuses(url string, opts *postgres.Options, is error, words ...string) {
+	r.Helper()
+	d, err := postgres.Open(r.Context(), url, opts)
+	if err == nil {
+		d.Close()
+	}
+	r.says(err, is, words...)
+}
+
+func (r *rig) says(err, is error, words ...string) {
+	r.Helper()
+	if !errors.Is(err, is) {
+		r.Errorf("error %v, want one that matches %v", err, is)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			r.Errorf("error %q does not say %q", err, word)
+		}
+	}
+	if strings.Contains(err.Error(), "hunter") {
+		r.Errorf("error %q shows a password", err)
+	}
+}
+
+func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
+	r := start(t)
+	none := postgres.Options{Schema: "none"}
+	r.refuses(server.DSN(), &none, driver.ErrUnavailable, `"none"`, "Migrate")
+	r.exec("UPDATE holdfast.version SET version = 0")
+	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 0", "Migrate")
+	r.exec("UPDATE holdfast.version SET version = 1000")
+	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1000", "update the program")
+	err := postgres.Migrate(t.Context(), r.pool, &r.opts)
+	if err == nil || !strings.Contains(err.Error(), "version 1000") {
+		t.Errorf("Migrate() of a newer schema = %v", err)
+	}
+	r.exec("DROP FUNCTION holdfast.force")
+	r.exec("UPDATE holdfast.version SET version = 1")
+	_, err = r.driver().Force(r.within(), "k", 1)
+	r.says(err, driver.ErrUnavailable, "Migrate")
+	r.refuses(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
+}
+
+func TestMissingRightsAreNamed(t *testing.T) {
+	r := start(t)
+	r.exec("CREATE ROLE " + pgx.Identifier{"none " + r.opts.Schema}.Sanitize() + " LOGIN")
+	dsn := strings.Replace(server.DSN(), "user=holdfast", "user='none "+r.opts.Schema+"'", 1)
+	r.refuses(dsn, &r.opts, driver.ErrUnavailable, "permission denied", "grant USAGE")
+	err := postgres.Migrate(t.Context(), r.connect(dsn), &postgres.Options{Schema: "other"})
+	if err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("Migrate() without rights = %v", err)
+	}
+	r.exec(`GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
+	r.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
+	d, err := postgres.Open(t.Context(), dsn, &r.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d)
+	r.release(r.acquire(c, "k", long)) // these rights are enough
+}
+
+func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
+	t.Parallel()
+	s, err := pgproc.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Stop() })
+	r := newRigOn(t, s)
+	r.exec("CREATE ROLE locked LOGIN PASSWORD 'hunter1'")
+	var dir string
+	if err := r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir); err != nil {
+		t.Fatal(err)
+	}
+	r.exec("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
+	r.exec("SELECT pg_reload_conf()")
+	socket := url.QueryEscape(strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432"))
+	r.eventually("the password is asked for", func() bool {
+		_, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+socket, &r.opts)
+		said, ok := errors.AsType[*pgconn.PgError](err)
+		return ok && said.Code == "28P01"
+	})
+	r.refuses("postgres://locked:hunter2@/postgres?host="+socket, &r.opts, driver.ErrUnavailable, "password authentication failed", "correct")
+	r.refuses("postgres://holdfast@/nowhere?host="+socket, &r.opts, driver.ErrUnavailable, `"nowhere"`, "create it")
+	for _, bad := range []string{
+		"postgres://locked:hunter2@h:port/db", "postgres://locked:hun%ter2@h/db", "postgres://locked:hunter2@h/db?sslmode=maybe",
+		"postgres://locked:hunter2@[h/db", "host=h password=hunter2 sslmode=maybe", "postgres://locked:hunter/2@h/db?port=x", "redis://u:hunter2@h",
+	} {
+		r.refuses(bad, nil, driver.ErrInvalid, "postgres://")
+	}
+	r.refuses("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
+}
+
+// TestADatabaseThatIsDownIsWaitedFor: opening is no error, a try is, and a wait goes on.
+func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
+	r := start(t)
+	p := newProxy(r, r.socket)
+	p.set(func() { p.refuse = true })
+	d, err := postgres.Open(t.Context(), "postgres://holdfast:hunter2@"+p.listener.Addr().String()+"/postgres?sslmode=disable", &r.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d)
+	_, err = c.TryAcquire(r.within(), "k", nil)
+	r.says(err, holdfast.ErrUnavailable, p.listener.Addr().String())
+	told := make(chan error, 10)
+	got := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+		got <- err
+	}()
+	r.says(<-told, holdfast.ErrUnavailable)
+	p.set(func() { p.refuse = false })
+	if err := <-got; err != nil {
+		t.Errorf("the wait ended with %v", err)
+	}
+}
+
+func TestAPoolThatIsInUseIsNamed(t *testing.T) {
+	r := start(t)
+	cfg, err := pgxpool.ParseConfig(server.DSN() + " pool_max_conns=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	d, err := postgres.New(pool, &r.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for range 2 {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+	}
+	_, err = d.Acquire(r.within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
+	r.says(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
+}
+
+func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
+	r := start(t)
+	r.exec("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := postgres.Migrate(t.Context(), r.pool, &r.opts); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := r.count("SELECT count(*) FROM holdfast.version"); n != 1 {
+		t.Errorf("%d rows of versions", n)
+	}
+	text, err := postgres.Schema(&r.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.acquire(r.client(), "k", long)
+	r.exec(text, pgx.QueryExecModeSimpleProtocol) // run by hand, with locks held
+	if err := l.Extend(r.within(), long); err != nil {
+		t.Errorf("after the SQL was run again: %v", err)
+	}
+	r.release(l)
+}
+
+// TestAnotherIsolationLevelChangesNothing: the database's default may be stricter.
+func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			r := start(t)
+			held := 0
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			for range 3 {
+				d, err := postgres.Open(t.Context(), server.DSN()+" default_transaction_isolation='"+level+"'", &r.opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := r.clientOf(d)
+				all.Go(func() {
+					for range 15 {
+						l := r.acquire(c, "k", long)
+						mu.Lock()
+						held++
+						if held > 1 {
+							t.Errorf("%d holders", held)
+						}
+						mu.Unlock()
+						time.Sleep(time.Millisecond) // or two holders would never meet
+						mu.Lock()
+						held--
+						mu.Unlock()
+						r.release(l)
+					}
+				})
+			}
+			all.Wait()
+			r.cleared()
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package postgres_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/locktest"
+)
+
+// pooler starts a pgbouncer before the server.
+func pooler(t testing.TB, mode string) *pgproc.Pooler {
+	t.Helper()
+	p, err := pgproc.StartPooler(t.Context(), server, mode, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Stop() })
+	return p
+}
+
+func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	p := pooler(t, "transaction")
+	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
+		r := newRig(t)
+		r.socket = socket(p.DSN())
+		return r.service()
+	}})
+}
+
+// TestBehindAPoolerADriverSaysOnceThatItPolls, where LISTEN does not work.
+func TestBehindAPoolerADriverSaysOnceThatItPolls(t *testing.T) {
+	for mode, listens := range map[string]bool{"transaction": false, "session": true} {
+		t.Run(mode, func(t *testing.T) {
+			r := start(t)
+			r.socket = socket(pooler(t, mode).DSN())
+			d := r.driver()
+			var mu sync.Mutex
+			var events []driver.NodeEvent
+			c, err := holdfast.New(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
+				mu.Lock()
+				defer mu.Unlock()
+				events = append(events, e)
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // it is said at the first wait, and not again
+				l := r.acquire(r.client(), "k", long)
+				next := make(chan *holdfast.Lease, 1)
+				go func() { next <- r.acquire(c, "k", long) }()
+				r.eventually("the waiter has found out", func() bool {
+					if listens {
+						return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
+					}
+					return r.waiters("k") == 1 && d.Nodes()[0].State == driver.NodePolling
+				})
+				r.release(l)
+				r.release(<-next)
+			}
+			if err := c.Close(); err != nil { // after which no more events come
+				t.Error(err)
+			}
+			if listens && len(events) != 0 || !listens && (len(events) != 1 || events[0].State != driver.NodePolling || events[0].Err == nil) {
+				t.Errorf("events %+v, want one that says that it polls: %v", events, !listens)
+			}
+		})
+	}
+}
+
+// TestALockIsAsDurableAsTheDatabase crashes a server that has locks and waiters.
+func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
+	t.Parallel()
+	s, err := pgproc.Start(t.Context(), "synchronous_commit=on")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Stop() })
+	r := newRigOn(t, s)
+	d := r.driver()
+	l := r.acquire(r.clientOf(d), "k", long)
+	next := make(chan *holdfast.Lease, 1)
+	waiter := r.client()
+	go func() { next <- r.acquire(waiter, "k", long) }()
+	r.eventually("another waits", func() bool { return r.waiters("k") == 1 })
+	s.Crash()
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client().TryAcquire(r.within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire() after the crash = %v, want ErrHeld", err)
+	}
+	if err := l.Extend(r.within(), long); err != nil {
+		t.Errorf("Extend() after the crash = %v", err)
+	}
+	r.release(l)
+	after := <-next
+	if after.Token() <= l.Token() {
+		t.Errorf("token %d after %d", after.Token(), l.Token())
+	}
+	r.release(after)
+}
