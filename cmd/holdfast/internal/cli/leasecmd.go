@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// ticket is a lease that outlives the process which took it. Whoever has it can
-// renew and release.
+// ticket is a lease that outlives the process which took it. A process that has it
+// can renew and release the lease.
 type ticket struct {
 	Name      string         `json:"name"`
 	Token     holdfast.Token `json:"token"`
@@ -101,7 +101,7 @@ func (a *app) acquireCommand() *cobra.Command {
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock and leave it standing, for scripts that cannot be wrapped by run",
 		Long: `Acquire takes the lock NAME, prints the lease and exits. The lock stands for --ttl
-unless it is renewed; nobody watches over it, so prefer run where you can.
+unless holdfast renew renews it. No process does so by itself: prefer run where you can.
 `,
 		Example: `  holdfast acquire --ttl 50s --file /run/deploy.lease deploy
   ./deploy.sh; holdfast release --file /run/deploy.lease`,
@@ -120,7 +120,7 @@ unless it is renewed; nobody watches over it, so prefer run where you can.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if somebody else holds the lock")
+	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if another process holds the lock")
 	f.VarP(&wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
 	f.Var(&ttl, "ttl", "how long the lock stands")
 	f.StringVar(&file, "file", "", "write the lease to this `file` as well, for renew, release and check")
@@ -128,8 +128,9 @@ unless it is renewed; nobody watches over it, so prefer run where you can.
 	return cmd
 }
 
-// acquire takes a lock for whoever reads the output. If nobody can, it is given
-// back: a lease that nobody knows would only be in the way.
+// acquire takes a lock for the reader of the output. If the output cannot be
+// written, the lock is given back: a lease that no process knows would only
+// block the others.
 func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once bool) error {
 	place, err := report.File("--file", file)
 	if err != nil {
@@ -179,7 +180,7 @@ func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, k
 	return nil
 }
 
-// hand gives the lease to the file and to whoever reads stdout.
+// hand writes the lease to the file and to stdout.
 func (a *app) hand(t ticket, file *report.Place) error {
 	if err := file.Write(t.text()); err != nil {
 		return exitcode.With(exitcode.Output, err)
@@ -217,8 +218,8 @@ func (a *app) renewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
-		Long: `Renew has the lock stand for --ttl from now on, if the lease of --owner and --token
-still has it. It never takes a lock that is free: a lease that is gone stays gone.
+		Long: `Renew lets the lock stand for --ttl from now on, if the lease of --owner and --token
+still has it. It never takes a free lock: a lease that is gone stays gone.
 `,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "renew", a.renew) },
 	}
@@ -231,7 +232,7 @@ still has it. It never takes a lock that is free: a lease that is gone stays gon
 func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv *redlock.Driver, g driver.Grant) error {
 	g.TTL = time.Duration(fl.ttl.duration)
 	if l := drv.Limits(); g.TTL < l.MinTTL || g.TTL > l.MaxTTL {
-		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, for all clients alike)", g.TTL, l.MinTTL, l.MaxTTL)
+		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, the same for all clients)", g.TTL, l.MinTTL, l.MaxTTL)
 	}
 	file, err := report.File("--file", fl.file)
 	if err != nil {
