@@ -105,7 +105,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	runs := make([]*job, *waiters)
 	for i := range runs {
 		runs[i] = b.start("run", "-v", "--log-format", "json", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d >>order", i))
-		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[nodes-1]) > int64(i) })
+		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[nodes-1], "queue") > int64(i) })
 	}
 	largest := 0
 	for _, r := range runs {
@@ -131,9 +131,9 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	}
 }
 
-// queued is how many wait for the lock "queue", as one server knows it.
-func queued(s *redisproc.Server) int64 {
-	reply, err := s.Do("ZCARD", "holdfast:queue:{lock:queue}")
+// queued is how many wait for a lock, as one server knows it.
+func queued(s *redisproc.Server, lock string) int64 {
+	reply, err := s.Do("ZCARD", "holdfast:queue:{lock:"+lock+"}")
 	n, ok := reply.(int64)
 	if err != nil || !ok {
 		return 0

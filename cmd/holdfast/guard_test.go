@@ -29,8 +29,7 @@ var brisk = []string{"--ttl", briskTTL.String(), "--renew", "300ms", "--margin",
 
 const briskTTL = 3 * time.Second
 
-// TestGuardKillsBeforeTheNextHolderStarts kills and stops holdfast itself: with
-// --guard, its command's whole group is gone before anybody else's command starts.
+// TestGuardKillsBeforeTheNextHolderStarts kills and stops holdfast itself: its command's whole group is gone before anybody else's command starts.
 func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 	t.Parallel()
 	for _, blow := range []syscall.Signal{unix.SIGKILL, unix.SIGSTOP} {
@@ -40,7 +39,7 @@ func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 			l := newLedger(t)
 			inParallel(*rounds, 6, func(i int) {
 				id := fmt.Sprint("round", i)
-				victim, dead := b.victim("--guard", id)
+				victim, dead := b.victim("--splay=0", id)
 				time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // another place between two renewals
 				struck := monotonic()
 				unix.Kill(victim.Process.Pid, blow)
@@ -50,6 +49,39 @@ func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 				victim.code()
 			})
 			l.check(*rounds)
+		})
+	}
+}
+
+// TestKilledRunFreesItsLockAtOnce kills holdfast: its guard frees the lock for the next
+// in the queue, who could wait for less than the TTL.
+func TestKilledRunFreesItsLockAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, nodes)
+			var waits []time.Duration
+			for i := range *rounds {
+				pids, id := fmt.Sprint("pids", i), fmt.Sprint("killed", i)
+				holder := b.start("run", "--ttl", "60s", id, "--", "sh", "-c", family, pids)
+				b.pids(pids, 3, nil)
+				next := b.start("run", "-w", "40s", id, "--", b.clock)
+				eventually(t.Fatalf, "the next one waits", func() bool { return queued(b.servers[nodes-1], id) > 0 })
+				struck := monotonic()
+				unix.Kill(holder.Process.Pid, unix.SIGKILL)
+				if code := next.code(); code != 0 {
+					t.Fatalf("exit code %d; it said:\n%s\nthe guard said:\n%s", code, next.log.String(), holder.log.String())
+				}
+				began, err := strconv.ParseInt(strings.TrimSpace(next.out.String()), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				waits = append(waits, time.Duration(began-struck))
+				holder.code()
+			}
+			slices.Sort(waits)
+			t.Logf("from SIGKILL to the next command: median %v, most %v", waits[len(waits)/2], waits[len(waits)-1])
 		})
 	}
 }

@@ -60,7 +60,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 		case proc.Gate:
 			return exitcode.Code(proc.RunGate(args[2:]))
 		case proc.Guard:
-			return exitcode.Code(proc.RunGuard(stdio.In, stdio.Out, stdio.Err))
+			return exitcode.Code(proc.RunGuard(stdio.In, stdio.Out, stdio.Err, release))
 		}
 	}
 	defer func() {

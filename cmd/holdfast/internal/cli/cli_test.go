@@ -183,20 +183,22 @@ func TestGuardAndNoGuard(t *testing.T) {
 	for _, row := range []struct {
 		name           string
 		guard, noGuard bool
-		given          string // the flags given; the rest is by variables
+		given          string // the flags given; the rest are defaults
 		want, fails    bool
 	}{
-		{"Neither", false, false, "", false, false},
+		{"Neither", true, false, "", true, false},
 		{"Guard", true, false, "guard", true, false},
-		{"NoGuard", false, true, "no-guard", false, false},
+		{"GuardFalse", false, false, "guard", false, false},
+		{"NoGuard", true, true, "no-guard", false, false},
+		{"NoGuardTwice", false, true, "guard no-guard", false, false},
 		{"Contradiction", true, true, "guard no-guard", false, true},
-		{"NoGuardOverVariable", true, true, "no-guard", false, false},
-		{"GuardOverVariable", true, true, "guard", true, false},
-		{"BothByVariables", true, true, "", false, false},
 	} {
 		fl := &runFlags{guard: row.guard, noGuard: row.noGuard}
-		given := func(flag string) bool { return slices.Contains(strings.Fields(row.given), flag) }
-		if got, err := fl.guarded(given); got != row.want || (err != nil) != row.fails {
+		from := make(map[string]string)
+		for flag := range strings.FieldsSeq(row.given) {
+			from[flag] = "--" + flag
+		}
+		if got, err := fl.guarded(from); got != row.want || (err != nil) != row.fails {
 			t.Errorf("%s: %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
 		}
 	}

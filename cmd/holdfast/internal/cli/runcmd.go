@@ -24,7 +24,8 @@ command's code.
 
 Run renews the lease while the command runs. If it cannot, it sends TERM and then
 KILL early enough that the command is dead before another process can get the lock.
-With --guard this also holds when holdfast itself is killed or stopped.
+This also holds when holdfast itself is killed or stopped, by a second process, unless
+--no-guard is given.
 
 The command finds HOLDFAST_LOCK_NAME, _TOKEN, _OWNER, _TTL_MS, _BACKEND and
 HOLDFAST_LOCK_HELD=1 in its environment. Let it write the token with its data, so
@@ -64,7 +65,7 @@ func (a *app) runCommand() *cobra.Command {
 		Long:  runHelp,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast run -n -x cleanup -- find /srv/tmp -mtime +7 -delete
-  holdfast run -w 10m --guard -c 'make deploy && make smoke' deploy`,
+  holdfast run -w 10m -c 'make deploy && make smoke' deploy`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
 	fl.define(cmd)
@@ -91,8 +92,8 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.Var(&fl.onLost, "on-lost", "when the lease is lost: term (then KILL), kill, signal=`SIG` (then KILL) or warn")
 	f.Var(&fl.lost, "lost-exit-code", "exit code when the lease was lost")
 	f.Var(&fl.scope, "signal-scope", "who gets signals that are passed on: the group, or the command's process alone")
-	f.BoolVar(&fl.guard, "guard", false, "start a second process that kills the command when holdfast is killed or stopped")
-	f.BoolVar(&fl.noGuard, "no-guard", false, "no second process, whatever HOLDFAST_GUARD says")
+	f.BoolVar(&fl.guard, "guard", true, "start a second process that kills the command and frees the lock when holdfast is killed or stopped")
+	f.BoolVar(&fl.noGuard, "no-guard", false, "start no such process")
 	f.StringVar(&fl.statusFile, "status-file", "", "write running, and then how it ended, to this `file`, as JSON")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")
 }
@@ -129,8 +130,9 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 			opts.Hooks.Renewed = renewed
 			return a.open(ctx, opts, plan.Wait > 0 && !plan.NoWait)
 		},
-		Waits: w.tell,
-		Busy:  func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
+		Waits:  w.tell,
+		Orphan: func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
+		Busy:   func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
 	}
 	res := runner.Run(plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
@@ -213,7 +215,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if err != nil {
 		return nil, err
 	}
-	guard, err := fl.guarded(given)
+	guard, err := fl.guarded(a.from)
 	if err != nil {
 		return nil, err
 	}
@@ -235,16 +237,12 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	return p, p.Defaults()
 }
 
-// guarded says whether there shall be a guard. Of --guard and --no-guard, what is
-// given goes before what a variable says, and of two variables the one that refuses.
-func (fl *runFlags) guarded(given func(string) bool) (bool, error) {
-	switch {
-	case !fl.guard || !fl.noGuard:
-		return fl.guard, nil
-	case given("guard") && given("no-guard"):
-		return false, exitcode.Usagef("--guard and --no-guard contradict each other; give one of them")
+// guarded says whether there shall be a guard.
+func (fl *runFlags) guarded(from map[string]string) (bool, error) {
+	if fl.noGuard && fl.guard && from["guard"] != "" {
+		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", from["guard"], from["no-guard"])
 	}
-	return given("guard"), nil
+	return fl.guard && !fl.noGuard, nil
 }
 
 // split tells the name from the command. dash is how many arguments came before

@@ -36,9 +36,10 @@ const GuardKilled = 3
 
 // order is one message to the guard.
 type order struct {
-	Group  int          `json:"group"`
-	KillAt boot.Instant `json:"kill_at"`
-	Done   bool         `json:"done,omitempty"`
+	Group  int             `json:"group"`
+	KillAt boot.Instant    `json:"kill_at"`
+	Lease  json.RawMessage `json:"lease,omitempty"` // to release when the group has been killed; nil: as before
+	Done   bool            `json:"done,omitempty"`
 }
 
 // guardLink is the parent's side.
@@ -115,8 +116,9 @@ func (g *guardLink) close() {
 }
 
 // RunGuard is the guard's side: orders come from in, and a byte on ready says
-// that it stands. It returns when it was dismissed or the group is gone.
-func RunGuard(in io.Reader, ready io.Writer, log io.Writer) int {
+// that it stands. It returns when it was dismissed or the group is gone. When it has
+// killed the group, nothing runs under the lease any more, and it calls release.
+func RunGuard(in io.Reader, ready io.Writer, log io.Writer, release func(lease []byte) error) int {
 	named()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	alarm, err := boot.NewAlarm()
@@ -139,6 +141,11 @@ func RunGuard(in io.Reader, ready io.Writer, log io.Writer) int {
 		return 1
 	}
 	fmt.Fprintf(log, "holdfast guard: %s; killed process group %d\n", why.text, why.group)
+	if why.lease != nil {
+		if err := release(why.lease); err != nil {
+			fmt.Fprintf(log, "holdfast guard: the lock was not released, and lapses by itself: %v\n", err)
+		}
+	}
 	return GuardKilled
 }
 
@@ -158,21 +165,25 @@ func read(in io.Reader, orders chan<- order) {
 type verdict struct {
 	group int
 	text  string
+	lease []byte
 }
 
 func stand(orders <-chan order, alarm *boot.Alarm) verdict {
 	var last order
 	for {
 		if last.KillAt != 0 && boot.Now() >= last.KillAt {
-			return verdict{last.Group, "the lease is about to end and was not renewed"}
+			return verdict{last.Group, "the lease is about to end and was not renewed", last.Lease}
 		}
 		select {
 		case o, ok := <-orders:
 			switch {
 			case !ok:
-				return verdict{last.Group, "holdfast is gone"}
+				return verdict{last.Group, "holdfast is gone", last.Lease}
 			case o.Done:
 				return verdict{}
+			}
+			if o.Lease == nil {
+				o.Lease = last.Lease
 			}
 			last = o
 			alarm.Set(o.KillAt)

@@ -5,6 +5,7 @@ package proc
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"os/exec"
 	"os/signal"
@@ -22,6 +23,8 @@ type guarded struct {
 	orders  *io.PipeWriter
 	code    chan int
 	log     bytes.Buffer
+
+	released []string // leases; to be read when there is a code
 }
 
 func newGuarded(t *testing.T) *guarded {
@@ -36,7 +39,15 @@ func newGuarded(t *testing.T) *guarded {
 	g.orders = orders
 	t.Cleanup(func() { orders.Close() })
 	t.Cleanup(func() { signal.Reset() })
-	go func() { g.code <- RunGuard(in, io.Discard, &g.log) }()
+	go func() {
+		g.code <- RunGuard(in, io.Discard, &g.log, func(lease []byte) error {
+			if groupAlive(g.command.Process.Pid) {
+				t.Error("the lease is released while the group lives")
+			}
+			g.released = append(g.released, string(lease))
+			return errors.New("no backend")
+		})
+	}()
 	return g
 }
 
@@ -53,7 +64,7 @@ func TestGuard(t *testing.T) {
 		g := newGuarded(t)
 		pid := g.command.Process.Pid
 		at := boot.Now().Add(80 * time.Millisecond)
-		g.tell(t, order{Group: pid, KillAt: boot.Now().Add(20 * time.Millisecond)})
+		g.tell(t, order{Group: pid, KillAt: boot.Now().Add(20 * time.Millisecond), Lease: json.RawMessage(`"the lease"`)})
 		g.tell(t, order{Group: pid, KillAt: at})
 		g.command.Wait()
 		if now := boot.Now(); now < at {
@@ -61,6 +72,9 @@ func TestGuard(t *testing.T) {
 		}
 		if code := <-g.code; code != GuardKilled || !strings.Contains(g.log.String(), "the lease is about to end") {
 			t.Errorf("exit code %d, %q", code, g.log.String())
+		}
+		if len(g.released) != 1 || g.released[0] != `"the lease"` || !strings.Contains(g.log.String(), "lapses by itself: no backend") {
+			t.Errorf("released: %v, %q", g.released, g.log.String())
 		}
 	})
 	t.Run("KillsAtTheEndOfThePipe", func(t *testing.T) {
@@ -76,7 +90,7 @@ func TestGuard(t *testing.T) {
 		g := newGuarded(t)
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
 		g.tell(t, order{Done: true})
-		if code := <-g.code; code != 0 || g.log.Len() > 0 || !groupAlive(g.command.Process.Pid) {
+		if code := <-g.code; code != 0 || len(g.released) > 0 || g.log.Len() > 0 || !groupAlive(g.command.Process.Pid) {
 			t.Errorf("exit code %d, %q", code, g.log.String())
 		}
 	})

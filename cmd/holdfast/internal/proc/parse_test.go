@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
@@ -45,7 +46,7 @@ func FuzzOrders(f *testing.F) {
 		}
 		orders := make(chan order)
 		go read(io.MultiReader(bytes.NewReader(append(line, '\n')), bytes.NewReader(rest)), orders)
-		if got := <-orders; got != told {
+		if got := <-orders; !reflect.DeepEqual(got, told) {
 			t.Errorf("told %+v, read %+v", told, got)
 		}
 		for range orders { // it ends

@@ -36,8 +36,9 @@ type Command struct {
 	Path  string   // of the program
 	Args  []string // from the program's name on
 	Env   []string
-	Self  Self // this program, to run it as gate and guard
-	Guard bool // have a second process kill the group when this one cannot
+	Self  Self   // this program, to run it as gate and guard
+	Guard bool   // have a second process kill the group when this one cannot, and then release Lease
+	Lease []byte // what the release of RunGuard is called with
 }
 
 // Self says how to start this program once more.
@@ -170,7 +171,7 @@ func (j *Job) launch(c Command, g *gate) error {
 	if c.Guard {
 		var err error
 		if j.guard, err = startGuard(c.Self); err != nil {
-			return fmt.Errorf("start the guard: %w", err)
+			return fmt.Errorf("start the guard, which --no-guard leaves out: %w", err)
 		}
 	}
 	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
@@ -218,9 +219,9 @@ func (j *Job) arm(c Command, killAt boot.Instant) error {
 		return nil
 	}
 	if err := j.guard.ready(); err != nil {
-		return fmt.Errorf("start the guard: %w", err)
+		return fmt.Errorf("start the guard, which --no-guard leaves out: %w", err)
 	}
-	return j.Protect(killAt)
+	return j.guard.tell(order{Group: j.pid, KillAt: killAt, Lease: c.Lease})
 }
 
 // abort ends a command that never got to run, and the guard.

@@ -22,4 +22,4 @@ func Myself(name string) Self { return Self{Name: name} }
 func RunGate([]string) int { return 1 }
 
 // RunGuard does nothing here.
-func RunGuard(io.Reader, io.Writer, io.Writer) int { return 1 }
+func RunGuard(io.Reader, io.Writer, io.Writer, func([]byte) error) int { return 1 }

@@ -10,14 +10,14 @@ import (
 )
 
 // Missing says what cannot be done on this system.
-const Missing = "processes that leave the command's group are not seen, and without --guard the command outlives a holdfast that is killed"
+const Missing = "processes that leave the command's group are not seen, and with --no-guard the command outlives a holdfast that is killed"
 
 func groupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func becomeReaper() {}
 
 func selfPath() string {
-	path, _ := os.Executable() // only --guard and terminals need it, and say so
+	path, _ := os.Executable() // only the guard and terminals need it, and say so
 	return path
 }
 

@@ -17,6 +17,8 @@ type Runner struct {
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
 	// Waits says from time to time that it waits, until stop is called.
 	Waits func(*holdfast.Client) (stop func())
+	// Orphan is what the guard needs to release a lease whose holder is gone.
+	Orphan func(*holdfast.Lease) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.
 	Busy func(*holdfast.Client, error) error
 }

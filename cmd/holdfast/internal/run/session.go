@@ -100,9 +100,11 @@ func (s *session) start() error {
 	notify(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
 	signal.Notify(s.resumed, unix.SIGCONT)
-	s.job, err = proc.Start(proc.Command{
-		Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.lease), Self: s.runner.Self, Guard: s.plan.Guard && s.lease != nil,
-	}, s.lastMoment())
+	c := proc.Command{Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.lease), Self: s.runner.Self}
+	if s.plan.Guard && s.lease != nil {
+		c.Guard, c.Lease = true, s.runner.Orphan(s.lease)
+	}
+	s.job, err = proc.Start(c, s.lastMoment())
 	if err != nil {
 		s.alarm.Close()
 		return notRun(err)

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// orphan is a lease whose holder is gone. The guard gets it through a pipe, which nobody
+// else can read: the backend may have a password.
+type orphan struct {
+	Backend   string        `json:"backend"`
+	Key       string        `json:"key"`
+	Owner     string        `json:"owner"`
+	TTL       time.Duration `json:"ttl"`
+	KeepUntil boot.Instant  `json:"keep_until"` // --hold-at-least
+}
+
+func (a *app) orphan(l *holdfast.Lease, ttl, least time.Duration) []byte {
+	owner, _ := driver.GrantOf(l.Owner(), int64(l.Token()))
+	return line(orphan{Backend: a.backend, Key: l.Key(), Owner: owner, TTL: ttl, KeepUntil: boot.Now().Add(least)})
+}
+
+// release frees the lock of an orphan, or keeps it for the rest of --hold-at-least.
+func release(text []byte) error {
+	var o orphan
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	drv, err := redlock.OpenURL(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
+	if err != nil {
+		return err
+	}
+	keep := max(o.KeepUntil.Sub(boot.Now()), 0)
+	if keep > 0 {
+		keep = max(keep, drv.Limits().MinTTL)
+	}
+	return errors.Join(drv.Release(ctx, driver.Grant{Key: o.Key, Owner: o.Owner, TTL: o.TTL}, keep), drv.Close())
+}
