@@ -64,7 +64,7 @@ func (c *Claim) hold(e *Event, a *Actions) {
 	c.regain(e.At, a)
 }
 
-// displaced notes that a node is somebody else's, or was since.
+// displaced notes that another owner has the lock of a node, or had it since.
 func (c *Claim) displaced(e *Event, n Set) {
 	switch {
 	case e.Sent < c.Round:
@@ -80,9 +80,9 @@ func (c *Claim) displaced(e *Event, n Set) {
 
 // regain asks for the nodes that others have had since, once a quorum has kept the lock
 // in this round. Those others had no quorum, if the node was free before the round began
-// and no other had it since: that is what Ripe is for. For a node that was found free
-// in this round another one begins at once, as rivals may not leave it alone for long.
-// Where somebody has a partial grant at the moment, the node is asked again, for it is
+// and no other had it since: that is what Ripe is for. For a node that was found free in
+// this round another one begins at once, as rivals may not leave it alone for long.
+// Where a rival has a partial grant at the moment, the node is asked again, for it is
 // soon given back (trace C8).
 func (c *Claim) regain(at int64, a *Actions) {
 	if c.Token == 0 || !c.possible(c.Kept) {

@@ -69,7 +69,7 @@ func (c *Claim) ask(s Set, at int64, a *Actions) {
 	c.expect(s&^c.Asked, at)
 	c.Asked |= s
 	c.Back &^= s
-	c.Denied &^= s // what an earlier round heard says nothing of this one
+	c.Denied &^= s // the denials of an earlier round do not count in this one
 	c.Failed &^= s
 	c.send(s)
 	c.Rest = 0
@@ -367,7 +367,7 @@ func (c *Claim) rest(e *Event, a *Actions) {
 		c.over(e.At, a)
 		return
 	}
-	a.Subscribe = !c.Queueing // also in an outage: nodes that come back are heard, and asked at once
+	a.Subscribe = !c.Queueing // also in an outage: so that the wake-ups of nodes that come back arrive, and these are asked at once
 	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
 		c.renounce(a) // an id that committed, or has no place to keep, ends here
 		c.Rest = e.At + c.poll(e.Rand)

@@ -22,7 +22,7 @@ type claim struct {
 	owner string
 	gone  bool  // forgotten by the engine
 	won   int64 // when it was granted the lock
-	free  bool  // its release hands the lock to nobody
+	free  bool  // its release frees the lock even if clients wait
 	inbox []answer
 	read  int  // answers of inbox that step has had
 	busy  bool // a goroutine empties inbox
@@ -38,7 +38,7 @@ type claim struct {
 
 	obstacle quorum.Outcome           // what stood in the way of the last round: Busy, Unavailable, or None
 	down     *driver.UnavailableError // the last time that it was Unavailable
-	news     []error                  // obstacles that report has not been called with
+	news     []error                  // obstacles that are not reported yet
 	report   func(error)              // nil: obstacles are not reported
 	reports  bool                     // a goroutine calls report
 }
@@ -223,8 +223,8 @@ func (c *claim) leave() {
 	c.free = c.state.Phase == quorum.Held && c.engine.shared.leave(c.lock.Name, held)
 }
 
-// begin posts e and has told called with the outcome that follows it. A
-// caller that waited for an earlier outcome is told that none comes.
+// begin posts e; told is called with the outcome that follows it. A caller that
+// waited for an earlier outcome learns that none comes.
 func (c *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
 	a := event(e)
 	a.begins, a.told = true, told

@@ -1,10 +1,10 @@
-// Package engine gives the protocol core of package quorum what it does
-// without: time, randomness, names for its ids, and a way for its requests to
-// travel. It decides nothing about votes, tokens, validity or the queue.
-// Packages memory and redlock are two kinds of nodes under one engine.
+// Package engine gives the protocol core of package quorum what it lacks: time,
+// randomness, names for its ids, and a way to send its requests. It decides
+// nothing about votes, tokens, validity or the queue. Packages memory and
+// redlock are two kinds of nodes under one engine.
 //
-// Lock order: claim.mu before Engine.mu. Neither is held while a request is
-// sent or an outcome told.
+// Lock order: claim.mu before Engine.mu. Neither is held while a request is sent or
+// an outcome reported.
 package engine
 
 import (
@@ -27,9 +27,9 @@ type Node interface {
 	// Send hands r on and returns at once. The node answers r exactly once,
 	// from any goroutine. Requests of one lock are executed in the order sent.
 	Send(r *Request)
-	// Subscribe sees to it, at once or later, that wake-ups reach Engine.Wake,
-	// and says with Engine.Hears whenever they do or no longer do. It does not
-	// block and is called once.
+	// Subscribe lets wake-ups reach Engine.Wake, at once or later, and calls
+	// Engine.Hears whenever they begin or cease to. It does not block and is
+	// called once.
 	Subscribe()
 }
 
@@ -139,7 +139,7 @@ func (e *Engine) find(owner string) *claim {
 func (e *Engine) remove(c *claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gone = true // what is still in its inbox may rename it
+	c.gone = true // an event in its inbox may still rename it
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.claims[c.owner] == c {
@@ -174,7 +174,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			if grant, ok := c.grant(); ok {
 				return grant, nil
 			}
-			err = c.failure(quorum.Lost) // it was over before anybody looked
+			err = c.failure(quorum.Lost) // it was over before its outcome was read
 		}
 		e.remove(c)
 		return driver.Grant{}, err
@@ -253,7 +253,7 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			c.post(event(quorum.Event{Kind: quorum.Tick}))
 		}
 	}
-	<-b.done // each claim has told its outcome at the latest now
+	<-b.done // each claim has reported its outcome at the latest now
 	return b.out
 }
 
@@ -331,7 +331,7 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	switch {
-	case quorum.ClientOf(g.Owner) == "": // another library's, or nobody's
+	case quorum.ClientOf(g.Owner) == "": // it is another library's, or no owner id
 		return driver.Grant{}, driver.ErrLost
 	case e.find(g.Owner) != nil:
 		return driver.Grant{}, errors.New("this client holds that lease itself; detach it first")
@@ -403,9 +403,10 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 	return c
 }
 
-// Wake tells the claim that goes by w.Owner that node has handed it the lock.
-// A wake-up for an id that is gone needs no answer: its release is on the way.
-// It comes in its place among the answers of the node, or without a token.
+// Wake brings the claim with the id w.Owner the news that node has handed it
+// the lock. A wake-up for an id that is gone needs no answer: its release is on
+// the way. It comes in its place among the answers of the node, or without a
+// token.
 func (e *Engine) Wake(node int, w quorum.Wake) {
 	if c := e.find(w.Owner); c != nil {
 		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
@@ -414,7 +415,7 @@ func (e *Engine) Wake(node int, w quorum.Wake) {
 	}
 }
 
-// subscribe asks every node, once, to be heard.
+// subscribe asks every node, once, for its wake-ups.
 func (e *Engine) subscribe() {
 	if e.subscribed.Swap(true) {
 		return
@@ -453,7 +454,7 @@ func (e *Engine) all() []*claim {
 
 // Close ends all waits with ErrClosed, and returns when no Request.Obstacle is
 // under way. The releases of those who waited, and of all that was given up before,
-// have been handed to the nodes by then, which see to it that they leave.
+// have been handed to the nodes by then, which send them.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -464,7 +465,7 @@ func (e *Engine) Close() {
 	e.reports.Wait()
 }
 
-// abandon releases a claim that still seeks, and tells its caller.
+// abandon releases a claim that still seeks, and ends the wait of its caller.
 func (c *claim) abandon() {
 	c.mu.Lock()
 	seeking := c.state.Phase == quorum.Seeking
