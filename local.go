@@ -13,6 +13,10 @@ import (
 // before the other clients get their turn.
 const handOverMost = 100 * time.Millisecond
 
+// Waiters of one process queue in the slot of their key, first come first, and the first
+// alone asks the service. A lease may pass to the next of them without the service:
+// term.successor says when.
+
 // slot is one key in this process: the attempt that holds it or asks the service
 // for it, and the attempts that wait behind. Only one of them asks the service.
 type slot struct {

@@ -14,9 +14,9 @@ import (
 // agree on.
 type marker struct {
 	run string // of the server, in which the node was admitted; "": in none
-	// durable says that the node wrote to disk before it answered in that run. It
-	// has the name by which the client that found that calls the node, because
-	// replication and copied files bring the marker to other nodes.
+	// durable is set if the node wrote to disk before it answered in that run. It
+	// is the name that the client has for the node: replication and copied files
+	// bring a marker to other nodes, where the name does not fit.
 	durable string
 
 	seen   string // the run in which it was first seen, but not admitted yet

@@ -2,9 +2,12 @@ package quorum
 
 import "encoding/binary"
 
-// Queue is the waiting ids of one lock on one node, first come first: by stamp,
-// and ids of one stamp by their bytes, as a Redis sorted set orders them. It is
-// an immutable value packed into a string, so that the state it is part of can
+// Queue is the waiting ids of one lock on one node, first come first: by stamp, which is
+// when the client began to ask, and ids of one stamp by their bytes, as a Redis sorted set
+// orders them. The first whose client listens gets the lock when it is released (see
+// Lock.pass) or free.
+//
+// A Queue is an immutable value packed into a string, so that the state it is part of can
 // be compared and copied; the zero value is empty.
 type Queue string
 

@@ -1,5 +1,12 @@
 package quorum
 
+// A fencing token is a number that goes with a grant. A later grant of the lock has higher
+// tokens, so that a storage can refuse a holder whose token is lower than one it has seen.
+// Each node counts tokens for each lock, and each grant takes the next Block of them: the
+// first is the token of the grant, the others are for hand-overs inside the client's
+// process. Nodes of a set may differ; the claim then commits the highest base to all.
+// docs/protocol.md proves the order.
+
 // Block is how many fencing tokens one grant has. The node's counter is the last of them,
 // the highest token that it has promised.
 const Block = 32
