@@ -10,8 +10,8 @@ import (
 const (
 	noon = int64(1_800_000_000_000_000)
 	ttl  = int64(10_000)
-	base = noon // first token of a counter seeded at noon
-	end  = base + Block - 1
+	end  = noon // last token of the first block of a counter seeded at noon
+	base = end - Block + 1
 )
 
 func deaf(string) bool  { return false }
@@ -93,8 +93,8 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
 	} {
-		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, deaf); !r.Granted || r.Base != tt.want {
-			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Base, tt.want)
+		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, deaf); !r.Granted || r.Base != tt.want-Block+1 {
+			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Base, tt.want-Block+1)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func TestEveryGrantKeepsTheCounterAlive(t *testing.T) {
 	t.Parallel()
 	l, now := waited(t), noon
 	for i := range 6 {
-		now += 9 * 60 * 1_000_000
+		now += fenceLeast * 900 // nine tenths of its life, in µs
 		l.Owner, l.Until = "a", now/1000+ttl
 		l.Queue, l.QueueUntil = Queue("").With("b", 6), now/1000+ttl
 		l, _ = l.Release(now, "a", 0, 1000, hears)
@@ -161,8 +161,31 @@ func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 		t.Fatalf("woken %q, left %+v", woken.Owner, l)
 	}
 	l, r := l.Acquire(noon+2, "b", ttl, noon+2, 6, deaf)
-	if !r.Granted || r.Base != noon+2 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+	if !r.Granted || r.Base != noon+2-Block+1 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("then: %+v, left %+v", r, l)
+	}
+}
+
+// Trace C5: wherever within its minute the node's clock goes, and however long nobody asks,
+// a later grant has the higher token.
+func TestACounterOutlivesAClockThatGoesWithinItsMinute(t *testing.T) {
+	t.Parallel()
+	const minute, second = 60_000_000, 1_000_000
+	errs := []int64{-minute, -minute / 2, 0, minute / 2, minute}
+	for _, granted := range errs {
+		for _, renewed := range errs {
+			for _, asked := range errs {
+				for idle := int64(0); idle < 400; idle += 2 {
+					l, a := Lock{}.Acquire(noon+granted, "a", ttl, noon, 0, deaf)
+					l, _ = l.Renew(noon+renewed, "a", ttl, noon, a.Base)
+					l, _ = l.Release(noon+renewed, "a", 0, ttl, deaf)
+					later := noon + idle*second
+					if _, b := l.Acquire(later+asked, "b", ttl, later, 0, deaf); b.Base < a.Base+Block {
+						t.Fatalf("clock %+d s, then %+d s, %d s later %+d s: base %d after %d", granted/second, renewed/second, idle, asked/second, b.Base, a.Base)
+					}
+				}
+			}
+		}
 	}
 }
 
@@ -230,7 +253,7 @@ func TestRenewCases(t *testing.T) {
 		"another's":                 {taken(t), "b", RenewNotMine, end},
 		"free, nobody since":        {free, "a", RenewKept, end},
 		"free, somebody since":      {newer, "a", RenewSuperseded, end + 1},
-		"free, counter lost too C2": {lost, "a", RenewKept, later + Block - 1},
+		"free, counter lost too C2": {lost, "a", RenewKept, later},
 	} {
 		got, verdict := tt.lock.Renew(later, tt.owner, ttl, later, base)
 		if verdict != tt.verdict || got.Fence != tt.fence {
@@ -264,7 +287,7 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 		"another's":            {taken(t), "b", 0},
 		"nobody's":             {free, "a", 0},
 		"nobody's, of no name": {free, "", 0},
-		"the counter is lost":  {lost, "a", later},
+		"the counter is lost":  {lost, "a", later - Block + 1},
 	} {
 		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later)
 		if tt.base == 0 {

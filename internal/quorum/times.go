@@ -6,8 +6,11 @@ const ms = int64(time.Millisecond)
 
 // Times of the nodes, in milliseconds.
 const (
-	QueueKeep  = 60 * 1000      // how long a node keeps a place in a queue that nobody asks for
-	fenceLeast = 10 * 60 * 1000 // FenceKeep of a short TTL
+	QueueKeep = 60 * 1000 // how long a node keeps a place in a queue that nobody asks for
+	// FenceKeep of a short TTL: the two minutes that a node's clock can go back within its
+	// minute, three seconds by which it and clients' clocks may differ, and what
+	// docs/protocol.md gives the rest for (The lifetime of a counter).
+	fenceLeast = 150 * 1000
 )
 
 // FenceKeep is how long an unused counter is kept. It and ttl are in milliseconds.

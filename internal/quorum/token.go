@@ -30,15 +30,16 @@ const (
 // noClock is for where no client's clock is at hand: it starts no counter.
 const noClock = 0
 
-// seed is where a counter that is new starts: at clock, which is above every older
-// token while clocks agree. ok is false where it must not: that it is new may be the
-// work of a clock that jumped, and what it would start at as well (trace C5).
+// seed is the first token of a counter that is new. Its first block ends at clock, which is
+// above every older token while clocks agree. ok is false where the counter must not start:
+// that it is new may be the work of a clock that jumped, and what it would start at as well
+// (trace C5).
 func seed(now, clock int64) (start int64, ok bool) {
 	switch off := max(now-clock, clock-now); {
 	case off > ClockMost:
 		return 0, false
 	case off > ClockTrust:
-		return now, true
+		return Base(now), true
 	}
-	return clock, true
+	return Base(clock), true
 }

@@ -104,6 +104,10 @@ var (
 	passLua string
 	//go:embed scripts/adopt.lua
 	adoptLua string
+	//go:embed scripts/take.lua
+	takeLua string
+	//go:embed scripts/free.lua
+	freeLua string
 	//go:embed scripts/acquire.lua
 	acquireLua string
 	//go:embed scripts/commit.lua
@@ -126,14 +130,14 @@ var (
 	admitLua string
 )
 
-// The scripts. Keys and arguments stand in the first line of each.
+// The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
-	Acquire = script(memberLua, holderLua, seedLua, blockLua, passLua, acquireLua)
+	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, passLua, acquireLua)
 	Adopt   = script(memberLua, holderLua, seedLua, blockLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
 	Renew   = script(memberLua, holderLua, seedLua, renewLua)
 	Reclaim = script(memberLua, reclaimLua)
-	Release = script(memberLua, holderLua, seedLua, blockLua, passLua, releaseLua)
+	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, passLua, releaseLua)
 	Force   = script(memberLua, holderLua, seedLua, blockLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
 	Inspect = script(holderLua, inspectLua)

@@ -75,8 +75,8 @@ func (c Call) own() []string {
 	if c.Stamp != 0 {
 		stamp = num(c.Stamp)
 	}
-	keep, top := num(quorum.FenceKeep(c.TTL)), num(quorum.Top(c.Token))
-	handOver := num(quorum.Millis(quorum.HandOver(c.TTL * int64(time.Millisecond))))
+	keep, top := num(quorum.FenceKeep(c.TTL)), num(c.Token+quorum.Block-1)
+	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
 	switch c.Script {
 	case "acquire":
 		return []string{c.Owner, num(c.TTL), num(c.Clock), stamp, keep}
@@ -124,7 +124,7 @@ func (c Call) ask() quorum.Ask {
 		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token,
 	}
 	if ask.Kind == quorum.AskReclaim {
-		ask.Token = quorum.Top(c.Token)
+		ask.Token += quorum.Block - 1
 	}
 	return ask
 }
@@ -279,8 +279,7 @@ func Put(k Keys, owner string, px int64) []string {
 	ttl := strconv.FormatInt(px, 10)
 	switch owner {
 	case "(hash)":
-		const hash = "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], 'id:1', 1) redis.call('PEXPIRE', KEYS[1], ARGV[1]) end"
-		return []string{"EVAL", hash, "1", k.Lock, ttl}
+		return []string{"EVAL", "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], 'id:1', 1) redis.call('PEXPIRE', KEYS[1], ARGV[1]) end", "1", k.Lock, ttl}
 	case "(empty)":
 		owner = ""
 	}
@@ -397,7 +396,7 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 			note(what, twin, server)
 		}
 	}
-	seeded := func(twin, server int64) bool { // from the node's clock
+	seeded := func(twin, server int64) bool { // the first top, from the node's clock
 		return twin == now && o.Before <= server && server <= o.Until
 	}
 	a := o.After
@@ -408,7 +407,7 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 		when("lock expires", l.Until, a.Until)
 	}
 	if !gone(l.FenceUntil, a.Fence == 0) {
-		if l.Fence != a.Fence && !seeded(quorum.Base(l.Fence), quorum.Base(a.Fence)) {
+		if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
 			note("counter", l.Fence, a.Fence)
 		}
 		when("counter expires", l.FenceUntil, a.FenceUntil)
@@ -422,7 +421,7 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 	}
 	base, ok1 := reply.(int64)
 	served, ok2 := o.Reply.(int64)
-	if !sameReply(reply, o.Reply, slack) && !(ok1 && ok2 && seeded(base, served)) {
+	if !sameReply(reply, o.Reply, slack) && !(ok1 && ok2 && seeded(base+quorum.Block-1, served+quorum.Block-1)) {
 		note("reply", reply, o.Reply)
 	}
 	return strings.Join(diffs, "; ")

@@ -38,7 +38,7 @@ type Names struct {
 	Queue string `json:"queue"`
 }
 
-// Case is one call of a script. Texts like "now+31" stand for numbers.
+// Case is one call of a script. Texts like "now-31" stand for numbers.
 type Case struct {
 	Name      string   `json:"name"`
 	Given     State    `json:"given"`
@@ -115,13 +115,13 @@ func examples() []example {
 	renew := func(owner string) Call { return script("renew", owner).clock(0) }
 	adopt := func(from, owner string) Call { c := script("adopt", owner).clock(0); c.From = from; return c }
 	acquire := func(owner string) Call { return script("acquire", owner).clock(0) }
-	heldByA := State{Lock: held("a.1", 5000), Fence: counter(1031, 300_000)}
+	heldByA := State{Lock: held("a.1", 5000), Fence: counter(1031, 100_000)}
 	contended := heldByA
 	contended.Queue = waiting(at("b.1", 6), at("c.1", 7))
 	contendedByA := State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}
 	lost := State{Lock: held("a.1", 5000)}
-	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 300_000)}
-	idle := State{Fence: counter(1031, 300_000)}
+	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 100_000)}
+	idle := State{Fence: counter(1031, 100_000)}
 	waitedFor := State{Fence: idle.Fence, Queue: contended.Queue}
 	hear := []string{"a", "b", "c"}
 	const marker, other = "n=3 maxttl=60000 run=r1", "n=3 maxttl=60000 run=r2"
@@ -134,8 +134,8 @@ func examples() []example {
 		{"acquire: … and the lock of the same owner", lost, nil, acquire("a.1").clock(hour)},
 		{"acquire: a counter that is there asks for no clock", idle, nil, acquire("a.1").clock(hour)},
 		{"acquire: a free lock takes the next 32 tokens", idle, nil, acquire("a.1")},
-		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52+5, 300_000)}, nil, acquire("a.1")},
-		{"acquire: a TTL above five minutes keeps the counter twice as long", idle, nil, acquire("a.1").ttl(400_000)},
+		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52+5, 100_000)}, nil, acquire("a.1")},
+		{"acquire: a TTL above 75 s keeps the counter twice as long", idle, nil, acquire("a.1").ttl(400_000)},
 		{"acquire: asking again changes the expiry alone", heldByA, nil, acquire("a.1")},
 		{"acquire: asking again after the counter was lost", lost, nil, acquire("a.1")},
 		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
@@ -174,7 +174,7 @@ func examples() []example {
 		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000)},
 		{"renew: the lock was lost and is set again", idle, nil, renew("a.1").token(1000)},
 		{"renew: the lock was lost, and this node missed the commit", idle, nil, renew("a.1").token(1064)},
-		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 300_000)}, nil, renew("a.1").token(1000)},
+		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 100_000)}, nil, renew("a.1").token(1000)},
 		{"renew: lock and counter were lost: what was granted meanwhile is below the clock", State{}, nil, renew("a.1").token(1000)},
 		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, renew("a.1").token(clientClock + hour)},
 		{"renew: without a token the owner's lock alone", heldByA, nil, renew("a.1")},
@@ -184,7 +184,7 @@ func examples() []example {
 
 		{"reclaim: a free lock of which nobody else has had any", idle, nil, script("reclaim", "a.1").token(1000)},
 		{"reclaim: … whoever waits for it", waitedFor, hear, script("reclaim", "a.1").token(1000)},
-		{"reclaim: a grant has been since", State{Fence: counter(1063, 300_000)}, nil, script("reclaim", "a.1").token(1000)},
+		{"reclaim: a grant has been since", State{Fence: counter(1063, 100_000)}, nil, script("reclaim", "a.1").token(1000)},
 		{"reclaim: another's lock", heldByA, nil, script("reclaim", "b.1").token(1000)},
 		{"reclaim: the owner's lock", heldByA, nil, script("reclaim", "a.1").token(1000)},
 		{"reclaim: the counter was lost", State{}, nil, script("reclaim", "a.1").token(1000)},

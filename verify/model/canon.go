@@ -38,7 +38,7 @@ func (s *setup) tidy(w *world) {
 		if l.Owner != "" {
 			l.Until = far
 		}
-		if l.Fence != 0 {
+		if l.Fence != 0 && !s.ages {
 			l.FenceUntil = far
 		}
 		if l.QueueUntil = 0; l.Queue != "" {
@@ -202,7 +202,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.outage, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.round, cl.rests)
@@ -232,6 +232,9 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	b = append(b, nd.lock.Owner...)
 	b = append(b, '/', nd.away, flags(nd.ahead))
 	b = append32(b, int32(nd.lock.Fence))
+	if s.ages {
+		b = append32(b, int32(nd.lock.FenceUntil))
+	}
 	for stamp, owner := range nd.lock.Queue.Entries {
 		b = append(b, owner...)
 		b = append(b, byte(stamp))
@@ -259,13 +262,14 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	return b
 }
 
-const messageLen = 10
+const messageLen = 14
 
 func encodeLine(l *line, b []byte) []byte {
 	b = append(b, l.n)
 	for _, m := range l.all() {
 		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, flags(m.marked))
 		b = append32(b, m.token)
+		b = append32(b, m.clock)
 	}
 	return b
 }

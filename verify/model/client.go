@@ -28,9 +28,11 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	s.mutate(was, &next, &e, &a)
 	cl.claim = next
 	for ask := range a.Asks(was.ID, &next, e.At) {
-		w.nodes[ask.Node].wires[c].requests.push(message{
-			kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, marked: ask.Stamp != 0, token: int32(ask.Token),
-		})
+		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, marked: ask.Stamp != 0, token: int32(ask.Token)}
+		if s.ages && ask.Kind.Seeds() {
+			m.clock = int32(w.clock)
+		}
+		w.nodes[ask.Node].wires[c].requests.push(m)
 	}
 	if next.Round == e.At && next.Phase == quorum.Held {
 		cl.round++ // what is sent from now on is sent later

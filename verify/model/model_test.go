@@ -69,6 +69,8 @@ func rows() []row {
 	}
 	paused := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{fence: 1, lock: 1}}
 	jumps := setup{nodes: 1, clients: 2, renews: 1, orders: true, faults: faults{jump: 4}}
+	ages := setup{nodes: 1, clients: 2, renews: 1, orders: true, ages: true, faults: faults{jump: 3, age: 6}}
+	late := with(ages, func(s *setup) { s.renews, s.faults = 0, faults{jump: 1, age: 6, broken: 1} })
 	jumpTwo := setup{nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, third}, faults: faults{jump: 6}}
 	// A holds nodes 1 and 2. C, which cannot reach 2, was granted 3 and denied 1:
 	// a give-back is on its way to 3. B, who is before C, cannot reach 1.
@@ -203,6 +205,10 @@ func rows() []row {
 		{name: "- C2: the renewal seeds it from its token", world: without(paused, mutant{renewSeedsToken: true}), want: same},
 		{name: "a clock jumps, and counters expire: tokens", world: jumps},
 		{name: "- C5: a counter starts at any time", world: without(jumps, mutant{seedAnyTime: true}), want: lower},
+		{name: "a clock goes within its minute, and counters expire: tokens", world: ages, large: true},
+		{name: "- C5: a counter lives too short", world: without(ages, mutant{shortLife: true}), want: same},
+		{name: "- C5: a clock goes back twice in the life of a counter", world: with(ages, func(s *setup) { s.faults.jump = 4 }), want: lower, large: true},
+		{name: "… and an acquire comes late: tokens", world: late, large: true},
 		{name: "the clocks of two nodes of three jump: tokens", world: jumpTwo, large: true},
 		{name: "a connection breaks behind a give-back", world: back, large: true},
 		{name: "- C3: the id goes on", world: without(back, mutant{keepID: true}), want: both},

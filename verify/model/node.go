@@ -26,7 +26,12 @@ func (s *setup) fail(w *world) {
 func (s *setup) serve(w *world, c, n int, r message) message {
 	nd := &w.nodes[n]
 	clock := w.clock
-	if nd.ahead {
+	switch {
+	case s.ages && nd.ahead:
+		clock += clockSwing
+	case s.ages:
+		clock -= clockSwing
+	case nd.ahead:
 		clock += clockJump
 	}
 	ask := quorum.Ask{
@@ -35,6 +40,9 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	}
 	if r.marked {
 		ask.Stamp = w.place(s, c, n)
+	}
+	if s.ages {
+		ask.Clock = int64(r.clock)
 	}
 	if s.mutant.seedAnyTime {
 		ask.Clock = clock
@@ -47,6 +55,9 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
 	s.mend(before, &l, &ask, &reply, &woken)
 	a := message{kind: uint8(reply.Kind), of: r.kind, id: r.id, epoch: r.epoch, round: r.round, marked: reply.Queued, token: int32(reply.Token)}
+	if s.mutant.shortLife && l.FenceUntil > before.FenceUntil {
+		l.FenceUntil -= quorum.FenceKeep(ttlMS) - tooShort
+	}
 	if nd.frozen != 0 {
 		l.Fence = nd.frozen
 		if reply.Kind == quorum.Granted {

@@ -16,6 +16,9 @@ const (
 	startClock = int64(100_000_000) // more than a minute from no clock at all
 	clockStep  = int64(1) << 20     // the clock runs ahead of all counters
 	clockJump  = int64(1) << 27     // µs; more than a minute
+	clockSwing = int64(59_000_000)  // µs; within the minute
+	tooShort   = int64(100_000)     // ms; less than clocks go within their minute
+	clockAge   = int64(32_000_000)  // µs that pass at once, where time passes
 )
 
 // owners are the ids that clients go by: a letter for the client, a digit for
@@ -40,6 +43,7 @@ type message struct {
 	round  uint8 // the client's, when the request was sent
 	marked bool  // acquire: with the stamp; denied: queued
 	token  int32
+	clock  int32 // the client's when the request was sent, where time passes
 }
 
 // wakeUp is what a wake-up among the answers answers.
@@ -123,6 +127,7 @@ type faults struct {
 	wake   uint8 // a wake-up is lost
 	repeat uint8 // an acquire is delivered once more, any time later
 	jump   uint8 // the clock of a node jumps far ahead, or back
+	age    uint8 // time passes
 	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
 }
 
@@ -150,6 +155,7 @@ type setup struct {
 	after   bool              // no lease is renewed by a round that began after another grant was committed
 	gate    bool              // a wiped node does not vote until what it granted is over
 	marker  bool              // so does one that was wiped over open connections: each request shows that
+	ages    bool              // time passes, counters expire in their time, and clocks jump from one end of their minute to the other
 	faults  faults
 	hasty   bool   // patience and deadlines count as slow too, not only what lasts a second
 	prelude []move // made before everything else
@@ -162,6 +168,7 @@ type mutant struct {
 	commitAnyToken   bool // commit without the check of the counter
 	handOverUnseeded bool // C1: a hand-over does not seed a counter that ran out
 	renewSeedsToken  bool // C2: a renewal seeds a lost counter from its token
+	shortLife        bool // C5: a counter expires after 100 s
 	seedAnyTime      bool // C5: a counter starts at the node's clock, however wrong that is
 	keepID           bool // C3: an unanswered give-back is taken for an answered one
 	ignoreOwed       bool // C3, seen from the client: a grant that overtakes the answer to a give-back counts
@@ -214,6 +221,7 @@ const (
 	repeat                // an acquire will be delivered once more
 	jump                  // the clock of a node jumps
 	outage                // a node forgets a lock
+	age                   // time passes
 )
 
 func (s *setup) initial() world {
@@ -426,6 +434,9 @@ func (s *setup) moves(w *world, out []move) []move {
 			add(jump, 0, n, 0)
 		}
 	}
+	if w.left.age > 0 {
+		add(age, 0, 0, 0)
+	}
 	return out
 }
 
@@ -551,10 +562,13 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		}
 	case jump:
 		w.left.jump--
-		if nd.ahead = !nd.ahead; nd.ahead {
+		if nd.ahead = !nd.ahead; nd.ahead && !s.ages {
 			nd.lock = quorum.Lock{} // all of it has expired
 			w.clock += clockStep
 		}
+	case age:
+		w.left.age--
+		w.clock += clockAge
 	}
 	s.fail(&w)
 	s.tidy(&w)

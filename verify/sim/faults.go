@@ -21,9 +21,11 @@ const (
 	Restart               // a node is restarted and knows what it knew
 	Wipe                  // a node is restarted and knows nothing
 	Forget                // a lock lapses early
-	Jump                  // a node's clock is set, by minutes
+	Jump                  // a node's clock is set, by half a minute, as often as you like
 	JumpHour              // by an hour
 	JumpMost              // the clocks of a majority, by an hour, and back
+	Swing                 // a node's clock is set, within its minute, once in the life of a counter
+	Idle                  // nobody wants a lock for minutes
 	Force                 // somebody takes a lock away from its holder, on all nodes
 )
 
@@ -58,7 +60,7 @@ var (
 // Classes is the table of fault classes.
 //
 // Tokens stay in order whatever clocks do, as long as no counter is lost. One is
-// lost by a clock that jumps beyond its life of ten minutes, or in a node that
+// lost by a clock that jumps beyond the counter's life, or in a node that
 // forgets; then the clocks of clients stand in for it, as far as they agree.
 var Classes = []Class{
 	{"calm", nil, all},
@@ -70,6 +72,7 @@ var Classes = []Class{
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
+	{"minute", slices.Concat(network, clients, []Fault{Swing, Swing, Swing, Idle, Idle}), []Property{P1, P2, P4}},
 	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P2, P4, P5}},
 	{"majority", slices.Concat(network, []Fault{JumpMost, JumpMost, JumpMost}), []Property{P2, P4, P5}},
 }
@@ -156,7 +159,22 @@ func (w *world) strike(kind Fault, left int64) {
 		lock.Owner, lock.Until = "", 0
 		n.locks[k] = lock
 	case Jump:
-		w.set(n, w.rng.Int64N(6*60_000_000)-3*60_000_000)
+		w.set(n, w.rng.Int64N(2*jumpMost)-jumpMost)
+	case Swing:
+		if w.now < w.swung {
+			return
+		}
+		w.swung = w.now + swingRest
+		off := []int64{-swingMost, w.rng.Int64N(2*swingMost) - swingMost, swingMost}[w.rng.IntN(3)]
+		w.log("FAULT the clock of node %d, or of all, is off by %d s", n.i, off/1_000_000)
+		if n.off = off; w.chance(0.7) {
+			for _, n := range w.nodes {
+				n.off = off
+			}
+		}
+	case Idle:
+		w.quiet = w.now + w.upTo(4*idleMost)
+		w.log("FAULT nobody wants a lock until %d ms", w.quiet/ms)
 	case Force:
 		w.force(w.keys[w.rng.IntN(len(w.keys))])
 	case JumpHour:
@@ -176,6 +194,11 @@ const (
 	swings = 8
 	swing  = 5 * ms
 	hour   = 3600_000_000 // µs
+
+	jumpMost  = 36_000_000 // µs; back twice is less than the life of a counter
+	swingMost = 59_000_000 // µs; back once is
+	swingRest = 170 * second
+	idleMost  = 60 * second
 )
 
 // force takes the lock away from the holder that some node names, by its token

@@ -87,6 +87,9 @@ func (n *node) execute(r *request) reply {
 			l.Fence = before.Fence
 		}
 	}
+	if n.w.cfg.Rules.ShortLife && l.FenceUntil > before.FenceUntil {
+		l.FenceUntil = min(l.FenceUntil, now/1000+60_000)
+	}
 	n.locks[r.key] = l
 	if l.Owner != before.Owner {
 		n.issued[r.key] = n.w.now

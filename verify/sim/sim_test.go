@@ -243,8 +243,9 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		"an id whose give-back is open ends":      {"network", true, Rules{ReuseID: true}, P3, true},
 		"trust in a hand-over counts from a send": {"network", true, Rules{TrustFromWake: true}, P3, false},
 		"trust ends": {"clients", false, Rules{TrustForever: true}, P3, false},
-		"counters start at a time that two clocks agree on": {"majority", false, Rules{SeedAtAnyTime: true}, P2, false},
-		"… and where nodes forget as well":                  {"hours", false, Rules{SeedAtAnyTime: true}, P2, false},
+		"counters start at a time that two clocks agree on":   {"majority", false, Rules{SeedAtAnyTime: true}, P2, false},
+		"counters outlive what clocks go within their minute": {"minute", false, Rules{ShortLife: true}, P2, false},
+		"… and where nodes forget as well":                    {"hours", false, Rules{SeedAtAnyTime: true}, P2, false},
 	} {
 		if tt.rare && seeds(t) < 100_000 {
 			continue

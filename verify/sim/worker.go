@@ -21,7 +21,11 @@ type worker struct {
 // rest pauses between two cycles. When the faults are over nothing new is begun.
 func (wk *worker) rest() {
 	w := wk.c.w
-	wk.c.after(w.upTo(min(w.ttl/4, 4*w.pause)), func() {
+	pause := min(w.ttl/4, 4*w.pause)
+	if w.cfg.Class.Has(Idle) {
+		pause = 10 * second
+	}
+	wk.c.after(max(w.upTo(pause), w.quiet-w.now), func() {
 		if w.now < w.calm {
 			wk.start()
 		}

@@ -26,6 +26,7 @@ type Rules struct {
 	TrustForever   bool // a holder that is cut off goes on
 	KeepSuperseded bool // a node that others had since is never reclaimed
 	ReuseID        bool // an id is used again after its give-back went unanswered
+	ShortLife      bool // a counter expires after a minute
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
 	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
 }
@@ -56,6 +57,8 @@ type world struct {
 	pause       int64 // between two faults, about
 	calm        int64 // from then on there are no faults
 	hopeless    int64 // by then everybody must have been served
+	swung       int64 // no clock swings before
+	quiet       int64 // nobody wants a lock before
 	working     int   // workers in a cycle
 	report      Report
 }
@@ -204,6 +207,10 @@ func (w *world) build() {
 		w.lag = w.ttl / int64(10+r.IntN(40))
 		w.pause = w.lag / int64(1+r.IntN(3))
 		clients, keys, length = 2+r.IntN(3), 1, min(length, 150*w.lag)
+	}
+	if w.cfg.Class.Has(Idle) {
+		length += 6 * idleMost
+		w.pause = second + w.upTo(9*second)
 	}
 	w.report = Report{Seed: w.cfg.Seed, Class: w.cfg.Class.Name}
 	w.calm = length

@@ -1,11 +1,5 @@
--- KEYS lock fence queue set; ARGV owner ttl clock stamp keep marker
--- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters}.
--- CLOCK: nothing has changed.
-local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, ttl, clock, stamp, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local free = redis.call('SET', lock, owner, 'NX', 'PX', ttl)
-local top, refused
-if free then
+local refused
+if free and not top then
   top, refused = block(fence, clock, keep)
   if not top then
     redis.call('DEL', lock)
@@ -23,7 +17,7 @@ if not free and holder == owner then -- an earlier reply was lost, or the lock w
     if not top then
       return refused
     end
-  elseif tonumber(keep) > 600000 then -- a hand-over did not know this ttl
+  elseif tonumber(keep) > 150000 then -- a hand-over did not know this ttl
     redis.call('PEXPIRE', fence, keep)
   end
   redis.call('PEXPIRE', lock, ttl)
@@ -33,7 +27,7 @@ if stamp ~= '' then
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, 60000)
 end
-if free then -- it lapsed, or was given back: whoever is first has it
+if free then -- it lapsed, or was given back: the first in the queue has it
   holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), '')
   if not holder then
     redis.call('SET', lock, owner, 'PX', ttl)

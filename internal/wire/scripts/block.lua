@@ -12,6 +12,6 @@ local function block(fence, clock, keep)
     redis.call('DEL', fence)
     return nil, refused
   end
-  redis.call('SET', fence, string.format('%.0f', start + 31), 'PX', keep)
-  return start + 31
+  redis.call('SET', fence, string.format('%.0f', start), 'PX', keep)
+  return start
 end

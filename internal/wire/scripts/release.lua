@@ -1,14 +1,5 @@
--- KEYS lock fence queue set; ARGV owner stamp handover keep marker
--- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
--- passes on the lock if it is the owner's or, without a stamp, nobody's.
-local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, stamp = ARGV[1], ARGV[2]
 local holder = holding(lock)
 local mine = holder == owner
-if mine and stamp == '' and redis.call('ZCARD', queue) == 0 then -- nobody waits
-  redis.call('DEL', lock)
-  return 1
-end
 if stamp == '' then
   redis.call('ZREM', queue, owner)
 else

@@ -22,8 +22,8 @@ if not highest then -- what was granted meanwhile is below the clock
   if not start then
     return refused
   end
-  if start + 31 > tonumber(top) then
-    top = string.format('%.0f', start + 31)
+  if start > tonumber(top) then
+    top = string.format('%.0f', start)
   end
 end
 redis.call('SET', fence, top, 'PX', keep)

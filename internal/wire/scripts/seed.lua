@@ -1,6 +1,6 @@
--- Where a new counter starts (µs): at the client's clock, or at the node's where
--- they differ by more than a second. Where they differ by more than a minute it
--- does not start: that it is new may be the work of a clock that jumped (trace C5).
+-- The top of the first block of a new counter (µs): the client's clock, or the node's
+-- where they differ by more than a second. Where they differ by more than a minute the
+-- counter does not start: that it is new may be the work of a clock that jumped (trace C5).
 local function seed(clock)
   local t = redis.call('TIME')
   local now, start = t[1] * 1000000 + t[2], tonumber(clock) or 0
