@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -75,7 +74,7 @@ func (a *app) waiter(program string, w *wait) *holdfast.Options {
 
 func (a *app) options(program string) *holdfast.Options {
 	host, _ := os.Hostname()
-	opts := &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(program)}}
+	opts := &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: program}}
 	opts.Hooks.Node = func(e holdfast.NodeEvent) {
 		a.log.Debug("node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
 	}

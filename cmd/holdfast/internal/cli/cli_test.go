@@ -204,6 +204,29 @@ func TestGuardAndNoGuard(t *testing.T) {
 	}
 }
 
+// TestOthersSeeTheFirstWordsOfACommandLine holds that the words say what runs, and that
+// what may be a secret is not among them.
+func TestOthersSeeTheFirstWordsOfACommandLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"make deploy && make smoke":       "make deploy && make smoke",
+		"PGPASSWORD=s3cret psql -c x":     "psql",
+		"mysql -ps3cret":                  "mysql",
+		"curl https://u:s3cret@h":         "curl",
+		"login 's3cret'":                  "login",
+		"A=1":                             "sh",
+		"'":                               "sh",
+		"one " + strings.Repeat("x", 100): "one",
+	} {
+		if got := program([]string{"/bin/sh", "-c", text, "sh", "s3cret"}); got != want {
+			t.Errorf("%q shows as %q, want %q", text, got, want)
+		}
+	}
+	if got := program([]string{"/usr/bin/report.sh", "s3cret"}); got != "report.sh" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestLogLeavesOutWhatIsNothing(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {

@@ -95,7 +95,7 @@ func tokenFromText(s string) holdfast.Token {
 func (a *app) acquireCommand() *cobra.Command {
 	var noWait bool
 	var wait patience
-	var file string
+	var file, note string
 	ttl := span{duration(30 * time.Second)}
 	cmd := &cobra.Command{
 		Use:   "acquire [flags] NAME",
@@ -114,7 +114,7 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 			if err != nil {
 				return err
 			}
-			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl.duration), Wait: time.Duration(wait.duration), NoRenew: true}
+			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl.duration), Wait: time.Duration(wait.duration), NoRenew: true, Note: note}
 			return a.acquire(name, file, opts, now)
 		},
 	}
@@ -123,6 +123,7 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if another process holds the lock")
 	f.VarP(&wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
 	f.Var(&ttl, "ttl", "how long the lock stands")
+	f.StringVar(&note, "note", "", "`text` for those who find the lock held: what it is held for")
 	f.StringVar(&file, "file", "", "write the lease to this `file` as well, for renew, release and check")
 	a.outputFlag(cmd)
 	return cmd
@@ -140,7 +141,9 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	ctx, stop := interruptible()
 	defer stop()
 	w := &wait{name: name, log: a.log, ahead: -1}
-	client, err := a.open(ctx, a.waiter("holdfast", w), opts.Wait > 0 && !once)
+	options := a.waiter("holdfast", w)
+	options.Holder.PID = os.Getppid() // this process has gone when somebody looks
+	client, err := a.open(ctx, options, opts.Wait > 0 && !once)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}

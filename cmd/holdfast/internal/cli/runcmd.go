@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type runFlags struct {
 	onLost                  run.Policy
 	command                 string
 	nested                  bool
+	note                    string
 	guard, noGuard          bool
 	statusFile              string
 	statusFD                int
@@ -80,6 +82,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
 	f.Var(&fl.unavailable, "if-unavailable", "when the backend cannot be reached: fail, skip the command with 0, or run it without the lock")
+	f.StringVar(&fl.note, "note", "", "`text` for those who find the lock held: what it is held for")
 	f.BoolVar(&fl.nested, "nested", false, "wait even where the run that holds the lock is around this one and must end first")
 	f.Var(&fl.splay, "splay", "wait a random time up to this before asking for the lock")
 	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c; what follows -- are its arguments")
@@ -126,7 +129,7 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 	runner := run.Runner{
 		Self: a.self, Log: a.log,
 		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
-			opts := a.waiter(plan.Args[0], w)
+			opts := a.waiter(program(plan.Args), w)
 			opts.Hooks.Renewed = renewed
 			return a.open(ctx, opts, plan.Wait > 0 && !plan.NoWait)
 		},
@@ -225,7 +228,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),
 		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),
-		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: guard, Nested: fl.nested,
+		OnLost: fl.onLost, OnlyChild: fl.scope.value == "process", Guard: guard, Nested: fl.nested, Note: fl.note,
 		Busy: exitcode.Code(fl.busy), Lost: exitcode.Code(fl.lost),
 	}
 	if fl.killAfter.set && p.KillAfter == 0 {
@@ -272,6 +275,29 @@ func (fl *runFlags) split(dash int, shell bool, args []string) (name string, arg
 		return "", nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", name)
 	}
 	return name, argv, nil
+}
+
+// wordsShown is how long the words of a -c are at most, for those who find the lock held.
+const wordsShown = 40
+
+// program is what others see of a command: its name, or the first words of a -c up to
+// what may hold a secret, such as an option or a variable.
+func program(argv []string) string {
+	if argv[0] != "/bin/sh" || len(argv) < 4 || argv[1] != "-c" || argv[3] != "sh" {
+		return filepath.Base(argv[0])
+	}
+	text := ""
+	for word := range strings.FieldsSeq(argv[2]) {
+		assigns := strings.Contains(word, "=")
+		switch {
+		case assigns && text == "": // PASSWORD=… command
+			continue
+		case assigns, strings.ContainsAny(word, `"'`), strings.HasPrefix(word, "-"), strings.Contains(word, "://"), len(text)+len(word) >= wordsShown:
+			return cmp.Or(text, "sh")
+		}
+		text = strings.TrimPrefix(text+" "+word, " ")
+	}
+	return cmp.Or(text, "sh")
 }
 
 // look finds a program, so that one that is not there costs no lock.

@@ -36,6 +36,7 @@ type Plan struct {
 	Backend string   // scheme of the URL, for the command to see
 	Secret  bool     // HOLDFAST_BACKEND has a password, and is not for the command to see
 
+	Note      string
 	Nested    bool // wait also for a run around this one
 	NoWait    bool
 	Wait      time.Duration // 0: no bound
@@ -110,7 +111,7 @@ func (p *Plan) killAfter() time.Duration {
 // lease is what to ask of the client: its lease ends in time for the command to end
 // before others can have the lock, unless the command may go on.
 func (p *Plan) lease() *holdfast.AcquireOptions {
-	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, RenewEvery: p.Renew}
+	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
 	if !p.OnLost.Warn {
 		o.Margin = p.Margin + p.killAfter()
 	}
