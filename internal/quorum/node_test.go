@@ -445,7 +445,7 @@ func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
 	}
 }
 
-// Trace C6: whoever happens to ask while a lock is free does not go before those who wait.
+// Trace C6: a client that happens to ask while a lock is free does not go before the waiters.
 func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	t.Parallel()
 	free, _ := waited(t).Release(noon, "a", 5, 1000, hears)
@@ -466,7 +466,7 @@ func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	}
 }
 
-func TestWhoeverIsFirstTakesAFreeLockAndLeavesTheQueue(t *testing.T) {
+func TestTheFirstInLineTakesAFreeLockAndLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	lapsed := waited(t)
 	lapsed.Until = noon/1000 - 1

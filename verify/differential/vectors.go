@@ -147,7 +147,7 @@ func examples() []example {
 		{"acquire: a place in the queue is kept", contended, nil, acquire("b.1").stamp(9)},
 		{"acquire: equal stamps are in the order of the ids", contended, nil, acquire("b.0").stamp(6)},
 		{"acquire: a free lock goes to the first in the queue", waitedFor, hear, acquire("c.1").stamp(7)},
-		{"acquire: … whether who asks has a place or not", waitedFor, hear, acquire("d.1")},
+		{"acquire: … whether the asker has a place or not", waitedFor, hear, acquire("d.1")},
 		{"acquire: … for a second at most, and no longer than the TTL", waitedFor, hear, acquire("d.1").ttl(300)},
 		{"acquire: the first in the queue takes a free lock and leaves the queue", waitedFor, hear, acquire("b.1").stamp(6)},
 		{"acquire: so does who came before it", waitedFor, hear, acquire("d.1").stamp(5)},
@@ -183,7 +183,7 @@ func examples() []example {
 		{"renew: lock and counter were lost, and clocks differ by more than a minute", State{}, nil, renew("a.1").clock(-hour).token(1000)},
 
 		{"reclaim: a free lock of which nobody else has had any", idle, nil, script("reclaim", "a.1").token(1000)},
-		{"reclaim: … whoever waits for it", waitedFor, hear, script("reclaim", "a.1").token(1000)},
+		{"reclaim: … even if others wait for it", waitedFor, hear, script("reclaim", "a.1").token(1000)},
 		{"reclaim: a grant has been since", State{Fence: counter(1063, 100_000)}, nil, script("reclaim", "a.1").token(1000)},
 		{"reclaim: another's lock", heldByA, nil, script("reclaim", "b.1").token(1000)},
 		{"reclaim: the owner's lock", heldByA, nil, script("reclaim", "a.1").token(1000)},
