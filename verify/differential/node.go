@@ -279,7 +279,8 @@ func Put(k Keys, owner string, px int64) []string {
 	ttl := strconv.FormatInt(px, 10)
 	switch owner {
 	case "(hash)":
-		return []string{"EVAL", "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], 'id:1', 1) redis.call('PEXPIRE', KEYS[1], ARGV[1]) end", "1", k.Lock, ttl}
+		const hash = "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], 'id:1', 1) redis.call('PEXPIRE', KEYS[1], ARGV[1]) end"
+		return []string{"EVAL", hash, "1", k.Lock, ttl}
 	case "(empty)":
 		owner = ""
 	}
