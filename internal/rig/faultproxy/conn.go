@@ -20,8 +20,6 @@ type conn struct {
 	upWake     *sync.Cond
 	gate       *Hold      // that last caught the first of up; nil: none
 	pending    []*request // forwarded and not answered yet, oldest first
-	channels   map[string]map[string]bool
-	resp2      bool // the last confirmation of a subscription was no push
 	serverGone bool
 
 	down       []segment // from the server, not yet delivered
@@ -42,7 +40,6 @@ func newConn(p *Proxy, client net.Conn, server *net.TCPConn) *conn {
 	c := &conn{
 		p: p, client: client, server: server,
 		upWake: sync.NewCond(&p.mu), downWake: sync.NewCond(&p.mu),
-		channels: map[string]map[string]bool{},
 	}
 	c.downTimer = time.AfterFunc(time.Hour, func() {
 		p.mu.Lock() // so that the signal cannot fall between looking at the clock and waiting
@@ -138,7 +135,6 @@ func (c *conn) forward(batch []byte) []byte {
 		}
 		c.up = c.up[1:]
 		batch = append(batch, r.raw...)
-		c.p.stats.BytesUp += len(r.raw)
 		if len(r.args) > 0 { // the server does not answer an empty line
 			c.p.stats.Requests++
 			r.expect()
@@ -172,11 +168,8 @@ func (c *conn) readServer() {
 }
 
 func (c *conn) receive(v resp.Value) {
-	c.p.stats.BytesDown += len(v.Raw)
 	r := c.answered(v)
-	if r == nil {
-		c.p.stats.Pushes++
-	} else {
+	if r != nil {
 		c.p.stats.Replies++
 	}
 	if !c.muted && (r == nil || r.loss == nil) {

@@ -280,10 +280,8 @@ func TestRepliesAreToldFromPushes(t *testing.T) {
 	t.Parallel()
 	_, proxy := start(t)
 	for name, commands := range map[string]string{
-		"RESP3": "HELLO 3\nSUBSCRIBE a b a\nPUBLISH a x\nPSUBSCRIBE *\nPUBLISH b y\nUNSUBSCRIBE b\nUNSUBSCRIBE\nPUBLISH a z\n" +
-			"PUNSUBSCRIBE\nPUNSUBSCRIBE\nUNSUBSCRIBE none\nLRANGE list 0 -1\nSSUBSCRIBE c\nSUNSUBSCRIBE\nLOST",
-		"RESP2":   "SUBSCRIBE a b\nPING\nPSUBSCRIBE *\nUNSUBSCRIBE\nPUNSUBSCRIBE\nPUBLISH a x\nUNSUBSCRIBE\nLOST",
-		"RESP2/3": "SUBSCRIBE a\nUNSUBSCRIBE a\nHELLO 3\nSUBSCRIBE\nLRANGE list 0 -1\nMULTI\nPING\nEXEC\nLOST",
+		"RESP3": "HELLO 3\nSUBSCRIBE a b a\nPUBLISH a x\nPUBLISH b y\nUNSUBSCRIBE b none\nPUBLISH a z\nLRANGE list 0 -1\nLOST",
+		"RESP2": "LRANGE list 0 -1\nMULTI\nPING\nEXEC\nLOST",
 	} {
 		t.Run(name, func(t *testing.T) {
 			setup := dial(t, proxy.Addr())
@@ -319,31 +317,11 @@ func TestLostSubscriptionIsLostWhole(t *testing.T) {
 	_, proxy := start(t)
 	lost := proxy.CutAfter(faultproxy.Command("SUBSCRIBE"), 1)
 	c := dial(t, proxy.Addr())
-	c.send("HELLO 2", "PING", "SUBSCRIBE a b")
+	c.send("HELLO 3", "PING", "SUBSCRIBE a b")
 	c.in.ReadValue()
 	c.wants("PONG")
 	receive(t, lost)
 	c.wantsEnd()
-}
-
-func TestMessagesReachASubscriberOfRESP2(t *testing.T) {
-	t.Parallel()
-	server, proxy := start(t)
-	c := dial(t, proxy.Addr())
-	c.send("SUBSCRIBE news")
-	c.wants([]any{"subscribe", "news", 1})
-	hold := proxy.HoldRequest(faultproxy.Command("PING"), 1)
-	c.send("PING")
-	receive(t, hold.Caught())
-	if _, err := server.Do("PUBLISH", "news", "x"); err != nil {
-		t.Fatal(err)
-	}
-	c.wants([]any{"message", "news", "x"})
-	hold.Release()
-	c.wants([]any{"pong", ""})
-	if stats := proxy.Stats(); stats.Replies != 2 || stats.Pushes != 1 {
-		t.Errorf("counted %+v, want 2 replies and 1 push", stats)
-	}
 }
 
 func TestHeldRequestArrivesAfterItsConnectionHasGone(t *testing.T) {
@@ -492,9 +470,6 @@ func TestRefuseLeavesConnectionsAlone(t *testing.T) {
 	fresh := dial(t, proxy.Addr())
 	fresh.send("PING")
 	fresh.wants("PONG")
-	if stats := proxy.Stats(); stats.Refused != 1 || stats.Connections != 2 {
-		t.Errorf("counted %+v, want 1 refused of 3 connections", stats)
-	}
 }
 
 func TestServerMayComeAndGo(t *testing.T) {
@@ -549,7 +524,7 @@ func TestCounters(t *testing.T) {
 	c.wants("PONG")
 	c.send("PING") // whose reply shows that the empty line has been forwarded
 	c.wants("PONG")
-	want := faultproxy.Stats{Connections: 1, Requests: 3, Replies: 3, BytesUp: len(up) + 14, BytesDown: 3 * 7}
+	want := faultproxy.Stats{Requests: 3, Replies: 3}
 	if got := proxy.Stats(); got != want {
 		t.Errorf("counted %+v, want %+v", got, want)
 	}

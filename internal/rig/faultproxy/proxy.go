@@ -1,8 +1,10 @@
 // Package faultproxy is a TCP proxy in front of one redis-server that makes the network fail at a chosen point: this reply
 // is lost after its command was executed, that request arrives a second late, after its connection has gone.
 //
-// It understands RESP2 and RESP3 over plain TCP. It cannot look into TLS, and it loses count of replies after CLIENT REPLY
-// OFF or SKIP and after MONITOR, none of which a lock needs. Delays are as exact as Go's timers, about a millisecond.
+// It understands RESP3 over plain TCP, and RESP2 but for subscriptions. It cannot look into TLS, and it loses count of
+// replies after CLIENT REPLY OFF or SKIP, after MONITOR, and with subscriptions to patterns and shards or the end of all at
+// once, none of which a lock needs.
+// Delays are as exact as Go's timers, about a millisecond.
 //
 // The way of a byte, four goroutines for each connection:
 //
@@ -52,13 +54,8 @@ type Proxy struct {
 
 // Stats count since New.
 type Stats struct {
-	Connections int // that reached the server
-	Refused     int // closed because of Refuse, or because the server could not be reached
-	Requests    int // forwarded to the server
-	Replies     int // received from the server, lost ones included; each confirmation of a SUBSCRIBE counts
-	Pushes      int // received from the server out of turn
-	BytesUp     int // forwarded to the server
-	BytesDown   int // received from the server
+	Requests int // forwarded to the server
+	Replies  int // received from the server, lost ones included; each confirmation of a SUBSCRIBE counts
 }
 
 // New starts a proxy on a free port of 127.0.0.1. The server at upstream need not be up: each connection of a client makes
@@ -164,16 +161,12 @@ func (p *Proxy) accept() {
 func (p *Proxy) admit() (upstream string, cuts int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refuse {
-		p.stats.Refused++
-	}
 	return p.upstream, p.cuts, !p.refuse
 }
 
 func (p *Proxy) serve(client net.Conn, upstream string, cuts int) {
 	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, "tcp", upstream)
 	if err != nil {
-		p.change(func() { p.stats.Refused++ })
 		reset(client)
 		return
 	}
@@ -194,7 +187,6 @@ func (p *Proxy) register(c *conn, cuts int) bool {
 	if p.closed || p.cuts != cuts {
 		return false
 	}
-	p.stats.Connections++
 	p.conns[c] = struct{}{}
 	return true
 }

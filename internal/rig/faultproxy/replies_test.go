@@ -28,23 +28,12 @@ func TestValuesFindTheirRequests(t *testing.T) {
 		{"one confirmation each", []string{"SUBSCRIBE a b", "PING"}, []string{
 			">3 subscribe a :1 SUBSCRIBE a b...", ">3 message a x push", ">3 subscribe b :2 SUBSCRIBE a b", "+PONG PING",
 		}},
-		{"the same in RESP2", []string{"subscribe a b", "PING", "PING"}, []string{
-			"*3 subscribe a :1 subscribe a b...", "*3 message a x push", "*3 subscribe b :2 subscribe a b",
-			"*4 pmessage p a x push", "*3 message a x push", "*2 pong x PING", "*3 message a y push", "*2 pong x PING",
-		}},
-		{"from everything", []string{"SUBSCRIBE a b", "PSUBSCRIBE p", "UNSUBSCRIBE", "UNSUBSCRIBE", "PING"}, []string{
-			">3 subscribe a :1 SUBSCRIBE a b...", ">3 subscribe b :2 SUBSCRIBE a b", ">3 psubscribe p :3 PSUBSCRIBE p",
-			">3 unsubscribe b :2 UNSUBSCRIBE...", ">3 unsubscribe a :1 UNSUBSCRIBE", ">3 unsubscribe _ :1 UNSUBSCRIBE", "+PONG PING",
-		}},
 		{"refused", []string{"SUBSCRIBE a b", "PING"}, []string{"-NOPERM SUBSCRIBE a b", "+PONG PING"}},
-		{"the server unsubscribes", []string{"SSUBSCRIBE a", "PING"}, []string{
-			">3 sunsubscribe z :0 push", ">3 ssubscribe a :1 SSUBSCRIBE a", ">3 sunsubscribe a :0 push", "+PONG PING",
-		}},
-		{"no longer a subscriber", []string{"SUBSCRIBE a", "UNSUBSCRIBE a", "LRANGE l 0 -1"}, []string{
-			"*3 subscribe a :1 SUBSCRIBE a", "*3 unsubscribe a :0 UNSUBSCRIBE a", "*3 message a b LRANGE l 0 -1",
+		{"no longer a subscriber", []string{"subscribe a", "UNSUBSCRIBE a", "PING"}, []string{
+			">3 subscribe a :1 subscribe a", ">3 message a x push", ">3 unsubscribe a :0 UNSUBSCRIBE a", "+PONG PING",
 		}},
 	} {
-		conn := &conn{channels: map[string]map[string]bool{}}
+		conn := &conn{}
 		for _, words := range c.requests {
 			r := &request{}
 			for word := range strings.FieldsSeq(words) {
