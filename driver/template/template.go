@@ -2,8 +2,8 @@
 // drivers, and the proof that the interface of package driver is enough. Programs use
 // package memory, whose nodes can fail.
 //
-// The type service stands for the lock service: where this driver calls its method at, a
-// real one sends a request. Words in brackets name the rules of package driver.
+// The type service stands for the lock service: where this driver calls its methods at and
+// of, a real one sends a request. Words in brackets name the rules of package driver.
 package template
 
 import (
@@ -30,15 +30,19 @@ type Driver struct {
 	service *service
 	client  string // the first part of every owner id of this client
 	claims  atomic.Int64
-	closing sync.Once
-	closed  chan struct{}
+	open    context.Context // ends with Close
+	stop    context.CancelFunc
 }
 
 // New returns a driver over a new service.
-func New() *Driver { return (&service{locks: make(map[string]*lock)}).driver() }
+func New() *Driver { return (&Driver{service: &service{locks: make(map[string]*lock)}}).Peer() }
 
 // Peer returns the driver of another client of the same service.
-func (d *Driver) Peer() *Driver { return d.service.driver() }
+func (d *Driver) Peer() *Driver {
+	p := &Driver{service: d.service, client: rand.Text()}
+	p.open, p.stop = context.WithCancel(context.Background())
+	return p
+}
 
 // Limits implements driver.Driver: it declares what the methods below keep, and no more.
 func (d *Driver) Limits() driver.Limits {
@@ -52,48 +56,37 @@ func trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - 
 // Acquire implements driver.Driver. It asks, waits until the answer may be another one,
 // and asks again.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	if err := d.ended(ctx); err != nil {
-		return driver.Grant{}, err
-	}
 	c := &claim{
 		owner:  d.client + "." + strconv.FormatInt(d.claims.Add(1), 36), // never used again [Owner]
 		holder: req.Holder, since: time.Now(), wake: make(chan struct{}, 1),
 	}
 	defer d.service.at(req.Key, func(l *lock) { l.leave(c) }) // however the wait ends [Nothing stays]
-	for told := false; ; {
-		sent := time.Now()
-		var held *driver.HeldError
+	var held *driver.HeldError
+	for {
+		switch { // with what stood in the way, if that is known [End]
+		case d.open.Err() != nil:
+			return driver.Grant{}, driver.ErrClosed
+		case ctx.Err() != nil && held != nil:
+			return driver.Grant{}, fmt.Errorf("%w: %w", ctx.Err(), held)
+		case ctx.Err() != nil:
+			return driver.Grant{}, ctx.Err()
+		}
+		sent, first := time.Now(), held == nil
 		d.service.at(req.Key, func(l *lock) { held = l.take(c, req) })
 		switch {
 		case held == nil:
 			return driver.Grant{Key: req.Key, Owner: c.owner, Token: c.token, TTL: req.TTL, TrustedUntil: trust(sent, req.TTL)}, nil
 		case req.NoWait:
 			return driver.Grant{}, held // one attempt [NoWait]
-		case !told && req.Obstacle != nil:
+		case first && req.Obstacle != nil:
 			req.Obstacle(held) // once, as nothing else can stand in the way here [Obstacle]
-			told = true
 		}
-		again := time.NewTimer(max(held.Remaining, lookLeast))
 		select {
 		case <-c.wake:
-		case <-again.C:
+		case <-time.After(max(held.Remaining, lookLeast)):
 		case <-ctx.Done():
-		case <-d.closed:
+		case <-d.open.Done():
 		}
-		again.Stop()
-		if err := d.ended(ctx); err != nil {
-			return driver.Grant{}, fmt.Errorf("%w: %w", err, held) // both [End]
-		}
-	}
-}
-
-// ended is why a wait is over, or nil.
-func (d *Driver) ended(ctx context.Context) error {
-	select {
-	case <-d.closed:
-		return driver.ErrClosed
-	default:
-		return ctx.Err()
 	}
 }
 
@@ -103,13 +96,9 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 	out := make([]driver.Renewal, len(grants))
 	for i, g := range grants {
 		sent := time.Now()
-		d.service.at(g.Key, func(l *lock) {
-			if !l.isOf(g.Owner) {
-				out[i].Err = driver.ErrLost
-				return
-			}
+		out[i].Err = d.service.of(g, func(l *lock) {
 			l.until = time.Now().Add(g.TTL)
-			out[i] = driver.Renewal{TrustedUntil: trust(sent, g.TTL), Waiters: len(l.queue)}
+			out[i].TrustedUntil, out[i].Waiters = trust(sent, g.TTL), len(l.queue)
 		})
 	}
 	return out
@@ -118,32 +107,24 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 // Release implements driver.Driver. Over a network it would send the request with
 // context.WithoutCancel and a time limit of its own [Release].
 func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) error {
-	d.service.at(g.Key, func(l *lock) {
-		switch {
-		case !l.isOf(g.Owner): // it has passed on, or was released before
-		case keep > 0:
-			l.until = time.Now().Add(keep)
-		default:
+	d.service.of(g, func(l *lock) {
+		l.until = time.Now().Add(keep)
+		if keep <= 0 {
 			l.has = nil
 		}
 	})
-	return nil
+	return nil // also where it has passed on, or was released before
 }
 
 // Close implements driver.Driver. The service lives on for other clients.
 func (d *Driver) Close() error {
-	d.closing.Do(func() { close(d.closed) })
+	d.stop()
 	return nil
 }
 
 // Check implements driver.Checker.
-func (d *Driver) Check(_ context.Context, g driver.Grant) (err error) {
-	d.service.at(g.Key, func(l *lock) {
-		if !l.isOf(g.Owner) {
-			err = driver.ErrLost
-		}
-	})
-	return err
+func (d *Driver) Check(_ context.Context, g driver.Grant) error {
+	return d.service.of(g, func(*lock) {})
 }
 
 // Inspect implements driver.Inspector. Status.Nodes stays empty: the service has none.
@@ -207,10 +188,6 @@ type claim struct {
 	wake   chan struct{} // has an element when another look is worth it
 }
 
-func (s *service) driver() *Driver {
-	return &Driver{service: s, client: rand.Text(), closed: make(chan struct{})}
-}
-
 // at calls do with the lock on key as it stands now. Then it wakes the first in line, if
 // the lock is free, or forgets a lock that nobody has or waits for.
 func (s *service) at(key string, do func(*lock)) {
@@ -237,7 +214,17 @@ func (s *service) at(key string, do func(*lock)) {
 	}
 }
 
-func (l *lock) isOf(owner string) bool { return l.has != nil && l.has.owner == owner }
+// of calls do if the lock is that of g, and otherwise returns ErrLost.
+func (s *service) of(g driver.Grant, do func(*lock)) error {
+	err := driver.ErrLost
+	s.at(g.Key, func(l *lock) {
+		if l.has != nil && l.has.owner == g.Owner {
+			do(l)
+			err = nil
+		}
+	})
+	return err
+}
 
 // take gives the lock to c if it is free and nobody waits before c [Order]. Otherwise it
 // says who stands before c, and c joins the queue if it waits.
