@@ -3,7 +3,6 @@ package redlock_test
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -283,23 +282,17 @@ func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	certs, err := redisproc.NewCertificates(t.TempDir())
+	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	strict, lax := redistest.Start(t, &redisproc.Options{TLS: certs.Server(true)}), redistest.Start(t, &redisproc.Options{TLS: certs.Server(false)})
+	strict, lax := redistest.Start(t, &redisproc.Options{TLS: cert, AuthClients: true}), redistest.Start(t, &redisproc.Options{TLS: cert})
 	plain := redistest.Start(t, nil)
-	pem, err := os.ReadFile(certs.CA)
+	both, err := cert.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pem)
-	both, err := certs.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, pair := "?ca="+certs.CA, "&cert="+certs.ClientCert+"&key="+certs.ClientKey
+	ca, pair := "?ca="+cert.Cert, "&cert="+cert.Cert+"&key="+cert.Key
 
 	works := func(d *redlock.Driver, err error) {
 		t.Helper()
@@ -325,8 +318,8 @@ func TestTLS(t *testing.T) {
 	works(redlock.OpenURL(t.Context(), "redlock://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
 	works(redlock.OpenURL(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redlock.Options{Timeout: busy}))
 	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redlock.Options{Timeout: busy})) // the certificate has it
-	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: roots}}))
-	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: roots}}))
+	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
 	works(redlock.Open(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{Timeout: busy, TLS: both}))
 
 	for url, words := range map[string][]string{

@@ -88,7 +88,7 @@ func TestAServerWhoseClockIsSetSitsOutItsQuarantine(t *testing.T) {
 
 // What cannot be checked does not vote, and is checked as soon as it can be.
 func TestAFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
-	r := startWith(t, &redisproc.Options{MaxMemory: "20mb"})
+	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "20mb"}})
 	r.fill(0)
 	_, err := r.open(r.nodes(), nil)
 	if !errors.Is(err, driver.ErrUnavailable) {
@@ -343,7 +343,7 @@ func TestANewCauseIsANewEvent(t *testing.T) {
 
 func TestADefectIsAnEvent(t *testing.T) {
 	r := start(t, 1)
-	replica := redistest.Start(t, &redisproc.Options{ReplicaOf: r.servers[0].Addr()})
+	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
 	r.eventually("a replica", func() bool { return strings.Contains(fmt.Sprint(r.do(0, "INFO", "replication")), "state=online") })
 	told := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}

@@ -2,8 +2,6 @@ package redlock_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -115,22 +113,20 @@ func TestTheGateChecksWhatDialReturns(t *testing.T) {
 
 func TestTLSGoesOverDial(t *testing.T) {
 	t.Parallel()
-	certs, err := redisproc.NewCertificates(t.TempDir())
+	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pem, err := os.ReadFile(certs.CA)
+	client, err := cert.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pem)
-	server := redistest.Start(t, &redisproc.Options{TLS: certs.Server(false)})
+	server := redistest.Start(t, &redisproc.Options{TLS: cert})
 	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, server.Addr())
 	}
 	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate has localhost
-		opts := &redlock.Options{Timeout: busy, Dial: dial, TLS: &tls.Config{RootCAs: roots}}
+		opts := &redlock.Options{Timeout: busy, Dial: dial, TLS: client}
 		d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: name}}, opts)
 		if (err == nil) != works {
 			t.Errorf("%s: %v", name, err)

@@ -76,7 +76,7 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 
 func TestOpenRefusesAReplica(t *testing.T) {
 	r := start(t, 1)
-	replica := redistest.Start(t, &redisproc.Options{ReplicaOf: r.servers[0].Addr()})
+	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
 	r.refused([]redlock.Node{{Addr: replica.Addr()}}, nil, redlock.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
 }
 
@@ -86,7 +86,7 @@ func TestOpenRefusesAClusterNode(t *testing.T) {
 }
 
 func TestOpenRefusesAServerThatEvicts(t *testing.T) {
-	r := startWith(t, &redisproc.Options{MaxMemory: "100mb", MaxMemoryPolicy: "allkeys-lru"})
+	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}})
 	r.refused(r.nodes(), nil, redlock.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow", "AllowEviction")
 
 	log := new(notes)

@@ -62,6 +62,12 @@ func startWith(t *testing.T, opts *redisproc.Options) *rig {
 	return &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, opts)}}
 }
 
+// replicaOf are the arguments of a replica of the i-th server.
+func (r *rig) replicaOf(i int) []string {
+	host, port, _ := strings.Cut(r.servers[i].Addr(), ":")
+	return []string{"--replicaof", host, port}
+}
+
 // nodes are the servers themselves.
 func (r *rig) nodes() []redlock.Node {
 	var nodes []redlock.Node

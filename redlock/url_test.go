@@ -227,11 +227,11 @@ func TestNoErrorShowsWhatMayBeAPassword(t *testing.T) {
 
 func TestParseURLReadsTLSFiles(t *testing.T) {
 	t.Parallel()
-	certs, err := redisproc.NewCertificates(t.TempDir())
+	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := "?ca=" + certs.CA + "&cert=" + certs.ClientCert + "&key=" + certs.ClientKey
+	files := "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
 	for _, url := range []string{"rediss://h" + files, "redlock://h" + files, "redis://h" + files} {
 		_, opts, err := parseURL(url, nil)
 		if err != nil || opts.TLS == nil || opts.TLS.RootCAs == nil || len(opts.TLS.Certificates) != 1 {
@@ -241,7 +241,7 @@ func TestParseURLReadsTLSFiles(t *testing.T) {
 	if _, opts, err := parseURL("rediss://h", nil); err != nil || opts.TLS == nil {
 		t.Errorf("rediss://h: TLS %v, %v", opts.TLS, err)
 	}
-	if _, _, err := parseURL("rediss://h?ca="+certs.ClientKey, nil); !errors.Is(err, ErrInvalid) {
+	if _, _, err := parseURL("rediss://h?ca="+cert.Key, nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a key for a CA: %v", err)
 	}
 }

@@ -68,7 +68,7 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	if s.opts.TLS == nil {
 		return new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 	}
-	config, err := clientConfig(s.opts.TLS.CA, s.opts.TLS.Cert, s.opts.TLS.Key)
+	config, err := s.opts.TLS.Client()
 	if err != nil {
 		return nil, err
 	}

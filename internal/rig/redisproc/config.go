@@ -2,7 +2,6 @@ package redisproc
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,11 +17,6 @@ func (o *Options) check() error {
 	for _, user := range o.ACL {
 		if strings.ContainsAny(user, "\r\n") {
 			return fmt.Errorf("an ACL entry is one line, not %q", user)
-		}
-	}
-	if o.ReplicaOf != "" {
-		if _, _, err := net.SplitHostPort(o.ReplicaOf); err != nil {
-			return fmt.Errorf("master: %w", err)
 		}
 	}
 	return nil
@@ -55,15 +49,6 @@ func (o *Options) config(port int, dataDir string) string {
 		set("appendonly", "yes")
 		set("appendfsync", o.AppendOnly)
 	}
-	if o.MaxMemory != "" {
-		set("maxmemory", o.MaxMemory)
-	}
-	if o.MaxMemoryPolicy != "" {
-		set("maxmemory-policy", o.MaxMemoryPolicy)
-	}
-	if host, port, err := net.SplitHostPort(o.ReplicaOf); err == nil {
-		set("replicaof", host, port)
-	}
 	return text.String()
 }
 
@@ -74,11 +59,11 @@ func (o *Options) listen(port int, set func(name string, values ...string)) {
 	}
 	set("port", "0")
 	set("tls-port", strconv.Itoa(port))
-	set("tls-ca-cert-file", o.TLS.CA)
+	set("tls-ca-cert-file", o.TLS.Cert)
 	set("tls-cert-file", o.TLS.Cert)
 	set("tls-key-file", o.TLS.Key)
 	set("tls-replication", "yes")
-	set("tls-auth-clients", map[bool]string{true: "yes", false: "no"}[o.TLS.AuthClients])
+	set("tls-auth-clients", map[bool]string{true: "yes", false: "no"}[o.AuthClients])
 }
 
 // quote writes a value in the quoting of the configuration file, which knows \xHH but not Go's \u.

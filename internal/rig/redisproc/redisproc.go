@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -61,32 +62,19 @@ type Options struct {
 	ACL []string
 
 	// TLS makes the port speak TLS only. Nil: plain TCP.
-	TLS *TLS
+	TLS *Certificate
+	// AuthClients refuses clients without the certificate TLS.
+	AuthClients bool
 
 	// AppendOnly is the appendfsync policy of an append-only file: "everysec", "always" or "no". Empty: no file, so
 	// that the data end with the process.
 	AppendOnly string
 
-	// MaxMemory is a size as in the server's configuration, such as "10mb". Empty: no bound.
-	MaxMemory string
-
-	// MaxMemoryPolicy such as "allkeys-lru". Empty: the server's default, noeviction.
-	MaxMemoryPolicy string
-
-	// ReplicaOf is the address of a master with the same Password. Empty: a master itself.
-	ReplicaOf string
-
-	// Args are more arguments of the program; they take precedence over everything above. Example: "--hz", "100".
+	// Args are more arguments of the program; they take precedence over everything above. Example: "--maxmemory", "10mb".
 	Args []string
 
 	// Env are more environment variables of the process, each as "NAME=value".
 	Env []string
-}
-
-// TLS names PEM files. NewCertificates makes a set of them.
-type TLS struct {
-	CA, Cert, Key string // Cert is also what Do presents, so it must do for clients as well when AuthClients is set
-	AuthClients   bool   // refuse clients without a certificate of CA
 }
 
 // Server is a redis-server process, or what is left of one between Kill and Restart.
@@ -335,4 +323,41 @@ func findProgram(named string, dirs []string) (string, error) {
 		}
 	}
 	return "", ErrNotInstalled
+}
+
+const lowestPort, portRange = 20000, 10000
+
+// reservation holds the UDP port of the same number as a server's TCP port for as long as the server may come back to it. A
+// TCP listener would keep the server itself out.
+type reservation struct {
+	port   int
+	holder net.PacketConn
+}
+
+// reservePort finds a number whose TCP and UDP ports are free. Between this and the server's bind another program can
+// still take the TCP port; the caller tries again then.
+func reservePort() (*reservation, error) {
+	for range portAttempts {
+		port := lowestPort + rand.IntN(portRange)
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		holder, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			continue
+		}
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			holder.Close()
+			continue
+		}
+		listener.Close()
+		return &reservation{port: port, holder: holder}, nil
+	}
+	return nil, errors.New("no free port found on 127.0.0.1")
+}
+
+// release may be called on nil and more than once.
+func (r *reservation) release() {
+	if r != nil {
+		r.holder.Close()
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -136,11 +137,11 @@ func TestServerThatShutsOutTheDefaultUserStarts(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	certs, err := redisproc.NewCertificates(t.TempDir())
+	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := certs.Client()
+	config, err := cert.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestTLS(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t, &redisproc.Options{TLS: certs.Server(c.mutual), Password: "p"})
+			server := redistest.Start(t, &redisproc.Options{TLS: cert, AuthClients: c.mutual, Password: "p"})
 			if got := do(t, server, "PING"); got != "PONG" {
 				t.Errorf("PING: %v", got)
 			}
@@ -259,24 +260,26 @@ func TestPausedServerCanBeStopped(t *testing.T) {
 	}
 }
 
+func replicaOf(master *redisproc.Server) []string {
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	return []string{"--replicaof", host, port}
+}
+
 func TestReplicaFollows(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t, &redisproc.Options{Password: "p"})
 	do(t, master, "SET", "key", "value")
-	replica := redistest.Start(t, &redisproc.Options{Password: "p", ReplicaOf: master.Addr()})
+	replica := redistest.Start(t, &redisproc.Options{Password: "p", Args: replicaOf(master)})
 	eventually(t, "the key is replicated", func() bool { return do(t, replica, "GET", "key") == "value" })
 }
 
 func TestArgumentsWin(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, &redisproc.Options{
-		MaxMemory: "10mb", MaxMemoryPolicy: "allkeys-lru", Args: []string{"--maxmemory-policy", "volatile-ttl"},
+		AppendOnly: "no", Args: []string{"--appendfsync", "always"},
 	})
-	info, _ := do(t, server, "INFO", "memory").(string)
-	for _, want := range []string{"maxmemory:10485760\r\n", "maxmemory_policy:volatile-ttl\r\n"} {
-		if !strings.Contains(info, want) {
-			t.Errorf("INFO memory lacks %q", want)
-		}
+	if got := do(t, server, "CONFIG", "GET", "appendfsync"); !reflect.DeepEqual(got, []any{"appendfsync", "always"}) {
+		t.Errorf("the server's policy is %v", got)
 	}
 }
 
@@ -286,7 +289,6 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"port":        {Port: 70000},
 		"append-only": {AppendOnly: "sometimes"},
 		"ACL":         {ACL: []string{"a on\nappendonly yes"}},
-		"master":      {ReplicaOf: "nowhere"},
 		"argument":    {Args: []string{"--no-such-option", "1"}},
 	} {
 		if server, err := redisproc.Start(t.Context(), opts); err == nil {
