@@ -95,9 +95,8 @@ func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) 
 type Reply struct {
 	Event
 
-	Holder  string // Denied: who has the lock
-	Waiters int    // Denied, Kept: how many wait, the client that asked among them
-	Err     error  // Failed
+	Holder string // Denied: who has the lock
+	Err    error  // Failed
 }
 
 // Reply is r as the answer to k.
@@ -136,7 +135,7 @@ func (l Lock) answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, 
 		l, verdict := l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token)
 		switch verdict {
 		case RenewKept:
-			return l, Reply{Event: Event{Kind: Kept}, Waiters: l.Queue.Len()}, Wake{}
+			return l, Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}}, Wake{}
 		case RenewRefused:
 			return l, clockReply(now, ask.Clock), Wake{}
 		case RenewSuperseded:
@@ -148,7 +147,7 @@ func (l Lock) answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, 
 		if !ok {
 			return l, reply(NotMine), Wake{}
 		}
-		return l, Reply{Event: Event{Kind: Kept}, Waiters: l.Queue.Len()}, Wake{}
+		return l, Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}}, Wake{}
 	}
 	if ask.HandOver == 0 {
 		ttl = 0
@@ -165,7 +164,7 @@ func (r AcquireReply) reply(now, clock int64) Reply {
 	case r.Refused:
 		return clockReply(now, clock)
 	}
-	return Reply{Event: Event{Kind: Denied, Left: r.Left * ms}, Holder: r.Holder, Waiters: r.Waiters}
+	return Reply{Event: Event{Kind: Denied, Left: r.Left * ms, Waiters: r.Waiters}, Holder: r.Holder}
 }
 
 // clockReply is the answer of a node that does not start a counter.

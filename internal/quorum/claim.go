@@ -45,6 +45,8 @@ type Event struct {
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
+	// Waiters says of Denied and Kept how many ids wait, the client's own among them.
+	Waiters int
 	// Queued says of Denied that the node keeps a place for this id.
 	Queued bool
 	// Strange says of Denied that the lock is shared with others, who know neither queue
@@ -143,6 +145,7 @@ type Seek struct {
 	Queueing bool  // asks with the stamp
 	Polls    uint8 // rests without a place in the queue so far
 
+	Crowd    int   // most waiters that a denial reported
 	Left     int64 // shortest time to expiry that a denial reported; 0: none did
 	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
 	Rest     int64 // then every node is asked again; 0: not resting

@@ -113,7 +113,8 @@
 //   - The client dies. Its locks lapse after a TTL at most. Nodes skip its place
 //     in the queue, because it does not listen for its wake-up any more.
 //   - A wake-up is lost. Waiters ask again on their own after a second, or as
-//     soon as the lock they wait for can lapse.
+//     soon as the lock they wait for can lapse; where more than a hundred wait,
+//     each within ten seconds, and one of them soon.
 //   - A node forgets one lock. Renewal sets it again or, where the node knows of a
 //     newer grant, reclaims it. A denial does not touch the counter, so that a
 //     client that fails does not disturb the holder.

@@ -74,7 +74,7 @@ func (c *Claim) ask(s Set, at int64, a *Actions) {
 	c.send(s)
 	c.Rest = 0
 	if s == c.all() {
-		c.Left = 0
+		c.Left, c.Crowd = 0, 0
 	}
 }
 
@@ -146,6 +146,7 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 			c.Queued |= n & c.Heard
 		}
 		c.noteLeft(e)
+		c.Crowd = max(c.Crowd, e.Waiters)
 		return
 	}
 	c.Denied &^= n
@@ -419,11 +420,16 @@ func (c *Claim) renounce(a *Actions) {
 	}
 }
 
-// fallback is how long a queued waiter rests when no wake-up comes.
+// fallback is how long a queued waiter rests when no wake-up comes. A crowd asks together
+// about as often as a hundred do.
 func (c *Claim) fallback(rand uint32) int64 {
 	d := fallbackMost
 	if c.Left != 0 {
 		d = min(c.Left, fallbackMost)
+	}
+	if c.Crowd > crowd { // at any time, one of them soon asks and finds a lock that has lapsed
+		d = min(int64(c.Crowd)*fallbackMost/crowd, crowdMost)
+		return d/2 + int64(rand)%(d/2)
 	}
 	return d + int64(rand)%(d/8+ms)
 }

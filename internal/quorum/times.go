@@ -21,8 +21,10 @@ const (
 	// HandOverMost is the longest HandOver.
 	HandOverMost = 1000 * ms
 
-	fallbackMost = 1000 * ms // longest rest of a queued waiter
-	pollLeast    = 20 * ms   // first rest of a waiter without a place in the queue
+	fallbackMost = 1000 * ms // longest rest of a queued waiter, where no more than crowd wait
+	crowd        = 100
+	crowdMost    = 10 * fallbackMost // longest rest where more do
+	pollLeast    = 20 * ms           // first rest of a waiter without a place in the queue
 	pollMost     = 1000 * ms
 	patientLeast = 10 * ms // how long partial grants of a hand-over are kept together
 	requestLeast = 50 * ms

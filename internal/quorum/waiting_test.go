@@ -15,6 +15,43 @@ func gaveBack(t *testing.T) *play {
 	return p
 }
 
+// Many who wait behind one lock ask together no oftener than three hundred times a second, and each
+// asks within ten seconds, though its wake-up is lost.
+func TestACrowdAsksSeldomAndEachWithinTenSeconds(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{101, 200, 1000, 2000, 100_000} {
+		var sum int64
+		for rand := range uint32(1000) {
+			var c Claim
+			c.Left, c.Crowd = ms, n
+			rest := c.fallback(rand * (1 << 32 / 1000))
+			if sum += rest; rest > 10_000*ms {
+				t.Fatalf("%d wait: one rests for %v", n, time.Duration(rest))
+			}
+		}
+		if mean := sum / 1000; n <= 2000 && int64(n)*1000*ms/mean > 300 {
+			t.Errorf("%d wait: they ask every %v, %d times a second", n, time.Duration(mean), int64(n)*1000*ms/mean)
+		}
+	}
+	var c Claim
+	c.Left, c.Crowd = 50*ms, 100
+	if rest := c.fallback(0); rest != 50*ms {
+		t.Errorf("100 wait: one rests for %v, want the time left", time.Duration(rest))
+	}
+}
+
+func TestAWaiterInACrowdRestsLonger(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 3, stamp)
+	for n := range 3 {
+		p.step(Event{Kind: Denied, Node: n, Sent: p.now, Left: 100 * ms, Queued: true, Waiters: 1000})
+	}
+	p.want("rests for five seconds at least", p.c.Rest >= p.now+5000*ms)
+	p.tick()
+	p.denied(0, 1, 2)
+	p.want("the crowd has gone", p.c.Rest <= p.now+1200*ms)
+}
+
 func TestPartialGrantsGoBackAndThePlaceIsKept(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)

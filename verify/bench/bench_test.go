@@ -66,7 +66,7 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 	if len(r.Left) == 0 || r.Left[0].Peer != holdfastName || r.Left[0].Bytes <= 0 || r.Left[0].Seconds <= 0 {
 		t.Errorf("left by new names: %+v", r.Left)
 	}
-	if r.Waiters == nil || r.Waiters.MegaBytes == 0 {
+	if r.Waiters == nil || r.Waiters.MegaBytes == 0 || r.Waiters.Crowd.HandOver == 0 {
 		t.Errorf("many waiters: %+v", r.Waiters)
 	}
 	page, err := os.ReadFile(doc)
@@ -92,7 +92,10 @@ func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
 
 func TestEveryClaimIsJudgedOnceAllIsMeasured(t *testing.T) {
 	t.Parallel()
-	r := report{Waiters: &waiters{FewCommands: 1, ManyCommands: 1}, Left: []leftover{{Peer: holdfastName}}}
+	r := report{
+		Waiters: &waiters{FewCommands: 1, ManyCommands: 1, Crowd: crowd{FewHandOver: 1}}, Left: []leftover{{Peer: holdfastName}},
+		Older: []aged{{Old: 1, New: 1}},
+	}
 	s := settings{peers: names(allPeers)}
 	for _, sc := range allScenarios {
 		for _, n := range []int{1, 5} {

@@ -101,6 +101,27 @@ var judgements = []judgement{
 		}
 		return r.Waiters.ManyCommands / r.Waiters.FewCommands, true
 	}},
+	{"2,000 waiting clients while nobody releases: share of the node's processor", 0.05, true, func(r *report) (float64, bool) {
+		if r.Waiters == nil {
+			return 0, false
+		}
+		return r.Waiters.Crowd.Load, true
+	}},
+	{"2,000 waiting clients: hand-over beside that with 8", 1.5, true, func(r *report) (float64, bool) {
+		if r.Waiters == nil || r.Waiters.Crowd.FewHandOver == 0 {
+			return 0, false
+		}
+		return r.Waiters.Crowd.HandOver / r.Waiters.Crowd.FewHandOver, true
+	}},
+	{"names that come back: least rate beside the older checkout", 0.97, false, func(r *report) (float64, bool) {
+		least, ok := 0., false
+		for _, a := range r.Older {
+			if v := a.New / a.Old; !ok || v < least {
+				least, ok = v, true
+			}
+		}
+		return least, ok
+	}},
 	{"MB for 1,000 waiters in one process", 20, true, func(r *report) (float64, bool) {
 		if r.Waiters == nil {
 			return 0, false

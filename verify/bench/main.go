@@ -3,6 +3,7 @@
 //
 //	go run ./bench                         everything, about ten minutes
 //	go run ./bench -scenarios relay,herd   some of it; -peers, -nodes, -reps and -time likewise
+//	go run ./bench -old /path/to/checkout  also beside an older checkout of this repository
 //	go run ./bench -leases                 what 10,000 held leases cost a process
 //
 // # What is compared
@@ -63,6 +64,9 @@ type settings struct {
 	waiters          bool          // also measure many waiters
 	memory           bool          // also measure what new names leave on a node
 	names            int           // so many of them
+	crowd            int           // clients that wait for one lock
+	settle, idle     time.Duration // how long they are left alone, and looked at
+	old              string        // a checkout to compare with; empty: none
 	leases           bool          // measure held leases instead
 	count            int           // of them
 	hold             time.Duration // for so long
@@ -71,7 +75,7 @@ type settings struct {
 }
 
 func parse(args []string, errs io.Writer) (settings, error) {
-	s := settings{grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true, names: newNames}
+	s := settings{grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true, names: newNames, crowd: manyWaiting, settle: 15 * time.Second, idle: 15 * time.Second}
 	var scenarios, peers, nodes string
 	var short bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -85,6 +89,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	f.BoolVar(&s.leases, "leases", false, "hold leases and report what they cost the process, instead of the table")
 	f.IntVar(&s.count, "count", 10_000, "number of leases to hold")
 	f.DurationVar(&s.hold, "hold", time.Minute, "how long to hold them")
+	f.StringVar(&s.old, "old", "", "also compare with the bench of this older checkout, run by turns, for names that come back")
 	f.StringVar(&s.json, "json", "", "write the results to this file")
 	f.StringVar(&s.svg, "svg", "", "write a plot of the waits to this file")
 	f.StringVar(&s.md, "md", "", "put the tables between the marks in this file")
@@ -99,6 +104,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	}
 	if short {
 		s.reps, s.time, s.warm, s.grace, s.names = 1, 50*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, 100
+		s.crowd, s.settle, s.idle = 20, 10*time.Millisecond, 100*time.Millisecond
 	}
 	for n := range strings.SplitSeq(nodes, ",") {
 		i, err := strconv.Atoi(n)
@@ -164,6 +170,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	report.Reps, report.Seconds = s.reps, s.time.Seconds()
 	if report.Rows, err = compare(ctx, s, all, errs); err != nil {
 		return err
+	}
+	if s.old != "" {
+		if report.Older, err = older(ctx, s, errs); err != nil {
+			return err
+		}
 	}
 	if s.memory {
 		if report.Left, err = leftovers(ctx, s, all[:1]); err != nil {

@@ -18,6 +18,7 @@ type report struct {
 	Rows    []row       `json:"rows"`
 	Waiters *waiters    `json:"waiters,omitempty"`
 	Left    []leftover  `json:"left_by_new_names,omitempty"`
+	Older   []aged      `json:"beside_older,omitempty"`
 	Claims  []claim     `json:"claims,omitempty"`
 }
 
@@ -62,6 +63,9 @@ func (r *report) text() string {
 	b.WriteString(table(r.Rows))
 	if len(r.Left) > 0 {
 		b.WriteString("\n" + leftoverTable(r.Left))
+	}
+	if len(r.Older) > 0 {
+		b.WriteString("\n" + olderTable(r.Older))
 	}
 	if r.Waiters != nil {
 		b.WriteString("\n" + r.Waiters.String())

@@ -12,6 +12,7 @@ const (
 	fewWaiters  = 8
 	manyClients = 256
 	manyLocal   = 1000
+	manyWaiting = 2000
 )
 
 // waiters is what waiting costs.
@@ -19,11 +20,12 @@ type waiters struct {
 	FewCommands  float64 `json:"commands_per_hand_over_8_clients"`
 	ManyCommands float64 `json:"commands_per_hand_over_256_clients"`
 	MegaBytes    float64 `json:"megabytes_1000_waiters"`
+	Crowd        crowd   `json:"crowd"`
 }
 
 func (w *waiters) String() string {
-	return fmt.Sprintf("Waiting, on 1 node: %.2f commands for a hand-over with %d clients, %.2f with %d. %d waiters in one process take %.2f MB.\n",
-		w.FewCommands, fewWaiters, w.ManyCommands, manyClients, manyLocal, w.MegaBytes)
+	return fmt.Sprintf("Waiting, on 1 node: %.2f commands for a hand-over with %d clients, %.2f with %d. %d waiters in one process take %.2f MB.\n%v",
+		w.FewCommands, fewWaiters, w.ManyCommands, manyClients, manyLocal, w.MegaBytes, w.Crowd)
 }
 
 // manyWaiters measures what waiting costs on one node.
@@ -37,7 +39,11 @@ func manyWaiters(ctx context.Context, s settings, all servers) (*waiters, error)
 		return nil, err
 	}
 	mb, err := waiterMemory(ctx, all[:1])
-	return &waiters{FewCommands: few, ManyCommands: many, MegaBytes: mb}, err
+	if err != nil {
+		return nil, err
+	}
+	crowd, err := measureCrowd(ctx, s, all[:1])
+	return &waiters{FewCommands: few, ManyCommands: many, MegaBytes: mb, Crowd: crowd}, err
 }
 
 // handOverCommands is how many commands the node executes for each hand-over

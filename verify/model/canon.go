@@ -120,7 +120,7 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 	if c.Phase == quorum.Held && !c.Unreported {
 		c.Renewing = 0 // only the outcome depends on it
 	}
-	c.Left, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, false
+	c.Left, c.Crowd, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, 0, false
 	if c.Trust != 0 {
 		c.Trust = far
 	}

@@ -42,7 +42,7 @@ func (r *Request) Granted(base int64) {
 // Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
 // if left is negative, for ever. The waiters include the caller, if it has a stamp.
 func (r *Request) Denied(left int64, holder string, waiters int) {
-	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Denied, Left: left}, Holder: holder, Waiters: waiters})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Denied, Left: left, Waiters: waiters}, Holder: holder})
 }
 
 // Committed answers commit.
@@ -56,7 +56,7 @@ func (r *Request) Committed(ok bool) {
 
 // Kept answers renew and reclaim: the lock stands.
 func (r *Request) Kept(waiters int) {
-	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept}, Waiters: waiters})
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept, Waiters: waiters}})
 }
 
 // NotMine answers renew and reclaim: another owner has the lock.
