@@ -60,7 +60,8 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 		case proc.Gate:
 			return exitcode.Code(proc.RunGate(args[2:]))
 		case proc.Guard:
-			return exitcode.Code(proc.RunGuard(stdio.In, stdio.Out, stdio.Err, release))
+			log := slog.New(newHandler(stdio.Err, args[len(args)-1], slog.LevelInfo))
+			return exitcode.Code(proc.RunGuard(stdio.In, stdio.Out, func(text string) { log.Error(text) }, release))
 		}
 	}
 	defer func() {
@@ -146,7 +147,7 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
 	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
 	root.AddCommand(
-		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
+		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
 		a.showCommand(), a.listCommand(), a.forceCommand(), a.configCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)

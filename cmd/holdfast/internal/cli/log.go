@@ -20,7 +20,6 @@ func newHandler(w io.Writer, format string, level slog.Level) slog.Handler {
 // lines writes "holdfast: message key=value".
 type lines struct {
 	level slog.Level
-	attrs string
 
 	mu *sync.Mutex // guards w
 	w  io.Writer
@@ -34,7 +33,6 @@ func (h *lines) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
 	b.WriteString("holdfast: ")
 	b.WriteString(printable(r.Message))
-	b.WriteString(h.attrs)
 	r.Attrs(func(a slog.Attr) bool { b.WriteString(attribute(a)); return true })
 	b.WriteByte('\n')
 	h.mu.Lock()
@@ -43,14 +41,8 @@ func (h *lines) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// WithAttrs implements slog.Handler.
-func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
-	with := *h
-	for _, a := range attrs {
-		with.attrs += attribute(a)
-	}
-	return &with
-}
+// WithAttrs implements slog.Handler. Who reads lines knows what the command is about.
+func (h *lines) WithAttrs([]slog.Attr) slog.Handler { return h }
 
 // WithGroup implements slog.Handler. Nothing here uses groups.
 func (h *lines) WithGroup(string) slog.Handler { return h }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
 // lock is what show and ls say about a lock, for programs.
@@ -57,6 +58,7 @@ func millis(d time.Duration) int64 {
 }
 
 func (a *app) showCommand() *cobra.Command {
+	var ask bool
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Say who holds a lock, and what each node knows about it",
@@ -65,15 +67,17 @@ func (a *app) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(name)
+			return a.show(name, ask)
 		},
 		ValidArgsFunction: a.completeNames,
 	}
 	a.outputFlag(cmd)
+	cmd.Flags().BoolVarP(&ask, "exit-code", "e", false, "print nothing, and say by the exit code whether the lock is held: 0 yes, 1 no")
 	return cmd
 }
 
-func (a *app) show(name string) error {
+// show says who holds a lock, or, for one who only asks, whether anybody does.
+func (a *app) show(name string, ask bool) error {
 	ctx, stop := interruptible()
 	defer stop()
 	client, err := a.looker(ctx)
@@ -83,6 +87,12 @@ func (a *app) show(name string) error {
 	defer client.Close()
 	st, asked := client.Inspect(ctx, name)
 	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && unknown(st)) {
+		return interruptedBy(ctx, asked)
+	}
+	if ask {
+		if asked == nil && !st.Held {
+			a.code = exitcode.No
+		}
 		return interruptedBy(ctx, asked)
 	}
 	if err := a.writeStatus(st); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
@@ -50,6 +51,7 @@ type runFlags struct {
 	guard, noGuard          bool
 	statusFile              string
 	statusFD                int
+	textfile                string
 }
 
 func newRunFlags() *runFlags {
@@ -82,122 +84,118 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
 	f.Var(&fl.unavailable, "if-unavailable", "when the backend cannot be reached: fail, skip the command with 0, or run it without the lock")
-	f.StringVar(&fl.note, "note", "", "`text` for those who find the lock held: what it is held for")
 	f.BoolVar(&fl.nested, "nested", false, "wait even where the run that holds the lock is around this one and must end first")
 	f.Var(&fl.splay, "splay", "wait a random time up to this before asking for the lock")
+	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ; not if it cannot be started")
+	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
+	fl.defineCommand(cmd)
+}
+
+// defineCommand defines the flags of whatever runs a command.
+func (fl *runFlags) defineCommand(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&fl.note, "note", "", "`text` for those who find the lock held: what it is held for")
 	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c; what follows -- are its arguments")
 	f.Var(&fl.ttl, "ttl", "how long the lock stands when holdfast is gone")
 	f.Var(&fl.renew, "renew", "renew this often (default ttl/3)")
 	f.Var(&fl.killAfter, "kill-after", "time from TERM to KILL; 0 means at once (default: ttl/6, at most 5s)")
 	f.Var(&fl.margin, "margin", "time from KILL to the end of the lease (default: ttl/20, at least 100ms)")
-	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ; not if it cannot be started")
-	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
 	f.Var(&fl.onLost, "on-lost", "when the lease is lost: term (then KILL), kill, signal=`SIG` (then KILL) or warn")
 	f.Var(&fl.lost, "lost-exit-code", "exit code when the lease was lost")
 	f.Var(&fl.scope, "signal-scope", "who gets signals that are passed on: the group, or the command's process alone")
 	f.BoolVar(&fl.guard, "guard", true, "start a second process that kills the command and frees the lock when holdfast is killed or stopped")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "start no such process")
 	f.StringVar(&fl.statusFile, "status-file", "", "write running, and then how it ended, to this `file`, as JSON")
+	f.StringVar(&fl.textfile, "textfile", "", "write metrics of the run to this `file`, for the node exporter of Prometheus")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")
 }
 
-// run runs a command under a lock. All that can be refused is refused before the
-// lock is asked for.
+// run runs a command under a lock.
 func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
-	began := time.Now().UTC()
-	places, err := fl.places()
+	j, err := a.job(cmd, fl, args)
 	if err != nil {
-		return exitcode.With(exitcode.Usage, err)
+		return err
 	}
-	defer places.close()
+	defer j.close()
+	j.manager.status("waiting for the lock")
+	res := j.runner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
+	a.code, a.raise = res.Status.ExitCode, res.Raise
+	j.conclude(res)
+	j.reports.end(res.Status)
+	return nil
+}
+
+// job is a command that is to run, and where it is told.
+type job struct {
+	app     *app
+	plan    *run.Plan
+	log     *slog.Logger
+	reports *reports
+	manager *manager
+}
+
+// job refuses all that can be refused before the lock is asked for.
+func (a *app) job(cmd *cobra.Command, fl *runFlags, args []string) (*job, error) {
+	r, err := a.reports(fl)
+	if err != nil {
+		return nil, err
+	}
 	plan, err := a.plan(cmd, fl, args)
 	if err == nil {
-		err = places.begin(run.Begun{Outcome: run.Running, Name: plan.Name, PID: os.Getpid(), BeganAt: began})
+		r.begun.Name = plan.Name
+		err = r.begin()
 	}
 	if err != nil {
-		st := run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), BeganAt: began, EndedAt: time.Now().UTC()}
+		st := run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), BeganAt: r.begun.BeganAt, EndedAt: time.Now().UTC()}
 		if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
 			st.Name = args[0]
 		}
-		a.end(places, st)
-		return err
+		r.end(st)
+		r.close()
+		return nil, err
 	}
 	if missing := run.Missing(); missing != "" {
 		a.log.Debug("on this system, " + missing)
 	}
-	w := &wait{name: plan.Name, log: a.log, ahead: -1}
-	runner := run.Runner{
-		Self: a.self, Log: a.log,
+	return &job{app: a, plan: plan, log: a.log.With("name", plan.Name), reports: r, manager: newManager()}, nil
+}
+
+func (j *job) close() {
+	j.reports.close()
+	j.manager.close()
+}
+
+// runner runs the job once. One that is patient also waits for a backend that is down.
+func (j *job) runner(patient bool) *run.Runner {
+	a, plan := j.app, j.plan
+	w := &wait{name: plan.Name, log: j.log, ahead: -1}
+	return &run.Runner{
+		Self: proc.Self{Path: a.self.Path, Name: a.self.Name, Log: a.logFormat}, Log: j.log,
 		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
 			opts := a.waiter(program(plan.Args), w)
 			opts.Hooks.Renewed = renewed
-			return a.open(ctx, opts, plan.Wait > 0 && !plan.NoWait)
+			return a.open(ctx, opts, patient)
 		},
-		Waits:  w.tell,
+		Waits: w.tell,
+		Started: func(lease *holdfast.Lease) {
+			j.reports.started(lease)
+			j.manager.ready("running the command under the lock %s", plan.Name)
+		},
 		Orphan: func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
 		Busy:   func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
-	}
-	res := runner.Run(plan)
-	a.code, a.raise = res.Status.ExitCode, res.Raise
-	a.conclude(res)
-	a.end(places, res.Status)
-	return nil
-}
-
-// places are where the status goes.
-type places []*report.Place
-
-// places opens what the flags name, before the lock is asked for.
-func (fl *runFlags) places() (places, error) {
-	fd, err := report.Descriptor("--status-fd", fl.statusFD)
-	if err != nil {
-		return nil, err
-	}
-	file, err := report.File("--status-file", fl.statusFile)
-	if err != nil {
-		fd.Close()
-		return nil, err
-	}
-	return places{fd, file}, nil
-}
-
-func (p places) close() {
-	for _, place := range p {
-		place.Close()
-	}
-}
-
-// begin replaces what the last run has left, so that one which is killed does not
-// seem to have ended as that did. Who reads a stream sees that nothing comes.
-func (p places) begin(b run.Begun) error {
-	for _, place := range p {
-		if !place.Kept() {
-			continue
-		}
-		if err := place.Write(line(b)); err != nil {
-			return exitcode.With(exitcode.Usage, err)
-		}
-	}
-	return nil
-}
-
-// end writes the status. A report that fails does not hide how the command ended.
-func (a *app) end(p places, st run.Status) {
-	for _, place := range p {
-		if err := place.Write(line(st)); err != nil {
-			a.log.Error("the status was not written: " + explain(err))
-		}
 	}
 }
 
 // conclude prints why the command was not run, or was stopped.
-func (a *app) conclude(res run.Result) {
+func (j *job) conclude(res run.Result) {
+	log := j.log.With("outcome", res.Status.Outcome, "exit_code", res.Status.ExitCode)
 	switch {
 	case res.Err == nil:
-	case a.code == exitcode.OK && !res.Status.Started: // it was left out, and that is fine
-		a.log.Info("not run: " + explain(res.Err))
+	case res.Status.ExitCode == exitcode.OK && !res.Status.Started: // it was left out, and that is fine
+		log.Info("not run: " + explain(res.Err))
 	default:
-		a.log.Error(explain(res.Err))
+		log.Error(explain(res.Err))
 	}
 }
 

@@ -64,7 +64,7 @@ func startGuard(self Self) (*guardLink, error) {
 	}
 	defer out.Close()
 	defer preferred()()
-	p, err := os.StartProcess(self.Path, []string{self.Name, Guard}, &os.ProcAttr{
+	p, err := os.StartProcess(self.Path, []string{self.Name, Guard, self.Log}, &os.ProcAttr{
 		Files: []*os.File{in, out, os.Stderr}, Env: os.Environ(), Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -118,12 +118,12 @@ func (g *guardLink) close() {
 // RunGuard is the guard's side: orders come from in, and a byte on ready says
 // that it stands. It returns when it was dismissed or the group is gone. When it has
 // killed the group, nothing runs under the lease any more, and it calls release.
-func RunGuard(in io.Reader, ready io.Writer, log io.Writer, release func(lease []byte) error) int {
+func RunGuard(in io.Reader, ready io.Writer, log func(text string), release func(lease []byte) error) int {
 	named()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	alarm, err := boot.NewAlarm()
 	if err != nil {
-		fmt.Fprintln(log, "holdfast guard:", err)
+		log("guard: " + err.Error())
 		return 1
 	}
 	defer alarm.Close()
@@ -137,13 +137,13 @@ func RunGuard(in io.Reader, ready io.Writer, log io.Writer, release func(lease [
 		return 0
 	}
 	if err := killGroup(why.group); err != nil {
-		fmt.Fprintf(log, "holdfast guard: %s; process group %d could not be killed: %v\n", why.text, why.group, err)
+		log(fmt.Sprintf("guard: %s; process group %d could not be killed: %v", why.text, why.group, err))
 		return 1
 	}
-	fmt.Fprintf(log, "holdfast guard: %s; killed process group %d\n", why.text, why.group)
+	log(fmt.Sprintf("guard: %s; killed process group %d", why.text, why.group))
 	if why.lease != nil {
 		if err := release(why.lease); err != nil {
-			fmt.Fprintf(log, "holdfast guard: the lock was not released, and lapses by itself: %v\n", err)
+			log("guard: the lock was not released, and lapses by itself: " + err.Error())
 		}
 	}
 	return GuardKilled
@@ -171,7 +171,11 @@ type verdict struct {
 func stand(orders <-chan order, alarm *boot.Alarm) verdict {
 	var last order
 	for {
-		if last.KillAt != 0 && boot.Now() >= last.KillAt {
+		switch {
+		case last.KillAt == 0 || boot.Now() < last.KillAt:
+		case !groupAlive(last.Group): // holdfast has seen to it, and is about to say so
+			last.KillAt = 0
+		default:
 			return verdict{last.Group, "the lease is about to end and was not renewed", last.Lease}
 		}
 		select {

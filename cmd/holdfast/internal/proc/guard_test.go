@@ -40,7 +40,7 @@ func newGuarded(t *testing.T) *guarded {
 	t.Cleanup(func() { orders.Close() })
 	t.Cleanup(func() { signal.Reset() })
 	go func() {
-		g.code <- RunGuard(in, io.Discard, &g.log, func(lease []byte) error {
+		g.code <- RunGuard(in, io.Discard, func(text string) { g.log.WriteString(text) }, func(lease []byte) error {
 			if groupAlive(g.command.Process.Pid) {
 				t.Error("the lease is released while the group lives")
 			}
@@ -92,6 +92,19 @@ func TestGuard(t *testing.T) {
 		g.tell(t, order{Done: true})
 		if code := <-g.code; code != 0 || len(g.released) > 0 || g.log.Len() > 0 || !groupAlive(g.command.Process.Pid) {
 			t.Errorf("exit code %d, %q", code, g.log.String())
+		}
+	})
+	t.Run("WaitsForHoldfastWhereTheGroupIsGone", func(t *testing.T) {
+		g := newGuarded(t)
+		syscall.Kill(-g.command.Process.Pid, syscall.SIGKILL)
+		g.command.Wait()
+		for groupAlive(g.command.Process.Pid) {
+			time.Sleep(time.Millisecond)
+		}
+		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now(), Lease: json.RawMessage(`1`)})
+		g.tell(t, order{Done: true})
+		if code := <-g.code; code != 0 || g.log.Len() > 0 || len(g.released) > 0 {
+			t.Errorf("exit code %d, %q, released %v", code, g.log.String(), g.released)
 		}
 	})
 	t.Run("KillsNothingBeforeItKnowsAGroup", func(t *testing.T) {

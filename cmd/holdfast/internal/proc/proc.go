@@ -42,7 +42,10 @@ type Command struct {
 }
 
 // Self says how to start this program once more.
-type Self struct{ Path, Name string }
+type Self struct {
+	Path, Name string
+	Log        string // format of the guard's log
+}
 
 // Myself is this program, which is known to its caller by name.
 func Myself(name string) Self { return Self{Path: selfPath(), Name: name} }

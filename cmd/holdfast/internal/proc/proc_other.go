@@ -7,7 +7,7 @@ package proc
 import "io"
 
 // Self says how to start this program once more.
-type Self struct{ Path, Name string }
+type Self struct{ Path, Name, Log string }
 
 // The names under which this program runs helpers of its own.
 const (
@@ -22,4 +22,4 @@ func Myself(name string) Self { return Self{Name: name} }
 func RunGate([]string) int { return 1 }
 
 // RunGuard does nothing here.
-func RunGuard(io.Reader, io.Writer, io.Writer, func([]byte) error) int { return 1 }
+func RunGuard(io.Reader, io.Writer, func(string), func([]byte) error) int { return 1 }

@@ -26,6 +26,7 @@ const writeTimeout = 2 * time.Second
 // Place is where a report goes. The nil Place takes everything and keeps nothing.
 type Place struct {
 	flag   string   // that named the place, for errors
+	public bool     // others may read it
 	path   string   // of a regular file, or of none yet; "" for a stream
 	stream *os.File // else, or of a mount; open until Close, so that no descriptor of that number is another one's
 }
@@ -87,6 +88,15 @@ func standard(path string, info fs.FileInfo) int {
 	return 0
 }
 
+// Public is File for what others may read.
+func Public(flag, path string) (*Place, error) {
+	p, err := File(flag, path)
+	if p != nil {
+		p.public = true
+	}
+	return p, err
+}
+
 func (p *Place) refuse(err error) error { return fmt.Errorf("%s cannot be written: %w", p.flag, err) }
 
 // regular says what is in the way of replacing what is at p.path.
@@ -144,6 +154,9 @@ func (p *Place) write(text []byte) error {
 		return err
 	}
 	_, err = f.Write(text)
+	if p.public {
+		err = errors.Join(err, f.Chmod(0o644))
+	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), p.path)
 	}

@@ -79,7 +79,7 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 		}
 	}
 	if last := s.lastMoment(); last != 0 {
-		if err := s.job.Protect(last); err != nil {
+		if err := s.job.Protect(s.guardKill()); err != nil {
 			s.log.Debug("the guard does not listen: " + err.Error())
 		}
 	}
@@ -104,17 +104,20 @@ func (s *session) reportFailure(first bool) {
 func (s *session) unguarded(killed bool) {
 	switch {
 	case killed:
-		s.killing, s.gone, s.why = true, true, Lost
-		s.cause = fmt.Errorf("the guard has killed the command: %w", s.loss())
+		if s.killing = true; s.why == Lost {
+			return // and the command was being stopped
+		}
+		s.gone, s.why = true, Lost
+		s.cause = fmt.Errorf("the lease was lost and the guard has killed the command: %w", s.loss())
 	case !s.exited:
 		s.log.Error("the guard has ended; the command goes on without it")
 	}
 }
 
 func (s *session) result() Result {
-	res := Result{Err: s.cause}
+	res := Result{Err: s.cause, Asked: s.asked > 0}
 	st := &res.Status
-	st.Outcome, st.Started = s.why, true
+	st.Outcome, st.Started, st.StartedAt = s.why, true, s.startedAt
 	switch {
 	case s.why == Lost:
 		st.ExitCode = s.plan.Lost

@@ -16,7 +16,7 @@ const EnvPrefix = "HOLDFAST_LOCK_"
 // private begins the variables that the command does not inherit: those of an outer
 // run, for with two of a name most programs would see the outer one, and where this
 // run reports to, for a run inside would report there as well.
-var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD="}
+var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
 
 // around yields owner and name of the leases of the runs that this process is inside of.
 // Names have no control characters, and owners no spaces.

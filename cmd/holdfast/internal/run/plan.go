@@ -65,7 +65,7 @@ func (p *Plan) Defaults() error {
 		p.Renew = p.TTL / 3
 	}
 	if p.KillAfter == 0 {
-		p.KillAfter = min(5*time.Second, p.TTL/6)
+		p.KillAfter = min(5*time.Second, p.TTL/6).Truncate(time.Millisecond)
 	}
 	if p.Margin == 0 {
 		p.Margin = max(100*time.Millisecond, p.TTL/20)

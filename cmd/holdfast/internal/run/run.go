@@ -17,6 +17,8 @@ type Runner struct {
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
 	// Waits says from time to time that it waits, until stop is called.
 	Waits func(*holdfast.Client) (stop func())
+	// Started is told that the command has been started, with the lease or with nil.
+	Started func(*holdfast.Lease)
 	// Orphan is what the guard needs to release a lease whose holder is gone.
 	Orphan func(*holdfast.Lease) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.
@@ -27,5 +29,6 @@ type Runner struct {
 type Result struct {
 	Status Status
 	Err    error          // why the command was not run, or was stopped
+	Asked  bool           // a signal has asked the command to end
 	Raise  syscall.Signal // to end by, so that a script in the terminal ends as well; 0: none
 }

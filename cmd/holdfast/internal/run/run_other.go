@@ -4,6 +4,7 @@ package run
 
 import (
 	"errors"
+	"os"
 	"syscall"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
@@ -11,6 +12,9 @@ import (
 
 // Missing says what cannot be done on this system.
 func Missing() string { return "run needs a Unix system" }
+
+// Passed are the signals that a command gets: none, as there is no command.
+var Passed []os.Signal
 
 var signalNames = map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}
 

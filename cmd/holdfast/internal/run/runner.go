@@ -39,6 +39,9 @@ func (r *Runner) Run(p *Plan) Result {
 	began := time.Now()
 	err := s.acquire()
 	waited := time.Since(began)
+	if s.lease != nil {
+		s.log = s.log.With("token", int64(s.lease.Token()))
+	}
 	if s.client != nil {
 		defer s.client.Close()
 	}

@@ -49,6 +49,8 @@ type session struct {
 	gone       bool  // the lease is
 	goesOn     error // why it is, while the command goes on: --on-lost=warn
 
+	startedAt time.Time
+
 	exited   bool
 	status   unix.WaitStatus // of the command
 	endedAt  boot.Instant
@@ -104,12 +106,14 @@ func (s *session) start() error {
 	if s.plan.Guard && s.lease != nil {
 		c.Guard, c.Lease = true, s.runner.Orphan(s.lease)
 	}
-	s.job, err = proc.Start(c, s.lastMoment())
+	s.job, err = proc.Start(c, s.guardKill())
 	if err != nil {
 		s.alarm.Close()
 		return notRun(err)
 	}
 	s.started = boot.Now()
+	s.startedAt = time.Now().UTC()
+	s.runner.Started(s.lease)
 	if s.lease != nil {
 		s.log.Debug("running", "pid", s.job.PID(), "until", s.lease.Deadline())
 	}

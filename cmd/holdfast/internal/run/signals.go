@@ -18,6 +18,9 @@ var ending = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
 // passing are the further ones that the command gets.
 var passing = []os.Signal{unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTSTP}
 
+// Passed are the signals that the command gets and that do not ask it to end.
+var Passed = append([]os.Signal{unix.SIGHUP}, passing[:3]...)
+
 var signalNames = map[unix.Signal]string{
 	unix.SIGHUP: "SIGHUP", unix.SIGINT: "SIGINT", unix.SIGQUIT: "SIGQUIT", unix.SIGABRT: "SIGABRT",
 	unix.SIGKILL: "SIGKILL", unix.SIGUSR1: "SIGUSR1", unix.SIGUSR2: "SIGUSR2", unix.SIGPIPE: "SIGPIPE",

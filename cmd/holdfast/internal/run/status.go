@@ -30,6 +30,11 @@ type Begun struct {
 	Name    string    `json:"name"`
 	PID     int       `json:"pid"` // of holdfast
 	BeganAt time.Time `json:"began_at"`
+
+	// What follows is there when the command has been started.
+	StartedAt time.Time      `json:"started_at,omitzero"`
+	Token     holdfast.Token `json:"token,omitempty"`
+	Owner     string         `json:"owner,omitempty"`
 }
 
 // Status says how a run ended. Exit statuses can collide with those of the
@@ -48,6 +53,7 @@ type Status struct {
 	HeldMS      int64            `json:"held_ms"`
 	Holder      *holdfast.Holder `json:"holder,omitempty"` // of a lock that was busy
 	Error       string           `json:"error,omitempty"`
-	BeganAt     time.Time        `json:"began_at"` // holdfast, not the command
+	BeganAt     time.Time        `json:"began_at"`            // holdfast
+	StartedAt   time.Time        `json:"started_at,omitzero"` // the command
 	EndedAt     time.Time        `json:"ended_at"`
 }

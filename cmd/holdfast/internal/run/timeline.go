@@ -18,6 +18,15 @@ func (s *session) lastMoment() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin)
 }
 
+// guardKill is when the guard kills the group: a part of the margin later than this
+// process does, which a guard only stands in for. 0: never.
+func (s *session) guardKill() boot.Instant {
+	if s.lastMoment() == 0 {
+		return 0
+	}
+	return s.lastMoment().Add(s.plan.Margin / 4)
+}
+
 // softEnd is when the command is told to end if the lease was not renewed: the client
 // says so as well, but the alarm also rings where the machine has slept.
 func (s *session) softEnd() boot.Instant {

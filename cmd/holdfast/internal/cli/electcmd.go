@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+)
+
+const electHelp = `Elect keeps one instance of a command running over all machines on which it is
+called with the same NAME. Each call waits for the lock, runs the command while it
+holds it, and then waits again: when the command has ended, its machine has died or
+its lease was lost, the next one in the queue starts it. The log, the status file and
+systemd are told who leads; holdfast show NAME says it as well.
+
+A command that ends within ten seconds is started again after a pause that grows from
+one second to one minute; meanwhile another machine may have it. TERM and INT end the
+command, and then elect itself with 0. What no other attempt mends ends elect at once:
+wrong usage or credentials, a program that is not there.
+`
+
+const (
+	quickEnd   = 10 * time.Second // a command that lasts no longer is not well
+	pauseFirst = time.Second
+	pauseMost  = time.Minute
+)
+
+func (a *app) electCommand() *cobra.Command {
+	fl := newRunFlags()
+	cmd := &cobra.Command{
+		Use:     "elect [flags] NAME -- COMMAND [ARGUMENT...]",
+		Short:   "Keep one instance of a command running over all machines",
+		Long:    electHelp,
+		Example: `  holdfast elect scheduler -- /usr/local/bin/scheduler`,
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.elect(cmd, fl, args) },
+	}
+	fl.defineCommand(cmd)
+	return cmd
+}
+
+func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
+	j, err := a.job(cmd, fl, args)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command, and between two of them for nobody
+	runner := j.runner(true)
+	started := runner.Started
+	runner.Started = func(lease *holdfast.Lease) {
+		started(lease)
+		j.log.Info(fmt.Sprintf("leading under the lock %q: the command was started", j.plan.Name))
+	}
+	for failures := 0; ; {
+		j.manager.ready("standing by for the lock %s", j.plan.Name)
+		res := runner.Run(j.plan)
+		j.reports.end(res.Status)
+		if res.Asked || ctx.Err() != nil {
+			j.log.Info("stopped: a signal asked for it")
+			return nil
+		}
+		if res.Status.ExitCode == exitcode.Signal(syscall.SIGHUP) && res.Status.Outcome == run.Signal {
+			continue // it is for a command that runs
+		}
+		if hopeless(res) {
+			a.code = res.Status.ExitCode
+			j.conclude(res)
+			return nil
+		}
+		failures++
+		if st := res.Status; st.Started && st.EndedAt.Sub(st.StartedAt) > quickEnd {
+			failures = 0
+		}
+		if !j.pause(ctx, res, failures) {
+			return nil
+		}
+	}
+}
+
+// hopeless says that another attempt would end as this one did.
+func hopeless(res run.Result) bool {
+	never := []exitcode.Code{exitcode.Usage, exitcode.Auth, exitcode.NotExecutable, exitcode.NotFound}
+	return res.Status.Outcome == run.Signal || !res.Status.Started && slices.Contains(never, res.Status.ExitCode)
+}
+
+// pause says how an attempt ended, and waits before the next one. It reports whether
+// there shall be one.
+func (j *job) pause(ctx context.Context, res run.Result, failures int) bool {
+	pause := time.Duration(0)
+	if failures > 0 {
+		pause = min(pauseFirst<<min(failures-1, 10), pauseMost)
+	}
+	why := fmt.Sprintf("the command ended with %d", res.Status.ExitCode)
+	if res.Err != nil {
+		why = explain(res.Err)
+	}
+	j.log.Warn(fmt.Sprintf("%s; standing by again in %v", why, pause))
+	j.manager.status("the command ended; standing by again in %v", pause)
+	j.reports.begun = run.Begun{Outcome: run.Running, Name: j.plan.Name, PID: os.Getpid(), BeganAt: time.Now().UTC()}
+	if err := j.reports.begin(); err != nil {
+		j.log.Error("the status was not written: " + explain(err))
+	}
+	select {
+	case <-time.After(pause):
+		return true
+	case <-ctx.Done():
+		j.log.Info("stopped: a signal asked for it")
+		return false
+	}
+}
