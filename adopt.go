@@ -13,9 +13,8 @@ import (
 // the client neither renews nor releases it any more, and a waiter for the key
 // in this process asks the service. It does not block. Errors: ErrLost, when the
 // lease has ended before; ErrUnsupported.
-func (l *Lease) Detach() error { return wrap("detach", l.Key(), l.detach()) }
-
-func (l *Lease) detach() error {
+func (l *Lease) Detach() (err error) {
+	defer func() { err = wrap("detach", l.Key(), err) }()
 	t := l.term
 	c := t.client
 	a, ok := c.drv.(driver.Adopter)
@@ -45,8 +44,8 @@ var errElsewhere error = &UnavailableError{Err: errors.New("this client is askin
 
 var errOneProcess = unsupported("its leases cannot be continued by another process")
 
-// leadAt leads the slot of key, if no other caller does.
-func (c *Client) leadAt(key string) (*slot, error) {
+// leadAt leads the slot of key, if no other caller does; cancel is as of enter.
+func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*slot, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending {
@@ -60,10 +59,23 @@ func (c *Client) leadAt(key string) (*slot, error) {
 		return nil, errElsewhere
 	}
 	s.inquire()
+	s.asking.cancel = cancel
 	return s, nil
 }
 
-func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (*Lease, error) {
+// Adopt takes over a lease that another client has detached, by its Key, Owner and Token,
+// and returns a lease with an Owner and a Token of its own, later than the old one. Of
+// several clients that adopt one lease, one succeeds. A holder that still works under the
+// old lease has lost it, and learns that at its next renewal or at its Deadline, not
+// before. So detach a lease before another client adopts it. The watchdog treats it like
+// any other.
+//
+// Adopt blocks until the lease is its own or known to be over, at most for opts.TTL.
+// Errors: ErrLost when it was released, has lapsed or is another's; ErrUnavailable when
+// too few nodes have answered: then no client has adopted it, and it lapses;
+// ErrUnsupported, ErrInvalid, ErrHeld when this client itself holds or awaits the key.
+func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (l *Lease, err error) {
+	defer func() { err = wrap("adopt", key, err) }()
 	o, err := c.check(key, opts)
 	if err != nil {
 		return nil, err
@@ -88,13 +100,10 @@ func (c *Client) adopt(ctx context.Context, key, owner string, token Token, opts
 // adopt takes the lock over from grant.
 func (a *attempt) adopt(adopter driver.Adopter, grant driver.Grant) (*Lease, error) {
 	c := a.client
-	s, err := c.leadAt(a.key)
-	if err != nil {
-		return nil, err
-	}
 	asking, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
-	if err := c.enter(s, cancel); err != nil {
+	s, err := c.leadAt(a.key, cancel)
+	if err != nil {
 		return nil, err
 	}
 	adopted, err := adopter.Adopt(asking, grant)

@@ -95,19 +95,3 @@ func (c *Client) nodeChanged(e NodeEvent) {
 	c.events.write(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
 	c.events.node(e)
 }
-
-// Adopt takes over a lease that another client has detached, by its Key, Owner and Token,
-// and returns a lease with an Owner and a Token of its own, later than the old one. Of
-// several clients that adopt one lease, one succeeds. A holder that still works under the
-// old lease has lost it, and learns that at its next renewal or at its Deadline, not
-// before. So detach a lease before another client adopts it. The watchdog treats it like
-// any other.
-//
-// Adopt blocks until the lease is its own or known to be over, at most for opts.TTL.
-// Errors: ErrLost when it was released, has lapsed or is another's; ErrUnavailable when
-// too few nodes have answered: then no client has adopted it, and it lapses;
-// ErrUnsupported, ErrInvalid, ErrHeld when this client itself holds or awaits the key.
-func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.adopt(ctx, key, owner, token, opts)
-	return l, wrap("adopt", key, err)
-}

@@ -28,16 +28,17 @@ type NodeStatus = driver.NodeStatus
 
 // Inspect reports who holds key, without changing anything. It blocks for one
 // answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
-func (c *Client) Inspect(ctx context.Context, key string) (Status, error) {
+func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
+	defer func() { err = wrap("inspect", key, err) }()
 	if err := checkKey(key); err != nil {
-		return Status{}, wrap("inspect", key, err)
+		return st, err
 	}
 	in, ok := c.drv.(driver.Inspector)
 	if !ok {
-		return Status{}, wrap("inspect", key, unsupported("it cannot say who holds a lock"))
+		return st, unsupported("it cannot say who holds a lock")
 	}
-	st, err := in.Inspect(ctx, key)
-	return c.status(st), wrap("inspect", key, err)
+	seen, err := in.Inspect(ctx, key)
+	return c.status(seen), err
 }
 
 // List yields the locks that are held or waited for and whose key begins with
@@ -63,22 +64,24 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 //
 // Errors: ErrLost when token does not belong to the present holder,
 // ErrUnavailable, ErrUnsupported.
-func (c *Client) ForceRelease(ctx context.Context, key string, token Token) error {
+func (c *Client) ForceRelease(ctx context.Context, key string, token Token) (err error) {
+	defer func() { err = wrap("force release", key, err) }()
 	if err := checkKey(key); err != nil {
-		return wrap("force release", key, err)
+		return err
 	}
 	f, ok := c.drv.(driver.Forcer)
 	if !ok {
-		return wrap("force release", key, unsupported("it cannot take a lock from its holder"))
+		return unsupported("it cannot take a lock from its holder")
 	}
 	done, err := f.Force(ctx, key, int64(token))
 	switch {
-	case err == nil && !done:
-		err = strangerError(token)
-	case err == nil:
-		c.lose(c.forced(key, int64(token)))
+	case err != nil:
+		return err
+	case !done:
+		return strangerError(token)
 	}
-	return wrap("force release", key, err)
+	c.lose(c.forced(key, int64(token)))
+	return nil
 }
 
 // forced ends the lease on key if it is this client's and token belongs to it.

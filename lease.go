@@ -124,11 +124,8 @@ func (t *term) trust(until time.Time) {
 // Check changes nothing: the next renewal ends the lease, or restores it on nodes
 // that forgot it. Until then Context and Deadline still hold, but a holder that
 // can stop should stop.
-func (l *Lease) Check(ctx context.Context) error {
-	return wrap("check", l.Key(), l.check(ctx))
-}
-
-func (l *Lease) check(ctx context.Context) error {
+func (l *Lease) Check(ctx context.Context) (err error) {
+	defer func() { err = wrap("check", l.Key(), err) }()
 	c := l.term.client
 	c.mu.Lock()
 	err, grant := l.live(), l.term.grant
@@ -155,11 +152,8 @@ func (l *Lease) check(ctx context.Context) error {
 // Errors: ErrLost, ErrUnavailable, ctx.Err() with ErrUnavailable; ErrInvalid for a TTL
 // that is out of bounds or leaves no time for Margin and RenewEvery; ErrUnsupported
 // where the driver cannot change a TTL.
-func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	return wrap("extend", l.Key(), l.extend(ctx, ttl))
-}
-
-func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
+func (l *Lease) Extend(ctx context.Context, ttl time.Duration) (err error) {
+	defer func() { err = wrap("extend", l.Key(), err) }()
 	c := l.term.client
 	if err := c.checkTTL(ttl, ttl); err != nil {
 		return err
@@ -194,7 +188,8 @@ func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start ti
 			return start, grant, err
 		}
 	}
-	start, grant = time.Now(), t.startRenewal()
+	t.renewing = true
+	start, grant = time.Now(), t.grant
 	if c.limits.ChangeTTL {
 		grant.TTL = ttl
 	}

@@ -28,8 +28,8 @@ type Options struct {
 	Holder Holder
 	// Hooks are called when something happens to a lease.
 	Hooks Hooks
-	// Logger gets lost leases, failed releases and changes of node state.
-	// nil is silent.
+	// Logger gets leases that are lost or at risk, renewals and releases that failed,
+	// changes of node state, and how many events were dropped. nil is silent.
 	Logger *slog.Logger
 }
 
@@ -45,7 +45,8 @@ type AcquireOptions struct {
 	Wait time.Duration
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
-	// (which Redisson does not do). Another client may hand over a lease without a Margin with a second of trust at most; the watchdog then renews it at once.
+	// (which Redisson does not do). Another client may hand over a lease without a
+	// Margin with a second of trust at most; the watchdog then renews it at once.
 	NoRenew bool
 	// RenewEvery is how often the watchdog renews the lease. 0: every third of TTL, or
 	// of what Margin leaves of it. From 5 ms to what leaves time for one renewal

@@ -242,21 +242,14 @@ func (c *Client) renewAll(due []*term) {
 	}
 }
 
-// startRenewal marks t as being renewed and returns what to renew. The caller
-// holds mu.
-func (t *term) startRenewal() driver.Grant {
-	t.renewing = true
-	return t.grant
-}
-
-// renew runs one batch of renewals.
+// renew runs one batch of renewals, of terms that look has marked.
 func (c *Client) renew(due []*term) {
 	grants := make([]driver.Grant, len(due))
 	c.mu.Lock()
 	start := time.Now()
 	left := least(due, start)
 	for i, t := range due {
-		grants[i] = t.startRenewal()
+		grants[i] = t.grant
 	}
 	c.mu.Unlock()
 	// All get their outcome when the last has one: in time to try again.
