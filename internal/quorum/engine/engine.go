@@ -99,7 +99,7 @@ func (e *Engine) nextOwner(note string) string {
 }
 
 func (e *Engine) newClaim(name string, ttl time.Duration) *claim {
-	c := &claim{engine: e, lock: e.keys(name)}
+	c := &claim{engine: e, lock: e.keys(name), out: make([]*Request, 0, len(e.nodes))}
 	c.state.N, c.state.TTL = int8(len(e.nodes)), int64(ttl)
 	return c
 }
