@@ -32,9 +32,8 @@ type claim struct {
 	from   string // whose lock it takes over; empty: nobody's
 	wake   chan struct{}
 
-	busy  chan struct{} // closed when the statement that compete did not wait for has ended; nil: there is none
-	left  bool          // there may be something on the server
-	doubt bool          // a statement had no answer, and may be executed late
+	left  bool // there may be something on the server
+	doubt bool // a statement had no answer, and may be executed late
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
@@ -58,16 +57,17 @@ func (c *claim) leave() {
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	var obstacle error
 	for tries := 0; ; tries++ {
-		g, err := c.ask(ctx)
-		switch {
-		case err == nil:
-			return g, nil
-		case c.d.alive.Err() != nil:
-			return driver.Grant{}, driver.ErrClosed
-		case ctx.Err() != nil:
-			return driver.Grant{}, c.ended(ctx, obstacle)
-		case c.req.NoWait || lasting(err) || errors.Is(err, driver.ErrLost):
+		if err := c.over(ctx, obstacle); err != nil {
 			return driver.Grant{}, err
+		}
+		asking, done := c.d.linger(ctx)
+		g, err := c.try(asking)
+		done()
+		if over := c.over(ctx, obstacle); over != nil { // what it was granted too late, it gives back
+			return driver.Grant{}, over
+		}
+		if err == nil || c.req.NoWait || lasting(err) || errors.Is(err, driver.ErrLost) {
+			return g, err
 		}
 		if c.req.Obstacle != nil && (obstacle == nil || errors.Is(obstacle, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
 			c.req.Obstacle(err)
@@ -78,34 +78,19 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	}
 }
 
-// ended is the error of a wait that ctx has ended.
-func (c *claim) ended(ctx context.Context, obstacle error) error {
+// over is why the claim is over, with what stood in its way last; nil: it is not.
+func (c *claim) over(ctx context.Context, obstacle error) error {
 	switch {
+	case c.d.alive.Err() != nil:
+		return driver.ErrClosed
+	case ctx.Err() == nil:
+		return nil
 	case obstacle == nil && c.from != "":
 		obstacle = c.d.unavailable(errors.New("no answer yet"))
 	case obstacle == nil:
 		return ctx.Err()
 	}
 	return fmt.Errorf("%w: %w", ctx.Err(), obstacle)
-}
-
-// ask sends the statement, which runs to its end even if ctx ends before.
-func (c *claim) ask(ctx context.Context) (driver.Grant, error) {
-	var g driver.Grant
-	var err error
-	done := make(chan struct{})
-	c.d.tasks.Go(func() {
-		defer close(done)
-		g, err = c.try()
-	})
-	select {
-	case <-done:
-		return g, err
-	case <-ctx.Done():
-	case <-c.d.alive.Done():
-	}
-	c.busy = done
-	return driver.Grant{}, context.Canceled // whose, compete knows
 }
 
 // answer is what acquire returns.
@@ -116,9 +101,10 @@ type answer struct {
 	Age, Left, Waiters *int64
 }
 
-func (c *claim) try() (driver.Grant, error) {
+// try asks the server once.
+func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	ttl := c.req.TTL
-	a, sent, err := c.send()
+	a, sent, err := c.send(ctx)
 	if err != nil {
 		c.doubt = c.doubt || doubtful(err)
 		c.left = c.left || c.doubt
@@ -133,19 +119,14 @@ func (c *claim) try() (driver.Grant, error) {
 	if time.Until(g.TrustedUntil) < ttl/2 {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	if c.doubt {
-		c.d.doubted[c.owner] = true
-	}
+	c.d.doubts(c.owner, c.doubt)
 	return g, nil
 }
 
-// send asks the server once.
-func (c *claim) send() (a answer, sent time.Time, err error) {
+func (c *claim) send(ctx context.Context) (a answer, sent time.Time, err error) {
 	d, ttl := c.d, c.req.TTL
 	if c.from != "" {
-		rows, sent, err := query(d.work, d, patience(ttl), pgx.RowTo[*int64], d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
+		rows, sent, err := query(ctx, d, patience(ttl), pgx.RowTo[*int64], d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
 		switch {
 		case err != nil:
 			return a, sent, err
@@ -157,7 +138,7 @@ func (c *claim) send() (a answer, sent time.Time, err error) {
 		a.Token = rows[0]
 		return a, sent, nil
 	}
-	rows, sent, err := query(d.work, d, patience(ttl), pgx.RowToStructByPos[answer], d.schema.acquire, c.req.Key, c.owner, inMicros(ttl),
+	rows, sent, err := query(ctx, d, patience(ttl), pgx.RowToStructByPos[answer], d.schema.acquire, c.req.Key, c.owner, inMicros(ttl),
 		c.holder, !c.req.NoWait, d.hears(), inMicros(grace), inMicros(place))
 	if err == nil {
 		a = rows[0]
@@ -200,20 +181,13 @@ func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	}
 }
 
-// abandon clears away, in the background, what the claim has left on the server.
+// abandon clears away, in the background, what the claim has left on the server. What it
+// cannot clear away lapses.
 func (c *claim) abandon() {
-	c.d.tasks.Go(func() {
-		if c.busy != nil {
-			<-c.busy
-		}
-		if !c.left {
-			return
-		}
-		c.d.mu.Lock()
-		if c.doubt {
-			c.d.doubted[c.owner] = true
-		}
-		c.d.mu.Unlock()
-		c.d.free(driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}, 0) // what it cannot free lapses
-	})
+	if !c.left {
+		return
+	}
+	c.d.doubts(c.owner, c.doubt)
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
+	c.d.tasks.Go(func() { c.d.free(c.d.work, g, 0) })
 }

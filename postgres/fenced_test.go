@@ -93,6 +93,10 @@ func TestAnAdoptionWaitsForATransactionThatReliesOnTheLease(t *testing.T) {
 	if _, err := heir.Adopt(t.Context(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: brief}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("Adopt() under the transaction = %v, want ErrUnavailable", err)
 	}
+	if err := heir.Close(); err != nil { // after which no statement of it is under way
+		t.Error(err)
+	}
+	heir = r.client()
 	tx.Commit(t.Context())
 	next, err := heir.Adopt(r.within(), "k", l.Owner(), l.Token(), nil)
 	if err != nil {

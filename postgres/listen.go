@@ -133,12 +133,8 @@ func (d *Driver) next(conn *pgx.Conn) (string, error) {
 // probe finds out whether notifications arrive. A pooler in transaction mode takes
 // LISTEN for an answer, and gives the connection that listens to the next client.
 func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
-	var pid uint32
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+	if there, err := direct(ctx, conn); there || err != nil {
 		return err
-	}
-	if pid == conn.PgConn().PID() {
-		return nil // there is no pooler
 	}
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.client); err != nil {
 		return err

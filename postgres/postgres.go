@@ -37,9 +37,9 @@
 // that was handed to a client that has died. Notifications are a hint: a client
 // that cannot LISTEN, or whose connection is down, polls more often.
 //
-// A caller that gives up leaves its statement to run to its end and releases then.
-// If the statement never gets an answer, the release also marks the owner as gone:
-// should the statement be executed after all, it finds that and takes nothing.
+// A caller that gives up has what it may have taken released in the background. If a
+// statement of it got no answer, the release also marks the owner as gone: should the
+// statement be executed after all, it finds that and takes nothing.
 //
 // Trust in a grant is counted from before its statement was sent.
 package postgres
@@ -65,6 +65,8 @@ const (
 	minTTL = 100 * time.Millisecond
 	// block is how many tokens a grant has. The functions of the schema know it too.
 	block = 32
+	// moment is how long a statement may take beyond the context of its caller.
+	moment = 100 * time.Millisecond
 	// closeTime bounds how long Close waits for statements that are under way.
 	closeTime = 2 * time.Second
 )
@@ -85,8 +87,10 @@ type Driver struct {
 	node    string
 	schema  schema
 	client  string // the first part of every owner, and the channel
+	first   int64
 	seq     atomic.Int64
 	checked atomic.Bool // the schema is of our version
+	direct  atomic.Bool // there is no pooler before the server, and statements can be prepared
 
 	alive context.Context // ends with Close
 	end   context.CancelFunc
@@ -122,7 +126,8 @@ func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}),
 	}
 	d.state = driver.NodeEvent{Node: d.node, State: driver.NodeUp}
-	d.seq.Store(time.Now().UnixMicro())
+	d.first = time.Now().UnixMicro()
+	d.seq.Store(d.first)
 	d.alive, d.end = context.WithCancel(context.Background())
 	d.work, d.stop = context.WithCancel(context.Background())
 	d.tasks.Go(d.watch)
@@ -230,41 +235,62 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// Release implements driver.Driver. The release is repeated in the background until
-// it is confirmed, or the lock has lapsed.
+// Release implements driver.Driver. The release is repeated, in the background once
+// ctx has ended, until it is confirmed or the lock has lapsed.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.tasks.Done()
-	released := make(chan error, 1)
-	d.tasks.Go(func() { released <- d.free(g, keep) })
-	select {
-	case err := <-released:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ctx.Err(), d.unavailable(errors.New("the release is not confirmed yet")))
+	asking, done := d.linger(ctx)
+	defer done()
+	err := d.free(asking, g, keep)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		d.tasks.Go(func() { d.free(d.work, g, keep) })
 	}
-}
-
-// free releases what g may have.
-func (d *Driver) free(g driver.Grant, keep time.Duration) error {
-	d.mu.Lock()
-	bury := d.doubted[g.Owner]
-	delete(d.doubted, g.Owner)
-	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(d.work, max(g.TTL, keep))
-	defer cancel()
-	_, _, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
 	return err
 }
 
-// Detach implements driver.Adopter.
-func (d *Driver) Detach(g driver.Grant) {
+// free releases what g may have.
+func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	d.mu.Lock()
+	bury := d.doubted[g.Owner]
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, max(g.TTL, keep))
+	defer cancel()
+	_, _, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
+	if err == nil {
+		d.doubts(g.Owner, false)
+	}
+	return err
+}
+
+// doubts notes whether owner, who has a lock or gives it up, has sent a statement that
+// may be executed late.
+func (d *Driver) doubts(owner string, doubt bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.doubted, g.Owner)
+	if doubt {
+		d.doubted[owner] = true
+	} else {
+		delete(d.doubted, owner)
+	}
 }
+
+// linger is a context for a statement: one that is under way when ctx ends has a moment
+// to come to its end, as it would cost its connection otherwise.
+func (d *Driver) linger(ctx context.Context) (context.Context, context.CancelFunc) {
+	lingering, cancel := context.WithCancel(d.work)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
+	return lingering, func() {
+		stop()
+		cancel()
+	}
+}
+
+// Detach implements driver.Adopter.
+func (d *Driver) Detach(g driver.Grant) { d.doubts(g.Owner, false) }
 
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {

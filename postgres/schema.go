@@ -87,7 +87,20 @@ func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	d.checked.Store(true)
+	if conn.Config().StatementCacheCapacity > 0 {
+		same, err := direct(ctx, conn)
+		d.direct.Store(same)
+		return err
+	}
 	return nil
+}
+
+// direct says whether conn leads to the server itself: a pooler makes numbers of its own
+// for its connections.
+func direct(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var pid uint32
+	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
+	return pid == conn.PgConn().PID(), err
 }
 
 func (s schema) fits(v int) error {

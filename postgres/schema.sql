@@ -10,7 +10,8 @@ CREATE TABLE IF NOT EXISTS holdfast.lock (
 	owner   text COLLATE "C",     -- who has the lock; NULL: nobody
 	holder  jsonb,                -- the same for people
 	since   timestamptz NOT NULL, -- when it was granted
-	expires timestamptz NOT NULL  -- when it lapses
+	expires timestamptz NOT NULL, -- when it lapses
+	queued  boolean NOT NULL      -- whether somebody may have a ticket
 ) WITH (fillfactor = 70);
 
 -- A row for each attempt that waits, and for a while for each that was given up while a statement of it could still be under way.
@@ -53,12 +54,13 @@ BEGIN
 	) RETURNING * INTO t;
 	IF FOUND THEN
 		UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = t.owner, holder = t.holder, since = at,
-			expires = at + t.grace * interval '1 microsecond' WHERE name = p_name;
+			expires = at + t.grace * interval '1 microsecond',
+			queued = EXISTS (SELECT FROM holdfast.ticket w WHERE w.name = p_name AND NOT w.gone) WHERE name = p_name;
 		IF t.channel IS NOT NULL THEN
 			PERFORM pg_notify(t.channel, t.owner);
 		END IF;
 	ELSE
-		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at WHERE name = p_name;
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at, queued = false WHERE name = p_name;
 	END IF;
 END $$;
 
@@ -79,11 +81,25 @@ DECLARE
 	l  holdfast.lock;
 	t  holdfast.ticket;
 BEGIN
-	SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
+	-- A lock that is free: nobody waits for it, and no transaction relies on it.
+	UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = p_owner, holder = p_holder, since = at,
+		expires = at + p_ttl * interval '1 microsecond' WHERE name = p_name AND owner IS NULL RETURNING token INTO o_token;
 	IF NOT FOUND THEN
-		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at) ON CONFLICT DO NOTHING;
+		INSERT INTO holdfast.lock VALUES (p_name, holdfast.next(0, at), p_owner, p_holder, at, at + p_ttl * interval '1 microsecond', false)
+			ON CONFLICT DO NOTHING RETURNING token INTO o_token;
+	END IF;
+	IF FOUND THEN
+		SELECT * INTO t FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
+		IF t.gone THEN
+			PERFORM holdfast.pass(p_name);
+			o_token := NULL;
+		ELSIF FOUND THEN
+			DELETE FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
+		END IF;
+		RETURN;
 	END IF;
 	-- Most denials change nothing, and lock nothing.
+	SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
 	IF l.owner <> p_owner AND l.expires > at AND (NOT p_wait OR EXISTS (
 		SELECT FROM holdfast.ticket w WHERE w.name = p_name AND w.owner = p_owner AND w.channel IS NOT DISTINCT FROM p_channel
 			AND w.expires > at + p_place * interval '0.5 microsecond')) THEN
@@ -124,6 +140,7 @@ END $$;
 -- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row.
 CREATE OR REPLACE FUNCTION holdfast.queue(p_name text, p_owner text, p_holder jsonb, p_channel text, p_grace bigint, p_expires timestamptz)
 RETURNS void LANGUAGE sql AS $$
+	UPDATE holdfast.lock SET queued = true WHERE name = p_name AND NOT queued;
 	DELETE FROM holdfast.ticket WHERE (name, owner) IN (
 		SELECT w.name, w.owner FROM holdfast.ticket w WHERE w.expires <= clock_timestamp() AND w.owner <> p_owner FOR UPDATE SKIP LOCKED);
 	INSERT INTO holdfast.ticket (name, owner, holder, channel, grace, expires)
@@ -172,8 +189,20 @@ DECLARE
 	at timestamptz := clock_timestamp();
 	l  holdfast.lock;
 BEGIN
+	IF p_keep = 0 THEN
+		-- Where a crash undoes the release the lock lapses; no one need wait for the disk, or for a replica. Who it is handed
+		-- to confirms with a transaction that does, and that comes later in the log.
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
 	IF p_bury THEN
-		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at) ON CONFLICT DO NOTHING;
+		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at, false) ON CONFLICT DO NOTHING;
+	ELSIF p_keep = 0 THEN
+		-- The usual case: nobody waits. As in pass, a transaction that relies on the lease is in the way.
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at WHERE name = (
+			SELECT k.name FROM holdfast.lock k WHERE k.name = p_name AND k.owner = p_owner AND NOT k.queued FOR UPDATE SKIP LOCKED);
+		IF FOUND THEN
+			RETURN;
+		END IF;
 	END IF;
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
 	at := clock_timestamp();

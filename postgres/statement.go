@@ -48,7 +48,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 		return nil, time.Time{}, d.diagnose(ctx, err, false)
 	}
 	sent := time.Now()
-	rows, _ := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...) // its error comes with the rows
+	rows, _ := conn.Query(ctx, sql, append([]any{d.mode()}, args...)...) // its error comes with the rows
 	all, err := pgx.CollectRows(rows, scan)
 	if err == nil {
 		return all, sent, nil
@@ -59,6 +59,15 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && said.Severity == "ERROR"
 	return nil, time.Time{}, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
+}
+
+// mode is how to send a statement. A server that is spoken to directly remembers
+// statements, which halves its work; but making it do so costs a round trip.
+func (d *Driver) mode() pgx.QueryExecMode {
+	if d.direct.Load() && d.seq.Load()-d.first > few {
+		return pgx.QueryExecModeCacheStatement
+	}
+	return pgx.QueryExecModeExec
 }
 
 // query runs a statement that may be repeated, for at most try. It does so again
@@ -109,6 +118,7 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 }
 
 const (
+	few        = 5 // attempts at locks after which statements are prepared
 	shortPause = 20 * time.Millisecond
 	longPause  = 500 * time.Millisecond
 )
