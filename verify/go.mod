@@ -3,11 +3,14 @@ module github.com/holdfast-go/holdfast/verify
 go 1.26.0
 
 require (
+	cirello.io/pglock v1.16.1
 	github.com/bsm/redislock v0.10.0
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/holdfast-go/holdfast v0.0.0
 	github.com/holdfast-go/holdfast/fence/rueidisfence v0.0.0
+	github.com/holdfast-go/holdfast/postgres v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/lib/pq v1.12.3
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/redis/rueidis/rueidiscompat v1.0.79
@@ -32,3 +35,5 @@ replace github.com/holdfast-go/holdfast => ../
 replace github.com/holdfast-go/holdfast/fence/rueidisfence => ../fence/rueidisfence
 
 replace github.com/redis/rueidis/rueidiscompat => github.com/redis/rueidis/rueidiscompat v1.0.69
+
+replace github.com/holdfast-go/holdfast/postgres => ../postgres

@@ -1,0 +1,241 @@
+// Backends measures what a lock costs on services other than Redis, beside the library
+// or recipe that programs use there today, on servers that it starts itself.
+//
+//	go run ./backends                                 everything, two minutes
+//	go run ./backends -time 1s -scenarios handover    some of it
+//
+// All peers run in this process, one after another within a repetition, so that other work of
+// the machine affects all of them equally; the table has the median over the repetitions. Each
+// worker is a client with connections of its own, as another process would be.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+)
+
+// peer is one library on a service, set up in one way.
+type peer struct {
+	name string
+	open func(ctx context.Context) (client, error)
+}
+
+// client is one client of a peer.
+type client interface {
+	// lock takes a lock and returns what frees it.
+	lock(ctx context.Context, name string) (unlock func(context.Context) error, err error)
+	close()
+}
+
+// service is a running service and what is compared on it.
+type service struct {
+	name  string
+	peers []peer
+	// written is how much the service has written to its log so far, in bytes.
+	written func(ctx context.Context) (int64, error)
+	stop    func()
+}
+
+// services starts each service.
+var services = map[string]func(ctx context.Context) (*service, error){
+	"postgres": func(ctx context.Context) (*service, error) { return startPostgres(ctx, "postgres") },
+	"postgres-fsync": func(ctx context.Context) (*service, error) {
+		return startPostgres(ctx, "postgres-fsync", "fsync=on", "full_page_writes=on")
+	},
+}
+
+// scenario is what the workers lock.
+type scenario struct {
+	name    string
+	workers int
+	anew    bool // each lock has a new name; false: one name serves the whole run
+}
+
+var scenarios = []scenario{
+	{"one name", 1, false},
+	{"new names", 1, true},
+	{"new names, 8 clients", 8, true},
+	{"hand-over, 2 clients", 2, false},
+	{"hand-over, 8 clients", 8, false},
+}
+
+var made atomic.Int64
+
+// fresh is a name that nobody had before: a peer that left a lock behind does not hold up the next.
+func fresh() string { return "bench/" + strconv.FormatInt(made.Add(1), 36) }
+
+// row is what one run of a scenario by a peer shows.
+type row struct {
+	locks, bytes float64       // locks each second, and bytes written for each
+	passed       float64       // times a second that another worker got the lock than the last
+	wait         time.Duration // that half of the locks took no longer than
+	worst        time.Duration // 99 of 100
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "backends:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	f := flag.NewFlagSet("backends", flag.ContinueOnError)
+	length := f.Duration("time", 2*time.Second, "length of one run")
+	reps := f.Int("reps", 3, "repetitions, of which the median counts")
+	only := f.String("scenarios", "", "those whose name begins with this")
+	which := f.String("services", "", "comma-separated; default all")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if *reps < 1 || *length <= 0 {
+		return errors.New("-reps and -time must be positive")
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "service\tscenario\tpeer\tlocks/s\thand-overs/s\twait p50\twait p99\tbytes written/lock")
+	for name, start := range services {
+		if *which != "" && !slices.Contains(strings.Split(*which, ","), name) {
+			continue
+		}
+		s, err := start(ctx)
+		if err != nil {
+			return err
+		}
+		err = s.compare(ctx, table, *only, *reps, *length)
+		s.stop()
+		if err != nil {
+			return err
+		}
+	}
+	return table.Flush()
+}
+
+func (s *service) compare(ctx context.Context, out io.Writer, only string, reps int, length time.Duration) error {
+	for _, sc := range scenarios {
+		if !strings.HasPrefix(sc.name, only) {
+			continue
+		}
+		rows := make([][]row, len(s.peers))
+		for range reps {
+			for i, p := range s.peers {
+				r, err := s.measure(ctx, p, sc, length)
+				if err != nil {
+					return fmt.Errorf("%s, %s: %w", p.name, sc.name, err)
+				}
+				rows[i] = append(rows[i], r)
+			}
+		}
+		for i, p := range s.peers {
+			r := median(rows[i])
+			fmt.Fprintf(out, "%s\t%s\t%s\t%.0f\t%.0f\t%v\t%v\t%.0f\n", s.name, sc.name, p.name, r.locks, r.passed,
+				r.wait.Round(10*time.Microsecond), r.worst.Round(10*time.Microsecond), r.bytes)
+		}
+	}
+	return nil
+}
+
+// median is the run in the middle, by its rate.
+func median(rows []row) row {
+	slices.SortFunc(rows, func(a, b row) int { return int(a.locks*1000 - b.locks*1000) })
+	return rows[len(rows)/2]
+}
+
+// measure is one run.
+func (s *service) measure(ctx context.Context, p peer, sc scenario, length time.Duration) (row, error) {
+	clients := make([]client, sc.workers)
+	for i := range clients {
+		c, err := p.open(ctx)
+		if err != nil {
+			return row{}, err
+		}
+		defer c.close()
+		clients[i] = c
+		if err := cycle(ctx, c, fresh()); err != nil { // its connections are open now
+			return row{}, err
+		}
+	}
+	before, err := s.written(ctx)
+	if err != nil {
+		return row{}, err
+	}
+	timed, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
+	var mu sync.Mutex
+	var waits []time.Duration
+	var failed error
+	var all sync.WaitGroup
+	var last, passed atomic.Int64
+	shared := fresh()
+	for i, c := range clients {
+		all.Go(func() {
+			mine, err := work(timed, c, func() string {
+				if sc.anew {
+					return fresh()
+				}
+				return shared
+			}, func() {
+				if before := last.Swap(int64(i)); before != int64(i) {
+					passed.Add(1)
+				}
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			waits = append(waits, mine...)
+			failed = errors.Join(failed, err)
+		})
+	}
+	all.Wait()
+	after, err := s.written(ctx)
+	if err := errors.Join(failed, err); err != nil || len(waits) == 0 {
+		return row{}, err
+	}
+	slices.Sort(waits)
+	n := len(waits)
+	r := row{locks: float64(n) / length.Seconds(), bytes: float64(after-before) / float64(n), wait: waits[n/2], worst: waits[n*99/100]}
+	if !sc.anew {
+		r.passed = float64(passed.Load()) / length.Seconds()
+	}
+	return r, nil
+}
+
+func cycle(ctx context.Context, c client, name string) error {
+	unlock, err := c.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	return unlock(ctx)
+}
+
+// work takes and frees locks until ctx ends, and returns how long each lock took.
+func work(ctx context.Context, c client, name func() string, got func()) (waits []time.Duration, err error) {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		unlock, err := c.lock(ctx, name())
+		if err != nil {
+			if ctx.Err() != nil {
+				return waits, nil
+			}
+			return waits, err
+		}
+		waits = append(waits, time.Since(begin))
+		got()
+		if err := unlock(context.WithoutCancel(ctx)); err != nil {
+			return waits, err
+		}
+	}
+	return waits, nil
+}
