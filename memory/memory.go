@@ -83,7 +83,7 @@ func (c *cluster) driver() *Driver {
 	for i := range c.nodes {
 		nodes = append(nodes, &inlet{driver: d, index: i})
 	}
-	d.engine, _ = engine.New(engine.Config{Nodes: nodes}) // the number was checked by New
+	d.engine = engine.New(engine.Config{Nodes: nodes})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[d.engine.Client()] = &client{engine: d.engine}

@@ -142,7 +142,7 @@ func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
 // eval runs a script on one node, for people.
 func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	replies, err := n.do(ctx, cmd)
-	if err == nil && unknownScript(replies[0]) {
+	if err == nil && says(replies[0], "NOSCRIPT") {
 		replies, err = n.do(ctx, append(loads(), cmd)...)
 	}
 	if err != nil {
@@ -256,12 +256,12 @@ func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 	}
 	var names []string
 	for cursor := ""; cursor != "0"; {
-		page, err := n.page(ctx, cmp.Or(cursor, "0"), pattern)
+		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
 			return nil, err
 		}
-		cursor = page.cursor
-		for _, key := range page.keys {
+		cursor = next
+		for _, key := range keys {
 			if o.BareKeys {
 				key = wire.LockOf(key)
 			}
@@ -273,40 +273,35 @@ func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// page is a part of a node's keys, and where the next begins: "0" at the end.
-type page struct {
-	cursor string
-	keys   []string
-}
-
-func (n *node) page(ctx context.Context, cursor, pattern string) (page, error) {
+// scan is the part of a node's keys from cursor on, and where the next begins: "0" at
+// the end.
+func (n *node) scan(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, scanTime)
 	defer cancel()
 	replies, err := n.do(ctx, []string{"SCAN", cursor, "MATCH", pattern, "COUNT", scanCount})
 	if err != nil {
-		return page{}, err
+		return "", nil, err
 	}
 	if err, ok := replies[0].(error); ok {
 		if lacksRight(err.Error()) {
 			err = fmt.Errorf("%w: grant it +scan, without which locks cannot be listed", errAuth(err))
 		}
-		return page{}, err
+		return "", nil, err
 	}
 	both, _ := replies[0].([]any)
 	if len(both) != 2 {
-		return page{}, unexpected(errShape)
+		return "", nil, unexpected(errShape)
 	}
 	next, ok1 := both[0].(string)
 	list, ok2 := both[1].([]any)
 	if !ok1 || !ok2 {
-		return page{}, unexpected(errShape)
+		return "", nil, unexpected(errShape)
 	}
-	p := page{cursor: next}
 	for _, k := range list {
 		key, _ := k.(string)
-		p.keys = append(p.keys, key)
+		keys = append(keys, key)
 	}
-	return p, nil
+	return next, keys, nil
 }
 
 // glob quotes the characters that Redis would take for a pattern.

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -306,7 +305,7 @@ func (n *node) settle(l *link) {
 			break
 		}
 		for i, owner := range chunk {
-			if reply := replies[len(wire.Scripts)+i]; !unknownScript(reply) && !isUnadmitted(reply) {
+			if reply := replies[len(wire.Scripts)+i]; !says(reply, "NOSCRIPT") && !says(reply, "UNADMITTED") {
 				delete(due, owner)
 			}
 		}
@@ -377,18 +376,12 @@ func (n *node) event() driver.NodeEvent {
 // connection ends.
 func (n *node) note(asked quorum.AskKind, v resp.Value) {
 	switch {
-	case v.IsError() && refusesToStore(v):
+	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, code(v.Text)):
 		err := serverError(v)
 		n.ill.Store(&err)
 	case asked == quorum.AskAcquire && v.Kind == ':' && n.ill.Load() != nil:
 		n.ill.Store(nil)
 	}
-}
-
-func refusesToStore(v resp.Value) bool {
-	return slices.ContainsFunc([]string{"OOM", "MISCONF", "NOREPLICAS"}, func(code string) bool {
-		return bytes.HasPrefix(v.Text, []byte(code))
-	})
 }
 
 // cause is the text of err without the parts that change from one attempt to the

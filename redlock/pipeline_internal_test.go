@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
@@ -267,4 +268,24 @@ func tcp(t *testing.T) (near, far net.Conn) {
 	}
 	t.Cleanup(func() { near.Close(); far.Close() })
 	return near, far
+}
+
+// TestARefusalToStoreIsKnownInEveryForm holds that a node which cannot store a lock has
+// a defect, also where its server hides the error of a command in that of the script.
+func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"OOM command not allowed when used memory > 'maxmemory'.":                                                            true,
+		"MISCONF Redis is configured to save RDB snapshots":                                                                  true,
+		"ERR Error running script (call to f_1): @user_script:9: -OOM command not allowed when used memory > 'maxmemory'. ":  true,
+		"ERR Error running script (call to f_1): @user_script:9: -MISCONF Redis is configured to save RDB snapshots, but it": true,
+		"ERR unknown command 'OOM'": false,
+		"OOMPH":                     false,
+	} {
+		n := &node{}
+		n.note(quorum.AskAcquire, resp.Value{Kind: '-', Text: []byte(text)})
+		if got := n.ill.Load() != nil; got != want {
+			t.Errorf("%q is a defect: %v, want %v", text, got, want)
+		}
+	}
 }

@@ -29,8 +29,7 @@ func (l *link) send(e entry) {
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:
-		l.write(e.at)
-		if l.more() {
+		if l.write(e.at) {
 			nudge(l.wake)
 		}
 	}
@@ -43,16 +42,12 @@ func nudge(c chan struct{}) {
 	}
 }
 
-// more says whether a request waits while no goroutine writes.
-func (l *link) more() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil
-}
+// ready says whether a request waits while no goroutine writes. The caller holds mu.
+func (l *link) ready() bool { return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil }
 
-// write sends the next batch. The caller holds mu, which write unlocks, and no
-// other goroutine writes.
-func (l *link) write(now int64) {
+// write sends the next batch, and says whether another one waits then. The caller holds
+// mu, which write unlocks, and no other goroutine writes.
+func (l *link) write(now int64) (more bool) {
 	l.writing = true
 	late := l.load(now)
 	l.mu.Unlock()
@@ -65,8 +60,9 @@ func (l *link) write(now int64) {
 		}
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.writing = false
-	l.mu.Unlock()
+	return l.ready()
 }
 
 // load moves the next batch from the queue to flight and to out, except for what
@@ -107,7 +103,7 @@ func (l *link) writes() {
 		for {
 			runtime.Gosched() // a request is seldom alone
 			l.mu.Lock()
-			if len(l.queue) == 0 || l.writing || l.held || l.err != nil {
+			if !l.ready() {
 				l.mu.Unlock()
 				break
 			}

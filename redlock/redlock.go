@@ -201,12 +201,11 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	for i, n := range d.nodes {
 		all[i] = n
 	}
-	var err error
-	d.engine, err = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys})
+	d.engine = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys})
 	for _, n := range d.nodes {
 		n.engine = d.engine
 	}
-	return d, err
+	return d, nil
 }
 
 // connect dials all nodes at once and waits for the outcome of each.
@@ -288,9 +287,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if d.opts.ReadOnly {
 		return driver.Grant{}, errReadOnly
 	}
-	me := req.Holder
-	me.Note = "" // it is one lease's
-	d.holder.introduce(d, me)
+	d.holder.introduce(d, req.Holder)
 	if report := req.Obstacle; report != nil {
 		req.Obstacle = func(err error) {
 			d.introduceHolder(d.ctx, err)

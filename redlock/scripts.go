@@ -16,17 +16,11 @@ import (
 
 func noScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }
 
-// isUnadmitted says whether a script refused because the node is not the one that
-// was admitted.
-func isUnadmitted(reply any) bool {
+// says says whether a reply that was decoded is an error of that code: NOSCRIPT, or
+// UNADMITTED, with which a script refuses where the node is not the one that was admitted.
+func says(reply any, code string) bool {
 	err, ok := reply.(error)
-	return ok && strings.HasPrefix(err.Error(), "UNADMITTED")
-}
-
-// unknownScript is noScript for a reply that was decoded.
-func unknownScript(reply any) bool {
-	err, ok := reply.(error)
-	return ok && strings.HasPrefix(err.Error(), "NOSCRIPT")
+	return ok && strings.HasPrefix(err.Error(), code)
 }
 
 // loads are the commands that make a server know the scripts, after SCRIPT FLUSH.

@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +37,7 @@ type Node interface {
 
 // Config configures an Engine.
 type Config struct {
-	Nodes []Node
+	Nodes []Node // 1 to quorum.MaxNodes
 	// Keys names a lock's keys on the nodes; nil where names are not needed.
 	Keys func(name string) Lock
 	// Shared says that others take these locks who know neither queue nor wake-ups.
@@ -63,11 +65,8 @@ type Engine struct {
 	reports sync.WaitGroup // goroutines that call Request.Obstacle; none begins once closed
 }
 
-// New returns an Engine over 1 to quorum.MaxNodes nodes.
-func New(cfg Config) (*Engine, error) {
-	if n := len(cfg.Nodes); n < 1 || n > quorum.MaxNodes {
-		return nil, fmt.Errorf("%d nodes: give 1 to %d", n, quorum.MaxNodes)
-	}
+// New returns an Engine.
+func New(cfg Config) *Engine {
 	if cfg.Keys == nil {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
@@ -78,7 +77,7 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Shared {
 		e.shared = new(chances)
 	}
-	return e, nil
+	return e
 }
 
 // Client is the first part of every owner id of this engine.
@@ -445,11 +444,7 @@ func (e *Engine) Hears(node int, yes bool) {
 func (e *Engine) all() []*claim {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := make([]*claim, 0, len(e.claims))
-	for _, c := range e.claims {
-		all = append(all, c)
-	}
-	return all
+	return slices.Collect(maps.Values(e.claims))
 }
 
 // Close ends all waits with ErrClosed, and returns when no Request.Obstacle is

@@ -65,11 +65,7 @@ func office(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
 			d.door <- struct{}{}
 			desks, nodes = append(desks, d), append(nodes, d)
 		}
-		e, err := New(Config{Nodes: nodes})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fn(t, e, desks)
+		fn(t, New(Config{Nodes: nodes}), desks)
 	})
 }
 

@@ -147,7 +147,7 @@ func (c *claim) sendReports() {
 	c.reports = false
 }
 
-// hush says that no caller waits any more.
+// endReports says that no caller waits any more.
 func (c *claim) endReports() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,7 +47,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 		if len(left) < u.Need {
 			continue
 		}
-		slices.SortFunc(left, func(a, b time.Duration) int { return compareLeft(b, a) })
+		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // what never lapses, negative, comes first
 		st.Held, st.Owner, st.Since, st.Remaining = true, owner, quorum.Since(owner), left[u.Need-1]
 	}
 	if st.Held {
@@ -141,17 +141,4 @@ func base(v View) int64 {
 		return 0
 	}
 	return quorum.Base(v.Fence)
-}
-
-// compareLeft orders remaining times; negative, for ever, is the longest.
-func compareLeft(a, b time.Duration) int {
-	switch {
-	case a < 0 && b < 0:
-		return 0
-	case a < 0:
-		return 1
-	case b < 0:
-		return -1
-	}
-	return cmp.Compare(a, b)
 }
