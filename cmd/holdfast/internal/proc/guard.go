@@ -52,12 +52,12 @@ type guardLink struct {
 // startGuard starts the guard in a session of its own: neither the terminal nor
 // a signal to our group may reach it.
 func startGuard(self Self) (*guardLink, error) {
-	in, orders, err := newPipe()
+	in, orders, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	answer, out, err := newPipe()
+	answer, out, err := os.Pipe()
 	if err != nil {
 		orders.Close()
 		return nil, err
@@ -108,8 +108,6 @@ func (g *guardLink) tell(o order) error {
 	return err
 }
 
-func (g *guardLink) dismiss() error { return g.tell(order{Done: true}) }
-
 func (g *guardLink) close() {
 	g.orders.Close()
 	g.answer.Close()
@@ -132,17 +130,17 @@ func RunGuard(in io.Reader, ready io.Writer, log func(text string), release func
 	if _, err := ready.Write([]byte{1}); err != nil {
 		return 1
 	}
-	why := stand(orders, alarm)
-	if why.group == 0 {
+	last, why := stand(orders, alarm)
+	if last.Group == 0 {
 		return 0
 	}
-	if err := killGroup(why.group); err != nil {
-		log(fmt.Sprintf("guard: %s; process group %d could not be killed: %v", why.text, why.group, err))
+	if err := killGroup(last.Group); err != nil {
+		log(fmt.Sprintf("guard: %s; process group %d could not be killed: %v", why, last.Group, err))
 		return 1
 	}
-	log(fmt.Sprintf("guard: %s; killed process group %d", why.text, why.group))
-	if why.lease != nil {
-		if err := release(why.lease); err != nil {
+	log(fmt.Sprintf("guard: %s; killed process group %d", why, last.Group))
+	if last.Lease != nil {
+		if err := release(last.Lease); err != nil {
 			log("guard: the lock was not released, and lapses by itself: " + err.Error())
 		}
 	}
@@ -161,30 +159,23 @@ func read(in io.Reader, orders chan<- order) {
 	}
 }
 
-// verdict is which group to kill and why; no group: none.
-type verdict struct {
-	group int
-	text  string
-	lease []byte
-}
-
-func stand(orders <-chan order, alarm *boot.Alarm) verdict {
-	var last order
+// stand returns the order whose group is to be killed, and why; or none with a group.
+func stand(orders <-chan order, alarm *boot.Alarm) (last order, why string) {
 	for {
 		switch {
 		case last.KillAt == 0 || boot.Now() < last.KillAt:
 		case !groupAlive(last.Group): // holdfast has seen to it, and is about to say so
 			last.KillAt = 0
 		default:
-			return verdict{last.Group, "the lease is about to end and was not renewed", last.Lease}
+			return last, "the lease is about to end and was not renewed"
 		}
 		select {
 		case o, ok := <-orders:
 			switch {
 			case !ok:
-				return verdict{last.Group, "holdfast is gone", last.Lease}
+				return last, "holdfast is gone"
 			case o.Done:
-				return verdict{}
+				return order{}, ""
 			}
 			if o.Lease == nil {
 				o.Lease = last.Lease

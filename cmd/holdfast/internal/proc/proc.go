@@ -298,11 +298,26 @@ func (j *Job) Kill() bool {
 	return left
 }
 
+// descendants are those of all that come of root, at any depth.
+func descendants(root int, all []Process) []Process {
+	children := make(map[int][]Process)
+	for _, p := range all {
+		children[p.parent] = append(children[p.parent], p)
+	}
+	var found []Process
+	for next := children[root]; len(next) > 0; {
+		p := next[0]
+		next = append(next[1:len(next):len(next)], children[p.PID]...)
+		found = append(found, p)
+	}
+	return found
+}
+
 // Close takes the terminal back, tells the guard that its work is done, and waits
 // a moment for it to end: a run around this one would take it for a process that
 // escaped. It must not be called while the group lives.
 func (j *Job) Close() {
-	if j.guard != nil && j.guard.dismiss() == nil {
+	if j.guard != nil && j.guard.tell(order{Done: true}) == nil {
 		j.awaitGuard()
 	}
 	j.release()
@@ -336,14 +351,6 @@ func (j *Job) release() {
 	j.terminal.takeBack()
 }
 
-// newPipe returns a pipe whose ends no other process inherits by accident.
-func newPipe() (r, w *os.File, err error) {
-	if r, w, err = os.Pipe(); err != nil {
-		err = fmt.Errorf("pipe: %w", err)
-	}
-	return r, w, err
-}
-
 // Gate is the name under which this program runs as a gate: it waits until the
 // group is known to the guard and has the terminal, and then becomes the command.
 // Otherwise a command could fork, or read from the terminal, before.
@@ -364,11 +371,11 @@ type gate struct {
 }
 
 func newGate(c Command) (*gate, error) {
-	entry, opener, err := newPipe()
+	entry, opener, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	verdict, exit, err := newPipe()
+	verdict, exit, err := os.Pipe()
 	if err != nil {
 		entry.Close()
 		opener.Close()

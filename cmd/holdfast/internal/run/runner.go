@@ -52,7 +52,9 @@ func (r *Runner) Run(p *Plan) Result {
 	case errors.Is(err, holdfast.ErrUnavailable) && p.Otherwise == "run" && !interrupted(err):
 		r.Log.Error("running without the lock, as --if-unavailable=run says: " + err.Error()) // also with -q: nothing protects the command
 		res = s.run()
-		res.Status.unlocked(err)
+		if res.Status.Outcome == Ran {
+			res.Status.Outcome, res.Status.Error = RanUnlocked, err.Error()
+		}
 	default:
 		if s.client != nil && !interrupted(err) {
 			err = r.Busy(s.client, err)
@@ -65,13 +67,6 @@ func (r *Runner) Run(p *Plan) Result {
 		st.Error = res.Err.Error()
 	}
 	return res
-}
-
-// unlocked notes that there never was a lease, and why.
-func (st *Status) unlocked(why error) {
-	if st.Outcome == Ran {
-		st.Outcome, st.Error = RanUnlocked, why.Error()
-	}
 }
 
 func interrupted(err error) bool {
