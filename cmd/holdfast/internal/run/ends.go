@@ -40,7 +40,6 @@ func (s *session) lose() {
 	policy := s.plan.OnLost
 	switch {
 	case policy.Warn:
-		s.goesOn = cause
 		s.log.Error("the lease is lost, and the command goes on, as --on-lost=warn says: " + cause.Error())
 	case s.why != "": // it is being stopped already; lastMoment bounds that
 		s.why, s.cause = Lost, cause
@@ -123,8 +122,6 @@ func (s *session) result() Result {
 		st.ExitCode = s.plan.Lost
 	case s.why == Timeout:
 		st.ExitCode = exitcode.Timeout
-	case s.goesOn != nil:
-		st.Outcome, st.Error = RanLost, s.goesOn.Error()
 	default:
 		st.Outcome = Ran
 	}

@@ -20,13 +20,19 @@ func (s *session) verify(st *Status) {
 	if st.Outcome != Ran {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.plan.roundTrip())
-	defer cancel()
-	if err := s.lease.Check(ctx); errors.Is(err, holdfast.ErrLost) {
+	var err error
+	if s.gone { // and the command went on: --on-lost=warn
+		err = s.loss()
+	} else {
+		ctx, cancel := context.WithTimeout(context.Background(), s.plan.roundTrip())
+		defer cancel()
+		if err = s.lease.Check(ctx); !errors.Is(err, holdfast.ErrLost) {
+			return
+		}
 		s.gone = true
-		st.Outcome, st.Error = RanLost, err.Error()
 		s.log.Error("the lease was lost before the command ended: " + err.Error())
 	}
+	st.Outcome, st.Error = RanLost, err.Error()
 }
 
 // settle releases the lease and notes the outcome.

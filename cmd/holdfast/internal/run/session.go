@@ -47,7 +47,6 @@ type session struct {
 	suspending bool  // a SIGTSTP was passed on
 	failing    error // of the last renewal; nil: it succeeded
 	gone       bool  // the lease is
-	goesOn     error // why it is, while the command goes on: --on-lost=warn
 
 	startedAt time.Time
 
