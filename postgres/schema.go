@@ -48,7 +48,7 @@ func newSchema(name string) (schema, error) {
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
 		&s.check:   `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
-		&s.guard: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND $3::bigint BETWEEN token AND token + 31
+		&s.guard: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND token = $3::bigint
 			AND expires > clock_timestamp() FOR KEY SHARE`,
 		&s.inspect: columns + `WHERE l.name = $1::text`,
 		&s.list:    columns + `WHERE starts_with(l.name, $1::text) AND (h OR holdfast.waiters(l.name) > 0)`,
@@ -106,7 +106,7 @@ func direct(ctx context.Context, conn *pgx.Conn) (bool, error) {
 func (s schema) fits(v int) error {
 	switch {
 	case v < version:
-		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate", errVersion, s.name, v, version)
+		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate, or holdfast migrate", errVersion, s.name, v, version)
 	case v > version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and this program knows version %d; update the program", errVersion, s.name, v, version)
 	}
@@ -130,11 +130,34 @@ func Migrate(ctx context.Context, db Beginner, opts *Options) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) })
-	if err != nil {
+	if err := s.make(ctx, db); err != nil {
 		return fmt.Errorf("postgres: migrate: %w", err)
 	}
 	return nil
+}
+
+// MigrateURL is Migrate for the database that url names, as Open does.
+func MigrateURL(ctx context.Context, url string, opts *Options) error {
+	d, err := open(url, opts)
+	if err != nil {
+		return fmt.Errorf("postgres: migrate: %w", err)
+	}
+	defer d.Close()
+	err = d.schema.make(ctx, d.pool)
+	switch {
+	case err == nil:
+		return nil
+	case code(err) == noRights:
+		err = fmt.Errorf("%w: %w; take a user who may create a schema in this database", ErrAuth, err)
+	default:
+		err = d.diagnose(ctx, err, false)
+	}
+	return fmt.Errorf("postgres: migrate: %w", d.unavailable(err))
+}
+
+// make makes what is missing, in one transaction.
+func (s schema) make(ctx context.Context, db Beginner) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) })
 }
 
 func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {

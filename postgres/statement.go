@@ -15,6 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// ErrAuth is in an ErrUnavailable when the server refuses user or password, or the
+// user lacks a right. Time does not mend it: no call waits.
+var ErrAuth = errors.New("access denied")
+
 // failure is a statement that failed.
 type failure struct {
 	err     error
@@ -176,13 +180,13 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) error {
 	f := &failure{err: err, doubt: doubt, lasting: true}
 	switch code(err) {
 	case wrongPassword, wrongUser:
-		f.err = fmt.Errorf("%w; correct user and password", err)
+		f.err = fmt.Errorf("%w: %w; correct user and password", ErrAuth, err)
 	case noDatabase:
 		f.err = fmt.Errorf("%w; create it, or name another", err)
 	case noSchema, noTable, noFunction:
-		f.err = fmt.Errorf("schema %s has no tables for locks, or not all of them; make them with postgres.Migrate: %w", d.schema.name, err)
+		f.err = fmt.Errorf("schema %s has no tables for locks, or not all of them; make them with postgres.Migrate, or holdfast migrate: %w", d.schema.name, err)
 	case noRights:
-		f.err = fmt.Errorf("%w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", err, d.schema.name)
+		f.err = fmt.Errorf("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", ErrAuth, err, d.schema.name)
 	case readOnly:
 		f.err, f.lasting = fmt.Errorf("the server is a standby, which keeps no locks: %w", err), false
 	default:

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -36,8 +35,8 @@ func (s schema) fence(ctx context.Context, tx pgx.Tx, lease *holdfast.Lease) err
 	if lease.Context().Err() != nil {
 		return fmt.Errorf("postgres: fenced %q: %w: %w", lease.Key(), driver.ErrLost, context.Cause(lease.Context()))
 	}
-	owner, _, _ := strings.Cut(lease.Owner(), "+") // after it, which of its holders in the process
-	tag, err := tx.Exec(ctx, s.guard, pgx.QueryExecModeExec, lease.Key(), owner, int64(lease.Token()))
+	owner, token := driver.GrantOf(lease.Owner(), int64(lease.Token()))
+	tag, err := tx.Exec(ctx, s.guard, pgx.QueryExecModeExec, lease.Key(), owner, token)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = fmt.Errorf("%w: the database has another holder, or none", driver.ErrLost)
 	}

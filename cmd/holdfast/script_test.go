@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
@@ -95,6 +97,7 @@ func launch() {
 //	redis held NAME           waits until the lock is held
 //	redis do I COMMAND...     sends the command to the I-th, from 1
 //	redis forget NAME         drops the counter of the lock on all servers
+//	postgres up               starts a PostgreSQL server and sets HOLDFAST_BACKEND
 //	exits CODE CMD ARGS...    runs a command and wants that exit code
 //	await FILE [TEXT]         waits until the file is there, and has the text
 //	ended NAME CODE           waits for the holdfast that launch NAME started, and wants that code
@@ -110,7 +113,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"redis": redis, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+			"redis": redis, "postgres": postgresCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "mounts" { // whether this user may mount, in a namespace of its own
@@ -121,6 +124,18 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
+}
+
+// postgresCmd starts a server, which has no tables for locks yet.
+func postgresCmd(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 || args[0] != "up" {
+		ts.Fatalf("usage: postgres up")
+	}
+	server, err := pgproc.Start(context.Background())
+	ts.Check(err)
+	ts.Defer(func() { server.Stop() })
+	dir, _, _ := strings.Cut(strings.TrimPrefix(server.DSN(), "host="), " ")
+	ts.Setenv("HOLDFAST_BACKEND", "postgres://holdfast:secret@/postgres?host="+url.QueryEscape(dir))
 }
 
 // servers are those of one script.

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -19,11 +20,11 @@ import (
 const askTimeout = 2 * time.Second
 
 // dial opens the backend.
-func (a *app) dial(ctx context.Context) (*redlock.Driver, error) {
+func (a *app) dial(ctx context.Context) (driver.Driver, error) {
 	return a.dialWith(ctx, &redlock.Options{})
 }
 
-func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {
+func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (driver.Driver, error) {
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (*redlock.Dri
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
 		opts.Logger = slog.New(newHandler(a.io.Err, a.logFormat, slog.LevelWarn))
 	}
-	return redlock.OpenURL(ctx, a.backend, opts)
+	return openURL(ctx, a.backend, opts)
 }
 
 // noBackend says how to name one, and why there may be none.

@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // ticket is a lease that outlives the process which took it. A process that has it
@@ -232,9 +231,9 @@ still has it. It never takes a free lock: a lease that is gone stays gone.
 	return cmd
 }
 
-func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv *redlock.Driver, g driver.Grant) error {
+func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.Driver, g driver.Grant) error {
 	g.TTL = time.Duration(fl.ttl.duration)
-	if l := drv.Limits(); g.TTL < l.MinTTL || g.TTL > l.MaxTTL {
+	if l := drv.Limits(); g.TTL < l.MinTTL || l.MaxTTL != 0 && g.TTL > l.MaxTTL {
 		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, the same for all clients)", g.TTL, l.MinTTL, l.MaxTTL)
 	}
 	file, err := report.File("--file", fl.file)
@@ -264,7 +263,7 @@ func (a *app) releaseCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv *redlock.Driver, g driver.Grant) error {
+func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv driver.Driver, g driver.Grant) error {
 	err := drv.Release(ctx, g, 0)
 	if err == nil && fl.file != "" {
 		err = report.Remove(fl.file)
@@ -275,7 +274,7 @@ func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv *redlo
 // continued does something to the lease that the flags name, if it stands.
 func (a *app) continued(
 	fl *ticketFlags, args []string, verb string,
-	do func(context.Context, *ticketFlags, ticket, *redlock.Driver, driver.Grant) error,
+	do func(context.Context, *ticketFlags, ticket, driver.Driver, driver.Grant) error,
 ) error {
 	t, err := fl.read(args)
 	if err != nil {

@@ -35,7 +35,7 @@ func release(text []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	drv, err := redlock.OpenURL(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
+	drv, err := openURL(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -186,8 +187,12 @@ func (a *app) loadBackend() error {
 	return nil
 }
 
+// passwordParameter is how a URL of PostgreSQL may give a password as well.
+var passwordParameter = regexp.MustCompile(`([?&](?:ssl)?password=)[^&]*`)
+
 // masked is url without what is a password, or may be a part of one.
 func masked(url string) string {
+	url = passwordParameter.ReplaceAllString(url, "${1}***")
 	scheme, rest, ok := strings.Cut(url, "://")
 	at := strings.LastIndex(rest, "@")
 	if !ok || at < 0 {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -123,6 +124,7 @@ var kinds = []struct {
 	code Code
 }{
 	{redlock.ErrAuth, Auth},
+	{postgres.ErrAuth, Auth},
 	{redlock.ErrConfig, Unavailable},
 	{holdfast.ErrInvalid, Usage},
 	{holdfast.ErrLost, Lost},

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// services open the backends that are not Redis, by the scheme of their URL.
+var services = map[string]func(ctx context.Context, url string) (driver.Driver, error){
+	"postgres":   openPostgres,
+	"postgresql": openPostgres,
+}
+
+// openURL opens the backend at url. opts are for Redis.
+func openURL(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+	scheme, _, _ := strings.Cut(url, "://")
+	if open := services[scheme]; open != nil {
+		return open(ctx, url)
+	}
+	return redlock.OpenURL(ctx, url, opts)
+}
+
+func openPostgres(ctx context.Context, url string) (driver.Driver, error) {
+	return postgres.Open(ctx, url, nil)
+}
+
+func (a *app) migrateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate",
+		Short: "Make the tables for locks in a PostgreSQL database",
+		Long: `Migrate makes the schema, tables and functions that a postgres:// backend needs, or
+brings them up to date. Where all is there it does nothing. The user of the backend
+needs the right to create a schema; later ones need USAGE on the schema, and SELECT,
+INSERT, UPDATE and DELETE on its tables.
+`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.migrate() },
+	}
+}
+
+func (a *app) migrate() error {
+	if err := a.loadBackend(); err != nil {
+		return err
+	}
+	if !strings.HasPrefix(a.scheme(), "postgres") {
+		return exitcode.Usagef("migrate is for a postgres:// backend; others need no preparation")
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	return interruptedBy(ctx, postgres.MigrateURL(ctx, a.backend, nil))
+}
