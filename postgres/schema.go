@@ -48,7 +48,7 @@ func newSchema(name string) (schema, error) {
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
 		&s.check:   `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
-		&s.guard: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND token = $3::bigint
+		&s.guard: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text
 			AND expires > clock_timestamp() FOR KEY SHARE`,
 		&s.inspect: columns + `WHERE l.name = $1::text`,
 		&s.list:    columns + `WHERE starts_with(l.name, $1::text) AND (h OR holdfast.waiters(l.name) > 0)`,

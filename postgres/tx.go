@@ -6,9 +6,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 )
+
+// Lease is a *holdfast.Lease.
+type Lease interface {
+	Key() string
+	Owner() string
+	Context() context.Context
+}
 
 // Fenced checks, inside a transaction of the database that has the lock, that lease
 // stands, and keeps it standing until the transaction ends: a takeover waits for
@@ -18,7 +24,7 @@ import (
 // Renewals go on meanwhile. Call it first in the transaction, at the latest before
 // the first read that feeds a write. Errors: ErrLost when the lease has ended, and
 // then nothing must be written: roll back.
-func Fenced(ctx context.Context, tx pgx.Tx, lease *holdfast.Lease) error {
+func Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	s, err := newSchema("")
 	if err != nil {
 		return err
@@ -27,16 +33,16 @@ func Fenced(ctx context.Context, tx pgx.Tx, lease *holdfast.Lease) error {
 }
 
 // Fenced is the function Fenced for the schema of d.
-func (d *Driver) Fenced(ctx context.Context, tx pgx.Tx, lease *holdfast.Lease) error {
+func (d *Driver) Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	return d.schema.fence(ctx, tx, lease)
 }
 
-func (s schema) fence(ctx context.Context, tx pgx.Tx, lease *holdfast.Lease) error {
+func (s schema) fence(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	if lease.Context().Err() != nil {
 		return fmt.Errorf("postgres: fenced %q: %w: %w", lease.Key(), driver.ErrLost, context.Cause(lease.Context()))
 	}
-	owner, token := driver.GrantOf(lease.Owner(), int64(lease.Token()))
-	tag, err := tx.Exec(ctx, s.guard, pgx.QueryExecModeExec, lease.Key(), owner, token)
+	owner, _ := driver.GrantOf(lease.Owner(), 0)
+	tag, err := tx.Exec(ctx, s.guard, pgx.QueryExecModeExec, lease.Key(), owner)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = fmt.Errorf("%w: the database has another holder, or none", driver.ErrLost)
 	}
