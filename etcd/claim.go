@@ -1,0 +1,381 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// errAgain says that the line-up has changed, so that another look is worth it.
+var errAgain = errors.New("the line-up has changed")
+
+// loan is a lease of etcd, which this package calls so because a holder has a lease too.
+type loan struct {
+	id   clientv3.LeaseID
+	ttl  time.Duration
+	sent time.Time // when its last renewal was, or it was asked for
+}
+
+// claim is one attempt at a lock.
+type claim struct {
+	d        *Driver
+	req      driver.Request
+	lease    loan
+	key      string
+	revision int64 // that created the key; 0: it is not known to exist
+	token    int64
+	obstacle error // what stood in the way last
+}
+
+// compete goes on until the lock is granted or that is out of the question.
+func (c *claim) compete(caller context.Context) error {
+	ctx, cancel := context.WithCancel(caller)
+	defer cancel()
+	defer context.AfterFunc(c.d.alive, cancel)()
+	for pause := shortPause; ; {
+		err := c.advance(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case c.d.alive.Err() != nil:
+			return driver.ErrClosed
+		case caller.Err() != nil && c.obstacle != nil:
+			return fmt.Errorf("%w: %w", caller.Err(), c.obstacle)
+		case caller.Err() != nil:
+			return caller.Err()
+		case errors.Is(err, errAgain):
+			pause = shortPause
+			continue
+		case c.req.NoWait || lasting(err):
+			return err
+		}
+		c.tell(err)
+		sleep(ctx, pause)
+		pause = min(2*pause, longPause)
+	}
+}
+
+// advance does what is to be done next, and returns nil when the claim has the lock.
+func (c *claim) advance(ctx context.Context) error {
+	if c.lease.id == clientv3.NoLease {
+		if err := c.begin(ctx); err != nil {
+			return err
+		}
+	}
+	if c.revision == 0 {
+		first, err := c.enter(ctx)
+		if err != nil {
+			return err
+		}
+		if first.key == c.key {
+			return c.take(ctx, first)
+		}
+	}
+	return c.wait(ctx)
+}
+
+// begin gets a lease. A try looks first, so that one in vain changes nothing.
+func (c *claim) begin(ctx context.Context) error {
+	if c.req.NoWait {
+		l, err := c.d.look(ctx, c.req.Key)
+		if err != nil {
+			return err
+		}
+		if l.first.key != "" {
+			return c.d.heldBy(ctx, l)
+		}
+	}
+	c.key = c.d.folder(c.req.Key) + c.d.newPlace()
+	type answer struct {
+		loan
+		error
+	}
+	answers := make(chan answer, 1)
+	c.d.tasks.Go(func() {
+		lease, err := c.d.lend(c.d.work, c.req.TTL)
+		answers <- answer{lease, err}
+	})
+	select {
+	case a := <-answers:
+		c.lease = a.loan
+		return a.error
+	case <-ctx.Done():
+		c.d.tasks.Go(func() { c.d.abandon((<-answers).loan) })
+		return ctx.Err()
+	}
+}
+
+// enter creates the key; that of a try, only where there is no other. Of a key that is there
+// already the answer was lost.
+func (c *claim) enter(ctx context.Context) (entry, error) {
+	none := clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)
+	if c.req.NoWait {
+		none = clientv3.Compare(clientv3.CreateRevision(c.d.folder(c.req.Key)).WithPrefix(), "=", 0)
+	}
+	text, _ := json.Marshal(value{c.req.Holder, time.Now()}) // strings, a number and a time
+	put := clientv3.OpPut(c.key, string(text), clientv3.WithLease(c.lease.id))
+	own, first := clientv3.OpGet(c.key), c.d.getFirst(c.req.Key)
+	var resp *clientv3.TxnResponse
+	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
+		resp, err = cl.Txn(ctx).If(none).Then(own, first, put).Else(own, first).Commit()
+		return err
+	})
+	switch {
+	case errors.Is(err, driver.ErrLost): // the lease is over
+		c.reset()
+		return entry{}, errAgain
+	case err != nil:
+		return entry{}, err
+	}
+	mine, l := line(resp, 0).first, line(resp, 1)
+	switch {
+	case resp.Succeeded:
+		mine = entry{key: c.key, revision: resp.Header.Revision}
+		mine.token = tokenOf(mine.revision, 0)
+		if l.first.key == "" {
+			l.first = mine
+		}
+	case mine.key == "":
+		return entry{}, c.d.heldBy(ctx, l)
+	}
+	c.revision = mine.revision
+	return l.first, nil
+}
+
+// reset forgets a lease that is over, and the place in line with it.
+func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
+
+// wait looks who is before the claim, and waits until that may be otherwise.
+func (c *claim) wait(ctx context.Context) error {
+	var resp *clientv3.TxnResponse
+	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
+		resp, err = cl.Txn(ctx).Then(
+			clientv3.OpGet(c.key),
+			clientv3.OpGet(c.d.folder(c.req.Key), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(c.revision-1))...),
+			c.d.getFirst(c.req.Key)).Commit()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	own, before := line(resp, 0).first, line(resp, 1).first
+	switch {
+	case own.lease != c.lease.id:
+		c.reset()
+		return errAgain
+	case before.key == "":
+		return c.take(ctx, own)
+	}
+	return c.await(ctx, before, line(resp, 2), resp.Header.Revision)
+}
+
+// take says that the claim has the lock. The lease may be old by now.
+func (c *claim) take(ctx context.Context, own entry) error {
+	c.token = own.token
+	if time.Until(trust(c.lease.sent, c.lease.ttl)) > c.lease.ttl/2 {
+		return nil
+	}
+	return c.keep(ctx)
+}
+
+func (c *claim) grant() driver.Grant {
+	return driver.Grant{
+		Key: c.req.Key, Owner: ownerOf(c.key[len(c.d.folder(c.req.Key)):], c.lease.id), Token: c.token, Block: block,
+		TTL: c.lease.ttl, TrustedUntil: trust(c.lease.sent, c.lease.ttl),
+	}
+}
+
+// keep renews the lease.
+func (c *claim) keep(ctx context.Context) error {
+	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) error {
+		sent := time.Now()
+		ttls, err := keepAlive(ctx, cl, c.lease.id)
+		switch {
+		case err != nil:
+			return err
+		case ttls[c.lease.id] <= 0:
+			return driver.ErrLost
+		}
+		c.lease.sent = sent
+		return nil
+	})
+	if errors.Is(err, driver.ErrLost) {
+		c.reset()
+		return errAgain
+	}
+	return err
+}
+
+// await returns when the key before the claim's or its own is deleted, when the member that
+// watches them fails, and when it cannot renew the lease.
+func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	n := c.d.order()[0]
+	up, changed := c.d.health(n)
+	gone := make(chan error, 2)
+	for _, key := range []string{before.key, c.key} {
+		c.d.tasks.Go(func() { gone <- n.awaitDelete(ctx, key, revision+1) })
+	}
+	c.tell(c.d.heldBy(ctx, l))
+	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
+	defer due.Stop()
+	for up {
+		select {
+		case err := <-gone:
+			if err == nil || ctx.Err() != nil {
+				return errAgain
+			}
+			failed := c.d.unavailable(nil)
+			failed.Nodes = []driver.NodeError{{Node: n.name, Err: err}}
+			return failed
+		case <-changed:
+			up, changed = c.d.health(n)
+		case <-due.C:
+			if err := c.keep(ctx); err != nil {
+				return err
+			}
+			due.Reset(c.lease.ttl / 3)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errAgain
+}
+
+// awaitDelete returns nil when key has been deleted, at revision or later.
+func (n *node) awaitDelete(ctx context.Context, key string, revision int64) error {
+	c, err := n.open(ctx)
+	if err != nil {
+		return n.explain(ctx, err)
+	}
+	for resp := range c.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithRev(revision), clientv3.WithFilterPut()) {
+		if err := resp.Err(); err != nil {
+			return n.explain(ctx, err)
+		}
+		if len(resp.Events) > 0 {
+			return nil
+		}
+	}
+	return n.explain(ctx, errors.New("the watch has ended"))
+}
+
+// tell reports what stands in the way, if that is of another kind than before.
+func (c *claim) tell(err error) {
+	if c.req.Obstacle != nil && (c.obstacle == nil || errors.Is(c.obstacle, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
+		c.req.Obstacle(err)
+	}
+	c.obstacle = err
+}
+
+// heldBy is who has the lock.
+func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
+	e := l.first
+	return &driver.HeldError{Owner: e.owner, Holder: e.value.Holder, Since: e.value.Since, Remaining: d.remaining(ctx, e.lease), Waiters: l.waiters()}
+}
+
+// look reads who has a lock.
+func (d *Driver) look(ctx context.Context, name string) (l lineUp, err error) {
+	err = d.call(ctx, callTime, d.looking(name, &l))
+	return l, err
+}
+
+func (d *Driver) looking(name string, l *lineUp) request {
+	return func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Do(ctx, d.getFirst(name))
+		if err == nil {
+			*l = lineOf(resp.Get())
+		}
+		return err
+	}
+}
+
+// lend gets a lease. One whose answer was lost has no key, and lapses.
+func (d *Driver) lend(ctx context.Context, ttl time.Duration) (l loan, err error) {
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	err = d.call(ctx, patience(ttl), func(ctx context.Context, c *clientv3.Client) error {
+		sent := time.Now()
+		resp, err := c.Grant(ctx, seconds)
+		if err == nil {
+			l = loan{resp.ID, time.Duration(resp.TTL) * time.Second, sent}
+		}
+		return err
+	})
+	if asked := time.Duration(seconds) * time.Second; l.ttl > asked {
+		d.abandon(l)
+		return loan{}, fmt.Errorf("%w: these servers grant no TTL under %v, and %v was asked for; take a longer TTL, or give them a shorter --election-timeout",
+			driver.ErrInvalid, l.ttl, asked)
+	}
+	return l, err
+}
+
+// move puts a key under another lease, where it keeps its place in line.
+func (d *Driver) move(ctx context.Context, key string, from clientv3.LeaseID, to loan) (moved entry, err error) {
+	err = d.insist(ctx, to.ttl, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", from)).
+			Then(clientv3.OpPut(key, "", clientv3.WithLease(to.id), clientv3.WithIgnoreValue()), clientv3.OpGet(key)).
+			Else(clientv3.OpGet(key), clientv3.OpGet(key)).Commit()
+		if err == nil {
+			moved = line(resp, 1).first
+		}
+		return err
+	})
+	return moved, err
+}
+
+// adopt takes over the key of g, if that has the lock. Once first in line, a key stays so.
+func (c *claim) adopt(ctx context.Context, g driver.Grant, old clientv3.LeaseID) error {
+	var l lineUp
+	err := c.d.insist(ctx, g.TTL, c.d.looking(g.Key, &l))
+	switch {
+	case err != nil:
+		return err
+	case l.first.owner != g.Owner:
+		return driver.ErrLost
+	case l.first.moves >= adoptions-1:
+		return fmt.Errorf("%w: this lease was adopted %d times, and etcd has no later token for it; release it and take the lock anew",
+			driver.ErrUnsupported, l.first.moves)
+	}
+	if c.lease, err = c.d.lend(ctx, g.TTL); err != nil {
+		return err
+	}
+	moved, err := c.d.move(ctx, c.key, old, c.lease)
+	switch {
+	case err != nil:
+		return err
+	case moved.lease != c.lease.id:
+		return driver.ErrLost
+	}
+	c.token = moved.token
+	return nil
+}
+
+// revoke ends a lease, and deletes the key under it.
+func (d *Driver) revoke(l loan) error {
+	if l.id == clientv3.NoLease {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(d.work, max(l.ttl, minTTL))
+	defer cancel()
+	err := d.insist(ctx, l.ttl, func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.Revoke(ctx, l.id)
+		return err
+	})
+	if errors.Is(err, driver.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// abandon revokes a lease in the background; what it cannot revoke lapses.
+func (d *Driver) abandon(l loan) {
+	if l.id != clientv3.NoLease {
+		d.tasks.Go(func() { d.revoke(l) })
+	}
+}

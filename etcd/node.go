@@ -1,0 +1,315 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	// callTime is for how long one member may take to answer, where no TTL says more.
+	callTime = 2 * time.Second
+	// probeEvery is how often the members are asked for their state.
+	probeEvery = 2 * time.Second
+	// loginTime bounds a login, which etcd makes slow on purpose.
+	loginTime = 2 * time.Second
+
+	shortPause = 20 * time.Millisecond
+	longPause  = time.Second
+)
+
+// patience is how long one member may take to answer for a lock with this TTL: so short
+// that the others have their turn before the lease is over.
+func patience(ttl time.Duration) time.Duration {
+	return min(max(ttl/6, 400*time.Millisecond), callTime)
+}
+
+// trust is until when a TTL stands that was asked for at sent. Clocks may differ in rate by
+// a hundredth.
+func trust(sent time.Time, ttl time.Duration) time.Time {
+	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
+}
+
+// request asks one member for something. As its answer may be lost, it bears to be repeated.
+type request func(context.Context, *clientv3.Client) error
+
+// node is one member of the cluster. It has a client of its own, because one for all
+// members would choose the member itself.
+type node struct {
+	name    string
+	place   int // in the order of opening
+	config  clientv3.Config
+	work    context.Context // of all requests
+	opening chan struct{}   // has an element while one opens the client, and after close
+	client  atomic.Pointer[clientv3.Client]
+}
+
+func newNode(work context.Context, place int, name string, opts *Options) *node {
+	scheme := "http://"
+	if opts.TLS != nil {
+		scheme = "https://"
+	}
+	return &node{name: name, place: place, work: work, opening: make(chan struct{}, 1), config: clientv3.Config{
+		Endpoints: []string{scheme + name}, TLS: opts.TLS, Username: opts.Username, Password: opts.Password,
+		DialTimeout: loginTime, Logger: zap.NewNop(),
+		MaxUnaryRetries: 2, // a second try has a new login
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: shortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longPause},
+				MinConnectTimeout: callTime,
+			}),
+			// The package's own interceptor would log in again for each stream, and so for each renewal.
+			grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+				streamer grpc.Streamer, opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
+				return streamer(ctx, desc, conn, method, opts...)
+			}),
+		},
+	}}
+}
+
+// open returns the client, which logs in when it is made.
+func (n *node) open(ctx context.Context) (*clientv3.Client, error) {
+	if c := n.client.Load(); c != nil {
+		return c, nil
+	}
+	select {
+	case n.opening <- struct{}{}:
+		defer func() { <-n.opening }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c := n.client.Load(); c != nil {
+		return c, nil
+	}
+	c, err := clientv3.New(n.config)
+	if err != nil {
+		return nil, err
+	}
+	n.client.Store(c)
+	return c, nil
+}
+
+// close waits for one who opens the client.
+func (n *node) close() {
+	n.opening <- struct{}{}
+	if c := n.client.Load(); c != nil {
+		c.Close()
+	}
+}
+
+// try runs fn against this member, for limit at most.
+func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
+	defer cancel()
+	defer context.AfterFunc(n.work, cancel)()
+	c, err := n.open(ctx)
+	if err == nil {
+		err = fn(ctx, c)
+	}
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		return err
+	}
+	err = rpctypes.Error(err)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return driver.ErrLost
+	}
+	return n.explain(ctx, err)
+}
+
+// stall is an answer that did not come in time.
+type stall struct{ error }
+
+// refusal is an error that time does not mend.
+type refusal struct{ error }
+
+func lasting(err error) bool {
+	_, ok := errors.AsType[refusal](err)
+	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
+}
+
+// explain gives an error of a member in words of use to its reader.
+func (n *node) explain(ctx context.Context, err error) error {
+	code, text := status.Code(err), status.Convert(err).Message()
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		code, text = e.Code(), e.Error()
+	}
+	switch {
+	case ctx.Err() != nil:
+		return stall{context.Cause(ctx)}
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserNotFound):
+		return refusal{fmt.Errorf("%s: the user or the password is wrong", text)}
+	case errors.Is(err, rpctypes.ErrUserEmpty):
+		return refusal{fmt.Errorf("%s: the cluster wants a user and a password", text)}
+	case code == codes.PermissionDenied:
+		return refusal{fmt.Errorf("%s: grant the user's role to read and write the keys that begin with the prefix (etcdctl role grant-permission --prefix)", text)}
+	case errors.Is(err, rpctypes.ErrAuthOldRevision):
+		return errors.New(text)
+	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
+		return refusal{errors.New(text)}
+	}
+	return errors.New(text)
+}
+
+// order is the members in the order in which to ask them: those that are up, and then the
+// others.
+func (d *Driver) order() []*node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	nodes := slices.Clone(d.nodes)
+	down := func(n *node) int {
+		if d.states[n.place].State == driver.NodeUp {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(nodes, func(a, b *node) int { return down(a) - down(b) })
+	return nodes
+}
+
+// call has the members try fn in turn until one has an answer, each for limit at most.
+func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) error {
+	if d.work.Err() != nil {
+		return driver.ErrClosed
+	}
+	failed := d.unavailable(nil)
+	for _, n := range d.order() {
+		err := n.try(ctx, limit, fn)
+		if ctx.Err() != nil && err != nil {
+			return fmt.Errorf("%w: %w", ctx.Err(), failed)
+		}
+		d.report(n, err)
+		if err == nil || errors.Is(err, driver.ErrLost) {
+			return err
+		}
+		failed.Nodes = append(failed.Nodes, driver.NodeError{Node: n.name, Err: err})
+		if lasting(err) {
+			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
+			break
+		}
+	}
+	return failed
+}
+
+// insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
+func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
+	for pause := shortPause; ; pause = min(2*pause, longPause) {
+		err := d.call(ctx, patience(ttl), fn)
+		if err == nil || errors.Is(err, driver.ErrLost) || lasting(err) || !sleep(ctx, pause) {
+			return err
+		}
+	}
+}
+
+// unavailable is err as the caller gets it.
+func (d *Driver) unavailable(err error) *driver.UnavailableError {
+	return &driver.UnavailableError{Need: len(d.nodes)/2 + 1, Err: err}
+}
+
+// sleep waits for about the given time, and returns false if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d/2 + mathrand.N(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// watch asks the members for their state until Close.
+func (d *Driver) watch() {
+	for {
+		for _, n := range d.nodes {
+			d.tasks.Go(func() {
+				err := n.try(d.alive, callTime/2, probe)
+				d.report(n, err)
+			})
+		}
+		if !sleep(d.alive, probeEvery) {
+			return
+		}
+	}
+}
+
+func probe(ctx context.Context, c *clientv3.Client) error {
+	resp, err := pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+	if err == nil && resp.Leader == 0 {
+		err = rpctypes.ErrNoLeader
+	}
+	return err
+}
+
+// report notes the state of a member, and tells of it if it is new.
+func (d *Driver) report(n *node, err error) {
+	if d.alive.Err() != nil {
+		return
+	}
+	e := driver.NodeEvent{Node: n.name, State: driver.NodeUp}
+	if _, ok := errors.AsType[stall](err); ok {
+		e.State, e.Err = driver.NodeStalled, err
+	} else if err != nil && !errors.Is(err, driver.ErrLost) {
+		e.State, e.Err = driver.NodeDown, err
+	}
+	d.mu.Lock()
+	news := d.states[n.place].State != e.State
+	d.states[n.place] = e
+	if news {
+		close(d.changed)
+		d.changed = make(chan struct{})
+	}
+	notify := d.notify
+	d.mu.Unlock()
+	if news && notify != nil {
+		notify(e)
+	}
+}
+
+// health says whether a member is up, and has a channel that is closed when that may be
+// otherwise.
+func (d *Driver) health(n *node) (up bool, changed <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.states[n.place].State == driver.NodeUp, d.changed
+}
+
+// keepAlive renews leases, and returns their TTLs; those that are over have none. The
+// package's KeepAliveOnce repeats a request without a pause while a member is down.
+func keepAlive(ctx context.Context, c *clientv3.Client, leases ...clientv3.LeaseID) (map[clientv3.LeaseID]time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range leases {
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+			break // Recv says why
+		}
+	}
+	ttls := make(map[clientv3.LeaseID]time.Duration, len(leases))
+	for range leases {
+		resp, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		ttls[clientv3.LeaseID(resp.ID)] = time.Duration(resp.TTL) * time.Second
+	}
+	return ttls, nil
+}
