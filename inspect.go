@@ -41,6 +41,22 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 	return c.status(seen), err
 }
 
+// Queue returns the first of those that wait for key, most at most, in the order in
+// which they get the lock. Of those that wait in one process it shows the first. It
+// blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported,
+// ErrInvalid.
+func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+	defer func() { err = wrap("queue", key, err) }()
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	q, ok := c.drv.(driver.Queuer)
+	if !ok {
+		return nil, unsupported("it cannot say who waits for a lock")
+	}
+	return q.Queue(ctx, key, most)
+}
+
 // List yields the locks that are held or waited for and whose key begins with
 // prefix. An error ends the sequence.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, error] {

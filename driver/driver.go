@@ -82,7 +82,7 @@
 //
 //   - Declared. What Limits does not declare, and what the driver has no interface for, the
 //     client refuses with ErrUnsupported and does not ask for. (WhatIsNotDeclaredIsRefused)
-//   - Look. Check, Inspect and List change nothing, on the service or in the driver.
+//   - Look. Check, Inspect, Queue and List change nothing, on the service or in the driver.
 //     (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey, ListShowsWhatIsHeld)
 //   - Force. Force takes the lock from the grant that the token belongs to, and from no
 //     other. The first waiter gets it next, and the old holder cannot renew it.
@@ -100,6 +100,7 @@
 //	Checker    asks whether a grant still stands      Lease.Check
 //	Inspector  says who holds a lock                  Client.Inspect
 //	Lister     lists locks                            Client.List
+//	Queuer     lists who waits for a lock             Client.Queue
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
 //	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
@@ -159,6 +160,21 @@ type Lister interface {
 	// prefix, in no order, until yield returns false. Where too few nodes answer it
 	// may yield what the others know, Held false, and returns ErrUnavailable then.
 	List(ctx context.Context, prefix string, yield func(Status) bool) error
+}
+
+// Queuer is a Driver that can say who waits for a lock.
+type Queuer interface {
+	// Queue returns the first waiters of key, most at most, in the order in which they
+	// get the lock, as far as is known. It changes nothing. A waiter that died may be
+	// among them until its turn has come.
+	Queue(ctx context.Context, key string, most int) ([]Waiter, error)
+}
+
+// Waiter is a client that waits for a lock.
+type Waiter struct {
+	Owner  string
+	Holder Holder    // who it is
+	Since  time.Time // when it asked for the lock, by its own clock; zero if unknown
 }
 
 // Forcer is a Driver that can take a lock away from its holder.

@@ -210,6 +210,41 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return st, err
 }
 
+// Queue implements driver.Queuer. The order is that of the node whose queue is longest:
+// the others have missed a waiter.
+func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
+	queue := d.opts.keys(key).Queue
+	lists, u := make([][]any, len(d.nodes)), &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
+	errs := make([]error, len(d.nodes))
+	d.each(ctx, func(ctx context.Context, n *node) {
+		reply, err := n.eval(ctx, []string{"ZRANGE", queue, "0", strconv.Itoa(most - 1)})
+		lists[n.index], _ = reply.([]any)
+		errs[n.index] = err
+	})
+	var longest []any
+	for i, n := range d.nodes {
+		if errs[i] != nil {
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: errs[i]})
+		}
+		if len(lists[i]) > len(longest) {
+			longest = lists[i]
+		}
+	}
+	if len(d.nodes)-len(u.Nodes) < u.Need {
+		return nil, u
+	}
+	waiters := make([]driver.Waiter, len(longest))
+	var all sync.WaitGroup
+	for i, entry := range longest {
+		owner, _ := entry.(string)
+		all.Go(func() {
+			waiters[i] = driver.Waiter{Owner: owner, Holder: d.describe(ctx, owner), Since: quorum.Since(owner)}
+		})
+	}
+	all.Wait()
+	return waiters, nil
+}
+
 // List implements driver.Lister. It reads the key space of every node step by
 // step (SCAN), which takes long on a server that is full of other data. Where too few
 // nodes answer it yields what the others know, and then the error.

@@ -1,9 +1,11 @@
 package redlock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -242,4 +244,41 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQueueNamesWhoWaitsInOrder holds that the queue is shown as it is served, and by a
+// majority of the nodes or not at all.
+func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
+	r := start(t, 3)
+	held := r.acquire(r.client(), "k", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	queue := func() []driver.Waiter {
+		waiters, err := r.client().Queue(t.Context(), "k", 2)
+		if err != nil {
+			t.Error(err)
+		}
+		return waiters
+	}
+	for i := range 3 {
+		c := r.client()
+		all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
+		r.eventually("it waits", func() bool {
+			st, err := r.client().Inspect(t.Context(), "k")
+			return err == nil && st.Waiters == i+1
+		})
+	}
+	r.servers[0].Kill()
+	got := queue()
+	if len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" || got[0].Holder.PID == 0 || got[0].Since.IsZero() {
+		t.Errorf("the queue is %+v", got)
+	}
+	looker := r.client()
+	r.servers[1].Kill()
+	if got, err := looker.Queue(t.Context(), "k", 2); !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("without a majority: %+v, %v", got, err)
+	}
+	cancel()
+	all.Wait()
+	held.Release(t.Context())
 }

@@ -311,6 +311,7 @@ var (
 	_ driver.Driver    = (*Driver)(nil)
 	_ driver.Inspector = (*Driver)(nil)
 	_ driver.Lister    = (*Driver)(nil)
+	_ driver.Queuer    = (*Driver)(nil)
 	_ driver.Forcer    = (*Driver)(nil)
 	_ driver.Adopter   = (*Driver)(nil)
 	_ driver.Notifier  = (*Driver)(nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // lock is what show and ls say about a lock, for programs.
@@ -23,7 +24,14 @@ type lock struct {
 	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
 	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
 	Waiting     int             `json:"waiting"`
+	Queue       []waiter        `json:"queue,omitempty"` // the first of those who wait
 	Nodes       []node          `json:"nodes,omitempty"`
+}
+
+type waiter struct {
+	Owner   string          `json:"owner"`
+	Holder  holdfast.Holder `json:"holder"`
+	AskedAt time.Time       `json:"asked_at,omitzero"` // by the waiter's clock
 }
 
 type node struct {
@@ -95,23 +103,47 @@ func (a *app) show(name string, ask bool) error {
 		}
 		return interruptedBy(ctx, asked)
 	}
-	if err := a.writeStatus(st); err != nil {
+	var queue []driver.Waiter
+	if asked == nil && st.Waiters > 0 {
+		if queue, err = client.Queue(ctx, name, queueShown); err != nil {
+			a.log.Warn("who waits is not known: " + explain(err))
+		}
+	}
+	if err := a.writeStatus(st, queue); err != nil {
 		return err
 	}
 	return interruptedBy(ctx, asked) // what the nodes that are left know has been shown
 }
 
-func (a *app) writeStatus(st holdfast.Status) error {
+// queueShown is how many waiters are shown.
+const queueShown = 20
+
+func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter) error {
 	if a.output == "json" {
-		return a.writeJSON(newLock(st))
+		l := newLock(st)
+		for _, w := range queue {
+			l.Queue = append(l.Queue, waiter{w.Owner, w.Holder, w.Since})
+		}
+		return a.writeJSON(l)
 	}
-	if err := a.writeTable(describe(st)); err != nil {
+	if err := a.writeTable(append(describe(st), queueRows(queue)...)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(a.io.Out); err != nil {
 		return wrote(err)
 	}
 	return a.writeTable(nodeRows(st))
+}
+
+func queueRows(queue []driver.Waiter) (rows [][]string) {
+	for i, w := range queue {
+		text := w.Holder.String()
+		if !w.Since.IsZero() {
+			text += ", asked " + short(max(time.Since(w.Since), 0)) + " ago"
+		}
+		rows = append(rows, []string{fmt.Sprintf("%d. waits", i+1), text})
+	}
+	return rows
 }
 
 func describe(st holdfast.Status) [][]string {

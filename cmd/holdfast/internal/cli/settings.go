@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,49 +23,34 @@ const systemConfig = "/etc/holdfast/config"
 
 // rivals are flags of which one source gives one: it goes before the other one of a
 // source that comes later.
-var rivals = map[string]string{"wait": "no-wait", "guard": "no-guard", "backend": "backend-file"}
-
-// source is where values of flags come from.
-type source interface {
-	// lookup returns what the source says about a flag, and where.
-	lookup(flag string) (text, where string)
+var rivals = map[string]string{
+	"wait": "no-wait", "no-wait": "wait", "guard": "no-guard", "no-guard": "guard", "backend": "backend-file", "backend-file": "backend",
 }
+
+// source says what one place has about a flag, and where that stands.
+type source func(flag string) (text, where string)
 
 // variables are the environment as a source.
-type variables struct{}
-
-func (variables) lookup(flag string) (text, where string) {
-	return os.Getenv(variable(flag)), variable(flag)
-}
+func variables(flag string) (text, where string) { return os.Getenv(variable(flag)), variable(flag) }
 
 // variable is the environment variable that sets a flag.
 func variable(flag string) string {
 	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// configFile is a file of lines "flag = value" as a source.
-type configFile struct {
-	path  string
-	lines map[string]configLine
-}
-
+// configLine is a line "flag = value" of a config file.
 type configLine struct {
 	number int
 	value  string
 }
 
-func (c *configFile) lookup(flag string) (text, where string) {
-	line := c.lines[flag]
-	return line.value, fmt.Sprintf("%s:%d", c.path, line.number)
-}
-
 // readConfig reads a config file. A flag that no command has is refused.
-func readConfig(path string, known func(string) bool) (*configFile, error) {
+func readConfig(path string, known func(string) bool) (source, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	c := &configFile{path: path, lines: make(map[string]configLine)}
+	lines := make(map[string]configLine)
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
@@ -79,17 +65,19 @@ func readConfig(path string, known func(string) bool) (*configFile, error) {
 			return nil, exitcode.Usagef("%s:%d: write a flag without dashes, =, and its value, as in ttl = 20s", path, number)
 		case !known(name):
 			return nil, exitcode.Usagef("%s:%d: no command has a flag --%s", path, number, name)
-		case c.lines[name].number > 0:
-			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, c.lines[name].number)
+		case lines[name].number > 0:
+			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, lines[name].number)
 		}
-		c.lines[name] = configLine{number, value}
+		lines[name] = configLine{number, value}
 	}
-	return c, nil
+	return func(flag string) (text, where string) {
+		return lines[flag].value, fmt.Sprintf("%s:%d", path, lines[flag].number)
+	}, nil
 }
 
 // sources are those below the command line, the first before the next.
 func (a *app) sources(root *cobra.Command) ([]source, error) {
-	all := []source{variables{}}
+	all := []source{variables}
 	for _, path := range a.configFiles() {
 		c, err := readConfig(path, func(name string) bool { return hasFlag(root, name) })
 		switch {
@@ -137,14 +125,11 @@ func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
 	}
 	a.from = make(map[string]string)
 	flags.Visit(func(f *pflag.Flag) { a.from[f.Name] = "--" + f.Name })
-	for _, s := range all {
-		before := make(map[string]bool)
-		for name := range a.from {
-			before[name] = true
-		}
+	for _, look := range all {
+		before := maps.Clone(a.from)
 		flags.VisitAll(func(f *pflag.Flag) {
-			text, where := s.lookup(f.Name)
-			if err != nil || text == "" || before[f.Name] || before[rival(f.Name)] || !hasFlag(root, f.Name) {
+			text, where := look(f.Name)
+			if err != nil || text == "" || before[f.Name] != "" || before[rivals[f.Name]] != "" || !hasFlag(root, f.Name) {
 				return
 			}
 			if bad := f.Value.Set(text); bad != nil {
@@ -154,18 +139,6 @@ func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
 		})
 	}
 	return err
-}
-
-func rival(flag string) string {
-	for one, other := range rivals {
-		switch flag {
-		case one:
-			return other
-		case other:
-			return one
-		}
-	}
-	return ""
 }
 
 // loadBackend reads the URL from --backend-file, if that is given.
