@@ -67,17 +67,16 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 	return fn(fctx, lease)
 }
 
-// nest checks whether ctx comes from a live lease of key. It returns another
+// nest checks whether a, with ctx, comes from a live lease of its key. It returns another
 // hold of it, or ErrNested, or neither if there is none. opts may be nil.
-func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, _ := ctx.Value(leaseKey{}).(*Lease)
-	if l == nil {
+func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*Lease, error) {
+	if a.outer == nil {
 		return nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for ; l != nil; l = l.outer {
-		if t := l.term; t.client != c || t.slot.key != key || l.live() != nil {
+	for l := a.outer; l != nil; l = l.outer {
+		if t := l.term; t.client != c || t.slot.key != a.key || l.live() != nil {
 			continue
 		}
 		if opts == nil || !opts.Reentrant {
@@ -86,7 +85,7 @@ func (c *Client) nest(ctx context.Context, key string, opts *AcquireOptions) (*L
 		if !opts.agrees(l.term.now.opts) {
 			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
 		}
-		return l.term.hold(context.WithoutCancel(ctx)), nil
+		return l.term.hold(context.WithoutCancel(ctx), a.outer), nil
 	}
 	return nil, nil
 }
@@ -103,6 +102,7 @@ type attempt struct {
 	client *Client
 	ctx    context.Context // has the values of the caller's, for the lease, and no end
 	wait   context.Context // the caller's, bounded by Wait
+	outer  *Lease          // the lease that the caller's comes from, of any key; nil: none
 	key    string
 	opts   AcquireOptions
 	once   bool // it does not wait for a lock that is held
@@ -118,7 +118,8 @@ func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) 
 	if err != nil {
 		return nil, err
 	}
-	if l, err := c.nest(ctx, a.key, opts); l != nil || err != nil {
+	a.outer = leaseIn(ctx)
+	if l, err := c.nest(ctx, a, opts); l != nil || err != nil {
 		return l, err
 	}
 	a.opts, a.wait = o, ctx

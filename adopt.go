@@ -33,8 +33,8 @@ func (l *Lease) Detach() (err error) {
 	c.mu.Lock()
 	c.lead(t.slot)
 	c.mu.Unlock()
-	end.released.Detached = true
-	c.events.released(*end.released)
+	end.event.Detached = true
+	c.events.released(end.event)
 	return nil
 }
 
@@ -90,7 +90,7 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	if o.Note != "" {
 		return nil, invalid("Note %q: an adopted lease keeps the note that it has", o.Note)
 	}
-	a := &attempt{key: key, opts: o, wait: ctx}
+	a := &attempt{key: key, opts: o, wait: ctx, outer: leaseIn(ctx)}
 	return c.run(ctx, a, func() (*Lease, error) {
 		grant, first := driver.GrantOf(owner, int64(token))
 		return a.adopt(adopter, driver.Grant{Key: key, Owner: grant, Token: first, TTL: o.TTL})

@@ -61,19 +61,24 @@ type Lease struct {
 
 type leaseKey struct{}
 
+// leaseIn is the lease that ctx comes from, or nil.
+func leaseIn(ctx context.Context) *Lease {
+	l, _ := ctx.Value(leaseKey{}).(*Lease)
+	return l
+}
+
 // begin gives t to a. The caller holds mu.
 func (t *term) begin(a *attempt) *Lease {
 	owner, token := t.grant.Of(t.passed)
 	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: time.Now()}
 	t.trust(t.granted)
 	t.plan(t.taken)
-	return t.hold(a.ctx)
+	return t.hold(a.ctx, a.outer)
 }
 
 // hold adds a hold with the values of ctx, which has no end, to the present holder. The caller holds mu.
-func (t *term) hold(ctx context.Context) *Lease {
-	l := &Lease{term: t, token: t.now.token, owner: t.now.owner}
-	l.outer, _ = ctx.Value(leaseKey{}).(*Lease)
+func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
+	l := &Lease{term: t, token: t.now.token, owner: t.now.owner, outer: outer}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(ctx, leaseKey{}, l))
 	t.now.holds = append(t.now.holds, l)
 	return l

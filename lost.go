@@ -84,10 +84,9 @@ func (l *Lease) ended() error {
 // ending is what is left to do, without mu, for a lease that has ended. The zero value
 // is nothing.
 type ending struct {
-	leases   []*Lease // whose contexts end
-	cause    error    // of that; nil: they were released
-	lost     *LostEvent
-	released *ReleasedEvent
+	leases   []*Lease       // whose contexts end
+	cause    error          // of that; nil: they were released
+	event    ReleasedEvent  // of that; without a key where no holder ends
 	acquired *AcquiredEvent // of the waiter that has the lock now
 	free     *term          // that the service has to release; nil: none
 	keep     time.Duration  // for how long the service keeps it yet
@@ -101,6 +100,7 @@ func (t *term) expire(now time.Time) ending {
 		return t.end(cause)
 	}
 	e := t.part(cause)
+	e.leases = slices.Clone(e.leases) // their holder still releases them
 	t.stopping, t.ends = true, t.trusted
 	t.client.reschedule(t, t.ends)
 	return e
@@ -133,19 +133,20 @@ func (t *term) part(cause error) ending {
 	if t.stopping {
 		return ending{}
 	}
-	e := ending{leases: slices.Clone(t.now.holds), cause: cause}
-	held := time.Since(t.now.since)
 	if errors.Is(cause, ErrLost) {
 		for _, l := range t.now.holds {
 			l.err = cause
 		}
 	}
-	if errors.Is(cause, ErrLost) && !errors.Is(cause, ErrClosed) {
-		e.lost = &LostEvent{Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held, Reason: cause}
-	} else {
-		e.released = &ReleasedEvent{Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: held}
-	}
-	return e
+	return ending{leases: t.now.holds, cause: cause, event: ReleasedEvent{
+		Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: time.Since(t.now.since),
+	}}
+}
+
+// lost says that the holder has neither released the lock nor left it standing, nor has
+// Close released it.
+func (e *ending) lost() bool {
+	return e.cause != nil && errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, ErrClosed)
 }
 
 // keep is how much longer the lock stays after a release at now, and no less than
@@ -185,7 +186,7 @@ func (l *Lease) release(ctx context.Context) error {
 	}
 	err := l.err
 	c.mu.Unlock()
-	if own, _ := ctx.Value(leaseKey{}).(*Lease); own != nil && own.term == t && ctx.Err() == nil {
+	if own := leaseIn(ctx); own != nil && own.term == t && ctx.Err() == nil {
 		ctx = context.WithoutCancel(ctx) // the release ends the lease's own context, and not the wait for its answer
 	}
 	c.lose(late)
@@ -226,12 +227,13 @@ func (e ending) cancel() {
 // the service.
 func (e ending) tell(c *Client) {
 	e.cancel()
-	if e.lost != nil {
-		c.events.write(slog.LevelError, "lease lost", "key", e.lost.Key, "token", int64(e.lost.Token), "held", e.lost.Held, "reason", e.cause)
-		c.events.lost(*e.lost)
-	}
-	if e.released != nil && e.free == nil {
-		c.events.released(*e.released)
+	switch v := e.event; {
+	case v.Key == "":
+	case e.lost():
+		c.events.write(slog.LevelError, "lease lost", "key", v.Key, "token", int64(v.Token), "held", v.Held, "reason", e.cause)
+		c.events.lost(LostEvent{Context: v.Context, Key: v.Key, Owner: v.Owner, Token: v.Token, Held: v.Held, Reason: e.cause})
+	case e.free == nil:
+		c.events.released(v)
 	}
 	if e.acquired != nil {
 		c.events.acquired(*e.acquired)
@@ -250,14 +252,14 @@ func (c *Client) free(ctx context.Context, e ending) error {
 	c.mu.Lock()
 	c.lead(e.free.slot)
 	c.mu.Unlock()
-	if e.released == nil {
+	if e.event.Key == "" || e.lost() {
 		return err
 	}
 	if err != nil {
-		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.released.Key, "cause", err)
+		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.event.Key, "cause", err)
 	}
-	e.released.Err = err
-	c.events.released(*e.released)
+	e.event.Err = err
+	c.events.released(e.event)
 	return err
 }
 
