@@ -161,7 +161,7 @@ func (a *app) loadBackend() error {
 }
 
 // passwordParameter is how a URL of PostgreSQL may give a password as well.
-var passwordParameter = regexp.MustCompile(`([?&](?:ssl)?password=)[^&]*`)
+var passwordParameter = regexp.MustCompile(`(?i)([?&](?:ssl)?password=)[^&]*`)
 
 // masked is url without what is a password, or may be a part of one.
 func masked(url string) string {

@@ -14,19 +14,22 @@ import (
 func TestMaskedShowsNoPartOfAPassword(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"":                                   "",
-		"redis://h:1/2?bare=true":            "redis://h:1/2?bare=true",
-		"redis://app@h?passwordfile=/f":      "redis://app@h?passwordfile=/f",
-		"postgres://h/d?password=s3cret&x=1": "postgres://h/d?password=***&x=1",
-		"redis://:s3cret@h:1/2":              "redis://:***@h:1/2",
-		"redlock://u:s3cret@a,b,c":           "redlock://u:***@a,b,c",
-		"redlock://u:s3cret@a,v:t3cret@b":    "redlock://u:***@a,v:***@b",
-		"redis://u:s3,cret@h":                "redis://***@h",
-		"redis://u:s3@cret@h":                "redis://***@h",
-		"redis://u:s3/cret@h":                "redis://***@h",
-		"redis://u:s3?cret@h":                "redis://***@h",
-		"redlock://u:x@a,s3,cret@b":          "redlock://***@b",
-		"redlock://u:x@a,u:s3:cret@b:1?x=1":  "redlock://u:***@a,u:***@b:1?x=1",
+		"":                                                   "",
+		"redis://h:1/2?bare=true":                            "redis://h:1/2?bare=true",
+		"redis://app@h?passwordfile=/f":                      "redis://app@h?passwordfile=/f",
+		"postgres://h/d?password=s3cret&x=1":                 "postgres://h/d?password=***&x=1",
+		"redis://:s3cret@h:1/2":                              "redis://:***@h:1/2",
+		"redlock://u:s3cret@a,b,c":                           "redlock://u:***@a,b,c",
+		"redlock://u:s3cret@a,v:t3cret@b":                    "redlock://u:***@a,v:***@b",
+		"redis://u:s3,cret@h":                                "redis://***@h",
+		"redis://u:s3@cret@h":                                "redis://***@h",
+		"redis://u:s3/cret@h":                                "redis://***@h",
+		"redis://u:s3?cret@h":                                "redis://***@h",
+		"redlock://u:x@a,s3,cret@b":                          "redlock://***@b",
+		"redlock://u:x@a,u:s3:cret@b:1?x=1":                  "redlock://u:***@a,u:***@b:1?x=1",
+		"postgres://u:s3cret@h/db?sslmode=require":           "postgres://u:***@h/db?sslmode=require",
+		"postgres://h/db?user=u&password=s3cret&x=1":         "postgres://h/db?user=u&password=***&x=1",
+		"postgres://h/db?sslpassword=s3cret&PASSWORD=s3cret": "postgres://h/db?sslpassword=***&PASSWORD=***",
 	} {
 		if got := masked(url); got != want {
 			t.Errorf("%s is shown as %s, want %s", url, got, want)
