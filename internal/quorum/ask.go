@@ -106,68 +106,47 @@ func (k *Ask) Reply(r Reply) Reply {
 	return r
 }
 
-// reply is an answer that consists of its kind.
-func reply(kind Kind) Reply { return Reply{Event: Event{Kind: kind}} }
-
 // Answer carries out ask on the lock. now is the node's clock, in µs. It returns the lock as
 // it is then, the reply, and the wake-up of the waiter that was handed the lock.
 func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
-	l, r, woken := l.answer(now, ask, hears)
+	var r Reply
+	var woken Wake
+	switch ttl := Millis(ask.TTL); ask.Kind {
+	case AskAcquire:
+		l, r, woken = l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Stamp, hears)
+	case AskAdopt:
+		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock)
+	case AskCommit:
+		l, r = l.Commit(now, ask.Owner, ttl, ask.Token)
+	case AskRenew:
+		l, r = l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token)
+	case AskReclaim:
+		l, r = l.Reclaim(now, ask.Owner, ttl, ask.Token)
+	default:
+		if ask.HandOver == 0 {
+			ttl = 0
+		}
+		l, woken = l.Release(now, ask.Owner, ask.Stamp, ttl, hears)
+		r = reply(Freed)
+	}
 	return l, ask.Reply(r), woken
 }
 
-func (l Lock) answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
-	ttl := Millis(ask.TTL)
-	switch ask.Kind {
-	case AskAcquire:
-		l, r := l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Stamp, hears)
-		return l, r.reply(now, ask.Clock), r.Woken
-	case AskAdopt:
-		l, r := l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock)
-		return l, r.reply(now, ask.Clock), Wake{}
-	case AskCommit:
-		l, ok := l.Commit(now, ask.Owner, ttl, ask.Token)
-		if !ok {
-			return l, reply(Refused), Wake{}
-		}
-		return l, reply(Accepted), Wake{}
-	case AskRenew:
-		l, verdict := l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token)
-		switch verdict {
-		case RenewKept:
-			return l, Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}}, Wake{}
-		case RenewRefused:
-			return l, clockReply(now, ask.Clock), Wake{}
-		case RenewSuperseded:
-			return l, Reply{Event: Event{Kind: NotMine, Token: l.Fence}}, Wake{}
-		}
-		return l, reply(NotMine), Wake{}
-	case AskReclaim:
-		l, ok := l.Reclaim(now, ask.Owner, ttl, ask.Token)
-		if !ok {
-			return l, reply(NotMine), Wake{}
-		}
-		return l, Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}}, Wake{}
-	}
-	if ask.HandOver == 0 {
-		ttl = 0
-	}
-	l, woken := l.Release(now, ask.Owner, ask.Stamp, ttl, hears)
-	return l, reply(Freed), woken
+// reply is an answer that consists of its kind.
+func reply(kind Kind) Reply { return Reply{Event: Event{Kind: kind}} }
+
+// granted is that the lock is the owner's, with the block that the node has promised last.
+func (l Lock) granted() Reply { return Reply{Event: Event{Kind: Granted, Token: Base(l.Fence)}} }
+
+// denied is that the lock is another's, for left ms.
+func (l Lock) denied(left int64) Reply {
+	return Reply{Event: Event{Kind: Denied, Left: left * ms, Waiters: l.Queue.Len()}, Holder: l.Owner}
 }
 
-// reply is r for the claim.
-func (r AcquireReply) reply(now, clock int64) Reply {
-	switch {
-	case r.Granted:
-		return Reply{Event: Event{Kind: Granted, Token: r.Base}}
-	case r.Refused:
-		return clockReply(now, clock)
-	}
-	return Reply{Event: Event{Kind: Denied, Left: r.Left * ms, Waiters: r.Waiters}, Holder: r.Holder}
-}
+// kept is that the lock stands.
+func (l Lock) kept() Reply { return Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}} }
 
-// clockReply is the answer of a node that does not start a counter.
-func clockReply(now, clock int64) Reply {
+// noCounter is the answer of a node that does not start a counter.
+func noCounter(now, clock int64) Reply {
 	return Reply{Event: Event{Kind: Failed}, Err: ClockError{Ahead: now - clock}}
 }

@@ -105,26 +105,16 @@ func ParseWake(text string) Wake {
 	return w
 }
 
-// AcquireReply answers Acquire.
-type AcquireReply struct {
-	Granted bool
-	Refused bool   // for the reason in ClockError; nothing has changed
-	Base    int64  // granted: the first token of the block
-	Holder  string // denied: who holds the lock
-	Left    int64  // denied: ms until the lock lapses
-	Waiters int    // denied
-	Woken   Wake   // denied: whom a free lock was handed to; it is the holder
-}
-
 // Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A
 // free lock that is waited for goes to the first waiter that hears its wake-up.
-// clock is the client's wall clock in µs. Asking again is harmless.
-func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears func(owner string) bool) (Lock, AcquireReply) {
+// clock is the client's wall clock in µs. Asking again is harmless. A free lock that was
+// handed to a waiter is denied, and the wake-up is that waiter's.
+func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
 	switch l.Owner {
 	case "":
 		if !l.block(now, clock, ttl) {
-			return l, AcquireReply{Refused: true}
+			return l, noCounter(now, clock), Wake{}
 		}
 		if stamp != 0 && l.Queue != "" {
 			l.queue(owner, now, stamp)
@@ -132,7 +122,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 		if woken := l.wake(owner, hears); woken != "" {
 			left := HandOver(ttl*ms) / ms
 			l.take(woken, now, left)
-			return l, AcquireReply{Woken: Wake{Owner: woken}, Holder: woken, Left: left, Waiters: l.Queue.Len()}
+			return l, l.denied(left), Wake{Owner: woken}
 		}
 		l.take(owner, now, ttl)
 		l.Queue = l.Queue.Without(owner)
@@ -140,7 +130,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 		switch keep := FenceKeep(ttl); {
 		case l.Fence == 0:
 			if !l.block(now, clock, ttl) {
-				return l, AcquireReply{Refused: true}
+				return l, noCounter(now, clock), Wake{}
 			}
 		case keep > fenceLeast: // a hand-over did not know this ttl
 			l.FenceUntil = now/1000 + keep
@@ -150,58 +140,48 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 		if stamp != 0 {
 			l.queue(owner, now, stamp)
 		}
-		return l, AcquireReply{Holder: l.Owner, Left: l.Until - now/1000, Waiters: l.Queue.Len()}
+		return l, l.denied(l.Until - now/1000), Wake{}
 	}
-	return l, AcquireReply{Granted: true, Base: Base(l.Fence)}
+	return l, l.granted(), Wake{}
 }
 
 // Adopt hands the lock of from on to owner, with a block of its own. Asking again is
 // harmless; anybody else's lock, and a free one, is denied.
-func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, AcquireReply) {
+func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner == "" || l.Owner != from && l.Owner != owner {
 		left := int64(-2)
 		if l.Owner != "" {
 			left = l.Until - now/1000
 		}
-		return l, AcquireReply{Holder: l.Owner, Left: left, Waiters: l.Queue.Len()}
+		return l, l.denied(left)
 	}
 	if l.Owner == owner && l.Fence != 0 {
 		l.FenceUntil = now/1000 + FenceKeep(ttl)
 	} else if !l.block(now, clock, ttl) {
-		return l, AcquireReply{Refused: true}
+		return l, noCounter(now, clock)
 	}
 	l.take(owner, now, ttl)
 	l.Queue = l.Queue.Without(from)
-	return l, AcquireReply{Granted: true, Base: Base(l.Fence)}
+	return l, l.granted()
 }
 
 // Commit fixes token for owner. Both conditions are needed: the owner's, that
 // no other grant has come between; the counter's, that none has been promised more.
-func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, bool) {
+func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner != owner || l.Fence > Top(token) {
-		return l, false
+		return l, reply(Refused)
 	}
 	l.promise(Top(token), now, ttl)
-	return l, true
+	return l, reply(Accepted)
 }
 
-// Verdict is a node's answer to Renew.
-type Verdict int
-
-// The verdicts.
-const (
-	RenewKept       Verdict = 0
-	RenewNotMine    Verdict = -1 // another holds the lock; without a token: or nobody
-	RenewSuperseded Verdict = -2 // the lock is free, but a newer grant has been: its counter is told
-	RenewRefused    Verdict = -3 // for the reason in ClockError; nothing has changed
-)
-
 // Renew prolongs the lock, and takes it again where the node has lost it and
-// knows of no newer grant; with token 0 not even then. clock is the client's wall clock in
+// knows of no newer grant; with token 0 not even then. Where there was one and the lock is
+// free, the reply has the counter. clock is the client's wall clock in
 // µs.
-func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Verdict) {
+func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Reply) {
 	l = l.At(now)
 	switch {
 	case l.Owner == owner:
@@ -209,33 +189,33 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Ver
 			l.FenceUntil = now/1000 + FenceKeep(ttl)
 		}
 	case l.Owner != "", token == 0:
-		return l, RenewNotMine
+		return l, reply(NotMine)
 	case l.Fence > Top(token):
-		return l, RenewSuperseded
+		return l, Reply{Event: Event{Kind: NotMine, Token: l.Fence}}
 	case l.Fence == 0:
 		// The counter is lost: what was granted meanwhile is below the clock (trace C2).
 		start, ok := seed(now, clock)
 		if !ok {
-			return l, RenewRefused
+			return l, noCounter(now, clock)
 		}
 		l.promise(Top(max(token, start)), now, ttl)
 	default:
 		l.promise(Top(token), now, ttl)
 	}
 	l.take(owner, now, ttl)
-	return l, RenewKept
+	return l, l.kept()
 }
 
 // Reclaim takes a free lock for owner without a new block, if no grant has been since
 // the counter was fence: that is what Renew told.
-func (l Lock) Reclaim(now int64, owner string, ttl, fence int64) (Lock, bool) {
+func (l Lock) Reclaim(now int64, owner string, ttl, fence int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner != "" || l.Fence != fence || fence == 0 {
-		return l, false
+		return l, reply(NotMine)
 	}
 	l.take(owner, now, ttl)
 	l.FenceUntil = now/1000 + FenceKeep(ttl)
-	return l, true
+	return l, l.kept()
 }
 
 // Release withdraws owner from the queue, or, with a stamp, keeps or gives it

@@ -20,8 +20,8 @@ func hears(string) bool { return true }
 // taken is a lock that a took at noon, on a node without a past.
 func taken(t *testing.T) Lock {
 	t.Helper()
-	l, r := Lock{}.Acquire(noon, "a", ttl, noon, 0, deaf)
-	if want := (AcquireReply{Granted: true, Base: base}); r != want {
+	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, deaf)
+	if want := (Reply{Event: Event{Kind: Granted, Token: base}}); r != want {
 		t.Fatalf("first acquire: %+v, want %+v", r, want)
 	}
 	return l
@@ -30,8 +30,8 @@ func taken(t *testing.T) Lock {
 // waited is taken, with b and c queued in this order.
 func waited(t *testing.T) Lock {
 	t.Helper()
-	l, _ := taken(t).Acquire(noon, "c", ttl, noon, 7, deaf)
-	l, _ = l.Acquire(noon, "b", ttl, noon, 6, deaf)
+	l, _, _ := taken(t).Acquire(noon, "c", ttl, noon, 7, deaf)
+	l, _, _ = l.Acquire(noon, "b", ttl, noon, 6, deaf)
 	return l
 }
 
@@ -46,8 +46,8 @@ func owners(q Queue) []string {
 func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 	t.Parallel()
 	first := taken(t)
-	again, r := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, deaf)
-	if !r.Granted || r.Base != base {
+	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, deaf)
+	if r.Kind != Granted || r.Token != base {
 		t.Fatalf("second acquire: %+v", r)
 	}
 	first.Until += 1000
@@ -58,15 +58,15 @@ func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 
 func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 	t.Parallel()
-	l, r := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, deaf)
-	if want := (AcquireReply{Holder: "a", Left: 5000}); r != want {
+	l, r, _ := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, deaf)
+	if want := (Reply{Event: Event{Kind: Denied, Left: 5000 * ms}, Holder: "a"}); r != want {
 		t.Fatalf("denial: %+v, want %+v", r, want)
 	}
 	if l != taken(t) {
 		t.Fatalf("denial without a stamp left %+v", l)
 	}
-	l, r = l.Acquire(noon, "b", ttl, noon, 5, deaf)
-	if r.Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
+	l, r, _ = l.Acquire(noon, "b", ttl, noon, 5, deaf)
+	if r.Kind == Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
 		t.Fatalf("denial with a stamp: %+v, %+v", r, l)
 	}
 }
@@ -74,11 +74,11 @@ func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 func TestExpiredLockIsFree(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	if _, r := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, deaf); r.Granted {
+	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, deaf); r.Kind == Granted {
 		t.Fatal("granted in the last millisecond of another's lock")
 	}
-	_, r := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, deaf)
-	if !r.Granted || r.Base != base+Block {
+	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, deaf)
+	if r.Kind != Granted || r.Token != base+Block {
 		t.Fatalf("after expiry: %+v, want base %d", r, base+Block)
 	}
 }
@@ -93,8 +93,8 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
 	} {
-		if _, r := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, deaf); !r.Granted || r.Base != tt.want-Block+1 {
-			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Base, tt.want-Block+1)
+		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, deaf); r.Kind != Granted || r.Token != tt.want-Block+1 {
+			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Token, tt.want-Block+1)
 		}
 	}
 }
@@ -109,15 +109,15 @@ func TestNoCounterStartsWhereClocksDifferByMoreThanAMinute(t *testing.T) {
 	idle.Fence, idle.FenceUntil = 0, 0
 	for _, clock := range []int64{noon + 60_000_001, noon - 60_000_001, noon - 3600*1_000_000, 0} {
 		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same": lost} {
-			if l, r := before.Acquire(noon, "a", ttl, clock, 5, deaf); !r.Refused || r.Granted || l != before {
+			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 5, deaf); r.Kind != Failed || l != before {
 				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
 			}
 		}
-		if l, v := idle.Renew(noon, "a", ttl, clock, base); v != RenewRefused || l != idle {
-			t.Errorf("renew, clock at %+d µs: %d, left %+v", clock-noon, v, l)
+		if l, v := idle.Renew(noon, "a", ttl, clock, base); v.Kind != Failed || l != idle {
+			t.Errorf("renew, clock at %+d µs: %+v, left %+v", clock-noon, v, l)
 		}
 		// Where there is a counter, the clock is of no interest.
-		if _, r := waited(t).Acquire(noon, "a", ttl, clock, 0, deaf); !r.Granted || r.Base != base {
+		if _, r, _ := waited(t).Acquire(noon, "a", ttl, clock, 0, deaf); r.Kind != Granted || r.Token != base {
 			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
 		}
 	}
@@ -160,8 +160,8 @@ func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 	if woken != (Wake{Owner: "b"}) || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, left %+v", woken.Owner, l)
 	}
-	l, r := l.Acquire(noon+2, "b", ttl, noon+2, 6, deaf)
-	if !r.Granted || r.Base != noon+2-Block+1 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 6, deaf)
+	if r.Kind != Granted || r.Token != noon+2-Block+1 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("then: %+v, left %+v", r, l)
 	}
 }
@@ -176,12 +176,12 @@ func TestACounterOutlivesAClockThatGoesWithinItsMinute(t *testing.T) {
 		for _, renewed := range errs {
 			for _, asked := range errs {
 				for idle := int64(0); idle < 400; idle += 2 {
-					l, a := Lock{}.Acquire(noon+granted, "a", ttl, noon, 0, deaf)
-					l, _ = l.Renew(noon+renewed, "a", ttl, noon, a.Base)
+					l, a, _ := Lock{}.Acquire(noon+granted, "a", ttl, noon, 0, deaf)
+					l, _ = l.Renew(noon+renewed, "a", ttl, noon, a.Token)
 					l, _ = l.Release(noon+renewed, "a", 0, ttl, deaf)
 					later := noon + idle*second
-					if _, b := l.Acquire(later+asked, "b", ttl, later, 0, deaf); b.Base < a.Base+Block {
-						t.Fatalf("clock %+d s, then %+d s, %d s later %+d s: base %d after %d", granted/second, renewed/second, idle, asked/second, b.Base, a.Base)
+					if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, deaf); b.Token < a.Token+Block {
+						t.Fatalf("clock %+d s, then %+d s, %d s later %+d s: base %d after %d", granted/second, renewed/second, idle, asked/second, b.Token, a.Token)
 					}
 				}
 			}
@@ -192,13 +192,13 @@ func TestACounterOutlivesAClockThatGoesWithinItsMinute(t *testing.T) {
 func TestLongLeaseKeepsItsCounter(t *testing.T) {
 	t.Parallel()
 	const day = 24 * 3600 * 1000
-	l, _ := Lock{}.Acquire(noon, "a", day, noon, 0, deaf)
+	l, _, _ := Lock{}.Acquire(noon, "a", day, noon, 0, deaf)
 	if want := noon/1000 + 2*day; l.FenceUntil != want {
 		t.Fatalf("counter kept until %d, want %d", l.FenceUntil, want)
 	}
 	// A hand-over does not know how long the next lease will be; the confirmation does.
 	l.FenceUntil = noon/1000 + fenceLeast
-	l, _ = l.Acquire(noon, "a", day, noon, 0, deaf)
+	l, _, _ = l.Acquire(noon, "a", day, noon, 0, deaf)
 	if want := noon/1000 + 2*day; l.FenceUntil != want {
 		t.Fatalf("confirmed: counter kept until %d, want %d", l.FenceUntil, want)
 	}
@@ -208,11 +208,11 @@ func TestCommitNeedsTheOwner(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	for _, owner := range []string{"b", ""} {
-		if got, ok := l.Commit(noon, owner, ttl, base+1000); ok || got != l {
-			t.Errorf("commit by %q: %v", owner, ok)
+		if got, r := l.Commit(noon, owner, ttl, base+1000); r != reply(Refused) || got != l {
+			t.Errorf("commit by %q: %+v", owner, r)
 		}
 	}
-	if _, ok := l.Commit(noon+(ttl+1)*1000, "a", ttl, base+1000); ok {
+	if _, r := l.Commit(noon+(ttl+1)*1000, "a", ttl, base+1000); r != reply(Refused) {
 		t.Error("commit after expiry was accepted")
 	}
 }
@@ -220,16 +220,16 @@ func TestCommitNeedsTheOwner(t *testing.T) {
 func TestCommitNeverLowersTheCounter(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	if got, ok := l.Commit(noon, "a", ttl, base-1); ok || got != l {
+	if got, r := l.Commit(noon, "a", ttl, base-1); r != reply(Refused) || got != l {
 		t.Error("a token below the block was accepted")
 	}
 	for _, token := range []int64{base, base + 1, base + 1000} {
-		got, ok := l.Commit(noon, "a", ttl, token)
-		if !ok || got.Fence != token+Block-1 {
-			t.Errorf("commit of %d: %v, counter %d", token, ok, got.Fence)
+		got, r := l.Commit(noon, "a", ttl, token)
+		if r != reply(Accepted) || got.Fence != token+Block-1 {
+			t.Errorf("commit of %d: %+v, counter %d", token, r, got.Fence)
 		}
-		if _, r := got.Acquire(noon, "a", ttl, noon, 0, deaf); r.Base != token {
-			t.Errorf("base after commit of %d is %d", token, r.Base)
+		if _, r, _ := got.Acquire(noon, "a", ttl, noon, 0, deaf); r.Token != token {
+			t.Errorf("base after commit of %d is %d", token, r.Token)
 		}
 	}
 }
@@ -243,26 +243,27 @@ func TestRenewCases(t *testing.T) {
 	newer.Fence = end + 1
 	lost := free
 	lost.Fence, lost.FenceUntil = 0, 0
+	kept := reply(Kept)
 	for name, tt := range map[string]struct {
-		lock    Lock
-		owner   string
-		verdict Verdict
-		fence   int64
+		lock  Lock
+		owner string
+		reply Reply
+		fence int64
 	}{
-		"mine":                      {taken(t), "a", RenewKept, end},
-		"another's":                 {taken(t), "b", RenewNotMine, end},
-		"free, nobody since":        {free, "a", RenewKept, end},
-		"free, somebody since":      {newer, "a", RenewSuperseded, end + 1},
-		"free, counter lost too C2": {lost, "a", RenewKept, later},
+		"mine":                      {taken(t), "a", kept, end},
+		"another's":                 {taken(t), "b", reply(NotMine), end},
+		"free, nobody since":        {free, "a", kept, end},
+		"free, somebody since":      {newer, "a", Reply{Event: Event{Kind: NotMine, Token: end + 1}}, end + 1},
+		"free, counter lost too C2": {lost, "a", kept, later},
 	} {
-		got, verdict := tt.lock.Renew(later, tt.owner, ttl, later, base)
-		if verdict != tt.verdict || got.Fence != tt.fence {
-			t.Errorf("%s: verdict %d, counter %d; want %d and %d", name, verdict, got.Fence, tt.verdict, tt.fence)
+		got, r := tt.lock.Renew(later, tt.owner, ttl, later, base)
+		if r != tt.reply || got.Fence != tt.fence {
+			t.Errorf("%s: %+v, counter %d; want %+v and %d", name, r, got.Fence, tt.reply, tt.fence)
 		}
 		switch {
-		case verdict != RenewKept && got != tt.lock.At(later):
+		case r != kept && got != tt.lock.At(later):
 			t.Errorf("%s: a refused renewal changed the lock", name)
-		case verdict == RenewKept && (got.Owner != "a" || got.Until != later/1000+ttl || got.FenceUntil != later/1000+fenceLeast):
+		case r == kept && (got.Owner != "a" || got.Until != later/1000+ttl || got.FenceUntil != later/1000+fenceLeast):
 			t.Errorf("%s: left %+v", name, got)
 		}
 	}
@@ -291,17 +292,17 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 	} {
 		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later)
 		if tt.base == 0 {
-			if r.Granted || got != tt.lock.At(later) {
+			if r.Kind == Granted || got != tt.lock.At(later) {
 				t.Errorf("%s: %+v, left %+v", name, r, got)
 			}
 			continue
 		}
-		if !r.Granted || r.Base != tt.base || got.Owner != "new" || got.Until != later/1000+ttl ||
+		if r.Kind != Granted || r.Token != tt.base || got.Owner != "new" || got.Until != later/1000+ttl ||
 			got.Fence != tt.base+Block-1 || got.FenceUntil != later/1000+fenceLeast {
 			t.Errorf("%s: %+v, left %+v", name, r, got)
 		}
 	}
-	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000); !r.Refused || got != lost.At(noon) {
+	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000); r.Kind != Failed || got != lost.At(noon) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
 	}
 	waits := taken(t)
@@ -316,12 +317,12 @@ func TestARenewalWithoutATokenTakesNothing(t *testing.T) {
 	free := taken(t)
 	free.free()
 	for name, lock := range map[string]Lock{"free": free, "never held": {}} {
-		if got, v := lock.Renew(noon, "a", ttl, noon, 0); v != RenewNotMine || got != lock.At(noon) {
-			t.Errorf("%s: verdict %d, left %+v", name, v, got)
+		if got, v := lock.Renew(noon, "a", ttl, noon, 0); v != reply(NotMine) || got != lock.At(noon) {
+			t.Errorf("%s: %+v, left %+v", name, v, got)
 		}
 	}
-	if got, v := taken(t).Renew(noon, "a", ttl+1, noon, 0); v != RenewKept || got.Until != noon/1000+ttl+1 || got.Fence != end {
-		t.Errorf("mine: verdict %d, left %+v", v, got)
+	if got, v := taken(t).Renew(noon, "a", ttl+1, noon, 0); v.Kind != Kept || got.Until != noon/1000+ttl+1 || got.Fence != end {
+		t.Errorf("mine: %+v, left %+v", v, got)
 	}
 }
 
@@ -347,13 +348,13 @@ func TestReclaimTakesAFreeLockOfWhichNobodyHasHadAnySince(t *testing.T) {
 		"… and so nothing told": {lost, 0, false},
 		"another's":             {taken(t), end, false},
 	} {
-		got, ok := tt.lock.Reclaim(noon, "b", ttl, tt.fence)
+		got, r := tt.lock.Reclaim(noon, "b", ttl, tt.fence)
 		want := tt.lock.At(noon)
 		if tt.ok {
 			want.Owner, want.Until, want.FenceUntil = "b", noon/1000+ttl, noon/1000+fenceLeast
 		}
-		if ok != tt.ok || got != want {
-			t.Errorf("%s: %v, left %+v, want %+v", name, ok, got, want)
+		if (r.Kind == Kept) != tt.ok || got != want {
+			t.Errorf("%s: %+v, left %+v, want %+v", name, r, got, want)
 		}
 	}
 }
@@ -379,8 +380,8 @@ func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	if got := owners(l.Queue); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("still waiting: %v", got)
 	}
-	l, r := l.Acquire(noon, "b", ttl, noon, 6, deaf)
-	if !r.Granted || r.Base != end+1 || l.Until != noon/1000+ttl {
+	l, r, _ := l.Acquire(noon, "b", ttl, noon, 6, deaf)
+	if r.Kind != Granted || r.Token != end+1 || l.Until != noon/1000+ttl {
 		t.Errorf("confirmation: %+v, until %d", r, l.Until)
 	}
 }
@@ -452,15 +453,15 @@ func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	lapsed := waited(t)
 	lapsed.Until = noon/1000 - 1
 	for _, place := range []int64{0, 6, 8} {
-		l, r := free.Acquire(noon, "b", ttl, noon, place, hears)
-		if want := (AcquireReply{Holder: "a", Left: 1000, Waiters: 2, Woken: Wake{Owner: "a"}}); r != want {
+		l, r, _ := free.Acquire(noon, "b", ttl, noon, place, hears)
+		if want := (Reply{Event: Event{Kind: Denied, Left: 1000 * ms, Waiters: 2}, Holder: "a"}); r != want {
 			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
 		}
 		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
 			t.Errorf("left %+v, waiting %v", l, owners(l.Queue))
 		}
-		l, r = lapsed.Acquire(noon, "d", 300, noon, place, hears)
-		if r.Woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
+		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, place, hears)
+		if woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
 			t.Errorf("d with stamp %d on a lock that lapsed: %+v, owner %q until %d", place, r, l.Owner, l.Until)
 		}
 	}
@@ -481,8 +482,8 @@ func TestTheFirstInLineTakesAFreeLockAndLeavesTheQueue(t *testing.T) {
 		"anybody, where no other waiter listens": {"d", 8, deaf, nil},
 		"without a place":                        {"d", 0, deaf, nil},
 	} {
-		l, r := lapsed.Acquire(noon, tt.owner, ttl, noon, tt.place, tt.hears)
-		if !r.Granted || r.Base != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(owners(l.Queue), tt.left) {
+		l, r, _ := lapsed.Acquire(noon, tt.owner, ttl, noon, tt.place, tt.hears)
+		if r.Kind != Granted || r.Token != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(owners(l.Queue), tt.left) {
 			t.Errorf("%s: %+v, left %+v, waiting %v", name, r, l, owners(l.Queue))
 		}
 	}
@@ -527,8 +528,8 @@ func TestForceComparesTheToken(t *testing.T) {
 func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
 	l, _, _ := taken(t).Force(noon, base, 1000, hears)
-	if _, verdict := l.Renew(noon, "a", ttl, noon, base); verdict != RenewSuperseded {
-		t.Fatalf("renewal after force: %d", verdict)
+	if _, r := l.Renew(noon, "a", ttl, noon, base); r.Kind != NotMine || r.Token != l.Fence {
+		t.Fatalf("renewal after force: %+v", r)
 	}
 }
 
