@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -33,12 +32,82 @@ const (
 	port         = "5432" // part of the socket's name; nothing listens on TCP
 )
 
-// Server is a PostgreSQL server process.
-type Server struct {
+// process is a process with a folder of its own, in which its socket is.
+type process struct {
 	dir    string
-	start  func() *exec.Cmd
+	attr   *syscall.SysProcAttr // as whom it runs
 	cmd    *exec.Cmd
 	exited <-chan struct{} // closed once the process is gone and reaped
+}
+
+// newProcess makes the folder.
+func newProcess(pattern string) (p process, err error) {
+	if p.dir, err = os.MkdirTemp("", pattern); err == nil {
+		p.attr, err = unprivileged(p.dir)
+	}
+	return p, err
+}
+
+// run starts cmd. It calls ready until that returns nil, and blocks meanwhile. The kernel
+// sends the process sig when this one ends.
+func (p *process) run(ctx context.Context, cmd *exec.Cmd, sig syscall.Signal, ready func() error) error {
+	log, err := os.Create(filepath.Join(p.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the process has its own copy
+	cmd.SysProcAttr, cmd.Dir, cmd.Stdout, cmd.Stderr = p.attr, p.dir, log, log
+	exited, err := child.Start(cmd, sig)
+	if err != nil {
+		return err
+	}
+	p.cmd, p.exited = cmd, exited
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("it exited (%v); its log: %s", cmd.ProcessState, p.log())
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w; its log: %s", context.Cause(ctx), err, p.log())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (p *process) log() string {
+	text, _ := os.ReadFile(filepath.Join(p.dir, "log"))
+	return string(text)
+}
+
+// DSN is for a driver: a list of settings as libpq and pgx take it. Any local user
+// may connect as the superuser holdfast.
+func (p *process) DSN() string {
+	return "host=" + p.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
+}
+
+// Stop ends the process and removes its folder. It blocks until the process is
+// gone; a second Stop does nothing.
+func (p *process) Stop() error {
+	if p.cmd != nil {
+		p.cmd.Process.Signal(syscall.SIGINT) // "fast": open connections are cut; an error means it has ended
+		select {
+		case <-p.exited:
+		case <-time.After(stopTimeout):
+			p.cmd.Process.Signal(syscall.SIGQUIT)
+			<-p.exited
+		}
+	}
+	return os.RemoveAll(p.dir)
+}
+
+// Server is a PostgreSQL server process.
+type Server struct {
+	process
+	program string
+	args    []string
 }
 
 // Start makes a new cluster and starts a server on it. It blocks until the server
@@ -60,86 +129,44 @@ func launch(ctx context.Context, settings []string) (s *Server, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "holdfast-pg-")
-	if err != nil {
-		return nil, err
-	}
-	s = &Server{dir: dir}
+	s = &Server{program: filepath.Join(bin, "postgres")}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	attr, err := unprivileged(dir)
-	if err != nil {
+	if s.process, err = newProcess("holdfast-pg-"); err != nil {
 		return s, err
 	}
 	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"),
 		"-D", s.data(), "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
+	initdb.SysProcAttr, initdb.Dir = s.attr, s.dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return s, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	args := []string{"-D", s.data(), "-k", dir, "-p", port}
+	s.args = []string{"-D", s.data(), "-k", s.dir, "-p", port}
 	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, settings...) {
-		args = append(args, "-c", line)
+		s.args = append(s.args, "-c", line)
 	}
-	s.start = func() *exec.Cmd {
-		cmd := exec.Command(filepath.Join(bin, "postgres"), args...)
-		cmd.SysProcAttr, cmd.Dir = attr, dir
-		return cmd
-	}
-	return s, s.run(ctx)
+	return s, s.start(ctx)
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-func (s *Server) run(ctx context.Context) error {
-	log, err := os.Create(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the process has its own copy
-	cmd := s.start()
-	cmd.Stdout, cmd.Stderr = log, log
-	// By SIGQUIT the server takes its own children with it; by SIGKILL it would not.
-	if s.exited, err = child.Start(cmd, syscall.SIGQUIT); err != nil {
-		return err
-	}
-	s.cmd = cmd
-	return s.awaitReady(ctx)
+// start starts the server. By SIGQUIT it takes its own children with it; by SIGKILL it
+// would not.
+func (s *Server) start(ctx context.Context) error {
+	return s.run(ctx, exec.Command(s.program, s.args...), syscall.SIGQUIT, s.ready)
 }
 
-// awaitReady blocks until the server says in its lock file that it is ready, which
-// it does as soon as it accepts connections.
-func (s *Server) awaitReady(ctx context.Context) error {
-	for {
-		text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if lines := strings.Split(string(text), "\n"); len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" {
-			return nil
-		}
-		select {
-		case <-s.exited:
-			return fmt.Errorf("it exited (%v); its log: %s", s.cmd.ProcessState, s.log())
-		case <-ctx.Done():
-			return fmt.Errorf("%w; its log: %s", context.Cause(ctx), s.log())
-		case <-time.After(10 * time.Millisecond):
-		}
+// ready returns nil once the server says in its lock file that it is ready, which it does
+// as soon as it accepts connections.
+func (s *Server) ready() error {
+	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	if lines := strings.Split(string(text), "\n"); err == nil && (len(lines) <= 7 || strings.TrimSpace(lines[7]) != "ready") {
+		err = errors.New("not ready yet")
 	}
-}
-
-func (s *Server) log() string {
-	text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
-	return string(text)
-}
-
-// DSN is for a driver: a list of settings as libpq and pgx take it. Any local user
-// may connect as the superuser holdfast.
-func (s *Server) DSN() string {
-	return "host=" + s.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
+	return err
 }
 
 // Crash ends the server as a crash would: it finishes nothing. It keeps its data, and
@@ -154,26 +181,11 @@ func (s *Server) Crash() {
 func (s *Server) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that crashed; awaitReady must not read it
-	if err := s.run(ctx); err != nil {
+	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that crashed; ready must not read it
+	if err := s.start(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
 	return nil
-}
-
-// Stop ends the server and removes its folder. It blocks until the process is
-// gone; a second Stop does nothing.
-func (s *Server) Stop() error {
-	if s.cmd != nil {
-		s.cmd.Process.Signal(syscall.SIGINT) // "fast": open connections are cut; an error means it has ended
-		select {
-		case <-s.exited:
-		case <-time.After(stopTimeout):
-			s.cmd.Process.Signal(syscall.SIGQUIT)
-			<-s.exited
-		}
-	}
-	return os.RemoveAll(s.dir)
 }
 
 // unprivileged says as whom to run, and gives that user dir.

@@ -11,20 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-	"time"
-
-	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // ErrNoPooler is returned by StartPooler when there is no pgbouncer on this machine.
 var ErrNoPooler = errors.New("pgbouncer is not installed (on Debian and Ubuntu: apt-get install pgbouncer)")
 
 // Pooler is a pgbouncer in front of a Server.
-type Pooler struct {
-	dir    string
-	cmd    *exec.Cmd
-	exited <-chan struct{} // closed once the process is gone and reaped
-}
+type Pooler struct{ process }
 
 // StartPooler starts a pgbouncer in front of s, with a pool mode such as "transaction" and so
 // many connections to s. It blocks until the pooler accepts connections, ctx ends or
@@ -44,21 +37,16 @@ func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Poo
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "holdfast-pgb-")
-	if err != nil {
-		return nil, err
-	}
-	p = &Pooler{dir: dir}
+	p = &Pooler{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Stop())
 		}
 	}()
-	attr, err := unprivileged(dir)
-	if err != nil {
+	if p.process, err = newProcess("holdfast-pgb-"); err != nil {
 		return p, err
 	}
-	config := filepath.Join(dir, "pgbouncer.ini")
+	config := filepath.Join(p.dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
 * = host=%s port=%s user=holdfast
 [pgbouncer]
@@ -69,47 +57,26 @@ auth_type = any
 pool_mode = %s
 default_pool_size = %d
 max_client_conn = 400
-`, s.dir, port, port, dir, mode, connections)
+`, s.dir, port, port, p.dir, mode, connections)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return p, err
 	}
-	p.cmd = exec.Command(program, "-q", config)
-	p.cmd.SysProcAttr, p.cmd.Dir = attr, dir
-	if p.exited, err = child.Start(p.cmd, syscall.SIGKILL); err != nil {
-		p.cmd = nil
-		return p, err
-	}
-	return p, p.awaitReady(ctx)
-}
-
-func (p *Pooler) awaitReady(ctx context.Context) error {
-	for {
+	return p, p.run(ctx, exec.Command(program, "-q", config), syscall.SIGKILL, func() error {
 		conn, err := net.Dial("unix", filepath.Join(p.dir, ".s.PGSQL."+port))
 		if err == nil {
-			return conn.Close()
+			conn.Close()
 		}
-		select {
-		case <-p.exited:
-			return fmt.Errorf("it exited: %v", p.cmd.ProcessState)
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return err
+	})
 }
 
-// DSN is for a driver, as Server.DSN.
-func (p *Pooler) DSN() string {
-	return "host=" + p.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
-}
-
-// Stop ends the pooler and removes its folder; a second Stop does nothing.
+// Stop ends the pooler at once, without regard to its clients, and removes its folder; a
+// second Stop does nothing.
 func (p *Pooler) Stop() error {
 	if p.cmd != nil {
 		p.cmd.Process.Kill() // an error means it has ended
-		<-p.exited
 	}
-	return os.RemoveAll(p.dir)
+	return p.process.Stop()
 }
 
 func findPooler() (string, error) {
