@@ -208,7 +208,7 @@ func (o *Options) query(query string, secure, password bool) error {
 	if err != nil {
 		return fmt.Errorf("%w: the parameters after ? cannot be read; write %% as %%25, & as %%26, ; as %%3B, and ? in a user or password as %%3F", ErrInvalid)
 	}
-	var t tlsParams
+	t := tlsParams{ca: values.Get("ca"), cert: values.Get("cert"), key: values.Get("key"), serverName: values.Get("servername")}
 	var on, off bool // what the parameter tls says, if it is there
 	for name, list := range values {
 		if !slices.Contains(parameters, name) {
@@ -246,15 +246,7 @@ func (o *Options) query(query string, secure, password bool) error {
 		case "tls":
 			on, err = strconv.ParseBool(v)
 			off = !on
-		case "ca":
-			t.ca = v
-		case "cert":
-			t.cert = v
-		case "key":
-			t.key = v
-		case "servername":
-			t.serverName = v
-		}
+		} // the other parameters are those of t
 		if err != nil {
 			return fmt.Errorf("%w: parameter %s: %w", ErrInvalid, name, err)
 		}
