@@ -96,20 +96,20 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) (err
 	case !done:
 		return strangerError(token)
 	}
-	c.lose(c.forced(key, int64(token)))
+	c.carryOut(c.forced(key, int64(token)))
 	return nil
 }
 
 // forced ends the lease on key if it is this client's and token belongs to it.
-func (c *Client) forced(key string, token int64) ending {
+func (c *Client) forced(key string, token int64) followUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.slots[key]
 	if s == nil || s.term == nil {
-		return ending{}
+		return followUp{}
 	}
 	if first := s.term.grant.Token; token < first || token >= first+int64(max(s.term.grant.Block, 1)) {
-		return ending{}
+		return followUp{}
 	}
 	return s.term.end(errForced)
 }

@@ -169,7 +169,7 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) (err error) {
 	}
 	r := c.drv.Renew(ctx, []driver.Grant{grant})[0]
 	told, err := l.endExtension(start, grant.TTL, r)
-	c.tell(told)
+	c.carryOut(told)
 	return err
 }
 
@@ -207,7 +207,7 @@ func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start ti
 }
 
 // endExtension applies the outcome r of an extension that was started at start.
-func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewal) (settled, error) {
+func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewal) (followUp, error) {
 	t := l.term
 	c := t.client
 	c.mu.Lock()

@@ -221,7 +221,7 @@ func (t *term) successor(now time.Time) *attempt {
 }
 
 // handOver ends t's present holder and gives t to w. The caller holds mu.
-func (t *term) handOver(w *attempt, now time.Time) ending {
+func (t *term) handOver(w *attempt, now time.Time) followUp {
 	e := t.part(nil)
 	for _, l := range t.now.holds {
 		l.done = true

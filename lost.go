@@ -81,20 +81,22 @@ func (l *Lease) ended() error {
 	return l.err
 }
 
-// ending is what is left to do, without mu, for a lease that has ended. The zero value
-// is nothing.
-type ending struct {
+// followUp is what is left to do, without mu, after a change to a term: contexts to end,
+// events to send, a lock to release. The zero value is nothing.
+type followUp struct {
 	leases   []*Lease       // whose contexts end
 	cause    error          // of that; nil: they were released
 	event    ReleasedEvent  // of that; without a key where no holder ends
 	acquired *AcquiredEvent // of the waiter that has the lock now
-	free     *term          // that the service has to release; nil: none
-	keep     time.Duration  // for how long the service keeps it yet
+	renewed  *RenewedEvent
+	atRisk   *AtRiskEvent
+	free     *term         // that the service has to release; nil: none
+	keep     time.Duration // for how long the service keeps it yet
 }
 
 // expire ends what the clock ends at now: the lease, and the lock unless there is a
 // Margin left for the work to stop in. The caller holds mu.
-func (t *term) expire(now time.Time) ending {
+func (t *term) expire(now time.Time) followUp {
 	cause := t.expiry()
 	if t.stopping || clock.Until(t.trusted, now) <= 0 {
 		return t.end(cause)
@@ -108,9 +110,9 @@ func (t *term) expire(now time.Time) ending {
 
 // end takes t out of use, so that the service has to release it. With cause nil its
 // holder did. The caller holds mu.
-func (t *term) end(cause error) ending {
+func (t *term) end(cause error) followUp {
 	if t.over {
-		return ending{}
+		return followUp{}
 	}
 	e := t.part(cause)
 	e.free = t
@@ -129,23 +131,23 @@ func (t *term) end(cause error) ending {
 
 // part ends the holds of t's present holder, unless its Margin has done so. The caller
 // holds mu.
-func (t *term) part(cause error) ending {
+func (t *term) part(cause error) followUp {
 	if t.stopping {
-		return ending{}
+		return followUp{}
 	}
 	if errors.Is(cause, ErrLost) {
 		for _, l := range t.now.holds {
 			l.err = cause
 		}
 	}
-	return ending{leases: t.now.holds, cause: cause, event: ReleasedEvent{
+	return followUp{leases: t.now.holds, cause: cause, event: ReleasedEvent{
 		Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: time.Since(t.now.since),
 	}}
 }
 
 // lost says that the holder has neither released the lock nor left it standing, nor has
 // Close released it.
-func (e *ending) lost() bool {
+func (e *followUp) lost() bool {
 	return e.cause != nil && errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, ErrClosed)
 }
 
@@ -177,7 +179,7 @@ func (l *Lease) release(ctx context.Context) error {
 	c := t.client
 	c.mu.Lock()
 	now := time.Now()
-	var late, e ending
+	var late, e followUp
 	if !l.done && t.left(now) <= 0 { // the watchdog has not looked yet
 		late = t.expire(now)
 	}
@@ -189,7 +191,7 @@ func (l *Lease) release(ctx context.Context) error {
 	if own := leaseIn(ctx); own != nil && own.term == t && ctx.Err() == nil {
 		ctx = context.WithoutCancel(ctx) // the release ends the lease's own context, and not the wait for its answer
 	}
-	c.lose(late)
+	c.carryOut(late)
 	e.tell(c)
 	failed := c.free(ctx, e)
 	switch {
@@ -203,12 +205,12 @@ func (l *Lease) release(ctx context.Context) error {
 
 // leave ends l alone, and with the last hold passes the lock on or ends it. The caller
 // holds mu.
-func (l *Lease) leave(now time.Time) ending {
+func (l *Lease) leave(now time.Time) followUp {
 	t := l.term
 	if len(t.now.holds) > 1 {
 		l.done = true
 		t.now.holds = slices.DeleteFunc(t.now.holds, func(h *Lease) bool { return h == l })
-		return ending{leases: []*Lease{l}}
+		return followUp{leases: []*Lease{l}}
 	}
 	if w := t.successor(now); w != nil {
 		return t.handOver(w, now)
@@ -217,7 +219,7 @@ func (l *Lease) leave(now time.Time) ending {
 }
 
 // cancel ends the contexts of the leases.
-func (e ending) cancel() {
+func (e followUp) cancel() {
 	for _, l := range e.leases {
 		l.cancel(e.cause)
 	}
@@ -225,7 +227,7 @@ func (e ending) cancel() {
 
 // tell ends the contexts of the leases and sends the events that need no answer of
 // the service.
-func (e ending) tell(c *Client) {
+func (e followUp) tell(c *Client) {
 	e.cancel()
 	switch v := e.event; {
 	case v.Key == "":
@@ -238,11 +240,17 @@ func (e ending) tell(c *Client) {
 	if e.acquired != nil {
 		c.events.acquired(*e.acquired)
 	}
+	if e.renewed != nil {
+		c.events.renewed(*e.renewed)
+	}
+	if e.atRisk != nil {
+		c.events.atRisk(*e.atRisk)
+	}
 }
 
 // free releases what has ended on the service, and lets the next waiter of this
 // process ask for it.
-func (c *Client) free(ctx context.Context, e ending) error {
+func (c *Client) free(ctx context.Context, e followUp) error {
 	if e.free == nil {
 		return nil
 	}
@@ -263,10 +271,10 @@ func (c *Client) free(ctx context.Context, e ending) error {
 	return err
 }
 
-// lose carries out what has ended without its holder: first the contexts of all, then
-// the events and the release of what may still stand on the nodes, as a late renewal
-// may have set it again. A lock that cannot be released lapses by itself.
-func (c *Client) lose(all ...ending) {
+// carryOut does what follows from changes that no holder made: first it ends the contexts
+// of all, then it sends the events and releases what may still stand on the nodes, as a
+// late renewal may have set it again. A lock that cannot be released lapses by itself.
+func (c *Client) carryOut(all ...followUp) {
 	for _, e := range all {
 		e.cancel()
 	}

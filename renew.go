@@ -116,7 +116,7 @@ func (c *Client) watch() {
 	idle := false
 	for {
 		due, lost := c.look(time.Now())
-		c.lose(lost...)
+		c.carryOut(lost...)
 		for _, group := range due {
 			c.tasks.Go(func() { c.renewAll(group) })
 		}
@@ -147,7 +147,7 @@ type alike struct{ left, span int }
 // renewed together and the watchdog wakes seldom. They are grouped so that no
 // renewal waits for the answers of one with a longer TTL, and none is hurried
 // by one that is nearly over.
-func (c *Client) look(now time.Time) (due map[alike][]*term, lost []ending) {
+func (c *Client) look(now time.Time) (due map[alike][]*term, lost []followUp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	due = make(map[alike][]*term)
@@ -256,31 +256,24 @@ func (c *Client) renew(due []*term) {
 	ctx, cancel := context.WithTimeout(c.alive, left*3/4)
 	defer cancel()
 	out := c.drv.Renew(ctx, grants)
-	all := make([]settled, len(out))
+	all := make([]followUp, len(out))
 	c.mu.Lock()
 	for i, r := range out {
 		all[i] = c.settle(due[i], r, start)
 	}
 	c.mu.Unlock()
-	for _, s := range all { // Extend returns it to its caller instead
-		if s.event != nil && s.event.Err != nil {
-			c.events.write(slog.LevelWarn, "renewal failed; trying again", "key", s.event.Key, "left", s.event.Left, "cause", s.event.Err)
+	for _, e := range all { // Extend returns it to its caller instead
+		if r := e.renewed; r != nil && r.Err != nil {
+			c.events.write(slog.LevelWarn, "renewal failed; trying again", "key", r.Key, "left", r.Left, "cause", r.Err)
 		}
 	}
-	c.tell(all...)
-}
-
-// settled is what is left to do, without mu, after a renewal.
-type settled struct {
-	lost  ending // zero: it was not
-	event *RenewedEvent
-	risk  *AtRiskEvent // nil: as before
+	c.carryOut(all...)
 }
 
 // settle applies the outcome of a renewal of t that was started at start. A term
 // that has ended meanwhile stays as it is: nothing is renewed after it was lost.
 // The caller holds mu.
-func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
+func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	t.renewing = false
 	if t.idle != nil {
 		close(t.idle)
@@ -290,11 +283,11 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 	left := t.left(now)
 	switch {
 	case t.over, t.stopping:
-		return settled{}
+		return followUp{}
 	case left <= 0:
-		return settled{lost: t.expire(now)}
+		return t.expire(now)
 	case errors.Is(r.Err, ErrLost):
-		return settled{lost: t.end(errGone)}
+		return t.end(errGone)
 	case r.Err == nil:
 		t.trust(r.TrustedUntil)
 		t.given = clock.Until(t.granted, start)
@@ -306,30 +299,13 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) settled {
 		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
-	s := settled{event: &RenewedEvent{
+	e := followUp{renewed: &RenewedEvent{
 		Key: t.slot.key, Owner: t.now.owner, Token: t.now.token,
 		Deadline: t.trusted, Left: left, Waiters: r.Waiters, Err: r.Err,
 	}}
 	if r.AtRisk != t.atRisk {
 		t.atRisk = r.AtRisk
-		s.risk = &AtRiskEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, AtRisk: r.AtRisk}
+		e.atRisk = &AtRiskEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, AtRisk: r.AtRisk}
 	}
-	return s
-}
-
-// tell ends what was lost, and then sends the events of the other renewals.
-func (c *Client) tell(all ...settled) {
-	lost := make([]ending, len(all))
-	for i, s := range all {
-		lost[i] = s.lost
-	}
-	c.lose(lost...)
-	for _, s := range all {
-		if s.event != nil {
-			c.events.renewed(*s.event)
-		}
-		if s.risk != nil {
-			c.events.atRisk(*s.risk)
-		}
-	}
+	return e
 }
