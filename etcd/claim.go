@@ -253,17 +253,17 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 func (n *node) awaitDelete(ctx context.Context, key string, revision int64) error {
 	c, err := n.open(ctx)
 	if err != nil {
-		return n.explain(ctx, err)
+		return explain(ctx, err)
 	}
 	for resp := range c.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithRev(revision), clientv3.WithFilterPut()) {
 		if err := resp.Err(); err != nil {
-			return n.explain(ctx, err)
+			return explain(ctx, err)
 		}
 		if len(resp.Events) > 0 {
 			return nil
 		}
 	}
-	return n.explain(ctx, errors.New("the watch has ended"))
+	return explain(ctx, errors.New("the watch has ended"))
 }
 
 // tell reports what stands in the way, if that is of another kind than before.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -73,14 +74,22 @@ func newNode(work context.Context, place int, name string, opts *Options) *node 
 				Backoff:           backoff.Config{BaseDelay: shortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longPause},
 				MinConnectTimeout: callTime,
 			}),
-			// The package's own interceptor would log in again for each stream, and so for each renewal.
-			grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
-				streamer grpc.Streamer, opts ...grpc.CallOption,
-			) (grpc.ClientStream, error) {
-				return streamer(ctx, desc, conn, method, opts...)
-			}),
+			grpc.WithChainUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
 		},
 	}}
+}
+
+// unary and stream have a request fail at once while the member is down: another may serve
+// it. stream also stands in for the package's own, which logs in again for each stream, and
+// so for each renewal.
+
+func unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false))...)
+}
+
+func stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
 }
 
 // open returns the client, which logs in when it is made.
@@ -129,14 +138,20 @@ func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return driver.ErrLost
 	}
-	return n.explain(ctx, err)
+	return explain(ctx, err)
 }
 
 // stall is an answer that did not come in time.
 type stall struct{ error }
 
+// ErrAuth is in an ErrUnavailable when the members refuse user or password, or the user has
+// too few rights.
+var ErrAuth = errors.New("access denied")
+
 // refusal is an error that time does not mend.
 type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
 
 func lasting(err error) bool {
 	_, ok := errors.AsType[refusal](err)
@@ -144,24 +159,31 @@ func lasting(err error) bool {
 }
 
 // explain gives an error of a member in words of use to its reader.
-func (n *node) explain(ctx context.Context, err error) error {
+func explain(ctx context.Context, err error) error {
 	code, text := status.Code(err), status.Convert(err).Message()
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code, text = e.Code(), e.Error()
 	}
+	denied := func(mend string) error { return refusal{fmt.Errorf("%w: %s; %s", ErrAuth, text, mend)} }
 	switch {
 	case ctx.Err() != nil:
 		return stall{context.Cause(ctx)}
-	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserNotFound):
-		return refusal{fmt.Errorf("%s: the user or the password is wrong", text)}
+	case errors.Is(err, rpctypes.ErrAuthFailed):
+		return denied("correct user and password")
 	case errors.Is(err, rpctypes.ErrUserEmpty):
-		return refusal{fmt.Errorf("%s: the cluster wants a user and a password", text)}
+		return denied("give user and password")
 	case code == codes.PermissionDenied:
-		return refusal{fmt.Errorf("%s: grant the user's role to read and write the keys that begin with the prefix (etcdctl role grant-permission --prefix)", text)}
-	case errors.Is(err, rpctypes.ErrAuthOldRevision):
+		return denied("grant a role of the user to read and write what begins with the prefix")
+	case errors.Is(err, rpctypes.ErrAuthOldRevision): // somebody changes users or roles right now
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
 		return refusal{errors.New(text)}
+	case strings.Contains(text, "x509: "):
+		text += "; name the authority of the members by ca, or Options.TLS"
+	case strings.Contains(text, "remote error: tls: "):
+		text += "; name a certificate that the members accept by cert and key, or Options.TLS"
+	case strings.Contains(text, "server preface"):
+		text += "; if the members speak TLS, write etcds://"
 	}
 	return errors.New(text)
 }

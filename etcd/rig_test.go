@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -76,6 +77,11 @@ func start(t *testing.T) *rig {
 // alone makes a rig with a cluster of its own, which the test may break.
 func alone(t *testing.T, members int, args ...string) *rig {
 	t.Helper()
+	return aloneWith(t, nil, members, args...)
+}
+
+func aloneWith(t *testing.T, config *tls.Config, members int, args ...string) *rig {
+	t.Helper()
 	t.Parallel()
 	c, err := etcdproc.Start(t.Context(), members, args...)
 	if err != nil {
@@ -86,16 +92,18 @@ func alone(t *testing.T, members int, args ...string) *rig {
 			t.Error(err)
 		}
 	})
-	return newRig(t, c)
+	return newRigWith(t, c, config)
 }
 
-func newRig(t testing.TB, c *etcdproc.Cluster) *rig {
+func newRig(t testing.TB, c *etcdproc.Cluster) *rig { t.Helper(); return newRigWith(t, c, nil) }
+
+func newRigWith(t testing.TB, c *etcdproc.Cluster, config *tls.Config) *rig {
 	t.Helper()
 	r := &rig{
 		TB: t, cluster: c, opts: etcd.Options{Prefix: fmt.Sprintf("test/%d/", prefixes.Add(1))}, routes: make(map[driver.Driver][]*proxy),
 	}
 	var err error
-	if r.direct, err = clientv3.New(clientv3.Config{Endpoints: c.Addrs(), Logger: zap.NewNop()}); err != nil {
+	if r.direct, err = clientv3.New(clientv3.Config{Endpoints: c.Addrs(), TLS: config, Logger: zap.NewNop()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.direct.Close() })
