@@ -54,6 +54,7 @@ var services = map[string]func(ctx context.Context) (*service, error){
 	"postgres-fsync": func(ctx context.Context) (*service, error) {
 		return startPostgres(ctx, "postgres-fsync", "fsync=on", "full_page_writes=on")
 	},
+	"etcd": func(ctx context.Context) (*service, error) { return startEtcd(ctx, "etcd") },
 }
 
 // scenario is what the workers lock.

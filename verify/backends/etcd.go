@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+)
+
+// startEtcd starts three members, which write to disk as they come.
+func startEtcd(ctx context.Context, name string) (*service, error) {
+	cluster, err := etcdproc.Start(ctx, 3)
+	if err != nil {
+		return nil, err
+	}
+	return &service{
+		name: name,
+		peers: []peer{
+			{"holdfast", func(context.Context) (client, error) {
+				d, err := etcd.New(cluster.Addrs(), nil)
+				if err != nil {
+					return nil, err
+				}
+				c, err := holdfast.New(d, nil)
+				return holdfastClient{c}, err
+			}},
+			// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
+			{"concurrency.Mutex", func(context.Context) (client, error) {
+				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})
+				return mutexClient{c}, err
+			}},
+		},
+		written: func(context.Context) (int64, error) { return 0, nil },
+		stop:    func() { cluster.Stop() },
+	}, nil
+}
+
+type mutexClient struct{ *clientv3.Client }
+
+func (c mutexClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	s, err := concurrency.NewSession(c.Client, concurrency.WithTTL(30))
+	if err != nil {
+		return nil, err
+	}
+	m := concurrency.NewMutex(s, name)
+	if err := m.Lock(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		if err := m.Unlock(ctx); err != nil {
+			return err
+		}
+		return s.Close()
+	}, nil
+}
+
+func (c mutexClient) close() { c.Close() }
