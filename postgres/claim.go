@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
 const (
@@ -116,7 +117,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	}
 	c.left = true
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *a.Token, Block: block, TTL: ttl, TrustedUntil: trust(sent, ttl)}
-	if time.Until(g.TrustedUntil) < ttl/2 {
+	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
 	c.d.doubts(c.owner, c.doubt)

@@ -33,6 +33,9 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
 		}
+		if e := d.Nodes()[0]; e.State != driver.NodeUp {
+			t.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
+		}
 		if err := d.Close(); err != nil { // which waits for the release
 			t.Fatal(err)
 		}

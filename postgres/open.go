@@ -39,9 +39,12 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		err = d.check(ctx, conn.Conn())
 		conn.Release()
 	}
-	if err = d.diagnose(ctx, err, false); err != nil && lasting(err) {
+	if err == nil {
+		return d, nil
+	}
+	if why := d.diagnose(ctx, err, false); why.lasting {
 		d.Close()
-		return nil, fmt.Errorf("postgres: %w", d.unavailable(err))
+		return nil, fmt.Errorf("postgres: %w", d.unavailable(why))
 	}
 	return d, nil
 }

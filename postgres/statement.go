@@ -42,7 +42,7 @@ func lasting(err error) bool {
 }
 
 // once runs a statement and returns its rows, and when it was sent.
-func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) ([]T, time.Time, error) {
+func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) ([]T, time.Time, *failure) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
 		return nil, time.Time{}, d.diagnose(ctx, err, false)
@@ -74,25 +74,30 @@ func (d *Driver) mode() pgx.QueryExecMode {
 	return pgx.QueryExecModeExec
 }
 
-// query runs a statement that may be repeated, for at most try. It does so again
-// if the connection breaks meanwhile, as one does that a restarted server has left in the pool.
+// query runs a statement that may be repeated, for at most try. It does so at once
+// if the connection breaks meanwhile, as one does that a restarted server has left in
+// the pool, and if the server asks for it.
 func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
-	rows, sent, err := once(ctx, d, scan, sql, args)
-	if doubtful(err) && ctx.Err() == nil {
-		rows, sent, err = once(ctx, d, scan, sql, args)
-		if f, ok := errors.AsType[*failure](err); ok {
-			f.doubt = true
+	doubt := false
+	for tries := 1; ; tries++ {
+		rows, sent, err := once(ctx, d, scan, sql, args)
+		if err == nil {
+			d.report(driver.NodeUp, nil)
+			return rows, sent, nil
 		}
+		doubt = doubt || err.doubt
+		if again := err.doubt || code(err) == conflict || code(err) == deadlock; again && tries < mostTries && ctx.Err() == nil {
+			continue
+		}
+		err.doubt = doubt
+		down := d.unavailable(err)
+		if !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the server
+			d.report(driver.NodeDown, down)
+		}
+		return nil, time.Time{}, down
 	}
-	if err != nil {
-		err = d.unavailable(err)
-		d.report(driver.NodeDown, err)
-	} else {
-		d.report(driver.NodeUp, nil)
-	}
-	return rows, sent, err
 }
 
 // insist repeats query until it succeeds, cannot succeed, or ctx ends.
@@ -122,6 +127,7 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 }
 
 const (
+	mostTries  = 3
 	few        = 5 // attempts at locks after which statements are prepared
 	shortPause = 20 * time.Millisecond
 	longPause  = 500 * time.Millisecond
@@ -154,6 +160,8 @@ func nodeName(host string, port uint16) string {
 
 // Codes of errors of the server.
 const (
+	conflict         = "40001" // where the isolation is stricter than the usual one
+	deadlock         = "40P01"
 	readOnly         = "25006"
 	noRights         = "42501"
 	noDatabase       = "3D000"
@@ -173,10 +181,7 @@ func code(err error) string {
 }
 
 // diagnose says what err means and what mends it.
-func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) error {
-	if err == nil {
-		return nil
-	}
+func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt, lasting: true}
 	switch code(err) {
 	case wrongPassword, wrongUser:

@@ -48,13 +48,18 @@ type service struct {
 	stop    func()
 }
 
-// services starts each service.
-var services = map[string]func(ctx context.Context) (*service, error){
-	"postgres": func(ctx context.Context) (*service, error) { return startPostgres(ctx, "postgres") },
-	"postgres-fsync": func(ctx context.Context) (*service, error) {
-		return startPostgres(ctx, "postgres-fsync", "fsync=on", "full_page_writes=on")
-	},
-	"etcd": func(ctx context.Context) (*service, error) { return startEtcd(ctx, "etcd") },
+// services starts each service, in the order of the table.
+var services = []struct {
+	name  string
+	start func(ctx context.Context, name string) (*service, error)
+}{
+	{"redis", func(ctx context.Context, name string) (*service, error) { return startRedis(ctx, name, 1) }},
+	{"redlock-3", func(ctx context.Context, name string) (*service, error) { return startRedis(ctx, name, 3) }},
+	{"postgres", func(ctx context.Context, name string) (*service, error) { return startPostgres(ctx, name) }},
+	{"postgres-fsync", func(ctx context.Context, name string) (*service, error) {
+		return startPostgres(ctx, name, "fsync=on", "full_page_writes=on")
+	}},
+	{"etcd", startEtcd},
 }
 
 // scenario is what the workers lock.
@@ -108,11 +113,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "service\tscenario\tpeer\tlocks/s\thand-overs/s\twait p50\twait p99\tbytes written/lock")
-	for name, start := range services {
-		if *which != "" && !slices.Contains(strings.Split(*which, ","), name) {
+	for _, sv := range services {
+		if *which != "" && !slices.Contains(strings.Split(*which, ","), sv.name) {
 			continue
 		}
-		s, err := start(ctx)
+		s, err := sv.start(ctx, sv.name)
 		if err != nil {
 			return err
 		}

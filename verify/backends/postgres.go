@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"cirello.io/pglock"
@@ -27,6 +28,11 @@ func startPostgres(ctx context.Context, name string, settings ...string) (*servi
 		{"pglock-1s", func(context.Context) (client, error) {
 			return openPglock(server.DSN(), pglock.WithLeaseDuration(time.Second), pglock.WithHeartbeatFrequency(500*time.Millisecond))
 		}},
+		// No lock service: SELECT … FOR UPDATE in a transaction, which here waits for the row.
+		{"row lock", func(ctx context.Context) (client, error) {
+			pool, err := pgxpool.New(ctx, server.DSN())
+			return rowClient{pool}, err
+		}},
 	}}
 	pool, err := pgxpool.New(ctx, server.DSN())
 	if err != nil {
@@ -38,6 +44,9 @@ func startPostgres(ctx context.Context, name string, settings ...string) (*servi
 		return n, err
 	}
 	if err := postgres.Migrate(ctx, pool, nil); err != nil {
+		return nil, err
+	}
+	if _, err := pool.Exec(ctx, "CREATE TABLE account AS SELECT generate_series(0, 9999) AS id, 0 AS balance; CREATE INDEX ON account (id)"); err != nil {
 		return nil, err
 	}
 	p, err := openPglock(server.DSN())
@@ -92,3 +101,19 @@ func (c pglockClient) lock(ctx context.Context, name string) (func(context.Conte
 }
 
 func (c pglockClient) close() { c.db.Close() }
+
+type rowClient struct{ pool *pgxpool.Pool }
+
+func (c rowClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	tx, err := c.pool.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var balance int
+	if err := tx.QueryRow(ctx, "SELECT balance FROM account WHERE id = abs(hashtext($1)) % 10000 FOR UPDATE", name).Scan(&balance); err != nil {
+		return nil, errors.Join(err, tx.Rollback(context.WithoutCancel(ctx)))
+	}
+	return tx.Commit, nil
+}
+
+func (c rowClient) close() { c.pool.Close() }

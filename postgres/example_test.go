@@ -1,0 +1,120 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+func Example() {
+	ctx := context.Background()
+	const url = "postgres://app@db.example.com/app?sslmode=verify-full"
+	if err := postgres.MigrateURL(ctx, url, nil); err != nil { // once, by a user who may create a schema
+		log.Fatal(err)
+	}
+	drv, err := postgres.Open(ctx, url, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, err := holdfast.New(drv, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	err = client.Do(ctx, "nightly-report", nil, func(ctx context.Context, lease *holdfast.Lease) error {
+		fmt.Println("token", lease.Token())
+		return nil
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// The lock and the data are in one database: what is written in the transaction is
+// written under the lock, or not at all.
+func ExampleFenced() {
+	var pool *pgxpool.Pool
+	var client *holdfast.Client
+	err := client.Do(context.Background(), "account/7", nil, func(ctx context.Context, lease *holdfast.Lease) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if err := postgres.Fenced(ctx, tx, lease); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "UPDATE account SET balance = balance * 1.01 WHERE id = 7")
+			return err
+		})
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// Work that fits into one transaction needs no lock service.
+func ExampleRowLock() {
+	ctx := context.Background()
+	var pool *pgxpool.Pool
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		var balance int
+		if err := postgres.RowLock(ctx, tx, "SELECT balance FROM account WHERE id = $1", 7).Scan(&balance); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "UPDATE account SET balance = $1 WHERE id = $2", balance+100, 7)
+		return err
+	})
+	if errors.Is(err, holdfast.ErrHeld) {
+		log.Print("another transaction is at it")
+	}
+}
+
+// deposit changes a row without any lock: it writes only if the row is still in the
+// version that it has read, and otherwise begins again. This is the worked example of
+// docs/choosing.md.
+func deposit(ctx context.Context, pool *pgxpool.Pool, id, amount int) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		var balance, version int
+		if err := pool.QueryRow(ctx, "SELECT balance, version FROM account WHERE id = $1", id).Scan(&balance, &version); err != nil {
+			return err
+		}
+		tag, err := pool.Exec(ctx,
+			"UPDATE account SET balance = $1, version = version + 1 WHERE id = $2 AND version = $3", balance+amount, id, version)
+		if err != nil || tag.RowsAffected() == 1 {
+			return err
+		}
+		select { // another writer was faster: the jitter keeps the two from meeting again
+		case <-time.After(rand.N(wait)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func TestAVersionColumnLosesNoUpdate(t *testing.T) {
+	r := start(t)
+	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id, 0 AS balance, 0 AS version")
+	pool := r.connect(server.DSN() + ` search_path='"` + r.opts.Schema + `"'`)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 5 {
+				if err := deposit(t.Context(), pool, 7, 1); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := r.count("SELECT balance FROM holdfast.account"); n != 40 {
+		t.Errorf("%d after 40 deposits of 1", n)
+	}
+}
