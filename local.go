@@ -196,10 +196,11 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 	}
 }
 
-// successor returns the attempt that may have t next without asking the service,
-// or nil: not where the lock is lost or kept, not past the grant's tokens or its share
-// of time, when other clients get their turn, and not on trust that is half gone or, for
-// one that needs all of it, less than half of what it asked for. The caller holds mu.
+// successor returns the attempt that may have t next without asking the service, or nil.
+// There is none where the lock is lost or kept for MinHold. Other clients get their turn
+// when the grant's tokens or its share of time are used up. And trust must be left: half of
+// what was granted and, for an attempt that does not renew soon, half of what it asked for.
+// The caller holds mu.
 func (t *term) successor(now time.Time) *attempt {
 	next := t.slot.queue.Front()
 	if next == nil {

@@ -15,13 +15,14 @@ import (
 //
 //	clock    nothing renewed it in time, or NoRenew     ErrExpired
 //	MaxHold  its bound is reached                       ErrMaxHold
-//	service  a renewal heard that the lock is not ours  ErrGone
+//	service  the answers to a renewal leave no quorum   ErrGone
 //	force    ForceRelease of this client took it away   ErrGone
 //	Close    the client released it                     ErrClosed
 //	Detach   it was left to another process             ErrDetached
 //	Release  its holder released it                     no error
 //
-// The first five match ErrLost. The first two come Margin early: the contexts end then,
+// The first five match ErrLost; so does what a lease answers that is used after Detach or
+// Release. The first two come Margin early: the contexts end then,
 // and the lock stays, unrenewed, until the holder releases it or its deadline passes.
 
 // lossError is why a lease was lost. It matches ErrLost and kind.

@@ -14,6 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
+// A node votes while all of this holds:
+//
+//	it is a single master                fit and strange, below; AllowEviction allows the rest
+//	it is on the list once               arrive, below
+//	its marker names its present run     admit and judge, below; only in a set of several nodes
+//	its marker is the one that was read  each script compares it, member.lua
+//
+// A run is one life of a server process: Redis gives each a run_id.
+//
 // A node that has forgotten what it granted must not vote before all those leases
 // are over (the Redlock page, "Performance, crash recovery and fsync"). Neither its
 // configuration nor a clock says whether it has forgotten. The marker does: a key

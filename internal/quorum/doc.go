@@ -105,8 +105,17 @@
 //
 // # What happens when something fails
 //
-//   - A reply is lost. Asking again is harmless: the node knows the id and repeats
-//     its answer. An unanswered commit does not count.
+//   - A reply is lost. The client may repeat every request: the node knows the id.
+//     By request:
+//     acquire: the node counts as silent. A claim that waits asks again, and the node
+//     grants the same tokens with a fresh TTL. One that does not wait releases everywhere.
+//     commit: it does not count. A claim that then has no quorum goes on under a fresh id.
+//     renewal: it does not count. The client tries again while trust lasts, every tenth
+//     of the TTL, once a second at least.
+//     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
+//     release: package redlock sends it again over the next connection. The caller hears
+//     ErrUnavailable, and the lock lapses at the latest. A caller that gives up has the
+//     release sent in any case (P10 in docs/protocol.md).
 //   - A node is slow or dead. The claim does not wait for it once the outcome is
 //     certain, and keeps partial grants for its sake no longer than a few round
 //     trips.

@@ -3,9 +3,10 @@ package quorum
 import "encoding/binary"
 
 // Queue is the waiting ids of one lock on one node, first come first: by stamp, which is
-// when the client began to ask, and ids of one stamp by their bytes, as a Redis sorted set
-// orders them. The first whose client listens gets the lock when it is released (see
-// Lock.pass) or free.
+// when the client began to ask, by the client's clock, and ids of one stamp by their bytes,
+// as a Redis sorted set orders them. The first whose client listens gets the lock when it is
+// released (Lock.Release and pass in node.go) or when another asks for it while it is free
+// (Lock.Acquire).
 //
 // A Queue is an immutable value packed into a string, so that the state it is part of can
 // be compared and copied; the zero value is empty.

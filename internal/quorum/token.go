@@ -20,8 +20,8 @@ func Base(counter int64) int64 { return counter - Block + 1 }
 // InBlock says whether token is one of the block that begins at base.
 func InBlock(token, base int64) bool { return base <= token && token <= Top(base) }
 
-// How far a client's clock may be from the node's, in microseconds: to seed a new
-// counter, and for the node's to do so in its place.
+// How far a client's clock may be from the node's, in microseconds. Within ClockTrust a new
+// counter starts at the client's clock, within ClockMost at the node's.
 const (
 	ClockTrust = 1_000_000
 	ClockMost  = 60_000_000
@@ -30,10 +30,11 @@ const (
 // noClock is for where no client's clock is at hand: it starts no counter.
 const noClock = 0
 
-// seed is the first token of a counter that is new. Its first block ends at clock, which is
-// above every older token while clocks agree. ok is false where the counter must not start:
-// that it is new may be the work of a clock that jumped, and what it would start at as well
-// (trace C5).
+// seed is the first token of a counter that is new. Its first block ends at the client's
+// clock or, where that is wrong by more than a second, at the node's, now. Either is above
+// every older token while clocks agree. ok is false where the counter must not start: that
+// it is new may be the work of a clock that jumped, and what it would start at as well
+// (trace C5 in doc.go).
 func seed(now, clock int64) (start int64, ok bool) {
 	switch off := max(now-clock, clock-now); {
 	case off > ClockMost:
