@@ -83,7 +83,8 @@
 //   - Declared. What Limits does not declare, and what the driver has no interface for, the
 //     client refuses with ErrUnsupported and does not ask for. (WhatIsNotDeclaredIsRefused)
 //   - Look. Check, Inspect, Queue and List change nothing, on the service or in the driver.
-//     (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey, ListShowsWhatIsHeld)
+//     (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey, ListShowsWhatIsHeld,
+//     QueueShowsWhoWaitsInOrder)
 //   - Force. Force takes the lock from the grant that the token belongs to, and from no
 //     other. The first waiter gets it next, and the old holder cannot renew it.
 //     (ForceReleaseComparesTheToken, ForceReleaseEndsTheOldLease,

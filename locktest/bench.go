@@ -34,7 +34,7 @@ type bench struct {
 }
 
 // abilities are the optional interfaces that the driver has.
-type abilities struct{ inspect, list, force, adopt, check, notify bool }
+type abilities struct{ inspect, list, queue, force, adopt, check, notify bool }
 
 // learn asks the driver what it can do, and scales the times of the test by that.
 func (b *bench) learn() {
@@ -42,6 +42,7 @@ func (b *bench) learn() {
 	b.limits = drv.Limits()
 	_, b.can.inspect = drv.(driver.Inspector)
 	_, b.can.list = drv.(driver.Lister)
+	_, b.can.queue = drv.(driver.Queuer)
 	_, b.can.force = drv.(driver.Forcer)
 	_, b.can.adopt = drv.(driver.Adopter)
 	_, b.can.check = drv.(driver.Checker)

@@ -250,6 +250,10 @@ func undeclaredIsRefused(b *bench) {
 		return nil
 	})
 	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.within(), "k", 1) })
+	refuses("Queue", b.can.queue, func() error {
+		_, err := c.Queue(b.within(), "k", 1)
+		return err
+	})
 	refuses("Adopt", b.can.adopt, func() error { return errorOf(c.Adopt(b.within(), "k", "someone.1", 1, nil)) })
 	b.cleared()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})

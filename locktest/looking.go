@@ -14,6 +14,7 @@ var looking = []testCase{
 	{"InspectOfAFreeKey", inspectFree},
 	{"ListShowsWhatIsHeld", listShows},
 	{"ListStopsWhenTold", listStops},
+	{"QueueShowsWhoWaitsInOrder", queueShows},
 	{"ForceReleaseComparesTheToken", forceCompares},
 	{"ForceReleaseEndsTheOldLease", forceEnds},
 	{"ForceReleaseServesTheNextWaiter", forceServes},
@@ -126,6 +127,32 @@ func listStops(b *bench) {
 		b.Errorf("%d were yielded, want 2", n)
 	}
 	b.release(leases...)
+}
+
+func queueShows(b *bench) {
+	b.need(b.can.queue && b.limits.Order, "driver.Queuer and Limits.Order")
+	c := b.client()
+	first := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	var owners []string
+	ctx := b.within()
+	wait := b.queueUp("k", 3, func(int) context.Context { return ctx }, func(_ int, l *holdfast.Lease) { owners = append(owners, l.Owner()) })
+	got, err := c.Queue(b.within(), "k", 2)
+	if err != nil {
+		b.Errorf("Queue() = %v", err)
+	}
+	b.release(first)
+	wait()
+	for i, w := range got {
+		if i >= len(owners) || w.Owner != owners[i] {
+			b.Errorf("Queue() = %+v, but the lock went to %q", got, owners)
+		}
+	}
+	if len(got) != 2 {
+		b.Errorf("Queue() of at most 2 = %+v", got)
+	}
+	if got, err := c.Queue(b.within(), "k", 2); err != nil || len(got) > 0 {
+		b.Errorf("Queue() when nobody waits = %+v, %v", got, err)
+	}
 }
 
 func (b *bench) needsForcer() {
