@@ -26,12 +26,14 @@ type loan struct {
 type claim struct {
 	d        *Driver
 	req      driver.Request
+	place    string // in the folder of the lock
 	lease    loan
-	key      string
 	revision int64 // that created the key; 0: it is not known to exist
 	token    int64
 	obstacle error // what stood in the way last
 }
+
+func (c *claim) key() string { return c.d.folder(c.req.Key) + c.place }
 
 // compete goes on until the lock is granted or that is out of the question.
 func (c *claim) compete(caller context.Context) error {
@@ -64,63 +66,56 @@ func (c *claim) compete(caller context.Context) error {
 // advance does what is to be done next, and returns nil when the claim has the lock.
 func (c *claim) advance(ctx context.Context) error {
 	if c.lease.id == clientv3.NoLease {
-		if err := c.begin(ctx); err != nil {
+		if err := c.borrow(ctx); err != nil {
 			return err
 		}
 	}
 	if c.revision == 0 {
-		first, err := c.enter(ctx)
+		first, err := c.queue(ctx)
 		if err != nil {
 			return err
 		}
-		if first.key == c.key {
+		if first.key == c.key() {
 			return c.take(ctx, first)
 		}
 	}
 	return c.wait(ctx)
 }
 
-// begin gets a lease. A try looks first, so that one in vain changes nothing.
-func (c *claim) begin(ctx context.Context) error {
+// borrow gets a lease. A try looks first, so that one in vain changes nothing. A lease that
+// comes when its claim has gone is revoked.
+func (c *claim) borrow(ctx context.Context) error {
 	if c.req.NoWait {
-		l, err := c.d.look(ctx, c.req.Key)
-		if err != nil {
+		if l, err := c.d.look(ctx, c.req.Key); err != nil {
 			return err
-		}
-		if l.first.key != "" {
+		} else if l.first.key != "" {
 			return c.d.heldBy(ctx, l)
 		}
 	}
-	c.key = c.d.folder(c.req.Key) + c.d.newPlace()
-	type answer struct {
-		loan
-		error
-	}
-	answers := make(chan answer, 1)
-	c.d.tasks.Go(func() {
-		lease, err := c.d.lend(c.d.work, c.req.TTL)
-		answers <- answer{lease, err}
-	})
+	c.place = c.d.newPlace()
+	var lease loan
+	lent := make(chan error, 1)
+	c.d.tasks.Go(func() { lent <- c.d.call(c.d.work, patience(c.req.TTL), lending(c.req.TTL, &lease)) })
 	select {
-	case a := <-answers:
-		c.lease = a.loan
-		return a.error
+	case err := <-lent:
+		c.lease = lease
+		return errors.Join(err, lease.tooLong(c.req.TTL))
 	case <-ctx.Done():
-		c.d.tasks.Go(func() { c.d.abandon((<-answers).loan) })
+		c.d.tasks.Go(func() { <-lent; c.d.abandon(lease) })
 		return ctx.Err()
 	}
 }
 
-// enter creates the key; that of a try, only where there is no other. Of a key that is there
+// queue creates the key; that of a try, only where there is no other. Of a key that is there
 // already the answer was lost.
-func (c *claim) enter(ctx context.Context) (entry, error) {
-	none := clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)
+func (c *claim) queue(ctx context.Context) (entry, error) {
+	none := clientv3.Compare(clientv3.CreateRevision(c.key()), "=", 0)
 	if c.req.NoWait {
 		none = clientv3.Compare(clientv3.CreateRevision(c.d.folder(c.req.Key)).WithPrefix(), "=", 0)
 	}
 	text, _ := json.Marshal(value{c.req.Holder, time.Now()}) // strings, a number and a time
-	put := clientv3.OpPut(c.key, string(text), clientv3.WithLease(c.lease.id))
-	own, first := clientv3.OpGet(c.key), c.d.getFirst(c.req.Key)
+	put := clientv3.OpPut(c.key(), string(text), clientv3.WithLease(c.lease.id))
+	own, first := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key)
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).If(none).Then(own, first, put).Else(own, first).Commit()
@@ -136,7 +131,7 @@ func (c *claim) enter(ctx context.Context) (entry, error) {
 	mine, l := line(resp, 0).first, line(resp, 1)
 	switch {
 	case resp.Succeeded:
-		mine = entry{key: c.key, revision: resp.Header.Revision}
+		mine = entry{key: c.key(), revision: resp.Header.Revision}
 		mine.token = tokenOf(mine.revision, 0)
 		if l.first.key == "" {
 			l.first = mine
@@ -156,7 +151,7 @@ func (c *claim) wait(ctx context.Context) error {
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).Then(
-			clientv3.OpGet(c.key),
+			clientv3.OpGet(c.key()),
 			clientv3.OpGet(c.d.folder(c.req.Key), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(c.revision-1))...),
 			c.d.getFirst(c.req.Key)).Commit()
 		return err
@@ -186,7 +181,7 @@ func (c *claim) take(ctx context.Context, own entry) error {
 
 func (c *claim) grant() driver.Grant {
 	return driver.Grant{
-		Key: c.req.Key, Owner: ownerOf(c.key[len(c.d.folder(c.req.Key)):], c.lease.id), Token: c.token, Block: block,
+		Key: c.req.Key, Owner: ownerOf(c.place, c.lease.id), Token: c.token, Block: block,
 		TTL: c.lease.ttl, TrustedUntil: trust(c.lease.sent, c.lease.ttl),
 	}
 }
@@ -220,7 +215,7 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 	n := c.d.order()[0]
 	up, changed := c.d.health(n)
 	gone := make(chan error, 2)
-	for _, key := range []string{before.key, c.key} {
+	for _, key := range []string{before.key, c.key()} {
 		c.d.tasks.Go(func() { gone <- n.awaitDelete(ctx, key, revision+1) })
 	}
 	c.tell(c.d.heldBy(ctx, l))
@@ -296,23 +291,29 @@ func (d *Driver) looking(name string, l *lineUp) request {
 	}
 }
 
-// lend gets a lease. One whose answer was lost has no key, and lapses.
-func (d *Driver) lend(ctx context.Context, ttl time.Duration) (l loan, err error) {
-	seconds := int64((ttl + time.Second - 1) / time.Second)
-	err = d.call(ctx, patience(ttl), func(ctx context.Context, c *clientv3.Client) error {
+// lending gets a lease. One whose answer was lost has no key, and lapses.
+func lending(ttl time.Duration, l *loan) request {
+	return func(ctx context.Context, c *clientv3.Client) error {
 		sent := time.Now()
-		resp, err := c.Grant(ctx, seconds)
+		resp, err := c.Grant(ctx, seconds(ttl))
 		if err == nil {
-			l = loan{resp.ID, time.Duration(resp.TTL) * time.Second, sent}
+			*l = loan{resp.ID, time.Duration(resp.TTL) * time.Second, sent}
 		}
 		return err
-	})
-	if asked := time.Duration(seconds) * time.Second; l.ttl > asked {
-		d.abandon(l)
-		return loan{}, fmt.Errorf("%w: these servers grant no TTL under %v, and %v was asked for; take a longer TTL, or give them a shorter --election-timeout",
-			driver.ErrInvalid, l.ttl, asked)
 	}
-	return l, err
+}
+
+// seconds is a TTL as the servers count it.
+func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
+
+// tooLong is an error if the lease is longer than was asked for: the lock of a holder that
+// died would stand for so long.
+func (l loan) tooLong(asked time.Duration) error {
+	if l.ttl <= time.Duration(seconds(asked))*time.Second {
+		return nil
+	}
+	return fmt.Errorf("%w: these servers grant no TTL under %v, and %v was asked for; take a longer TTL, or give the servers a shorter --election-timeout",
+		driver.ErrInvalid, l.ttl, asked)
 }
 
 // move puts a key under another lease, where it keeps its place in line.
@@ -342,10 +343,10 @@ func (c *claim) adopt(ctx context.Context, g driver.Grant, old clientv3.LeaseID)
 		return fmt.Errorf("%w: this lease was adopted %d times, and etcd has no later token for it; release it and take the lock anew",
 			driver.ErrUnsupported, l.first.moves)
 	}
-	if c.lease, err = c.d.lend(ctx, g.TTL); err != nil {
+	if err := c.d.insist(ctx, g.TTL, lending(g.TTL, &c.lease)); err != nil {
 		return err
 	}
-	moved, err := c.d.move(ctx, c.key, old, c.lease)
+	moved, err := c.d.move(ctx, c.key(), old, c.lease)
 	switch {
 	case err != nil:
 		return err

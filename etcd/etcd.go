@@ -182,12 +182,11 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 
 // Renew implements driver.Driver. It tries again until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
-	out := make([]driver.Renewal, 0, len(grants))
+	out := make([]driver.Renewal, len(grants))
 	var all sync.WaitGroup
-	for part := range slices.Chunk(grants, batch) {
-		outcomes := out[len(out) : len(out)+len(part)]
-		out = out[:len(out)+len(part)]
-		all.Go(func() { d.renew(ctx, part, outcomes) })
+	for i := 0; i < len(grants); i += batch {
+		end := min(i+batch, len(grants))
+		all.Go(func() { d.renew(ctx, grants[i:end], out[i:end]) })
 	}
 	all.Wait()
 	return out
@@ -215,15 +214,11 @@ func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.
 	for i, g := range grants {
 		if err != nil {
 			out[i].Err = err
-			continue
-		}
-		l := line(seen, i)
-		ttl := min(ttls[leases[i]], g.TTL)
-		if l.first.owner != g.Owner || ttl <= 0 {
+		} else if l, ttl := line(seen, i), ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
 			out[i].Err = driver.ErrLost
-			continue
+		} else {
+			out[i] = driver.Renewal{TrustedUntil: trust(sent, min(ttl, g.TTL)), Waiters: l.waiters()}
 		}
-		out[i] = driver.Renewal{TrustedUntil: trust(sent, ttl), Waiters: l.waiters()}
 	}
 }
 
@@ -251,46 +246,16 @@ func (d *Driver) free(g driver.Grant, keep time.Duration) error {
 	if keep > 0 {
 		ctx, cancel := context.WithTimeout(d.work, g.TTL)
 		defer cancel()
-		last, err := d.lend(ctx, max(keep, minTTL))
-		if err != nil {
-			return err
+		var last loan
+		err := d.insist(ctx, g.TTL, lending(max(keep, minTTL), &last))
+		if err == nil {
+			_, err = d.move(ctx, d.folder(g.Key)+place, lease, last)
 		}
-		if _, err := d.move(ctx, d.folder(g.Key)+place, lease, last); err != nil {
+		if err != nil {
 			return err // nothing is revoked: the lock may stand under either
 		}
 	}
 	return d.revoke(loan{id: lease, ttl: g.TTL})
-}
-
-// Check implements driver.Checker.
-func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	l, err := d.look(ctx, g.Key)
-	if err == nil && l.first.owner != g.Owner {
-		err = driver.ErrLost
-	}
-	return err
-}
-
-// Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64) (done bool, err error) {
-	if err := d.enter(); err != nil {
-		return false, err
-	}
-	defer d.tasks.Done()
-	l, err := d.look(ctx, key)
-	if err != nil || token < l.first.token || token >= l.first.token+block || l.first.key == "" {
-		return false, err
-	}
-	tries := 0
-	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
-		tries++
-		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(l.first.key), "=", l.first.lease)).
-			Then(clientv3.OpDelete(l.first.key)).Commit()
-		done = err == nil && (resp.Succeeded || tries > 1) // the try before may have done it
-		return err
-	})
-	d.abandon(loan{id: l.first.lease, ttl: minTTL})
-	return done, err
 }
 
 // Detach implements driver.Adopter: there is nothing to forget.
@@ -307,120 +272,16 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	defer cancel()
 	defer context.AfterFunc(d.alive, cancel)()
 	place, old := parse(g.Owner)
-	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL}, key: d.folder(g.Key) + place}
-	err := c.adopt(ctx, g, old)
-	if err != nil {
+	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL}, place: place}
+	if err := c.adopt(ctx, g, old); err != nil {
 		d.abandon(c.lease)
+		if d.alive.Err() != nil {
+			err = driver.ErrClosed
+		}
 		return driver.Grant{}, err
 	}
 	d.abandon(loan{id: old, ttl: g.TTL})
 	return c.grant(), nil
-}
-
-// Inspect implements driver.Inspector. Status.Nodes has what each member knows by itself.
-func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	l, err := d.look(ctx, key)
-	st := d.status(ctx, key, l)
-	st.Nodes = make([]driver.NodeStatus, len(d.nodes))
-	var all sync.WaitGroup
-	for _, n := range d.nodes {
-		all.Go(func() {
-			view := driver.NodeStatus{Node: n.name}
-			view.Err = n.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
-				resp, err := c.Get(ctx, d.folder(key), append(clientv3.WithFirstCreate(), clientv3.WithSerializable())...)
-				if err == nil {
-					l := lineOf(resp)
-					view.Owner, view.Token, view.Waiters = l.first.owner, l.first.token, l.waiters()
-				}
-				return err
-			})
-			if view.Owner != "" && view.Owner == st.Owner {
-				view.Remaining = st.Remaining
-			}
-			st.Nodes[n.place] = view
-		})
-	}
-	all.Wait()
-	return st, err
-}
-
-// List implements driver.Lister. All pages are of one revision.
-func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
-	const page = 1000
-	from := d.prefix + escape(prefix)
-	end, revision := clientv3.GetPrefixRangeEnd(from), int64(0)
-	var name string
-	var lock lineUp
-	show := func() bool { return lock.first.key == "" || yield(d.status(ctx, name, lock)) }
-	for {
-		var resp *clientv3.GetResponse
-		err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) (err error) {
-			resp, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(page))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		for _, kv := range resp.Kvs {
-			key, ok := d.nameOf(string(kv.Key))
-			if !ok {
-				continue
-			}
-			if key != name && !show() {
-				return nil
-			} else if key != name {
-				name, lock = key, lineUp{}
-			}
-			lock.add(read(kv))
-		}
-		if !resp.More {
-			break
-		}
-		revision, from = resp.Header.Revision, string(resp.Kvs[len(resp.Kvs)-1].Key)+"\x00"
-	}
-	show()
-	return nil
-}
-
-// status is what the service knows of a lock.
-func (d *Driver) status(ctx context.Context, key string, l lineUp) driver.Status {
-	st := driver.Status{Key: key, Waiters: l.waiters()}
-	if l.first.key != "" {
-		st.Held, st.Owner, st.Token = true, l.first.owner, l.first.token
-		st.Holder, st.Since = l.first.value.Holder, l.first.value.Since
-		st.Remaining = d.remaining(ctx, l.first.lease)
-	}
-	return st
-}
-
-// remaining is how long a lease still lasts unless it is renewed; 0 if that is not known.
-func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) time.Duration {
-	if lease == clientv3.NoLease {
-		return -1 // another program has put the key there
-	}
-	var left int64
-	d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.TimeToLive(ctx, lease)
-		if err == nil {
-			left = max(resp.TTL, 0)
-		}
-		return err
-	})
-	return time.Duration(left) * time.Second
-}
-
-// Nodes implements driver.Notifier.
-func (d *Driver) Nodes() []driver.NodeEvent {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.states)
-}
-
-// Notify implements driver.Notifier.
-func (d *Driver) Notify(fn func(driver.NodeEvent)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.notify = fn
 }
 
 // check says what is wrong with the arguments of New.

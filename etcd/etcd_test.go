@@ -1,12 +1,84 @@
 package etcd_test
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/locktest"
+)
+
+var (
+	_ driver.Driver    = (*etcd.Driver)(nil)
+	_ driver.Inspector = (*etcd.Driver)(nil)
+	_ driver.Lister    = (*etcd.Driver)(nil)
+	_ driver.Queuer    = (*etcd.Driver)(nil)
+	_ driver.Forcer    = (*etcd.Driver)(nil)
+	_ driver.Adopter   = (*etcd.Driver)(nil)
+	_ driver.Checker   = (*etcd.Driver)(nil)
+	_ driver.Notifier  = (*etcd.Driver)(nil)
 )
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, cluster).service() }})
+}
+
+func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
+	r := start(t)
+	looker := r.client(r.straight())
+	if got, err := looker.Queue(r.within(), "k", 2); err != nil || len(got) != 0 {
+		t.Errorf("the queue of a free lock is %+v, %v", got, err)
+	}
+	l := r.acquire(looker, "k", long)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range 3 {
+		c := r.client(r.straight())
+		all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
+		r.keys("k", i+2)
+	}
+	got, err := looker.Queue(r.within(), "k", 2)
+	if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
+		got[0].Holder.PID == 0 || got[0].Since.IsZero() || got[0].Owner == "" || got[0].Owner == l.Owner() {
+		t.Errorf("the queue is %+v, %v", got, err)
+	}
+	cancel()
+	all.Wait()
+	r.release(l)
+}
+
+// TestListReadsManyPages: more keys than one answer has.
+func TestListReadsManyPages(t *testing.T) {
+	r := start(t)
+	d := r.straight()
+	const locks = 1100
+	names := make(chan int, locks)
+	for i := range locks {
+		names <- i
+	}
+	close(names)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			for i := range names {
+				if _, err := d.Acquire(r.within(), driver.Request{Key: fmt.Sprint("many/", i), TTL: long}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	seen := make(map[string]bool)
+	r.must(d.List(t.Context(), "many/", func(st driver.Status) bool {
+		seen[st.Key] = st.Held
+		return true
+	}))
+	if len(seen) != locks {
+		t.Errorf("%d locks, want %d", len(seen), locks)
+	}
 }

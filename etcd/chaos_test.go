@@ -1,0 +1,119 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+var chaosTime = flag.Duration("chaos", 15*time.Second, "how long members fail in TestHoldersTakeTurnsWhileMembersFail")
+
+// span is for how long a holder trusted its lease.
+type span struct {
+	token      holdfast.Token
+	begin, end time.Time
+}
+
+// TestHoldersTakeTurnsWhileMembersFail kills, freezes and cuts off members, the leader among
+// them, while clients take turns. No two trust a lease at the same time, and tokens rise
+// from holder to holder.
+func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
+	r := alone(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)
+	defer cancel()
+	var mu sync.Mutex
+	var spans []span
+	var all sync.WaitGroup
+	for range 4 {
+		c := r.client(r.driver())
+		all.Go(func() {
+			for ctx.Err() == nil {
+				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("Acquire() = %v", err)
+					}
+					continue
+				}
+				s := span{token: l.Token(), begin: time.Now()}
+				select {
+				case <-l.Context().Done():
+				case <-time.After(rand.N(20 * time.Millisecond)):
+				}
+				s.end = time.Now()
+				if d := l.Deadline(); d.Before(s.end) {
+					s.end = d // it looked too late, and knows
+				}
+				l.Release(ctx)
+				mu.Lock()
+				spans = append(spans, s)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Go(func() { r.havoc(ctx) })
+	all.Wait()
+	for _, m := range r.cluster.Members {
+		m.Thaw()
+	}
+	for i, s := range spans {
+		for _, o := range spans[:i] {
+			first, second := o, s
+			if s.begin.Before(o.begin) {
+				first, second = s, o
+			}
+			if second.begin.Before(first.end) {
+				t.Errorf("two holders at once: tokens %d and %d, for %v", first.token, second.token, first.end.Sub(second.begin))
+			}
+			if second.token <= first.token {
+				t.Errorf("token %d after %d", second.token, first.token)
+			}
+		}
+	}
+	t.Logf("%d locks", len(spans))
+	if len(spans) < 10 {
+		t.Errorf("%d locks in %v, want some", len(spans), *chaosTime)
+	}
+}
+
+// havoc has one member after the other fail until ctx ends.
+func (r *rig) havoc(ctx context.Context) {
+	pause := func(d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	for ctx.Err() == nil {
+		i := rand.N(3)
+		m := r.cluster.Members[i]
+		if leader := r.cluster.Leader(ctx); leader != nil && rand.N(2) == 0 {
+			m = leader
+		}
+		switch rand.N(4) {
+		case 0:
+			m.Kill()
+			pause(rand.N(3 * time.Second))
+			if err := m.Restart(r.Context()); err != nil {
+				r.Error(err)
+			}
+		case 1:
+			m.Freeze()
+			pause(rand.N(4 * time.Second))
+			m.Thaw()
+		case 2:
+			r.all(func(j int, p *proxy) { p.hole = j == i })
+			pause(rand.N(3 * time.Second))
+			r.all(func(_ int, p *proxy) { p.hole = false })
+		case 3:
+			r.all(func(_ int, p *proxy) { p.mute, p.lose = rand.N(2) == 0, 1+rand.N(5) })
+		}
+		pause(rand.N(time.Second))
+	}
+}

@@ -1,0 +1,177 @@
+package etcd
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// pageSize is how many keys List reads at once.
+const pageSize = 1000
+
+// Check implements driver.Checker.
+func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
+	l, err := d.look(ctx, g.Key)
+	if err == nil && l.first.owner != g.Owner {
+		err = driver.ErrLost
+	}
+	return err
+}
+
+// Force implements driver.Forcer.
+func (d *Driver) Force(ctx context.Context, key string, token int64) (done bool, err error) {
+	if err := d.enter(); err != nil {
+		return false, err
+	}
+	defer d.tasks.Done()
+	l, err := d.look(ctx, key)
+	if err != nil || token < l.first.token || token >= l.first.token+block || l.first.key == "" {
+		return false, err
+	}
+	tries := 0
+	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+		tries++
+		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(l.first.key), "=", l.first.lease)).
+			Then(clientv3.OpDelete(l.first.key)).Commit()
+		done = err == nil && (resp.Succeeded || tries > 1) // the try before may have done it
+		return err
+	})
+	d.abandon(loan{id: l.first.lease, ttl: minTTL})
+	return done, err
+}
+
+// Inspect implements driver.Inspector. Status.Nodes has what each member knows by itself.
+func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
+	l, err := d.look(ctx, key)
+	st := d.status(ctx, key, l)
+	st.Nodes = make([]driver.NodeStatus, len(d.nodes))
+	var all sync.WaitGroup
+	for _, n := range d.nodes {
+		all.Go(func() {
+			view := &st.Nodes[n.place]
+			view.Node = n.name
+			view.Err = n.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+				resp, err := c.Get(ctx, d.folder(key), append(clientv3.WithFirstCreate(), clientv3.WithSerializable())...)
+				if err == nil {
+					l := lineOf(resp)
+					view.Owner, view.Token, view.Waiters = l.first.owner, l.first.token, l.waiters()
+				}
+				return err
+			})
+			if view.Owner == st.Owner {
+				view.Remaining = st.Remaining
+			}
+		})
+	}
+	all.Wait()
+	return st, err
+}
+
+// Queue implements driver.Queuer.
+func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Get(ctx, d.folder(key), clientv3.WithPrefix(), clientv3.WithLimit(int64(most)+1),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+		if err != nil {
+			return err
+		}
+		for _, kv := range resp.Kvs[min(1, len(resp.Kvs)):] { // the first has the lock
+			e := read(kv)
+			waiters = append(waiters, driver.Waiter{Owner: e.owner, Holder: e.value.Holder, Since: e.value.Since})
+		}
+		return nil
+	})
+	return waiters, err
+}
+
+// List implements driver.Lister.
+func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
+	locks := make(map[string]*lineUp)
+	err := d.keys(ctx, d.prefix+escape(prefix), func(e entry) {
+		name, ok := d.nameOf(e.key)
+		if !ok {
+			return // the key of another program
+		}
+		if locks[name] == nil {
+			locks[name] = &lineUp{}
+		}
+		locks[name].add(e)
+	})
+	if err != nil {
+		return err
+	}
+	for name, l := range locks {
+		if !yield(d.status(ctx, name, *l)) {
+			break
+		}
+	}
+	return nil
+}
+
+// keys calls found for each key that begins with prefix, as all were at one revision.
+func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) error {
+	from, end, revision := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
+	for {
+		var page *clientv3.GetResponse
+		err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) (err error) {
+			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(pageSize))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, kv := range page.Kvs {
+			found(read(kv))
+		}
+		if !page.More {
+			return nil
+		}
+		revision, from = page.Header.Revision, string(page.Kvs[len(page.Kvs)-1].Key)+"\x00"
+	}
+}
+
+// status is what the service knows of a lock.
+func (d *Driver) status(ctx context.Context, key string, l lineUp) driver.Status {
+	st := driver.Status{Key: key, Waiters: l.waiters()}
+	if l.first.key != "" {
+		st.Held, st.Owner, st.Token = true, l.first.owner, l.first.token
+		st.Holder, st.Since = l.first.value.Holder, l.first.value.Since
+		st.Remaining = d.remaining(ctx, l.first.lease)
+	}
+	return st
+}
+
+// remaining is how long a lease still lasts unless it is renewed; 0 if that is not known.
+func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) time.Duration {
+	if lease == clientv3.NoLease {
+		return -1 // another program has put the key there
+	}
+	var left int64
+	d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.TimeToLive(ctx, lease)
+		if err == nil {
+			left = max(resp.TTL, 0)
+		}
+		return err
+	})
+	return time.Duration(left) * time.Second
+}
+
+// Nodes implements driver.Notifier.
+func (d *Driver) Nodes() []driver.NodeEvent {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.states)
+}
+
+// Notify implements driver.Notifier.
+func (d *Driver) Notify(fn func(driver.NodeEvent)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.notify = fn
+}
