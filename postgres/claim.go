@@ -104,19 +104,22 @@ type answer struct {
 
 // try asks the server once.
 func (c *claim) try(ctx context.Context) (driver.Grant, error) {
-	ttl := c.req.TTL
-	a, sent, err := c.send(ctx)
-	if err != nil {
-		c.doubt = c.doubt || doubtful(err)
+	send, ttl := c.take, c.req.TTL
+	if c.from != "" {
+		send = c.adopt
+	}
+	r, err := send(ctx)
+	c.doubt = c.doubt || r.doubt || doubtful(err)
+	switch {
+	case err != nil:
 		c.left = c.left || c.doubt
 		return driver.Grant{}, err
-	}
-	if a.Token == nil {
-		c.left = c.left || !c.req.NoWait
-		return driver.Grant{}, a.held()
+	case r.rows[0].Token == nil:
+		c.left = c.left || c.doubt || !c.req.NoWait
+		return driver.Grant{}, r.rows[0].held()
 	}
 	c.left = true
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *a.Token, Block: block, TTL: ttl, TrustedUntil: trust(sent, ttl)}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block, TTL: ttl, TrustedUntil: trust(r.sent, ttl)}
 	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
@@ -124,27 +127,28 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	return g, nil
 }
 
-func (c *claim) send(ctx context.Context) (a answer, sent time.Time, err error) {
-	d, ttl := c.d, c.req.TTL
-	if c.from != "" {
-		rows, sent, err := query(ctx, d, patience(ttl), pgx.RowTo[*int64], d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
-		switch {
-		case err != nil:
-			return a, sent, err
-		case rows[0] == nil:
-			return a, sent, driver.ErrLost
-		case *rows[0] == 0:
-			return a, sent, d.unavailable(errors.New("a transaction still relies on the lease"))
-		}
-		a.Token = rows[0]
-		return a, sent, nil
+// take asks for the lock, or for a place in the queue.
+func (c *claim) take(ctx context.Context) (reply[answer], error) {
+	ttl := c.req.TTL
+	return query(ctx, c.d, patience(ttl), pgx.RowToStructByPos[answer], c.d.schema.acquire, c.req.Key, c.owner, inMicros(ttl),
+		c.holder, !c.req.NoWait, c.d.hears(), inMicros(grace), inMicros(place))
+}
+
+// adopt asks for the lock that another owner has.
+func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
+	ttl := c.req.TTL
+	r, err := query(ctx, c.d, patience(ttl), pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
+	out := reply[answer]{sent: r.sent, doubt: r.doubt}
+	switch {
+	case err != nil:
+	case r.rows[0] == nil:
+		err = driver.ErrLost
+	case *r.rows[0] == 0:
+		err = c.d.unavailable(errors.New("a transaction still relies on the lease"))
+	default:
+		out.rows = []answer{{Token: r.rows[0]}}
 	}
-	rows, sent, err := query(ctx, d, patience(ttl), pgx.RowToStructByPos[answer], d.schema.acquire, c.req.Key, c.owner, inMicros(ttl),
-		c.holder, !c.req.NoWait, d.hears(), inMicros(grace), inMicros(place))
-	if err == nil {
-		a = rows[0]
-	}
-	return a, sent, err
+	return out, err
 }
 
 // held says who has the lock.

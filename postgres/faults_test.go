@@ -21,7 +21,7 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 	for _, noWait := range []bool{true, false} {
 		d := r.driver()
 		p := r.route(d)
-		p.set(func() { p.stopped = []byte(".acquire(") })
+		p.stop(".acquire(")
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
@@ -39,11 +39,31 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 		if err := d.Close(); err != nil { // which waits for the release
 			t.Fatal(err)
 		}
-		p.set(func() { p.stopped = nil })
+		p.pass()
 		<-p.late
 		if left, err := r.leftovers(); err != nil || len(left) > 0 {
 			t.Errorf("NoWait %v: the late statement has left %q, %v", noWait, left, err)
 		}
+	}
+}
+
+// TestAStatementThatComesAfterItWasRepeatedTakesNothing cuts the connection of a
+// statement that is stopped on its way, so that its owner repeats it.
+func TestAStatementThatComesAfterItWasRepeatedTakesNothing(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	c, p := r.clientOf(d), r.route(d)
+	p.stop(".acquire(")
+	got := make(chan *holdfast.Lease, 1)
+	go func() { got <- r.acquire(c, "k", long) }()
+	first := <-p.caught
+	p.set(func() { p.stopped = nil })
+	first.client.Close()
+	r.release(<-got)
+	p.pass()
+	<-p.late
+	if left, err := r.leftovers(); err != nil || len(left) > 0 {
+		t.Errorf("the late statement has left %q, %v", left, err)
 	}
 }
 
@@ -103,7 +123,7 @@ func TestAReplyThatNeverComesIsNotWaitedFor(t *testing.T) {
 	c, p := r.clientOf(d), r.route(d)
 	l := r.acquire(c, "before", long)
 	p.set(func() { p.mute, p.lose = true, 1 })
-	other := r.acquire(c, "k", brief)
+	other := r.acquire(c, "k", 6*brief)
 	p.set(func() { p.lose = 1 })
 	if err := l.Extend(r.within(), long); err != nil {
 		t.Errorf("Extend() = %v", err)

@@ -50,6 +50,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -204,8 +205,15 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 // Renew implements driver.Driver. It tries again until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
+	if err := d.enter(); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	defer d.tasks.Done()
 	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
-	shortest := grants[0].TTL
+	shortest := time.Duration(math.MaxInt64)
 	for i, g := range grants {
 		names[i], owners[i], ttls[i] = g.Key, g.Owner, inMicros(g.TTL)
 		shortest = min(shortest, g.TTL)
@@ -216,10 +224,10 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	ctx, cancel := context.WithTimeout(ctx, shortest)
 	defer cancel()
-	rows, sent, err := insist(ctx, d, patience(shortest), pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
-	waiters := make(map[string]int, len(rows))
-	for _, r := range rows {
-		waiters[r.Name] = r.Waiters
+	r, err := insist(ctx, d, patience(shortest), pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+	waiters := make(map[string]int, len(r.rows))
+	for _, row := range r.rows {
+		waiters[row.Name] = row.Waiters
 	}
 	for i, g := range grants {
 		n, ok := waiters[g.Key]
@@ -229,7 +237,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		case !ok:
 			out[i].Err = driver.ErrLost
 		default:
-			out[i] = driver.Renewal{TrustedUntil: trust(sent, g.TTL), Waiters: n}
+			out[i] = driver.Renewal{TrustedUntil: trust(r.sent, g.TTL), Waiters: n}
 		}
 	}
 	return out
@@ -259,7 +267,7 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, max(g.TTL, keep))
 	defer cancel()
-	_, _, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
+	_, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
 	if err == nil {
 		d.doubts(g.Owner, false)
 	}
@@ -299,14 +307,12 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	}
 	defer d.tasks.Done()
 	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL})
+	defer c.leave()
 	c.from = g.Owner
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
 	own, err := c.compete(ctx)
-	switch {
-	case err == nil:
-		return own, nil
-	case !errors.Is(err, driver.ErrLost):
+	if err != nil {
 		c.abandon()
 	}
 	return own, err
@@ -365,8 +371,12 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 
 // List implements driver.Lister.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
-	rows, _, err := query(ctx, d, patience(time.Minute), pgx.RowToStructByPos[view], d.schema.list, prefix)
-	for _, v := range rows {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.tasks.Done()
+	r, err := query(ctx, d, patience(time.Minute), pgx.RowToStructByPos[view], d.schema.list, prefix)
+	for _, v := range r.rows {
 		if !yield(d.status(v)) {
 			return nil
 		}

@@ -26,8 +26,9 @@ type proxy struct {
 	lose    int           // so many replies are lost, with their connections
 	delay   time.Duration // of each answer
 	mute    bool          // what loses a reply stays open
-	stopped []byte        // requests with this text wait until it is nil
-	caught  chan struct{} // receives when one waits
+	stopped []byte        // requests with this text are stopped
+	holding bool          // those that were stopped wait
+	caught  chan *link    // receives when one waits
 	late    chan struct{} // receives when the server has answered one that had waited
 	closed  bool
 
@@ -48,7 +49,7 @@ func newProxy(t testing.TB, upstream string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, upstream: upstream, conns: make(map[*link]bool), caught: make(chan struct{}, 100), late: make(chan struct{}, 100)}
+	p := &proxy{listener: l, upstream: upstream, conns: make(map[*link]bool), caught: make(chan *link, 100), late: make(chan struct{}, 100)}
 	p.change = sync.NewCond(&p.mu)
 	p.running.Go(p.accept)
 	t.Cleanup(p.close)
@@ -57,7 +58,7 @@ func newProxy(t testing.TB, upstream string) *proxy {
 
 func (p *proxy) close() {
 	p.listener.Close()
-	p.set(func() { p.closed, p.hole, p.stopped = true, false, nil })
+	p.set(func() { p.closed, p.hole, p.holding, p.stopped = true, false, false, nil })
 	p.cut()
 	p.running.Wait()
 }
@@ -68,6 +69,12 @@ func (p *proxy) set(f func()) {
 	f()
 	p.change.Broadcast()
 }
+
+// stop stops requests with this text, until pass.
+func (p *proxy) stop(text string) { p.set(func() { p.stopped, p.holding = []byte(text), true }) }
+
+// pass passes on what was stopped, and stops no more.
+func (p *proxy) pass() { p.set(func() { p.stopped, p.holding = nil, false }) }
 
 // cut ends every connection at once.
 func (p *proxy) cut() {
@@ -150,8 +157,8 @@ func (p *proxy) up(l *link) {
 		p.mu.Lock()
 		if p.stopped != nil && bytes.Contains(request, p.stopped) {
 			l.held = true
-			p.caught <- struct{}{}
-			for p.stopped != nil {
+			p.caught <- l
+			for p.holding {
 				p.change.Wait()
 			}
 		}

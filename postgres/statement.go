@@ -41,28 +41,34 @@ func lasting(err error) bool {
 	return ok && f.lasting
 }
 
-// once runs a statement and returns its rows, and when it was sent.
-func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) ([]T, time.Time, *failure) {
+// reply is what a statement returned.
+type reply[T any] struct {
+	rows  []T
+	sent  time.Time
+	doubt bool // it was sent before, without an answer, and may be executed late
+}
+
+// once runs a statement.
+func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return nil, time.Time{}, d.diagnose(ctx, err, false)
+		return r, d.diagnose(ctx, err, false)
 	}
 	defer conn.Release()
 	if err := d.check(ctx, conn.Conn()); err != nil {
-		return nil, time.Time{}, d.diagnose(ctx, err, false)
+		return r, d.diagnose(ctx, err, false)
 	}
-	sent := time.Now()
+	r.sent = time.Now()
 	rows, _ := conn.Query(ctx, sql, append([]any{d.mode()}, args...)...) // its error comes with the rows
-	all, err := pgx.CollectRows(rows, scan)
-	if err == nil {
-		return all, sent, nil
+	if r.rows, err = pgx.CollectRows(rows, scan); err == nil {
+		return r, nil
 	}
 	if code(err) == readOnly {
 		conn.Conn().Close(ctx) // the next connection may lead to the server that has taken over
 	}
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && said.Severity == "ERROR"
-	return nil, time.Time{}, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
+	return r, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
 }
 
 // mode is how to send a statement. A server that is spoken to directly remembers
@@ -77,15 +83,16 @@ func (d *Driver) mode() pgx.QueryExecMode {
 // query runs a statement that may be repeated, for at most try. It does so at once
 // if the connection breaks meanwhile, as one does that a restarted server has left in
 // the pool, and if the server asks for it.
-func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, time.Time, error) {
+func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	ctx, cancel := context.WithTimeout(ctx, try)
 	defer cancel()
 	doubt := false
 	for tries := 1; ; tries++ {
-		rows, sent, err := once(ctx, d, scan, sql, args)
+		r, err := once(ctx, d, scan, sql, args)
+		r.doubt = doubt
 		if err == nil {
 			d.report(driver.NodeUp, nil)
-			return rows, sent, nil
+			return r, nil
 		}
 		doubt = doubt || err.doubt
 		if again := err.doubt || code(err) == conflict || code(err) == deadlock; again && tries < mostTries && ctx.Err() == nil {
@@ -96,16 +103,16 @@ func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.Ro
 		if !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the server
 			d.report(driver.NodeDown, down)
 		}
-		return nil, time.Time{}, down
+		return r, down
 	}
 }
 
 // insist repeats query until it succeeds, cannot succeed, or ctx ends.
-func insist[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, time.Time, error) {
+func insist[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	for pause := shortPause; ; pause = min(2*pause, longPause) {
-		rows, sent, err := query(ctx, d, try, scan, sql, args...)
+		r, err := query(ctx, d, try, scan, sql, args...)
 		if err == nil || lasting(err) || !sleep(ctx, pause) {
-			return rows, sent, err
+			return r, err
 		}
 	}
 }
@@ -116,14 +123,14 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 		return row, err
 	}
 	defer d.tasks.Done()
-	rows, _, err := query(ctx, d, patience(time.Minute), scan, sql, args...)
+	r, err := query(ctx, d, patience(time.Minute), scan, sql, args...)
 	switch {
 	case err != nil:
 		return row, err
-	case len(rows) == 0:
+	case len(r.rows) == 0:
 		return row, pgx.ErrNoRows
 	}
-	return rows[0], nil
+	return r.rows[0], nil
 }
 
 const (
