@@ -222,7 +222,7 @@ func (n *Node) force(name string, token int64, hears func(owner string) bool) (o
 	if n.state != running {
 		return false, "", errStopped
 	}
-	l, ok, w := n.locks[name].Force(n.now(), token, quorum.Millis(quorum.HandOverMost), hears)
+	l, ok, w := n.locks[name].Force(n.now(), token, quorum.Millis(quorum.HandOverMost), quorum.FenceKeep(0, 0), hears)
 	n.keep(name, l)
 	return ok, w.Owner, nil
 }

@@ -258,11 +258,18 @@ func TestOneClientWithoutQuarantineLetsAllVote(t *testing.T) {
 func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, c := range map[string]*client{
-		"n=5 maxttl=60000 run=r1":       newClient(3, nil),
-		"n=3 maxttl=30000 run=r1":       newClient(3, nil),
-		"n=3 maxttl=600000 run=r1":      newClient(3, nil),
-		"n=3 maxttl=6000 run=r1":        newClient(3, nil),
-		"n=3 maxttl=60000 db=1 run=r1":  newClient(3, nil),
+		"n=5 maxttl=60000 run=r1":      newClient(3, nil),
+		"n=3 maxttl=30000 run=r1":      newClient(3, nil),
+		"n=3 maxttl=600000 run=r1":     newClient(3, nil),
+		"n=3 maxttl=6000 run=r1":       newClient(3, nil),
+		"n=3 maxttl=60000 db=1 run=r1": newClient(3, nil),
+
+		"n=3 maxttl=60000 counterlife=600000 run=r1":  newClient(3, nil),
+		"n=3 maxttl=60000 counterlife=6000000 run=r1": newClient(3, &Options{CounterLife: 10 * time.Minute}),
+		"n=3 maxttl=60000 run=r1 ":                    newClient(3, &Options{CounterLife: 10 * time.Minute}),
+		"n=1 counterlife=600000":                      newClient(1, nil),
+		"n=1 ":                                        newClient(1, &Options{CounterLife: 10 * time.Minute}),
+
 		"n=3 maxttl=60000 v=2 run=r1":   newClient(3, nil),
 		"n=3 maxttl=60000 run=r2":       newClient(3, &Options{DB: 1}),
 		"n=1":                           newClient(3, nil),

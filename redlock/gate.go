@@ -232,11 +232,14 @@ func (g *gate) admit(l *resp.Conn, addr, run string, promoted bool) (string, err
 // node alone has no quarantine, and so no MaxTTL that would matter. The number of
 // the database is there for SWAPDB.
 func (g *gate) charter() string {
-	if g.n == 1 {
-		return "n=1"
+	text := "n=" + strconv.Itoa(g.n)
+	if g.n > 1 {
+		text += " maxttl=" + decimal(g.opts.MaxTTL.Milliseconds())
 	}
-	text := fmt.Sprintf("n=%d maxttl=%d", g.n, g.opts.MaxTTL.Milliseconds())
-	if g.opts.DB != 0 {
+	if g.opts.CounterLife != counterLife {
+		text += " counterlife=" + millis(int64(g.opts.CounterLife))
+	}
+	if g.n > 1 && g.opts.DB != 0 {
 		text += " db=" + strconv.Itoa(g.opts.DB)
 	}
 	return text
@@ -292,8 +295,8 @@ func (g *gate) conflict(text string) error {
 	theirs, _, _ := strings.Cut(text, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
 	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; "+
-		"give all clients the same nodes and MaxTTL (if the set was changed on purpose: DEL %s on every node once no old client is left)",
-		ErrConfig, theirs, g.charter(), g.opts.setKey())
+		"give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named (if the set was changed on purpose: DEL %s on every node once no old client is left)",
+		ErrConfig, theirs, g.charter(), counterLife.Milliseconds(), g.opts.setKey())
 }
 
 // watched is for how long, by this client's own monotonic clock, the node has been

@@ -395,5 +395,6 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64) (any, e
 		return nil, n.why()
 	}
 	ttl := int64(n.d.opts.MaxTTL)
-	return n.eval(ctx, l.member.call(wire.Force, lock, strconv.FormatInt(token, 10), millis(quorum.HandOver(ttl)), keep(ttl)))
+	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
+	return n.eval(ctx, l.member.call(wire.Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep)))
 }

@@ -272,7 +272,7 @@ func (n *node) owe(r *engine.Request) {
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
 			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, quorum.QueueKeep*int64(time.Millisecond)),
-			args: []string{r.Owner, "", millis(r.HandOver), keep(r.TTL)},
+			args: []string{r.Owner, "", millis(r.HandOver), decimal(r.Keep())},
 		}
 	}
 }

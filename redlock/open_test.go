@@ -56,6 +56,8 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"Prefix", "holdfast:"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "x:", BareKeys: true}, words: []string{"Prefix", "x:", "BareKeys"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{MaxTTL: time.Millisecond}, words: []string{"MaxTTL", "10ms"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: 149 * time.Second}, words: []string{"CounterLife 2m29s", "2m30s"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: -1}, words: []string{"CounterLife", "2m30s"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{DB: -1}, words: []string{"DB"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Timeout: -1}, words: []string{"Timeout"}},
 	} {
@@ -103,7 +105,27 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 	defer d.Close()
 	addr := r.servers[0].Addr()
 	r.refused(r.nodes()[:1], nil, redlock.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
-	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, redlock.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes and MaxTTL")
+	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, redlock.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, MaxTTL and CounterLife")
+}
+
+// Clients that keep counters for different times would let tokens fall, on one node too.
+func TestOpenRefusesAnotherCounterLife(t *testing.T) {
+	longer := &redlock.Options{CounterLife: 10 * time.Minute}
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			r := start(t, n)
+			r.driver(r.nodes(), nil).Close()
+			r.driver(r.nodes(), &redlock.Options{CounterLife: 150 * time.Second}).Close()
+			r.refused(r.nodes(), longer, redlock.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
+			for i := range n {
+				r.do(i, "DEL", "holdfast:set")
+			}
+			r.driver(r.nodes(), longer).Close()
+			r.refused(r.nodes(), nil, redlock.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
+			r.refused(r.nodes(), &redlock.Options{CounterLife: 11 * time.Minute}, redlock.ErrConfig, "counterlife=600000", "counterlife=660000")
+			r.driver(r.nodes(), longer).Close()
+		})
+	}
 }
 
 func TestOpenRefusesADatabaseThatIsNot(t *testing.T) {

@@ -64,6 +64,14 @@ type Options struct {
 	// that may have forgotten locks sit out that time. All clients of several nodes
 	// must agree on it. Default 60 s.
 	MaxTTL time.Duration
+	// CounterLife is how long a node keeps the counter of fencing tokens of a name
+	// that nobody uses, and at least twice the TTL that it was last used with. All
+	// clients of a set must agree on it, also where the set is one node. Default and
+	// least 150 s: then tokens rise where the nodes' clocks stay within a minute of
+	// the right time and are set back once in that time. Longer, such as 10 minutes,
+	// is for clocks that people set by hand (docs/operations.md, Clocks). Each new
+	// name costs about 150 bytes on each node for so long.
+	CounterLife time.Duration
 	// NoQuarantine lets nodes vote at once that are new or may have lost their
 	// data: for tests, and once for a set that nobody has used before. One node
 	// alone is never quarantined.
@@ -140,6 +148,9 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	return d, nil
 }
 
+// counterLife is the least CounterLife, and the default.
+const counterLife = time.Duration(quorum.CounterLife)
+
 func (o *Options) defaults() error {
 	switch {
 	case o.BareKeys && o.Prefix != "":
@@ -149,6 +160,9 @@ func (o *Options) defaults() error {
 	}
 	if o.MaxTTL == 0 {
 		o.MaxTTL = time.Minute
+	}
+	if o.CounterLife == 0 {
+		o.CounterLife = counterLife
 	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Second
@@ -164,6 +178,8 @@ func (o *Options) defaults() error {
 		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", ErrInvalid, o.Prefix, wire.Companion)
 	case o.MaxTTL < 10*time.Millisecond:
 		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", ErrInvalid, o.MaxTTL)
+	case o.CounterLife < counterLife:
+		return fmt.Errorf("%w: CounterLife %v is too short for tokens to stay in order; give at least %v", ErrInvalid, o.CounterLife, counterLife)
 	case o.Timeout < 0 || o.DB < 0:
 		return fmt.Errorf("%w: Timeout %v, DB %d: neither may be negative", ErrInvalid, o.Timeout, o.DB)
 	}
@@ -201,7 +217,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	for i, n := range d.nodes {
 		all[i] = n
 	}
-	d.engine = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys})
+	d.engine = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife})
 	for _, n := range d.nodes {
 		n.engine = d.engine
 	}

@@ -39,19 +39,19 @@ type member struct{ set, marker string }
 type texts struct {
 	member
 
-	of                  int64 // the TTL that the others are for
+	of                  int64 // the TTL that the others are for; Ask.Life is one for a client
 	ttl, keep, handOver string
 }
 
-func (t *texts) use(ttl int64) {
-	if t.of != ttl {
-		t.of, t.ttl, t.keep, t.handOver = ttl, millis(ttl), keep(ttl), millis(quorum.HandOver(ttl))
+func (t *texts) use(r *engine.Request) {
+	if t.of != r.TTL {
+		t.of, t.ttl, t.keep, t.handOver = r.TTL, millis(r.TTL), decimal(r.Keep()), millis(quorum.HandOver(r.TTL))
 	}
 }
 
 // append appends the call of r's script to dst.
 func (t *texts) append(dst []byte, r *engine.Request) []byte {
-	t.use(r.TTL)
+	t.use(r)
 	switch r.Kind {
 	case quorum.AskAcquire:
 		dst = resp.AppendDecimal(appendAll(t.begin(dst, &acquireHead, r.Lock), r.Owner, t.ttl), r.Clock)
@@ -150,13 +150,10 @@ func appendTop(dst []byte, token int64) []byte {
 	return resp.AppendDecimal(dst, quorum.Top(token))
 }
 
-// millis is ns in milliseconds.
-func millis(ns int64) string { return strconv.FormatInt(quorum.Millis(ns), 10) }
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// keep is how long a node keeps the counter of a lock with that TTL.
-func keep(ttl int64) string {
-	return strconv.FormatInt(quorum.FenceKeep(quorum.Millis(ttl)), 10)
-}
+// millis is ns in milliseconds.
+func millis(ns int64) string { return decimal(quorum.Millis(ns)) }
 
 var (
 	errShape   = errors.New("not what the script answers")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
@@ -82,5 +83,39 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 			t.Logf("%d grants", g.count.Load())
 			r.cleared()
 		})
+	}
+}
+
+// Whatever a client asks of a server, it keeps the counter for the life that the set has.
+func TestCounterLifeIsHowLongAServerKeepsTheCounter(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		for life, opts := range map[time.Duration]*redlock.Options{
+			150 * time.Second: nil,
+			10 * time.Minute:  {CounterLife: 10 * time.Minute},
+		} {
+			t.Run(fmt.Sprintf("%d nodes, %v", n, life), func(t *testing.T) {
+				r := start(t, n)
+				c := r.clientOf(r.driver(r.nodes(), opts), nil)
+				kept := func(after string) {
+					for i := range r.servers {
+						r.eventually(fmt.Sprintf("a counter that node %d keeps for %v after %s", i+1, life, after), func() bool {
+							left := time.Duration(r.do(i, "PTTL", fence("lock:k")).(int64)) * time.Millisecond
+							return left <= life && left > life-30*time.Second
+						})
+						r.do(i, "PEXPIRE", fence("lock:k"), "100000")
+					}
+				}
+				l := r.acquire(c, "k", nil)
+				kept("the lock was taken")
+				if err := l.Extend(t.Context(), long); err != nil {
+					t.Fatal(err)
+				}
+				kept("it was renewed")
+				if err := c.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+					t.Fatal(err)
+				}
+				kept("it was taken away")
+			})
+		}
 	}
 }

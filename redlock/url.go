@@ -27,7 +27,7 @@ import (
 //	redlock://u:p@h1,v:q@h2,w:r@h3          each with its own
 //
 // Parameters: passwordfile (a file with the password of all servers, read at each
-// new connection, in place of one in the URL), prefix, bare (true), maxttl (60s), quarantine (off), timeout (1s),
+// new connection, in place of one in the URL), prefix, bare (true), maxttl (60s), counterlife (150s), quarantine (off), timeout (1s),
 // db, tls (true: for redlock), ca, cert, key (PEM files), servername (that the
 // certificates of all servers must show, instead of the host), name (shown by
 // CLIENT LIST), eviction (allow), down (allow). A number without a unit means seconds. In users
@@ -198,7 +198,7 @@ func (o *Options) database(number string) error {
 
 // parameters are what may stand behind the ? of a URL.
 var parameters = []string{
-	"prefix", "bare", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername", "passwordfile",
+	"prefix", "bare", "maxttl", "counterlife", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername", "passwordfile",
 }
 
 // query applies the parameters. Errors do not show an unknown one: it may be part
@@ -231,6 +231,8 @@ func (o *Options) query(query string, secure, password bool) error {
 			o.BareKeys, err = strconv.ParseBool(v)
 		case "maxttl":
 			o.MaxTTL, err = duration(v)
+		case "counterlife":
+			o.CounterLife, err = duration(v)
 		case "timeout":
 			o.Timeout, err = duration(v)
 		case "quarantine":

@@ -28,13 +28,14 @@ func (k AskKind) Frees() bool { return k == AskRelease || k == AskGiveBack }
 func (k AskKind) Seeds() bool { return k == AskAcquire || k == AskAdopt || k == AskRenew }
 
 // Ask is one request to one node. Actions.Asks fills in what the claim knows. The
-// program that sends it adds the owner ids and the clock.
+// program that sends it adds the owner ids, the clock and the lifetime of counters.
 type Ask struct {
 	Kind     AskKind
 	Epoch    uint8 // Claim.Epoch[Node]
 	Node     int
 	ID       uint32 // Claim.ID; a release has the one so far
 	TTL      int64  // ns
+	Life     int64  // how long the node keeps a counter that nobody uses, in ns; CounterLife at least
 	Token    int64  // commit, renew: the first token of the grant; reclaim: the counter
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: the lock is handed to no one
@@ -44,6 +45,9 @@ type Ask struct {
 	From  string // adopt: the owner id that has the lock
 	Clock int64  // acquire, adopt, renew: the client's wall clock, µs since 1970
 }
+
+// Keep is how long the node keeps the counter from now on, in milliseconds.
+func (k *Ask) Keep() int64 { return FenceKeep(k.TTL, k.Life) }
 
 // Asks yields the requests of a, in the one order in which they are sent. A release comes
 // first, under the id that it ends; a commit and a renewal come after the acquire of the same
@@ -111,22 +115,19 @@ func (k *Ask) Reply(r Reply) Reply {
 func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
 	var r Reply
 	var woken Wake
-	switch ttl := Millis(ask.TTL); ask.Kind {
+	switch ttl, keep := Millis(ask.TTL), ask.Keep(); ask.Kind {
 	case AskAcquire:
-		l, r, woken = l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Stamp, hears)
+		l, r, woken = l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Stamp, keep, hears)
 	case AskAdopt:
-		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock)
+		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock, keep)
 	case AskCommit:
-		l, r = l.Commit(now, ask.Owner, ttl, ask.Token)
+		l, r = l.Commit(now, ask.Owner, ask.Token, keep)
 	case AskRenew:
-		l, r = l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token)
+		l, r = l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token, keep)
 	case AskReclaim:
-		l, r = l.Reclaim(now, ask.Owner, ttl, ask.Token)
+		l, r = l.Reclaim(now, ask.Owner, ttl, ask.Token, keep)
 	default:
-		if ask.HandOver == 0 {
-			ttl = 0
-		}
-		l, woken = l.Release(now, ask.Owner, ask.Stamp, ttl, hears)
+		l, woken = l.Release(now, ask.Owner, ask.Stamp, Millis(ask.HandOver), keep, hears)
 		r = reply(Freed)
 	}
 	return l, ask.Reply(r), woken

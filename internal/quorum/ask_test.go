@@ -60,6 +60,23 @@ func TestAsksAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestEveryWriteKeepsTheCounterForItsLife(t *testing.T) {
+	const now = noon
+	for _, kind := range []AskKind{AskAcquire, AskCommit, AskRenew, AskReclaim, AskAdopt, AskRelease} {
+		l := Lock{Owner: "a", Until: now, Fence: end, FenceUntil: now, Queue: Queue("").With("b", 1), QueueUntil: now}
+		ask := Ask{Kind: kind, TTL: lease, HandOver: HandOver(lease), Owner: "a", From: "a", Token: base, Clock: now}
+		if kind == AskReclaim {
+			l.Owner, ask.Token = "", end
+		}
+		for life, want := range map[int64]int64{0: 150_000, 150_000 * ms: 150_000, 600_000 * ms: 600_000, 2 * lease: 150_000} {
+			ask.Life = life
+			if after, reply, _ := l.Answer(now, &ask, hears); after.FenceUntil != now/1000+want {
+				t.Errorf("%v with a life of %d ms: %v, and the counter is kept for %d ms", kind, life/ms, reply.Kind, after.FenceUntil-now/1000)
+			}
+		}
+	}
+}
+
 // What is handed to nobody is free for everybody, also where somebody waits.
 func TestAReleaseThatHandsToNobodyFreesTheLock(t *testing.T) {
 	const now = 1_000_000

@@ -8,7 +8,8 @@ import (
 
 // Lock is one lock on one node: the Go twin of the Lua scripts of package
 // redlock. Each method is one script, a pure function of the lock, the node's
-// clock now (µs since 1970) and its arguments; TTLs are in milliseconds. The
+// clock now (µs since 1970) and its arguments; TTLs, hand-overs and for how long it
+// keeps the counter are in milliseconds. The
 // zero value is a lock that was never taken. Times of expiry are kept in
 // milliseconds, and something expires once the clock is past them, as in Redis.
 type Lock struct {
@@ -52,19 +53,19 @@ func (e ClockError) Error() string {
 
 // block promises the next tokens. ok is false, and nothing has changed, where the
 // counter is new and must not start.
-func (l *Lock) block(now, clock, ttl int64) (ok bool) {
+func (l *Lock) block(now, clock, keep int64) (ok bool) {
 	base := l.Fence + 1
 	if l.Fence == 0 {
 		if base, ok = seed(now, clock); !ok {
 			return false
 		}
 	}
-	l.promise(Top(base), now, ttl)
+	l.promise(Top(base), now, keep)
 	return true
 }
 
 // promise sets the counter.
-func (l *Lock) promise(top, now, ttl int64) { l.Fence, l.FenceUntil = top, now/1000+FenceKeep(ttl) }
+func (l *Lock) promise(top, now, keep int64) { l.Fence, l.FenceUntil = top, now/1000+keep }
 
 func (l *Lock) take(owner string, now, ttl int64) {
 	l.Owner, l.Until = owner, now/1000+ttl
@@ -109,11 +110,11 @@ func ParseWake(text string) Wake {
 // free lock that is waited for goes to the first waiter that hears its wake-up.
 // clock is the client's wall clock in µs. Asking again is harmless. A free lock that was
 // handed to a waiter is denied, and the wake-up is that waiter's.
-func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
+func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp, keep int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
 	switch l.Owner {
 	case "":
-		if !l.block(now, clock, ttl) {
+		if !l.block(now, clock, keep) {
 			return l, noCounter(now, clock), Wake{}
 		}
 		if stamp != 0 && l.Queue != "" {
@@ -127,13 +128,10 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 		l.take(owner, now, ttl)
 		l.Queue = l.Queue.Without(owner)
 	case owner:
-		switch keep := FenceKeep(ttl); {
-		case l.Fence == 0:
-			if !l.block(now, clock, ttl) {
-				return l, noCounter(now, clock), Wake{}
-			}
-		case keep > fenceLeast: // a hand-over did not know this ttl
+		if l.Fence != 0 {
 			l.FenceUntil = now/1000 + keep
+		} else if !l.block(now, clock, keep) {
+			return l, noCounter(now, clock), Wake{}
 		}
 		l.Until = now/1000 + ttl
 	default:
@@ -147,7 +145,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp int64, hears fu
 
 // Adopt hands the lock of from on to owner, with a block of its own. Asking again is
 // harmless; anybody else's lock, and a free one, is denied.
-func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, Reply) {
+func (l Lock) Adopt(now int64, from, owner string, ttl, clock, keep int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner == "" || l.Owner != from && l.Owner != owner {
 		left := int64(-2)
@@ -157,8 +155,8 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, Repl
 		return l, l.denied(left)
 	}
 	if l.Owner == owner && l.Fence != 0 {
-		l.FenceUntil = now/1000 + FenceKeep(ttl)
-	} else if !l.block(now, clock, ttl) {
+		l.FenceUntil = now/1000 + keep
+	} else if !l.block(now, clock, keep) {
 		return l, noCounter(now, clock)
 	}
 	l.take(owner, now, ttl)
@@ -168,12 +166,12 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock int64) (Lock, Repl
 
 // Commit fixes token for owner. Both conditions are needed: the owner's, that
 // no other grant has come between; the counter's, that none has been promised more.
-func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, Reply) {
+func (l Lock) Commit(now int64, owner string, token, keep int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner != owner || l.Fence > Top(token) {
 		return l, reply(Refused)
 	}
-	l.promise(Top(token), now, ttl)
+	l.promise(Top(token), now, keep)
 	return l, reply(Accepted)
 }
 
@@ -181,12 +179,12 @@ func (l Lock) Commit(now int64, owner string, ttl, token int64) (Lock, Reply) {
 // knows of no newer grant; with token 0 not even then. Where there was one and the lock is
 // free, the reply has the counter. clock is the client's wall clock in
 // µs.
-func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Reply) {
+func (l Lock) Renew(now int64, owner string, ttl, clock, token, keep int64) (Lock, Reply) {
 	l = l.At(now)
 	switch {
 	case l.Owner == owner:
 		if l.Fence != 0 {
-			l.FenceUntil = now/1000 + FenceKeep(ttl)
+			l.FenceUntil = now/1000 + keep
 		}
 	case l.Owner != "", token == 0:
 		return l, reply(NotMine)
@@ -198,9 +196,9 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Rep
 		if !ok {
 			return l, noCounter(now, clock)
 		}
-		l.promise(Top(max(token, start)), now, ttl)
+		l.promise(Top(max(token, start)), now, keep)
 	default:
-		l.promise(Top(token), now, ttl)
+		l.promise(Top(token), now, keep)
 	}
 	l.take(owner, now, ttl)
 	return l, l.kept()
@@ -208,23 +206,23 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token int64) (Lock, Rep
 
 // Reclaim takes a free lock for owner without a new block, if no grant has been since
 // the counter was fence: that is what Renew told.
-func (l Lock) Reclaim(now int64, owner string, ttl, fence int64) (Lock, Reply) {
+func (l Lock) Reclaim(now int64, owner string, ttl, fence, keep int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner != "" || l.Fence != fence || fence == 0 {
 		return l, reply(NotMine)
 	}
 	l.take(owner, now, ttl)
-	l.FenceUntil = now/1000 + FenceKeep(ttl)
+	l.FenceUntil = now/1000 + keep
 	return l, l.kept()
 }
 
 // Release withdraws owner from the queue, or, with a stamp, keeps or gives it
 // its place. If owner holds the lock, it passes to the first waiter that hears
-// its wake-up, for the hand-over time of ttl, and Release returns what that is told;
+// its wake-up, for the time handOver, and Release returns what that is told;
 // else it is free. It is free also where the counter is lost, for no client's clock
 // is at hand: the waiter that was woken takes it by its own. Without a stamp, a lock
 // that nobody holds passes on as well.
-func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owner string) bool) (Lock, Wake) {
+func (l Lock) Release(now int64, owner string, stamp, handOver, keep int64, hears func(owner string) bool) (Lock, Wake) {
 	l = l.At(now)
 	if stamp != 0 {
 		l.queue(owner, now, stamp)
@@ -234,7 +232,7 @@ func (l Lock) Release(now int64, owner string, stamp, ttl int64, hears func(owne
 	if l.Owner != owner && (l.Owner != "" || stamp != 0) {
 		return l, Wake{}
 	}
-	return l.pass(now, owner, ttl, stamp == 0, hears)
+	return l.pass(now, owner, handOver, keep, stamp == 0, hears)
 }
 
 // first is the first in the queue, or "" where from is it, or nobody waits.
@@ -259,36 +257,35 @@ func (l *Lock) wake(from string, hears func(owner string) bool) string {
 
 // pass hands the lock over, or frees it. Where the first in the queue is from itself the lock
 // is free: kept for it, the node would block all others until it asks again (trace C4).
-// everywhere says that from releases on all nodes. With a ttl of 0 the lock is free, also
+// everywhere says that from releases on all nodes. With a handOver of 0 the lock is free, also
 // where others wait.
-func (l Lock) pass(now int64, from string, ttl int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
-	if ttl == 0 {
+func (l Lock) pass(now int64, from string, handOver, keep int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
+	if handOver == 0 {
 		l.free()
 		return l, Wake{}
 	}
-	promised := l.first(from) != "" && l.block(now, noClock, ttl)
+	promised := l.first(from) != "" && l.block(now, noClock, keep)
 	w := Wake{Owner: l.wake(from, hears)}
 	if w.Owner == "" || !promised {
 		l.free()
 		return l, w
 	}
-	left := HandOver(ttl*ms) / ms
-	l.take(w.Owner, now, left)
+	l.take(w.Owner, now, handOver)
 	if everywhere {
-		w.Base, w.Left = Base(l.Fence), left
+		w.Base, w.Left = Base(l.Fence), handOver
 	}
 	return l, w
 }
 
 // Force takes the lock away from the grant that token belongs to, so that the
 // old holder can neither renew nor pass a storage that has seen a newer token.
-func (l Lock) Force(now, token, ttl int64, hears func(owner string) bool) (Lock, bool, Wake) {
+func (l Lock) Force(now, token, handOver, keep int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
 	if l.Owner == "" || l.Fence == 0 || !InBlock(token, Base(l.Fence)) {
 		return l, false, Wake{}
 	}
-	l.block(now, noClock, ttl)
+	l.block(now, noClock, keep)
 	l.Queue = l.Queue.Without(l.Owner)
-	l, woken := l.pass(now, l.Owner, ttl, true, hears)
+	l, woken := l.pass(now, l.Owner, handOver, keep, true, hears)
 	return l, true, woken
 }

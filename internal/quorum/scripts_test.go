@@ -13,13 +13,12 @@ import (
 func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
-		quorum.Block:             "a block of tokens",
-		int(quorum.Top(0)):       "the last of a block",
-		quorum.QueueKeep:         "how long a queue is kept",
-		int(quorum.FenceKeep(0)): "how long a counter is kept at least",
-		quorum.ClockTrust:        "how far a clock may be off to be believed",
-		quorum.ClockMost:         "how far a clock may be off at all",
-		1000:                     "µs in a ms",
+		quorum.Block:       "a block of tokens",
+		int(quorum.Top(0)): "the last of a block",
+		quorum.QueueKeep:   "how long a queue is kept",
+		quorum.ClockTrust:  "how far a clock may be off to be believed",
+		quorum.ClockMost:   "how far a clock may be off at all",
+		1000:               "µs in a ms",
 	}
 	found := make(map[int]bool)
 	for _, s := range wire.Scripts {

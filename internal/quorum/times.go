@@ -7,14 +7,15 @@ const ms = int64(time.Millisecond)
 // Times of the nodes, in milliseconds.
 const (
 	QueueKeep = 60 * 1000 // how long a node keeps a place in a queue that nobody asks for
-	// FenceKeep of a short TTL: the two minutes that a node's clock can go back within its
-	// minute, three seconds by which it and clients' clocks may differ, and what
-	// docs/protocol.md gives the rest for (The lifetime of a counter).
-	fenceLeast = 150 * 1000
 )
 
-// FenceKeep is how long an unused counter is kept. It and ttl are in milliseconds.
-func FenceKeep(ttl int64) int64 { return max(fenceLeast, 2*ttl) }
+// CounterLife is how long a node keeps a counter of tokens at least, in nanoseconds. What a
+// node's clock may do in that time, docs/protocol.md says (The lifetime of a counter).
+const CounterLife = 150_000 * ms
+
+// FenceKeep is how long an unused counter is kept, in milliseconds, for a TTL and the
+// lifetime that the clients have agreed on, both in nanoseconds.
+func FenceKeep(ttl, life int64) int64 { return max(Millis(max(CounterLife, life)), 2*Millis(ttl)) }
 
 // Times of a claim, in nanoseconds like every time in a Claim.
 const (

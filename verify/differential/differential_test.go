@@ -48,11 +48,12 @@ var (
 	foreign = []string{"Zm9yZWlnbg==", "no-dot", "c.9", "(hash)", "(empty)"}
 	hears   = func(owner string) bool { return owner[0] == 'a' || owner[0] == 'b' }
 	ttls    = []int64{10, 11, 500, 1000, 1001, 10_000, 60_000, 75_000, 75_001, 300_000, 3_600_000}
+	lives   = []int64{0, 150_000_000_000, 600_000_000_000}
 	stamps  = []int64{0, 0, 1, 2, 3, 1 << 52, 1<<52 + 1, 1_763_647_000_000_001}
 	leads   = []int64{0, 0, 1, -500_000, 500_000, -3_000_000, 3_000_000, -59_000_000, 61_000_000, -3_600_000_000, 3_600_000_000}
 	// Tokens around the end of a block, relative to the counter.
 	offsets = []int64{-96, -64, -63, -33, -32, -31, -31, -31, -30, -1, 0, 1, 2, 31, 32, 33, 64}
-	passes  = []int64{1, 9, 10, 11, 400, 999, 1000, 1001, 10_000, 59_999, 60_001, 149_999, 150_000, 150_001, 4_000_000}
+	passes  = []int64{1, 9, 10, 11, 400, 999, 1000, 1001, 10_000, 59_999, 60_001, 149_999, 150_000, 150_001, 599_999, 600_001, 4_000_000}
 	markers = []string{"", "", "n=3 run=r1", "n=3 run=r1", "n=3 run=r2"}
 	counts  = []int64{1, 32, 1<<52 - 40, 1 << 52, 1<<53 - 64*64, 1<<53 - 64*64 + 1, 1_763_647_000_000_031}
 )
@@ -91,6 +92,7 @@ func (w *world) call() {
 		}).Draw(w.t, "script"),
 		Owner: rapid.SampledFrom(owners).Draw(w.t, "owner"),
 		TTL:   rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
+		Life:  rapid.SampledFrom(lives).Draw(w.t, "life of a counter"),
 	}
 	if w.state.Owner != "" && rapid.Bool().Draw(w.t, "by its holder") {
 		c.Owner = w.state.Owner

@@ -25,14 +25,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A Call is one script with what it is given. TTL is in milliseconds; Clock,
-// Stamp and Token are what the protocol calls them. Marker is with what the client was
+// A Call is one script with what it is given. TTL is in milliseconds; Life (in
+// nanoseconds), Clock, Stamp and Token are what the protocol calls them. Marker is with what the client was
 // admitted, "" where it does not matter, and Set what the node has as its marker.
 type Call struct {
 	Script string
 	Owner  string
 	From   string
 	TTL    int64
+	Life   int64
 	Clock  int64
 	Stamp  int64
 	Token  int64
@@ -75,7 +76,7 @@ func (c Call) own() []string {
 	if c.Stamp != 0 {
 		stamp = num(c.Stamp)
 	}
-	keep, top := num(quorum.FenceKeep(c.TTL)), num(c.Token+quorum.Block-1)
+	keep, top := num(quorum.FenceKeep(c.TTL*int64(time.Millisecond), c.Life)), num(c.Token+quorum.Block-1)
 	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
 	switch c.Script {
 	case "acquire":
@@ -120,7 +121,7 @@ var kinds = map[string]quorum.AskKind{
 func (c Call) ask() quorum.Ask {
 	ttl := c.TTL * int64(time.Millisecond)
 	ask := quorum.Ask{
-		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOver(ttl),
+		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, Life: c.Life, HandOver: quorum.HandOver(ttl),
 		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token,
 	}
 	if ask.Kind == quorum.AskReclaim {
@@ -132,13 +133,13 @@ func (c Call) ask() quorum.Ask {
 // Twin carries c out on l, at now. The reply has the shape of the server's; woken
 // is whom the script wakes, and what it tells.
 func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken quorum.Wake) {
-	one := map[bool]int64{true: 1}
+	one, ask := map[bool]int64{true: 1}, c.ask()
 	l = l.At(now)
 	switch {
 	case c.stranger():
 		return l, unadmitted, quorum.Wake{}
 	case c.Script == "force":
-		l, ok, woken := l.Force(now, c.Token, c.TTL, hears)
+		l, ok, woken := l.Force(now, c.Token, quorum.HandOver(ask.TTL)/int64(time.Millisecond), ask.Keep(), hears)
 		return l, one[ok], woken
 	case c.Script == "inspect":
 		left := int64(-2)
@@ -147,7 +148,6 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		}
 		return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, quorum.Wake{}
 	}
-	ask := c.ask()
 	after, r, woken := l.Answer(now, &ask, hears)
 	if r.Kind == quorum.Freed {
 		return after, one[l.Owner == c.Owner], woken

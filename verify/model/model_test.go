@@ -208,6 +208,10 @@ func rows() []row {
 		{name: "a clock goes within its minute, and counters expire: tokens", world: ages, large: true},
 		{name: "- C5: a counter lives too short", world: without(ages, mutant{shortLife: true}), want: same},
 		{name: "- C5: a clock goes back twice in the life of a counter", world: with(ages, func(s *setup) { s.faults.jump = 4 }), want: lower, large: true},
+		{
+			name: "a clock goes as it likes within its minute, and counters live for longer: tokens", large: true,
+			world: with(ages, func(s *setup) { s.faults, s.life = faults{jump: 4, age: 6}, 245_000_000_000 }),
+		},
 		{name: "… and an acquire comes late: tokens", world: late, large: true},
 		{name: "the clocks of two nodes of three jump: tokens", world: jumpTwo, large: true},
 		{name: "a connection breaks behind a give-back", world: back, large: true},

@@ -35,7 +35,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		clock += clockJump
 	}
 	ask := quorum.Ask{
-		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttl, HandOver: quorum.HandOver(ttl), Token: int64(r.token),
+		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttl, Life: s.life, HandOver: quorum.HandOver(ttl), Token: int64(r.token),
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
 	}
 	if r.marked {
@@ -56,7 +56,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	s.mend(before, &l, &ask, &reply, &woken)
 	a := message{kind: uint8(reply.Kind), of: r.kind, id: r.id, epoch: r.epoch, round: r.round, marked: reply.Queued, token: int32(reply.Token)}
 	if s.mutant.shortLife && l.FenceUntil > before.FenceUntil {
-		l.FenceUntil -= quorum.FenceKeep(ttlMS) - tooShort
+		l.FenceUntil -= ask.Keep() - tooShort
 	}
 	if nd.frozen != 0 {
 		l.Fence = nd.frozen

@@ -155,6 +155,7 @@ type setup struct {
 	after   bool              // no lease is renewed by a round that began after another grant was committed
 	gate    bool              // a wiped node does not vote until what it granted is over
 	marker  bool              // so does one that was wiped over open connections: each request shows that
+	life    int64             // quorum.Ask.Life
 	ages    bool              // time passes, counters expire in their time, and clocks jump from one end of their minute to the other
 	faults  faults
 	hasty   bool   // patience and deadlines count as slow too, not only what lasts a second

@@ -22,6 +22,7 @@ const (
 	Wipe                  // a node is restarted and knows nothing
 	Forget                // a lock lapses early
 	Jump                  // a node's clock is set, by half a minute, as often as you like
+	JumpFar               // likewise by three minutes; nodes keep counters for ten
 	JumpHour              // by an hour
 	JumpMost              // the clocks of a majority, by an hour, and back
 	Swing                 // a node's clock is set, within its minute, once in the life of a counter
@@ -72,6 +73,7 @@ var Classes = []Class{
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
+	{"by hand", slices.Concat(network, clients, []Fault{JumpFar, JumpFar, JumpFar}), []Property{P1, P2, P4}},
 	{"minute", slices.Concat(network, clients, []Fault{Swing, Swing, Swing, Idle, Idle}), []Property{P1, P2, P4}},
 	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P2, P4, P5}},
 	{"majority", slices.Concat(network, []Fault{JumpMost, JumpMost, JumpMost}), []Property{P2, P4, P5}},
@@ -87,6 +89,14 @@ const agreement = 2_500_000
 
 // Has says whether f is one of the class's faults.
 func (c Class) Has(f Fault) bool { return slices.Contains(c.Faults, f) }
+
+// life is quorum.Ask.Life.
+func (c Class) life() int64 {
+	if c.Has(JumpFar) {
+		return longLife
+	}
+	return quorum.CounterLife
+}
 
 func (c Class) promises(p Property) bool { return slices.Contains(c.Promised, p) }
 
@@ -160,6 +170,8 @@ func (w *world) strike(kind Fault, left int64) {
 		n.locks[k] = lock
 	case Jump:
 		w.set(n, w.rng.Int64N(2*jumpMost)-jumpMost)
+	case JumpFar:
+		w.set(n, w.rng.Int64N(2*jumpFar)-jumpFar)
 	case Swing:
 		if w.now < w.swung {
 			return
@@ -195,7 +207,9 @@ const (
 	swing  = 5 * ms
 	hour   = 3600_000_000 // µs
 
-	jumpMost  = 36_000_000 // µs; back twice is less than the life of a counter
+	jumpMost  = 36_000_000  // µs; back twice is less than the life of a counter
+	jumpFar   = 170_000_000 // µs; back twice is less than longLife
+	longLife  = 600 * second
 	swingMost = 59_000_000 // µs; back once is
 	swingRest = 170 * second
 	idleMost  = 60 * second
@@ -212,7 +226,7 @@ func (w *world) force(k *key) {
 			if n.down || n.frozen {
 				return
 			}
-			l, _, woken := n.locks[k].Force(n.clock(), token, (w.maxTTL+ms-1)/ms, n.hears)
+			l, _, woken := n.locks[k].Force(n.clock(), token, quorum.HandOver(w.maxTTL)/ms, quorum.FenceKeep(w.maxTTL, w.cfg.Class.life()), n.hears)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}

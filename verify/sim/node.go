@@ -78,6 +78,9 @@ func (n *node) arrive(l *link, gen, boot int, r *request) {
 func (n *node) execute(r *request) reply {
 	now := n.clock()
 	before, ask := n.locks[r.key].At(now), r.Ask
+	if ask.Life = n.w.cfg.Class.life(); n.w.cfg.Rules.LeastLife {
+		ask.Life = 0
+	}
 	if n.w.cfg.Rules.SeedAtAnyTime {
 		ask.Clock = now // which nobody then doubts
 	}

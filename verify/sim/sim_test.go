@@ -245,6 +245,7 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		"trust ends": {"clients", false, Rules{TrustForever: true}, P3, false},
 		"counters start at a time that two clocks agree on":   {"majority", false, Rules{SeedAtAnyTime: true}, P2, false},
 		"counters outlive what clocks go within their minute": {"minute", false, Rules{ShortLife: true}, P2, false},
+		"… and what clocks go that are set by hand":           {"by hand", false, Rules{LeastLife: true}, P2, false},
 		"… and where nodes forget as well":                    {"hours", false, Rules{SeedAtAnyTime: true}, P2, false},
 	} {
 		if tt.rare && seeds(t) < 100_000 {

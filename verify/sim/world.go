@@ -27,6 +27,7 @@ type Rules struct {
 	KeepSuperseded bool // a node that others had since is never reclaimed
 	ReuseID        bool // an id is used again after its give-back went unanswered
 	ShortLife      bool // a counter expires after a minute
+	LeastLife      bool // a counter expires after 150 s, whatever the clients have agreed on
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
 	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
 }

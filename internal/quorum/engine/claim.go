@@ -176,7 +176,7 @@ func (c *claim) request(ask quorum.Ask, owner string) {
 	if c.free && ask.Kind == quorum.AskRelease {
 		ask.HandOver = 0
 	}
-	ask.From = c.from
+	ask.From, ask.Life = c.from, int64(c.engine.life)
 	r, _ := c.engine.requests.Get().(*Request)
 	if r == nil {
 		r = new(Request)

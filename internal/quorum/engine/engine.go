@@ -42,6 +42,8 @@ type Config struct {
 	Keys func(name string) Lock
 	// Shared says that others take these locks who know neither queue nor wake-ups.
 	Shared bool
+	// CounterLife is quorum.Ask.Life of every request.
+	CounterLife time.Duration
 }
 
 // Engine takes, keeps and frees locks over a fixed set of nodes.
@@ -51,6 +53,7 @@ type Engine struct {
 	client string
 	clock  *clock.Clock
 	shared *chances // nil: locks are taken by clients of this protocol alone
+	life   time.Duration
 	seq    atomic.Int64
 
 	requests sync.Pool // of *Request
@@ -71,7 +74,7 @@ func New(cfg Config) *Engine {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: quorum.NewClient(), clock: clock.New(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: quorum.NewClient(), clock: clock.New(), life: cfg.CounterLife,
 		claims: make(map[string]*claim),
 	}
 	if cfg.Shared {

@@ -17,7 +17,7 @@ if not free and holder == owner then -- an earlier reply was lost, or the lock w
     if not top then
       return refused
     end
-  elseif tonumber(keep) > 150000 then -- a hand-over did not know this ttl
+  else -- for as long as this client wants: a hand-over went by another's TTL
     redis.call('PEXPIRE', fence, keep)
   end
   redis.call('PEXPIRE', lock, ttl)
