@@ -67,10 +67,10 @@ type Options struct {
 	// CounterLife is how long a node keeps the counter of fencing tokens of a name
 	// that nobody uses, and at least twice the TTL that it was last used with. All
 	// clients of a set must agree on it, also where the set is one node. Default and
-	// least 150 s: then tokens rise where the nodes' clocks stay within a minute of
-	// the right time and are set back once in that time. Longer, such as 10 minutes,
-	// is for clocks that people set by hand (docs/operations.md, Clocks). Each new
-	// name costs about 150 bytes on each node for so long.
+	// least 150 s: then tokens rise as long as a node's clock is never wrong by more
+	// than 36 s. With 10 minutes that is 179 s, for clocks that are set by hand
+	// (docs/operations.md, Clocks). Each new name costs 120 to 180 bytes on each node
+	// for so long.
 	CounterLife time.Duration
 	// NoQuarantine lets nodes vote at once that are new or may have lost their
 	// data: for tests, and once for a set that nobody has used before. One node
