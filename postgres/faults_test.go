@@ -172,3 +172,44 @@ func TestTokensFollowTheClock(t *testing.T) {
 	}
 	r.release(next)
 }
+
+// TestALateRenewalRevivesNothing: a renewal that comes after the lock has lapsed finds
+// it lost, though nobody else has taken it.
+func TestALateRenewalRevivesNothing(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: brief})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("it has lapsed", func() bool {
+		return r.count("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
+	})
+	if err := d.Renew(r.within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew() = %v, want ErrLost", err)
+	}
+}
+
+// TestTrustCountsFromBeforeTheStatement: the time that the answer takes is the holder's
+// loss.
+func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
+	const slow, ttl = 200 * time.Millisecond, 6 * brief
+	r := start(t)
+	d := r.driver()
+	p := r.route(d)
+	p.set(func() { p.delay = slow })
+	g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if late := g.TrustedUntil.Sub(time.Now().Add(ttl - slow)); late > 0 {
+		t.Errorf("a grant is trusted for %v too long", late)
+	}
+	renewal := d.Renew(r.within(), []driver.Grant{g})[0]
+	if late := renewal.TrustedUntil.Sub(time.Now().Add(ttl - slow)); renewal.Err != nil || late > 0 {
+		t.Errorf("a renewal (%v) is trusted for %v too long", renewal.Err, late)
+	}
+	if err := d.Release(r.within(), g, 0); err != nil {
+		t.Error(err)
+	}
+}

@@ -201,6 +201,8 @@ var suites = map[string]func(text string) suite{
 	"sqlfence":     named(storedInSQL),
 	"redisfence":   named(storedInRedis),
 	"cli":          named(shell),
+	"postgres":     named(database),
+	"inpostgres":   named(databaseConformance),
 }
 
 func named(fn func(tests ...string) suite) func(string) suite {
@@ -308,6 +310,18 @@ func shell(scripts ...string) suite {
 	return suite{tier: "cli", module: "cmd/holdfast", pkg: ".", tests: "^TestScripts$/" + only(scripts...), time: serverTime, stalls: true}
 }
 
+// database is the tests of package postgres on a real server.
+func database(tests ...string) suite {
+	return suite{tier: "postgres", module: "postgres", pkg: ".", tests: only(tests...), time: serverTime, stalls: true}
+}
+
+// databaseConformance is cases of package locktest, over package postgres.
+func databaseConformance(cases ...string) suite {
+	s := database("TestConformance")
+	s.tests += "/^listening$/" + only(cases...)
+	return s
+}
+
 func tierNames() []string {
-	return []string{"unit", "engine", "client", "conformance", "seam", "model", "sim", "differential", "redlock", "fence", "cli"}
+	return []string{"unit", "engine", "client", "conformance", "seam", "model", "sim", "differential", "redlock", "postgres", "fence", "cli"}
 }
