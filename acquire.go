@@ -108,7 +108,7 @@ type attempt struct {
 	once   bool // it does not wait for a lock that is held
 	since  time.Time
 
-	told bool      // to the hook, that it waits; guarded by Client.mu
+	told bool      // to the hook, that it waits, and not that the wait is over; guarded by Client.mu while it waits
 	turn chan turn // gets one turn while the attempt is in the queue
 }
 
@@ -152,7 +152,7 @@ func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error
 	a.client, a.ctx, a.since = c, context.WithoutCancel(ctx), time.Now()
 	l, err := take()
 	if err != nil {
-		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Err: err})
+		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Told: a.told, Err: err})
 	}
 	return l, err
 }
@@ -273,7 +273,7 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 		l.Release(context.Background()) // reported to Hooks
 		return nil, ErrClosed
 	}
-	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since)})
+	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since), Told: a.told})
 	return l, nil
 }
 

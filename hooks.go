@@ -48,6 +48,7 @@ type AcquiredEvent struct {
 	Owner    string
 	Token    Token
 	Waited   time.Duration // since Acquire was called
+	Told     bool          // a WaitingEvent told of the wait
 	HandOver bool          // passed on inside the process, without the service
 }
 
@@ -59,6 +60,7 @@ type FailedEvent struct {
 	Context context.Context
 	Key     string
 	Waited  time.Duration // since the call
+	Told    bool          // a WaitingEvent told of the wait, and no AcquiredEvent of its end
 	Err     error         // what the call returns is an *Error around it
 }
 
@@ -69,6 +71,7 @@ type RenewedEvent struct {
 	Token    Token
 	Deadline time.Time     // the lease is trusted until then
 	Left     time.Duration // what was left of the old trust when the round ended
+	Late     time.Duration // from when the round was due to its end; 0: Extend ordered it, or it ended before
 	Waiters  int           // how many others wait, as far as is known
 	Err      error         // the round failed, and another is tried while trust lasts
 }

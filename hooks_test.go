@@ -212,3 +212,57 @@ func TestAHookMayCallTheClientAndCloseIt(t *testing.T) {
 		wantErr(t, err, holdfast.ErrClosed)
 	})
 }
+
+func TestAnEventThatEndsAWaitSaysWhetherItsBeginWasTold(t *testing.T) {
+	var waiting, most int
+	end := func(told bool) {
+		if told {
+			waiting--
+		}
+	}
+	hooks := holdfast.Hooks{
+		Waiting:  func(holdfast.WaitingEvent) { waiting++; most = max(most, waiting) },
+		Acquired: func(e holdfast.AcquiredEvent) { end(e.Told) },
+		Failed:   func(e holdfast.FailedEvent) { end(e.Told) },
+	}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		for range 50 { // some waiters leave with the lock in their hands
+			l := b.acquire(b.client, "k", nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			for range 3 {
+				go func() {
+					if l, err := b.client.Acquire(ctx, "k", nil); err == nil {
+						b.release(l)
+					}
+				}()
+			}
+			synctest.Wait()
+			b.client.TryAcquire(t.Context(), "k", nil) // does not wait
+			b.release(l)
+			cancel()
+			pass(time.Second)
+		}
+		synctest.Wait()
+		if waiting != 0 || most < 2 {
+			t.Errorf("%d wait in the end, at most %d did; want 0 and several", waiting, most)
+		}
+	})
+}
+
+func TestARenewalSaysHowLateItEnded(t *testing.T) {
+	var late []time.Duration
+	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) { late = append(late, e.Late) }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
+		pass(4 * time.Second)
+		b.freeze()
+		pass(4 * time.Second)
+		b.start()
+		pass(500 * time.Millisecond)
+		b.release(l)
+		synctest.Wait()
+		if len(late) < 2 || late[0] != 0 || slices.Max(late) < 500*time.Millisecond {
+			t.Errorf("rounds were late by %v; want the first by nothing, and one by half a second at least", late)
+		}
+	})
+}

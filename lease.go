@@ -31,6 +31,7 @@ type term struct {
 	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
 
 	next     time.Time // when the watchdog looks at it again
+	due      time.Time // when the renewal that is under way was due; zero: none was
 	at       int       // place in the schedule
 	renewing bool
 	idle     chan struct{} // closed when renewing ends; nil: no goroutine waits for that

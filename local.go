@@ -230,6 +230,9 @@ func (t *term) handOver(w *attempt, now time.Time) followUp {
 	t.passed++
 	next := t.begin(w)
 	w.turn <- turn{lease: next}
-	e.acquired = &AcquiredEvent{Context: w.ctx, Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), HandOver: true}
+	e.acquired = &AcquiredEvent{
+		Context: w.ctx, Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
+	}
+	w.told = false // its context may end before it sees the lease: then it fails
 	return e
 }

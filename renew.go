@@ -177,7 +177,7 @@ func (c *Client) look(now time.Time) (due map[alike][]*term, lost []followUp) {
 		if !t.renewing && t.renewAt(now) != t.ends {
 			group := alike{bits.Len64(uint64(t.left(now))), bits.Len64(uint64(t.span()))}
 			due[group] = append(due[group], t)
-			t.renewing = true
+			t.renewing, t.due = true, t.next
 		}
 		t.next = t.ends
 		heap.Fix(&c.terms, 0)
@@ -280,7 +280,10 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 		t.idle = nil
 	}
 	now := time.Now()
-	left := t.left(now)
+	left, late := t.left(now), time.Duration(0)
+	if !t.due.IsZero() {
+		late, t.due = max(clock.Elapsed(t.due, now), 0), time.Time{}
+	}
 	switch {
 	case t.over, t.stopping:
 		return followUp{}
@@ -301,7 +304,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	}
 	e := followUp{renewed: &RenewedEvent{
 		Key: t.slot.key, Owner: t.now.owner, Token: t.now.token,
-		Deadline: t.trusted, Left: left, Waiters: r.Waiters, Err: r.Err,
+		Deadline: t.trusted, Left: left, Late: late, Waiters: r.Waiters, Err: r.Err,
 	}}
 	if r.AtRisk != t.atRisk {
 		t.atRisk = r.AtRisk

@@ -363,6 +363,9 @@ var errMarker = errors.New("other clients keep changing its marker")
 // quarantineError says why a node that may have forgotten locks does not vote yet.
 type quarantineError struct{ out, wait time.Duration }
 
+// Quarantine is how long it lasts yet. Metrics tell such a node by this method from one that is down.
+func (e *quarantineError) Quarantine() time.Duration { return e.wait }
+
 func (e *quarantineError) Error() string {
 	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); "+
 		"for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
