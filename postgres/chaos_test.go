@@ -1,0 +1,158 @@
+package postgres_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+var chaosTime = flag.Duration("chaos", 8*time.Second, "how long TestChaos lasts")
+
+// held is one lease, from when its holder knew of it to when he knew of its end.
+type held struct {
+	from, to time.Time
+	token    holdfast.Token
+}
+
+// chaos is clients that lock one name, and what they saw.
+type chaos struct {
+	*rig
+	mu        sync.Mutex // guards what follows
+	leases    []held
+	committed int
+	refused   int
+}
+
+// TestChaos has clients add to a number under a lock, each in a transaction that Fenced
+// checks, while connections are cut, muted and stopped, statements lose their replies,
+// and the server crashes.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	s, err := pgproc.Start(t.Context(), "max_connections=100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Stop() })
+	c := &chaos{rig: newRigOn(t, s)}
+	c.exec("CREATE TABLE holdfast.account AS SELECT 0 AS balance")
+	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 5 {
+		d := c.driver()
+		client := c.clientOf(d)
+		all.Go(func() {
+			for ctx.Err() == nil {
+				c.turn(ctx, d, client)
+			}
+		})
+	}
+	c.disturb(ctx, s)
+	all.Wait()
+	c.judge(t)
+}
+
+// turn takes the lock and adds one.
+func (c *chaos) turn(ctx context.Context, d *postgres.Driver, client *holdfast.Client) {
+	brood := rand.IntN(20) == 0 // and go on after the loss
+	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief, NoRenew: brood})
+	if err != nil {
+		return
+	}
+	h := held{from: time.Now(), token: l.Token()}
+	if brood {
+		<-l.Context().Done()
+	}
+	err = pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
+		if err := d.Fenced(ctx, tx, l); err != nil {
+			return err
+		}
+		var balance int
+		if err := tx.QueryRow(ctx, c.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil {
+			return err
+		}
+		time.Sleep(rand.N(5 * time.Millisecond)) // or no two would meet
+		_, err := tx.Exec(ctx, c.in("UPDATE holdfast.account SET balance = $1"), balance+1)
+		return err
+	})
+	h.to = time.Now()
+	if deadline := l.Deadline(); deadline.Before(h.to) {
+		h.to = deadline // the work went on under a lease that was over
+	}
+	l.Release(context.WithoutCancel(ctx))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leases = append(c.leases, h)
+	switch {
+	case err == nil:
+		c.committed++
+	case errors.Is(err, holdfast.ErrLost):
+		c.refused++
+	}
+}
+
+// disturb makes trouble until ctx ends.
+func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
+	for n := 0; ctx.Err() == nil; n++ {
+		time.Sleep(rand.N(200 * time.Millisecond))
+		switch rand.IntN(5) {
+		case 0:
+			c.all(func(p *proxy) { p.set(func() { p.lose, p.mute = rand.IntN(3), false }) })
+		case 1:
+			c.all(func(p *proxy) { p.set(func() { p.lose, p.mute = rand.IntN(2), true }) })
+		case 2:
+			c.all(func(p *proxy) {
+				if rand.IntN(3) == 0 {
+					p.cut()
+				}
+			})
+		case 3:
+			c.all(func(p *proxy) { p.set(func() { p.hole = rand.IntN(5) == 0 }) })
+			time.Sleep(rand.N(2 * brief))
+			c.all(func(p *proxy) { p.set(func() { p.hole = false }) })
+		case 4:
+			if n%4 != 0 {
+				continue
+			}
+			s.Crash()
+			if err := s.Restart(context.WithoutCancel(ctx)); err != nil {
+				c.Error(err)
+				return
+			}
+		}
+	}
+	c.all(func(p *proxy) { p.set(func() { p.lose, p.mute, p.hole = 0, false, false }) })
+}
+
+func (c *chaos) judge(t *testing.T) {
+	balance := c.count("SELECT balance FROM holdfast.account")
+	t.Logf("%d leases, %d commits, %d refused; balance %d", len(c.leases), c.committed, c.refused, balance)
+	if balance < c.committed { // a commit without an answer may have happened
+		t.Errorf("%d updates are lost", c.committed-balance)
+	}
+	if c.committed == 0 {
+		t.Error("nothing was committed")
+	}
+	slices.SortFunc(c.leases, func(a, b held) int { return cmp.Compare(a.token, b.token) })
+	for i, h := range c.leases[1:] {
+		last := c.leases[i]
+		if h.token == last.token {
+			t.Errorf("token %d was given twice", h.token)
+		}
+		if h.from.Before(last.to) {
+			t.Errorf("the holder of %d trusted its lease for %v beside that of %d", last.token, last.to.Sub(h.from), h.token)
+		}
+	}
+}
