@@ -51,7 +51,9 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -293,7 +295,8 @@ func check(members []string, opts *Options) error {
 		return fmt.Errorf("%w: a user without a password, or a password without a user; give both or neither", driver.ErrInvalid)
 	}
 	for i, m := range members {
-		if host, port, ok := strings.Cut(m, ":"); !ok || host == "" || port == "" || strings.ContainsAny(m, "/@ ") {
+		host, port, err := net.SplitHostPort(m)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(m, "/@ ") {
 			return fmt.Errorf("%w: member %d of the cluster is not of the form host:port", driver.ErrInvalid, i+1)
 		}
 		if slices.Contains(members[:i], m) {

@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
@@ -98,6 +99,8 @@ func launch() {
 //	redis do I COMMAND...     sends the command to the I-th, from 1
 //	redis forget NAME         drops the counter of the lock on all servers
 //	postgres up               starts a PostgreSQL server and sets HOLDFAST_BACKEND
+//	etcd up                   starts three members of etcd and sets HOLDFAST_BACKEND
+//	etcd kill                 kills one of them
 //	exits CODE CMD ARGS...    runs a command and wants that exit code
 //	await FILE [TEXT]         waits until the file is there, and has the text
 //	ended NAME CODE           waits for the holdfast that launch NAME started, and wants that code
@@ -113,7 +116,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"redis": redis, "postgres": postgresCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+			"redis": redis, "postgres": postgresCmd, "etcd": etcdCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "mounts" { // whether this user may mount, in a namespace of its own
@@ -138,8 +141,28 @@ func postgresCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("HOLDFAST_BACKEND", "postgres://holdfast:secret@/postgres?host="+url.QueryEscape(dir))
 }
 
+// etcdCmd starts a cluster, or kills its first member.
+func etcdCmd(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value("servers").(*servers)
+	switch {
+	case neg || len(args) != 1:
+		ts.Fatalf("usage: etcd up|kill")
+	case args[0] == "up":
+		cluster, err := etcdproc.Start(context.Background(), 3)
+		ts.Check(err)
+		ts.Defer(func() { cluster.Stop() })
+		s.etcd = cluster
+		ts.Setenv("HOLDFAST_BACKEND", "etcd://"+strings.Join(cluster.Addrs(), ",")+"/locks")
+	case args[0] == "kill":
+		s.etcd.Members[0].Kill()
+	}
+}
+
 // servers are those of one script.
-type servers struct{ all []*redisproc.Server }
+type servers struct {
+	all  []*redisproc.Server
+	etcd *etcdproc.Cluster
+}
 
 func redis(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value("servers").(*servers)

@@ -41,6 +41,8 @@ type ticketFlags struct {
 	owner string
 	file  string
 	ttl   span
+	// changes says that --ttl was given.
+	changes bool
 }
 
 func (fl *ticketFlags) define(cmd *cobra.Command) {
@@ -223,16 +225,25 @@ func (a *app) renewCommand() *cobra.Command {
 		Long: `Renew lets the lock stand for --ttl from now on, if the lease of --owner and --token
 still has it. It never takes a free lock: a lease that is gone stays gone.
 `,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "renew", a.renew) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			fl.changes = cmd.Flags().Changed("ttl")
+			return a.continued(fl, args, "renew", a.renew)
+		},
 	}
 	fl.define(cmd)
-	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on")
+	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on, where the backend can change that")
 	a.outputFlag(cmd)
 	return cmd
 }
 
 func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.Driver, g driver.Grant) error {
 	g.TTL = time.Duration(fl.ttl.duration)
+	if had := time.Duration(t.TTLMS) * time.Millisecond; !drv.Limits().ChangeTTL && had > 0 {
+		if fl.changes && g.TTL != had {
+			return fmt.Errorf("--ttl %v: %w: it cannot change the %v that the lease has; leave --ttl away", g.TTL, holdfast.ErrUnsupported, had)
+		}
+		g.TTL = had
+	}
 	if l := drv.Limits(); g.TTL < l.MinTTL || l.MaxTTL != 0 && g.TTL > l.MaxTTL {
 		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, the same for all clients)", g.TTL, l.MinTTL, l.MaxTTL)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -16,6 +17,8 @@ import (
 var services = map[string]func(ctx context.Context, url string) (driver.Driver, error){
 	"postgres":   openPostgres,
 	"postgresql": openPostgres,
+	"etcd":       openEtcd,
+	"etcds":      openEtcd,
 }
 
 // openURL opens the backend at url. opts are for Redis.
@@ -29,6 +32,10 @@ func openURL(ctx context.Context, url string, opts *redlock.Options) (driver.Dri
 
 func openPostgres(ctx context.Context, url string) (driver.Driver, error) {
 	return postgres.Open(ctx, url, nil)
+}
+
+func openEtcd(ctx context.Context, url string) (driver.Driver, error) {
+	return etcd.Open(ctx, url, nil)
 }
 
 func (a *app) migrateCommand() *cobra.Command {

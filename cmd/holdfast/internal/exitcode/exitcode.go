@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -125,6 +126,7 @@ var kinds = []struct {
 }{
 	{redlock.ErrAuth, Auth},
 	{postgres.ErrAuth, Auth},
+	{etcd.ErrAuth, Auth},
 	{redlock.ErrConfig, Unavailable},
 	{holdfast.ErrInvalid, Usage},
 	{holdfast.ErrLost, Lost},
