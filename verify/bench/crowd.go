@@ -67,8 +67,9 @@ func waitInCrowd(ctx context.Context, s settings, node servers, n int) (out crow
 	var mu sync.Mutex // guards turns
 	turns := make([]turn, 0, n)
 	for _, c := range clients[:n] {
-		asked := time.Now()
+		time.Sleep(time.Millisecond) // so that they ask in the order in which they begin
 		waiting.Go(func() {
+			asked := time.Now()
 			held, err := c.lock(ctx, "bench")
 			if err != nil {
 				return
