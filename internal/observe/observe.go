@@ -1,0 +1,327 @@
+// Package observe turns the hooks of a client into measurements by classes of keys. Packages
+// prometheus and otel give them to their libraries.
+package observe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Other is the class of all keys beyond the most classes.
+const Other = "other"
+
+const classesMost = 1000
+
+// WaitBuckets are the upper bounds of a histogram of waits, in seconds.
+var WaitBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5}
+
+// HoldBuckets are those of the time for which locks are held.
+var HoldBuckets = []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
+
+// RenewalBuckets are those of the delay of renewals, and of the trust left at their end.
+var RenewalBuckets = []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// States are all states of a node.
+var States = []string{
+	string(holdfast.NodeUp), string(holdfast.NodeDown), string(holdfast.NodeStalled), string(holdfast.NodePolling),
+	string(holdfast.NodeDegraded), quarantine,
+}
+
+const quarantine = "quarantine"
+
+// Class is the text of key before the first "/", ":" or digit; Other if that is empty.
+func Class(key string) string {
+	if end := strings.IndexAny(key, "/:0123456789"); end >= 0 {
+		key = key[:end]
+	}
+	return cmp.Or(key, Other)
+}
+
+// Resource takes the measurements of one class. It is called by one goroutine at a time,
+// with a context that has the values of the caller's.
+type Resource interface {
+	Acquired(ctx context.Context, waited time.Duration)
+	Failed(ctx context.Context, waited time.Duration, reason string)
+	Ended(ctx context.Context, held time.Duration)
+	Lost(ctx context.Context, reason string)
+	Unconfirmed(ctx context.Context)
+	Renewed(late, left time.Duration, result string)
+}
+
+// Counts is how many there are of a class now.
+type Counts struct{ Waiters, Held, AtRisk int }
+
+// class is a class of keys.
+type class struct {
+	Resource
+	name string
+	Counts
+}
+
+// lease is a lease that is held.
+type lease struct {
+	of     *class
+	atRisk bool
+}
+
+// Options say what a Tracker does; the zero value is for the defaults.
+type Options struct {
+	Class   func(key string) string    // nil: Class
+	Classes int                        // the most; 0: 1,000
+	Dropped func(count int)            // is called with events that the client has dropped
+	New     func(name string) Resource // is called once for each class
+}
+
+// Tracker measures what the hooks of clients tell. It is safe for concurrent use.
+type Tracker struct {
+	opts Options
+
+	mu      sync.Mutex // guards what follows; no hook is called under it
+	classes map[string]*class
+	leases  map[string]lease // by owner
+	nodes   map[string]string
+	clients []*holdfast.Client
+}
+
+// New returns a Tracker.
+func New(o Options) *Tracker {
+	if o.Class == nil {
+		o.Class = Class
+	}
+	if o.Classes <= 0 {
+		o.Classes = classesMost
+	}
+	return &Tracker{opts: o, classes: make(map[string]*class), leases: make(map[string]lease), nodes: make(map[string]string)}
+}
+
+// Watch has Nodes ask client.
+func (t *Tracker) Watch(client *holdfast.Client) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clients = append(t.clients, client)
+}
+
+// Nodes is the state of each node that is known.
+func (t *Tracker) Nodes() map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[string]string, len(t.nodes))
+	maps.Copy(all, t.nodes)
+	for _, c := range t.clients {
+		for _, e := range c.Nodes() {
+			all[e.Node] = State(e)
+		}
+	}
+	return all
+}
+
+// Each calls yield with each class.
+func (t *Tracker) Each(yield func(name string, n Counts)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.classes {
+		yield(c.name, c.Counts)
+	}
+}
+
+// ClassOf is the class of key, which counts as one of the most.
+func (t *Tracker) ClassOf(key string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.class(key).name
+}
+
+// class returns the class of key. The caller holds mu.
+func (t *Tracker) class(key string) *class {
+	name := t.opts.Class(key)
+	if c := t.classes[name]; c != nil {
+		return c
+	}
+	if len(t.classes) >= t.opts.Classes-1 { // one is left for Other
+		name = Other
+	}
+	name = strings.ToValidUTF8(name, "�")
+	c := t.classes[name]
+	if c == nil {
+		c = &class{Resource: t.opts.New(name), name: name}
+		t.classes[name] = c
+	}
+	return c
+}
+
+// on calls fn with the class of key, and mu locked.
+func (t *Tracker) on(key string, fn func(*class)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fn(t.class(key))
+}
+
+// Hooks returns hooks that measure, and then call those of the caller.
+func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
+	return holdfast.Hooks{
+		Waiting: both(func(e holdfast.WaitingEvent) {
+			t.on(e.Key, func(c *class) { c.Waiters++ })
+		}, caller.Waiting),
+		Acquired: both(func(e holdfast.AcquiredEvent) {
+			t.on(e.Key, func(c *class) {
+				c.answered(e.Told)
+				t.hold(c, e.Owner, false)
+				c.Acquired(e.Context, e.Waited)
+			})
+		}, caller.Acquired),
+		Failed: both(func(e holdfast.FailedEvent) {
+			t.on(e.Key, func(c *class) {
+				c.answered(e.Told)
+				c.Failed(e.Context, e.Waited, FailureReason(e.Err))
+			})
+		}, caller.Failed),
+		Renewed: both(func(e holdfast.RenewedEvent) {
+			t.on(e.Key, func(c *class) {
+				result := "ok"
+				if e.Err != nil {
+					result = "failed"
+				}
+				t.hold(c, e.Owner, t.leases[e.Owner].atRisk)
+				c.Renewed(e.Late, e.Left, result)
+			})
+		}, caller.Renewed),
+		AtRisk: both(func(e holdfast.AtRiskEvent) {
+			t.on(e.Key, func(c *class) { t.hold(c, e.Owner, e.AtRisk) })
+		}, caller.AtRisk),
+		Lost: both(func(e holdfast.LostEvent) {
+			t.on(e.Key, func(c *class) {
+				t.end(e.Owner)
+				c.Ended(e.Context, e.Held)
+				c.Lost(e.Context, LossReason(e.Reason))
+			})
+		}, caller.Lost),
+		Released: both(func(e holdfast.ReleasedEvent) {
+			t.on(e.Key, func(c *class) {
+				t.end(e.Owner)
+				c.Ended(e.Context, e.Held)
+				if e.Err != nil {
+					c.Unconfirmed(e.Context)
+				}
+			})
+		}, caller.Released),
+		Node: both(func(e holdfast.NodeEvent) {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.nodes[e.Node] = State(e)
+		}, caller.Node),
+		Dropped: both(func(e holdfast.DroppedEvent) {
+			t.recount()
+			t.opts.Dropped(e.Count)
+		}, caller.Dropped),
+	}
+}
+
+// answered ends a wait that was told of. There is none after recount.
+func (c *class) answered(told bool) {
+	if told {
+		c.Waiters = max(c.Waiters-1, 0)
+	}
+}
+
+// hold notes that owner holds a lock of c. The caller holds mu.
+func (t *Tracker) hold(c *class, owner string, atRisk bool) {
+	old, known := t.leases[owner]
+	if known && old.atRisk == atRisk {
+		return
+	}
+	t.end(owner)
+	t.leases[owner] = lease{c, atRisk}
+	c.Held++
+	if atRisk {
+		c.AtRisk++
+	}
+}
+
+// end notes that owner holds no lock any more. The caller holds mu.
+func (t *Tracker) end(owner string) {
+	l, known := t.leases[owner]
+	if !known {
+		return
+	}
+	delete(t.leases, owner)
+	l.of.Held--
+	if l.atRisk {
+		l.of.AtRisk--
+	}
+}
+
+// recount begins the counts anew, as the ends of some that were counted will never be
+// told. Leases come back with their next renewal.
+func (t *Tracker) recount() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.leases)
+	for _, c := range t.classes {
+		c.Counts = Counts{}
+	}
+}
+
+// both calls first and, if it is set, second.
+func both[E any](first, second func(E)) func(E) {
+	if second == nil {
+		return first
+	}
+	return func(e E) {
+		first(e)
+		second(e)
+	}
+}
+
+// reason is a word for the errors that match one.
+type reason struct {
+	err  error
+	word string
+}
+
+var failures = []reason{
+	{holdfast.ErrClosed, "closed"},
+	{context.Canceled, "canceled"},
+	{holdfast.ErrUnavailable, "unavailable"},
+	{holdfast.ErrHeld, "held"},
+	{context.DeadlineExceeded, "timeout"},
+	{holdfast.ErrLost, "lost"},
+}
+
+var losses = []reason{
+	{holdfast.ErrExpired, "expired"},
+	{holdfast.ErrMaxHold, "max_hold"},
+	{holdfast.ErrGone, "gone"},
+}
+
+// FailureReason is a word for why there is no lease.
+func FailureReason(err error) string { return word(failures, err) }
+
+// LossReason is a word for why a lease was lost.
+func LossReason(err error) string { return word(losses, err) }
+
+func word(all []reason, err error) string {
+	i := slices.IndexFunc(all, func(r reason) bool { return errors.Is(err, r.err) })
+	if i < 0 {
+		return Other
+	}
+	return all[i].word
+}
+
+// State is the state of a node: that of the event, or "quarantine".
+func State(e holdfast.NodeEvent) string {
+	if _, ok := errors.AsType[interface {
+		error
+		Quarantine() time.Duration
+	}](e.Err); ok && e.State == holdfast.NodeDown {
+		return quarantine
+	}
+	return string(e.State)
+}

@@ -1,0 +1,297 @@
+// Package otel measures and traces the locks of holdfast clients with OpenTelemetry.
+//
+//	telemetry, err := otel.New(nil)
+//	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: telemetry.Hooks()})
+//	telemetry.Watch(client)
+//
+// Each call of Acquire becomes a span "lock acquire", which lasts as long as the wait, and
+// each lease a span "lock hold". Both are children of the span in the context that was given
+// to Acquire, and of no other where there is none. They are made when they have ended, from
+// events: when hooks fall behind, they are shifted by the delay.
+//
+// A holder that gives Note(ctx) as its AcquireOptions.Note names its trace to those that
+// wait: the caller's span gets a link to it when the wait begins.
+//
+// The metrics are those of package prometheus, with points for underscores and without the
+// suffixes for units: distributed_lock.wait, with the attribute resource, the class of the key.
+package otel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/observe"
+)
+
+const scope = "github.com/holdfast-go/holdfast/otel"
+
+// The attributes of spans. Those of metrics are resource, reason, outcome, result, node and
+// state: a key or an owner is in no metric.
+const (
+	Key      = attribute.Key("distributed_lock.key")
+	Resource = attribute.Key("distributed_lock.resource") // the class of the key
+	Owner    = attribute.Key("distributed_lock.owner")
+	Token    = attribute.Key("distributed_lock.token")
+	HandOver = attribute.Key("distributed_lock.hand_over")
+)
+
+// Options say where telemetry goes. The zero value is for the global providers.
+type Options struct {
+	TracerProvider trace.TracerProvider // nil: the global one
+	MeterProvider  metric.MeterProvider // nil: the global one
+	// Class gives the class of a key. It is called for each event and returns quickly.
+	// nil: the text before the first "/", ":" or digit.
+	Class func(key string) string
+	// Classes is the most that there can be: keys of further ones are of class "other".
+	// 0: 1,000.
+	Classes int
+	// Hooks are the caller's own. They are called after the event was measured.
+	Hooks holdfast.Hooks
+}
+
+// Telemetry serves any number of clients, and is safe for concurrent use.
+type Telemetry struct {
+	hooks   holdfast.Hooks
+	tracer  trace.Tracer
+	tracker *observe.Tracker
+	reader  metric.Registration
+
+	wait, hold, lag, margin                       metric.Float64Histogram
+	failures, lost, renewed, unconfirmed, dropped metric.Int64Counter
+	waiters, held, atRisk                         metric.Int64ObservableUpDownCounter
+	nodeState                                     metric.Int64ObservableGauge
+}
+
+// New returns Telemetry. opts may be nil. An error is one of the MeterProvider.
+func New(opts *Options) (*Telemetry, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.TracerProvider == nil {
+		o.TracerProvider = otel.GetTracerProvider()
+	}
+	if o.MeterProvider == nil {
+		o.MeterProvider = otel.GetMeterProvider()
+	}
+	t := &Telemetry{tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
+	if err := t.instrument(o.MeterProvider.Meter(scope)); err != nil {
+		return nil, err
+	}
+	t.tracker = observe.New(observe.Options{
+		Class: o.Class, Classes: o.Classes, New: t.of,
+		Dropped: func(n int) { t.dropped.Add(context.Background(), int64(n)) },
+	})
+	t.hooks = t.traced(t.tracker.Hooks(o.Hooks))
+	return t, nil
+}
+
+// instrument makes the instruments.
+func (t *Telemetry) instrument(m metric.Meter) (err error) {
+	histogram := func(name, help string, buckets []float64) metric.Float64Histogram {
+		h, failed := m.Float64Histogram(prefix+name, metric.WithUnit("s"), metric.WithDescription(help), metric.WithExplicitBucketBoundaries(buckets...))
+		err = errors.Join(err, failed)
+		return h
+	}
+	counter := func(name, help string) metric.Int64Counter {
+		c, failed := m.Int64Counter(prefix+name, metric.WithDescription(help))
+		err = errors.Join(err, failed)
+		return c
+	}
+	count := func(name, help string) metric.Int64ObservableUpDownCounter {
+		c, failed := m.Int64ObservableUpDownCounter(prefix+name, metric.WithDescription(help))
+		err = errors.Join(err, failed)
+		return c
+	}
+	t.wait = histogram("wait", "How long calls of Acquire took.", observe.WaitBuckets)
+	t.hold = histogram("hold", "How long leases lasted.", observe.HoldBuckets)
+	t.lag = histogram("renewal_lag", "From when a round of renewal was due to its end.", observe.RenewalBuckets)
+	t.margin = histogram("renewal_margin", "What was left of the trust in a lease at the end of a round of renewal.", observe.RenewalBuckets)
+	t.failures = counter("failures", "Calls of Acquire that returned no lease.")
+	t.lost = counter("lost", "Leases that ended before they were released.")
+	t.renewed = counter("renewals", "Rounds of renewal.")
+	t.unconfirmed = counter("release_unconfirmed", "Releases that the service did not confirm.")
+	t.dropped = counter("events_dropped", "Events that the client dropped, as hooks or Logger were too slow.")
+	t.waiters = count("waiters", "Callers that wait for a lock that is held.")
+	t.held = count("held", "Leases that are held.")
+	t.atRisk = count("at_risk", "Leases that can spare no further node.")
+	var failed error
+	t.nodeState, failed = m.Int64ObservableGauge(prefix+"node_state", metric.WithDescription("1 for the present state of a node, 0 for the others."))
+	err = errors.Join(err, failed)
+	if err != nil {
+		return err
+	}
+	t.reader, err = m.RegisterCallback(t.observe, t.waiters, t.held, t.atRisk, t.nodeState)
+	return err
+}
+
+const prefix = "distributed_lock."
+
+// observe tells what there is now.
+func (t *Telemetry) observe(_ context.Context, o metric.Observer) error {
+	t.tracker.Each(func(class string, n observe.Counts) {
+		by := metric.WithAttributes(attribute.String("resource", class))
+		o.ObserveInt64(t.waiters, int64(n.Waiters), by)
+		o.ObserveInt64(t.held, int64(n.Held), by)
+		o.ObserveInt64(t.atRisk, int64(n.AtRisk), by)
+	})
+	for node, state := range t.tracker.Nodes() {
+		for _, s := range observe.States {
+			is := int64(0)
+			if s == state {
+				is = 1
+			}
+			o.ObserveInt64(t.nodeState, is, metric.WithAttributes(attribute.String("node", node), attribute.String("state", s)))
+		}
+	}
+	return nil
+}
+
+// Hooks returns what goes into holdfast.Options.
+func (t *Telemetry) Hooks() holdfast.Hooks { return t.hooks }
+
+// Watch has each reading of the metrics ask client for the states of its nodes. Without it,
+// a node is seen only from its first change on.
+func (t *Telemetry) Watch(client *holdfast.Client) { t.tracker.Watch(client) }
+
+// Close ends the observation of counts. It ends no client.
+func (t *Telemetry) Close() error { return t.reader.Unregister() }
+
+// traced adds spans to hooks.
+func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
+	with := h
+	with.Waiting = func(e holdfast.WaitingEvent) {
+		link(trace.SpanFromContext(e.Context), e.Held)
+		h.Waiting(e)
+	}
+	with.Acquired = func(e holdfast.AcquiredEvent) {
+		t.span(e.Context, "lock acquire", trace.SpanKindClient, e.Key, e.Waited, func(span trace.Span) {
+			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)), HandOver.Bool(e.HandOver))
+		})
+		h.Acquired(e)
+	}
+	with.Failed = func(e holdfast.FailedEvent) {
+		t.span(e.Context, "lock acquire", trace.SpanKindClient, e.Key, e.Waited, func(span trace.Span) {
+			held, _ := errors.AsType[*holdfast.HeldError](e.Err)
+			link(span, held)
+			fail(span, observe.FailureReason(e.Err), e.Err)
+		})
+		h.Failed(e)
+	}
+	with.Lost = func(e holdfast.LostEvent) {
+		t.span(e.Context, "lock hold", trace.SpanKindInternal, e.Key, e.Held, func(span trace.Span) {
+			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
+			fail(span, observe.LossReason(e.Reason), e.Reason)
+		})
+		h.Lost(e)
+	}
+	with.Released = func(e holdfast.ReleasedEvent) {
+		t.span(e.Context, "lock hold", trace.SpanKindInternal, e.Key, e.Held, func(span trace.Span) {
+			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
+			if e.Err != nil {
+				fail(span, "unconfirmed", e.Err)
+			}
+		})
+		h.Released(e)
+	}
+	return with
+}
+
+// span records what has taken the time until now. Only where it is sampled it gets its
+// attributes, and those that set gives it.
+func (t *Telemetry) span(ctx context.Context, name string, kind trace.SpanKind, key string, took time.Duration, set func(trace.Span)) {
+	now := time.Now()
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithSpanKind(kind))
+	if span.IsRecording() {
+		span.SetAttributes(Key.String(key), Resource.String(t.tracker.ClassOf(key)))
+		set(span)
+	}
+	span.End(trace.WithTimestamp(now))
+}
+
+// fail says why span has no success.
+func fail(span trace.Span, reason string, err error) {
+	span.SetAttributes(semconv.ErrorTypeKey.String(reason))
+	span.SetStatus(codes.Error, err.Error())
+}
+
+// Note returns the trace of ctx for AcquireOptions.Note, and "" if ctx has none that is
+// sampled. It has 55 bytes. A waiter with another Note is not handed the lock inside the process.
+func Note(ctx context.Context) string {
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return ""
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier["traceparent"]
+}
+
+// link links span to the trace of the holder that held names, if it names one. held may be nil.
+func link(span trace.Span, held *holdfast.HeldError) {
+	if held == nil || !strings.HasPrefix(held.Holder.Note, "00-") || !span.IsRecording() {
+		return
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": held.Holder.Note})
+	if to := trace.SpanContextFromContext(ctx); to.IsValid() {
+		span.AddLink(trace.Link{SpanContext: to, Attributes: []attribute.KeyValue{Owner.String(held.Owner)}})
+	}
+}
+
+// series are the metrics of one class, with its attributes made once.
+type series struct {
+	*Telemetry
+	resource                attribute.KeyValue
+	acquired, failed, plain []metric.RecordOption
+}
+
+func (t *Telemetry) of(class string) observe.Resource {
+	resource := attribute.String("resource", class)
+	record := func(with ...attribute.KeyValue) []metric.RecordOption {
+		return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(with, resource)...))}
+	}
+	return &series{
+		Telemetry: t, resource: resource,
+		acquired: record(attribute.String("outcome", "acquired")), failed: record(attribute.String("outcome", "failed")), plain: record(),
+	}
+}
+
+func (s *series) add(ctx context.Context, c metric.Int64Counter, with ...attribute.KeyValue) {
+	c.Add(ctx, 1, metric.WithAttributes(append(with, s.resource)...))
+}
+
+func (s *series) Acquired(ctx context.Context, waited time.Duration) {
+	s.wait.Record(ctx, waited.Seconds(), s.acquired...)
+}
+
+func (s *series) Failed(ctx context.Context, waited time.Duration, reason string) {
+	s.wait.Record(ctx, waited.Seconds(), s.failed...)
+	s.add(ctx, s.failures, attribute.String("reason", reason))
+}
+
+func (s *series) Ended(ctx context.Context, held time.Duration) {
+	s.hold.Record(ctx, held.Seconds(), s.plain...)
+}
+
+func (s *series) Lost(ctx context.Context, reason string) {
+	s.add(ctx, s.lost, attribute.String("reason", reason))
+}
+
+func (s *series) Unconfirmed(ctx context.Context) { s.add(ctx, s.unconfirmed) }
+
+func (s *series) Renewed(late, left time.Duration, result string) {
+	ctx := context.Background()
+	s.lag.Record(ctx, late.Seconds(), s.plain...)
+	s.margin.Record(ctx, left.Seconds(), s.plain...)
+	s.add(ctx, s.renewed, attribute.String("result", result))
+}

@@ -1,0 +1,198 @@
+// Package prometheus measures the locks of holdfast clients for Prometheus.
+//
+// A Metrics is a Collector and gives the hooks that feed it:
+//
+//	metrics := prometheus.New(nil)
+//	registry.MustRegister(metrics)
+//	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: metrics.Hooks()})
+//	metrics.Watch(client)
+//
+// The label resource is the class of a key, never the key: order/1 and order/2 are both
+// "order". Hooks tell nothing of single requests, so there is no round trip by node.
+//
+//	distributed_lock_wait_seconds{resource,outcome}     how long calls of Acquire took; acquired or failed
+//	distributed_lock_hold_seconds{resource}             how long leases lasted
+//	distributed_lock_failures_total{resource,reason}    canceled, closed, held, lost, timeout, unavailable, other
+//	distributed_lock_lost_total{resource,reason}        expired, gone, max_hold, other
+//	distributed_lock_renewals_total{resource,result}    rounds of renewal; ok or failed
+//	distributed_lock_renewal_lag_seconds{resource}      from when a round was due to its end
+//	distributed_lock_renewal_margin_seconds{resource}   what was left of the trust at the end of a round
+//	distributed_lock_release_unconfirmed_total{resource} releases that the service did not confirm
+//	distributed_lock_waiters{resource}                  callers that wait for a holder
+//	distributed_lock_held{resource}                     leases that are held
+//	distributed_lock_at_risk{resource}                  those of them that can spare no further node
+//	distributed_lock_node_state{node,state}             1 for the present state of a node, 0 for the others
+//	distributed_lock_events_dropped_total               events that the client dropped, as hooks or Logger were too slow
+//
+// After events were dropped, waiters and held begin anew and are too low until the leases
+// have been renewed and the waits have ended.
+package prometheus
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/observe"
+)
+
+// Options say what Metrics measures. The zero value is for the defaults.
+type Options struct {
+	// Class gives the class of a key, the label resource. It is called for each event
+	// and returns quickly. nil: the text before the first "/", ":" or digit.
+	Class func(key string) string
+	// Classes is the most that there can be: keys of further ones are of class "other".
+	// 0: 1,000.
+	Classes int
+	// Hooks are the caller's own. They are called after the event was measured.
+	Hooks holdfast.Hooks
+}
+
+// Metrics is a Collector. It serves any number of clients, and is safe for concurrent use.
+type Metrics struct {
+	hooks   holdfast.Hooks
+	tracker *observe.Tracker
+	dropped prometheus.Counter
+
+	wait, hold, lag, margin              *prometheus.HistogramVec
+	failures, lost, renewed, unconfirmed *prometheus.CounterVec
+}
+
+var (
+	resource  = []string{"resource"}
+	waiters   = prometheus.NewDesc("distributed_lock_waiters", "Callers that wait for a lock that is held.", resource, nil)
+	held      = prometheus.NewDesc("distributed_lock_held", "Leases that are held.", resource, nil)
+	atRisk    = prometheus.NewDesc("distributed_lock_at_risk", "Leases that can spare no further node.", resource, nil)
+	nodeState = prometheus.NewDesc("distributed_lock_node_state", "1 for the present state of a node, 0 for the others.", []string{"node", "state"}, nil)
+)
+
+// New returns Metrics that have measured nothing yet. opts may be nil.
+func New(opts *Options) *Metrics {
+	if opts == nil {
+		opts = &Options{}
+	}
+	m := &Metrics{
+		wait: histogram("wait_seconds", "How long calls of Acquire took.", observe.WaitBuckets, "outcome"),
+		hold: histogram("hold_seconds", "How long leases lasted.", observe.HoldBuckets),
+		lag:  histogram("renewal_lag_seconds", "From when a round of renewal was due to its end.", observe.RenewalBuckets),
+		margin: histogram("renewal_margin_seconds", "What was left of the trust in a lease at the end of a round of renewal.",
+			observe.RenewalBuckets),
+		failures:    counter("failures_total", "Calls of Acquire that returned no lease.", "reason"),
+		lost:        counter("lost_total", "Leases that ended before they were released.", "reason"),
+		renewed:     counter("renewals_total", "Rounds of renewal.", "result"),
+		unconfirmed: counter("release_unconfirmed_total", "Releases that the service did not confirm."),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "events_dropped_total", Help: "Events that the client dropped, as hooks or Logger were too slow.",
+		}),
+	}
+	m.tracker = observe.New(observe.Options{
+		Class: opts.Class, Classes: opts.Classes, New: m.of, Dropped: func(n int) { m.dropped.Add(float64(n)) },
+	})
+	m.hooks = m.tracker.Hooks(opts.Hooks)
+	return m
+}
+
+const prefix = "distributed_lock_"
+
+func histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	o := prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}
+	return prometheus.NewHistogramVec(o, append(labels, resource...))
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, append(labels, resource...))
+}
+
+// Hooks returns what goes into holdfast.Options.
+func (m *Metrics) Hooks() holdfast.Hooks { return m.hooks }
+
+// Watch has each scrape ask client for the states of its nodes. Without it, a node is seen
+// only from its first change on.
+func (m *Metrics) Watch(client *holdfast.Client) { m.tracker.Watch(client) }
+
+// vectors are the collectors that keep what they have measured.
+func (m *Metrics) vectors() []prometheus.Collector {
+	return []prometheus.Collector{m.wait, m.hold, m.lag, m.margin, m.failures, m.lost, m.renewed, m.unconfirmed, m.dropped}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, v := range m.vectors() {
+		v.Describe(out)
+	}
+	for _, d := range []*prometheus.Desc{waiters, held, atRisk, nodeState} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	for _, v := range m.vectors() {
+		v.Collect(out)
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	counts := make(map[string]observe.Counts)
+	m.tracker.Each(func(class string, n observe.Counts) { counts[class] = n })
+	for class, n := range counts {
+		gauge(waiters, n.Waiters, class)
+		gauge(held, n.Held, class)
+		gauge(atRisk, n.AtRisk, class)
+	}
+	for node, state := range m.tracker.Nodes() {
+		for _, s := range observe.States {
+			n := 0
+			if s == state {
+				n = 1
+			}
+			gauge(nodeState, n, node, s)
+		}
+	}
+}
+
+// series are the metrics of one class. Those of usual events are looked up once.
+type series struct {
+	*Metrics
+	class                               string
+	acquired, failed, hold, lag, margin prometheus.Observer
+}
+
+func (m *Metrics) of(class string) observe.Resource {
+	m.failures.WithLabelValues("other", class) // 0 is a value: the first failure of a class is an increase
+	for _, reason := range []string{"expired", "gone", "max_hold"} {
+		m.lost.WithLabelValues(reason, class)
+	}
+	m.unconfirmed.WithLabelValues(class)
+	m.renewed.WithLabelValues("failed", class)
+	return &series{
+		Metrics: m, class: class,
+		acquired: m.wait.WithLabelValues("acquired", class), failed: m.wait.WithLabelValues("failed", class),
+		hold: m.hold.WithLabelValues(class), lag: m.lag.WithLabelValues(class), margin: m.margin.WithLabelValues(class),
+	}
+}
+
+func (s *series) Acquired(_ context.Context, waited time.Duration) {
+	s.acquired.Observe(waited.Seconds())
+}
+
+func (s *series) Failed(_ context.Context, waited time.Duration, reason string) {
+	s.failed.Observe(waited.Seconds())
+	s.failures.WithLabelValues(reason, s.class).Inc()
+}
+
+func (s *series) Ended(_ context.Context, held time.Duration) { s.hold.Observe(held.Seconds()) }
+
+func (s *series) Lost(_ context.Context, reason string) {
+	s.lost.WithLabelValues(reason, s.class).Inc()
+}
+
+func (s *series) Unconfirmed(context.Context) { s.unconfirmed.WithLabelValues(s.class).Inc() }
+
+func (s *series) Renewed(late, left time.Duration, result string) {
+	s.lag.Observe(late.Seconds())
+	s.margin.Observe(left.Seconds())
+	s.renewed.WithLabelValues(result, s.class).Inc()
+}

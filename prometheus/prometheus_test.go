@@ -1,0 +1,218 @@
+package prometheus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	client_golang "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/prometheus"
+)
+
+func Example() {
+	metrics := prometheus.New(nil)
+	registry := client_golang.NewRegistry() // serve it with promhttp
+	registry.MustRegister(metrics)
+
+	client, err := holdfast.New(memory.New(3), &holdfast.Options{Hooks: metrics.Hooks()})
+	if err != nil {
+		panic(err)
+	}
+	metrics.Watch(client)
+	for i := range 3 {
+		err := client.Do(context.Background(), fmt.Sprintf("order/%d", i), nil, func(context.Context, *holdfast.Lease) error { return nil })
+		if err != nil {
+			panic(err)
+		}
+	}
+	client.Close() // waits for the hooks
+
+	families, _ := registry.Gather()
+	for _, f := range families {
+		if f.GetName() == "distributed_lock_hold_seconds" {
+			m := f.GetMetric()[0]
+			fmt.Println(m.GetLabel()[0].GetValue(), m.GetHistogram().GetSampleCount())
+		}
+	}
+	// Output: order 3
+}
+
+// gather has the value of each series of m, by name and labels; of a histogram the count.
+func gather(t *testing.T, m client_golang.Collector) map[string]float64 {
+	t.Helper()
+	registry := client_golang.NewPedanticRegistry()
+	registry.MustRegister(m)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]float64)
+	for _, f := range families {
+		for _, s := range f.GetMetric() {
+			var labels []string
+			for _, l := range s.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			all[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = s.GetCounter().GetValue() + s.GetGauge().GetValue() + float64(s.GetHistogram().GetSampleCount())
+		}
+	}
+	return all
+}
+
+// night is a client with metrics in a bubble, to which everything happens.
+func night(t *testing.T, look func(at string, m *prometheus.Metrics)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		metrics := prometheus.New(nil)
+		nodes := memory.New(5)
+		client, err := holdfast.New(nodes, &holdfast.Options{Hooks: metrics.Hooks()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		metrics.Watch(client)
+		lease, err := client.Acquire(t.Context(), "order/1", &holdfast.AcquireOptions{TTL: 9 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go client.Acquire(t.Context(), "order/1", &holdfast.AcquireOptions{Wait: 20 * time.Second})
+		if _, err := client.TryAcquire(t.Context(), "order/1", nil); !errors.Is(err, holdfast.ErrHeld) {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second)
+		nodes.Node(0).Stop()
+		nodes.Node(1).Freeze()
+		time.Sleep(6 * time.Second)
+		look("at risk", metrics)
+		for i := range 5 {
+			nodes.Node(i).Freeze()
+		}
+		<-lease.Context().Done()
+		time.Sleep(20 * time.Second)
+		look("lost", metrics)
+	})
+}
+
+func TestEveryEventIsMeasured(t *testing.T) {
+	t.Parallel()
+	want := map[string]map[string]float64{
+		"at risk": {
+			"distributed_lock_waiters{resource=order}": 1, "distributed_lock_held{resource=order}": 1, "distributed_lock_at_risk{resource=order}": 1,
+			"distributed_lock_failures_total{reason=held,resource=order}":    1,
+			"distributed_lock_renewals_total{resource=order,result=ok}":      3,
+			"distributed_lock_renewal_lag_seconds{resource=order}":           3,
+			"distributed_lock_renewal_margin_seconds{resource=order}":        3,
+			"distributed_lock_wait_seconds{outcome=acquired,resource=order}": 1,
+			"distributed_lock_wait_seconds{outcome=failed,resource=order}":   1,
+			"distributed_lock_lost_total{reason=expired,resource=order}":     0,
+			"distributed_lock_hold_seconds{resource=order}":                  0,
+			"distributed_lock_release_unconfirmed_total{resource=order}":     0,
+			"distributed_lock_events_dropped_total{}":                        0,
+			"distributed_lock_node_state{node=memory-1,state=down}":          1,
+			"distributed_lock_node_state{node=memory-1,state=up}":            0,
+			"distributed_lock_node_state{node=memory-2,state=stalled}":       1,
+			"distributed_lock_node_state{node=memory-3,state=up}":            1,
+			"distributed_lock_node_state{node=memory-3,state=quarantine}":    0,
+		},
+		"lost": {
+			"distributed_lock_waiters{resource=order}": 0, "distributed_lock_held{resource=order}": 0, "distributed_lock_at_risk{resource=order}": 0,
+			"distributed_lock_lost_total{reason=expired,resource=order}":         1,
+			"distributed_lock_hold_seconds{resource=order}":                      1,
+			"distributed_lock_failures_total{reason=unavailable,resource=order}": 1,
+		},
+	}
+	night(t, func(at string, m *prometheus.Metrics) {
+		got := gather(t, m)
+		for _, name := range slices.Sorted(maps.Keys(want[at])) {
+			if v, ok := got[name]; !ok || v != want[at][name] {
+				t.Errorf("%s: %s is %v (%v), want %v", at, name, v, ok, want[at][name])
+			}
+		}
+		if problems, err := testutil.CollectAndLint(m); err != nil || len(problems) > 0 {
+			t.Errorf("%s: %v %v", at, problems, err)
+		}
+	})
+}
+
+func TestALockPerOrderMakesNoSeriesPerOrder(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]string{"numbers": "order/%d", "words": "%dorder", "names": "o:%[1]d/%[1]d"} {
+		m := prometheus.New(nil)
+		for i := range 5000 {
+			m.Hooks().Acquired(holdfast.AcquiredEvent{Context: t.Context(), Key: fmt.Sprintf(key, i), Owner: fmt.Sprint(i)})
+		}
+		if n := testutil.CollectAndCount(m, "distributed_lock_held"); n != 1 {
+			t.Errorf("%s: %d series, want 1", name, n)
+		}
+	}
+}
+
+func TestClassesAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int{0, 1, 7} {
+		m := prometheus.New(&prometheus.Options{Classes: most, Class: func(key string) string { return key }})
+		for i := range 5000 {
+			m.Hooks().Acquired(holdfast.AcquiredEvent{Context: t.Context(), Key: fmt.Sprintf("\xff%d", i), Owner: fmt.Sprint(i)})
+		}
+		want := most
+		if most == 0 {
+			want = 1000
+		}
+		if n := testutil.CollectAndCount(m, "distributed_lock_held"); n != want {
+			t.Errorf("%d series with Classes %d, want %d", n, most, want)
+		}
+	}
+}
+
+func TestCallersHooksAreCalled(t *testing.T) {
+	t.Parallel()
+	var got []string
+	h := prometheus.New(&prometheus.Options{Hooks: holdfast.Hooks{
+		Failed:  func(e holdfast.FailedEvent) { got = append(got, e.Key) },
+		Dropped: func(e holdfast.DroppedEvent) { got = append(got, fmt.Sprint(e.Count)) },
+	}}).Hooks()
+	h.Failed(holdfast.FailedEvent{Key: "a", Err: holdfast.ErrClosed})
+	h.Dropped(holdfast.DroppedEvent{Count: 3})
+	h.Released(holdfast.ReleasedEvent{Key: "a"})
+	if want := []string{"a", "3"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// quarantined is an error as of package redlock.
+type quarantined struct{}
+
+func (quarantined) Error() string             { return "quarantine" }
+func (quarantined) Quarantine() time.Duration { return time.Minute }
+
+func TestCountsComeBackAfterDroppedEvents(t *testing.T) {
+	t.Parallel()
+	m := prometheus.New(nil)
+	h := m.Hooks()
+	h.Waiting(holdfast.WaitingEvent{Key: "a"})
+	h.Acquired(holdfast.AcquiredEvent{Key: "a", Owner: "gone"})
+	h.Acquired(holdfast.AcquiredEvent{Key: "a", Owner: "stays"})
+	h.Node(holdfast.NodeEvent{Node: "n", State: holdfast.NodeDown, Err: fmt.Errorf("n: %w", quarantined{})})
+	h.Dropped(holdfast.DroppedEvent{Count: 2})
+	h.Failed(holdfast.FailedEvent{Key: "a", Told: true, Err: holdfast.ErrHeld})
+	h.Renewed(holdfast.RenewedEvent{Key: "a", Owner: "stays"})
+	got := gather(t, m)
+	for name, want := range map[string]float64{
+		"distributed_lock_waiters{resource=a}": 0, "distributed_lock_held{resource=a}": 1, "distributed_lock_events_dropped_total{}": 2,
+		"distributed_lock_node_state{node=n,state=quarantine}": 1, "distributed_lock_node_state{node=n,state=down}": 0,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+}
