@@ -1,0 +1,148 @@
+package prometheus_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/prometheus"
+)
+
+const (
+	rules     = "rules/holdfast.yml"
+	ruleTests = "rules/holdfast_test.yml"
+	dashboard = "dashboard.json"
+	runbook   = "../docs/alerts.md"
+)
+
+// foreign are the metrics of redis_exporter that the rules and the dashboard use.
+var foreign = []string{"redis_db_keys", "redis_db_keys_expiring", "redis_evicted_keys_total"}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// promtool runs it. A machine without it needs tools/deps.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func alerts(t *testing.T) (names []string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, rules), -1) {
+		names = append(names, m[1])
+	}
+	if len(names) == 0 {
+		t.Fatal("no alerts")
+	}
+	return names
+}
+
+func TestRulesAreSound(t *testing.T) {
+	t.Parallel()
+	promtool(t, "check", "rules", rules)
+	promtool(t, "test", "rules", ruleTests)
+}
+
+func TestEachAlertFiresAndIsSilentInATestAndHasAnEntry(t *testing.T) {
+	t.Parallel()
+	tests, page, text := read(t, ruleTests), read(t, runbook), read(t, rules)
+	for _, name := range alerts(t) {
+		for what, pattern := range map[string]string{
+			"a test in which it is silent": `alertname: ` + name + `, eval_time: \w+, exp_alerts: \[\]`,
+			"a test in which it fires":     `alertname: ` + name + `\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels`,
+		} {
+			if !regexp.MustCompile(pattern).MatchString(tests) {
+				t.Errorf("%s lacks %s", name, what)
+			}
+		}
+		if !strings.Contains(page, "\n## "+name+"\n") || !strings.Contains(text, "runbook: docs/alerts.md#"+strings.ToLower(name)+"\n") {
+			t.Errorf("%s lacks an entry in %s, or a link to it", name, runbook)
+		}
+	}
+}
+
+func TestEveryMetricThatRulesAndDashboardNameExists(t *testing.T) {
+	t.Parallel()
+	exist := make(map[string]bool)
+	for _, name := range foreign {
+		exist[name] = true
+	}
+	night(t, func(_ string, m *prometheus.Metrics) {
+		for series := range gather(t, m) {
+			name, _, _ := strings.Cut(series, "{")
+			exist[name] = true
+		}
+	})
+	for _, file := range []string{rules, ruleTests, dashboard} {
+		names := regexp.MustCompile(`\b(distributed_lock|redis)_\w+`).FindAllString(read(t, file), -1)
+		if len(names) == 0 {
+			t.Errorf("%s names no metric", file)
+		}
+		for _, name := range names {
+			base := regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(name, "")
+			if !exist[base] && name != "redis_exporter" {
+				t.Errorf("%s names %s, which does not exist", file, name)
+			}
+		}
+	}
+}
+
+func TestRulesOnMetricsOfOthersSaySo(t *testing.T) {
+	t.Parallel()
+	for _, rule := range strings.Split(read(t, rules), "- alert: ")[1:] {
+		if strings.Contains(rule, "redis_") != strings.Contains(rule, "source: redis_exporter") {
+			t.Errorf("label source of rule %.20q does not fit its metrics", rule)
+		}
+	}
+}
+
+// queries are the expressions of the dashboard, with values for its variables.
+func queries(t *testing.T) (all []string) {
+	t.Helper()
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, dashboard)), &d); err != nil {
+		t.Fatal(err)
+	}
+	values := strings.NewReplacer("$__rate_interval", "1m", "$resource", ".*")
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			all = append(all, values.Replace(q.Expr))
+		}
+	}
+	if len(all) == 0 {
+		t.Fatal("no queries")
+	}
+	return all
+}
+
+func TestQueriesOfTheDashboardAreSound(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	text.WriteString("groups:\n  - name: dashboard\n    rules:\n")
+	for i, q := range queries(t) {
+		fmt.Fprintf(&text, "      - {record: 'query_%d', expr: '%s'}\n", i, q)
+	}
+	file := t.TempDir() + "/queries.yml"
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
+}
