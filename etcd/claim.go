@@ -71,13 +71,7 @@ func (c *claim) advance(ctx context.Context) error {
 		}
 	}
 	if c.revision == 0 {
-		first, err := c.queue(ctx)
-		if err != nil {
-			return err
-		}
-		if first.key == c.key() {
-			return c.take(ctx, first)
-		}
+		return c.queue(ctx)
 	}
 	return c.wait(ctx)
 }
@@ -107,40 +101,41 @@ func (c *claim) borrow(ctx context.Context) error {
 }
 
 // queue creates the key; that of a try, only where there is no other. Of a key that is there
-// already the answer was lost.
-func (c *claim) queue(ctx context.Context) (entry, error) {
+// already the answer was lost. The last key before one that was created just now is the one
+// to wait for.
+func (c *claim) queue(ctx context.Context) error {
+	folder := c.d.folder(c.req.Key)
 	none := clientv3.Compare(clientv3.CreateRevision(c.key()), "=", 0)
 	if c.req.NoWait {
-		none = clientv3.Compare(clientv3.CreateRevision(c.d.folder(c.req.Key)).WithPrefix(), "=", 0)
+		none = clientv3.Compare(clientv3.CreateRevision(folder).WithPrefix(), "=", 0)
 	}
 	text, _ := json.Marshal(value{c.req.Holder, time.Now()}) // strings, a number and a time
 	put := clientv3.OpPut(c.key(), string(text), clientv3.WithLease(c.lease.id))
 	own, first := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key)
+	last := clientv3.OpGet(folder, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
-		resp, err = cl.Txn(ctx).If(none).Then(own, first, put).Else(own, first).Commit()
+		resp, err = cl.Txn(ctx).If(none).Then(put, first, last).Else(own, first).Commit()
 		return err
 	})
 	switch {
 	case errors.Is(err, driver.ErrLost): // the lease is over
 		c.reset()
-		return entry{}, errAgain
+		return errAgain
 	case err != nil:
-		return entry{}, err
-	}
-	mine, l := line(resp, 0).first, line(resp, 1)
-	switch {
+		return err
 	case resp.Succeeded:
-		mine = entry{key: c.key(), revision: resp.Header.Revision}
-		mine.token = tokenOf(mine.revision, 0)
-		if l.first.key == "" {
-			l.first = mine
+		c.revision = resp.Header.Revision
+		keys := resp.Responses[2].GetResponseRange().Kvs
+		if len(keys) == 1 {
+			return c.take(ctx, read(keys[0]))
 		}
-	case mine.key == "":
-		return entry{}, c.d.heldBy(ctx, l)
+		return c.await(ctx, read(keys[1]), line(resp, 1), c.revision)
 	}
-	c.revision = mine.revision
-	return l.first, nil
+	if c.revision = line(resp, 0).first.revision; c.revision == 0 {
+		return c.d.heldBy(ctx, line(resp, 1))
+	}
+	return errAgain
 }
 
 // reset forgets a lease that is over, and the place in line with it.
