@@ -213,7 +213,8 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 	for _, key := range []string{before.key, c.key()} {
 		c.d.tasks.Go(func() { gone <- n.awaitDelete(ctx, key, revision+1) })
 	}
-	c.tell(c.d.heldBy(ctx, l))
+	held, left := l.held(), make(chan time.Duration, 1)
+	c.d.tasks.Go(func() { left <- c.d.remaining(ctx, l.first.lease) }) // which must not hold up the others
 	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
 	defer due.Stop()
 	for up {
@@ -232,7 +233,12 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 				return err
 			}
 			due.Reset(c.lease.ttl / 3)
+		case held.Remaining = <-left:
+			c.tell(held)
 		case <-ctx.Done():
+			if !errors.Is(c.obstacle, driver.ErrHeld) {
+				c.obstacle = held
+			}
 			return ctx.Err()
 		}
 	}
@@ -264,10 +270,15 @@ func (c *claim) tell(err error) {
 	c.obstacle = err
 }
 
-// heldBy is who has the lock.
+// heldBy is who has the lock, and for how long.
 func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
-	e := l.first
-	return &driver.HeldError{Owner: e.owner, Holder: e.value.Holder, Since: e.value.Since, Remaining: d.remaining(ctx, e.lease), Waiters: l.waiters()}
+	held := l.held()
+	held.Remaining = d.remaining(ctx, l.first.lease)
+	return held
+}
+
+func (l lineUp) held() *driver.HeldError {
+	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Waiters: l.waiters()}
 }
 
 // look reads who has a lock.
