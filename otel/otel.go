@@ -176,48 +176,56 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 		h.Waiting(e)
 	}
 	with.Acquired = func(e holdfast.AcquiredEvent) {
-		t.span(e.Context, "lock acquire", trace.SpanKindClient, e.Key, e.Waited, func(span trace.Span) {
+		if span := t.span(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)), HandOver.Bool(e.HandOver))
-		})
+			span.End()
+		}
 		h.Acquired(e)
 	}
 	with.Failed = func(e holdfast.FailedEvent) {
-		t.span(e.Context, "lock acquire", trace.SpanKindClient, e.Key, e.Waited, func(span trace.Span) {
+		if span := t.span(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
 			held, _ := errors.AsType[*holdfast.HeldError](e.Err)
 			link(span, held)
 			fail(span, observe.FailureReason(e.Err), e.Err)
-		})
+			span.End()
+		}
 		h.Failed(e)
 	}
 	with.Lost = func(e holdfast.LostEvent) {
-		t.span(e.Context, "lock hold", trace.SpanKindInternal, e.Key, e.Held, func(span trace.Span) {
+		if span := t.span(e.Context, "lock hold", isInternal, e.Key, e.Held); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
 			fail(span, observe.LossReason(e.Reason), e.Reason)
-		})
+			span.End()
+		}
 		h.Lost(e)
 	}
 	with.Released = func(e holdfast.ReleasedEvent) {
-		t.span(e.Context, "lock hold", trace.SpanKindInternal, e.Key, e.Held, func(span trace.Span) {
+		if span := t.span(e.Context, "lock hold", isInternal, e.Key, e.Held); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
 			if e.Err != nil {
 				fail(span, "unconfirmed", e.Err)
 			}
-		})
+			span.End()
+		}
 		h.Released(e)
 	}
 	return with
 }
 
-// span records what has taken the time until now. Only where it is sampled it gets its
-// attributes, and those that set gives it.
-func (t *Telemetry) span(ctx context.Context, name string, kind trace.SpanKind, key string, took time.Duration, set func(trace.Span)) {
-	now := time.Now()
-	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithSpanKind(kind))
-	if span.IsRecording() {
-		span.SetAttributes(Key.String(key), Resource.String(t.tracker.ClassOf(key)))
-		set(span)
+var (
+	isClient   = trace.WithSpanKind(trace.SpanKindClient)
+	isInternal = trace.WithSpanKind(trace.SpanKindInternal)
+)
+
+// span starts a span that has taken so long already. The caller ends it. It is nil where
+// the span is not recorded.
+func (t *Telemetry) span(ctx context.Context, name string, kind trace.SpanStartOption, key string, took time.Duration) trace.Span {
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(time.Now().Add(-took)), kind)
+	if !span.IsRecording() {
+		return nil
 	}
-	span.End(trace.WithTimestamp(now))
+	span.SetAttributes(Key.String(key), Resource.String(t.tracker.ClassOf(key)))
+	return span
 }
 
 // fail says why span has no success.
