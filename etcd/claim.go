@@ -245,18 +245,25 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 	return errAgain
 }
 
-// awaitDelete returns nil when key has been deleted, at revision or later.
+// awaitDelete returns nil when key has been deleted, at revision or later. The servers look
+// only ten times a second for what happened before a watch was there, so it asks for that.
 func (n *node) awaitDelete(ctx context.Context, key string, revision int64) error {
 	c, err := n.open(ctx)
 	if err != nil {
 		return explain(ctx, err)
 	}
-	for resp := range c.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithRev(revision), clientv3.WithFilterPut()) {
+	events := c.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithRev(revision), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	for resp := range events {
 		if err := resp.Err(); err != nil {
 			return explain(ctx, err)
 		}
 		if len(resp.Events) > 0 {
 			return nil
+		}
+		if resp.Created && resp.Header.Revision >= revision {
+			if now, err := c.Get(ctx, key, clientv3.WithCountOnly()); err == nil && now.Count == 0 {
+				return nil
+			}
 		}
 	}
 	return explain(ctx, errors.New("the watch has ended"))

@@ -200,6 +200,7 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	next := make(chan *holdfast.Lease, 1)
 	go func() { next <- r.acquire(waiter, "k", long) }()
 	r.eventually("the waiter watches", func() bool { n := calls(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 })
+	time.Sleep(time.Second) // what it asks when its watch begins has its answer then
 	before, released := calls(waiting), calls(holding)
 	time.Sleep(3 * time.Second) // a waiter that polls would have done so
 	for method, n := range calls(waiting) {
