@@ -140,7 +140,7 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 `)
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379 or redlock://a:6379,b:6379,c:6379")
+	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db or etcd://a,b,c")
 	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL of the backend, for one with a password")
 	f.StringVar(&a.config, "config", "", "config `file` to read in place of the user's and the system's; see holdfast config --help")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
