@@ -295,7 +295,8 @@ func (g *gate) conflict(text string) error {
 	theirs, _, _ := strings.Cut(text, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
 	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; "+
-		"give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named (if the set was changed on purpose: DEL %s on every node once no old client is left)",
+		"give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named "+
+		"(if the set was changed on purpose: DEL %s on every node once no old client is left)",
 		ErrConfig, theirs, g.charter(), counterLife.Milliseconds(), g.opts.setKey())
 }
 
