@@ -75,7 +75,10 @@ type settings struct {
 }
 
 func parse(args []string, errs io.Writer) (settings, error) {
-	s := settings{grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true, names: newNames, crowd: manyWaiting, settle: 15 * time.Second, idle: 15 * time.Second}
+	s := settings{
+		grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true,
+		names: newNames, crowd: manyWaiting, settle: 15 * time.Second, idle: 15 * time.Second,
+	}
 	var scenarios, peers, nodes string
 	var short bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
