@@ -106,7 +106,8 @@ func direct(ctx context.Context, conn *pgx.Conn) (bool, error) {
 func (s schema) fits(v int) error {
 	switch {
 	case v < version:
-		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate, or holdfast migrate", errVersion, s.name, v, version)
+		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate, or holdfast migrate",
+			errVersion, s.name, v, version)
 	case v > version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and this program knows version %d; update the program", errVersion, s.name, v, version)
 	}

@@ -26,7 +26,8 @@ type crowd struct {
 }
 
 func (c crowd) String() string {
-	return fmt.Sprintf("%d waiting clients while nobody releases: %.2f %% of the node's processor, %.0f requests/s.\nThen a hand-over takes %.3f ms (p50; %.3f with %d), "+
+	return fmt.Sprintf("%d waiting clients while nobody releases: %.2f %% of the node's processor, %.0f requests/s.\n"+
+		"Then a hand-over takes %.3f ms (p50; %.3f with %d), "+
 		"%d of %d out of order.\n", c.Clients, 100*c.Load, c.Asked, c.HandOver, c.FewHandOver, fewWaiters, c.OutOfOrder, crowdHandOvers)
 }
 

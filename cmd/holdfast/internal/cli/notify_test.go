@@ -57,10 +57,14 @@ func TestManagerHearsThatTheServiceLives(t *testing.T) {
 func TestMetricsAreText(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(1000, 0)
-	text := string(metrics(run.Status{Name: `a"b\`, Outcome: run.Ran, ExitCode: 3, Started: true, WaitedMS: 1500, StartedAt: end.Add(-2 * time.Second), EndedAt: end}))
+	text := string(metrics(run.Status{
+		Name: `a"b\`, Outcome: run.Ran, ExitCode: 3, Started: true, WaitedMS: 1500,
+		StartedAt: end.Add(-2 * time.Second), EndedAt: end,
+	}))
 	for _, want := range []string{
 		`holdfast_job_last_outcome{name="a\"b\\",outcome="ran"} 1`, `holdfast_job_last_duration_seconds{name="a\"b\\"} 2`,
-		`holdfast_job_last_wait_seconds{name="a\"b\\"} 1.5`, `holdfast_job_last_exit_code{name="a\"b\\"} 3`, `holdfast_job_last_end_timestamp_seconds{name="a\"b\\"} 1000`,
+		`holdfast_job_last_wait_seconds{name="a\"b\\"} 1.5`,
+		`holdfast_job_last_exit_code{name="a\"b\\"} 3`, `holdfast_job_last_end_timestamp_seconds{name="a\"b\\"} 1000`,
 		"# TYPE holdfast_job_last_start_timestamp_seconds gauge\n",
 	} {
 		if !strings.Contains(text, want) {
