@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ type clinic struct {
 // client is one client's gate, with clocks of its own.
 type client struct {
 	*gate
+	addr  string // by which it knows the node; "": as most do
 	clock time.Time
 	mono  time.Duration
 }
@@ -57,16 +59,17 @@ func (n *clinic) restart(run string, wiped bool) {
 
 // look is what admit does, on a node that is as simple as this one.
 func (n *clinic) look(c *client) error {
+	addr := cmp.Or(c.addr, "a:1")
 	for range admitTries {
 		next, err := c.judge(n.marker, sight{
-			addr: "a:1", run: n.run, durable: func() bool { return n.durable },
+			addr: addr, run: n.run, durable: func() bool { return n.durable },
 			mono: c.mono, client: c.clock.UnixMicro(), node: n.clock.UnixMicro(),
 		})
 		if err != nil {
 			return err
 		}
 		if next == n.marker {
-			c.enter("a:1", n.run)
+			c.enter(addr, n.run)
 			return nil
 		}
 		n.marker = next
@@ -249,6 +252,55 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 	})
 }
 
+// Clients may know a node by several names: an address and a host name, or the address of a proxy.
+func TestAClientWithAnotherNameForADurableNodePutsOffNobody(t *testing.T) {
+	restarted := func(t *testing.T) (n *clinic, c, stranger *client) {
+		n, c, stranger = newClinic(t), newClient(3, nil), newClient(3, nil)
+		stranger.addr, n.durable = "proxy:1", true
+		n.waits(c)
+		n.pass(out, c, stranger)
+		n.votes(c)
+		n.restart("r2", false)
+		n.waits(stranger)
+		return n, c, stranger
+	}
+	t.Run("a client that knows its name lets it vote", func(t *testing.T) {
+		n, c, stranger := restarted(t)
+		n.waits(stranger) // and again
+		n.votes(c)
+		n.votes(stranger)
+	})
+	t.Run("after another restart, too", func(t *testing.T) {
+		n, c, stranger := restarted(t)
+		n.restart("r3", false)
+		n.waits(stranger)
+		n.votes(c)
+	})
+	t.Run("nobody else comes", func(t *testing.T) {
+		n, _, stranger := restarted(t)
+		n.pass(out-time.Second, stranger)
+		n.waits(stranger)
+		n.pass(time.Second, stranger)
+		n.votes(stranger)
+	})
+	t.Run("but its data are old", func(t *testing.T) {
+		n, c, stranger := restarted(t)
+		old := n.marker
+		n.votes(c)
+		n.marker, n.run = old, "r3"
+		n.waits(stranger)
+		n.waits(c) // which has seen it admitted later
+		n.waits(newClient(3, nil))
+	})
+	t.Run("but it is not durable now", func(t *testing.T) {
+		n, c, stranger := restarted(t)
+		n.durable = false
+		n.waits(stranger)
+		n.durable = true
+		n.waits(c)
+	})
+}
+
 func TestOneClientWithoutQuarantineLetsAllVote(t *testing.T) {
 	n := newClinic(t)
 	n.votes(newClient(3, &Options{NoQuarantine: true}))
@@ -299,6 +351,7 @@ func FuzzMarker(f *testing.F) {
 	f.Add(" run=r1 durable=a:1")
 	f.Add(" run=r2 durable=b:1")
 	f.Add(" seen=r1 client=5 node=6")
+	f.Add(" run=r0 durable=b:1 seen=r1 client=5 node=6")
 	f.Add(" seen=r1 client=-9223372036854775808 node=9223372036854775807")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := newClient(3, nil)

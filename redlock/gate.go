@@ -271,10 +271,19 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 		return g.charter(), nil
 	case m.run == s.run:
 		return text, nil
-	case g.opts.NoQuarantine, m.run != "" && m.durable == label(s.addr) && !g.outdated(m, s) && s.durable():
+	}
+	// A client that knows the node by another name cannot tell the node's own marker from a copy. It leaves that to those
+	// who can, and so does not put all of them off.
+	remembers := m.run != "" && m.durable != "" && !g.outdated(m, s) && s.durable()
+	switch {
+	case g.opts.NoQuarantine, remembers && m.durable == label(s.addr):
 		return g.admission(s), nil
-	case m.seen != s.run || m.client <= 0 || m.node <= 0:
-		return g.charter() + marker{seen: s.run, client: s.client, node: s.node}.String(), nil
+	case m.seen != s.run || m.client <= 0 || m.node <= 0 || m.run != "" && !remembers:
+		first := marker{seen: s.run, client: s.client, node: s.node}
+		if remembers {
+			first.run, first.durable = m.run, m.durable
+		}
+		return g.charter() + first.String(), nil
 	}
 	out := max(g.watched(text, s), time.Duration(min(s.client-m.client, s.node-m.node))*time.Microsecond)
 	if wait := g.opts.MaxTTL + restartMargin - out; wait > 0 {

@@ -13,25 +13,28 @@ import (
 // marker is what a node remembers of its admission, apart from what its clients
 // agree on.
 type marker struct {
-	run string // of the server, in which the node was admitted; "": in none
+	run string // of the server, in which the node was admitted last; "": in none
 	// durable is set if the node wrote to disk before it answered in that run. It
 	// is the name that the client has for the node: replication and copied files
 	// bring a marker to other nodes, where the name does not fit.
 	durable string
 
-	seen   string // the run in which it was first seen, but not admitted yet
+	seen   string // a later run, in which it was first seen, but not admitted yet
 	client int64  // when that was by that client's clock, in µs since 1970
 	node   int64  // and by the node's
 }
 
-func (m marker) String() string {
-	switch {
-	case m.run == "":
-		return fmt.Sprintf(" seen=%s client=%d node=%d", m.seen, m.client, m.node)
-	case m.durable != "":
-		return " run=" + m.run + " durable=" + m.durable
+func (m marker) String() (text string) {
+	if m.run != "" {
+		text = " run=" + m.run
 	}
-	return " run=" + m.run
+	if m.durable != "" {
+		text += " durable=" + m.durable
+	}
+	if m.seen != "" {
+		text += fmt.Sprintf(" seen=%s client=%d node=%d", m.seen, m.client, m.node)
+	}
+	return text
 }
 
 // parseMarker reads what String has written. ok is false for a text of another
