@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -329,7 +328,7 @@ func TestTLS(t *testing.T) {
 		"rediss://" + plain.Addr() + ca:                             {plain.Addr(), "speak TLS"},
 		"redis://" + lax.Addr():                                     {lax.Addr(), "TLS"},
 	} {
-		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: 2 * time.Second})
+		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: busy})
 		if err == nil {
 			d.Close()
 			t.Errorf("%s opened", url)
