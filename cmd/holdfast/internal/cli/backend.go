@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -83,7 +84,7 @@ func (a *app) options(program string) *holdfast.Options {
 		a.log.Debug("redundancy changed", "name", e.Key, "at_risk", e.AtRisk)
 	}
 	opts.Hooks.Acquired = func(e holdfast.AcquiredEvent) {
-		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", short(e.Waited))
+		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", view.Short(e.Waited))
 	}
 	return opts
 }
@@ -136,10 +137,10 @@ func heldBy(name string, held *holdfast.HeldError) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q is %v", name, held)
 	if !held.Since.IsZero() {
-		fmt.Fprintf(&b, ", who asked for it %s ago by its clock", short(max(time.Since(held.Since), 0)))
+		fmt.Fprintf(&b, ", who asked for it %s ago by its clock", view.Age(held.Since))
 	}
 	if held.Remaining >= 0 {
-		fmt.Fprintf(&b, ", lease %s left", short(held.Remaining))
+		fmt.Fprintf(&b, ", lease %s left", view.Short(held.Remaining))
 	} else {
 		b.WriteString(", without an end")
 	}

@@ -281,16 +281,6 @@ func TestHandedOnLeaseIsRecognised(t *testing.T) {
 	}
 }
 
-func TestPrintableDisarmsTheTerminal(t *testing.T) {
-	t.Parallel()
-	if got := printable("a\x1b[2Jb"); got != `a\x1b[2Jb` {
-		t.Errorf("%q", got)
-	}
-	if got := printable("größe/ü"); got != "größe/ü" {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestCodesFollowErrors(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -6,25 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
-
-// audit is the record of a lock that was taken away.
-type audit struct {
-	Time   time.Time `json:"time"`
-	Action string    `json:"action"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	Lock   lock      `json:"lock"` // as it was before
-}
 
 // forceFlags are the flags of force-release.
 type forceFlags struct {
@@ -79,21 +69,18 @@ func (a *app) force(name string, fl *forceFlags, given bool) error {
 	case !st.Held:
 		return exitcode.With(exitcode.No, fmt.Errorf("nobody holds %q", name))
 	case !given && fl.token == 0:
-		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, holderText(st), st.Token)
+		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, view.Holder(st), st.Token)
 	case st.Token != holdfast.Token(fl.token):
-		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, holderText(st), st.Token))
+		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, view.Holder(st), st.Token))
 	}
 	if err := a.confirm(ctx, st, fl.yes); err != nil {
 		return interruptedBy(ctx, err)
 	}
-	err = client.ForceRelease(ctx, name, holdfast.Token(fl.token))
-	if errors.Is(err, holdfast.ErrLost) {
-		return exitcode.With(exitcode.No, fmt.Errorf("the holder of token %d has gone by itself; nothing was done", fl.token))
-	}
+	record, err := force.Release(ctx, client, st, fl.reason)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
-	return a.writeJSON(audit{Time: time.Now().UTC(), Action: "force-release", By: operator(), Reason: fl.reason, Lock: newLock(st)})
+	return a.writeJSON(record)
 }
 
 // confirm shows the holder and asks for the name of the lock.
@@ -105,7 +92,7 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 		return exitcode.Usagef("there is no terminal to ask on; give --yes")
 	}
 	for _, row := range describe(st) {
-		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], printable(row[1]))
+		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], view.Printable(row[1]))
 	}
 	fmt.Fprint(a.io.Err, "To take the lock away from this holder, type its name: ")
 	line := make(chan string, 1)
@@ -125,14 +112,4 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// operator is who runs this program, and where.
-func operator() string {
-	name := os.Getenv("USER")
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, _ := os.Hostname()
-	return name + "@" + host
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -363,10 +364,10 @@ func (a *app) check(fl *ticketFlags, args []string) error {
 		return a.writeJSON(map[string]any{"name": t.Name, "token": t.Token, "held": held, "remaining_ms": remaining(st, held)})
 	}
 	if !held {
-		_, err = fmt.Fprintf(a.io.Out, "gone: %s\n", printable(t.gone(st)))
+		_, err = fmt.Fprintf(a.io.Out, "gone: %s\n", view.Printable(t.gone(st)))
 		return wrote(err)
 	}
-	_, err = fmt.Fprintf(a.io.Out, "held: %s, token %d, lease %s left\n", printable(t.Name), t.Token, short(st.Remaining))
+	_, err = fmt.Fprintf(a.io.Out, "held: %s, token %d, lease %s left\n", view.Printable(t.Name), t.Token, view.Short(st.Remaining))
 	return wrote(err)
 }
 

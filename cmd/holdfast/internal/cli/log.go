@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
 // newHandler writes the log: JSON lines, or lines for people.
@@ -32,7 +34,7 @@ func (h *lines) Enabled(_ context.Context, l slog.Level) bool { return l >= h.le
 func (h *lines) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
 	b.WriteString("holdfast: ")
-	b.WriteString(printable(r.Message))
+	b.WriteString(view.Printable(r.Message))
 	r.Attrs(func(a slog.Attr) bool { b.WriteString(attribute(a)); return true })
 	b.WriteByte('\n')
 	h.mu.Lock()
@@ -62,5 +64,5 @@ func attribute(a slog.Attr) string {
 	if a.Value.Kind() == slog.KindTime {
 		return fmt.Sprintf(" %s=%s", a.Key, a.Value.Time().Format("15:04:05.000"))
 	}
-	return fmt.Sprintf(" %s=%s", a.Key, printable(fmt.Sprint(a.Value.Any())))
+	return fmt.Sprintf(" %s=%s", a.Key, view.Printable(fmt.Sprint(a.Value.Any())))
 }

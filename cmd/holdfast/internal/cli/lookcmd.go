@@ -4,66 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
 )
-
-// lock is what show and ls say about a lock, for programs.
-type lock struct {
-	Name        string          `json:"name"`
-	Held        bool            `json:"held"`
-	Unknown     bool            `json:"unknown,omitempty"` // too few nodes have answered
-	Holder      holdfast.Holder `json:"holder,omitzero"`
-	Owner       string          `json:"owner,omitempty"`
-	Token       holdfast.Token  `json:"token,omitempty"`
-	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
-	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
-	Waiting     int             `json:"waiting"`
-	Queue       []waiter        `json:"queue,omitempty"` // the first of those who wait
-	Nodes       []node          `json:"nodes,omitempty"`
-}
-
-type waiter struct {
-	Owner   string          `json:"owner"`
-	Holder  holdfast.Holder `json:"holder"`
-	AskedAt time.Time       `json:"asked_at,omitzero"` // by the waiter's clock
-}
-
-type node struct {
-	Node        string         `json:"node"`
-	Owner       string         `json:"owner,omitempty"`
-	Token       holdfast.Token `json:"token,omitempty"`
-	RemainingMS int64          `json:"remaining_ms"`
-	Waiting     int            `json:"waiting"`
-	Error       string         `json:"error,omitempty"`
-}
-
-func newLock(st holdfast.Status) lock {
-	l := lock{
-		Name: st.Key, Held: st.Held, Unknown: unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
-		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
-	}
-	for _, n := range st.Nodes {
-		view := node{Node: n.Node, Owner: n.Owner, Token: holdfast.Token(n.Token), RemainingMS: millis(n.Remaining), Waiting: n.Waiters}
-		if n.Err != nil {
-			view.Error = n.Err.Error()
-		}
-		l.Nodes = append(l.Nodes, view)
-	}
-	return l
-}
-
-func millis(d time.Duration) int64 {
-	if d < 0 {
-		return -1
-	}
-	return d.Milliseconds()
-}
 
 func (a *app) showCommand() *cobra.Command {
 	var ask bool
@@ -94,7 +42,7 @@ func (a *app) show(name string, ask bool) error {
 	}
 	defer client.Close()
 	st, asked := client.Inspect(ctx, name)
-	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && unknown(st)) {
+	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && view.Unknown(st)) {
 		return interruptedBy(ctx, asked)
 	}
 	if ask {
@@ -120,11 +68,7 @@ const queueShown = 20
 
 func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter) error {
 	if a.output == "json" {
-		l := newLock(st)
-		for _, w := range queue {
-			l.Queue = append(l.Queue, waiter{w.Owner, w.Holder, w.Since})
-		}
-		return a.writeJSON(l)
+		return a.writeJSON(view.NewLock(st, queue))
 	}
 	if err := a.writeTable(append(describe(st), queueRows(queue)...)); err != nil {
 		return err
@@ -139,7 +83,7 @@ func queueRows(queue []driver.Waiter) (rows [][]string) {
 	for i, w := range queue {
 		text := w.Holder.String()
 		if !w.Since.IsZero() {
-			text += ", asked " + short(max(time.Since(w.Since), 0)) + " ago"
+			text += ", asked " + view.Age(w.Since) + " ago"
 		}
 		rows = append(rows, []string{fmt.Sprintf("%d. waits", i+1), text})
 	}
@@ -147,16 +91,16 @@ func queueRows(queue []driver.Waiter) (rows [][]string) {
 }
 
 func describe(st holdfast.Status) [][]string {
-	rows := [][]string{{"name", st.Key}, {"state", state(st)}}
+	rows := [][]string{{"name", st.Key}, {"state", view.State(st)}}
 	if st.Held {
-		rows = append(rows, []string{"holder", holderText(st)}, []string{"owner", st.Owner})
+		rows = append(rows, []string{"holder", view.Holder(st)}, []string{"owner", st.Owner})
 		if st.Token != 0 {
-			rows = append(rows, []string{"token", tokenText(st.Token)})
+			rows = append(rows, []string{"token", view.Token(st.Token)})
 		}
 		if !st.Since.IsZero() {
-			rows = append(rows, []string{"asked", age(st) + " ago, by the holder's clock"})
+			rows = append(rows, []string{"asked", view.Age(st.Since) + " ago, by the holder's clock"})
 		}
-		left := short(st.Remaining)
+		left := view.Short(st.Remaining)
 		if st.Remaining >= 0 {
 			left += " left"
 		}
@@ -168,9 +112,9 @@ func describe(st holdfast.Status) [][]string {
 func nodeRows(st holdfast.Status) [][]string {
 	rows := [][]string{{"NODE", "OWNER", "TOKEN", "LEFT", "WAITING", "ERROR"}}
 	for _, n := range st.Nodes {
-		row := []string{n.Node, n.Owner, tokenText(holdfast.Token(n.Token)), "", strconv.Itoa(n.Waiters), ""}
+		row := []string{n.Node, n.Owner, view.Token(holdfast.Token(n.Token)), "", strconv.Itoa(n.Waiters), ""}
 		if n.Owner != "" {
-			row[3] = short(n.Remaining)
+			row[3] = view.Short(n.Remaining)
 		}
 		if n.Err != nil {
 			row[4], row[5] = "", n.Err.Error()
@@ -178,44 +122,6 @@ func nodeRows(st holdfast.Status) [][]string {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-func state(st holdfast.Status) string {
-	switch {
-	case st.Held:
-		return "held"
-	case unknown(st):
-		return "unknown"
-	}
-	return "free"
-}
-
-// unknown says that too few nodes have answered.
-func unknown(st holdfast.Status) bool {
-	silent := 0
-	for _, n := range st.Nodes {
-		if n.Err != nil {
-			silent++
-		}
-	}
-	return 2*silent >= len(st.Nodes) && silent > 0
-}
-
-// holderText is who holds a lock. Who has neither name nor token is none of our clients.
-func holderText(st holdfast.Status) string {
-	if st.Holder == (holdfast.Holder{}) && st.Token == 0 {
-		return "another library"
-	}
-	return st.Holder.String()
-}
-
-func age(st holdfast.Status) string { return short(max(time.Since(st.Since), 0)) }
-
-func tokenText(t holdfast.Token) string {
-	if t == 0 {
-		return ""
-	}
-	return strconv.FormatInt(int64(t), 10)
 }
 
 func (a *app) listCommand() *cobra.Command {
@@ -243,7 +149,7 @@ func (a *app) list(prefix string) error {
 		return interruptedBy(ctx, err)
 	}
 	defer client.Close()
-	locks := []lock{}
+	locks := []view.Lock{}
 	rows := [][]string{{"NAME", "STATE", "HOLDER", "TOKEN", "ASKED", "LEFT", "WAITING"}}
 	var asked error
 	for st, err := range client.List(ctx, prefix) {
@@ -251,7 +157,7 @@ func (a *app) list(prefix string) error {
 			asked = err
 			break
 		}
-		locks = append(locks, newLock(st))
+		locks = append(locks, view.NewLock(st, nil))
 		rows = append(rows, listRow(st))
 	}
 	switch {
@@ -268,11 +174,11 @@ func (a *app) list(prefix string) error {
 }
 
 func listRow(st holdfast.Status) []string {
-	row := []string{st.Key, state(st), "", "", "", "", strconv.Itoa(st.Waiters)}
+	row := []string{st.Key, view.State(st), "", "", "", "", strconv.Itoa(st.Waiters)}
 	if st.Held {
-		row[2], row[3], row[5] = holderText(st), tokenText(st.Token), short(st.Remaining)
+		row[2], row[3], row[5] = view.Holder(st), view.Token(st.Token), view.Short(st.Remaining)
 		if !st.Since.IsZero() {
-			row[4] = age(st) + " ago"
+			row[4] = view.Age(st.Since) + " ago"
 		}
 	}
 	return row

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
 // manager is the service manager that started this process, if it wants to hear of it:
@@ -64,11 +66,11 @@ func (m *manager) tell(text string) {
 
 // ready says that the service stands, and what it does.
 func (m *manager) ready(format string, args ...any) {
-	m.tell("READY=1\nSTATUS=" + printable(fmt.Sprintf(format, args...)))
+	m.tell("READY=1\nSTATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
 func (m *manager) status(format string, args ...any) {
-	m.tell("STATUS=" + printable(fmt.Sprintf(format, args...)))
+	m.tell("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
 func (m *manager) close() {

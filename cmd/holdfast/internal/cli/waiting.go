@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
 // waitTold is when a command says that it waits: the first time soon, and then seldom.
@@ -57,7 +58,7 @@ func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Dur
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	st, err := client.Inspect(ctx, w.name)
-	text := "waiting for " + short(since.Round(time.Second)) + ": "
+	text := "waiting for " + view.Short(since.Round(time.Second)) + ": "
 	switch {
 	case err != nil:
 		return text + explain(err)

@@ -1,0 +1,48 @@
+// Package force takes a lock away from its holder, and records who did that and why.
+package force
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+)
+
+// Record is what is kept of a lock that was taken away.
+type Record struct {
+	Time   time.Time `json:"time"`
+	Action string    `json:"action"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	Lock   view.Lock `json:"lock"` // as it was before
+}
+
+// Release takes the lock away from the holder that st shows, and from no later one. It
+// blocks for two answers of the service. An error with the code exitcode.No says that this
+// holder has gone by itself, and that nothing was done.
+func Release(ctx context.Context, client *holdfast.Client, st holdfast.Status, reason string) (Record, error) {
+	err := client.ForceRelease(ctx, st.Key, st.Token)
+	if errors.Is(err, holdfast.ErrLost) {
+		return Record{}, exitcode.With(exitcode.No, fmt.Errorf("the holder of token %d has gone by itself; nothing was done", st.Token))
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return Record{Time: time.Now().UTC(), Action: "force-release", By: operator(), Reason: reason, Lock: view.NewLock(st, nil)}, nil
+}
+
+// operator is who runs this program, and where.
+func operator() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, _ := os.Hostname()
+	return name + "@" + host
+}

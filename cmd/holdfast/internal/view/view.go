@@ -1,0 +1,134 @@
+// Package view is how the command shows a lock: to programs as JSON, and to people as
+// words. show, ls, top and console say the same thing the same way.
+package view
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Lock is what is known about a lock, for programs.
+type Lock struct {
+	Name        string          `json:"name"`
+	Held        bool            `json:"held"`
+	Unknown     bool            `json:"unknown,omitempty"` // too few nodes have answered
+	Holder      holdfast.Holder `json:"holder,omitzero"`
+	Owner       string          `json:"owner,omitempty"`
+	Token       holdfast.Token  `json:"token,omitempty"`
+	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
+	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
+	Waiting     int             `json:"waiting"`
+	Queue       []Waiter        `json:"queue,omitempty"` // the first of those who wait
+	Nodes       []Node          `json:"nodes,omitempty"`
+}
+
+// Waiter is one of those who wait for a lock.
+type Waiter struct {
+	Owner   string          `json:"owner"`
+	Holder  holdfast.Holder `json:"holder"`
+	AskedAt time.Time       `json:"asked_at,omitzero"` // by the waiter's clock
+}
+
+// Node is what one node knows about a lock.
+type Node struct {
+	Node        string         `json:"node"`
+	Owner       string         `json:"owner,omitempty"`
+	Token       holdfast.Token `json:"token,omitempty"`
+	RemainingMS int64          `json:"remaining_ms"`
+	Waiting     int            `json:"waiting"`
+	Error       string         `json:"error,omitempty"`
+}
+
+// NewLock is st for programs, with the first of those who wait.
+func NewLock(st holdfast.Status, queue []driver.Waiter) Lock {
+	l := Lock{
+		Name: st.Key, Held: st.Held, Unknown: Unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
+		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
+	}
+	for _, w := range queue {
+		l.Queue = append(l.Queue, Waiter{w.Owner, w.Holder, w.Since})
+	}
+	for _, n := range st.Nodes {
+		node := Node{Node: n.Node, Owner: n.Owner, Token: holdfast.Token(n.Token), RemainingMS: millis(n.Remaining), Waiting: n.Waiters}
+		if n.Err != nil {
+			node.Error = n.Err.Error()
+		}
+		l.Nodes = append(l.Nodes, node)
+	}
+	return l
+}
+
+func millis(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+// State is held, free or unknown.
+func State(st holdfast.Status) string {
+	switch {
+	case st.Held:
+		return "held"
+	case Unknown(st):
+		return "unknown"
+	}
+	return "free"
+}
+
+// Unknown says that too few nodes have answered.
+func Unknown(st holdfast.Status) bool {
+	silent := 0
+	for _, n := range st.Nodes {
+		if n.Err != nil {
+			silent++
+		}
+	}
+	return 2*silent >= len(st.Nodes) && silent > 0
+}
+
+// Holder is who holds a lock. Who has neither name nor token is none of our clients.
+func Holder(st holdfast.Status) string {
+	if st.Holder == (holdfast.Holder{}) && st.Token == 0 {
+		return "another library"
+	}
+	return st.Holder.String()
+}
+
+// Token is a token, or nothing where there is none.
+func Token(t holdfast.Token) string {
+	if t == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(t), 10)
+}
+
+// Age is how long ago something was, by a clock that may be ahead of this one.
+func Age(since time.Time) string { return Short(max(time.Since(since), 0)) }
+
+// Short rounds a duration to what a person wants to know.
+func Short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "no end"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// Printable keeps what others have put into a name from steering the terminal.
+func Printable(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return quoted[1 : len(quoted)-1]
+}
