@@ -109,11 +109,11 @@ func TestCloseReturnsWhenItHasToldWhomItSentAway(t *testing.T) {
 type traceKey struct{}
 
 func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
-	told := make(map[string]any)
+	traces := make(map[string]any)
 	note := func(event string, ctx context.Context) {
-		told[event] = ctx.Value(traceKey{})
+		traces[event] = ctx.Value(traceKey{})
 		if ctx.Err() != nil {
-			told[event] = ctx.Err()
+			traces[event] = ctx.Err()
 		}
 	}
 	hooks := holdfast.Hooks{
@@ -135,10 +135,10 @@ func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
 		b.release(first)
 		want := func(trace string, events ...string) {
 			t.Helper()
-			synctest.Wait()
+			told()
 			for _, event := range events {
-				if told[event] != trace {
-					t.Errorf("%s has trace %v, want %v", event, told[event], trace)
+				if traces[event] != trace {
+					t.Errorf("%s has trace %v, want %v", event, traces[event], trace)
 				}
 			}
 		}

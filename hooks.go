@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 
 // Hooks are called when something happens to the client's leases. Each may be
 // nil. One goroutine calls them and writes the log, one event after the other in
-// the order in which they happened: a slow hook, or a Logger that blocks, delays
-// other events, but no lease, no Acquire and no Release. When 16,384 events
+// the order in which they happened, at once or a few milliseconds later: a slow hook,
+// or a Logger that blocks, delays other events, but no lease, no Acquire and no Release. When 16,384 events
 // wait, the client drops those that follow, and reports how many through Dropped
 // and the log. So a hook may be called after the fact: Lost is for people and
 // metrics. Use Lease.Context to stop work.
@@ -129,18 +130,25 @@ const (
 type DroppedEvent struct{ Count int }
 
 const (
-	eventsMost = 1 << 14     // events that wait for slow hooks
-	eventsTime = time.Second // how long Close waits for them
+	eventsMost = 1 << 14          // events that wait for slow hooks
+	eventsTime = time.Second      // how long Close waits for them
+	lull       = time.Millisecond // how long an event may wait for others
+	lulls      = 16               // so many without an event end the goroutine
 )
 
-// herald tells the hooks and the log what happens, from a goroutine of its own.
+// herald tells the hooks and the log what happens, from a goroutine of its own. To start or
+// to wake a goroutine for each event would cost more than most hooks do. So the goroutine
+// looks for events once a lull while there are any, and ends when there have been none for a
+// while. The first event after that is told at once.
 type herald struct {
 	hooks Hooks
-	log   *slog.Logger // nil: silent
+	log   *slog.Logger  // nil: silent
+	hurry chan struct{} // closed by drain: there are no lulls any more
 
 	mu    sync.Mutex // guards what follows; locked after Client.mu
 	queue []news
-	done  chan struct{} // closed when the queue is empty and the hooks have returned; nil: they have
+	head  int           // of queue: those before it have been told
+	done  chan struct{} // closed when the queue is empty and the goroutine ends; nil: there is none
 }
 
 // news is one event, and how many were dropped after it.
@@ -153,9 +161,12 @@ type news struct {
 func (h *herald) put(tell func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := len(h.queue); n == eventsMost {
+	if n := len(h.queue); n-h.head == eventsMost {
 		h.queue[n-1].dropped++
 		return
+	}
+	if h.head >= eventsMost {
+		h.queue, h.head = slices.Delete(h.queue, 0, h.head), 0
 	}
 	h.queue = append(h.queue, news{tell: tell})
 	if h.done == nil {
@@ -164,32 +175,64 @@ func (h *herald) put(tell func()) {
 	}
 }
 
-// run calls what is in the queue, and ends when the queue is empty.
+// run calls what is in the queue, until that has been empty for long.
 func (h *herald) run() {
-	for {
-		h.mu.Lock()
-		if len(h.queue) == 0 {
-			close(h.done)
-			h.queue, h.done = nil, nil
-			h.mu.Unlock()
+	pause := time.NewTimer(lull)
+	defer pause.Stop()
+	for idle := 0; ; {
+		next, more := h.next(idle >= lulls)
+		switch {
+		case next.tell != nil:
+			h.pass(next)
+			idle = 0
+		case !more:
 			return
-		}
-		next := h.queue[0]
-		h.queue[0] = news{}
-		h.queue = h.queue[1:]
-		h.mu.Unlock()
-		next.tell()
-		if next.dropped > 0 {
-			h.say(time.Now(), slog.LevelWarn, "events dropped; a hook or the Logger is too slow", "count", next.dropped)
-			if h.hooks.Dropped != nil {
-				h.hooks.Dropped(DroppedEvent{Count: next.dropped})
+		default:
+			idle++
+			pause.Reset(lull)
+			select {
+			case <-pause.C:
+			case <-h.hurry:
+				idle = lulls
 			}
 		}
 	}
 }
 
-// drain waits until the hooks have been called for everything, or ctx ends.
+// next takes the first event out of the queue, if there is one. Where there is none, last
+// ends the goroutine: more is false.
+func (h *herald) next(last bool) (first news, more bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.head < len(h.queue) {
+		first, h.queue[h.head] = h.queue[h.head], news{}
+		h.head++
+		return first, true
+	}
+	h.queue, h.head = h.queue[:0], 0
+	if last {
+		close(h.done)
+		h.queue, h.done = nil, nil
+	}
+	return first, !last
+}
+
+// pass tells of one event, and of those that were dropped after it.
+func (h *herald) pass(n news) {
+	n.tell()
+	if n.dropped == 0 {
+		return
+	}
+	h.say(time.Now(), slog.LevelWarn, "events dropped; a hook or the Logger is too slow", "count", n.dropped)
+	if h.hooks.Dropped != nil {
+		h.hooks.Dropped(DroppedEvent{Count: n.dropped})
+	}
+}
+
+// drain waits until the hooks have been called for everything, or ctx ends. It is called
+// once.
 func (h *herald) drain(ctx context.Context) {
+	close(h.hurry)
 	h.mu.Lock()
 	done := h.done
 	h.mu.Unlock()

@@ -178,7 +178,7 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 			synctest.Wait()
 			b.release(first)
 			l := <-next
-			synctest.Wait()
+			told()
 			if g.local.Load() != 1 {
 				t.Errorf("%d hand-overs, want one", g.local.Load())
 			}

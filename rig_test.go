@@ -89,3 +89,9 @@ func pass(d time.Duration) { time.Sleep(d) }
 
 // memory1 is one node outside of any bubble.
 func memory1() *memory.Driver { return memory.New(1) }
+
+// told waits until hooks have been called for what has happened.
+func told() {
+	pass(2 * time.Millisecond)
+	synctest.Wait()
+}

@@ -6,8 +6,9 @@
 //
 // Each call of Acquire becomes a span "lock acquire", which lasts as long as the wait, and
 // each lease a span "lock hold". Both are children of the span in the context that was given
-// to Acquire, and of no other where there is none. They are made when they have ended, from
-// events: when hooks fall behind, they are shifted by the delay.
+// to Acquire. Where there is none, "lock acquire" begins a trace, and "lock hold" is its child:
+// one sampling decides for both. They are made when they have ended, from events: when hooks
+// fall behind, they are shifted by the delay.
 //
 // A holder that gives Note(ctx) as its AcquireOptions.Note names its trace to those that
 // wait: the caller's span gets a link to it when the wait begins.
@@ -20,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -67,6 +69,9 @@ type Telemetry struct {
 	tracker *observe.Tracker
 	reader  metric.Registration
 
+	mu    sync.Mutex                   // guards roots
+	roots map[string]trace.SpanContext // of acquire, by owner: of those that are held, have no parent and are recorded
+
 	wait, hold, lag, margin                       metric.Float64Histogram
 	failures, lost, renewed, unconfirmed, dropped metric.Int64Counter
 	waiters, held, atRisk                         metric.Int64ObservableUpDownCounter
@@ -85,7 +90,7 @@ func New(opts *Options) (*Telemetry, error) {
 	if o.MeterProvider == nil {
 		o.MeterProvider = otel.GetMeterProvider()
 	}
-	t := &Telemetry{tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
+	t := &Telemetry{roots: make(map[string]trace.SpanContext), tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
 	if err := t.instrument(o.MeterProvider.Meter(scope)); err != nil {
 		return nil, err
 	}
@@ -179,6 +184,7 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 		if span := t.span(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)), HandOver.Bool(e.HandOver))
 			span.End()
+			t.began(e, span)
 		}
 		h.Acquired(e)
 	}
@@ -192,7 +198,7 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 		h.Failed(e)
 	}
 	with.Lost = func(e holdfast.LostEvent) {
-		if span := t.span(e.Context, "lock hold", isInternal, e.Key, e.Held); span != nil {
+		if span := t.holdSpan(e.Context, e.Key, e.Owner, e.Held); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
 			fail(span, observe.LossReason(e.Reason), e.Reason)
 			span.End()
@@ -200,7 +206,7 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 		h.Lost(e)
 	}
 	with.Released = func(e holdfast.ReleasedEvent) {
-		if span := t.span(e.Context, "lock hold", isInternal, e.Key, e.Held); span != nil {
+		if span := t.holdSpan(e.Context, e.Key, e.Owner, e.Held); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
 			if e.Err != nil {
 				fail(span, "unconfirmed", e.Err)
@@ -209,7 +215,38 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 		}
 		h.Released(e)
 	}
+	with.Dropped = func(e holdfast.DroppedEvent) {
+		t.mu.Lock()
+		clear(t.roots) // the ends of some will never be told
+		t.mu.Unlock()
+		h.Dropped(e)
+	}
 	return with
+}
+
+// began keeps span for that of the hold, where it has no parent.
+func (t *Telemetry) began(e holdfast.AcquiredEvent, span trace.Span) {
+	if trace.SpanContextFromContext(e.Context).IsValid() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.roots[e.Owner] = span.SpanContext()
+}
+
+// holdSpan is the span of a lease that has ended.
+func (t *Telemetry) holdSpan(ctx context.Context, key, owner string, held time.Duration) trace.Span {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		t.mu.Lock()
+		root, recorded := t.roots[owner]
+		delete(t.roots, owner)
+		t.mu.Unlock()
+		if !recorded {
+			return nil
+		}
+		ctx = trace.ContextWithSpanContext(ctx, root)
+	}
+	return t.span(ctx, "lock hold", isInternal, key, held)
 }
 
 var (

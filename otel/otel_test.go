@@ -166,6 +166,45 @@ func TestSpansSayHowLongAndHowItEnded(t *testing.T) {
 	})
 }
 
+// Where the caller has no trace, one sampling decides for the wait and the hold of a lock.
+func TestALockWithoutACallersTraceIsOneTrace(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	tracing := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(0.5))))
+	telemetry, err := otel.New(&otel.Options{TracerProvider: tracing, MeterProvider: sdkmetric.NewMeterProvider()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer telemetry.Close()
+	client, err := holdfast.New(memory.New(3), &holdfast.Options{Hooks: telemetry.Hooks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if err := client.Do(t.Context(), "order/1", nil, func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client.Close()
+	acquires := make(map[trace.SpanID]attribute.Value) // the owner
+	holds := 0
+	for _, s := range spans.Ended() {
+		owner := attributes(s)[otel.Owner]
+		switch s.Name() {
+		case "lock acquire":
+			acquires[s.SpanContext().SpanID()] = owner
+		case "lock hold":
+			holds++
+			if acquires[s.Parent().SpanID()] != owner {
+				t.Errorf("the hold of %s is no child of its acquire", owner.AsString())
+			}
+		}
+	}
+	if holds == 0 || holds == 100 || len(acquires) != holds {
+		t.Errorf("%d acquires and %d holds of 100, want as many of either, about half", len(acquires), holds)
+	}
+}
+
 func TestMetricsHaveTheClassAndNoKey(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
 		lease, err := r.client.Acquire(t.Context(), "order/1", nil)
