@@ -10,7 +10,7 @@ CHAOSFLAGS ?=
 SERVERS ?= redis8 valkey8
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing tidy
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt an
 	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \
 	! $(LONG) || { echo "lint: these lines have more than 160 columns"; failed=1; }; \
 	exit $$failed
+
+tidy: ## go mod tidy in every module
+	@tools/tidy
 
 fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|/[^/]*_test.go:func \(Fuzz[A-Za-z0-9_]*\).*| \1|' | \

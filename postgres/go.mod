@@ -3,7 +3,7 @@ module github.com/holdfast-go/holdfast/postgres
 go 1.26.0
 
 require (
-	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 )
 
@@ -14,5 +14,3 @@ require (
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 )
-
-replace github.com/holdfast-go/holdfast => ../

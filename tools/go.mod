@@ -2,6 +2,8 @@ module github.com/holdfast-go/holdfast/tools
 
 go 1.26.0
 
+require golang.org/x/mod v0.41.0
+
 tool (
 	github.com/polyfloyd/go-errorlint
 	gotest.tools/gotestsum
@@ -20,7 +22,6 @@ require (
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/polyfloyd/go-errorlint v1.8.0 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
-	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/term v0.35.0 // indirect

@@ -6,12 +6,12 @@ require (
 	cirello.io/pglock v1.16.1
 	github.com/bsm/redislock v0.10.0
 	github.com/go-redsync/redsync/v4 v4.18.1
-	github.com/holdfast-go/holdfast v0.0.0
-	github.com/holdfast-go/holdfast/etcd v0.0.0
-	github.com/holdfast-go/holdfast/fence/rueidisfence v0.0.0
-	github.com/holdfast-go/holdfast/otel v0.0.0
-	github.com/holdfast-go/holdfast/postgres v0.0.0
-	github.com/holdfast-go/holdfast/prometheus v0.0.0
+	github.com/holdfast-go/holdfast v0.1.0
+	github.com/holdfast-go/holdfast/etcd v0.1.0
+	github.com/holdfast-go/holdfast/fence/rueidisfence v0.1.0
+	github.com/holdfast-go/holdfast/otel v0.1.0
+	github.com/holdfast-go/holdfast/postgres v0.1.0
+	github.com/holdfast-go/holdfast/prometheus v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/lib/pq v1.12.3
 	github.com/prometheus/client_golang v1.25.0
@@ -62,16 +62,4 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace github.com/holdfast-go/holdfast => ../
-
-replace github.com/holdfast-go/holdfast/etcd => ../etcd
-
-replace github.com/holdfast-go/holdfast/fence/rueidisfence => ../fence/rueidisfence
-
 replace github.com/redis/rueidis/rueidiscompat => github.com/redis/rueidis/rueidiscompat v1.0.69
-
-replace github.com/holdfast-go/holdfast/postgres => ../postgres
-
-replace github.com/holdfast-go/holdfast/otel => ../otel
-
-replace github.com/holdfast-go/holdfast/prometheus => ../prometheus

@@ -4,9 +4,9 @@ go 1.26.0
 
 require (
 	github.com/creack/pty v1.1.24
-	github.com/holdfast-go/holdfast v0.0.0
-	github.com/holdfast-go/holdfast/etcd v0.0.0
-	github.com/holdfast-go/holdfast/postgres v0.0.0
+	github.com/holdfast-go/holdfast v0.1.0
+	github.com/holdfast-go/holdfast/etcd v0.1.0
+	github.com/holdfast-go/holdfast/postgres v0.1.0
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
@@ -37,9 +37,3 @@ require (
 	google.golang.org/grpc v1.83.2 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )
-
-replace github.com/holdfast-go/holdfast => ../..
-
-replace github.com/holdfast-go/holdfast/etcd => ../../etcd
-
-replace github.com/holdfast-go/holdfast/postgres => ../../postgres

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+const project = "github.com/holdfast-go/holdfast"
+
+// private are the folders of modules that nobody imports or installs: they get no tag.
+var private = []string{"tools", "verify", "fence/sqlfence/sqltest"}
+
+// module is one module of the workspace.
+type module struct {
+	dir  string // from the root of the repository, with slashes; "." for the root
+	path string
+	file *modfile.File
+}
+
+func (m *module) private() bool { return slices.Contains(private, m.dir) }
+
+// siblings are the modules of the project that m requires.
+func (m *module) siblings() (paths []string) {
+	for _, r := range m.file.Require {
+		if ours(r.Mod.Path) {
+			paths = append(paths, r.Mod.Path)
+		}
+	}
+	return paths
+}
+
+// tag is the name by which git has a version of m.
+func (m *module) tag(version string) string { return path.Join(m.dir, version) }
+
+// ours says whether the module at path is one of the project's.
+func ours(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
+
+// workspace reads go.work and the modules that it names, each after those that it requires.
+func workspace(root string) (*modfile.WorkFile, []*module, error) {
+	text, err := os.ReadFile(filepath.Join(root, "go.work"))
+	if err != nil {
+		return nil, nil, err
+	}
+	work, err := modfile.ParseWork("go.work", text, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	var all []*module
+	for _, use := range work.Use {
+		dir := path.Clean(use.Path)
+		name := filepath.Join(root, dir, "go.mod")
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		file, err := modfile.Parse(name, text, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, &module{dir: dir, path: file.Module.Mod.Path, file: file})
+	}
+	all, err = ordered(all)
+	return work, all, err
+}
+
+// ordered puts each module behind those that it requires, and otherwise keeps the order.
+func ordered(all []*module) (sorted []*module, err error) {
+	placed := make(map[string]bool)
+	for len(sorted) < len(all) {
+		before := len(sorted)
+		for _, m := range all {
+			ready := !slices.ContainsFunc(m.siblings(), func(p string) bool { return !placed[p] })
+			if ready && !placed[m.path] {
+				sorted, placed[m.path] = append(sorted, m), true
+			}
+		}
+		if len(sorted) == before {
+			return nil, errors.New("modules of go.work require each other in a circle, or one that go.work does not name")
+		}
+	}
+	return sorted, nil
+}
+
+// public are the modules that get a tag.
+func public(all []*module) []*module {
+	return slices.DeleteFunc(slices.Clone(all), (*module).private)
+}
+
+// faults says what keeps users from installing a module, or developers from working on it before its siblings are published.
+func faults(work *modfile.WorkFile, all []*module) (found []string) {
+	versions := make(map[string]bool)
+	for _, m := range all {
+		for _, r := range m.file.Replace {
+			if !m.private() || ours(r.Old.Path) {
+				found = append(found, fmt.Sprintf("%s/go.mod replaces %s: go install refuses a module with replace lines; go.work has a place for them", m.dir, r.Old.Path))
+			}
+		}
+		for _, r := range m.file.Require {
+			if !ours(r.Mod.Path) {
+				continue
+			}
+			versions[r.Mod.Version] = true
+			known := slices.ContainsFunc(work.Replace, func(w *modfile.Replace) bool { return w.Old == r.Mod && strings.HasPrefix(w.New.Path, "./") })
+			if !known {
+				found = append(found, fmt.Sprintf("%s/go.mod requires %v: go.work has no replace line for it, so the go command looks for it in the network", m.dir, r.Mod))
+			}
+		}
+	}
+	if len(versions) > 1 {
+		found = append(found, fmt.Sprintf("the modules require each other at %d versions; all have the same one", len(versions)))
+	}
+	return found
+}
