@@ -73,6 +73,25 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 	}
 }
 
+// Finding is what one check of Diagnose has found.
+type Finding = driver.Finding
+
+// Diagnose looks for what an operator should mend: nodes that cannot be reached, may lose
+// locks, are full or slow, refuse rights, and so on. It returns what each check has found,
+// also where all is well; see Finding.Bad. ttl is that of the leases, against which round
+// trips are held; 0 stands for 10 s. It changes nothing, and blocks for some seconds at
+// most, or until ctx ends. Errors: ErrUnsupported.
+//
+// A set that is so ill that no client can be opened is diagnosed by the DiagnoseURL of the
+// driver's package.
+func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
+	d, ok := c.drv.(driver.Doctor)
+	if !ok {
+		return nil, wrap("diagnose", "", unsupported("it has no checks of its service"))
+	}
+	return d.Diagnose(ctx, ttl), nil
+}
+
 // ForceRelease takes the lock away from the holder that token belongs to. It
 // never takes it from a newer holder. The old holder cannot renew any more, and
 // storages that check tokens refuse it once the next holder has written. Token

@@ -82,9 +82,9 @@
 //
 //   - Declared. What Limits does not declare, and what the driver has no interface for, the
 //     client refuses with ErrUnsupported and does not ask for. (WhatIsNotDeclaredIsRefused)
-//   - Look. Check, Inspect, Queue and List change nothing, on the service or in the driver.
-//     (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey, ListShowsWhatIsHeld,
-//     QueueShowsWhoWaitsInOrder)
+//   - Look. Check, Inspect, Queue, List and Diagnose change nothing, on the service or in the
+//     driver. (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey,
+//     ListShowsWhatIsHeld, QueueShowsWhoWaitsInOrder)
 //   - Force. Force takes the lock from the grant that the token belongs to, and from no
 //     other. The first waiter gets it next, and the old holder cannot renew it.
 //     (ForceReleaseComparesTheToken, ForceReleaseEndsTheOldLease,
@@ -105,6 +105,7 @@
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
 //	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
+//	Doctor     looks for what should be mended        Client.Diagnose
 package driver
 
 import (
@@ -223,6 +224,39 @@ type Notifier interface {
 	// The client calls it before the first Acquire, and fn returns quickly.
 	Notify(fn func(NodeEvent))
 }
+
+// Doctor is a Driver that looks for what an operator should mend.
+type Doctor interface {
+	// Diagnose looks at the service and at each of its nodes, over connections of its own,
+	// in whatever state the driver is, and returns what each check has found, node by node.
+	// ttl is that of the leases; 0 stands for 10 s. It changes nothing on the service, and
+	// blocks for some seconds at most, or until ctx ends: what was not asked by then is
+	// a fault of the node that has not answered.
+	Diagnose(ctx context.Context, ttl time.Duration) []Finding
+}
+
+// Finding is what one check of a Doctor has found.
+type Finding struct {
+	Node    string  `json:"node,omitempty"` // empty: it is about the service as a whole
+	Check   string  `json:"check"`          // what was looked at, in one word that stays the same
+	Verdict Verdict `json:"verdict"`
+	Text    string  `json:"text"`           // what was found and what it means
+	Mend    string  `json:"mend,omitempty"` // what to do about it
+}
+
+// Bad says whether an operator should do something.
+func (f Finding) Bad() bool { return f.Verdict == VerdictWarning || f.Verdict == VerdictFault }
+
+// Verdict is how bad a Finding is.
+type Verdict string
+
+// The verdicts of a check.
+const (
+	VerdictOK      Verdict = "ok"
+	VerdictSkipped Verdict = "skipped" // could not be looked at, for want of a right that locks do not need
+	VerdictWarning Verdict = "warning" // locks work now
+	VerdictFault   Verdict = "fault"   // locks do not work there, or can be given to two
+)
 
 // Request asks for a lock.
 type Request struct {

@@ -42,13 +42,14 @@ func parseTime(v resp.Value) (int64, error) {
 	return s*1_000_000 + us, nil
 }
 
-// skew reports a clock that differs from ours.
-func skew(node int64, before time.Time, rtt time.Duration, rep *report) {
+// skew is a clock that differs from ours.
+func skew(node int64, before time.Time, rtt time.Duration) error {
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
-	if off.Abs() > clockNoise+rtt {
-		rep.warn("clock", fmt.Errorf("its clock differs from this machine's by %v; synchronise both "+
-			"(fencing after a loss of data relies on clocks)", off.Round(time.Millisecond)))
+	if off.Abs() <= clockNoise+rtt {
+		return nil
 	}
+	return advise(fmt.Errorf("its clock differs from this machine's by %v", off.Round(time.Millisecond)),
+		"synchronise both (fencing after a loss of data relies on clocks)")
 }
 
 // prepare loads the scripts and tries the rights they need.
@@ -91,7 +92,8 @@ func (g *gate) subscribable(n *node, l *resp.Conn, hello map[string]string, rep 
 	switch {
 	case err != nil:
 		return err
-	case values[0].IsError(): // the first wait finds out, and asks again from time to time
+	case values[0].IsError():
+		rep.deaf = serverError(values[0])
 	case values[1].IsError():
 		rep.mute = fmt.Errorf("a connection that is subscribed carries no requests: %w", serverError(values[1]))
 	case values[0].Kind != '>':

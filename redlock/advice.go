@@ -21,36 +21,51 @@ func mend(err error, secure bool) error {
 	reset := errors.Is(err, syscall.ECONNRESET)
 	switch {
 	case secure && (reset || strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate")):
-		return fmt.Errorf("%w: it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)", err)
+		return advise(err, "it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)")
 	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: if it does not speak TLS on this port, use redis:// or its TLS port", err)
+		return advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")
 	case !secure && reset:
-		return fmt.Errorf("%w: if it speaks TLS on this port, use rediss:// or tls=true", err)
+		return advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
 	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):
-		return fmt.Errorf("%w: it asks for a password; give Username and Password", errAuth(err))
+		return advise(errAuth(err), "it asks for a password; give Username and Password")
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
-		return fmt.Errorf("%w: check Username and Password", errAuth(err))
+		return advise(errAuth(err), "check Username and Password")
 	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
-		return fmt.Errorf("%w: %w: it is older than Redis 6; give a newer server", ErrConfig, err)
+		return unfit("give a newer server", "%w: it is older than Redis 6", err)
 	case strings.Contains(text, "NOPROTO"):
-		return fmt.Errorf("%w: %w: it does not speak RESP3; give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", ErrConfig, err)
+		return unfit("give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", "%w: it does not speak RESP3", err)
 	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
-		return fmt.Errorf("%w: %w: the command was renamed, or a proxy does not know it, and locks need it; "+
-			"give a server that has it under its own name", ErrConfig, err)
+		return unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
 	case lacksRight(text):
-		return fmt.Errorf("%w: grant the rights in docs/operations.md", errAuth(err))
+		return advise(errAuth(err), "grant the rights in docs/operations.md")
 	case strings.Contains(text, "DB index is out of range"):
-		return fmt.Errorf("%w: %w: choose another DB", ErrConfig, err)
+		return unfit("choose another DB", "%w", err)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
-		return fmt.Errorf("%w: %w: it does not speak TLS on this port; use redis:// or its TLS port", ErrConfig, err)
+		return unfit("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
 	}
 	var cert *tls.CertificateVerificationError
 	if errors.As(err, &cert) {
-		return fmt.Errorf("%w: %w: give the CA that signed its certificate", ErrConfig, err)
+		return unfit("give the CA that signed its certificate", "%w", err)
 	}
 	return err
+}
+
+// advised is an error with what mends it.
+type advised struct {
+	error
+	mend string
+}
+
+func (e *advised) Error() string { return e.error.Error() + "; " + e.mend }
+func (e *advised) Unwrap() error { return e.error }
+
+func advise(err error, mend string) error { return &advised{err, mend} }
+
+// unfit says why a node is not fit for locks, and what mends it.
+func unfit(mend, format string, args ...any) error {
+	return advise(fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...), mend)
 }
 
 // refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
@@ -109,12 +124,20 @@ func outdated(v resp.Value) error {
 	return nil
 }
 
-// advise warns of a number of nodes that costs more than it gives, and of clients
+// even is why a number of nodes costs more than it gives.
+func even(n int) error {
+	return advise(fmt.Errorf("%d nodes survive the loss of %d, no more than %d nodes do", n, n-quorum.Majority(n), n-1), "use an odd number")
+}
+
+func siblings(who string) string {
+	return who + " use this server too: their locks and the locks of this client do not exclude one another"
+}
+
+// warnOfSet warns of a number of nodes that costs more than it gives, and of clients
 // on the same server that use other keys for the same names.
-func (d *Driver) advise(ctx context.Context) {
+func (d *Driver) warnOfSet(ctx context.Context) {
 	if n := len(d.nodes); n%2 == 0 {
-		d.opts.Logger.Warn(fmt.Sprintf("%d nodes survive the loss of %d, no more than %d nodes do; use an odd number",
-			n, n-quorum.Majority(n), n-1), "nodes", n)
+		d.opts.Logger.Warn(even(n).Error(), "nodes", n)
 	}
 	level := slog.LevelInfo // it may be meant so
 	if d.opts.ReadOnly {
@@ -130,8 +153,7 @@ func (d *Driver) advise(ctx context.Context) {
 			continue
 		}
 		if text, _ := replies[0].(string); text != "" {
-			d.opts.Logger.Log(ctx, level, who+" use this server too: their locks and the locks of this client do not exclude one another",
-				"node", n.addr, "marker", marker)
+			d.opts.Logger.Log(ctx, level, siblings(who), "node", n.addr, "marker", marker)
 		}
 		return
 	}

@@ -68,6 +68,7 @@ func newGate(opts *Options, n int) *gate {
 type report struct {
 	member  member           // by which the node is known again
 	mute    error            // the node cannot wake waiters
+	deaf    error            // this client cannot subscribe; the first wait finds that out again
 	ordered bool             // wake-ups come in their place among the replies
 	warns   map[string]error // by what they are about
 }
@@ -103,11 +104,12 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	if err != nil {
 		return rep, err
 	}
-	skew(node, before, rtt, &rep)
+	if err := skew(node, before, rtt); err != nil {
+		rep.warn("clock", err)
+	}
 	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
 	if g.n > 1 && run == "" {
-		return rep, fmt.Errorf("%w: its INFO has no run_id, by which a restart is noticed; "+
-			"give Redis or Valkey themselves, not a proxy, or use this server alone", ErrConfig)
+		return rep, errNoRun
 	}
 	if err := g.arrive(n.addr, run); err != nil {
 		return rep, err
@@ -137,42 +139,60 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 func strange(mode, role string, info map[string]string) error {
 	switch {
 	case mode == "cluster" || info["cluster_enabled"] == "1":
-		return fmt.Errorf("%w: it is part of a Redis Cluster, whose failover loses locks; give independent servers", ErrConfig)
+		return unfit("give independent servers", "it is part of a Redis Cluster, whose failover loses locks")
 	case mode == "sentinel":
-		return fmt.Errorf("%w: it is a Sentinel; give the address of a Redis server", ErrConfig)
+		return unfit("give the address of a Redis server", "it is a Sentinel")
 	case role == "replica" || role == "slave":
 		of := ""
 		if info["master_host"] != "" {
 			of = " of " + info["master_host"] + ":" + info["master_port"]
 		}
-		return fmt.Errorf("%w: %w%s; give the address of a master that replicates nothing", ErrConfig, errReplica, of)
+		return unfit("give the address of a master that replicates nothing", "%w%s", errReplica, of)
 	}
 	return nil
 }
 
 // fit refuses servers that would lose locks, and warns of servers that may.
 func (g *gate) fit(hello, info map[string]string, rep *report) error {
+	if err := placed(hello, info, rep); err != nil {
+		return err
+	}
+	err := evicts(info)
+	if err != nil && g.opts.AllowEviction {
+		rep.warn("eviction", err)
+		err = nil
+	}
+	return err
+}
+
+// placed refuses a server that is no single master, and warns of one that has replicas or
+// was one.
+func placed(hello, info map[string]string, rep *report) error {
 	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
 	if err := strange(mode, cmp.Or(info["role"], hello["role"]), info); err != nil {
 		return err
 	}
 	if n := info["connected_slaves"]; n != "" && n != "0" {
-		rep.warn("replicas", fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost; nodes need none", n))
+		rep.warn("replicas", advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none"))
 	}
 	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
 		rep.warn("promoted", errors.New("it was a replica before: locks that its master had granted last may be lost"))
 	}
-	if p := info["maxmemory_policy"]; p != "" && p != "noeviction" {
-		err := fmt.Errorf("%w: maxmemory-policy is %s, which can evict locks; "+
-			"set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
-			"accept that with eviction=allow (AllowEviction)", ErrConfig, p)
-		if !g.opts.AllowEviction {
-			return err
-		}
-		rep.warn("eviction", err)
-	}
 	return nil
 }
+
+// evicts refuses a server that may throw locks away.
+func evicts(info map[string]string) error {
+	p := info["maxmemory_policy"]
+	if p == "" || p == "noeviction" {
+		return nil
+	}
+	return unfit("set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
+		"accept that with eviction=allow (AllowEviction)", "maxmemory-policy is %s, which can evict locks", p)
+}
+
+// errNoRun is why a server cannot be one of several nodes.
+var errNoRun = unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "its INFO has no run_id, by which a restart is noticed")
 
 // arrive notes that addr is connected to a server, and refuses a second vote of it.
 func (g *gate) arrive(addr, run string) error {
@@ -180,7 +200,7 @@ func (g *gate) arrive(addr, run string) error {
 	defer g.mu.Unlock()
 	for other, r := range g.present {
 		if r == run && other != addr && run != "" {
-			return fmt.Errorf("%w: it is the same server as %s, which would vote twice; list every server once", ErrConfig, other)
+			return unfit("list every server once", "it is the same server as %s, which would vote twice", other)
 		}
 	}
 	g.present[addr] = run
@@ -301,12 +321,15 @@ func (g *gate) admission(s sight) string {
 }
 
 func (g *gate) conflict(text string) error {
+	if strings.Contains(text, " v=") {
+		return unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)",
+			"its set is that of another version of Holdfast")
+	}
 	theirs, _, _ := strings.Cut(text, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
-	return fmt.Errorf("%w: it belongs to a set opened with %q, and this client has %q; "+
-		"give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named "+
-		"(if the set was changed on purpose: DEL %s on every node once no old client is left)",
-		ErrConfig, theirs, g.charter(), counterLife.Milliseconds(), g.opts.setKey())
+	return unfit(fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named "+
+		"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey()),
+		"it belongs to a set opened with %q, and this client has %q", theirs, g.charter())
 }
 
 // watched is for how long, by this client's own monotonic clock, the node has been

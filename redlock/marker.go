@@ -73,11 +73,17 @@ func (g *gate) swap(l *resp.Conn, key, old, next string) error {
 
 // durable says whether the server writes everything to disk before it answers.
 func durable(l *resp.Conn) bool {
-	values, err := l.Do([]string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
+	yes, err := onDisk(l)
+	return yes && err == nil
+}
+
+// onDisk is durable, or why that is not known.
+func onDisk(l *resp.Conn) (bool, error) {
+	values, err := ask(l, []string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
 	if err != nil {
-		return false
+		return false, err
 	}
-	return setting(values[0]) == "yes" && setting(values[1]) == "always"
+	return setting(values[0]) == "yes" && setting(values[1]) == "always", nil
 }
 
 // setting is the value in a reply to CONFIG GET.

@@ -144,7 +144,7 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 		d.Close()
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
-	d.advise(ctx)
+	d.warnOfSet(ctx)
 	return d, nil
 }
 

@@ -1,6 +1,7 @@
--- KEYS lock fence queue, all of which are new; ARGV channel
--- Tries every right that the other scripts need. {refusals…}, the first of them
--- '' or the refusal of PUBLISH, without which waiters poll.
+-- KEYS lock fence queue, none of which is there; ARGV channel
+-- Tries every right that the other scripts need, by commands that find nothing to
+-- change. {refusals…}, the first of them '' or the refusal of PUBLISH, without which
+-- waiters poll.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local refused = { '' }
 local function try(...)
@@ -17,10 +18,9 @@ local function try(...)
   end
 end
 for _, call in ipairs({
-  { 'SET', lock, 'probe', 'PX', 1000 }, { 'GET', lock }, { 'PTTL', lock },
-  { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
-  { 'INCRBY', fence, 32 }, { 'SET', fence, 1, 'PX', 1000 }, { 'DEL', fence },
-  { 'ZADD', queue, 'NX', 1, 'probe' }, { 'PEXPIRE', queue, 1000 }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
+  { 'SET', lock, 'probe', 'XX' }, { 'GET', lock }, { 'PTTL', lock }, { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
+  { 'INCRBY', fence, 'none' }, { 'SET', fence, 1, 'XX' }, { 'DEL', fence },
+  { 'ZADD', queue, 'XX', 1, 'probe' }, { 'PEXPIRE', queue, 1000 }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
   { 'ZREM', queue, 'probe' }, { 'TIME' },
 }) do
   local err = try(unpack(call))

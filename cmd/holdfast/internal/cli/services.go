@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,18 @@ func openURL(ctx context.Context, url string, opts *redlock.Options) (driver.Dri
 		return open(ctx, url)
 	}
 	return redlock.OpenURL(ctx, url, opts)
+}
+
+// doctors diagnose them.
+var doctors = map[string]func(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error){}
+
+// diagnoseURL looks for what is wrong with the backend at url, also where it cannot be opened.
+func diagnoseURL(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
+	scheme, _, _ := strings.Cut(url, "://")
+	if diagnose := doctors[scheme]; diagnose != nil {
+		return diagnose(ctx, url, ttl)
+	}
+	return redlock.DiagnoseURL(ctx, url, ttl, &redlock.Options{ClientName: "holdfast"})
 }
 
 func openPostgres(ctx context.Context, url string) (driver.Driver, error) {

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// doctorFlags are the flags of doctor.
+type doctorFlags struct {
+	ttl    span
+	ignore []string
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	fl := &doctorFlags{ttl: span{duration(10 * time.Second)}}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what is wrong with the backend, and say what mends it",
+		Long: `Doctor looks at each node of the backend and prints a line for each check: the
+verdict, what was found and what it means, and what mends it. It changes nothing there.
+It exits with 1 if there is a warning or a fault, and with 0 if there is none.
+
+A warning means that locks work now. A fault means that locks do not work on that node,
+or can be given to two. What is skipped needs a right that locks do not need.
+`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error { return a.doctor(fl) },
+	}
+	a.outputFlag(cmd)
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(&fl.ttl, "ttl", "TTL of the leases, against which round trips are held")
+	f.StringSliceVar(&fl.ignore, "ignore", nil, "`checks` that are shown and do not count, such as persistence,tls")
+	return cmd
+}
+
+func (a *app) doctor(fl *doctorFlags) error {
+	ctx, stop := interruptible()
+	defer stop()
+	findings, err := a.diagnose(ctx, time.Duration(fl.ttl.duration))
+	if err == nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	if slices.ContainsFunc(findings, func(f driver.Finding) bool { return f.Bad() && !slices.Contains(fl.ignore, f.Check) }) {
+		a.code = exitcode.No
+	}
+	if a.output == "json" {
+		return a.writeJSON(findings)
+	}
+	return a.writeTable(findingRows(findings, a.quiet))
+}
+
+// diagnose looks at the backend, in whatever state it is.
+func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Finding, error) {
+	if err := a.loadBackend(); err != nil {
+		return nil, err
+	}
+	if a.backend == "" {
+		return nil, a.noBackend()
+	}
+	return diagnoseURL(ctx, a.backend, ttl)
+}
+
+// urgency is the order in which findings are shown.
+var urgency = []driver.Verdict{driver.VerdictFault, driver.VerdictWarning, driver.VerdictSkipped, driver.VerdictOK}
+
+// findingRows has the worst first. What is the same for several nodes is one row.
+func findingRows(findings []holdfast.Finding, badOnly bool) [][]string {
+	all := make(map[string]bool)
+	nodes := make(map[holdfast.Finding][]string)
+	var unlike []holdfast.Finding
+	for _, f := range findings {
+		key := f
+		key.Node = ""
+		if f.Node != "" {
+			all[f.Node] = true
+		}
+		if _, known := nodes[key]; !known {
+			unlike = append(unlike, key)
+		}
+		nodes[key] = append(nodes[key], f.Node)
+	}
+	slices.SortStableFunc(unlike, func(a, b holdfast.Finding) int {
+		return cmp.Compare(slices.Index(urgency, a.Verdict), slices.Index(urgency, b.Verdict))
+	})
+	rows := [][]string{{"VERDICT", "CHECK", "NODE", "FINDING"}}
+	for _, f := range unlike {
+		where := strings.Join(nodes[f], ",")
+		if n := len(nodes[f]); n == len(all) && n > 1 {
+			where = "all"
+		}
+		if text := strings.TrimSuffix(f.Text+"; "+f.Mend, "; "); f.Bad() || !badOnly {
+			rows = append(rows, []string{string(f.Verdict), f.Check, where, text})
+		}
+	}
+	return rows
+}

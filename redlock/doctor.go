@@ -1,0 +1,576 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+const (
+	examTime    = 15 * time.Second // for all checks of one node, once it is connected
+	stepTime    = 3 * time.Second  // for one of them
+	examTTL     = 10 * time.Second // of leases, where nothing is said
+	nameBytes   = 180              // of a name that was used, as docs/operations.md reckons
+	slowPeriod  = 24 * time.Hour   // for how long a slow command is news
+	clockRefuse = time.Minute      // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
+)
+
+// rights are what a user of its own needs.
+const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
+	"+get +set +del +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
+
+// DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
+// where they are so ill that no driver can be opened. Errors: ErrInvalid.
+func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
+	nodes, o, err := parseURL(rawURL, opts)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
+	d, err := prepare(nodes, &o)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
+}
+
+// Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
+// reason to refuse a node.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	g := newGate(&d.opts, len(d.nodes))
+	exams := make([]exam, len(d.nodes))
+	var all sync.WaitGroup
+	for i, n := range d.nodes {
+		exams[i] = exam{g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, examTTL))))}
+		all.Go(func() { exams[i].run(ctx) })
+	}
+	all.Wait()
+	var set exam
+	if n := len(d.nodes); n%2 == 0 {
+		set.bad("nodes", driver.VerdictWarning, even(n))
+	}
+	if len(d.nodes) > 1 && d.opts.NoQuarantine {
+		set.bad("quarantine", driver.VerdictFault, advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
+			"leave it out, once a set that is new has had its first lock"))
+	}
+	found := set.found
+	for _, e := range exams {
+		found = append(found, e.found...)
+	}
+	return found
+}
+
+// exam is a look at one node.
+type exam struct {
+	g     *gate
+	n     *node
+	limit time.Duration // for one request
+	l     *resp.Conn
+	hello map[string]string
+	info  map[string]string
+	found []driver.Finding
+}
+
+// run makes one check after the other, until one has no answer.
+func (e *exam) run(ctx context.Context) {
+	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
+	l, err := e.g.connect(dialling, e.n.addr)
+	cancel()
+	if err != nil {
+		e.failed("reach", err)
+		return
+	}
+	defer l.Close()
+	e.l = l
+	ctx, cancel = context.WithTimeout(ctx, examTime)
+	defer cancel()
+	for _, check := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"reach", e.login},
+		{"round-trip", e.pace},
+		{"info", e.ask},
+		{"role", e.role},
+		{"distinct", e.distinct},
+		{"version", e.version},
+		{"clock", e.clock},
+		{"eviction", e.eviction},
+		{"memory", e.memory},
+		{"persistence", e.persistence},
+		{"set", e.set},
+		{"rights", e.rights},
+		{"wake", e.wakes},
+		{"tls", e.secure},
+		{"slowlog", e.slow},
+	} {
+		if err := e.step(ctx, check.run); err != nil {
+			e.failed(check.name, err)
+			return
+		}
+	}
+}
+
+// step makes one check, in its time.
+func (e *exam) step(ctx context.Context, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
+	err := check(ctx)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+	}
+	return err
+}
+
+func (e *exam) add(check string, v driver.Verdict, text, mend string) {
+	node := ""
+	if e.n != nil {
+		node = e.n.addr
+	}
+	e.found = append(e.found, driver.Finding{Node: node, Check: check, Verdict: v, Text: text, Mend: mend})
+}
+
+func (e *exam) ok(check, format string, args ...any) {
+	e.add(check, driver.VerdictOK, fmt.Sprintf(format, args...), "")
+}
+
+// bad adds a fault, with what mends it.
+func (e *exam) bad(check string, v driver.Verdict, err error) {
+	text := strings.TrimPrefix(err.Error(), ErrConfig.Error()+": ")
+	mend := ""
+	if a, ok := errors.AsType[*advised](err); ok {
+		text, mend = strings.TrimSuffix(text, "; "+a.mend), a.mend
+	}
+	if lacksRight(text) {
+		mend = e.grant()
+	}
+	e.add(check, v, text, mend)
+}
+
+// failed adds why a node cannot be used, or not be looked at any further.
+func (e *exam) failed(check string, err error) {
+	if lacksRight(err.Error()) {
+		check = "rights"
+	}
+	e.bad(check, driver.VerdictFault, mend(err, e.g.opts.TLS != nil))
+}
+
+// grant is the line that gives the user of this client all rights that it needs.
+func (e *exam) grant() string {
+	user, _, err := e.n.credentials(e.n.d.ctx)
+	if err != nil {
+		user = "USER"
+	}
+	keys := "~" + e.g.opts.Prefix + "*"
+	if e.g.opts.BareKeys {
+		keys = "~PATTERN-OF-THE-NAMES"
+	}
+	return fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
+}
+
+func (e *exam) login(ctx context.Context) (err error) {
+	if e.hello, err = e.g.login(ctx, e.n, e.l); err == nil {
+		e.ok("reach", "answers")
+	}
+	return err
+}
+
+// pace holds the round trip against the time that a request of a lease is given.
+func (e *exam) pace(context.Context) error {
+	times := make([]time.Duration, 3)
+	for i := range times {
+		before := time.Now()
+		if _, err := ask(e.l, []string{"PING"}); err != nil {
+			return err
+		}
+		times[i] = time.Since(before)
+	}
+	slices.Sort(times)
+	took := times[len(times)/2]
+	err := advise(fmt.Errorf("a round trip takes %v, and requests of these leases are given up after %v", took.Round(10*time.Microsecond), e.limit),
+		"use a longer TTL (a request has a tenth of it, 1 s at most), or nodes that are nearer or less busy")
+	switch {
+	case took >= e.limit:
+		e.bad("round-trip", driver.VerdictFault, err)
+	case took >= e.limit/4:
+		e.bad("round-trip", driver.VerdictWarning, err)
+	default:
+		e.ok("round-trip", "%v, of %v that a request is given", took.Round(10*time.Microsecond), e.limit)
+	}
+	return nil
+}
+
+func (e *exam) ask(context.Context) error {
+	values, err := ask(e.l, []string{"INFO"})
+	if err == nil {
+		e.info = parseInfo(string(values[0].Text))
+	}
+	return err
+}
+
+// number is a field of INFO; 0 where it is missing.
+func (e *exam) number(field string) int64 {
+	n, _ := strconv.ParseInt(e.info[field], 10, 64)
+	return n
+}
+
+func (e *exam) role(context.Context) error {
+	var rep report
+	if err := placed(e.hello, e.info, &rep); err != nil {
+		return err
+	}
+	for check, err := range rep.warns {
+		e.bad(check, driver.VerdictWarning, err)
+	}
+	e.ok("role", "a master of its own")
+	return nil
+}
+
+func (e *exam) distinct(context.Context) error {
+	run := e.info["run_id"]
+	if err := e.g.arrive(e.n.addr, run); err != nil || e.g.n == 1 {
+		return err
+	}
+	if run == "" {
+		return errNoRun
+	}
+	e.ok("distinct", "listed once")
+	return nil
+}
+
+func (e *exam) version(context.Context) error {
+	name, number := "Redis", e.info["redis_version"]
+	if valkey := e.info["valkey_version"]; valkey != "" {
+		name, number = "Valkey", valkey
+	}
+	major, _, _ := strings.Cut(number, ".")
+	if n, err := strconv.Atoi(major); err == nil && n < 6 {
+		return unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
+	}
+	if !ordered(e.hello, e.info) {
+		name += " or what takes itself for it,"
+	}
+	e.ok("version", "%s %s", name, number)
+	return nil
+}
+
+func (e *exam) clock(context.Context) error {
+	before := time.Now()
+	values, err := ask(e.l, []string{"TIME"})
+	if err != nil {
+		return err
+	}
+	rtt := time.Since(before)
+	node, err := parseTime(values[0])
+	if err != nil {
+		return err
+	}
+	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
+	switch err := skew(node, before, rtt); {
+	case err == nil:
+		e.ok("clock", "%v from this machine's", off.Round(time.Millisecond))
+	case off.Abs() > clockRefuse:
+		e.bad("clock", driver.VerdictFault, advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
+			off.Round(time.Second)), "find out which of the two is wrong, and set it"))
+	default:
+		e.bad("clock", driver.VerdictWarning, err)
+	}
+	return nil
+}
+
+func (e *exam) eviction(context.Context) error {
+	if err := evicts(e.info); err != nil {
+		v := driver.VerdictFault
+		if e.g.opts.AllowEviction {
+			v = driver.VerdictWarning
+		}
+		e.bad("eviction", v, err)
+	} else {
+		e.ok("eviction", "%s", cmp.Or(e.info["maxmemory_policy"], "none"))
+	}
+	if n := e.number("evicted_keys"); n > 0 {
+		e.bad("evicted", driver.VerdictWarning, advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
+			"set maxmemory-policy noeviction, give it memory, and then CONFIG RESETSTAT"))
+	} else {
+		e.ok("evicted", "no key since its start")
+	}
+	return nil
+}
+
+// memory holds what is left against what as many names as now would take.
+func (e *exam) memory(context.Context) error {
+	used, most := e.number("used_memory"), e.number("maxmemory")
+	what := "maxmemory"
+	if most == 0 {
+		most, what = e.number("total_system_memory"), "the machine's memory"
+	}
+	if most == 0 {
+		e.add("memory", driver.VerdictSkipped, "INFO does not say how much there is", "")
+		return nil
+	}
+	names := expiring(e.info["db"+strconv.Itoa(e.g.opts.DB)])
+	rate := float64(names) / e.g.opts.CounterLife.Seconds()
+	left := max(most-used, 0)
+	text := fmt.Sprintf("%s left of %s of %s, room for %d names; %d keys with a TTL stand, as of %.0f new names a second",
+		size(left), size(most), what, left/nameBytes, names, rate)
+	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
+	case left == 0:
+		e.bad("memory", driver.VerdictFault, advise(errors.New("it is full and refuses new locks: "+text), mend))
+	case left < most/10 || left < names*nameBytes:
+		e.bad("memory", driver.VerdictWarning, advise(errors.New(text), mend))
+	default:
+		e.ok("memory", "%s", text)
+	}
+	return nil
+}
+
+// expiring is how many keys with a TTL a line of INFO keyspace names.
+func expiring(text string) (n int64) {
+	_, text, _ = strings.Cut(text, "expires=")
+	text, _, _ = strings.Cut(text, ",")
+	n, _ = strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+func size(bytes int64) string {
+	switch {
+	case bytes < 1<<20:
+		return fmt.Sprintf("%d kB", bytes>>10)
+	case bytes < 10<<30:
+		return fmt.Sprintf("%d MB", bytes>>20)
+	}
+	return fmt.Sprintf("%d GB", bytes>>30)
+}
+
+// persistence says what a restart does to the locks.
+func (e *exam) persistence(context.Context) error {
+	if e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err" {
+		e.bad("disk", driver.VerdictFault, advise(errors.New("it could not write to its disk last, and may refuse locks (MISCONF)"),
+			"look at its log and its disk"))
+	}
+	kept, err := onDisk(e.l)
+	rest := "a restart costs it a quarantine of " + (e.g.opts.MaxTTL + restartMargin).String()
+	switch {
+	case err != nil && !lacksRight(err.Error()):
+		return err
+	case err != nil:
+		e.add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
+	case kept:
+		e.ok("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
+	case e.g.n == 1:
+		e.bad("persistence", driver.VerdictWarning, advise(errors.New("a crash or restart forgets who holds what, and a second holder may get in"),
+			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
+	default:
+		e.ok("persistence", "%s", rest)
+	}
+	return e.remembered(kept || err != nil)
+}
+
+// remembered finds a node that would be believed after a restart, though it keeps its data
+// no more.
+func (e *exam) remembered(kept bool) error {
+	values, err := ask(e.l, []string{"GET", e.g.opts.setKey()})
+	if err != nil {
+		return err
+	}
+	text, _ := values[0].Decode().(string)
+	if strings.Contains(text, " durable=") && !kept {
+		e.bad("durable", driver.VerdictFault, advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
+			"if that is set again before a restart, it is believed what it has forgotten"),
+			"set appendonly yes and appendfsync always, or DEL "+e.g.opts.setKey()+" on it and let it sit out its quarantine"))
+	}
+	return nil
+}
+
+// set says whether the node votes for clients of these options.
+func (e *exam) set(context.Context) error {
+	values, err := ask(e.l, []string{"GET", e.g.opts.setKey()}, []string{"TIME"})
+	if err != nil {
+		return err
+	}
+	text, _ := values[0].Decode().(string)
+	node, err := parseTime(values[1])
+	if err != nil {
+		return err
+	}
+	next, err := e.g.judge(text, sight{
+		addr: e.n.addr, run: e.info["run_id"], durable: sync.OnceValue(func() bool { return durable(e.l) }),
+		client: time.Now().UnixMicro(), node: node,
+	})
+	switch _, waits := errors.AsType[*quarantineError](err); {
+	case waits:
+		e.bad("quarantine", driver.VerdictWarning, err)
+	case err != nil:
+		e.bad("set", driver.VerdictFault, err)
+	case strings.Contains(next, " seen="):
+		e.bad("quarantine", driver.VerdictWarning, advise(errors.New("it is new, or has lost its data: it votes "+
+			(e.g.opts.MaxTTL+restartMargin).String()+" after the first client that takes locks has seen it"),
+			"start such a client, or wait for it; for a set that nobody has used before, take one lock with quarantine=off"))
+	default:
+		e.ok("set", "votes")
+	}
+	return e.others()
+}
+
+// others finds clients that lock the same names by other keys.
+func (e *exam) others() error {
+	marker, who := e.g.opts.sibling()
+	if marker == "" {
+		return nil
+	}
+	values, err := ask(e.l, []string{"GET", marker})
+	if err != nil {
+		return err
+	}
+	if text, _ := values[0].Decode().(string); text != "" {
+		e.bad("siblings", driver.VerdictWarning, advise(errors.New(siblings(who)),
+			"give all clients the same; if that is meant so, or over, DEL "+marker+" once none is left"))
+	}
+	return nil
+}
+
+// rights tries what the scripts need, and whether the server knows the commands.
+func (e *exam) rights(ctx context.Context) error {
+	var rep report
+	err := e.g.prepare(e.n, e.l, &rep)
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case err != nil && lacksRight(err.Error()):
+		e.failed("rights", err)
+	case err != nil:
+		e.failed("scripts", err)
+	default:
+		e.ok("rights", "all that locks need")
+		e.ok("scripts", "known and run")
+	}
+	return e.wakeable(ctx, rep)
+}
+
+// wakeable says whether waiters are woken.
+func (e *exam) wakeable(ctx context.Context, rep report) error {
+	err := e.g.subscribable(e.n, e.l, e.hello, &rep)
+	switch why := cmp.Or(rep.mute, rep.deaf); {
+	case err != nil || ctx.Err() != nil:
+		return err
+	case why != nil:
+		e.bad("wake", driver.VerdictWarning, advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
+	default:
+		e.ok("wake", "waiters are woken")
+	}
+	return nil
+}
+
+// wakes finds listeners to a pattern where they cost something.
+func (e *exam) wakes(context.Context) error {
+	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
+	switch patterns := e.number("pubsub_patterns"); {
+	case err != nil:
+		return err
+	case values[0].IsError() && patterns > 0:
+		e.bad("patterns", driver.VerdictWarning, advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
+			"each waiter that dies may cost the others a second", patterns), e.grant()))
+	default:
+		e.ok("patterns", "%d", patterns)
+	}
+	return nil
+}
+
+// secure looks at how the password travels, and until when certificates are good.
+func (e *exam) secure(ctx context.Context) error {
+	if secure, ok := e.l.Conn.(*tls.Conn); ok {
+		e.certificate(secure.ConnectionState())
+		return nil
+	}
+	_, password, err := e.n.credentials(ctx)
+	if err == nil && password != "" && public(e.l.RemoteAddr()) {
+		e.bad("tls", driver.VerdictWarning, advise(errors.New("the password crosses a public network as it is"), "use rediss:// or tls=true"))
+		return nil
+	}
+	e.ok("tls", "none")
+	return nil
+}
+
+// certificate warns in the last tenth of its life: what renews certificates by itself does
+// so earlier.
+func (e *exam) certificate(state tls.ConnectionState) {
+	now := e.g.opts.TLS.Time
+	if now == nil {
+		now = time.Now
+	}
+	cert := state.PeerCertificates[0]
+	if left := cert.NotAfter.Sub(now()); left < cert.NotAfter.Sub(cert.NotBefore)/10 {
+		e.bad("tls", driver.VerdictWarning, advise(fmt.Errorf("its certificate ends in %v", left.Round(time.Hour)), "renew it"))
+		return
+	}
+	e.ok("tls", "%s, certificate until %s", tls.VersionName(state.Version), cert.NotAfter.Format(time.DateOnly))
+}
+
+// public says whether an address is neither of this machine nor of a private network.
+func public(addr net.Addr) bool {
+	at, err := netip.ParseAddrPort(addr.String())
+	ip := at.Addr().Unmap()
+	return err == nil && !ip.IsLoopback() && !ip.IsPrivate() && !ip.IsLinkLocalUnicast()
+}
+
+// slow finds commands that have kept all others waiting for so long that the node seemed
+// to stand still. Their arguments may be secrets, and are not shown.
+func (e *exam) slow(context.Context) error {
+	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
+	if err != nil {
+		return err
+	}
+	if values[0].IsError() {
+		e.add("slowlog", driver.VerdictSkipped, "needs the right +slowlog|get", "")
+		return nil
+	}
+	now, _ := parseTime(values[1])
+	count, worst, name := 0, time.Duration(0), ""
+	list, _ := values[0].Decode().([]any)
+	for _, entry := range list {
+		at, took, command := slowEntry(entry)
+		if took < time.Duration(stallAfter) || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
+			continue
+		}
+		if count++; took > worst {
+			worst, name = took, command
+		}
+	}
+	if count > 0 {
+		e.bad("slowlog", driver.VerdictWarning, advise(fmt.Errorf("%d commands of the last day took longer than %v, and held up all locks meanwhile; "+
+			"the worst is %s with %v", count, time.Duration(stallAfter), name, worst.Round(time.Millisecond)),
+			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
+	} else {
+		e.ok("slowlog", "no command over %v in the last day", time.Duration(stallAfter))
+	}
+	return nil
+}
+
+// slowEntry reads [id, time, µs, [command, …], …].
+func slowEntry(v any) (at int64, took time.Duration, command string) {
+	entry, _ := v.([]any)
+	if len(entry) < 4 {
+		return 0, 0, ""
+	}
+	at, _ = entry[1].(int64)
+	micros, _ := entry[2].(int64)
+	if words, _ := entry[3].([]any); len(words) > 0 {
+		command, _ = words[0].(string)
+	}
+	return at, time.Duration(micros) * time.Microsecond, strings.ToUpper(command)
+}
