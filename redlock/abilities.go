@@ -82,7 +82,7 @@ func (g *gate) prepare(n *node, l *resp.Conn, rep *report) error {
 // not, waiters poll. The channel is one on which nobody sends.
 func (g *gate) subscribable(n *node, l *resp.Conn, hello map[string]string, rep *report) error {
 	if p := hello["proto"]; p != "3" {
-		rep.mute = cmp.Or(rep.mute, fmt.Errorf("it answers HELLO 3 with protocol %q, and without 3 a connection that is subscribed carries no requests", p))
+		rep.mute = cmp.Or(rep.mute, fmt.Errorf("it speaks protocol %s, and without 3 a connection that is subscribed carries no requests", cmp.Or(p, "2 only")))
 	}
 	if rep.mute != nil {
 		return nil

@@ -34,8 +34,6 @@ func mend(err error, secure bool) error {
 		return advise(errAuth(err), "check Username and Password")
 	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
 		return unfit("give a newer server", "%w: it is older than Redis 6", err)
-	case strings.Contains(text, "NOPROTO"):
-		return unfit("give Redis 6 or newer, or Valkey, without a proxy that speaks RESP2 only", "%w: it does not speak RESP3", err)
 	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
 		return unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
 	case lacksRight(text):

@@ -44,7 +44,11 @@ func (g *gate) connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	if g.opts.Dial != nil {
 		open = g.opts.Dial
 	}
-	plain, err := open(ctx, "tcp", addr)
+	network := "tcp"
+	if isSocket(addr) {
+		network = "unix"
+	}
+	plain, err := open(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +112,12 @@ func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[stri
 	values, err := l.Do(cmds...)
 	if err != nil {
 		return nil, err
+	}
+	if v := values[greets]; v.IsError() && code(v.Text) == "NOPROTO" { // it knows RESP2 alone, with which waiters poll
+		if _, err := l.Do([]string{"CLIENT", "SETNAME", g.opts.ClientName}); err != nil {
+			return nil, err
+		}
+		values[greets] = resp.Value{}
 	}
 	hello = parseHello(values[greets])
 	if err := strange(hello["mode"], "", nil); err != nil {

@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -103,6 +104,38 @@ func TestADialThatFailsIsANodeThatCannotBeReached(t *testing.T) {
 	} {
 		r.refused(nodes, &redlock.Options{Dial: fails}, driver.ErrUnavailable, nodes[0].Addr, nodes[2].Addr, name)
 	}
+}
+
+// The path of a socket is an address like any other, with and without Dial.
+func TestAUnixSocketIsANode(t *testing.T) {
+	r, nodes, paths := sockets(t, 2)
+	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
+	dialled := make(chan string, 10)
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dialled <- network + " " + addr
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	at := []redlock.Node{{Addr: socket}}
+	first, second := r.clientOf(r.driver(at, nil), nil), r.clientOf(r.driver(at, &redlock.Options{Dial: dial}), nil)
+	if got, want := <-dialled, "unix "+socket; got != want {
+		t.Errorf("Dial was asked for %q, want %q", got, want)
+	}
+	l := r.acquire(first, "k", nil)
+	if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire of a lock that is held = %v", err)
+	}
+	r.release(l)
+
+	d, err := redlock.OpenURL(t.Context(), "unix://"+socket+"?timeout=5", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(r.acquire(r.clientOf(d, nil), "k", nil))
+
+	r.refused([]redlock.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, redlock.ErrConfig, "same server", "once")
+	r.refused(at, &redlock.Options{TLS: &tls.Config{}}, redlock.ErrInvalid, socket, "TLS.ServerName", "no TLS")
+	r.refused([]redlock.Node{{Addr: socket + "x"}}, nil, driver.ErrUnavailable, socket+"x", "no such file")
+	r.refused([]redlock.Node{{Addr: "/a\nb"}}, nil, redlock.ErrInvalid, "node 1 of 1", "path of a socket")
 }
 
 func TestTheGateChecksWhatDialReturns(t *testing.T) {

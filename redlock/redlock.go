@@ -47,7 +47,7 @@ var (
 
 // Node is the address of one server.
 type Node struct {
-	Addr string // host:port
+	Addr string // host:port, or the path of a unix socket, which begins with /
 	// Username and Password take precedence over those in Options.
 	Username, Password string
 }
@@ -90,9 +90,9 @@ type Options struct {
 	AllowDown bool
 	// Timeout bounds dialling and checking one connection. Default 1 s.
 	Timeout time.Duration
-	// Dial, if not nil, opens every connection, for instance to a unix socket, through a
-	// proxy, or by a resolver of its own. network is "tcp" and addr the node's Addr; TLS
-	// goes on top. It returns when ctx ends, and may be called by many goroutines. Its
+	// Dial, if not nil, opens every connection, for instance through a tunnel or by a
+	// resolver of its own. network is "tcp", or "unix" for the path of a socket, and addr
+	// the node's Addr; TLS goes on top. It returns when ctx ends, and may be called by many goroutines. Its
 	// error counts as a node that cannot be reached, and the node is tried again.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS, if not nil, is used for every connection.
@@ -204,9 +204,15 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
-		// A text that is no address is not shown: it may be a URL, with a password.
-		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
-			return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379; OpenURL takes URLs", ErrInvalid, i+1, len(nodes))
+		if !isSocket(n.Addr) {
+			// A text that is no address is not shown: it may be a URL, with a password.
+			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
+				return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
+					ErrInvalid, i+1, len(nodes))
+			}
+		} else if cfg := d.opts.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+			return nil, fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
+				ErrInvalid, n.Addr)
 		}
 		if slices.ContainsFunc(nodes[:i], func(m Node) bool { return m.Addr == n.Addr }) {
 			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", ErrInvalid, n.Addr)

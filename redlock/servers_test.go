@@ -84,7 +84,8 @@ func TestACommandThatWasRenamedIsNamed(t *testing.T) {
 	}
 }
 
-func TestAServerThatRefusesResp3IsNamedSo(t *testing.T) {
+// A proxy may know RESP2 alone. Then nobody is woken, and all is well otherwise.
+func TestAServerThatRefusesResp3Polls(t *testing.T) {
 	r := start(t, 1)
 	old := newRelay(t, r.servers[0].Addr())
 	old.answer = func(words []string, _ bool) []byte {
@@ -93,7 +94,7 @@ func TestAServerThatRefusesResp3IsNamedSo(t *testing.T) {
 		}
 		return nil
 	}
-	r.refused([]redlock.Node{old.start().node()}, nil, redlock.ErrConfig, "NOPROTO", "RESP3", "Redis 6 or newer")
+	r.polls([]redlock.Node{old.start().node()})
 }
 
 // Without PUBLISH nobody is woken, and all is well otherwise.

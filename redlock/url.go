@@ -2,38 +2,36 @@ package redlock
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 )
 
 // OpenURL opens the nodes that a URL names; opts may be nil; the URL takes
 // precedence over it.
 //
-//	redis://user:password@host:6379/0       one server
-//	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS
+//	redis://user:password@host:6379/0       one server; valkey:// means the same
+//	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS; or valkeys://
+//	unix://user:password@/run/redis.sock    one server, by a unix socket; or redis+unix://
 //	redlock://h1:6379,h2:6379,h3:6379       several independent servers
 //	redlock://u:p@h1,h2,h3                  all with the same user and password
 //	redlock://u:p@h1,v:q@h2,w:r@h3          each with its own
 //
-// Parameters: passwordfile (a file with the password of all servers, read at each
-// new connection, in place of one in the URL), prefix, bare (true), maxttl (60s), counterlife (150s), quarantine (off), timeout (1s),
-// db, tls (true: for redlock), ca, cert, key (PEM files), servername (that the
-// certificates of all servers must show, instead of the host), name (shown by
-// CLIENT LIST), eviction (allow), down (allow). A number without a unit means seconds. In users
-// and passwords, write % as %25, a comma as %2C, @ as %40, / as %2F and ? as %3F;
-// a URL that can be read in two ways is refused. A password in the URL never
-// appears in an error.
+// Parameters: username and password (in place of those before the host), passwordfile
+// (a file with the password of all servers, read at each new connection), prefix, bare
+// (true), maxttl (60s), counterlife (150s), quarantine (off), timeout (1s), db, tls
+// (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
+// all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
+// (allow), down (allow). A number without a unit means seconds. Parameters of go-redis,
+// rueidis, redis-py and Lettuce for the same things are known too, and those for their
+// pools and retries mean nothing here (docs/your-redis.md). In users and passwords,
+// write % as %25, a comma as %2C, @ as %40, / as %2F and ? as %3F; a URL that can be
+// read in two ways is refused. A password in the URL never appears in an error.
 func OpenURL(ctx context.Context, rawURL string, opts *Options) (*Driver, error) {
 	nodes, o, err := parseURL(rawURL, opts)
 	if err != nil {
@@ -54,24 +52,61 @@ func parseURL(rawURL string, opts *Options) ([]Node, Options, error) {
 	return nodes, o, err
 }
 
+// What stands before :// for one server, for one over TLS, and for one by a unix socket.
+var (
+	plainSchemes  = []string{"redis", "valkey"}
+	secureSchemes = []string{"rediss", "valkeys"}
+	socketSchemes = []string{"unix", "redis+unix", "valkey+unix", "redis+socket", "redis-socket"}
+)
+
+// noScheme says what to write instead of a scheme that is not known.
+func noScheme(scheme string) error {
+	for _, kind := range []string{"sentinel", "cluster"} {
+		if strings.Contains(scheme, kind) {
+			return errElsewhere(kind)
+		}
+	}
+	return fmt.Errorf("%w: the URL does not begin with redis:// (or valkey://), rediss:// (valkeys://, for TLS), unix:// or redlock://; "+
+		"an example: redis://localhost:6379", ErrInvalid)
+}
+
+// errElsewhere refuses what needs a Sentinel or a cluster.
+func errElsewhere(kind string) error {
+	if kind == "sentinel" {
+		return fmt.Errorf("%w: the URL names Sentinels, which are not supported: their failover loses locks; "+
+			"give the address of one server as redis://, or several independent servers as redlock://a,b,c", ErrInvalid)
+	}
+	return fmt.Errorf("%w: the URL names a Redis Cluster, which is not supported: its failover loses locks; "+
+		"give one server outside of it as redis://, or several independent ones as redlock://a,b,c", ErrInvalid)
+}
+
 // readURL reads a URL by hand as far as net/url does not know several hosts.
 func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) {
 	if opts != nil {
 		o = *opts
 	}
 	scheme, rest, ok := strings.Cut(rawURL, "://")
-	if !ok || !slices.Contains([]string{"redis", "rediss", "redlock"}, scheme) {
-		return nil, o, fmt.Errorf("%w: the URL does not begin with redis://, rediss:// or redlock://; an example: redis://localhost:6379", ErrInvalid)
+	if !ok {
+		return nil, o, noScheme("")
 	}
 	if strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return nil, o, fmt.Errorf("%w: the URL has control characters", ErrInvalid)
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	hosts, path, _ := strings.Cut(rest, "/")
-	if scheme == "redlock" {
+	base := o
+	o.Username, o.Password = "", ""
+	secure := slices.Contains(secureSchemes, scheme)
+	switch {
+	case scheme == "redlock":
 		nodes, err = o.several(hosts)
-	} else {
+	case secure, slices.Contains(plainSchemes, scheme):
 		nodes, err = o.single(scheme, hosts)
+	case slices.Contains(socketSchemes, scheme):
+		nodes, err = o.socket(hosts, "/"+path)
+		path = ""
+	default:
+		err = noScheme(scheme)
 	}
 	if err != nil {
 		return nil, o, err
@@ -79,8 +114,15 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	if o.database(path) != nil {
 		return nil, o, fmt.Errorf("%w: the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F", ErrInvalid)
 	}
+	given, err := parameters(query)
+	if err != nil {
+		return nil, o, err
+	}
 	own := slices.ContainsFunc(nodes, func(n Node) bool { return n.Password != "" })
-	return nodes, o, o.query(query, scheme == "rediss", own || o.Password != "")
+	if err := o.identify(given, own, base); err != nil {
+		return nil, o, err
+	}
+	return nodes, o, o.apply(given, secure)
 }
 
 // single reads [user:password@]host.
@@ -99,6 +141,26 @@ func (o *Options) single(scheme, text string) ([]Node, error) {
 		return []Node{node}, err
 	}
 	return []Node{node}, o.login(user)
+}
+
+// socket reads [user:password@] and the path of a unix socket.
+func (o *Options) socket(user, path string) ([]Node, error) {
+	user, at := strings.CutSuffix(user, "@")
+	plain, err := url.PathUnescape(path)
+	if err != nil || user != "" && !at || strings.Contains(path, "@") || !isSocket(plain) {
+		return nil, fmt.Errorf("%w: what follows :// is not the path of a unix socket; write unix:///run/redis.sock, or unix://user:password@/run/redis.sock; "+
+			"in a password write / as %%2F, in a path @ as %%40", ErrInvalid)
+	}
+	nodes := []Node{{Addr: plain}}
+	if !at {
+		return nodes, nil
+	}
+	return nodes, o.login(user)
+}
+
+// isSocket says whether an address is the path of a unix socket.
+func isSocket(addr string) bool {
+	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
 }
 
 // several reads a list of hosts, of which none, the first, which speaks for all, or
@@ -177,157 +239,9 @@ func dialable(host, port string) bool {
 		return false
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return true
+		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
 	}
 	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
 	})
-}
-
-func (o *Options) database(number string) error {
-	if number == "" {
-		return nil
-	}
-	n, err := strconv.Atoi(number)
-	if err != nil || n < 0 {
-		return errors.New("it is no database number")
-	}
-	o.DB = n
-	return nil
-}
-
-// parameters are what may stand behind the ? of a URL.
-var parameters = []string{
-	"prefix", "bare", "maxttl", "counterlife", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername", "passwordfile",
-}
-
-// query applies the parameters. Errors do not show an unknown one: it may be part
-// of a password.
-func (o *Options) query(query string, secure, password bool) error {
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return fmt.Errorf("%w: the parameters after ? cannot be read; write %% as %%25, & as %%26, ; as %%3B, and ? in a user or password as %%3F", ErrInvalid)
-	}
-	t := tlsParams{ca: values.Get("ca"), cert: values.Get("cert"), key: values.Get("key"), serverName: values.Get("servername")}
-	var on, off bool // what the parameter tls says, if it is there
-	for name, list := range values {
-		if !slices.Contains(parameters, name) {
-			return fmt.Errorf("%w: unknown parameter after ?; known are %s; in a user or password write ? as %%3F", ErrInvalid, strings.Join(parameters, ", "))
-		}
-		if len(list) > 1 {
-			return fmt.Errorf("%w: parameter %s is given %d times; give it once", ErrInvalid, name, len(list))
-		}
-		v := list[0]
-		var err error
-		switch name {
-		case "passwordfile":
-			if password {
-				return fmt.Errorf("%w: the URL has both a password and passwordfile; leave out one of them", ErrInvalid)
-			}
-			err = o.passwordFile(v)
-		case "prefix":
-			o.Prefix = v
-		case "bare":
-			o.BareKeys, err = strconv.ParseBool(v)
-		case "maxttl":
-			o.MaxTTL, err = duration(v)
-		case "counterlife":
-			o.CounterLife, err = duration(v)
-		case "timeout":
-			o.Timeout, err = duration(v)
-		case "quarantine":
-			o.NoQuarantine, err = oneOf(v, "off", "on")
-		case "down":
-			o.AllowDown, err = oneOf(v, "allow", "refuse")
-		case "eviction":
-			o.AllowEviction, err = oneOf(v, "allow", "refuse")
-		case "db":
-			err = o.database(v)
-		case "name":
-			o.ClientName = v
-		case "tls":
-			on, err = strconv.ParseBool(v)
-			off = !on
-		} // the other parameters are those of t
-		if err != nil {
-			return fmt.Errorf("%w: parameter %s: %w", ErrInvalid, name, err)
-		}
-	}
-	wanted := secure || t != (tlsParams{})
-	switch {
-	case wanted && off:
-		return fmt.Errorf("%w: the parameter tls says that the connection is not encrypted, but rediss://, ca, cert, key or servername say that it is; "+
-			"leave out one of them", ErrInvalid)
-	case wanted || on:
-		return t.apply(o)
-	}
-	return nil
-}
-
-// passwordFile takes the password from a file, anew for each connection: what keeps
-// secrets may have replaced it meanwhile.
-func (o *Options) passwordFile(path string) error {
-	user := o.Username
-	o.Credentials = func(context.Context, string) (string, string, error) {
-		text, err := os.ReadFile(path)
-		return user, strings.TrimRight(string(text), "\r\n"), err
-	}
-	_, err := os.Stat(path)
-	return err
-}
-
-// duration reads what flags of the command take as well: Go's notation, or a number
-// of seconds.
-func duration(s string) (time.Duration, error) {
-	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1e9 {
-		return time.Duration(seconds * float64(time.Second)), nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
-	}
-	return d, nil
-}
-
-// oneOf tells yes from no, and both from anything else.
-func oneOf(v, yes, no string) (bool, error) {
-	if v != yes && v != no {
-		return false, fmt.Errorf("%q is neither %s nor %s", v, yes, no)
-	}
-	return v == yes, nil
-}
-
-// tlsParams are the parameters of TLS: names of PEM files, and of the server.
-type tlsParams struct{ ca, cert, key, serverName string }
-
-func (f tlsParams) apply(o *Options) error {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.TLS != nil {
-		cfg = o.TLS.Clone()
-	}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return fmt.Errorf("%w: parameter ca: %w", ErrInvalid, err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("%w: parameter ca: %s holds no PEM certificate", ErrInvalid, f.ca)
-		}
-	}
-	if (f.cert == "") != (f.key == "") {
-		return fmt.Errorf("%w: cert and key go together", ErrInvalid)
-	}
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return fmt.Errorf("%w: cert and key: %w", ErrInvalid, err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	if f.serverName != "" {
-		cfg.ServerName = f.serverName
-	}
-	o.TLS = cfg
-	return nil
 }

@@ -51,6 +51,81 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
+// TestURLsOfOtherClientsMeanTheSame has a row for each form that go-redis, rueidis,
+// redis-py, Valkey's clients and Lettuce read: with a server, it means the same here; with
+// none, the error says what to write instead.
+func TestURLsOfOtherClientsMeanTheSame(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]struct {
+		node Node
+		opts Options
+		mend string
+	}{
+		"valkey://h":                                                       {node: Node{Addr: "h:6379"}},
+		"valkey://u:p@h:1/2":                                               {node: Node{Addr: "h:1"}, opts: Options{Username: "u", Password: "p", DB: 2}},
+		"unix:///run/redis.sock":                                           {node: Node{Addr: "/run/redis.sock"}},
+		"unix:///run/redis.sock?db=3":                                      {node: Node{Addr: "/run/redis.sock"}, opts: Options{DB: 3}},
+		"unix://u:p%2Fq@/run/redis.sock":                                   {node: Node{Addr: "/run/redis.sock"}, opts: Options{Username: "u", Password: "p/q"}},
+		"unix://:p@/a%20b%40c":                                             {node: Node{Addr: "/a b@c"}, opts: Options{Password: "p"}},
+		"unix://u@/s?password=p":                                           {node: Node{Addr: "/s"}, opts: Options{Username: "u", Password: "p"}},
+		"redis+unix:///run/redis.sock":                                     {node: Node{Addr: "/run/redis.sock"}},
+		"valkey+unix:///run/valkey.sock":                                   {node: Node{Addr: "/run/valkey.sock"}},
+		"redis+socket:///s":                                                {node: Node{Addr: "/s"}},
+		"redis-socket:///s?database=1":                                     {node: Node{Addr: "/s"}, opts: Options{DB: 1}},
+		"redis://h?username=u&password=p":                                  {node: Node{Addr: "h:6379"}, opts: Options{Username: "u", Password: "p"}},
+		"redis://u@h?password=p%40":                                        {node: Node{Addr: "h:6379"}, opts: Options{Username: "u", Password: "p@"}},
+		"redis://h/1?client_name=n":                                        {node: Node{Addr: "h:6379"}, opts: Options{DB: 1, ClientName: "n"}},
+		"redis://h?clientName=n":                                           {node: Node{Addr: "h:6379"}, opts: Options{ClientName: "n"}},
+		"redis://h?dial_timeout=3s":                                        {node: Node{Addr: "h:6379"}, opts: Options{Timeout: 3 * time.Second}},
+		"redis://h?socket_connect_timeout=2&socket_timeout=5":              {node: Node{Addr: "h:6379"}, opts: Options{Timeout: 2 * time.Second}},
+		"redis://h?protocol=2&pool_size=9&max_retries=3&read_timeout=-1":   {node: Node{Addr: "h:6379"}},
+		"redis://h?decode_responses=True&max_connections=5&encoding=utf-8": {node: Node{Addr: "h:6379"}},
+		"redis://h?skip_verify=false&ssl_cert_reqs=required":               {node: Node{Addr: "h:6379"}},
+
+		"unix://run/redis.sock":                 {mend: "write unix:///run/redis.sock"},
+		"unix://h:6379":                         {mend: "write unix:///run/redis.sock"},
+		"unix://":                               {mend: "write unix:///run/redis.sock"},
+		"unix:///":                              {mend: "write unix:///run/redis.sock"},
+		"unix:///a@b":                           {mend: "write / as %2F"},
+		"unix:///a%0ab":                         {mend: "write unix:///run/redis.sock"},
+		"unix:///%zz":                           {mend: "write unix:///run/redis.sock"},
+		"redlock:///a.sock,/b.sock":             {mend: "host is missing"},
+		"/run/redis.sock":                       {mend: "unix://"},
+		"REDIS://h":                             {mend: "does not begin with redis://"},
+		"my-cluster:6379":                       {mend: "does not begin with redis://"},
+		"redis+sentinel://a:26379,b/mymaster":   {mend: "Sentinels, which are not supported"},
+		"redis-sentinel://a#mymaster":           {mend: "redlock://a,b,c"},
+		"redis+cluster://a,b,c":                 {mend: "Cluster, which is not supported"},
+		"rediss+cluster://a,b,c":                {mend: "redlock://a,b,c"},
+		"redis://h?master_name=m":               {mend: "Sentinels, which are not supported"},
+		"redis://h?master_set=m":                {mend: "Sentinels, which are not supported"},
+		"redis-sentinel://h?sentinelMasterId=m": {mend: "Sentinels, which are not supported"},
+		"redis://h?addr=h2:1&addr=h3:1":         {mend: "write redlock://a:6379,b:6379,c:6379"},
+		"rediss://h?skip_verify=true":           {mend: "name the authority by ca="},
+		"rediss://h?skip_verify=":               {mend: "certificates are always checked"},
+		"rediss://h?ssl_cert_reqs=none":         {mend: "name the authority by ca="},
+		"rediss://h?ssl_check_hostname=no":      {mend: "servername="},
+		"redis://h?db=1&database=1":             {mend: "given 2 times"},
+		"redis://h?pool=9":                      {mend: "unknown parameter"},
+		"redis://:p@h?password=q":               {mend: "more than one password"},
+		"redis://h?password=q&passwordfile=/":   {mend: "more than one password"},
+		"redis://u:p@h?username=v":              {mend: "leave out one of them"},
+		"redlock://u:p@a,v:q@b?username=w":      {mend: "leave out one of them"},
+		"redlock://u:p@a,v:q@b?password=w":      {mend: "more than one password"},
+	} {
+		nodes, opts, err := parseURL(url, nil)
+		if want.mend != "" {
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
+				t.Errorf("%s: %v, want ErrInvalid with %q", url, err, want.mend)
+			}
+			continue
+		}
+		if err != nil || len(nodes) != 1 || nodes[0] != want.node || !reflect.DeepEqual(opts, want.opts) {
+			t.Errorf("%s: %+v, %+v, %v, want %+v, %+v", url, nodes, opts, err, want.node, want.opts)
+		}
+	}
+}
+
 // TestURLNeverDropsAHost holds that a list is read with every host and with the user and
 // password of each, or refused, whatever stands in the passwords.
 func TestURLNeverDropsAHost(t *testing.T) {
@@ -95,7 +170,7 @@ func TestURLNeverDropsAHost(t *testing.T) {
 func TestURLOverridesTheCallersCredentials(t *testing.T) {
 	t.Parallel()
 	base := &Options{Credentials: func(context.Context, string) (user, pass string, err error) { return "other", "other", nil }}
-	for _, url := range []string{"redis://u:p@a", "redlock://u:p@a,b", "redlock://u:p@a,u:p@b"} {
+	for _, url := range []string{"redis://u:p@a", "redlock://u:p@a,b", "redlock://u:p@a,u:p@b", "redis://a?password=p", "unix://u:p@/s"} {
 		if _, opts, err := parseURL(url, base); err != nil || opts.Credentials != nil {
 			t.Errorf("%s: %v; the function is kept: %v", url, err, opts.Credentials != nil)
 		}
@@ -109,7 +184,13 @@ func TestURLOverridesTheCallersCredentials(t *testing.T) {
 // asked for.
 func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
 	t.Parallel()
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := cert.Cert
 	for url, want := range map[string]bool{
+		"valkeys://h": true, "redis://h?ssl_ca_certs=" + ca: true, "unix:///s?servername=x": true, "unix:///s": false, "valkey://h": false,
 		"rediss://h": true, "rediss://h?tls=true": true, "redis://h?tls=true": true, "redlock://a,b?tls=1": true, "redis://h?servername=x": true,
 		"redis://h": false, "redis://h?tls=false": false, "redlock://a,b?tls=0": false,
 	} {
@@ -118,7 +199,7 @@ func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
 		}
 	}
 	for _, url := range []string{
-		"rediss://h?tls=false", "rediss://h?tls=0", "redis://h?tls=false&servername=x", "redlock://a,b?tls=false&ca=/no/such/file", "redis://h?tls=true&tls=false",
+		"rediss://h?tls=false", "valkeys://h?tls=false", "rediss://h?tls=0", "redis://h?tls=false&servername=x", "redlock://a,b?tls=false&ca=/no/such/file", "redis://h?tls=true&tls=false",
 	} {
 		if _, opts, err := parseURL(url, nil); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: TLS %v, %v, want ErrInvalid", url, opts.TLS != nil, err)
@@ -212,7 +293,7 @@ func TestNoErrorShowsWhatMayBeAPassword(t *testing.T) {
 		"u:1?secretpw;x",
 		"u:%secretpw@localhost",
 	} {
-		for _, scheme := range []string{"redis://", "rediss://", "redlock://"} {
+		for _, scheme := range []string{"redis://", "rediss://", "redlock://", "valkey://", "unix://", "redis+sentinel://"} {
 			_, err := OpenURL(ctx, scheme+rest, nil)
 			if !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
 				t.Errorf("OpenURL(%s%s) = %v, want ErrInvalid without the password", scheme, rest, err)
@@ -253,7 +334,8 @@ func FuzzParseURL(f *testing.F) {
 	for _, url := range []string{
 		"redis://user:hunter2@host:6379/0", "rediss://host:6380?ca=x", "redlock://h1:6379,h2,[::1]:1?prefix=x&bare=true&maxttl=60s&quarantine=off",
 		"redis://:hunter2/x@h", "redis://:hunter2?x@h", "redis://h?timeout=1s&db=3&name=a@b&tls=true", "://", "redlock://,@/?",
-		"redis://hunter2@a@b,c", "redis://:hunter2@[::1", "redis://:a,hunter2@h",
+		"unix://u:hunter2@/run/redis.sock", "unix:///hunter2@/s", "redis://h?username=u&password=hunter2", "redis://h?pool_size=1&client_name=n",
+		"redis://hunter2@a@b,c", "redis://:hunter2@[::1", "redlock://::%]00", "redis://:a,hunter2@h",
 		"redis://u:hunter2:h:1", "redis://u:hunter2%40h", "redlock://u:1/hunter2,h", "redis://u:1?hunter2%40h", "redlock://u:hunter2@a,u:hunter2@b", "redlock://u:hunter2@a,b,v:hunter2@c", "redlock://u:a,hunter2:x@b", "redlock://hunter2@0, hunter2",
 	} {
 		f.Add(url)
@@ -282,6 +364,9 @@ func FuzzParseURL(f *testing.F) {
 		}
 		for _, n := range nodes {
 			host, port, err := net.SplitHostPort(n.Addr)
+			if isSocket(n.Addr) && slices.Contains(socketSchemes, url[:strings.Index(url, ":")]) {
+				continue
+			}
 			if p, err2 := strconv.Atoi(port); err != nil || err2 != nil || host == "" || p < 1 || p > 65535 {
 				t.Errorf("%q: address %q", url, n.Addr)
 			}

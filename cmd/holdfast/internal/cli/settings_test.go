@@ -19,6 +19,8 @@ func TestMaskedShowsNoPartOfAPassword(t *testing.T) {
 		"redis://app@h?passwordfile=/f":                      "redis://app@h?passwordfile=/f",
 		"postgres://h/d?password=s3cret&x=1":                 "postgres://h/d?password=***&x=1",
 		"redis://:s3cret@h:1/2":                              "redis://:***@h:1/2",
+		"unix://u:s3cret@/run/redis.sock?db=1":               "unix://u:***@/run/redis.sock?db=1",
+		"unix://u@/run/redis.sock?password=s3cret&db=1":      "unix://u@/run/redis.sock?password=***&db=1",
 		"redlock://u:s3cret@a,b,c":                           "redlock://u:***@a,b,c",
 		"redlock://u:s3cret@a,v:t3cret@b":                    "redlock://u:***@a,v:***@b",
 		"redis://u:s3,cret@h":                                "redis://***@h",
