@@ -358,7 +358,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{
-		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
+		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true,
 	}
 }
 
