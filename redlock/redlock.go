@@ -317,7 +317,9 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		}
 	}
 	g, err := d.engine.Acquire(ctx, req)
-	d.introduceHolder(context.WithoutCancel(ctx), err)
+	if err != nil {
+		d.introduceHolder(context.WithoutCancel(ctx), err)
+	}
 	return g, err
 }
 
