@@ -60,7 +60,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	all.Go(func() { r.havoc(ctx) })
 	all.Wait()
 	for _, m := range r.cluster.Members {
-		m.Thaw()
+		m.Resume()
 	}
 	for i, s := range spans {
 		for _, o := range spans[:i] {
@@ -104,9 +104,9 @@ func (r *rig) havoc(ctx context.Context) {
 				r.Error(err)
 			}
 		case 1:
-			m.Freeze()
+			m.Pause()
 			pause(rand.N(4 * time.Second))
-			m.Thaw()
+			m.Resume()
 		case 2:
 			r.all(func(j int, p *proxy) { p.hole = j == i })
 			pause(rand.N(3 * time.Second))

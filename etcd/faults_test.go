@@ -26,8 +26,8 @@ func TestALeaseOutlivesAMember(t *testing.T) {
 			others = append(others, m)
 		}
 	}
-	freeze := func(m *etcdproc.Member) { r.must(m.Freeze()) }
-	thaw := func(m *etcdproc.Member) { r.must(m.Thaw()) }
+	freeze := func(m *etcdproc.Member) { r.must(m.Pause()) }
+	thaw := func(m *etcdproc.Member) { r.must(m.Resume()) }
 	kill := func(m *etcdproc.Member) { m.Kill() }
 	restart := func(m *etcdproc.Member) { r.must(m.Restart(t.Context())) }
 	for _, fault := range []struct {

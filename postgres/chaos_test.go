@@ -126,7 +126,7 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 			if n%4 != 0 {
 				continue
 			}
-			s.Crash()
+			s.Kill()
 			if err := s.Restart(context.WithoutCancel(ctx)); err != nil {
 				c.Error(err)
 				return

@@ -87,7 +87,7 @@ func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
 	waiter := r.client()
 	go func() { next <- r.acquire(waiter, "k", long) }()
 	r.eventually("another waits", func() bool { return r.waiters("k") == 1 })
-	s.Crash()
+	s.Kill()
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -25,12 +25,11 @@ func NewClient() string { return rand.Text() }
 
 // Owner makes an owner id.
 func Owner(client string, seq int64, note string) string {
-	id := append(make([]byte, 0, 64), client...) // on the stack, unless there is a note
-	id = strconv.AppendInt(append(id, '.'), seq, 36)
+	id := client + "." + strconv.FormatInt(seq, 36)
 	if note != "" {
-		id = append(append(id, '~'), strings.ReplaceAll(url.QueryEscape(note), "+", "%20")...)
+		id += "~" + strings.ReplaceAll(url.QueryEscape(note), "+", "%20")
 	}
-	return string(id)
+	return id
 }
 
 // ClientOf is the client's part of an owner id, or "" if owner is not one.

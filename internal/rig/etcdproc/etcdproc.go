@@ -211,11 +211,11 @@ func (m *Member) Restart(ctx context.Context) error {
 	return m.awaitReady(ctx)
 }
 
-// Freeze stops the process, whose connections stay open. Thaw has it go on.
-func (m *Member) Freeze() error { return m.cmd.Process.Signal(syscall.SIGSTOP) }
+// Pause stops the process, whose connections stay open. Resume has it go on.
+func (m *Member) Pause() error { return m.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Thaw undoes Freeze.
-func (m *Member) Thaw() error { return m.cmd.Process.Signal(syscall.SIGCONT) }
+// Resume undoes Pause.
+func (m *Member) Resume() error { return m.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Stop kills all members and removes their folder. A second Stop does nothing.
 func (c *Cluster) Stop() error {

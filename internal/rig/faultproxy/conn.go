@@ -1,6 +1,7 @@
 package faultproxy
 
 import (
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -13,7 +14,7 @@ import (
 type conn struct {
 	p      *Proxy
 	client net.Conn
-	server *net.TCPConn
+	server stream
 
 	up         []*request // from the client, not yet forwarded
 	upEnd      bool       // nothing will be added to up
@@ -29,6 +30,12 @@ type conn struct {
 	clientGone bool        // nothing can be delivered to the client any more
 }
 
+// stream is a connection of which one direction can be closed.
+type stream interface {
+	net.Conn
+	CloseWrite() error
+}
+
 // segment is something to deliver to the client, or the end of the connection.
 type segment struct {
 	bytes []byte
@@ -36,7 +43,7 @@ type segment struct {
 	end   bool
 }
 
-func newConn(p *Proxy, client net.Conn, server *net.TCPConn) *conn {
+func newConn(p *Proxy, client net.Conn, server stream) *conn {
 	c := &conn{
 		p: p, client: client, server: server,
 		upWake: sync.NewCond(&p.mu), downWake: sync.NewCond(&p.mu),
@@ -72,9 +79,15 @@ func (c *conn) settle() {
 }
 
 func (c *conn) readClient() {
-	in := resp.NewReader(c.client)
+	next := resp.NewReader(c.client).ReadCommand
+	if c.p.opaque {
+		next = func() ([][]byte, []byte, error) {
+			raw, err := chunk(c.client)
+			return nil, raw, err
+		}
+	}
 	for {
-		args, raw, err := in.ReadCommand()
+		args, raw, err := next()
 		if err != nil {
 			break
 		}
@@ -146,15 +159,10 @@ func (c *conn) forward(batch []byte) []byte {
 }
 
 func (c *conn) readServer() {
-	in := resp.NewReader(c.server)
-	for {
-		v, err := in.ReadValue()
-		if err != nil {
-			break
-		}
-		c.p.mu.Lock()
-		c.receive(v)
-		c.p.mu.Unlock()
+	if c.p.opaque {
+		c.readChunks()
+	} else {
+		c.readValues()
 	}
 	c.server.Close()
 
@@ -165,6 +173,41 @@ func (c *conn) readServer() {
 	if !c.muted || c.upEnd {
 		c.deliver(segment{end: true})
 	}
+}
+
+func (c *conn) readValues() {
+	in := resp.NewReader(c.server)
+	for {
+		v, err := in.ReadValue()
+		if err != nil {
+			return
+		}
+		c.p.mu.Lock()
+		c.receive(v)
+		c.p.mu.Unlock()
+	}
+}
+
+func (c *conn) readChunks() {
+	for {
+		raw, err := chunk(c.server)
+		if err != nil {
+			return
+		}
+		c.p.mu.Lock()
+		c.deliver(segment{bytes: raw})
+		c.p.mu.Unlock()
+	}
+}
+
+// chunk reads what is there.
+func chunk(r io.Reader) ([]byte, error) {
+	buf := make([]byte, 16<<10)
+	n, err := r.Read(buf)
+	if n > 0 {
+		err = nil // which the next read returns again
+	}
+	return buf[:n], err
 }
 
 func (c *conn) receive(v resp.Value) {

@@ -627,3 +627,59 @@ func converse(t *testing.T, addr, name string, deadline time.Time) {
 		}
 	}
 }
+
+func TestAnOpaqueProxyKnowsNoProtocol(t *testing.T) {
+	t.Parallel()
+	socket := t.TempDir() + "/s"
+	upstream, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upstream.Close()
+	proxy, err := faultproxy.NewOpaque(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	client := dial(t, proxy.Addr()).conn
+	server, err := upstream.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	carries := func(from, to net.Conn) {
+		t.Helper()
+		text := []byte("\x00*no\r\nRESP $")
+		if _, err := from.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(text))
+		to.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, text) {
+			t.Fatalf("read %q, %v", got, err)
+		}
+	}
+	carries(client, server)
+	carries(server, client)
+
+	proxy.Blackhole(true, false)
+	client.Write([]byte("late"))
+	server.SetReadDeadline(time.Now().Add(moment))
+	if n, err := server.Read(make([]byte, 9)); err == nil {
+		t.Errorf("%d bytes passed a hole", n)
+	}
+	carries(server, client)
+	proxy.Blackhole(false, false)
+	server.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(server, make([]byte, 4)); err != nil {
+		t.Errorf("what was stopped: %v", err)
+	}
+
+	proxy.Cut()
+	for side, conn := range map[string]net.Conn{"client": client, "server": server} {
+		conn.SetReadDeadline(time.Now().Add(patience))
+		if _, err := conn.Read(make([]byte, 9)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("after a cut the %s reads: %v", side, err)
+		}
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -39,6 +40,7 @@ type Proxy struct {
 
 	mu       sync.Mutex // guards what follows and the state of every conn; never held across I/O
 	upstream string
+	opaque   bool
 	stats    Stats
 	delay    time.Duration
 	refuse   bool
@@ -60,12 +62,20 @@ type Stats struct {
 
 // New starts a proxy on a free port of 127.0.0.1. The server at upstream need not be up: each connection of a client makes
 // its own to the server, and is closed if that fails.
-func New(upstream string) (*Proxy, error) {
+func New(upstream string) (*Proxy, error) { return start(&Proxy{upstream: upstream}) }
+
+// NewOpaque is New for a server that speaks another protocol. The proxy does not look into what it passes on, so that
+// there are no requests or replies to hold, lose, rewrite or count. An upstream that begins with a slash is a Unix socket.
+func NewOpaque(upstream string) (*Proxy, error) {
+	return start(&Proxy{upstream: upstream, opaque: true})
+}
+
+func start(p *Proxy) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("start a proxy for %s: %w", upstream, err)
+		return nil, fmt.Errorf("start a proxy for %s: %w", p.upstream, err)
 	}
-	p := &Proxy{upstream: upstream, listener: listener, conns: map[*conn]struct{}{}}
+	p.listener, p.conns = listener, map[*conn]struct{}{}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.running.Go(p.accept)
 	return p, nil
@@ -165,12 +175,16 @@ func (p *Proxy) admit() (upstream string, cuts int, ok bool) {
 }
 
 func (p *Proxy) serve(client net.Conn, upstream string, cuts int) {
-	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, "tcp", upstream)
+	network := "tcp"
+	if strings.HasPrefix(upstream, "/") {
+		network = "unix"
+	}
+	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, network, upstream)
 	if err != nil {
 		reset(client)
 		return
 	}
-	c := newConn(p, client, server.(*net.TCPConn))
+	c := newConn(p, client, server.(stream))
 	if !p.register(c, cuts) {
 		client.Close()
 		server.Close()

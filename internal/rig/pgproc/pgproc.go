@@ -106,8 +106,8 @@ func (p *process) Stop() error {
 // Server is a PostgreSQL server process.
 type Server struct {
 	process
-	program string
-	args    []string
+	bin           string // folder of the programs
+	env, settings []string
 }
 
 // Start makes a new cluster and starts a server on it. It blocks until the server
@@ -115,40 +115,52 @@ type Server struct {
 // its configuration, such as "max_connections=200". As root, which PostgreSQL
 // refuses to run as, it runs as the user postgres or nobody.
 func Start(ctx context.Context, settings ...string) (*Server, error) {
-	s, err := launch(ctx, settings)
+	return StartWith(ctx, nil, settings...)
+}
+
+// StartWith is Start with further variables for the server's environment, such as
+// "LD_PRELOAD=clock.so".
+func StartWith(ctx context.Context, env []string, settings ...string) (*Server, error) {
+	s := &Server{env: env, settings: settings}
+	err := s.launch(ctx, "initdb", "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	return s, nil
 }
 
-func launch(ctx context.Context, settings []string) (s *Server, err error) {
-	bin, err := findPrograms()
+// StartReplica starts a replica of s, with the same settings. It follows s, which does not wait
+// for it unless synchronous_standby_names says so. SELECT pg_promote() makes it a primary.
+func (s *Server) StartReplica(ctx context.Context) (*Server, error) {
+	r := &Server{env: s.env, settings: s.settings}
+	err := r.launch(ctx, "pg_basebackup", "-h", s.dir, "-p", port, "-U", "holdfast", "-R", "-c", "fast", "--no-sync")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("start a replica of PostgreSQL: %w", err)
+	}
+	return r, nil
+}
+
+// launch has the program named fill the folder of the data, and starts the server.
+func (s *Server) launch(ctx context.Context, fill string, args ...string) (err error) {
+	if s.bin, err = findPrograms(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	s = &Server{program: filepath.Join(bin, "postgres")}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
 	if s.process, err = newProcess("holdfast-pg-"); err != nil {
-		return s, err
+		return err
 	}
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"),
-		"-D", s.data(), "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = s.attr, s.dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return s, fmt.Errorf("initdb: %w: %s", err, out)
+	filler := exec.CommandContext(ctx, filepath.Join(s.bin, fill), append(args, "-D", s.data())...)
+	filler.SysProcAttr, filler.Dir = s.attr, s.dir
+	if out, err := filler.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", fill, err, out)
 	}
-	s.args = []string{"-D", s.data(), "-k", s.dir, "-p", port}
-	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, settings...) {
-		s.args = append(s.args, "-c", line)
-	}
-	return s, s.start(ctx)
+	return s.start(ctx)
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
@@ -156,7 +168,12 @@ func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 // start starts the server. By SIGQUIT it takes its own children with it; by SIGKILL it
 // would not.
 func (s *Server) start(ctx context.Context) error {
-	return s.run(ctx, exec.Command(s.program, s.args...), syscall.SIGQUIT, s.ready)
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, "-p", port)
+	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, s.settings...) {
+		cmd.Args = append(cmd.Args, "-c", line)
+	}
+	cmd.Env = append(os.Environ(), s.env...)
+	return s.run(ctx, cmd, syscall.SIGQUIT, s.ready)
 }
 
 // ready returns nil once the server says in its lock file that it is ready, which it does
@@ -169,23 +186,46 @@ func (s *Server) ready() error {
 	return err
 }
 
-// Crash ends the server as a crash would: it finishes nothing. It keeps its data, and
+// Kill ends the server as a crash would: it finishes nothing. It keeps its data, and
 // blocks until the process is gone.
-func (s *Server) Crash() {
+func (s *Server) Kill() {
 	s.cmd.Process.Signal(syscall.SIGQUIT) // an error means it has ended
 	<-s.exited
 }
 
-// Restart starts a server that has crashed again, on the same data. It blocks until the server
+// Restart starts a server that was killed again, on the same data. It blocks until the server
 // accepts connections, ctx ends or a minute is over.
 func (s *Server) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that crashed; ready must not read it
+	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that was killed; ready must not read it
 	if err := s.start(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
 	return nil
+}
+
+// Pause stops all processes of the server, whose connections stay open. Resume has them go on.
+// Both need Linux.
+func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
+
+// Resume undoes Pause.
+func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
+
+// signal sends sig to the first process of the server and to its children, each of which is a
+// group of its own. The first one comes first: while it is stopped there are no new children.
+func (s *Server) signal(sig syscall.Signal) error {
+	pid := s.cmd.Process.Pid
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, child := range strings.Fields(string(text)) {
+		if n, err := strconv.Atoi(child); err == nil {
+			syscall.Kill(n, sig) // an error means that it has ended
+		}
+	}
+	return err
 }
 
 // unprivileged says as whom to run, and gives that user dir.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
@@ -34,6 +35,56 @@ func TestServerAcceptsConnectionsUntilItIsStopped(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("folder of a stopped server: %v, want that it does not exist", err)
+	}
+}
+
+// TestAPausedServerAnswersOnNoConnection: neither on one that is open nor on a new one, until it goes on.
+func TestAPausedServerAnswersOnNoConnection(t *testing.T) {
+	t.Parallel()
+	server, err := pgproc.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop() })
+	dir, _, _ := strings.Cut(strings.TrimPrefix(server.DSN(), "host="), " ")
+	const startup = "\x00\x00\x00\x29\x00\x03\x00\x00user\x00holdfast\x00database\x00postgres\x00\x00"
+	const query = "Q\x00\x00\x00\x0dSELECT 1\x00"
+	dial := func() net.Conn {
+		conn, err := net.Dial("unix", filepath.Join(dir, ".s.PGSQL.5432"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		conn.Write([]byte(startup))
+		return conn
+	}
+	answers := func(conn net.Conn, within time.Duration) error {
+		conn.SetReadDeadline(time.Now().Add(within))
+		_, err := conn.Read(make([]byte, 4096))
+		return err
+	}
+	open := dial()
+	if err := answers(open, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	for answers(open, 100*time.Millisecond) == nil { // the rest of the greeting
+	}
+	open.Write([]byte(query))
+	for _, conn := range []net.Conn{open, dial()} {
+		if err := answers(conn, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a paused server answers: %v", err)
+		}
+		defer func() {
+			if err := answers(conn, time.Minute); err != nil {
+				t.Errorf("after the pause: %v", err)
+			}
+		}()
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -17,7 +17,10 @@ import (
 var ErrNoPooler = errors.New("pgbouncer is not installed (on Debian and Ubuntu: apt-get install pgbouncer)")
 
 // Pooler is a pgbouncer in front of a Server.
-type Pooler struct{ process }
+type Pooler struct {
+	process
+	program string
+}
 
 // StartPooler starts a pgbouncer in front of s, with a pool mode such as "transaction" and so
 // many connections to s. It blocks until the pooler accepts connections, ctx ends or
@@ -31,13 +34,10 @@ func StartPooler(ctx context.Context, s *Server, mode string, connections int) (
 }
 
 func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Pooler, err error) {
-	program, err := findPooler()
-	if err != nil {
+	p = &Pooler{}
+	if p.program, err = findPooler(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	p = &Pooler{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Stop())
@@ -46,7 +46,6 @@ func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Poo
 	if p.process, err = newProcess("holdfast-pgb-"); err != nil {
 		return p, err
 	}
-	config := filepath.Join(p.dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
 * = host=%s port=%s user=holdfast
 [pgbouncer]
@@ -56,12 +55,29 @@ unix_socket_dir = %s
 auth_type = any
 pool_mode = %s
 default_pool_size = %d
+server_login_retry = 1
 max_client_conn = 400
 `, s.dir, port, port, p.dir, mode, connections)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(p.config(), []byte(text), 0o644); err != nil {
 		return p, err
 	}
-	return p, p.run(ctx, exec.Command(program, "-q", config), syscall.SIGKILL, func() error {
+	return p, p.Restart(ctx)
+}
+
+func (p *Pooler) config() string { return filepath.Join(p.dir, "pgbouncer.ini") }
+
+// Kill ends the pooler at once, without regard to its clients, and blocks until it is gone.
+func (p *Pooler) Kill() {
+	p.cmd.Process.Kill() // an error means it has ended
+	<-p.exited
+}
+
+// Restart starts a pooler that was killed again. It blocks until the pooler accepts connections,
+// ctx ends or a minute is over.
+func (p *Pooler) Restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return p.run(ctx, exec.Command(p.program, "-q", p.config()), syscall.SIGKILL, func() error {
 		conn, err := net.Dial("unix", filepath.Join(p.dir, ".s.PGSQL."+port))
 		if err == nil {
 			conn.Close()
@@ -74,7 +90,7 @@ max_client_conn = 400
 // second Stop does nothing.
 func (p *Pooler) Stop() error {
 	if p.cmd != nil {
-		p.cmd.Process.Kill() // an error means it has ended
+		p.Kill()
 	}
 	return p.process.Stop()
 }
