@@ -19,9 +19,10 @@ const (
 	// one polls that is not, after a while.
 	relaxed = 2 * time.Second
 	hasty   = 200 * time.Millisecond
-	// grace is for how long a hand-over stands until the waiter confirms it: longer
-	// than a waiter takes that polls only.
-	grace = relaxed + time.Second
+	// grace is for how long a hand-over stands until the waiter confirms it. Each waiter
+	// that has died costs those behind it so much. A waiter that is told of its turn
+	// takes a round trip, and one that polls hasty and a round trip.
+	grace = time.Second
 )
 
 // claim is one attempt at a lock.

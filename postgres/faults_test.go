@@ -90,7 +90,7 @@ func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 }
 
 // TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see
-// it.
+// it, which costs the next one a second.
 func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	r := start(t)
 	holder, dead := r.client(), r.driver()
@@ -108,6 +108,9 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	other := r.client()
 	go func() { next <- r.acquire(other, "k", long) }()
 	r.eventually("another waits", func() bool { return r.waiters("k") == 2 })
+	if n := r.count("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
+		t.Errorf("a hand-over stands for %d µs, want a second", n)
+	}
 	r.release(l)
 	r.release(<-next)
 	cancel()
