@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -27,7 +26,7 @@ func (l *Lease) Detach() (err error) {
 		c.mu.Unlock()
 		return err
 	}
-	end := t.end(ErrDetached, time.Now())
+	end := t.end(ErrDetached)
 	c.mu.Unlock()
 	end.cancel()
 	a.Detach(t.grant)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 )
 
 // Shutdown lets the holders finish: it refuses new leases and new waits with
@@ -112,7 +111,7 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 		all.Go(func() {
 			defer func() { <-gate }()
 			c.mu.Lock()
-			end := t.end(errTaken, time.Now())
+			end := t.end(errTaken)
 			c.mu.Unlock()
 			end.tell(c)
 			c.free(ctx, end)

@@ -317,9 +317,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		}
 	}
 	g, err := d.engine.Acquire(ctx, req)
-	if err != nil {
-		d.introduceHolder(context.WithoutCancel(ctx), err)
-	}
+	d.introduceHolder(context.WithoutCancel(ctx), err)
 	return g, err
 }
 
@@ -360,7 +358,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{
-		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true,
+		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
 	}
 }
 

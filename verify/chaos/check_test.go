@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -169,7 +170,7 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 
 func TestScheduleIsSound(t *testing.T) {
 	t.Parallel()
-	s, err := loadSchedule("")
+	s, err := loadSchedule("redis", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,20 +192,31 @@ func TestScheduleIsSound(t *testing.T) {
 	if got := fmt.Sprint(s.nodes(durable), s.nodes(volatile), s.nodes("")); got != "[0 1 2] [3 4] [0 1 2 3 4]" {
 		t.Errorf("durable, volatile and all nodes: %s", got)
 	}
-	covered := map[string]bool{}
-	for _, w := range s.Windows {
-		covered[w.Class] = true
-	}
-	for name := range classes {
-		if !covered[name] {
-			t.Errorf("class %s is not in the schedule", name)
+}
+
+func TestEachScheduleHasEachClassOfItsBackend(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends {
+		s, err := loadSchedule(name, "")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		covered := map[string]bool{}
+		for _, w := range s.Windows {
+			covered[w.Class] = true
+		}
+		for class := range b.classes {
+			if !covered[class] {
+				t.Errorf("%s: class %s is not in the schedule", name, class)
+			}
 		}
 	}
 }
 
 func TestClassesCanBeChosen(t *testing.T) {
 	t.Parallel()
-	s, err := loadSchedule("")
+	s, err := loadSchedule("redis", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,11 +267,64 @@ func TestGrowthIsSeen(t *testing.T) {
 	}
 }
 
+// TestABeliefIsTrustedAsLongAsItWasSeen: a lock without a deadline counts as trusted until its holder learns of the loss, and that of a
+// process that was killed until somebody last looked.
+func TestABeliefIsTrustedAsLongAsItWasSeen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rec := &recorder{dir: dir, client: "c", files: make(map[int]*os.File)}
+	looks := make(chan bool)
+	rec.record(event{Kind: asked, Key: "w0/r0", Try: "a"})
+	h := believe(rec, "w0/r0", func() bool { return <-looks }, func(context.Context) error { return nil })
+	rec.record(event{Kind: got, Key: "w0/r0", Try: "a", ID: h.id, Until: h.until})
+	trusted := func() *attempt {
+		events, err := readHistory(dir, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return histories(events)["w0/r0"].attempts[0]
+	}
+	looks <- true
+	looks <- true // the first one is recorded
+	one := trusted()
+	if one.until <= h.until || one.until > mono() || one.lost != 0 {
+		t.Errorf("trusted until %d and lost at %d, want some time after %d", one.until, one.lost, h.until)
+	}
+	looks <- false
+	h.release(t.Context()) // which waits
+	two := trusted()
+	if two.until < one.until || two.lost < two.until || two.trusted().end != two.until {
+		t.Errorf("trusted until %d and lost at %d, want both after %d", two.until, two.lost, one.until)
+	}
+}
+
+func TestHistoriesOfAnEarlierRunAreDropped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rec := &recorder{dir: dir, client: "c", files: make(map[int]*os.File)}
+	rec.record(event{Kind: asked, Key: "w7/h0", Try: "a"})
+	if events, err := readHistory(dir, 7); err != nil || len(events) != 1 {
+		t.Fatalf("%v, %v", events, err)
+	}
+	if err := dropHistories(dir); err != nil {
+		t.Fatal(err)
+	}
+	if events, err := readHistory(dir, 7); err != nil || len(events) != 0 {
+		t.Errorf("left: %v, %v", events, err)
+	}
+}
+
 func TestScheduleWithAMistakeIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"unknown field": `{"node": 5}`,
-		"no windows":    `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s"}`,
+		"no backend": `{"backend": "paper", "nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
+			"windows": [{"class": "calm", "length": "2s"}]}`,
+		"two leaders": `{"backend": "etcd", "nodes": 3, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "5s", "max_ttl": "5s",
+			"windows": [{"class": "leader-kill", "length": "2s", "faults": [{"do": "kill-node", "at": "1s", "nodes": 2, "of": "leader"}]}]}`,
+		"a fault of another backend": `{"backend": "etcd", "nodes": 3, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "5s", "max_ttl": "5s",
+			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "flushall", "at": "1s", "nodes": 1}]}]}`,
+		"no windows": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s"}`,
 		"no such fault": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
 			"windows": [{"class": "calm", "length": "2s", "faults": [{"do": "nothing", "at": "1s"}]}]}`,
 		"fault too long": `{"nodes": 5, "clients": 8, "workers": 3, "keys": 6, "long": 2, "ttl": "2s", "max_ttl": "3s",
@@ -275,7 +340,7 @@ func TestScheduleWithAMistakeIsRefused(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := loadSchedule(path); err == nil {
+		if s, err := loadSchedule("redis", path); err == nil {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}

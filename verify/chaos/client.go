@@ -24,10 +24,10 @@ const orderVariable = "CHAOS_CLIENT"
 // order is what a client process is told.
 type order struct {
 	Name      string   `json:"name"`   // unique among all processes of the run
-	Peer      bool     `json:"peer"`   // it uses redsync
+	Peer      bool     `json:"peer"`   // it uses the other recipe
 	Narrow    bool     `json:"narrow"` // it has one processor
 	Nodes     []string `json:"nodes"`
-	Passwords []string `json:"passwords"` // files, one for each node
+	Passwords []string `json:"passwords,omitempty"` // files, one for each node
 	Stores    stores   `json:"stores"`
 	History   string   `json:"history"`
 	Start     int64    `json:"start"`
@@ -58,6 +58,7 @@ type held struct {
 	token   holdfast.Token // 0: the library has none
 	id      string
 	until   int64
+	lease   *holdfast.Lease // nil for the other recipe
 	release func(context.Context) error
 }
 
@@ -90,10 +91,8 @@ func beClient(text string) error {
 	defer s.close()
 	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
 	spans := o.Schedule.plan(o.Start, time.Duration(o.Length))
-	var locks service
-	if o.Peer {
-		locks = openRedsync(o, rec)
-	} else if locks, err = openHoldfast(ctx, o, rec, spans); err != nil {
+	locks, err := o.open(ctx, rec, spans)
+	if err != nil {
 		return err
 	}
 	defer locks.close()
@@ -119,6 +118,13 @@ func beClient(text string) error {
 			return nil
 		}
 	}
+}
+
+func (o *order) open(ctx context.Context, rec *recorder, spans []span) (service, error) {
+	if o.Peer {
+		return o.Schedule.backend().openPeer(o, rec)
+	}
+	return openHoldfast(ctx, o, rec, spans)
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -183,7 +189,7 @@ func (w *worker) work(ctx context.Context, key string, n int, try string, op int
 	var read []event
 	stores := make(map[string]*store)
 	for _, st := range w.stores.of(n, h.token != 0) {
-		prev, err := st.get(ctx, key, h.token, h.id)
+		prev, err := st.get(ctx, key, h)
 		e := event{Key: key, Try: try, Store: st.name, Op: try + "." + strconv.Itoa(op), Prev: prev}
 		switch {
 		case err == nil:
@@ -197,7 +203,7 @@ func (w *worker) work(ctx context.Context, key string, n int, try string, op int
 	for _, e := range read {
 		e.Kind = writing
 		w.rec.record(e)
-		switch err := stores[e.Store].set(ctx, key, h.token, h.id, e.Op); {
+		switch err := stores[e.Store].set(ctx, key, h, e.Op); {
 		case err == nil:
 			e.Kind = acked
 		case isStale(err):

@@ -17,7 +17,7 @@ import (
 // clocked is real servers whose clocks a test sets.
 type clocked struct {
 	*testing.T
-	nodes  []*node
+	nodes  []*redisNode
 	client *holdfast.Client
 }
 
@@ -37,7 +37,7 @@ func withClocks(t *testing.T, n int) *clocked {
 		}
 		t.Cleanup(func() { node.stop() })
 		c.nodes = append(c.nodes, node)
-		addrs = append(addrs, redlock.Node{Addr: node.server.Addr()})
+		addrs = append(addrs, redlock.Node{Addr: node.redis.Addr()})
 	}
 	driver, err := redlock.Open(t.Context(), addrs, &redlock.Options{NoQuarantine: true})
 	if err != nil {
@@ -54,7 +54,7 @@ func withClocks(t *testing.T, n int) *clocked {
 func (c *clocked) jump(by time.Duration) {
 	c.Helper()
 	for _, n := range c.nodes[:len(c.nodes)/2+1] {
-		if err := n.shift(by); err != nil {
+		if err := n.clock.shift(by); err != nil {
 			c.Fatal(err)
 		}
 	}
@@ -87,7 +87,7 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 					t.Fatalf("%v: %v, want ErrUnavailable", by, err)
 				}
 				for _, node := range c.nodes[:n/2+1] {
-					if want := node.server.Addr(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ": CLOCK") {
+					if want := node.redis.Addr(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ": CLOCK") {
 						t.Errorf("%q does not mention %q and CLOCK", err, want)
 					}
 					if left, err := node.lockKeys("*" + key); err != nil || len(left) > 0 {

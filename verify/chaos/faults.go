@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,22 +17,33 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
+func (s *redisSite) actions() map[string]action {
+	return map[string]action{
+		"wipe-node": s.wipeNode, "restore-node": s.restoreNode, "flushall": s.ask("FLUSHALL"), "replicaof": s.replicate,
+		"boot-behind": s.bootBehind, "fill": s.fill, "kill-connections": s.killConnections, "script-flush": s.ask("SCRIPT", "FLUSH"),
+		"client-pause": s.clientPause, "debug-sleep": s.debugSleep, "psubscribe": s.psubscribe,
+		"rotate-password": s.rotate, "switch-server": s.switchServer,
+		"hide-run-id": s.hideRunID, "look-like-cluster": s.rewriteInfo(asCluster), "other-names": s.rewriteInfo(asValkey),
+		"lose-replies": s.lose((*faultproxy.Proxy).CutAfter), "mute": s.lose((*faultproxy.Proxy).MuteAfter),
+	}
+}
+
 // bootBehind is a machine that comes back empty and an hour late, until its clock is set: its server seems to have
 // run for an hour.
-func (n *nemesis) bootBehind(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
+func (s *redisSite) bootBehind(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.servers[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
-	v.server.Kill()
-	err := v.shift(-time.Hour)
-	err = errors.Join(err, restart(v.server.Wipe))
+	v.redis.Kill()
+	err := v.clock.shift(-time.Hour)
+	err = errors.Join(err, restart(v.redis.Wipe))
 	rest(time.Duration(f.For))
-	return errors.Join(err, v.shift(0))
+	return errors.Join(err, v.clock.shift(0))
 }
 
 // fill has foreign keys use up a node's memory.
-func (n *nemesis) fill(f Fault, victim int, rest func(time.Duration)) error {
-	server := n.site.nodes[victim].server
+func (s *redisSite) fill(f Fault, victim int, rest func(time.Duration)) error {
+	server := s.servers[victim].redis
 	info, err := server.Do("INFO", "memory")
 	if err != nil {
 		return err
@@ -62,28 +75,28 @@ func (n *nemesis) fill(f Fault, victim int, rest func(time.Duration)) error {
 }
 
 // killConnections is an operator who ends all clients, subscribed ones among them.
-func (n *nemesis) killConnections(_ Fault, victim int, _ func(time.Duration)) error {
-	server := n.site.nodes[victim].server
+func (s *redisSite) killConnections(_ Fault, victim int, _ func(time.Duration)) error {
+	server := s.servers[victim].redis
 	_, err := server.Do("CLIENT", "KILL", "TYPE", "normal")
 	_, err2 := server.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	return errors.Join(err, err2)
 }
 
-func (n *nemesis) clientPause(f Fault, victim int, rest func(time.Duration)) error {
-	_, err := n.site.nodes[victim].server.Do("CLIENT", "PAUSE", strconv.FormatInt(time.Duration(f.For).Milliseconds(), 10), "ALL")
+func (s *redisSite) clientPause(f Fault, victim int, rest func(time.Duration)) error {
+	_, err := s.servers[victim].redis.Do("CLIENT", "PAUSE", strconv.FormatInt(time.Duration(f.For).Milliseconds(), 10), "ALL")
 	rest(time.Duration(f.For))
 	return err
 }
 
 // debugSleep is a command that takes long.
-func (n *nemesis) debugSleep(f Fault, victim int, _ func(time.Duration)) error {
-	_, err := n.site.nodes[victim].server.Do("DEBUG", "SLEEP", fmt.Sprint(time.Duration(f.For).Seconds()))
+func (s *redisSite) debugSleep(f Fault, victim int, _ func(time.Duration)) error {
+	_, err := s.servers[victim].redis.Do("DEBUG", "SLEEP", fmt.Sprint(time.Duration(f.For).Seconds()))
 	return err
 }
 
 // psubscribe is somebody who listens to everything.
-func (n *nemesis) psubscribe(f Fault, victim int, rest func(time.Duration)) error {
-	conn, err := net.Dial("tcp", n.site.nodes[victim].server.Addr())
+func (s *redisSite) psubscribe(f Fault, victim int, rest func(time.Duration)) error {
+	conn, err := net.Dial("tcp", s.servers[victim].redis.Addr())
 	if err != nil {
 		return err
 	}
@@ -97,8 +110,8 @@ func (n *nemesis) psubscribe(f Fault, victim int, rest func(time.Duration)) erro
 }
 
 // rotate changes a node's password, By before the clients hear of it, and later back again.
-func (n *nemesis) rotate(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
+func (s *redisSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.servers[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
 	change := func(password string) error {
@@ -112,8 +125,8 @@ func (n *nemesis) rotate(f Fault, victim int, rest func(time.Duration)) error {
 }
 
 // switchServer has a node's address lead to another server for a while, which has run for long and knows nothing.
-func (n *nemesis) switchServer(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
+func (s *redisSite) switchServer(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.servers[victim]
 	lead := func(addr string) {
 		for _, p := range v.proxies {
 			p.Redirect(addr)
@@ -122,15 +135,15 @@ func (n *nemesis) switchServer(f Fault, victim int, rest func(time.Duration)) er
 	}
 	lead(v.spare.Addr())
 	rest(time.Duration(f.For))
-	lead(v.server.Addr())
+	lead(v.redis.Addr())
 	_, err := v.spare.Do("FLUSHALL")
 	return err
 }
 
 // rewriteInfo changes what a node tells of itself. Clients notice as they connect anew.
-func rewriteInfo(edit func(string) string) action {
-	return func(n *nemesis, f Fault, victim int, rest func(time.Duration)) error {
-		for _, p := range n.site.nodes[victim].proxies {
+func (s *redisSite) rewriteInfo(edit func(string) string) action {
+	return func(f Fault, victim int, rest func(time.Duration)) error {
+		for _, p := range s.servers[victim].proxies {
 			stop := p.Rewrite(faultproxy.Command("INFO"), edit)
 			p.Cut()
 			defer p.Cut()
@@ -142,12 +155,12 @@ func rewriteInfo(edit func(string) string) action {
 }
 
 // hideRunID brings a node back empty, behind something that does not tell its runs apart.
-func (n *nemesis) hideRunID(f Fault, victim int, rest func(time.Duration)) error {
-	return rewriteInfo(withoutRunID)(n, f, victim, func(d time.Duration) {
-		v := n.site.nodes[victim]
+func (s *redisSite) hideRunID(f Fault, victim int, rest func(time.Duration)) error {
+	return s.rewriteInfo(withoutRunID)(f, victim, func(d time.Duration) {
+		v := s.servers[victim]
 		v.life.Lock()
 		defer v.life.Unlock()
-		if err := restart(v.server.Wipe); err != nil {
+		if err := restart(v.redis.Wipe); err != nil {
 			return // the promises are held against the node as it is
 		}
 		rest(d)
@@ -169,35 +182,69 @@ func asValkey(info string) string {
 	return strings.NewReplacer("redis_mode:", "server_mode:", "redis_version:", "server_version:").Replace(info)
 }
 
-// reopen has a client closed in the middle of its work.
-func (n *nemesis) reopen(_ Fault, victim int, _ func(time.Duration)) error {
-	s := n.fleet.ships[victim]
-	s.life.Lock()
-	defer s.life.Unlock()
-	return s.tell(reopen)
-}
-
-// slowHooks has each hook of a client take long.
-func (n *nemesis) slowHooks(f Fault, victim int, rest func(time.Duration)) error {
-	s := n.fleet.ships[victim]
-	s.life.Lock()
-	defer s.life.Unlock()
-	err := s.tell(slowHooks + time.Duration(f.By).String())
+func (s *redisSite) wipeNode(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.servers[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	v.redis.Kill()
 	rest(time.Duration(f.For))
-	return errors.Join(err, s.tell(slowHooks+"0"))
+	return restart(v.redis.Wipe)
 }
 
-// throttle gives a client a fifth of a processor, as a quota does: 20 ms in each 100.
-func (n *nemesis) throttle(f Fault, victim int, rest func(time.Duration)) error {
-	s := n.fleet.ships[victim]
-	s.life.Lock()
-	defer s.life.Unlock()
-	var errs error
-	for end := mono() + int64(f.For); mono() < end; {
-		errs = errors.Join(errs, s.pause())
-		rest(80 * time.Millisecond)
-		errs = errors.Join(errs, s.resume())
-		rest(20 * time.Millisecond)
+// restoreNode brings a node back with what it had on disk a second before.
+func (s *redisSite) restoreNode(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.servers[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	if err := v.keepCopy(); err != nil {
+		return err
 	}
-	return errs
+	rest(time.Second)
+	v.redis.Kill()
+	if err := v.restore(); err != nil {
+		return err
+	}
+	rest(time.Duration(f.For))
+	return restart(v.redis.Restart)
+}
+
+// ask sends a node a command.
+func (s *redisSite) ask(args ...string) action {
+	return func(_ Fault, victim int, _ func(time.Duration)) error {
+		_, err := s.servers[victim].redis.Do(args...)
+		return err
+	}
+}
+
+// replicate makes a node throw away its data for those of another, and a master again.
+func (s *redisSite) replicate(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.servers[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	other := s.servers[(victim+1)%len(s.servers)].redis.Addr()
+	host, port, err := net.SplitHostPort(other)
+	if err != nil {
+		return err
+	}
+	_, err = v.redis.Do("REPLICAOF", host, port)
+	rest(time.Duration(f.For))
+	_, err2 := v.redis.Do("REPLICAOF", "NO", "ONE")
+	return errors.Join(err, err2)
+}
+
+// lose has the replies to scripts lost after they were executed.
+func (s *redisSite) lose(how func(*faultproxy.Proxy, faultproxy.Match, int) <-chan struct{}) action {
+	return func(f Fault, victim int, rest func(time.Duration)) error {
+		script := faultproxy.Command("EVALSHA")
+		var muted []*faultproxy.Proxy
+		for _, p := range s.servers[victim].on(f) {
+			how(p, func(args [][]byte) bool { return script(args) && rand.N(4) == 0 }, f.Count)
+			muted = append(muted, p)
+		}
+		rest(time.Duration(f.For))
+		for _, p := range slices.Backward(muted) {
+			p.Cut() // a muted connection stays so for ever
+		}
+		return nil
+	}
 }

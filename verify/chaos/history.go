@@ -162,8 +162,13 @@ func appendFile(all []event, name string) ([]event, error) {
 }
 
 // dropHistory removes what was recorded of a window.
-func dropHistory(dir string, window int) error {
-	files, err := filepath.Glob(historyFile(dir, window, "*"))
+func dropHistory(dir string, window int) error { return remove(historyFile(dir, window, "*")) }
+
+// dropHistories removes what an earlier run has left, which is not the history of this one.
+func dropHistories(dir string) error { return remove(filepath.Join(dir, "w*.jsonl")) }
+
+func remove(pattern string) error {
+	files, err := filepath.Glob(pattern)
 	for _, name := range files {
 		err = errors.Join(err, os.Remove(name))
 	}

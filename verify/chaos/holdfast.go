@@ -6,14 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // holdfasts is Holdfast as a client process uses it.
@@ -37,13 +34,9 @@ func openHoldfast(ctx context.Context, o *order, rec *recorder, spans []span) (*
 
 // open retries until the locks can be opened: nodes may be away.
 func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
-	nodes := make([]redlock.Node, len(h.order.Nodes))
-	for i, addr := range h.order.Nodes {
-		nodes[i].Addr = addr
-	}
-	opts := &redlock.Options{MaxTTL: time.Duration(h.order.Schedule.MaxTTL), Credentials: h.credentials}
-	drv, err := redlock.Open(ctx, nodes, opts)
-	for ; err != nil; drv, err = redlock.Open(ctx, nodes, opts) {
+	open := h.order.Schedule.backend().open
+	drv, err := open(ctx, h.order)
+	for ; err != nil; drv, err = open(ctx, h.order) {
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -62,16 +55,6 @@ func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 
 func (h *holdfasts) dawdle() { time.Sleep(time.Duration(h.slow.Load())) }
 
-// credentials reads the present password of a node.
-func (h *holdfasts) credentials(_ context.Context, addr string) (name, password string, err error) {
-	i := slices.Index(h.order.Nodes, addr)
-	if i < 0 {
-		return "", "", fmt.Errorf("no password for %s", addr)
-	}
-	text, err := os.ReadFile(h.order.Passwords[i])
-	return user, string(text), err
-}
-
 func (h *holdfasts) lock(ctx context.Context, key string) (held, error) {
 	lease, err := h.current.Load().Acquire(ctx, key, &holdfast.AcquireOptions{TTL: time.Duration(h.order.Schedule.TTL)})
 	if err != nil {
@@ -83,7 +66,7 @@ func (h *holdfasts) lock(ctx context.Context, key string) (held, error) {
 			h.rec.record(event{Kind: lost, Key: key, ID: lease.Owner(), Err: why.Error()})
 		}
 	})
-	return held{token: lease.Token(), id: lease.Owner(), until: until(lease.Deadline()), release: lease.Release}, nil
+	return held{token: lease.Token(), id: lease.Owner(), until: until(lease.Deadline()), lease: lease, release: lease.Release}, nil
 }
 
 // The orders that a process takes.

@@ -13,7 +13,7 @@ import (
 
 // judge holds the history of each window against the promises, soon after its end.
 type judge struct {
-	site     *site
+	site     site
 	stores   *openStores
 	nemesis  *nemesis
 	schedule *Schedule
@@ -30,7 +30,7 @@ const (
 	fencedWrites = "a fenced storage loses no update"
 	exclusion    = "holders who trust their lease exclude one another"
 	noGhosts     = "no lock outlives its holder by more than its TTL"
-	recovery     = "the lock is free again within TTL + 1 s"
+	recovery     = "the lock is free again within its bound"
 	leasesLive   = "a lease lives while a majority of the nodes answers"
 	unfitMute    = "a node that cannot show what it is does not vote"
 )
@@ -41,7 +41,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	if err != nil {
 		return err
 	}
-	cl := classes[s.Class]
+	cl := j.schedule.backend().classes[s.Class]
 	c := j.report.Classes[s.Class]
 	if c == nil {
 		c = &ClassReport{
@@ -72,7 +72,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		tally := &c.Holdfast
 		peer := strings.Contains(key, "/r")
 		if peer {
-			tally = &c.Redsync
+			tally = &c.Peer
 		}
 		overlaps := l.overlaps((*attempt).trusted)
 		t := Tally{
@@ -107,7 +107,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			from, to := j.unfit(faults)
 			add(unfitMute, l.within(from, to))
 		}
-		for _, name := range []string{byRedis, bySQL} {
+		for _, name := range fencedStores {
 			lost, err := j.lostUpdates(ctx, l, name)
 			if err != nil {
 				return err
@@ -118,7 +118,10 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			add(fencedWrites, lost)
 		}
 	}
-	ghosts := j.ghosts(s)
+	ghosts, err := j.ghosts(ctx, s)
+	if err != nil {
+		return err
+	}
 	c.Ghosts += len(ghosts)
 	add(noGhosts, ghosts)
 	times, slow := j.recoveries(s, cl, locks, faults, c.Bound)
@@ -152,7 +155,11 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 	if len(l.writes[store]) == 0 {
 		return nil, nil
 	}
-	final, err := j.stores.final(ctx, store, l.key)
+	var final string
+	err := persist(ctx, func() (err error) {
+		final, err = j.stores.final(ctx, store, l.key)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("final value of %s in %s: %w", l.key, store, err)
 	}
@@ -160,11 +167,12 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 }
 
 // ghosts looks for locks of a window that is over for longer than a TTL.
-func (j *judge) ghosts(s *span) (out []finding) {
-	for _, g := range j.site.ghosts("lock:" + s.key("h", 0)[:len(s.key("h", 0))-1]) {
+func (j *judge) ghosts(ctx context.Context, s *span) (out []finding, _ error) {
+	found, err := j.site.ghosts(ctx, s)
+	for _, g := range found {
 		out = append(out, finding{s.key("h", 0), g})
 	}
-	return out
+	return out, err
 }
 
 // recoveries are the times from each fault to the next grant of each lock. Those
@@ -196,10 +204,6 @@ func (j *judge) recoveries(s *span, cl class, locks map[string]*lockHistory, fau
 	}
 	return times, slow
 }
-
-// quarantineMargin is what a restarted node waits beyond MaxTTL once a client has seen
-// it, and a second each until then and until a client asks it again.
-const quarantineMargin = 4 * time.Second
 
 // consumption notes what the clients use that are never killed.
 func (j *judge) consumption(events []event) {

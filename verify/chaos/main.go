@@ -1,9 +1,10 @@
 //go:build linux
 
-// Chaos runs Holdfast on five real redis-servers under faults, and holds what the
-// clients saw against what Holdfast promises.
+// Chaos runs Holdfast on real servers under faults, and holds what the clients saw
+// against what Holdfast promises.
 //
-//	go run ./chaos -minutes 3                    the schedule of schedule.json, again and again
+//	go run ./chaos -minutes 3                    on Redis: the schedule of schedule.json, again and again
+//	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on postgres
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
@@ -11,9 +12,11 @@
 //
 // # What runs
 //
-// Five redis-servers with proxies before them and wall clocks that can be set, eight
-// processes that use Holdfast and three that use redsync, and two storages that the
-// locks guard: a Redis (package redisfence) and a PostgreSQL (package sqlfence). Every
+// The servers of a backend with proxies before them: five of Redis with wall clocks that
+// can be set, three members of etcd, or a PostgreSQL and a pooler before it. Eight
+// processes that use Holdfast and three that use the recipe that programs use there
+// today. And two storages that the locks guard: a Redis (package redisfence) and a
+// PostgreSQL (package sqlfence); with locks in a database that one, too. Every
 // holder reads a value, thinks and writes the next one, in both storages and in a third
 // one without a fence, and never looks whether it still has the lock: what
 // then happens is for the storages to bear. The third is the control. It must lose
@@ -66,7 +69,8 @@ var errBroken = errors.New("a promise was broken, or the run proves nothing; see
 // settings are what the command line says.
 type settings struct {
 	length   time.Duration
-	schedule string // path; empty: schedule.json
+	backend  string
+	schedule string // path; empty: that of the backend
 	only     []string
 	out      string // folder; empty: a new temporary one
 	seed     uint64
@@ -82,6 +86,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
+	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, etcd or postgres")
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
@@ -108,7 +113,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 
 // run carries out a schedule and reports.
 func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err error) {
-	schedule, err := loadSchedule(set.schedule)
+	schedule, err := loadSchedule(set.backend, set.schedule)
 	if err != nil {
 		return nil, err
 	}
@@ -127,36 +132,37 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(histories, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(histories, 0o700), dropHistories(histories)); err != nil {
 		return nil, err
 	}
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	place, err := startSite(ctx, schedule)
-	if err != nil {
+	back := schedule.backend()
+	place, guarded := back.site(), new(storages)
+	defer func() { err = errors.Join(err, place.stop(), guarded.stop()) }()
+	if err := errors.Join(place.start(ctx, schedule), guarded.start(ctx)); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, place.stop()) }()
-	stores, err := place.stores().open(true)
+	where := stores{Redis: guarded.redis.Addr(), SQL: guarded.sql.DSN(), Row: place.values()}
+	stores, err := where.open(true)
 	if err != nil {
 		return nil, err
 	}
 	defer stores.close()
 
-	// New nodes do not vote at once, but a while after they were first seen.
-	start := mono() + int64(schedule.MaxTTL) + int64(quarantineMargin) + int64(time.Second)
+	start := mono() + int64(back.lead(schedule))
 	spans := schedule.plan(start, set.length)
 	length := time.Duration(spans[len(spans)-1].end - start)
-	crew, err := launch(program, orders(schedule, place, histories, start, set.length), logs)
+	crew, err := launch(program, orders(schedule, place, where, histories, start, set.length), logs)
 	if err != nil {
 		return nil, err
 	}
 	defer crew.scuttle()
 
 	r := &Report{
-		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule,
+		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule, Peer: back.peer,
 		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
 		Findings: []Finding{},
 	}
@@ -199,18 +205,18 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 // grace is how long after a window, beyond the TTL, all that belongs to it is over.
 const grace = 1500 * time.Millisecond
 
-// orders are for Holdfast's clients first, then for redsync's.
-func orders(s *Schedule, place *site, histories string, start int64, length time.Duration) []order {
+// orders are for Holdfast's clients first, then for the other recipe's.
+func orders(s *Schedule, place site, guarded stores, histories string, start int64, length time.Duration) []order {
 	var out []order
 	for i := range s.Clients + s.Peers {
 		o := order{
-			Name: fmt.Sprintf("holdfast%d", i), Peer: i >= s.Clients, Nodes: place.addrs(i), Stores: place.stores(),
-			Passwords: place.passwords(), Narrow: i < s.Clients && i >= s.Clients-s.Narrow,
+			Name: fmt.Sprintf("holdfast%d", i), Peer: i >= s.Clients, Stores: guarded, Narrow: i < s.Clients && i >= s.Clients-s.Narrow,
 			History: histories, Start: start, Length: Duration(length), Schedule: *s,
 		}
 		if o.Peer {
-			o.Name = fmt.Sprintf("redsync%d", i-s.Clients)
+			o.Name = fmt.Sprintf("%s%d", s.backend().peer, i-s.Clients)
 		}
+		place.equip(&o, i)
 		out = append(out, o)
 	}
 	return out

@@ -6,9 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
-	"net"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 // nemesis carries out the faults of a schedule.
 type nemesis struct {
-	site     *site
+	site     site
 	fleet    *fleet
 	schedule *Schedule
 	rand     *rand.Rand
@@ -38,31 +37,20 @@ type happened struct {
 	End    int64  `json:"end"`
 }
 
-// action is what a fault does. It calls rest while the fault lasts.
-type action func(n *nemesis, f Fault, victim int, rest func(time.Duration)) error
+// action is what a fault does. It calls rest while the fault lasts, and mends what it breaks before it returns.
+type action func(f Fault, victim int, rest func(time.Duration)) error
 
-// actions by name; all of what they break they mend before they return.
-var actions map[string]action
-
-func init() { // not an initialiser: they refer to one another by name
-	actions = map[string]action{
-		"pause-client": (*nemesis).pauseClient, "kill-client": (*nemesis).killClient,
-		"pause-node": (*nemesis).pauseNode, "kill-node": (*nemesis).killNode,
-		"wipe-node": (*nemesis).wipeNode, "restore-node": (*nemesis).restoreNode,
-		"flushall": ask("FLUSHALL"), "replicaof": (*nemesis).replicate,
-		"clock": (*nemesis).jump, "strobe": (*nemesis).strobe, "boot-behind": (*nemesis).bootBehind,
-		"fill": (*nemesis).fill, "kill-connections": (*nemesis).killConnections, "script-flush": ask("SCRIPT", "FLUSH"),
-		"client-pause": (*nemesis).clientPause, "debug-sleep": (*nemesis).debugSleep, "psubscribe": (*nemesis).psubscribe,
-		"rotate-password": (*nemesis).rotate, "switch-server": (*nemesis).switchServer,
-		"hide-run-id": (*nemesis).hideRunID, "look-like-cluster": rewriteInfo(asCluster), "other-names": rewriteInfo(asValkey),
-		"reopen-client": (*nemesis).reopen, "slow-hooks": (*nemesis).slowHooks, "throttle-client": (*nemesis).throttle,
-		"delay": (*nemesis).delay, "cut": (*nemesis).cut,
-		"drop-up":      blackhole(true, false),
-		"drop-down":    blackhole(false, true),
-		"split":        blackhole(true, true),
-		"lose-replies": lose((*faultproxy.Proxy).CutAfter),
-		"mute":         lose((*faultproxy.Proxy).MuteAfter),
+// actions by name: those that befall clients and servers of every kind, and those of the site.
+func (n *nemesis) actions() map[string]action {
+	all := map[string]action{
+		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttle,
+		"reopen-client": n.reopen, "slow-hooks": n.slowHooks,
+		"pause-node": n.pauseNode, "kill-node": n.killNode, "clock": n.jump, "strobe": n.strobe,
+		"delay": n.delay, "cut": n.cut,
+		"drop-up": n.blackhole(true, false), "drop-down": n.blackhole(false, true), "split": n.blackhole(true, true),
 	}
+	maps.Copy(all, n.site.actions())
+	return all
 }
 
 // run lets the faults of a window happen. It blocks until all are over.
@@ -108,12 +96,17 @@ func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
 	if ctx.Err() != nil {
 		return
 	}
+	if f.Of == leader {
+		if victim = n.site.leader(ctx); victim < 0 {
+			return // an election goes on
+		}
+	}
 	h := happened{Window: s.index, Class: s.Class, Do: f.Do, Victim: "node " + strconv.Itoa(victim)}
 	if f.Clients > 0 {
 		h.Victim = n.fleet.orders[victim].Name
 	}
 	h.Start = mono()
-	err := actions[f.Do](n, f, victim, func(d time.Duration) { sleep(ctx, d) })
+	err := n.actions()[f.Do](f, victim, func(d time.Duration) { sleep(ctx, d) })
 	h.End = mono()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,8 +149,41 @@ func (n *nemesis) killClient(f Fault, victim int, rest func(time.Duration)) erro
 	return n.fleet.start(victim)
 }
 
+// reopen has a client closed in the middle of its work.
+func (n *nemesis) reopen(_ Fault, victim int, _ func(time.Duration)) error {
+	s := n.fleet.ships[victim]
+	s.life.Lock()
+	defer s.life.Unlock()
+	return s.tell(reopen)
+}
+
+// slowHooks has each hook of a client take long.
+func (n *nemesis) slowHooks(f Fault, victim int, rest func(time.Duration)) error {
+	s := n.fleet.ships[victim]
+	s.life.Lock()
+	defer s.life.Unlock()
+	err := s.tell(slowHooks + time.Duration(f.By).String())
+	rest(time.Duration(f.For))
+	return errors.Join(err, s.tell(slowHooks+"0"))
+}
+
+// throttle gives a client a fifth of a processor, as a quota does: 20 ms in each 100.
+func (n *nemesis) throttle(f Fault, victim int, rest func(time.Duration)) error {
+	s := n.fleet.ships[victim]
+	s.life.Lock()
+	defer s.life.Unlock()
+	var errs error
+	for end := mono() + int64(f.For); mono() < end; {
+		errs = errors.Join(errs, s.pause())
+		rest(80 * time.Millisecond)
+		errs = errors.Join(errs, s.resume())
+		rest(20 * time.Millisecond)
+	}
+	return errs
+}
+
 func (n *nemesis) pauseNode(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
+	v := n.site.nodes()[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
 	if err := v.server.Pause(); err != nil {
@@ -176,94 +202,43 @@ func restart(do func(context.Context) error) error {
 }
 
 func (n *nemesis) killNode(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
+	v := n.site.nodes()[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
 	v.server.Kill()
 	rest(time.Duration(f.For))
 	return restart(v.server.Restart)
-}
-
-func (n *nemesis) wipeNode(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
-	v.life.Lock()
-	defer v.life.Unlock()
-	v.server.Kill()
-	rest(time.Duration(f.For))
-	return restart(v.server.Wipe)
-}
-
-// restoreNode brings a node back with what it had on disk a second before.
-func (n *nemesis) restoreNode(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
-	v.life.Lock()
-	defer v.life.Unlock()
-	if err := v.keepCopy(); err != nil {
-		return err
-	}
-	rest(time.Second)
-	v.server.Kill()
-	if err := v.restore(); err != nil {
-		return err
-	}
-	rest(time.Duration(f.For))
-	return restart(v.server.Restart)
-}
-
-// ask sends a node a command.
-func ask(args ...string) action {
-	return func(n *nemesis, _ Fault, victim int, _ func(time.Duration)) error {
-		_, err := n.site.nodes[victim].server.Do(args...)
-		return err
-	}
-}
-
-// replicate makes a node throw away its data for those of another, and a master again.
-func (n *nemesis) replicate(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
-	v.life.Lock()
-	defer v.life.Unlock()
-	other := n.site.nodes[(victim+1)%len(n.site.nodes)].server.Addr()
-	host, port, err := net.SplitHostPort(other)
-	if err != nil {
-		return err
-	}
-	_, err = v.server.Do("REPLICAOF", host, port)
-	rest(time.Duration(f.For))
-	_, err2 := v.server.Do("REPLICAOF", "NO", "ONE")
-	return errors.Join(err, err2)
 }
 
 func (n *nemesis) jump(f Fault, victim int, rest func(time.Duration)) error {
-	v := n.site.nodes[victim]
-	err := v.shift(time.Duration(f.By))
+	v := n.site.nodes()[victim]
+	err := v.clock.shift(time.Duration(f.By))
 	rest(time.Duration(f.For))
-	return errors.Join(err, v.shift(0))
+	return errors.Join(err, v.clock.shift(0))
 }
 
 // strobe sets a clock to and fro.
 func (n *nemesis) strobe(f Fault, victim int, rest func(time.Duration)) error {
-	v, err := n.site.nodes[victim], error(nil)
+	v, err := n.site.nodes()[victim], error(nil)
 	for end := mono() + int64(f.For); mono() < end && err == nil; {
-		err = v.shift(time.Duration(f.By))
+		err = v.clock.shift(time.Duration(f.By))
 		rest(5 * time.Millisecond)
-		err = errors.Join(err, v.shift(0))
+		err = errors.Join(err, v.clock.shift(0))
 		rest(5 * time.Millisecond)
 	}
-	return errors.Join(err, v.shift(0))
+	return errors.Join(err, v.clock.shift(0))
 }
 
-// proxies are those of a node that a network fault is for.
-func (n *nemesis) proxies(f Fault, victim int) []*faultproxy.Proxy {
-	all := n.site.nodes[victim].proxies[:]
+// on are the proxies of a node that a network fault is for.
+func (n *node) on(f Fault) []*faultproxy.Proxy {
 	if f.Side > 0 {
-		return all[f.Side-1 : f.Side]
+		return n.proxies[f.Side-1 : f.Side]
 	}
-	return all
+	return n.proxies[:]
 }
 
 func (n *nemesis) delay(f Fault, victim int, rest func(time.Duration)) error {
-	for _, p := range n.proxies(f, victim) {
+	for _, p := range n.site.nodes()[victim].on(f) {
 		p.SetDelay(time.Duration(f.By))
 		defer p.SetDelay(0)
 	}
@@ -272,36 +247,19 @@ func (n *nemesis) delay(f Fault, victim int, rest func(time.Duration)) error {
 }
 
 func (n *nemesis) cut(f Fault, victim int, _ func(time.Duration)) error {
-	for _, p := range n.proxies(f, victim) {
+	for _, p := range n.site.nodes()[victim].on(f) {
 		p.Cut()
 	}
 	return nil
 }
 
-func blackhole(up, down bool) action {
-	return func(n *nemesis, f Fault, victim int, rest func(time.Duration)) error {
-		for _, p := range n.proxies(f, victim) {
+func (n *nemesis) blackhole(up, down bool) action {
+	return func(f Fault, victim int, rest func(time.Duration)) error {
+		for _, p := range n.site.nodes()[victim].on(f) {
 			p.Blackhole(up, down)
 			defer p.Blackhole(false, false) // what was stopped is delivered, late
 		}
 		rest(time.Duration(f.For))
-		return nil
-	}
-}
-
-// lose has the replies to scripts lost after they were executed.
-func lose(how func(*faultproxy.Proxy, faultproxy.Match, int) <-chan struct{}) action {
-	return func(n *nemesis, f Fault, victim int, rest func(time.Duration)) error {
-		script := faultproxy.Command("EVALSHA")
-		var muted []*faultproxy.Proxy
-		for _, p := range n.proxies(f, victim) {
-			how(p, func(args [][]byte) bool { return script(args) && rand.N(4) == 0 }, f.Count)
-			muted = append(muted, p)
-		}
-		rest(time.Duration(f.For))
-		for _, p := range slices.Backward(muted) {
-			p.Cut() // a muted connection stays so for ever
-		}
 		return nil
 	}
 }

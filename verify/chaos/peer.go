@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	crand "crypto/rand"
 	"fmt"
 	"time"
 
@@ -22,7 +23,7 @@ type redsyncs struct {
 }
 
 // openRedsync uses redsync as its README has it.
-func openRedsync(o *order, rec *recorder) *redsyncs {
+func openRedsync(o *order, rec *recorder) (service, error) {
 	r := &redsyncs{ttl: time.Duration(o.Schedule.TTL), rec: rec}
 	var pools []redsyncredis.Pool
 	for _, addr := range o.Nodes {
@@ -31,7 +32,7 @@ func openRedsync(o *order, rec *recorder) *redsyncs {
 		pools = append(pools, goredis.NewPool(c))
 	}
 	r.rs = redsync.New(pools...)
-	return r
+	return r, nil
 }
 
 // lock tries often enough to wait to the end of the window, and extends a lock every third of its time, as Holdfast does.
@@ -53,10 +54,7 @@ func (r *redsyncs) lock(ctx context.Context, key string) (held, error) {
 	}}, nil
 }
 
-// obey refuses: there are no orders for peers.
-func (r *redsyncs) obey(_ context.Context, order string) error {
-	return fmt.Errorf("redsync takes no order %q", order)
-}
+func (*redsyncs) obey(_ context.Context, order string) error { return noOrder(order) }
 
 func (r *redsyncs) close() {
 	for _, c := range r.clients {
@@ -78,4 +76,33 @@ func extend(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder, stop
 		}
 		rec.record(event{Kind: renewed, Key: key, ID: m.Value(), Until: until(m.Until())})
 	}
+}
+
+func noOrder(order string) error { return fmt.Errorf("there is no order %q for another recipe", order) }
+
+// beat is how often it is looked whether a holder still believes in its lock.
+const beat = 50 * time.Millisecond
+
+// believe makes a held of a lock without a deadline, whose holder believes in it for as long as holds returns true.
+func believe(rec *recorder, key string, holds func() bool, release func(context.Context) error) held {
+	id, stop, ended := crand.Text(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(beat)
+		defer tick.Stop()
+		for holds() {
+			rec.record(event{Kind: renewed, Key: key, ID: id, Until: mono()})
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+		rec.record(event{Kind: lost, Key: key, ID: id})
+	}()
+	return held{id: id, until: mono(), release: func(ctx context.Context) error {
+		close(stop)
+		<-ended
+		return release(ctx)
+	}}
 }

@@ -16,6 +16,7 @@ import (
 type Report struct {
 	Seed     uint64                   `json:"seed"`
 	Seconds  float64                  `json:"seconds"`
+	Peer     string                   `json:"peer"` // the other recipe
 	Schedule Schedule                 `json:"schedule"`
 	Faults   map[string]int           `json:"faults"` // by what they do
 	Classes  map[string]*ClassReport  `json:"classes"`
@@ -46,7 +47,7 @@ type ClassReport struct {
 	Windows  int    `json:"windows"`
 	Faults   int    `json:"faults"`
 	Holdfast Tally  `json:"holdfast"`
-	Redsync  Tally  `json:"redsync"`
+	Peer     Tally  `json:"peer"`
 
 	Lost        int            `json:"lost_leases"`
 	Duplicates  int            `json:"duplicate_tokens"`
@@ -60,7 +61,7 @@ type ClassReport struct {
 	Bound       int64          `json:"recovery_bound_ns"`
 }
 
-// Tally is what is counted for both libraries.
+// Tally is what is counted for Holdfast and for the other recipe.
 type Tally struct {
 	Granted     int `json:"granted"`
 	Failed      int `json:"failed"`
@@ -86,14 +87,14 @@ func (r *Report) total() *ClassReport {
 		sum.Windows += c.Windows
 		sum.Faults += c.Faults
 		sum.Holdfast.add(c.Holdfast)
-		sum.Redsync.add(c.Redsync)
+		sum.Peer.add(c.Peer)
 		sum.Lost += c.Lost
 		sum.Duplicates += c.Duplicates
 		sum.Disorder += c.Disorder
 		sum.Inversions += c.Inversions
 		sum.Ghosts += c.Ghosts
 		sum.Recovery = append(sum.Recovery, c.Recovery...)
-		for _, name := range []string{byRedis, bySQL} {
+		for _, name := range fencedStores {
 			sum.LostUpdates[name] += c.LostUpdates[name]
 			sum.Written[name] += c.Written[name]
 			sum.Refused[name] += c.Refused[name]
@@ -135,17 +136,17 @@ func (r *Report) controlFailed() bool {
 func (r *Report) Text() string {
 	var b strings.Builder
 	t := r.total()
-	fmt.Fprintf(&b, "%.0f s, seed %d: %d acquisitions by Holdfast, %d by redsync, %d faults in %d windows\n\n",
-		r.Seconds, r.Seed, t.Holdfast.Granted, t.Redsync.Granted, t.Faults, t.Windows)
+	fmt.Fprintf(&b, "%.0f s, seed %d: %d acquisitions by Holdfast on %s, %d by %s, %d faults in %d windows\n\n",
+		r.Seconds, r.Seed, t.Holdfast.Granted, r.Schedule.Backend, t.Peer.Granted, r.Peer, t.Faults, t.Windows)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "class\tfaults\tlocks\tlost\tdup\torder\tlost: redis\tsql\toverlap\tghosts\t"+
-		"recovery p50\tp99\tmax\tcontrol: lost\tredsync: locks\toverlap\tlost\t")
+	fmt.Fprintln(w, "class\tfaults\tlocks\tlost\tdup\torder\tlost: redis\tsql\tits own\toverlap\tghosts\t"+
+		"recovery p50\tp99\tmax\tbound\tcontrol: lost\t"+r.Peer+": locks\toverlap\tlost\t")
 	line := func(name string, c *ClassReport) {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
-			name, c.Faults, c.Holdfast.Granted, note(c.Lost, c.Mortal), c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL],
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
+			name, c.Faults, c.Holdfast.Granted, note(c.Lost, c.Mortal), c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL], c.LostUpdates[byRow],
 			note(c.Holdfast.Overlaps, c.Shared), c.Ghosts,
-			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)),
-			c.Holdfast.LostUpdates, c.Redsync.Granted, c.Redsync.Overlaps, c.Redsync.LostUpdates)
+			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)), bound(c),
+			c.Holdfast.LostUpdates, c.Peer.Granted, c.Peer.Overlaps, c.Peer.LostUpdates)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
 		line(name, r.Classes[name])
@@ -158,13 +159,18 @@ func (r *Report) Text() string {
 		fmt.Fprintf(&b, " %s %d;", do, r.Faults[do])
 	}
 	b.WriteString("\n")
-	fmt.Fprintf(&b, "\nFenced: %d of %d updates lost in Redis, %d of %d in PostgreSQL; %d and %d stale reads and writes refused.\n",
-		t.LostUpdates[byRedis], t.Written[byRedis], t.LostUpdates[bySQL], t.Written[bySQL], t.Refused[byRedis], t.Refused[bySQL])
+	b.WriteString("\nFenced:")
+	for i, name := range fencedStores {
+		if i < 2 || t.Written[name] > 0 {
+			fmt.Fprintf(&b, " %d of %d updates lost by %s, which refused %d stale reads and writes;", t.LostUpdates[name], t.Written[name], name, t.Refused[name])
+		}
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "Grants whose token is below an earlier one's, asked for at the same time: %d.\n", t.Inversions)
 	fmt.Fprintf(&b, "Control (no fence): %d of %d updates lost, %d pairs of holders at work at once.\n",
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
-	fmt.Fprintf(&b, "redsync (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
-		t.Redsync.LostUpdates, t.Redsync.Acked, t.Redsync.Overlaps)
+	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
+		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
 	r.verdict(&b)
 	return b.String()
 }
@@ -175,6 +181,14 @@ func note(n int, whyNot string) string {
 		return fmt.Sprintf("(%d)", n)
 	}
 	return fmt.Sprint(n)
+}
+
+// bound is that of recovery; the sum over all classes has none.
+func bound(c *ClassReport) string {
+	if c.Bound == 0 {
+		return "-"
+	}
+	return time.Duration(c.Bound).String()
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -14,19 +13,17 @@ import (
 	"time"
 )
 
-//go:embed schedule.json
-var defaultSchedule []byte
-
-// Schedule is what happens, and when. It is read from a file; schedule.json is the
-// one that is used when none is named.
+// Schedule is what happens, and when. It is read from a file; each backend has one
+// that is used when none is named.
 type Schedule struct {
-	Nodes   int      `json:"nodes"`   // redis-servers that keep the locks
+	Backend string   `json:"backend"` // that keeps the locks; empty: redis
+	Nodes   int      `json:"nodes"`   // servers that keep the locks
 	Clients int      `json:"clients"` // processes that use Holdfast
-	Peers   int      `json:"peers"`   // processes that use redsync
+	Peers   int      `json:"peers"`   // processes that use the other recipe
 	Workers int      `json:"workers"` // goroutines of each process
-	Keys    int      `json:"keys"`    // locks of each window, for Holdfast and for redsync each
+	Keys    int      `json:"keys"`    // locks of each window, for Holdfast and for the other recipe each
 	Long    int      `json:"long"`    // how many of them are for long jobs, which one worker of each process does
-	Durable int      `json:"durable"` // so many nodes write everything to disk before they answer (appendfsync always)
+	Durable int      `json:"durable"` // so many redis-servers write everything to disk before they answer (appendfsync always)
 	Narrow  int      `json:"narrow"`  // so many clients, the last ones, have one processor (GOMAXPROCS=1)
 	TTL     Duration `json:"ttl"`
 	MaxTTL  Duration `json:"max_ttl"`
@@ -51,7 +48,7 @@ type Fault struct {
 	For     Duration `json:"for,omitempty"` // how long it lasts, or the victim is down
 	Clients int      `json:"clients,omitempty"`
 	Nodes   int      `json:"nodes,omitempty"`
-	Of      string   `json:"of,omitempty"`    // which nodes: durable, volatile, or any
+	Of      string   `json:"of,omitempty"`    // which nodes: durable, volatile, the leader, or any
 	Each    Duration `json:"each,omitempty"`  // how much later each victim follows than the one before
 	By      Duration `json:"by,omitempty"`    // how far a clock jumps, how late a reply or a password is, how long a hook takes
 	Count   int      `json:"count,omitempty"` // how many replies are lost on each node
@@ -96,49 +93,14 @@ const (
 // process from a slow one sooner.
 const stoppedAhead = 6
 
-const clockRules = "a node's clock decides when its locks lapse"
-
-var classes = map[string]class{
-	"calm":                {},
-	"client-pause":        {extra: stoppedAhead * time.Second},
-	"client-kill":         {},
-	"node-pause":          {},
-	"node-pause-majority": {from: fromEnd},
-	"node-kill":           {},
-	"node-wipe":           {},
-	"node-wipe-majority":  {from: fromQuarantine},
-	"node-restore":        {},
-	"net-delay":           {},
-	"net-lost-replies":    {from: fromEnd},
-	"net-reset":           {from: fromEnd},
-	"net-one-way":         {from: fromEnd},
-	"net-split":           {from: fromEnd},
-	"mixed":               {from: fromEnd, extra: stoppedAhead * time.Second},
-	"node-replace":        {from: fromQuarantine, extra: stoppedAhead * time.Second},
-	"node-restart":        {from: fromEnd},
-	"node-clock-at-boot":  {from: fromQuarantine, extra: stoppedAhead * time.Second},
-	"node-full":           {from: fromEnd},
-	"node-commands":       {from: fromEnd},
-	"node-unfit":          {from: fromQuarantine, extra: stoppedAhead * time.Second, unfit: true},
-	"node-other-names":    {lives: true},
-	"node-listeners":      {},
-	"node-switch":         {from: fromEnd, extra: stoppedAhead * time.Second},
-	"rolling-pause":       {lives: true},
-	"rolling-restart":     {lives: true},
-	"client-close":        {},
-	"client-slow-hooks":   {lives: true},
-	"client-throttle":     {from: fromEnd},
-	"credentials":         {from: fromEnd},
-	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},
-	"replicaof":           {from: fromQuarantine, extra: stoppedAhead * time.Second},
-	"clock-jump":          {shared: clockRules, from: fromEnd},
-	"clock-jump-hour":     {shared: clockRules, from: fromEnd},
-}
-
-func loadSchedule(path string) (*Schedule, error) {
-	text := defaultSchedule
+// loadSchedule reads the file or, if path is empty, that of the backend.
+func loadSchedule(name, path string) (*Schedule, error) {
+	b, err := backendOf(name)
+	if err != nil {
+		return nil, err
+	}
+	text := b.schedule
 	if path != "" {
-		var err error
 		if text, err = os.ReadFile(path); err != nil {
 			return nil, err
 		}
@@ -149,18 +111,30 @@ func loadSchedule(path string) (*Schedule, error) {
 	if err := d.Decode(s); err != nil {
 		return nil, fmt.Errorf("schedule %s: %w", path, err)
 	}
+	if s.Backend == "" {
+		s.Backend = "redis"
+	}
 	return s, s.check()
 }
 
+// backend is where the locks are.
+func (s *Schedule) backend() *backend { return backends[s.Backend] }
+
 func (s *Schedule) check() error {
+	b, err := backendOf(s.Backend)
+	if err != nil {
+		return fmt.Errorf("schedule: %w", err)
+	}
+	actions := (&nemesis{site: b.site()}).actions()
 	switch {
-	case s.Nodes < 3, s.Clients < immortal, s.Workers < 2, s.Long < 1, s.Keys <= s.Long, len(s.Windows) == 0:
-		return fmt.Errorf("schedule: needs 3 nodes, %d clients, 2 workers, a key for long jobs and one for short ones, and a window: %+v", immortal, *s)
+	case s.Nodes < b.fewest, s.Clients < immortal, s.Workers < 2, s.Long < 1, s.Keys <= s.Long, len(s.Windows) == 0:
+		return fmt.Errorf("schedule: needs %d nodes, %d clients, 2 workers, a key for long jobs and one for short ones, and a window: %+v",
+			b.fewest, immortal, *s)
 	case s.TTL <= 0, s.MaxTTL < s.TTL:
 		return fmt.Errorf("schedule: ttl %v, max_ttl %v: the first must be above 0 and not above the second", time.Duration(s.TTL), time.Duration(s.MaxTTL))
 	}
 	for i, w := range s.Windows {
-		if _, ok := classes[w.Class]; !ok {
+		if _, ok := b.classes[w.Class]; !ok {
 			return fmt.Errorf("schedule: window %d: no class %q", i, w.Class)
 		}
 		for _, f := range w.Faults {
@@ -169,8 +143,10 @@ func (s *Schedule) check() error {
 				return fmt.Errorf("schedule: window %d: no fault %q", i, f.Do)
 			case f.Nodes > s.Nodes || f.Clients > s.Clients-immortal:
 				return fmt.Errorf("schedule: window %d: %s wants more victims than there are", i, f.Do)
-			case f.Of != "" && f.Of != durable && f.Of != volatile:
-				return fmt.Errorf("schedule: window %d: of %q is neither %s nor %s", i, f.Of, durable, volatile)
+			case f.Of != "" && f.Of != durable && f.Of != volatile && f.Of != leader:
+				return fmt.Errorf("schedule: window %d: of %q is none of %s, %s and %s", i, f.Of, durable, volatile, leader)
+			case f.Of == leader && f.Nodes != 1:
+				return fmt.Errorf("schedule: window %d: %s wants %d leaders, and there is one", i, f.Do, f.Nodes)
 			case f.Nodes > len(s.nodes(f.Of)):
 				return fmt.Errorf("schedule: window %d: %s wants %d nodes that are %s", i, f.Do, f.Nodes, f.Of)
 			case f.At+f.For+f.Each*Duration(max(f.Nodes, 1)-1) >= w.Length:
@@ -185,12 +161,13 @@ func (s *Schedule) check() error {
 const (
 	durable  = "durable"
 	volatile = "volatile"
+	leader   = "leader" // when the fault begins
 )
 
 // nodes are the numbers of the nodes of that kind: the first ones are durable.
 func (s *Schedule) nodes(of string) (out []int) {
 	for i := range s.Nodes {
-		if of == "" || (of == durable) == (i < s.Durable) {
+		if of == "" || of == leader || (of == durable) == (i < s.Durable) {
 			out = append(out, i)
 		}
 	}
@@ -257,6 +234,9 @@ func spanAt(spans []span, t int64) *span {
 func (s *span) key(kind string, n int) string {
 	return "w" + strconv.Itoa(s.index) + "/" + kind + strconv.Itoa(n)
 }
+
+// prefix begins the keys of Holdfast's locks in the window.
+func (s *span) prefix() string { return strings.TrimSuffix(s.key("h", 0), "0") }
 
 // windowOf is the number of the window that a key belongs to.
 func windowOf(key string) int {

@@ -7,6 +7,8 @@ import (
 	"database/sql"
 	"errors"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
 	"github.com/redis/rueidis"
 
@@ -14,33 +16,69 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/rueidisfence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
 // The storages that the locks guard, by what checks the fencing token.
 const (
 	byRedis    = "redisfence"
 	bySQL      = "sqlfence"
-	byNobody   = "unfenced" // the control
-	everyThird = 3          // one key in so many is also kept in PostgreSQL, which is slow
+	byRow      = "postgres.Fenced" // in the database that has the locks
+	byNobody   = "unfenced"        // the control
+	everyThird = 3                 // one key in so many is also kept in PostgreSQL, which is slow
 )
+
+// fencedStores lose no update.
+var fencedStores = []string{byRedis, bySQL, byRow}
 
 // stores says where the storages are.
 type stores struct {
 	Redis string `json:"redis"` // address
 	SQL   string `json:"sql"`   // of a PostgreSQL
+	Row   string `json:"row"`   // of the PostgreSQL that has the locks; empty: they are elsewhere
+}
+
+// storages are servers that the locks guard.
+type storages struct {
+	redis *redisproc.Server
+	sql   *pgproc.Server
+}
+
+// start starts both. After an error stop has to be called, too.
+func (s *storages) start(ctx context.Context) (err error) {
+	if s.redis, err = redisproc.Start(ctx, nil); err != nil {
+		return err
+	}
+	if s.sql, err = pgproc.Start(ctx, "max_connections=200"); err != nil {
+		return err
+	}
+	return prepareSQL(ctx, s.sql.DSN())
+}
+
+func (s *storages) stop() (errs error) {
+	if s.redis != nil {
+		errs = s.redis.Stop()
+	}
+	if s.sql != nil {
+		errs = errors.Join(errs, s.sql.Stop())
+	}
+	return errs
 }
 
 // store is one storage of one value for each key.
 type store struct {
 	name string
-	get  func(ctx context.Context, key string, token holdfast.Token, id string) (string, error)
-	set  func(ctx context.Context, key string, token holdfast.Token, id, value string) error
+	get  func(ctx context.Context, key string, h held) (string, error)
+	set  func(ctx context.Context, key string, h held, value string) error
 }
 
 type openStores struct {
 	redis               rueidis.Client
 	db                  *sql.DB
+	pool                *pgxpool.Pool // where the locks are; nil: elsewhere
 	fenced, sql, nobody *store
+	row                 *store
 }
 
 func (s stores) open(fenced bool) (*openStores, error) {
@@ -59,6 +97,17 @@ func (s stores) open(fenced bool) (*openStores, error) {
 			return nil, err
 		}
 	}
+	if fenced && s.Row != "" {
+		cfg, err := pgxpool.ParseConfig(s.Row)
+		if err != nil {
+			return nil, err
+		}
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // which a pooler bears
+		if out.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+			return nil, err
+		}
+		out.row = rowFenced(out.pool)
+	}
 	return out, nil
 }
 
@@ -67,20 +116,29 @@ func (s *openStores) close() {
 	if s.db != nil {
 		s.db.Close()
 	}
+	if s.pool != nil {
+		s.pool.Close()
+	}
 }
 
 // of is where the n-th key of a window is kept.
 func (s *openStores) of(n int, fenced bool) []*store {
-	switch {
-	case !fenced:
+	if !fenced {
 		return []*store{s.nobody}
-	case n%everyThird == 0:
-		return []*store{s.nobody, s.fenced, s.sql}
 	}
-	return []*store{s.nobody, s.fenced}
+	out := []*store{s.nobody, s.fenced}
+	if n%everyThird == 0 {
+		out = append(out, s.sql)
+	}
+	if s.row != nil {
+		out = append(out, s.row)
+	}
+	return out
 }
 
-func isStale(err error) bool { return errors.Is(err, fence.ErrStale) }
+func isStale(err error) bool {
+	return errors.Is(err, fence.ErrStale) || errors.Is(err, holdfast.ErrLost)
+}
 
 // valueKey is apart from the lock's key, and from that of the other storage.
 func valueKey(name, key string) string { return name + ":" + key }
@@ -88,14 +146,14 @@ func valueKey(name, key string) string { return name + ":" + key }
 func unfenced(client rueidis.Client) *store {
 	return &store{
 		name: byNobody,
-		get: func(ctx context.Context, key string, _ holdfast.Token, _ string) (string, error) {
+		get: func(ctx context.Context, key string, _ held) (string, error) {
 			v, err := client.Do(ctx, client.B().Get().Key(valueKey(byNobody, key)).Build()).ToString()
 			if rueidis.IsRedisNil(err) {
 				return "", nil
 			}
 			return v, err
 		},
-		set: func(ctx context.Context, key string, _ holdfast.Token, _, value string) error {
+		set: func(ctx context.Context, key string, _ held, value string) error {
 			return client.Do(ctx, client.B().Set().Key(valueKey(byNobody, key)).Value(value).Build()).Error()
 		},
 	}
@@ -105,17 +163,20 @@ func redisFenced(client rueidis.Client) *store {
 	s := rueidisfence.New(client)
 	return &store{
 		name: byRedis,
-		get: func(ctx context.Context, key string, token holdfast.Token, id string) (string, error) {
-			v, _, err := s.Get(ctx, valueKey(byRedis, key), token, id)
+		get: func(ctx context.Context, key string, h held) (string, error) {
+			v, _, err := s.Get(ctx, valueKey(byRedis, key), h.token, h.id)
 			return v, err
 		},
-		set: func(ctx context.Context, key string, token holdfast.Token, id, value string) error {
-			return s.Set(ctx, valueKey(byRedis, key), token, id, value)
+		set: func(ctx context.Context, key string, h held, value string) error {
+			return s.Set(ctx, valueKey(byRedis, key), h.token, h.id, value)
 		},
 	}
 }
 
-const createValues = `CREATE TABLE IF NOT EXISTS chaos (name text PRIMARY KEY, value text NOT NULL)`
+const (
+	createValues = `CREATE TABLE IF NOT EXISTS chaos (name text PRIMARY KEY, value text NOT NULL)`
+	upsertValue  = `INSERT INTO chaos (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
+)
 
 // sqlFenced claims, reads and writes in three transactions, so that others come
 // between them.
@@ -126,16 +187,15 @@ func sqlFenced(db *sql.DB) (*store, error) {
 	}
 	return &store{
 		name: bySQL,
-		get: func(ctx context.Context, key string, token holdfast.Token, id string) (string, error) {
-			if err := f.Claim(ctx, db, key, token, id); err != nil {
+		get: func(ctx context.Context, key string, h held) (string, error) {
+			if err := f.Claim(ctx, db, key, h.token, h.id); err != nil {
 				return "", err
 			}
 			return selectValue(ctx, db, key)
 		},
-		set: func(ctx context.Context, key string, token holdfast.Token, id, value string) error {
-			return f.Do(ctx, db, key, token, id, func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, `INSERT INTO chaos (name, value) VALUES ($1, $2)
-					ON CONFLICT (name) DO UPDATE SET value = excluded.value`, key, value)
+		set: func(ctx context.Context, key string, h held, value string) error {
+			return f.Do(ctx, db, key, h.token, h.id, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, upsertValue, key, value)
 				return err
 			})
 		},
@@ -171,8 +231,11 @@ func prepareSQL(ctx context.Context, dsn string) error {
 
 // final is the last value of a key in a storage, read past its fence.
 func (s *openStores) final(ctx context.Context, name, key string) (string, error) {
-	if name == bySQL {
+	switch name {
+	case bySQL:
 		return selectValue(ctx, s.db, key)
+	case byRow:
+		return selectRow(ctx, s.pool, key)
 	}
 	v, err := s.redis.Do(ctx, s.redis.B().Get().Key(valueKey(name, key)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {

@@ -1,0 +1,133 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+)
+
+// backend is a lock service under test, and the recipe that goes through the same faults beside Holdfast.
+type backend struct {
+	schedule []byte // that is built in
+	classes  map[string]class
+	fewest   int // nodes of a schedule
+	// lead is how long it takes from the start of the clients until they are granted locks.
+	lead func(*Schedule) time.Duration
+	site func() site
+	open func(context.Context, *order) (driver.Driver, error)
+	peer string
+	// openPeer is called in a client process of the peer's.
+	openPeer func(*order, *recorder) (service, error)
+}
+
+// backends by name.
+var backends map[string]*backend
+
+func init() { // not an initialiser: their faults are looked up in it
+	backends = map[string]*backend{"redis": redisBackend, "etcd": etcdBackend, "postgres": postgresBackend}
+}
+
+func backendOf(name string) (*backend, error) {
+	b := backends[name]
+	if b == nil {
+		return nil, fmt.Errorf("no backend %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
+	}
+	return b, nil
+}
+
+// site is the servers that keep the locks.
+type site interface {
+	// start blocks until all servers answer. After an error stop has to be called, too.
+	start(ctx context.Context, s *Schedule) error
+	stop() error
+	nodes() []*node
+	// leader is the number of the node that decides for the others; -1: none is known.
+	leader(ctx context.Context) int
+	// actions are the faults that only servers of this kind have.
+	actions() map[string]action
+	// equip says how the client with that number reaches the servers.
+	equip(o *order, client int)
+	// values is the database of the servers, in which locks guard values; empty: they have none.
+	values() string
+	// ghosts lists the locks of a window that still stand.
+	ghosts(ctx context.Context, s *span) ([]string, error)
+}
+
+// server is a process that keeps locks.
+type server interface {
+	Pause() error
+	Resume() error
+	Kill()
+	Restart(ctx context.Context) error
+}
+
+// sides is how many proxies stand before each node: clients with even numbers use
+// one, those with odd numbers the other, so that the network can fail for some.
+const sides = 2
+
+// node is a server with its proxies and its clock.
+type node struct {
+	life    sync.Mutex // held by the fault that stops, kills or restarts the server
+	server  server
+	proxies [sides]*faultproxy.Proxy
+	clock   clock
+}
+
+// close closes the proxies.
+func (n *node) close() (errs error) {
+	for _, p := range n.proxies {
+		if p != nil {
+			errs = errors.Join(errs, p.Close())
+		}
+	}
+	return errs
+}
+
+// clock is a file that says how far the wall clock of a server is ahead; see shim/clock.c. Empty: it cannot be set.
+type clock string
+
+func (c clock) shift(by time.Duration) error {
+	var offset [8]byte
+	binary.NativeEndian.PutUint64(offset[:], uint64(by.Nanoseconds()))
+	f, err := os.OpenFile(string(c), os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(offset[:], 0)
+	return errors.Join(err, f.Close())
+}
+
+// standing lists the locks of a window as a driver knows them. It asks again for a while: the next window may have its faults.
+func standing(ctx context.Context, d driver.Driver, s *span) (held []string, err error) {
+	err = persist(ctx, func() error {
+		held = nil
+		return d.(driver.Lister).List(ctx, s.prefix(), func(st driver.Status) bool {
+			if st.Held {
+				held = append(held, st.Key)
+			}
+			return true
+		})
+	})
+	return held, err
+}
+
+// persist calls ask until it succeeds, for ten seconds at most.
+func persist(ctx context.Context, ask func() error) error {
+	for end := mono() + int64(10*time.Second); ; sleep(ctx, 100*time.Millisecond) {
+		if err := ask(); err == nil || mono() > end || ctx.Err() != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,229 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"cirello.io/pglock"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/lib/pq" // the driver of pglock
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+//go:embed schedule-postgres.json
+var postgresSchedule []byte
+
+var postgresBackend = &backend{
+	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: soon,
+	open: func(ctx context.Context, o *order) (driver.Driver, error) { return postgres.Open(ctx, o.Nodes[0], nil) },
+	peer: "pglock", openPeer: openPglock,
+}
+
+const serverClock = "the server's clock decides when a lease ends"
+
+var postgresClasses = map[string]class{
+	"calm":              {lives: true},
+	"client-pause":      {extra: dead},
+	"client-kill":       {extra: dead},
+	"client-close":      {},
+	"client-throttle":   {from: fromEnd},
+	"client-slow-hooks": {lives: true},
+	"node-kill":         {from: fromEnd},
+	"node-pause":        {from: fromEnd},
+	"pooler-kill":       {from: fromEnd},
+	"net-delay":         {},
+	"net-reset":         {from: fromEnd},
+	"net-one-way":       {from: fromEnd},
+	"net-split":         {from: fromEnd},
+	"clock-jump":        {shared: serverClock, from: fromEnd},
+	"mixed":             {from: fromEnd, extra: dead},
+}
+
+// dead is how much longer than a TTL a lock may stand because stopped or killed waiters were ahead: it is handed to each for a second.
+const dead = 4 * time.Second
+
+// postgresSite is a server, behind whose second proxy is a pooler in transaction mode: every other client goes through it.
+type postgresSite struct {
+	dir    string // of the clock; the server's user can read it
+	server *pgproc.Server
+	pooler *pgproc.Pooler
+	only   []*node
+	direct driver.Driver
+}
+
+func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
+	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
+		return err
+	}
+	n := &node{clock: clock(filepath.Join(s.dir, "clock"))}
+	s.only = []*node{n}
+	shim, err := buildShim(ctx, s.dir)
+	if err := errors.Join(err, n.clock.shift(0), os.Chmod(s.dir, 0o755)); err != nil {
+		return err
+	}
+	s.server, err = pgproc.StartWith(ctx, []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + string(n.clock)}, "max_connections=200")
+	if err != nil {
+		return err
+	}
+	n.server = s.server
+	if s.pooler, err = pgproc.StartPooler(ctx, s.server, "transaction", 40); err != nil {
+		return err
+	}
+	for i, dsn := range []string{s.server.DSN(), s.pooler.DSN()} {
+		if n.proxies[i], err = faultproxy.NewOpaque(socketOf(dsn)); err != nil {
+			return err
+		}
+	}
+	if err := prepareLocks(ctx, s.server.DSN()); err != nil {
+		return err
+	}
+	s.direct, err = postgres.Open(ctx, s.server.DSN(), nil)
+	return err
+}
+
+// socketOf is where a server with this DSN listens.
+func socketOf(dsn string) string {
+	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
+	return filepath.Join(dir, ".s.PGSQL.5432")
+}
+
+// prepareLocks makes the tables of Holdfast, of pglock, and of the values that the locks guard.
+func prepareLocks(ctx context.Context, dsn string) error {
+	if err := postgres.MigrateURL(ctx, dsn, nil); err != nil {
+		return err
+	}
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	locks, err := pglock.New(db)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, createValues)
+	return errors.Join(err, locks.CreateTable())
+}
+
+func (s *postgresSite) stop() (errs error) {
+	if s.direct != nil {
+		errs = s.direct.Close()
+	}
+	for _, n := range s.only {
+		errs = errors.Join(errs, n.close())
+	}
+	if s.pooler != nil {
+		errs = errors.Join(errs, s.pooler.Stop())
+	}
+	if s.server != nil {
+		errs = errors.Join(errs, s.server.Stop())
+	}
+	return errors.Join(errs, os.RemoveAll(s.dir))
+}
+
+func (s *postgresSite) nodes() []*node { return s.only }
+
+func (s *postgresSite) leader(context.Context) int { return 0 }
+
+func (s *postgresSite) actions() map[string]action {
+	return map[string]action{"kill-pooler": s.killPooler}
+}
+
+func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) error {
+	s.pooler.Kill()
+	rest(time.Duration(f.For))
+	return restart(s.pooler.Restart)
+}
+
+// equip has pglock go past the pooler, which its prepared statements do not bear.
+func (s *postgresSite) equip(o *order, client int) {
+	side := client % sides
+	if o.Peer {
+		side = 0
+	}
+	host, port, _ := net.SplitHostPort(s.only[0].proxies[side].Addr())
+	dsn := fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port)
+	o.Nodes, o.Stores.Row = []string{dsn}, dsn
+}
+
+func (s *postgresSite) values() string { return s.server.DSN() }
+
+func (s *postgresSite) ghosts(ctx context.Context, span *span) ([]string, error) {
+	return standing(ctx, s.direct, span)
+}
+
+// rowFenced is values beside the locks. The write looks at the row of the lock, and so covers what its holder has read before.
+func rowFenced(pool *pgxpool.Pool) *store {
+	return &store{
+		name: byRow,
+		get: func(ctx context.Context, key string, _ held) (string, error) {
+			return selectRow(ctx, pool, key)
+		},
+		set: func(ctx context.Context, key string, h held, value string) error {
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback(context.WithoutCancel(ctx))
+			if err := postgres.Fenced(ctx, tx, h.lease); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, upsertValue, key, value); err != nil {
+				return err
+			}
+			return tx.Commit(ctx)
+		},
+	}
+}
+
+func selectRow(ctx context.Context, pool *pgxpool.Pool, key string) (v string, err error) {
+	err = pool.QueryRow(ctx, "SELECT coalesce((SELECT value FROM chaos WHERE name = $1), '')", key).Scan(&v)
+	return v, err
+}
+
+// pglocks is pglock with a TTL as Holdfast's, and as many renewals.
+type pglocks struct {
+	db    *sql.DB
+	locks *pglock.Client
+	rec   *recorder
+}
+
+func openPglock(o *order, rec *recorder) (service, error) {
+	db, err := sql.Open("postgres", o.Nodes[0])
+	if err != nil {
+		return nil, err
+	}
+	ttl := time.Duration(o.Schedule.TTL)
+	locks, err := pglock.New(db, pglock.WithLeaseDuration(ttl), pglock.WithHeartbeatFrequency(ttl/3))
+	return pglocks{db, locks, rec}, err
+}
+
+func (p pglocks) lock(ctx context.Context, key string) (held, error) {
+	l, err := p.locks.AcquireContext(ctx, key)
+	if err != nil {
+		return held{}, err
+	}
+	return believe(p.rec, key, func() bool { return !l.IsReleased() }, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, storeTime)
+		defer cancel()
+		return p.locks.ReleaseContext(ctx, l)
+	}), nil
+}
+
+func (pglocks) obey(_ context.Context, order string) error { return noOrder(order) }
+
+func (p pglocks) close() { p.db.Close() }

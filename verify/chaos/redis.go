@@ -1,0 +1,278 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+//go:embed schedule.json
+var redisSchedule []byte
+
+var redisBackend = &backend{
+	schedule: redisSchedule, classes: redisClasses, fewest: 3, site: func() site { return new(redisSite) },
+	// New nodes do not vote at once, but a while after they were first seen.
+	lead: func(s *Schedule) time.Duration { return time.Duration(s.MaxTTL) + quarantineMargin + time.Second },
+	open: openRedlock, peer: "redsync", openPeer: openRedsync,
+}
+
+const clockRules = "a node's clock decides when its locks lapse"
+
+var redisClasses = map[string]class{
+	"calm":                {},
+	"client-pause":        {extra: stoppedAhead * time.Second},
+	"client-kill":         {},
+	"node-pause":          {},
+	"node-pause-majority": {from: fromEnd},
+	"node-kill":           {},
+	"node-wipe":           {},
+	"node-wipe-majority":  {from: fromQuarantine},
+	"node-restore":        {},
+	"net-delay":           {},
+	"net-lost-replies":    {from: fromEnd},
+	"net-reset":           {from: fromEnd},
+	"net-one-way":         {from: fromEnd},
+	"net-split":           {from: fromEnd},
+	"mixed":               {from: fromEnd, extra: stoppedAhead * time.Second},
+	"node-replace":        {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"node-restart":        {from: fromEnd},
+	"node-clock-at-boot":  {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"node-full":           {from: fromEnd},
+	"node-commands":       {from: fromEnd},
+	"node-unfit":          {from: fromQuarantine, extra: stoppedAhead * time.Second, unfit: true},
+	"node-other-names":    {lives: true},
+	"node-listeners":      {},
+	"node-switch":         {from: fromEnd, extra: stoppedAhead * time.Second},
+	"rolling-pause":       {lives: true},
+	"rolling-restart":     {lives: true},
+	"client-close":        {},
+	"client-slow-hooks":   {lives: true},
+	"client-throttle":     {from: fromEnd},
+	"credentials":         {from: fromEnd},
+	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"replicaof":           {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"clock-jump":          {shared: clockRules, from: fromEnd},
+	"clock-jump-hour":     {shared: clockRules, from: fromEnd},
+}
+
+// openRedlock opens the nodes as Holdfast's clients do.
+func openRedlock(ctx context.Context, o *order) (driver.Driver, error) {
+	nodes := make([]redlock.Node, len(o.Nodes))
+	for i, addr := range o.Nodes {
+		nodes[i].Addr = addr
+	}
+	return redlock.Open(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.credentials})
+}
+
+// credentials reads the present password of a node.
+func (o *order) credentials(_ context.Context, addr string) (name, password string, err error) {
+	i := slices.Index(o.Nodes, addr)
+	if i < 0 {
+		return "", "", fmt.Errorf("no password for %s", addr)
+	}
+	text, err := os.ReadFile(o.Passwords[i])
+	return user, string(text), err
+}
+
+// quarantineMargin is what a restarted node waits beyond MaxTTL once a client has seen
+// it, and a second each until then and until a client asks it again.
+const quarantineMargin = 4 * time.Second
+
+// redisNode is a redis-server.
+type redisNode struct {
+	node
+	redis  *redisproc.Server
+	spare  *redisproc.Server // to which the address leads for a while; nil where the schedule has no such fault
+	secret string            // file, with the password of user
+}
+
+// user is whom Holdfast's clients log in as; redsync's and this program do without.
+const user = "locker"
+
+// firstPassword is what a server has when it is started.
+const firstPassword = "first"
+
+func (n *redisNode) tellPassword(password string) error {
+	return os.WriteFile(n.secret, []byte(password), 0o600)
+}
+
+// setPassword changes it on the server, and ends the connections that used the old one.
+func (n *redisNode) setPassword(password string) error {
+	if _, err := n.redis.Do("ACL", "SETUSER", user, "resetpass", ">"+password); err != nil {
+		return err
+	}
+	_, err := n.redis.Do("CLIENT", "KILL", "USER", user)
+	return err
+}
+
+func (n *redisNode) dataDir() string { return filepath.Join(n.redis.Dir(), "data") }
+func (n *redisNode) oldDir() string  { return filepath.Join(n.redis.Dir(), "old") }
+
+// keepCopy copies the append-only file as it is on disk, for restore.
+func (n *redisNode) keepCopy() error {
+	return errors.Join(os.RemoveAll(n.oldDir()), os.CopyFS(n.oldDir(), os.DirFS(n.dataDir())))
+}
+
+// restore puts the copy back. The server is down.
+func (n *redisNode) restore() error {
+	return errors.Join(os.RemoveAll(n.dataDir()), os.CopyFS(n.dataDir(), os.DirFS(n.oldDir())))
+}
+
+//go:embed shim/clock.c
+var clockSource []byte
+
+// buildShim compiles the library that shifts a server's clock.
+func buildShim(ctx context.Context, dir string) (string, error) {
+	source, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
+	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
+		return "", err
+	}
+	out, err := exec.CommandContext(ctx, "cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("compile the clock shim: %w: %s", err, out)
+	}
+	return library, nil
+}
+
+// startNode starts a server with that appendfsync policy.
+func startNode(ctx context.Context, dir, shim, policy string) (*redisNode, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	n := &redisNode{node: node{clock: clock(filepath.Join(dir, "clock"))}, secret: filepath.Join(dir, "secret")}
+	if err := errors.Join(n.clock.shift(0), n.tellPassword(firstPassword)); err != nil {
+		return nil, err
+	}
+	var err error
+	n.redis, err = redisproc.Start(ctx, &redisproc.Options{
+		Dir: dir, AppendOnly: policy, ACL: locker, Args: []string{"--enable-debug-command", "local"},
+		Env: []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + string(n.clock)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.server = n.redis
+	for i := range n.proxies {
+		if n.proxies[i], err = faultproxy.New(n.redis.Addr()); err != nil {
+			return nil, errors.Join(err, n.stop())
+		}
+	}
+	return n, nil
+}
+
+var locker = []string{user + " on >" + firstPassword + " ~* &* +@all"}
+
+func (n *redisNode) stop() error {
+	if n == nil {
+		return nil
+	}
+	err := n.redis.Stop()
+	if n.spare != nil {
+		err = errors.Join(err, n.spare.Stop())
+	}
+	return errors.Join(err, n.close())
+}
+
+// lockKeys lists the keys on the node that begin with prefix.
+func (n *redisNode) lockKeys(prefix string) ([]string, error) {
+	reply, err := n.redis.Do("KEYS", prefix+"*")
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	list, _ := reply.([]any)
+	for _, k := range list {
+		if s, ok := k.(string); ok {
+			keys = append(keys, s)
+		}
+	}
+	return keys, nil
+}
+
+// redisSite is redis-servers that know nothing of one another.
+type redisSite struct {
+	dir     string
+	servers []*redisNode
+}
+
+func (s *redisSite) start(ctx context.Context, schedule *Schedule) (err error) {
+	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
+		return err
+	}
+	shim, err := buildShim(ctx, s.dir)
+	if err != nil {
+		return err
+	}
+	s.servers = make([]*redisNode, schedule.Nodes)
+	errs := make([]error, schedule.Nodes)
+	var starting sync.WaitGroup
+	for i := range s.servers {
+		policy := "everysec"
+		if i < schedule.Durable {
+			policy = "always"
+		}
+		starting.Go(func() {
+			s.servers[i], errs[i] = startNode(ctx, filepath.Join(s.dir, fmt.Sprintf("node%d", i)), shim, policy)
+			if errs[i] == nil && schedule.has("switch-server") {
+				s.servers[i].spare, errs[i] = redisproc.Start(ctx, &redisproc.Options{ACL: locker})
+			}
+		})
+	}
+	starting.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *redisSite) nodes() (out []*node) {
+	for _, n := range s.servers {
+		out = append(out, &n.node)
+	}
+	return out
+}
+
+func (s *redisSite) leader(context.Context) int { return -1 }
+
+func (s *redisSite) equip(o *order, client int) {
+	for _, n := range s.servers {
+		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
+		o.Passwords = append(o.Passwords, n.secret)
+	}
+}
+
+func (s *redisSite) values() string { return "" }
+
+func (s *redisSite) stop() error {
+	var errs error
+	for _, n := range s.servers {
+		errs = errors.Join(errs, n.stop())
+	}
+	return errors.Join(errs, os.RemoveAll(s.dir))
+}
+
+// ghosts leaves out nodes that do not answer.
+func (s *redisSite) ghosts(_ context.Context, span *span) (found []string, _ error) {
+	for i, n := range s.servers {
+		keys, err := n.lockKeys("lock:" + span.prefix())
+		if err != nil {
+			continue
+		}
+		for _, k := range keys {
+			found = append(found, fmt.Sprintf("%s on node %d", strings.TrimPrefix(k, "lock:"), i))
+		}
+	}
+	return found, nil
+}
