@@ -301,3 +301,23 @@ func TestCodesFollowErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../../docs/console.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).root()
+	for _, name := range []string{"top"} {
+		cmd, _, err := root.Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && !strings.Contains(string(text), "`--"+f.Name) {
+				t.Errorf("docs/console.md does not name --%s of %s", f.Name, name)
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/top"
+)
+
+// topFlags are the flags of top.
+type topFlags struct {
+	every span
+	sort  choice
+}
+
+func (a *app) topCommand() *cobra.Command {
+	fl := &topFlags{every: span{duration(time.Second)}, sort: choice{value: string(live.ByState)}}
+	for _, s := range live.Sorts {
+		fl.sort.words = append(fl.sort.words, string(s))
+	}
+	cmd := &cobra.Command{
+		Use:   "top [PREFIX]",
+		Short: "Watch locks, holders, waiters and nodes on the whole terminal",
+		Long: `Top shows the locks whose name begins with PREFIX, or all, and keeps the picture up
+to date: who holds what, for how long, what is left of the lease, how many wait, and
+how the nodes are. Enter shows one lock with those who wait and the vote of each
+node, / filters, s sorts, F takes a lock from its holder, ? helps, q quits.
+
+It only reads, until a lock is taken away; the records of that are printed as JSON
+at the end. It works without colours too (NO_COLOR).
+`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix, err := wantPrefix(args)
+			if err != nil {
+				return err
+			}
+			return a.top(prefix, fl)
+		},
+		ValidArgsFunction: a.completeNames,
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(&fl.every, "every", "how often the screen is drawn anew")
+	f.Var(&fl.sort, "sort", "the order of the locks at the start")
+	return cmd
+}
+
+// wantPrefix takes the prefix from the arguments: "" for all locks.
+func wantPrefix(args []string) (string, error) {
+	if len(args) > 1 {
+		return "", exitcode.Usagef("one prefix is expected, not %d: %s", len(args), strings.Join(args, " "))
+	}
+	return strings.Join(args, ""), nil
+}
+
+func (a *app) top(prefix string, fl *topFlags) error {
+	in, ok1 := a.io.In.(*os.File)
+	out, ok2 := a.io.Out.(*watched).Writer.(*os.File)
+	if !ok1 || !ok2 || !isTerminal(in) || !isTerminal(out) {
+		return exitcode.Usagef("top needs a terminal for stdin and stdout; ls prints the locks, and ls -o json is for programs")
+	}
+	if err := top.Terminal(); err != nil {
+		return exitcode.With(exitcode.Usage, err)
+	}
+	defer a.hush()()
+	ctx, stop := interruptible()
+	defer stop()
+	source, end, err := a.watch(ctx, prefix)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	records, err := top.Run(ctx, source, top.Options{
+		In: in, Out: out, Force: a.takeAway, Every: time.Duration(fl.every.duration), Sort: live.Sort(fl.sort.value), Plain: os.Getenv("NO_COLOR") != "",
+	})
+	end()
+	for _, r := range records {
+		if err := a.writeJSON(r); err != nil {
+			return err
+		}
+	}
+	return interruptedBy(ctx, err)
+}
+
+// hush keeps the log off a terminal on which something is drawn, until the function that it
+// returns is called.
+func (a *app) hush() func() {
+	log, stderr := a.log, a.io.Err
+	if f, ok := stderr.(*os.File); ok && isTerminal(f) {
+		a.log, a.io.Err = slog.New(slog.DiscardHandler), io.Discard
+	}
+	return func() { a.log, a.io.Err = log, stderr }
+}
+
+// watch begins to look at a backend, without writing there. It fails where nothing can be
+// seen: no node is reached, or a right is missing. end ends it.
+func (a *app) watch(ctx context.Context, prefix string) (source *live.Source, end func(), err error) {
+	client, err := a.looker(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, err := range client.List(ctx, prefix) {
+		if err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			client.Close()
+			return nil, nil, err
+		}
+		break
+	}
+	source = live.New(client, &live.Options{Prefix: prefix})
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { source.Run(ctx) })
+	return source, func() {
+		stop()
+		running.Wait()
+		client.Close()
+	}, nil
+}
+
+// takeAway takes a lock from its holder, over connections that may write.
+func (a *app) takeAway(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
+	client, err := a.client(ctx)
+	if err != nil {
+		return force.Record{}, err
+	}
+	defer client.Close()
+	return force.Release(ctx, client, st, reason)
+}

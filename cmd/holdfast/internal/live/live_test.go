@@ -1,0 +1,365 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// service is a backend that the test makes up.
+type service struct {
+	mu     sync.Mutex // guards what follows
+	locks  map[string]holdfast.Status
+	nodes  []holdfast.NodeEvent
+	err    error // of every look
+	listed int   // locks that were yielded
+	asked  map[string]int
+	hang   bool // until the context ends
+}
+
+func (s *service) List(ctx context.Context, _ string) iter.Seq2[holdfast.Status, error] {
+	return func(yield func(holdfast.Status, error) bool) {
+		s.mu.Lock()
+		var all []holdfast.Status
+		for _, st := range s.locks {
+			all = append(all, st)
+		}
+		err, hang := s.err, s.hang
+		s.mu.Unlock()
+		if hang {
+			<-ctx.Done()
+			err = ctx.Err()
+		}
+		if err != nil {
+			yield(holdfast.Status{}, err)
+			return
+		}
+		for _, st := range all {
+			s.mu.Lock()
+			s.listed++
+			s.mu.Unlock()
+			if !yield(st, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *service) Inspect(ctx context.Context, key string) (holdfast.Status, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked == nil {
+		s.asked = make(map[string]int)
+	}
+	s.asked[key]++
+	st := s.locks[key]
+	st.Key = key
+	return st, s.err
+}
+
+func (s *service) Queue(context.Context, string, int) ([]driver.Waiter, error) {
+	return []driver.Waiter{{Owner: "next"}}, nil
+}
+
+func (s *service) Nodes() []holdfast.NodeEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes
+}
+
+// set has locks held by owner.
+func (s *service) set(owner string, names ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locks == nil {
+		s.locks = make(map[string]holdfast.Status)
+	}
+	for _, name := range names {
+		s.locks[name] = holdfast.Status{Key: name, Held: true, Owner: owner, Remaining: 10 * time.Second}
+	}
+}
+
+func (s *service) drop(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.locks, name)
+}
+
+func (s *service) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func numbered(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("lock-%05d", i))
+	}
+	return names
+}
+
+// run runs a source in a bubble until the test ends.
+func run(t *testing.T, b Backend, opts *Options, test func(t *testing.T, s *Source)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		s := New(b, opts)
+		var running sync.WaitGroup
+		running.Go(func() { s.Run(ctx) })
+		test(t, s)
+		stop()
+		running.Wait()
+	})
+}
+
+func TestAWholeLookIsBoundedInRate(t *testing.T) {
+	b := &service{}
+	b.set("a", numbered(10_000)...)
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		for range 20 {
+			time.Sleep(time.Second)
+			b.mu.Lock()
+			listed := b.listed
+			b.listed = 0
+			b.mu.Unlock()
+			if listed > 5000+step {
+				t.Fatalf("%d locks were asked for in a second", listed)
+			}
+		}
+		if n := len(s.Picture().Rows); n != 10_000 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+func TestAPictureHasNoMoreLocksThanItMay(t *testing.T) {
+	b := &service{}
+	b.set("a", numbered(150)...)
+	run(t, b, &Options{Most: 100}, func(t *testing.T, s *Source) {
+		time.Sleep(5 * time.Second)
+		if p := s.Picture(); len(p.Rows) != 100 || p.Hidden != 50 {
+			t.Errorf("%d rows, %d hidden", len(p.Rows), p.Hidden)
+		}
+		if d := s.Detail(t.Context(), "lock-00149"); !d.Row.Held {
+			t.Error("a lock for which there was no room cannot be looked at")
+		}
+	})
+}
+
+func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
+	b := &service{}
+	b.set("a", "job", "other")
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		time.Sleep(1500 * time.Millisecond)
+		b.drop("job")
+		time.Sleep(1100 * time.Millisecond)
+		p := s.Picture()
+		if len(p.Rows) != 2 {
+			t.Fatalf("%d rows", len(p.Rows))
+		}
+		if word, _, _ := p.State(p.Rows[0]); word != "free" {
+			t.Errorf("state %q", word)
+		}
+		time.Sleep(5 * time.Second)
+		if p := s.Picture(); len(p.Rows) != 1 || len(s.rows) != 1 {
+			t.Errorf("%d rows", len(p.Rows))
+		}
+	})
+}
+
+func TestHandOversThatAreSeenAreCounted(t *testing.T) {
+	b := &service{}
+	b.set("a", "job")
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		for i := range 20 {
+			b.set(fmt.Sprint("owner", i), "job")
+			time.Sleep(2 * time.Second)
+		}
+		p := s.Picture()
+		if r := p.Rows[0]; r.HandOvers != 19 || r.Changed.IsZero() {
+			t.Errorf("%+v", r)
+		}
+		if p.HandOvers < 0.4 || p.HandOvers > 0.6 {
+			t.Errorf("%v hand-overs a second", p.HandOvers)
+		}
+	})
+}
+
+func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
+	b := &service{hang: true}
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		time.Sleep(time.Minute)
+		start := time.Now()
+		if p := s.Picture(); !p.Whole.IsZero() || time.Since(start) != 0 {
+			t.Errorf("%v later: %+v", time.Since(start), p)
+		}
+	})
+}
+
+func TestWhatIsLookedAtIsFresh(t *testing.T) {
+	b := &service{}
+	b.set("a", numbered(10_000)...)
+	run(t, b, &Options{Rate: 100}, func(t *testing.T, s *Source) {
+		time.Sleep(150 * time.Second)
+		for range 10 {
+			s.Want("lock-00007")
+			time.Sleep(time.Second)
+		}
+		b.set("b", "lock-00007")
+		s.Want("lock-00007")
+		time.Sleep(1100 * time.Millisecond)
+		if r := s.Picture().Rows[7]; r.Owner != "b" {
+			t.Errorf("owner %q of a look %v ago", r.Owner, time.Since(r.Seen))
+		}
+		time.Sleep(10 * time.Second)
+		b.mu.Lock()
+		before := b.asked["lock-00007"]
+		b.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if b.mu.Lock(); b.asked["lock-00007"] != before {
+			t.Error("a lock at which nobody looks is still asked for")
+		}
+		b.mu.Unlock()
+	})
+}
+
+func TestOfManyThatAreLookedAtABoundedNumberIsAskedFor(t *testing.T) {
+	b := &service{}
+	b.set("a", numbered(1000)...)
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		s.Want(numbered(1000)...)
+		time.Sleep(1500 * time.Millisecond)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.asked) != wantedMost {
+			t.Errorf("%d were asked for", len(b.asked))
+		}
+	})
+}
+
+func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
+	b := &service{}
+	b.set("a", "job")
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		time.Sleep(1500 * time.Millisecond)
+		b.fail(&holdfast.UnavailableError{Err: errors.New("gone")})
+		time.Sleep(30 * time.Second)
+		p := s.Picture()
+		if len(p.Rows) != 1 || p.Err == nil {
+			t.Fatalf("%d rows, %v", len(p.Rows), p.Err)
+		}
+		if word, level, _ := p.State(p.Rows[0]); word != "unknown" || level != Bad || p.Bad != 1 {
+			t.Errorf("%q %v", word, level)
+		}
+		b.fail(nil)
+		time.Sleep(5 * time.Second)
+		if p := s.Picture(); p.Err != nil || p.Bad != 0 {
+			t.Errorf("%v, %d bad", p.Err, p.Bad)
+		}
+	})
+}
+
+func TestAStateSaysWhatTheVotesMean(t *testing.T) {
+	t.Parallel()
+	yes := holdfast.NodeStatus{Owner: "a"}
+	other, none, silent := holdfast.NodeStatus{Owner: "b"}, holdfast.NodeStatus{}, holdfast.NodeStatus{Err: errors.New("gone")}
+	now := time.Now()
+	for _, row := range []struct {
+		st    holdfast.Status
+		want  string
+		level Level
+	}{
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, yes, yes}}, "held", Fine},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, yes, silent}}, "held", Fine},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, yes, none}}, "at risk", Warn},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, other, yes}}, "at risk", Warn},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes}, Remaining: -1}, "no end", Warn},
+		{holdfast.Status{Nodes: []holdfast.NodeStatus{yes, other, none}}, "split", Warn},
+		{holdfast.Status{Nodes: []holdfast.NodeStatus{yes, silent, silent}}, "unknown", Bad},
+		{holdfast.Status{Waiters: 2, Nodes: []holdfast.NodeStatus{none, none, none}}, "passing", Fine},
+		{holdfast.Status{Nodes: []holdfast.NodeStatus{none, none, none}}, "free", Fine},
+		{holdfast.Status{Held: true, Owner: "a"}, "held", Fine},
+	} {
+		p := &Picture{Taken: now, stale: time.Minute}
+		if got, level, _ := p.State((*Row)(nil).next(row.st, now)); got != row.want || level != row.level {
+			t.Errorf("%+v is %s, %v; want %s, %v", row.st, got, level, row.want, row.level)
+		}
+	}
+}
+
+func TestTheHeadlineNamesTheWorst(t *testing.T) {
+	t.Parallel()
+	nodes := func(states ...holdfast.NodeState) (all []holdfast.NodeEvent) {
+		for _, s := range states {
+			all = append(all, holdfast.NodeEvent{State: s})
+		}
+		return all
+	}
+	up, down := holdfast.NodeUp, holdfast.NodeDown
+	now := time.Now()
+	for _, row := range []struct {
+		p     Picture
+		want  string
+		level Level
+	}{
+		{Picture{}, "looking at the locks for the first time", Fine},
+		{Picture{Whole: now, Nodes: nodes(up, up, up)}, "all well", Fine},
+		{Picture{Whole: now, Nodes: nodes(up, up, down)}, "DEGRADED: 1 of 3 nodes do not vote, the others go on", Warn},
+		{Picture{Whole: now, Nodes: nodes(up, down, down)}, "NO MAJORITY: 2 of 3 nodes do not vote, nobody gets a lock", Bad},
+		{Picture{Whole: now, Nodes: nodes(down)}, "DOWN: the server does not answer, nobody gets a lock", Bad},
+		{Picture{Whole: now, Nodes: nodes(up), Err: errors.New("no rights")}, "INCOMPLETE: no rights", Bad},
+		{Picture{Whole: now, Nodes: nodes(up), Bad: 2, Warn: 1}, "2 locks in an unknown state", Bad},
+		{Picture{Whole: now, Nodes: nodes(up), Warn: 1}, "1 lock to look at", Warn},
+	} {
+		if got, level := row.p.Headline(); got != row.want || level != row.level {
+			t.Errorf("%q, %v; want %q, %v", got, level, row.want, row.level)
+		}
+	}
+}
+
+func TestAFilterFindsWhatIsShown(t *testing.T) {
+	t.Parallel()
+	p := &Picture{Taken: time.Now(), stale: time.Minute}
+	for i, name := range []string{"billing/1", "billing/2", "import"} {
+		p.add((*Row)(nil).next(holdfast.Status{
+			Key: name, Held: true, Owner: "a", Waiters: i, Holder: holdfast.Holder{Host: fmt.Sprint("web-", 3-i), Note: "nightly"},
+		}, p.Taken))
+	}
+	for _, row := range []struct {
+		filter string
+		by     Sort
+		want   string
+	}{
+		{"", ByState, "billing/1 billing/2 import"},
+		{"", ByWaiters, "import billing/2 billing/1"},
+		{"", ByHolder, "import billing/2 billing/1"},
+		{"BILL", ByName, "billing/1 billing/2"},
+		{"bill web-3", ByName, "billing/1"},
+		{"night held", ByName, "billing/1 billing/2 import"},
+		{"free", ByName, ""},
+	} {
+		got := ""
+		for _, r := range p.Select(row.filter, row.by) {
+			got += " " + r.Key
+		}
+		if got = trim(got); got != row.want {
+			t.Errorf("%q by %s: %s, want %s", row.filter, row.by, got, row.want)
+		}
+	}
+}
+
+func trim(s string) string {
+	if s == "" {
+		return ""
+	}
+	return s[1:]
+}

@@ -1,0 +1,278 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+)
+
+// Picture is what is known of a backend at one time. Nobody changes it any more.
+type Picture struct {
+	Taken     time.Time
+	Prefix    string
+	Rows      []*Row // by name
+	Nodes     []holdfast.NodeEvent
+	Err       error     // why the last whole look was not whole
+	Whole     time.Time // when the last one ended; zero: there was none yet
+	Hidden    int       // locks for which there was no room
+	HandOvers float64   // a second, over the last ten; at least
+	Held      int
+	Waiters   int
+	Bad, Warn int // locks in such a state
+
+	stale time.Duration
+}
+
+// Row is a lock as it was when the nodes last told of it.
+type Row struct {
+	holdfast.Status
+	Seen      time.Time
+	Freed     time.Time // since when nobody has it or wants it; zero: somebody does
+	Changed   time.Time // when it was seen to pass to its holder; zero: it has not since it is watched
+	HandOvers int       // how often it was seen to pass to another holder
+
+	owner string // the last there was
+}
+
+// next is the row after r, which may be nil, with what the nodes say now.
+func (r *Row) next(st holdfast.Status, now time.Time) *Row {
+	n := &Row{Status: st, Seen: now}
+	if r != nil {
+		n.Changed, n.HandOvers, n.owner = r.Changed, r.HandOvers, r.owner
+		if len(st.Nodes) == 0 && st.Held && st.Owner == r.Owner { // some services tell of nodes only when asked for one lock
+			n.Nodes = r.Nodes
+		}
+	}
+	if st.Held && st.Owner != n.owner {
+		if n.owner != "" {
+			n.HandOvers++
+			n.Changed = now
+		}
+		n.owner = st.Owner
+	}
+	if !st.Held && st.Waiters == 0 && !view.Unknown(st) && n.votes() == 0 {
+		if n.Freed = now; r != nil && !r.Freed.IsZero() {
+			n.Freed = r.Freed
+		}
+	}
+	return n
+}
+
+// votes is how many nodes name an owner.
+func (r *Row) votes() (n int) {
+	for _, node := range r.Nodes {
+		if node.Owner != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Level is how much a state wants to be looked at.
+type Level int
+
+// The levels.
+const (
+	Fine Level = iota
+	Warn
+	Bad
+)
+
+// String is the level for programs.
+func (l Level) String() string { return [...]string{"fine", "warn", "bad"}[l] }
+
+// State is what a lock is in, in a word or two, how bad that is, and why, if it is.
+func (p *Picture) State(r *Row) (word string, level Level, why string) {
+	mine, lack := 0, 0 // nodes that name the holder, and those that answer and do not
+	for _, n := range r.Nodes {
+		switch {
+		case n.Err != nil:
+		case n.Owner == r.Owner:
+			mine++
+		default:
+			lack++
+		}
+	}
+	switch age := p.Taken.Sub(r.Seen); {
+	case age > p.stale:
+		return "unknown", Bad, "nothing was heard of it for " + view.Short(age.Round(time.Second))
+	case view.Unknown(r.Status):
+		return "unknown", Bad, "too few nodes answer to say who holds it"
+	case r.Held && r.Remaining < 0:
+		return "no end", Warn, "its key has no TTL: where its holder dies it stays locked"
+	case r.Held && lack > 0 && mine == len(r.Nodes)/2+1:
+		return "at risk", Warn, fmt.Sprintf("only %d of %d nodes have it: the loss of one more costs the lease", mine, len(r.Nodes))
+	case r.Held:
+		return "held", Fine, ""
+	case r.votes() > 0 && r.Waiters == 0:
+		return "split", Warn, fmt.Sprintf("%d of %d nodes name an owner, and no majority the same", r.votes(), len(r.Nodes))
+	case r.Waiters > 0:
+		return "passing", Fine, "" // to the first of those who wait
+	}
+	return "free", Fine, ""
+}
+
+func (p *Picture) add(r *Row) {
+	p.Rows = append(p.Rows, r)
+	p.Waiters += r.Waiters
+	if r.Held {
+		p.Held++
+	}
+	switch _, level, _ := p.State(r); level {
+	case Bad:
+		p.Bad++
+	case Warn:
+		p.Warn++
+	}
+}
+
+// Left is what is left of the lease, -1 s for one without an end.
+func (p *Picture) Left(r *Row) time.Duration {
+	if r.Remaining < 0 {
+		return -time.Second
+	}
+	return max(r.Remaining-p.Taken.Sub(r.Seen), 0)
+}
+
+// HeldFor is how long the holder has the lock: since it was seen to pass to it, or else since
+// the holder asked for it, by its clock. 0: that is not known.
+func (p *Picture) HeldFor(r *Row) time.Duration {
+	switch {
+	case !r.Held:
+		return 0
+	case !r.Changed.IsZero():
+		return p.Taken.Sub(r.Changed)
+	case !r.Since.IsZero():
+		return max(p.Taken.Sub(r.Since), 0)
+	}
+	return 0
+}
+
+// Down are the nodes that do not vote.
+func (p *Picture) Down() (n int) {
+	for _, e := range p.Nodes {
+		if NodeLevel(e.State) == Bad {
+			n++
+		}
+	}
+	return n
+}
+
+// NodeLevel is how bad the state of a node is.
+func NodeLevel(s holdfast.NodeState) Level {
+	switch s {
+	case holdfast.NodeUp:
+		return Fine
+	case holdfast.NodePolling, holdfast.NodeDegraded:
+		return Warn
+	}
+	return Bad
+}
+
+// Sort is an order of locks.
+type Sort string
+
+// The orders: the first of an order is what one who chooses it looks for.
+const (
+	ByState   Sort = "state" // what is bad first, then by name
+	ByName    Sort = "name"
+	ByHolder  Sort = "holder"
+	ByHeld    Sort = "held"    // the longest first
+	ByLeft    Sort = "left"    // the shortest first
+	ByWaiters Sort = "waiting" // the most first
+	ByRate    Sort = "changes" // the most hand-overs first
+)
+
+// Sorts are all orders.
+var Sorts = []Sort{ByState, ByName, ByHolder, ByHeld, ByLeft, ByWaiters, ByRate}
+
+// Select are the rows in which each word of filter occurs, in name, holder, note, owner or
+// state, in an order.
+func (p *Picture) Select(filter string, by Sort) []*Row {
+	words := strings.Fields(strings.ToLower(filter))
+	rows := make([]*Row, 0, len(p.Rows))
+	for _, r := range p.Rows {
+		if p.matches(r, words) {
+			rows = append(rows, r)
+		}
+	}
+	if order := p.order(by); order != nil {
+		slices.SortStableFunc(rows, order)
+	}
+	return rows
+}
+
+// order is nil for that of Rows.
+func (p *Picture) order(by Sort) func(a, b *Row) int {
+	switch by {
+	case ByState:
+		return func(a, b *Row) int { return cmp.Compare(p.level(b), p.level(a)) }
+	case ByHolder:
+		return func(a, b *Row) int {
+			return cmp.Or(strings.Compare(a.Holder.Host, b.Holder.Host), cmp.Compare(a.Holder.PID, b.Holder.PID))
+		}
+	case ByHeld:
+		return func(a, b *Row) int { return cmp.Compare(p.HeldFor(b), p.HeldFor(a)) }
+	case ByLeft: // what nobody holds, and what has no end, comes last
+		return func(a, b *Row) int { return cmp.Compare(p.urgency(a), p.urgency(b)) }
+	case ByWaiters:
+		return func(a, b *Row) int { return cmp.Compare(b.Waiters, a.Waiters) }
+	case ByRate:
+		return func(a, b *Row) int { return cmp.Compare(b.HandOvers, a.HandOvers) }
+	}
+	return nil
+}
+
+func (p *Picture) level(r *Row) Level { _, level, _ := p.State(r); return level }
+
+func (p *Picture) urgency(r *Row) uint64 {
+	if !r.Held {
+		return 1<<64 - 1
+	}
+	return uint64(p.Left(r)) // what has no end is negative, so it comes late
+}
+
+func (p *Picture) matches(r *Row, words []string) bool {
+	if len(words) == 0 {
+		return true
+	}
+	word, _, _ := p.State(r)
+	h := r.Holder
+	text := strings.ToLower(strings.Join([]string{r.Key, h.Host, strconv.Itoa(h.PID), h.Program, h.Note, r.Owner, word}, "\n"))
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+}
+
+// Headline is the state of the whole in a sentence, and how bad it is.
+func (p *Picture) Headline() (text string, level Level) {
+	down, all := p.Down(), len(p.Nodes)
+	switch {
+	case p.Whole.IsZero() && p.Err == nil:
+		return "looking at the locks for the first time", Fine
+	case all > 1 && down > (all-1)/2:
+		return fmt.Sprintf("NO MAJORITY: %d of %d nodes do not vote, nobody gets a lock", down, all), Bad
+	case all == 1 && down == 1:
+		return "DOWN: the server does not answer, nobody gets a lock", Bad
+	case p.Err != nil:
+		return "INCOMPLETE: " + p.Err.Error(), Bad
+	case p.Bad > 0:
+		return fmt.Sprintf("%s in an unknown state", locks(p.Bad)), Bad
+	case down > 0:
+		return fmt.Sprintf("DEGRADED: %d of %d nodes do not vote, the others go on", down, all), Warn
+	case p.Warn > 0:
+		return locks(p.Warn) + " to look at", Warn
+	}
+	return "all well", Fine
+}
+
+func locks(n int) string {
+	if n == 1 {
+		return "1 lock"
+	}
+	return strconv.Itoa(n) + " locks"
+}

@@ -1,0 +1,390 @@
+// Package top is the live view of a backend in a terminal.
+package top
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+)
+
+// Options of Run.
+type Options struct {
+	In  io.Reader
+	Out io.Writer // a terminal
+	// Force takes a lock away from the holder that st shows. The view has asked for the
+	// reason and for the name of the lock by then.
+	Force func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error)
+	Every time.Duration // how often the screen is drawn anew; 1 s
+	Sort  live.Sort
+	Plain bool // no colours
+}
+
+// Run shows what source sees until the user quits or ctx ends, and then gives the terminal
+// back as it was. It returns the records of the locks that were taken away.
+func Run(ctx context.Context, source *live.Source, opts Options) ([]force.Record, error) {
+	m := &model{ctx: ctx, source: source, opts: opts, sort: opts.Sort}
+	settings := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(opts.In), tea.WithOutput(opts.Out), tea.WithoutSignalHandler(), tea.WithFPS(20)}
+	if opts.Plain {
+		settings = append(settings, tea.WithColorProfile(colorprofile.ASCII))
+	}
+	_, err := tea.NewProgram(m, settings...).Run()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return m.records, err
+}
+
+// mode is what the keys mean now.
+type mode int
+
+const (
+	listing   mode = iota
+	filtering      // the filter is typed
+	detailing      // one lock fills the screen
+	reasoning      // why a lock is taken away is typed
+	naming         // its name is typed
+	helping
+)
+
+// model is the state of the view. Bubbletea calls its methods one after the other.
+type model struct {
+	ctx    context.Context
+	source *live.Source
+	opts   Options
+
+	width, height int
+	mode          mode
+	before        mode // to which a question or the help returns
+
+	picture  *live.Picture
+	rows     []*live.Row // those that the filter leaves, in their order
+	filter   string
+	sort     live.Sort
+	selected string // name of a lock
+	cursor   int    // where that stands in rows
+	top      int    // the first row on the screen
+
+	detail *live.Detail // of selected
+	asking bool         // a request for it is under way
+	scroll int          // the first line of it on the screen
+	lines  int          // how many it had
+
+	target  holdfast.Status // what is to be taken away
+	typed   string
+	reason  string
+	message string
+	level   live.Level // of the message
+	records []force.Record
+}
+
+// What comes back from the backend, and from the clock.
+type (
+	tick    time.Time
+	details struct {
+		name string
+		live.Detail
+	}
+	looked struct { // before a lock is taken away
+		st  holdfast.Status
+		err error
+	}
+	forced struct {
+		record force.Record
+		err    error
+	}
+)
+
+// Init implements tea.Model.
+func (m *model) Init() tea.Cmd {
+	m.refresh()
+	return m.wait(100 * time.Millisecond) // the first look may be over soon
+}
+
+func (m *model) wait(d time.Duration) tea.Cmd {
+	return tea.Tick(d, func(t time.Time) tea.Msg { return tick(t) })
+}
+
+// Update implements tea.Model.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+		m.refresh()
+	case tick:
+		m.refresh()
+		next := m.wait(m.opts.Every)
+		if m.picture.Whole.IsZero() && m.picture.Err == nil {
+			next = m.wait(100 * time.Millisecond)
+		}
+		return m, tea.Batch(next, m.ask())
+	case details:
+		if m.asking = false; msg.name == m.selected {
+			m.detail = &msg.Detail
+		}
+	case looked:
+		m.question(msg.st, msg.err)
+	case forced:
+		m.done(msg.record, msg.err)
+		return m, m.ask()
+	case tea.PasteMsg:
+		m.typing(func(s string) string { return s + msg.Content })
+	case tea.KeyPressMsg:
+		return m, m.key(msg)
+	}
+	return m, nil
+}
+
+// refresh takes the newest picture, and keeps the cursor on its lock.
+func (m *model) refresh() {
+	m.picture = m.source.Picture()
+	m.rows = m.picture.Select(m.filter, m.sort)
+	if i := slices.IndexFunc(m.rows, func(r *live.Row) bool { return r.Key == m.selected }); i >= 0 {
+		m.cursor = i
+	}
+	m.point(m.cursor)
+}
+
+// point moves the cursor to the i-th row, or as near as there is one.
+func (m *model) point(i int) {
+	m.cursor = max(min(i, len(m.rows)-1), 0)
+	if m.mode == listing || m.mode == filtering {
+		m.selected = ""
+		if len(m.rows) > 0 {
+			m.selected = m.rows[m.cursor].Key
+		}
+	}
+	page := m.page()
+	m.top = max(min(m.top, m.cursor, len(m.rows)-page), m.cursor-page+1, 0)
+	var names []string
+	for _, r := range m.rows[m.top:min(m.top+page, len(m.rows))] {
+		names = append(names, r.Key)
+	}
+	m.source.Want(names...)
+}
+
+// ask asks for the lock that fills the screen, unless that is under way.
+func (m *model) ask() tea.Cmd {
+	if m.asking || m.mode != detailing {
+		return nil
+	}
+	m.asking = true
+	name := m.selected
+	return func() tea.Msg { return details{name, m.source.Detail(m.ctx, name)} }
+}
+
+// key does what a key means.
+func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
+	switch k.String() {
+	case "ctrl+c":
+		return tea.Quit
+	case "ctrl+z":
+		return tea.Suspend
+	}
+	switch m.mode {
+	case filtering, reasoning, naming:
+		return m.typingKey(k)
+	case helping:
+		m.mode = m.before
+		return nil
+	}
+	m.message = ""
+	switch k.String() {
+	case "q":
+		return tea.Quit
+	case "?", "h":
+		m.before, m.mode = m.mode, helping
+	case "F", "f":
+		return m.take()
+	case "esc", "left", "backspace":
+		if m.mode == detailing {
+			m.mode, m.detail = listing, nil
+		} else {
+			m.filter = ""
+		}
+		m.refresh()
+	default:
+		if m.mode == detailing {
+			m.scrollKey(k.String())
+			return nil
+		}
+		return m.listKey(k.String())
+	}
+	return nil
+}
+
+// listKey moves in the list, and orders it.
+func (m *model) listKey(k string) tea.Cmd {
+	switch k {
+	case "up", "k":
+		m.point(m.cursor - 1)
+	case "down", "j":
+		m.point(m.cursor + 1)
+	case "pgup", "ctrl+b":
+		m.point(m.cursor - m.page())
+	case "pgdown", "space", "ctrl+f":
+		m.point(m.cursor + m.page())
+	case "home", "g":
+		m.point(0)
+	case "end", "G":
+		m.point(len(m.rows) - 1)
+	case "/":
+		m.mode, m.typed = filtering, m.filter
+	case "s":
+		m.order(1)
+	case "S":
+		m.order(-1)
+	case "enter", "right":
+		if m.selected == "" {
+			return nil
+		}
+		m.mode, m.detail, m.scroll = detailing, nil, 0
+		return m.ask()
+	}
+	return nil
+}
+
+// order takes the next order, or the one before.
+func (m *model) order(step int) {
+	i := slices.Index(live.Sorts, m.sort) + step
+	m.sort = live.Sorts[(i+len(live.Sorts))%len(live.Sorts)]
+	m.refresh()
+}
+
+func (m *model) scrollKey(k string) {
+	step := map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -m.page(), "pgdown": m.page(), "space": m.page(), "home": -m.lines, "end": m.lines}[k]
+	m.scroll = max(min(m.scroll+step, m.lines-m.page()), 0)
+}
+
+// typingKey changes what is typed, or answers with it.
+func (m *model) typingKey(k tea.KeyPressMsg) tea.Cmd {
+	switch k.String() {
+	case "esc":
+		if m.mode == filtering {
+			m.filter = ""
+		}
+		m.mode = m.back()
+		m.refresh()
+	case "enter":
+		return m.answer()
+	case "backspace":
+		m.typing(func(s string) string {
+			runes := []rune(s)
+			return string(runes[:max(len(runes)-1, 0)])
+		})
+	case "ctrl+u":
+		m.typing(func(string) string { return "" })
+	default:
+		m.typing(func(s string) string { return s + k.Text })
+	}
+	return nil
+}
+
+// typedMost bounds what is typed: a name of a lock is shorter.
+const typedMost = 1024
+
+func (m *model) typing(change func(string) string) {
+	if m.mode != filtering && m.mode != reasoning && m.mode != naming {
+		return
+	}
+	if text := change(m.typed); len(text) <= typedMost {
+		m.typed = strings.TrimRight(text, "\r\n")
+	}
+	if m.mode == filtering {
+		m.filter = m.typed
+		m.refresh()
+	}
+}
+
+// back is the mode to which a question returns.
+func (m *model) back() mode {
+	if m.mode == filtering {
+		return listing
+	}
+	return m.before
+}
+
+// answer takes what was typed for the answer.
+func (m *model) answer() tea.Cmd {
+	switch m.mode {
+	case filtering:
+		m.mode = listing
+	case reasoning:
+		if m.reason = strings.TrimSpace(m.typed); m.reason != "" {
+			m.mode, m.typed = naming, ""
+		}
+	case naming:
+		name := m.typed
+		m.mode = m.before
+		if name != m.target.Key {
+			m.say(live.Warn, "that is not the name of the lock; nothing was done")
+			return nil
+		}
+		m.say(live.Fine, "taking %s away …", m.target.Key)
+		st, reason := m.target, m.reason
+		return func() tea.Msg {
+			record, err := m.opts.Force(m.ctx, st, reason)
+			return forced{record, err}
+		}
+	}
+	return nil
+}
+
+// take begins to take the selected lock away, with a look at its holder.
+func (m *model) take() tea.Cmd {
+	if m.selected == "" {
+		return nil
+	}
+	name := m.selected
+	m.say(live.Fine, "asking who holds %s …", name)
+	return func() tea.Msg {
+		d := m.source.Detail(m.ctx, name)
+		return looked{d.Row.Status, d.Err}
+	}
+}
+
+// question asks for the reason, if somebody holds the lock.
+func (m *model) question(st holdfast.Status, err error) {
+	m.message = ""
+	switch {
+	case m.mode != listing && m.mode != detailing: // the user has gone on to something else
+	case err != nil:
+		m.say(live.Bad, "%v", err)
+	case !st.Held:
+		m.say(live.Warn, "nobody holds %s", st.Key)
+	default:
+		m.before, m.mode, m.target, m.typed = m.mode, reasoning, st, ""
+	}
+}
+
+func (m *model) done(record force.Record, err error) {
+	if err != nil {
+		m.say(live.Bad, "%v", err)
+		return
+	}
+	m.records = append(m.records, record)
+	m.say(live.Warn, "%s was taken from %v, token %d; its holder learns that at its next renewal", record.Lock.Name, view.Holder(m.target), record.Lock.Token)
+}
+
+func (m *model) say(level live.Level, format string, args ...any) {
+	m.message, m.level = fmt.Sprintf(format, args...), level
+}
+
+// Terminal says why there can be no view on this terminal, if there cannot.
+func Terminal() error {
+	if term := os.Getenv("TERM"); term == "" || term == "dumb" {
+		return fmt.Errorf("the terminal cannot move its cursor (TERM=%q); use ls, or set TERM to what it is, such as xterm-256color", term)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/hinshun/vt10x"
+)
+
+// display is a terminal that understands what a program draws on it.
+type display struct {
+	t      *testing.T
+	file   *os.File
+	screen vt10x.Terminal
+
+	mu  sync.Mutex // guards raw
+	raw strings.Builder
+}
+
+// display runs holdfast on a terminal of that size.
+func (b *bench) display(columns, lines int, env []string, args ...string) (*display, *exec.Cmd) {
+	b.t.Helper()
+	cmd := exec.CommandContext(b.t.Context(), b.path, args...)
+	cmd.Dir = b.dir
+	cmd.Env = append(os.Environ(), append([]string{"HOLDFAST_BACKEND=" + b.backend, "TERM=xterm-256color", "USER=tester"}, env...)...)
+	file, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: uint16(columns), Rows: uint16(lines)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	d := &display{t: b.t, file: file, screen: vt10x.New(vt10x.WithSize(columns, lines), vt10x.WithWriter(file))}
+	var reading sync.WaitGroup
+	reading.Go(d.read)
+	b.t.Cleanup(func() { cmd.Process.Kill(); file.Close(); reading.Wait() })
+	return d, cmd
+}
+
+func (d *display) read() {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := d.file.Read(buf)
+		d.mu.Lock()
+		d.raw.Write(buf[:n])
+		d.mu.Unlock()
+		d.screen.Write(buf[:n])
+		if err != nil {
+			return
+		}
+	}
+}
+
+// text is what is on the screen now.
+func (d *display) text() string { return d.screen.String() }
+
+func (d *display) press(keys string) {
+	d.t.Helper()
+	if _, err := d.file.WriteString(keys); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// shows waits until the screen shows all of the texts at once.
+func (d *display) shows(texts ...string) {
+	d.t.Helper()
+	d.until(fmt.Sprintf("the screen shows %q", texts), func(screen string) bool {
+		for _, text := range texts {
+			if !strings.Contains(screen, text) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (d *display) until(what string, is func(screen string) bool) {
+	d.t.Helper()
+	fatal := func(format string, args ...any) {
+		d.t.Helper()
+		d.t.Fatalf(format+"\nscreen:\n%s", append(args, d.text())...)
+	}
+	eventually(fatal, what, func() bool { return is(d.text()) })
+}
+
+// line is the line of the screen that has text.
+func (d *display) line(text string) string {
+	for line := range strings.Lines(d.text()) {
+		if strings.Contains(line, text) {
+			return line
+		}
+	}
+	return ""
+}
+
+func TestTopShowsWhatChanges(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3)
+	b.holds("billing/7", "--note", "month end")
+	d, cmd := b.display(80, 24, nil, "top")
+	d.shows("all well", "LOCK", "billing/7", "held", "month end", "1 locks  1 held")
+	b.holds("import")
+	d.shows("billing/7", "import", "2 locks  2 held")
+	b.frees("import")
+	d.until("import has gone", func(screen string) bool { return !strings.Contains(screen, "import") })
+	d.press("q")
+	if code := wait(cmd); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestTopFiltersAndSorts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	for _, name := range []string{"apples", "pears", "plums"} {
+		b.holds(name)
+	}
+	d, _ := b.display(100, 24, nil, "top", "--sort", "name")
+	d.shows("apples", "pears", "plums", "3 locks")
+	d.press("/PEA")
+	d.until("pears alone is left", func(s string) bool {
+		return strings.Contains(s, "pears") && !strings.Contains(s, "apples") && !strings.Contains(s, "plums")
+	})
+	d.press("\r")
+	d.shows(`1 match "PEA"`)
+	d.press("s")
+	d.shows("s sort: holder")
+	d.press("\x1b")
+	d.shows("apples", "pears", "plums")
+}
+
+func TestTopShowsTheVotesAndTheQueue(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3)
+	b.holds("job", "--note", "the first")
+	waiter := b.start("run", "--note", "the second", "job", "--", "true")
+	d, _ := b.display(120, 40, nil, "top")
+	d.shows("job", "held")
+	d.press("\r")
+	d.shows("LOCK job", "the first", " 1. ", "the second", "NODE", "VOTE", "OWNER")
+	for _, s := range b.servers {
+		if line := d.line(s.Addr() + " "); line == "" {
+			t.Errorf("no node %s", s.Addr())
+		}
+	}
+	d.until("three nodes vote for the holder", func(s string) bool { return strings.Count(s, " holder  ") >= 3 })
+	if _, err := b.servers[0].Do("DEL", "lock:job"); err != nil {
+		t.Fatal(err)
+	}
+	d.shows("at risk", "only 2 of 3 nodes have it", " nobody  ")
+	d.press("\x1b")
+	b.frees("job")
+	if code := waiter.code(); code != 0 {
+		t.Errorf("the waiter ended with %d", code)
+	}
+	d.shows("LOCK  ")
+}
+
+func TestTopTakesALockAwayAfterTheQuestions(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3)
+	b.holds("job")
+	d, cmd := b.display(80, 24, nil, "top")
+	d.shows("job", "held")
+	d.press("F")
+	d.shows("Why is it taken away?", "lease")
+	d.press("the host is gone\r")
+	d.shows("type its name:", "reason: the host is gone")
+	d.press("jab\r")
+	d.shows("nothing was done", "held")
+	d.press("F")
+	d.shows("Why is it taken away?")
+	d.press("the host is gone\r")
+	d.shows("type its name:")
+	d.press("job\r")
+	d.shows("was taken from")
+	if code := b.command(t.Context(), "show", "-e", "job").exit(); code != 1 {
+		t.Errorf("show -e: %d, want 1", code)
+	}
+	d.press("q")
+	if code := wait(cmd); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	d.until("the record is printed", func(string) bool {
+		return strings.Contains(d.drawn(), `"action": "force-release"`) && strings.Contains(d.drawn(), `"reason": "the host is gone"`)
+	})
+}
+
+func TestTopShowsABackendThatIsHalfThere(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3)
+	b.holds("job")
+	d, _ := b.display(100, 24, nil, "top")
+	d.shows("all well", "job")
+	b.servers[2].Kill()
+	d.shows("DEGRADED: 1 of 3 nodes do not vote", "DOWN", "job", "held")
+	b.servers[1].Kill()
+	d.shows("NO MAJORITY: 2 of 3 nodes do not vote", "job", "unknown")
+	again, _ := b.display(100, 24, nil, "top") // it starts in an outage as well
+	again.shows("NO MAJORITY", "job", "unknown")
+}
+
+func TestTopStaysLiveWithTenThousandLocks(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	server := b.servers[0]
+	must := func(args ...string) {
+		if _, err := server.Do(args...); err != nil {
+			t.Error(err)
+		}
+	}
+	must("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0")
+	stop, churning := make(chan struct{}), sync.WaitGroup{}
+	churning.Go(func() { // 1,000 changes a second
+		for round := 0; ; round++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+				must("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end", "0", fmt.Sprint("owner", round))
+			}
+		}
+	})
+	t.Cleanup(churning.Wait)
+	t.Cleanup(func() { close(stop) })
+	d, cmd := b.display(80, 24, nil, "top")
+	d.shows("10000 locks  10000 held")
+	d.until("hand-overs are seen", func(s string) bool { return !strings.Contains(s, " 0.0 hand-overs/s") })
+	d.press("G")
+	d.shows("n09999")
+	d.press("/n07777")
+	d.shows("n07777", "filter: n07777")
+	d.until("the others are gone", func(s string) bool { return !strings.Contains(s, "n09999") })
+	must("SET", "lock:n07777", "somebody", "PX", "600000")
+	d.press("\r\r")
+	d.shows("LOCK n07777", "somebody")
+	if peak := residentPeak(t, cmd.Process.Pid); peak > 200<<20 {
+		t.Errorf("%d MB of memory", peak>>20)
+	}
+	d.press("q")
+	if code := wait(cmd); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// residentPeak is the most memory a process has had.
+func residentPeak(t *testing.T, pid int) (size int) {
+	t.Helper()
+	text, err := readFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ = strings.Cut(text, "VmHWM:")
+	if _, err := fmt.Sscan(text, &size); err != nil {
+		t.Fatal(err)
+	}
+	return size << 10
+}
+
+func TestTopWithoutColoursHasNone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	if _, err := b.servers[0].Do("SET", "lock:for-ever", "x"); err != nil {
+		t.Fatal(err)
+	}
+	coloured, _ := b.display(80, 24, nil, "top")
+	plain, _ := b.display(80, 24, []string{"NO_COLOR=1"}, "top")
+	for _, d := range []*display{coloured, plain} {
+		d.shows("no end", "1 lock to look at")
+	}
+	if got := coloured.drawn(); !strings.Contains(got, "[33m") {
+		t.Errorf("no colour: %q", got)
+	}
+	if got := plain.drawn(); strings.Contains(got, "[33m") || strings.Contains(got, "[31m") || strings.Contains(got, ";31m") {
+		t.Errorf("a colour: %q", got)
+	}
+}
+
+// drawn is all that was written to the terminal.
+func (d *display) drawn() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.raw.String()
+}
+
+func TestTopFollowsTheSizeOfTheTerminal(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	b.holds("a-lock-with-a-name-of-quite-some-length")
+	d, _ := b.display(30, 24, nil, "top")
+	d.shows("30x24 is too small")
+	d.resize(80, 24)
+	d.shows("a-lock-with-a-name")
+	d.resize(160, 30)
+	d.shows("a-lock-with-a-name-of-quite-some-length", "NOTE", "TOKEN")
+}
+
+func (d *display) resize(columns, lines int) {
+	d.t.Helper()
+	d.screen.Resize(columns, lines)
+	if err := pty.Setsize(d.file, &pty.Winsize{Cols: uint16(columns), Rows: uint16(lines)}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func TestASignalEndsTopAndGivesTheTerminalBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	d, cmd := b.display(80, 24, nil, "top")
+	d.shows("no locks")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := wait(cmd); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d, want %d", code, 128+int(syscall.SIGTERM))
+	}
+	d.until("the other screen is left", func(string) bool { return strings.Contains(d.drawn(), "\x1b[?1049l") })
+}
+
+// holds has a lock held until frees gives it back.
+func (b *bench) holds(name string, args ...string) {
+	b.t.Helper()
+	args = append([]string{"acquire", "--ttl", "60s", "--file", strings.ReplaceAll(name, "/", "_"), name}, args...)
+	if out, err := b.command(b.t.Context(), args...).run(); err != nil {
+		b.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func (b *bench) frees(name string) {
+	b.t.Helper()
+	if out, err := b.command(b.t.Context(), "release", "--file", strings.ReplaceAll(name, "/", "_")).run(); err != nil {
+		b.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// run runs the job and returns what it printed.
+func (j *job) run() (string, error) {
+	err := j.Run()
+	return j.out.String() + j.log.String(), err
+}
+
+// exit runs the job and returns its exit code.
+func (j *job) exit() int {
+	j.Run() // how it ended stands in ProcessState
+	return j.ProcessState.ExitCode()
+}
