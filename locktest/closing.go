@@ -58,7 +58,7 @@ func closeEndsWaits(b *bench) {
 			errs <- err
 		}()
 	}
-	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters >= waiters })
+	b.awaitWait(c, "k", waiters)
 	if err := c.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
 	}
@@ -144,7 +144,7 @@ func closeEndsDriversWaits(b *bench) {
 		_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: b.long})
 		waiting <- err
 	}()
-	b.awaitStatus(other, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
+	b.awaitWait(other, "k", 1)
 	if err := drv.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
 	}

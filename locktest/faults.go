@@ -228,7 +228,7 @@ func waitSurvives(b *bench) {
 		}
 		told <- next
 	}()
-	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
+	b.awaitWait(c, "k", 1)
 	b.StopNodes(max(b.Nodes, 1))
 	time.Sleep(300 * time.Millisecond) // a client that asks meanwhile reaches no node
 	b.StartNodes()

@@ -238,7 +238,7 @@ func forceServes(b *bench) {
 		}
 		told <- err
 	}()
-	b.awaitStatus(c, "k", func(st holdfast.Status) bool { return st.Waiters > 0 })
+	b.awaitWait(c, "k", 1)
 	b.forced(b.client(), "k", l.Token())
 	if err := <-told; err != nil {
 		b.Errorf("the waiter: %v", err)

@@ -162,6 +162,17 @@ func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
 	})
 }
 
+// awaitWait blocks until n wait for key, as far as anybody knows: a driver without an order
+// need not know who waits.
+func (b *bench) awaitWait(c *holdfast.Client, key string, n int) {
+	b.Helper()
+	if !b.limits.Order {
+		time.Sleep(200 * time.Millisecond)
+		return
+	}
+	b.awaitStatus(c, key, func(st holdfast.Status) bool { return st.Waiters >= n })
+}
+
 // awaitStatus blocks until c sees key as ok wants it. Without driver.Inspector nobody can
 // tell, and it waits for as long as that takes on any machine that is not overloaded.
 func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Status) bool) {

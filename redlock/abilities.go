@@ -81,10 +81,15 @@ func (g *gate) prepare(n *node, l *resp.Conn, rep *report) error {
 // requests, and the confirmations in their place among the replies. Where it does
 // not, waiters poll. The channel is one on which nobody sends.
 func (g *gate) subscribable(n *node, l *resp.Conn, hello map[string]string, rep *report) error {
-	if p := hello["proto"]; p != "3" {
-		rep.mute = cmp.Or(rep.mute, fmt.Errorf("it speaks protocol %s, and without 3 a connection that is subscribed carries no requests", cmp.Or(p, "2 only")))
-	}
 	if rep.mute != nil {
+		return nil // without a right, which may be meant so: an event says it
+	}
+	mute := func(format string, args ...any) {
+		rep.mute = fmt.Errorf(format, args...)
+		rep.warn("wake", advise(fmt.Errorf("it cannot wake waiters, who poll: %w", rep.mute), "a Redis or Valkey without a proxy wakes them"))
+	}
+	if p := hello["proto"]; p != "3" {
+		mute("it speaks protocol %s, and without 3 a connection that is subscribed carries no requests", cmp.Or(p, "2 only"))
 		return nil
 	}
 	channel := wire.Wake + "~probe:" + n.engine.Client()
@@ -95,9 +100,9 @@ func (g *gate) subscribable(n *node, l *resp.Conn, hello map[string]string, rep 
 	case values[0].IsError():
 		rep.deaf = serverError(values[0])
 	case values[1].IsError():
-		rep.mute = fmt.Errorf("a connection that is subscribed carries no requests: %w", serverError(values[1]))
+		mute("a connection that is subscribed carries no requests: %w", serverError(values[1]))
 	case values[0].Kind != '>':
-		rep.mute = errors.New("it does not confirm a subscription in its place among the replies")
+		mute("it does not confirm a subscription in its place among the replies")
 	}
 	return nil
 }

@@ -3,9 +3,11 @@ package resp
 import (
 	"errors"
 	"io"
+	"net"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 func TestEveryKindIsReadWhole(t *testing.T) {
@@ -122,6 +124,36 @@ func FuzzReader(f *testing.F) {
 			}
 			read += len(v.Raw)
 			v.Decode()
+		}
+	})
+}
+
+// A net.Pipe keeps nothing between its ends: a server that answers each command as it reads
+// it waits for a reader, and so for the client, which still writes.
+func TestAConnectionWithoutBuffersCarriesSeveralCommands(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		go func() {
+			defer server.Close()
+			in := NewReader(server)
+			for range 3 {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				server.Write(append(append([]byte("+"), args[0][:1]...), "\r\n"...))
+			}
+		}()
+		c := NewConn(client)
+		defer c.Close()
+		long := strings.Repeat("b", 2*bufferSize)
+		values, err := c.Do([]string{"a"}, []string{long}, []string{"c"})
+		if err != nil || len(values) != 3 || string(values[2].Text) != "c" {
+			t.Errorf("Do() = %v, %v", values, err)
+		}
+		if _, err := c.Do([]string{"d"}); !errors.Is(err, io.EOF) {
+			t.Errorf("after the end of the stream: %v", err)
 		}
 	})
 }

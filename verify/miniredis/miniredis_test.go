@@ -1,0 +1,185 @@
+package miniredis_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+
+// unordered is a driver that says what it can do on miniredis.
+type unordered struct{ *redlock.Driver }
+
+func (u unordered) Limits() driver.Limits {
+	limits := u.Driver.Limits()
+	limits.Order = false // who polls has no place in a queue
+	return limits
+}
+
+// TestMiniredisKeepsEveryPromiseButOrder runs the suite of all drivers, in virtual time and
+// over connections in memory, as tests of users can.
+func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
+		m := start(t)
+		return locktest.Service{
+			Nodes: 1,
+			Open: func() (driver.Driver, error) {
+				d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
+				return unordered{d}, err
+			},
+			Leftovers: func() (left []string, err error) {
+				for _, key := range m.Keys() {
+					if strings.HasPrefix(key, "lock:") || strings.HasPrefix(key, "holdfast:queue:") {
+						left = append(left, key)
+					}
+				}
+				return left, nil
+			},
+		}
+	}})
+}
+
+// start returns a server whose keys expire with the time of the test.
+func start(t testing.TB) *miniredis.Miniredis {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	t.Cleanup(m.Close)
+	return m
+}
+
+// dial connects to m in memory, without a port.
+func dial(m *miniredis.Miniredis) func(context.Context, string, string) (net.Conn, error) {
+	return func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
+}
+
+// log is what a Logger was told.
+type log struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) count(word string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), word)
+}
+
+func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, said := start(t), &log{}
+		var dialled atomic.Int32
+		var last atomic.Pointer[net.Conn]
+		opts := &redlock.Options{
+			Logger: slog.New(slog.NewTextHandler(said, nil)),
+			Dial: func(context.Context, string, string) (net.Conn, error) {
+				conn, err := m.Dial()
+				last.Store(&conn)
+				dialled.Add(1)
+				return conn, err
+			},
+		}
+		drv, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if node := client.Nodes()[0]; node.State != holdfast.NodePolling || node.Err == nil {
+			t.Errorf("the node is %+v, want one that polls and says why", node)
+		}
+		(*last.Load()).Close()
+		time.Sleep(time.Minute)
+		if dialled.Load() < 2 || client.Nodes()[0].State != holdfast.NodePolling {
+			t.Errorf("%d connections, state %v", dialled.Load(), client.Nodes()[0].State)
+		}
+		if n := said.count("who poll"); n != 1 {
+			t.Errorf("said %d times, want once:\n%s", n, &said.text)
+		}
+	})
+}
+
+// Several that cannot tell one run from the next could forget a lock without a sign.
+func TestSeveralMiniredisAreNoSet(t *testing.T) {
+	t.Parallel()
+	var nodes []redlock.Node
+	for range 3 {
+		nodes = append(nodes, redlock.Node{Addr: miniredis.RunT(t).Addr()})
+	}
+	_, err := redlock.Open(t.Context(), nodes, nil)
+	if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), "run_id") || !strings.Contains(err.Error(), "use this server alone") {
+		t.Errorf("Open() = %v, want ErrConfig with run_id and the mend", err)
+	}
+}
+
+// What FastForward does to a lock is what a jump of the server's clock does: the holder has
+// its lease back at the next renewal, unless another client was granted the lock.
+func TestFastForwardIsAJumpOfTheServersClock(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{false, true} {
+		t.Run(fmt.Sprint("taken=", taken), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := start(t)
+				holder, rival := client(t, m), client(t, m)
+				lease, err := holder.Acquire(t.Context(), "job", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.FastForward(time.Hour)
+				if taken {
+					if _, err := rival.Acquire(t.Context(), "job", nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Minute)
+				if lost := lease.Context().Err() != nil; lost != taken {
+					t.Errorf("lost: %v", context.Cause(lease.Context()))
+				}
+			})
+		})
+	}
+}
+
+func client(t *testing.T, m *miniredis.Miniredis) *holdfast.Client {
+	t.Helper()
+	drv, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := holdfast.New(drv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
