@@ -263,7 +263,7 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 	t := &term{client: c, slot: s, grant: grant, asked: a.opts.TTL, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
 	t.given = clock.Until(t.granted, taken)
 	s.term = t
-	l := t.begin(a)
+	l := t.begin(a, taken)
 	ending := c.ending
 	if ending {
 		t.now.opts.MinHold = 0 // no holder ever gets it
@@ -273,7 +273,7 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 		l.Release(context.Background()) // reported to Hooks
 		return nil, ErrClosed
 	}
-	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: time.Since(a.since), Told: a.told})
+	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(a.since), Told: a.told})
 	return l, nil
 }
 

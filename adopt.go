@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -26,7 +27,7 @@ func (l *Lease) Detach() (err error) {
 		c.mu.Unlock()
 		return err
 	}
-	end := t.end(ErrDetached)
+	end := t.end(ErrDetached, time.Now())
 	c.mu.Unlock()
 	end.cancel()
 	a.Detach(t.grant)

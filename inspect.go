@@ -130,7 +130,7 @@ func (c *Client) forced(key string, token int64) followUp {
 	if first := s.term.grant.Token; token < first || token >= first+int64(max(s.term.grant.Block, 1)) {
 		return followUp{}
 	}
-	return s.term.end(errForced)
+	return s.term.end(errForced, time.Now())
 }
 
 // strangerError is a token that is not the present holder's.

@@ -68,10 +68,10 @@ func leaseIn(ctx context.Context) *Lease {
 	return l
 }
 
-// begin gives t to a. The caller holds mu.
-func (t *term) begin(a *attempt) *Lease {
+// begin gives t to a at now. The caller holds mu.
+func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
-	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: time.Now()}
+	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now}
 	t.trust(t.granted)
 	t.plan(t.taken)
 	return t.hold(a.ctx, a.outer)

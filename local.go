@@ -223,12 +223,12 @@ func (t *term) successor(now time.Time) *attempt {
 
 // handOver ends t's present holder and gives t to w. The caller holds mu.
 func (t *term) handOver(w *attempt, now time.Time) followUp {
-	e := t.part(nil)
+	e := t.part(nil, now)
 	for _, l := range t.now.holds {
 		l.done = true
 	}
 	t.passed++
-	next := t.begin(w)
+	next := t.begin(w, now)
 	w.turn <- turn{lease: next}
 	e.acquired = &AcquiredEvent{
 		Context: w.ctx, Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,

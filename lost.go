@@ -100,9 +100,9 @@ type followUp struct {
 func (t *term) expire(now time.Time) followUp {
 	cause := t.expiry()
 	if t.stopping || clock.Until(t.trusted, now) <= 0 {
-		return t.end(cause)
+		return t.end(cause, now)
 	}
-	e := t.part(cause)
+	e := t.part(cause, now)
 	e.leases = slices.Clone(e.leases) // their holder still releases them
 	t.stopping, t.ends = true, t.trusted
 	t.client.reschedule(t, t.ends)
@@ -111,14 +111,14 @@ func (t *term) expire(now time.Time) followUp {
 
 // end takes t out of use, so that the service has to release it. With cause nil its
 // holder did. The caller holds mu.
-func (t *term) end(cause error) followUp {
+func (t *term) end(cause error, now time.Time) followUp {
 	if t.over {
 		return followUp{}
 	}
-	e := t.part(cause)
+	e := t.part(cause, now)
 	e.free = t
 	if cause == nil || errors.Is(cause, ErrClosed) {
-		e.keep = t.keep(time.Now())
+		e.keep = t.keep(now)
 	}
 	for _, l := range t.now.holds {
 		l.done = true
@@ -132,7 +132,7 @@ func (t *term) end(cause error) followUp {
 
 // part ends the holds of t's present holder, unless its Margin has done so. The caller
 // holds mu.
-func (t *term) part(cause error) followUp {
+func (t *term) part(cause error, now time.Time) followUp {
 	if t.stopping {
 		return followUp{}
 	}
@@ -142,7 +142,7 @@ func (t *term) part(cause error) followUp {
 		}
 	}
 	return followUp{leases: t.now.holds, cause: cause, event: ReleasedEvent{
-		Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: time.Since(t.now.since),
+		Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since),
 	}}
 }
 
@@ -216,7 +216,7 @@ func (l *Lease) leave(now time.Time) followUp {
 	if w := t.successor(now); w != nil {
 		return t.handOver(w, now)
 	}
-	return t.end(nil)
+	return t.end(nil, now)
 }
 
 // cancel ends the contexts of the leases.
@@ -255,8 +255,11 @@ func (c *Client) free(ctx context.Context, e followUp) error {
 	if e.free == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, closeTime)
-	defer cancel()
+	if !c.limits.Prompt {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, closeTime)
+		defer cancel()
+	}
 	err := c.drv.Release(ctx, e.free.grant, e.keep)
 	c.mu.Lock()
 	c.lead(e.free.slot)

@@ -290,7 +290,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	case left <= 0:
 		return t.expire(now)
 	case errors.Is(r.Err, ErrLost):
-		return t.end(errGone)
+		return t.end(errGone, now)
 	case r.Err == nil:
 		t.trust(r.TrustedUntil)
 		t.given = clock.Until(t.granted, start)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // Shutdown lets the holders finish: it refuses new leases and new waits with
@@ -111,7 +112,7 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 		all.Go(func() {
 			defer func() { <-gate }()
 			c.mu.Lock()
-			end := t.end(errTaken)
+			end := t.end(errTaken, time.Now())
 			c.mu.Unlock()
 			end.tell(c)
 			c.free(ctx, end)

@@ -351,6 +351,9 @@ type Limits struct {
 	Order       bool // whether waiters are served in the order they came
 	MinHold     bool // whether Release can keep the lock for a time
 	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
+	// Prompt says that Release returns within two seconds, even where ctx does not end. For
+	// other drivers the client ends ctx then, which costs it a timer for each release.
+	Prompt bool
 }
 
 // Status is what the service knows about one lock.

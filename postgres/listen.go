@@ -136,20 +136,31 @@ func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
 	if there, err := direct(ctx, conn); there || err != nil {
 		return err
 	}
-	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.client); err != nil {
-		return err
-	}
-	if _, err := conn.WaitForNotification(ctx); d.alive.Err() == nil && err != nil && !conn.IsClosed() {
-		conn.Exec(d.alive, "UNLISTEN *", pgx.QueryExecModeExec)
+	switch heard, err := d.heard(ctx, conn); {
+	case err != nil:
+		return fmt.Errorf("probe: %w", err)
+	case !heard:
 		d.mu.Lock()
 		d.polls = errPooled
 		d.mu.Unlock()
 		d.report(driver.NodePolling, errPooled)
 		return errPooled
-	} else if err != nil {
-		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
+}
+
+// heard says whether a notification arrives at conn, which listens to the driver's channel.
+// Where none does, it listens no more.
+func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.client); err != nil {
+		return false, err
+	}
+	_, err := conn.WaitForNotification(ctx)
+	if err == nil || d.alive.Err() != nil || conn.IsClosed() {
+		return err == nil, err
+	}
+	conn.Exec(d.alive, "UNLISTEN *", pgx.QueryExecModeExec)
+	return false, nil
 }
 
 // watch asks the database now and then, so that its state is known while nobody calls.

@@ -3,18 +3,15 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -23,7 +20,6 @@ import (
 const (
 	examTime    = 15 * time.Second // for all checks of one node, once it is connected
 	stepTime    = 3 * time.Second  // for one of them
-	examTTL     = 10 * time.Second // of leases, where nothing is said
 	nameBytes   = 180              // of a name that was used, as docs/operations.md reckons
 	slowPeriod  = 24 * time.Hour   // for how long a slow command is news
 	clockRefuse = time.Minute      // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
@@ -52,14 +48,14 @@ func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Op
 // reason to refuse a node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	g := newGate(&d.opts, len(d.nodes))
-	exams := make([]exam, len(d.nodes))
+	exams := make([]look, len(d.nodes))
 	var all sync.WaitGroup
 	for i, n := range d.nodes {
-		exams[i] = exam{g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, examTTL))))}
+		exams[i] = look{Notes: exam.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, exam.TTL))))}
 		all.Go(func() { exams[i].run(ctx) })
 	}
 	all.Wait()
-	var set exam
+	var set look
 	if n := len(d.nodes); n%2 == 0 {
 		set.bad("nodes", driver.VerdictWarning, even(n))
 	}
@@ -67,26 +63,26 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		set.bad("quarantine", driver.VerdictFault, advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
-	found := set.found
+	found := set.Found
 	for _, e := range exams {
-		found = append(found, e.found...)
+		found = append(found, e.Found...)
 	}
 	return found
 }
 
-// exam is a look at one node.
-type exam struct {
+// look is one at a node, by a doctor.
+type look struct {
+	exam.Notes
 	g     *gate
 	n     *node
 	limit time.Duration // for one request
 	l     *resp.Conn
 	hello map[string]string
 	info  map[string]string
-	found []driver.Finding
 }
 
 // run makes one check after the other, until one has no answer.
-func (e *exam) run(ctx context.Context) {
+func (e *look) run(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
 	l, err := e.g.connect(dialling, e.n.addr)
 	cancel()
@@ -126,7 +122,7 @@ func (e *exam) run(ctx context.Context) {
 }
 
 // step makes one check, in its time.
-func (e *exam) step(ctx context.Context, check func(context.Context) error) error {
+func (e *look) step(ctx context.Context, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
@@ -137,20 +133,8 @@ func (e *exam) step(ctx context.Context, check func(context.Context) error) erro
 	return err
 }
 
-func (e *exam) add(check string, v driver.Verdict, text, mend string) {
-	node := ""
-	if e.n != nil {
-		node = e.n.addr
-	}
-	e.found = append(e.found, driver.Finding{Node: node, Check: check, Verdict: v, Text: text, Mend: mend})
-}
-
-func (e *exam) ok(check, format string, args ...any) {
-	e.add(check, driver.VerdictOK, fmt.Sprintf(format, args...), "")
-}
-
 // bad adds a fault, with what mends it.
-func (e *exam) bad(check string, v driver.Verdict, err error) {
+func (e *look) bad(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*advised](err); ok {
@@ -159,11 +143,11 @@ func (e *exam) bad(check string, v driver.Verdict, err error) {
 	if lacksRight(text) {
 		mend = e.grant()
 	}
-	e.add(check, v, text, mend)
+	e.Add(check, v, text, mend)
 }
 
 // failed adds why a node cannot be used, or not be looked at any further.
-func (e *exam) failed(check string, err error) {
+func (e *look) failed(check string, err error) {
 	if lacksRight(err.Error()) {
 		check = "rights"
 	}
@@ -171,7 +155,7 @@ func (e *exam) failed(check string, err error) {
 }
 
 // grant is the line that gives the user of this client all rights that it needs.
-func (e *exam) grant() string {
+func (e *look) grant() string {
 	user, _, err := e.n.credentials(e.n.d.ctx)
 	if err != nil {
 		user = "USER"
@@ -183,39 +167,21 @@ func (e *exam) grant() string {
 	return fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
 }
 
-func (e *exam) login(ctx context.Context) (err error) {
+func (e *look) login(ctx context.Context) (err error) {
 	if e.hello, err = e.g.login(ctx, e.n, e.l); err == nil {
-		e.ok("reach", "answers")
+		e.OK("reach", "answers")
 	}
 	return err
 }
 
-// pace holds the round trip against the time that a request of a lease is given.
-func (e *exam) pace(context.Context) error {
-	times := make([]time.Duration, 3)
-	for i := range times {
-		before := time.Now()
-		if _, err := ask(e.l, []string{"PING"}); err != nil {
-			return err
-		}
-		times[i] = time.Since(before)
-	}
-	slices.Sort(times)
-	took := times[len(times)/2]
-	err := advise(fmt.Errorf("a round trip takes %v, and requests of these leases are given up after %v", took.Round(10*time.Microsecond), e.limit),
-		"use a longer TTL (a request has a tenth of it, 1 s at most), or nodes that are nearer or less busy")
-	switch {
-	case took >= e.limit:
-		e.bad("round-trip", driver.VerdictFault, err)
-	case took >= e.limit/4:
-		e.bad("round-trip", driver.VerdictWarning, err)
-	default:
-		e.ok("round-trip", "%v, of %v that a request is given", took.Round(10*time.Microsecond), e.limit)
-	}
-	return nil
+func (e *look) pace(context.Context) error {
+	return e.Pace(e.limit, func() error {
+		_, err := ask(e.l, []string{"PING"})
+		return err
+	})
 }
 
-func (e *exam) ask(context.Context) error {
+func (e *look) ask(context.Context) error {
 	values, err := ask(e.l, []string{"INFO"})
 	if err == nil {
 		e.info = parseInfo(string(values[0].Text))
@@ -224,12 +190,12 @@ func (e *exam) ask(context.Context) error {
 }
 
 // number is a field of INFO; 0 where it is missing.
-func (e *exam) number(field string) int64 {
+func (e *look) number(field string) int64 {
 	n, _ := strconv.ParseInt(e.info[field], 10, 64)
 	return n
 }
 
-func (e *exam) role(context.Context) error {
+func (e *look) role(context.Context) error {
 	var rep report
 	if err := placed(e.hello, e.info, &rep); err != nil {
 		return err
@@ -237,11 +203,11 @@ func (e *exam) role(context.Context) error {
 	for check, err := range rep.warns {
 		e.bad(check, driver.VerdictWarning, err)
 	}
-	e.ok("role", "a master of its own")
+	e.OK("role", "a master of its own")
 	return nil
 }
 
-func (e *exam) distinct(context.Context) error {
+func (e *look) distinct(context.Context) error {
 	run := e.info["run_id"]
 	if err := e.g.arrive(e.n.addr, run); err != nil || e.g.n == 1 {
 		return err
@@ -249,11 +215,11 @@ func (e *exam) distinct(context.Context) error {
 	if run == "" {
 		return errNoRun
 	}
-	e.ok("distinct", "listed once")
+	e.OK("distinct", "listed once")
 	return nil
 }
 
-func (e *exam) version(context.Context) error {
+func (e *look) version(context.Context) error {
 	name, number := "Redis", e.info["redis_version"]
 	if valkey := e.info["valkey_version"]; valkey != "" {
 		name, number = "Valkey", valkey
@@ -265,11 +231,11 @@ func (e *exam) version(context.Context) error {
 	if !ordered(e.hello, e.info) {
 		name += " or what takes itself for it,"
 	}
-	e.ok("version", "%s %s", name, number)
+	e.OK("version", "%s %s", name, number)
 	return nil
 }
 
-func (e *exam) clock(context.Context) error {
+func (e *look) clock(context.Context) error {
 	before := time.Now()
 	values, err := ask(e.l, []string{"TIME"})
 	if err != nil {
@@ -283,7 +249,7 @@ func (e *exam) clock(context.Context) error {
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
 	switch err := skew(node, before, rtt); {
 	case err == nil:
-		e.ok("clock", "%v from this machine's", off.Round(time.Millisecond))
+		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
 	case off.Abs() > clockRefuse:
 		e.bad("clock", driver.VerdictFault, advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
 			off.Round(time.Second)), "find out which of the two is wrong, and set it"))
@@ -293,7 +259,7 @@ func (e *exam) clock(context.Context) error {
 	return nil
 }
 
-func (e *exam) eviction(context.Context) error {
+func (e *look) eviction(context.Context) error {
 	if err := evicts(e.info); err != nil {
 		v := driver.VerdictFault
 		if e.g.opts.AllowEviction {
@@ -301,26 +267,26 @@ func (e *exam) eviction(context.Context) error {
 		}
 		e.bad("eviction", v, err)
 	} else {
-		e.ok("eviction", "%s", cmp.Or(e.info["maxmemory_policy"], "none"))
+		e.OK("eviction", "%s", cmp.Or(e.info["maxmemory_policy"], "none"))
 	}
 	if n := e.number("evicted_keys"); n > 0 {
 		e.bad("evicted", driver.VerdictWarning, advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
 			"set maxmemory-policy noeviction, give it memory, and then CONFIG RESETSTAT"))
 	} else {
-		e.ok("evicted", "no key since its start")
+		e.OK("evicted", "no key since its start")
 	}
 	return nil
 }
 
 // memory holds what is left against what as many names as now would take.
-func (e *exam) memory(context.Context) error {
+func (e *look) memory(context.Context) error {
 	used, most := e.number("used_memory"), e.number("maxmemory")
 	what := "maxmemory"
 	if most == 0 {
 		most, what = e.number("total_system_memory"), "the machine's memory"
 	}
 	if most == 0 {
-		e.add("memory", driver.VerdictSkipped, "INFO does not say how much there is", "")
+		e.Add("memory", driver.VerdictSkipped, "INFO does not say how much there is", "")
 		return nil
 	}
 	names := expiring(e.info["db"+strconv.Itoa(e.g.opts.DB)])
@@ -334,7 +300,7 @@ func (e *exam) memory(context.Context) error {
 	case left < most/10 || left < names*nameBytes:
 		e.bad("memory", driver.VerdictWarning, advise(errors.New(text), mend))
 	default:
-		e.ok("memory", "%s", text)
+		e.OK("memory", "%s", text)
 	}
 	return nil
 }
@@ -358,7 +324,7 @@ func size(bytes int64) string {
 }
 
 // persistence says what a restart does to the locks.
-func (e *exam) persistence(context.Context) error {
+func (e *look) persistence(context.Context) error {
 	if e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err" {
 		e.bad("disk", driver.VerdictFault, advise(errors.New("it could not write to its disk last, and may refuse locks (MISCONF)"),
 			"look at its log and its disk"))
@@ -369,21 +335,21 @@ func (e *exam) persistence(context.Context) error {
 	case err != nil && !lacksRight(err.Error()):
 		return err
 	case err != nil:
-		e.add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
+		e.Add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
 	case kept:
-		e.ok("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
+		e.OK("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
 	case e.g.n == 1:
 		e.bad("persistence", driver.VerdictWarning, advise(errors.New("a crash or restart forgets who holds what, and a second holder may get in"),
 			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
 	default:
-		e.ok("persistence", "%s", rest)
+		e.OK("persistence", "%s", rest)
 	}
 	return e.remembered(kept || err != nil)
 }
 
 // remembered finds a node that would be believed after a restart, though it keeps its data
 // no more.
-func (e *exam) remembered(kept bool) error {
+func (e *look) remembered(kept bool) error {
 	values, err := ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
 		return err
@@ -398,7 +364,7 @@ func (e *exam) remembered(kept bool) error {
 }
 
 // set says whether the node votes for clients of these options.
-func (e *exam) set(context.Context) error {
+func (e *look) set(context.Context) error {
 	values, err := ask(e.l, []string{"GET", e.g.opts.setKey()}, []string{"TIME"})
 	if err != nil {
 		return err
@@ -422,13 +388,13 @@ func (e *exam) set(context.Context) error {
 			(e.g.opts.MaxTTL+restartMargin).String()+" after the first client that takes locks has seen it"),
 			"start such a client, or wait for it; for a set that nobody has used before, take one lock with quarantine=off"))
 	default:
-		e.ok("set", "votes")
+		e.OK("set", "votes")
 	}
 	return e.others()
 }
 
 // others finds clients that lock the same names by other keys.
-func (e *exam) others() error {
+func (e *look) others() error {
 	marker, who := e.g.opts.sibling()
 	if marker == "" {
 		return nil
@@ -445,7 +411,7 @@ func (e *exam) others() error {
 }
 
 // rights tries what the scripts need, and whether the server knows the commands.
-func (e *exam) rights(ctx context.Context) error {
+func (e *look) rights(ctx context.Context) error {
 	var rep report
 	err := e.g.prepare(e.n, e.l, &rep)
 	switch {
@@ -456,14 +422,14 @@ func (e *exam) rights(ctx context.Context) error {
 	case err != nil:
 		e.failed("scripts", err)
 	default:
-		e.ok("rights", "all that locks need")
-		e.ok("scripts", "known and run")
+		e.OK("rights", "all that locks need")
+		e.OK("scripts", "known and run")
 	}
 	return e.wakeable(ctx, rep)
 }
 
 // wakeable says whether waiters are woken.
-func (e *exam) wakeable(ctx context.Context, rep report) error {
+func (e *look) wakeable(ctx context.Context, rep report) error {
 	err := e.g.subscribable(e.n, e.l, e.hello, &rep)
 	switch why := cmp.Or(rep.mute, rep.deaf); {
 	case err != nil || ctx.Err() != nil:
@@ -471,13 +437,13 @@ func (e *exam) wakeable(ctx context.Context, rep report) error {
 	case why != nil:
 		e.bad("wake", driver.VerdictWarning, advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
 	default:
-		e.ok("wake", "waiters are woken")
+		e.OK("wake", "waiters are woken")
 	}
 	return nil
 }
 
 // wakes finds listeners to a pattern where they cost something.
-func (e *exam) wakes(context.Context) error {
+func (e *look) wakes(context.Context) error {
 	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
 	switch patterns := e.number("pubsub_patterns"); {
 	case err != nil:
@@ -486,57 +452,31 @@ func (e *exam) wakes(context.Context) error {
 		e.bad("patterns", driver.VerdictWarning, advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
 			"each waiter that dies may cost the others a second", patterns), e.grant()))
 	default:
-		e.ok("patterns", "%d", patterns)
+		e.OK("patterns", "%d", patterns)
 	}
 	return nil
 }
 
-// secure looks at how the password travels, and until when certificates are good.
-func (e *exam) secure(ctx context.Context) error {
-	if secure, ok := e.l.Conn.(*tls.Conn); ok {
-		e.certificate(secure.ConnectionState())
-		return nil
+// secure looks at how the password travels, and at the certificate.
+func (e *look) secure(ctx context.Context) error {
+	_, password, _ := e.n.credentials(ctx)
+	var now func() time.Time
+	if cfg := e.g.opts.TLS; cfg != nil {
+		now = cfg.Time
 	}
-	_, password, err := e.n.credentials(ctx)
-	if err == nil && password != "" && public(e.l.RemoteAddr()) {
-		e.bad("tls", driver.VerdictWarning, advise(errors.New("the password crosses a public network as it is"), "use rediss:// or tls=true"))
-		return nil
-	}
-	e.ok("tls", "none")
+	e.Transport(e.l.Conn, password != "", now)
 	return nil
-}
-
-// certificate warns in the last tenth of its life: what renews certificates by itself does
-// so earlier.
-func (e *exam) certificate(state tls.ConnectionState) {
-	now := e.g.opts.TLS.Time
-	if now == nil {
-		now = time.Now
-	}
-	cert := state.PeerCertificates[0]
-	if left := cert.NotAfter.Sub(now()); left < cert.NotAfter.Sub(cert.NotBefore)/10 {
-		e.bad("tls", driver.VerdictWarning, advise(fmt.Errorf("its certificate ends in %v", left.Round(time.Hour)), "renew it"))
-		return
-	}
-	e.ok("tls", "%s, certificate until %s", tls.VersionName(state.Version), cert.NotAfter.Format(time.DateOnly))
-}
-
-// public says whether an address is neither of this machine nor of a private network.
-func public(addr net.Addr) bool {
-	at, err := netip.ParseAddrPort(addr.String())
-	ip := at.Addr().Unmap()
-	return err == nil && !ip.IsLoopback() && !ip.IsPrivate() && !ip.IsLinkLocalUnicast()
 }
 
 // slow finds commands that have kept all others waiting for so long that the node seemed
 // to stand still. Their arguments may be secrets, and are not shown.
-func (e *exam) slow(context.Context) error {
+func (e *look) slow(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {
 		return err
 	}
 	if values[0].IsError() {
-		e.add("slowlog", driver.VerdictSkipped, "needs the right +slowlog|get", "")
+		e.Add("slowlog", driver.VerdictSkipped, "needs the right +slowlog|get", "")
 		return nil
 	}
 	now, _ := parseTime(values[1])
@@ -556,7 +496,7 @@ func (e *exam) slow(context.Context) error {
 			"the worst is %s with %v", count, time.Duration(stallAfter), name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
-		e.ok("slowlog", "no command over %v in the last day", time.Duration(stallAfter))
+		e.OK("slowlog", "no command over %v in the last day", time.Duration(stallAfter))
 	}
 	return nil
 }

@@ -317,7 +317,9 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		}
 	}
 	g, err := d.engine.Acquire(ctx, req)
-	d.introduceHolder(context.WithoutCancel(ctx), err)
+	if err != nil {
+		d.introduceHolder(context.WithoutCancel(ctx), err)
+	}
 	return g, err
 }
 
@@ -358,7 +360,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{
-		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
+		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true,
 	}
 }
 

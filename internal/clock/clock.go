@@ -43,8 +43,10 @@ func New() *Clock {
 }
 
 // Now is nanoseconds since the clock was made, and never 0, which means never.
-func (c *Clock) Now() int64 {
-	t := time.Now()
+func (c *Clock) Now() int64 { return c.Of(time.Now()) }
+
+// Of is Now for t, which has just been read.
+func (c *Clock) Of(t time.Time) int64 {
 	mono := int64(t.Sub(c.base))
 	return c.at(mono, int64(t.Round(0).Sub(c.base.Round(0)))-mono)
 }

@@ -25,11 +25,12 @@ func NewClient() string { return rand.Text() }
 
 // Owner makes an owner id.
 func Owner(client string, seq int64, note string) string {
-	id := client + "." + strconv.FormatInt(seq, 36)
+	id := append(make([]byte, 0, 64), client...) // on the stack, unless there is a note
+	id = strconv.AppendInt(append(id, '.'), seq, 36)
 	if note != "" {
-		id += "~" + strings.ReplaceAll(url.QueryEscape(note), "+", "%20")
+		id = append(append(id, '~'), strings.ReplaceAll(url.QueryEscape(note), "+", "%20")...)
 	}
-	return id
+	return string(id)
 }
 
 // ClientOf is the client's part of an owner id, or "" if owner is not one.

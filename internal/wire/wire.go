@@ -42,22 +42,28 @@ func SetKey(lockPrefix string) string {
 // three share a hash slot unless key has a stray brace, and no two locks share a
 // companion.
 func Companions(key string) (fenceKey, queueKey string) {
-	tagged := Tagged(key)
-	both := Fence + tagged + queue + tagged // one piece of memory, as both are made for each claim
-	end := len(Fence) + len(tagged)
+	before, after := tags(key)
+	both := Fence + before + key + after + queue + before + key + after // one piece of memory, as both are made for each claim
+	end := len(Fence) + len(before) + len(key) + len(after)
 	return both[:end], both[end:]
 }
 
 // Tagged is what follows the prefix in the name of a companion of key: it puts
 // the companion into the hash slot of key, and no two keys share one.
 func Tagged(key string) string {
+	before, after := tags(key)
+	return before + key + after
+}
+
+// tags are what stands before and after key in Tagged.
+func tags(key string) (before, after string) {
 	switch {
 	case !hasTag(key):
-		return "{" + key + "}"
+		return "{", "}"
 	case key[0] == '{' || key[0] == ':':
-		return ":" + key // the companions of "{x}" are not those of "x"
+		return ":", "" // the companions of "{x}" are not those of "x"
 	}
-	return key
+	return "", ""
 }
 
 // LockOf is the key of the lock that fenceKey belongs to.

@@ -27,6 +27,10 @@ type claim struct {
 	read  int  // answers of inbox that step has had
 	busy  bool // a goroutine empties inbox
 	out   []*Request
+	// What inbox and out begin with: enough for a lock on one node.
+	firstIn  [1]answer
+	firstOut [1]*Request
+
 	timer *time.Timer
 	alarm int64 // what timer is set to
 
@@ -97,7 +101,8 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if a.begins {
 		overtaken, c.told = c.told, a.told
 	}
-	now := c.engine.clock.Now()
+	read := time.Now()
+	now := c.engine.clock.Of(read)
 	a.At = now
 	switch a.Kind {
 	case quorum.Start, quorum.Audible:
@@ -112,12 +117,10 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
 	}
-	var clock int64 // one for all nodes: counters that are new start with one token, and the grant needs no second round
 	for ask := range do.Asks(before, &c.state, now) {
-		if clock == 0 && ask.Kind.Seeds() {
-			clock = time.Now().UnixMicro()
+		if ask.Kind.Seeds() { // one clock for all nodes: counters that are new start with one token, and the grant needs no second round
+			ask.Clock = read.UnixMicro()
 		}
-		ask.Clock = clock
 		c.request(ask, owner)
 	}
 	c.setTimer(now)

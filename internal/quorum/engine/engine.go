@@ -90,10 +90,10 @@ func (e *Engine) Client() string { return e.client }
 func (e *Engine) Now() int64 { return e.clock.Now() }
 
 // nextOwner makes an owner id that was never used.
-func (e *Engine) nextOwner(note string) string {
+func (e *Engine) nextOwner(note string, now time.Time) string {
 	for {
 		last := e.seq.Load()
-		next := max(last+1, time.Now().UnixMicro())
+		next := max(last+1, now.UnixMicro())
 		if e.seq.CompareAndSwap(last, next) {
 			return quorum.Owner(e.client, next, note)
 		}
@@ -101,7 +101,8 @@ func (e *Engine) nextOwner(note string) string {
 }
 
 func (e *Engine) newClaim(name string, ttl time.Duration) *claim {
-	c := &claim{engine: e, lock: e.keys(name), out: make([]*Request, 0, len(e.nodes))}
+	c := &claim{engine: e, lock: e.keys(name)}
+	c.out, c.inbox = c.firstOut[:0], c.firstIn[:0]
 	c.state.N, c.state.TTL = int8(len(e.nodes)), int64(ttl)
 	return c
 }
@@ -121,7 +122,7 @@ func (e *Engine) add(owner string, c *claim) error {
 // rename registers c under a fresh id instead of owner, unless c is forgotten.
 // The caller holds c.mu.
 func (e *Engine) rename(c *claim, owner string) string {
-	fresh := e.nextOwner(c.note)
+	fresh := e.nextOwner(c.note, time.Now())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.claims, owner)
@@ -159,10 +160,11 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 	c := e.newClaim(req.Key, req.TTL)
 	c.note = req.Holder.Note
+	now := time.Now()
 	if !req.NoWait {
-		c.state.Stamp, c.state.Renews, c.report = time.Now().UnixMicro(), req.Renews, req.Obstacle
+		c.state.Stamp, c.state.Renews, c.report = now.UnixMicro(), req.Renews, req.Obstacle
 	}
-	if err := e.add(e.nextOwner(c.note), c); err != nil {
+	if err := e.add(e.nextOwner(c.note, now), c); err != nil {
 		return driver.Grant{}, err
 	}
 	if c.report != nil {
@@ -204,7 +206,7 @@ func (c *claim) grant() (g driver.Grant, ok bool) {
 // with theirs. The caller holds mu.
 func (c *claim) trusted() time.Time {
 	now := time.Now()
-	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.Now()))
+	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.Of(now)))
 }
 
 // batch collects the outcomes of renewals that travel together.
@@ -340,7 +342,7 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	}
 	c := e.newClaim(g.Key, g.TTL)
 	c.state.Adopts, c.from, c.note = true, g.Owner, quorum.NoteOf(g.Owner)
-	if err := e.add(e.nextOwner(c.note), c); err != nil {
+	if err := e.add(e.nextOwner(c.note, time.Now()), c); err != nil {
 		return driver.Grant{}, err
 	}
 	done := make(chan error, 1)

@@ -32,7 +32,12 @@ func openURL(ctx context.Context, url string, opts *redlock.Options) (driver.Dri
 }
 
 // doctors diagnose them.
-var doctors = map[string]func(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error){}
+var doctors = map[string]func(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error){
+	"postgres":   diagnosePostgres,
+	"postgresql": diagnosePostgres,
+	"etcd":       diagnoseEtcd,
+	"etcds":      diagnoseEtcd,
+}
 
 // diagnoseURL looks for what is wrong with the backend at url, also where it cannot be opened.
 func diagnoseURL(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
@@ -49,6 +54,14 @@ func openPostgres(ctx context.Context, url string) (driver.Driver, error) {
 
 func openEtcd(ctx context.Context, url string) (driver.Driver, error) {
 	return etcd.Open(ctx, url, nil)
+}
+
+func diagnosePostgres(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
+	return postgres.DiagnoseURL(ctx, url, ttl, nil)
+}
+
+func diagnoseEtcd(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
+	return etcd.DiagnoseURL(ctx, url, ttl, nil)
 }
 
 func (a *app) migrateCommand() *cobra.Command {

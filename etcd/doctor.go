@@ -1,0 +1,236 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
+)
+
+const (
+	// calmTTL outlasts an election.
+	calmTTL = 5 * time.Second
+	// farBehind is for how many entries of the log a member may lag that is asked as any other.
+	farBehind = 1000
+)
+
+// DiagnoseURL is Driver.Diagnose for the cluster that url names, as Open reads it. Errors:
+// ErrInvalid.
+func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
+	d, err := open(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
+}
+
+// Diagnose implements driver.Doctor. It cannot say what the servers' floor of TTLs is, as
+// only a lease that is granted tells.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	if err := d.enter(); err != nil {
+		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error()}}
+	}
+	defer d.tasks.Done()
+	ttl = cmp.Or(ttl, exam.TTL)
+	members := make([]*member, len(d.nodes))
+	var all sync.WaitGroup
+	for _, n := range d.nodes {
+		members[n.place] = &member{Notes: exam.Notes{Node: n.name}, node: n}
+		all.Go(func() { members[n.place].examine(ctx, ttl) })
+	}
+	all.Wait()
+	whole := d.examine(ctx, members, ttl)
+	for _, m := range members {
+		whole.Found = append(whole.Found, m.Found...)
+	}
+	return whole.Found
+}
+
+// member is a look at one member.
+type member struct {
+	exam.Notes
+	node   *node
+	status *pb.StatusResponse // nil: it has not answered
+}
+
+// examine asks a member what it says of itself.
+func (m *member) examine(ctx context.Context, ttl time.Duration) {
+	ask := func() error {
+		return m.node.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) (err error) {
+			m.status, err = pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+			return err
+		})
+	}
+	if err := ask(); err != nil {
+		m.status = nil
+		m.Fault("reach", err)
+		return
+	}
+	m.OK("reach", "answers")
+	if err := m.Pace(patience(ttl), ask); err != nil {
+		m.status = nil
+		m.Fault("reach", err)
+		return
+	}
+	m.version(m.status.Version)
+	m.part()
+	m.space()
+	m.transport(ctx)
+}
+
+// version knows the faults of old servers from which the driver cannot protect itself.
+func (m *member) version(text string) {
+	parts := strings.SplitN(text, ".", 3)
+	major, _ := strconv.Atoi(parts[0])
+	minor, patch := 0, 0
+	if len(parts) == 3 {
+		minor, _ = strconv.Atoi(parts[1])
+		number, _, _ := strings.Cut(parts[2], "-")
+		patch, _ = strconv.Atoi(number)
+	}
+	switch {
+	case major < 3 || major == 3 && minor < 4:
+		m.Add("version", driver.VerdictFault, "it is etcd "+text, "update it to 3.5 or newer")
+	case major == 3 && (minor == 4 && patch < 31 || minor == 5 && patch < 13):
+		m.Add("version", driver.VerdictWarning, "it is etcd "+text+", in which a leader that has stood still may end leases that another has renewed",
+			"update it: mended in 3.4.31 and 3.5.13")
+	default:
+		m.OK("version", "etcd %s", text)
+	}
+}
+
+// part says whether the member takes part in decisions.
+func (m *member) part() {
+	s := m.status
+	switch {
+	case s.Leader == 0:
+		m.Add("leader", driver.VerdictFault, "it knows of no leader: too few members reach each other",
+			"start the members that are down, or mend the network between them")
+	case s.IsLearner:
+		m.Add("leader", driver.VerdictFault, "it is a learner, which answers no request for locks", "promote it, or do not name it")
+	case s.RaftIndex > s.RaftAppliedIndex+farBehind:
+		m.Add("leader", driver.VerdictWarning, fmt.Sprintf("it is %d entries behind", s.RaftIndex-s.RaftAppliedIndex), "look at its disk and processor")
+	default:
+		m.OK("leader", "follows or leads")
+	}
+}
+
+// space says whether there is room for more keys.
+func (m *member) space() {
+	s := m.status
+	switch {
+	case len(s.Errors) > 0:
+		m.Add("alarm", driver.VerdictFault, "it has an alarm: "+strings.Join(s.Errors, ", "),
+			"for NOSPACE: etcdctl compact, defrag, and then alarm disarm; for CORRUPT: replace the member")
+	case s.DbSizeQuota > 0 && s.DbSize > s.DbSizeQuota/10*9:
+		m.Add("alarm", driver.VerdictWarning, fmt.Sprintf("%d MB of %d MB are used", s.DbSize>>20, s.DbSizeQuota>>20),
+			"compact and defragment it, or raise the quota")
+	default:
+		m.OK("alarm", "none, %d MB used", s.DbSize>>20)
+	}
+}
+
+// transport looks at a connection of its own.
+func (m *member) transport(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	config := m.node.config.TLS
+	dial, now := new(net.Dialer).DialContext, time.Now
+	if config != nil {
+		dial = (&tls.Dialer{Config: config}).DialContext
+		if config.Time != nil {
+			now = config.Time
+		}
+	}
+	conn, err := dial(ctx, "tcp", m.node.name)
+	if err != nil {
+		m.Fault("tls", err)
+		return
+	}
+	defer conn.Close()
+	m.Transport(conn, m.node.config.Password != "", now)
+}
+
+// examine looks at what is no single member's.
+func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Duration) exam.Notes {
+	var whole exam.Notes
+	first := -1
+	for i, m := range members {
+		if m.status == nil {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if was := members[first]; m.status.Header.ClusterId != was.status.Header.ClusterId {
+			m.Add("distinct", driver.VerdictFault, "it belongs to another cluster than "+was.Node+": their locks do not exclude one another",
+				"name members of one cluster")
+		}
+	}
+	if ttl < calmTTL {
+		whole.Add("ttl", driver.VerdictWarning, fmt.Sprintf("an election takes a second or two, and a TTL of %v may not outlast it", ttl), "take 5 s or more")
+	}
+	if first < 0 {
+		return whole
+	}
+	if err := d.call(ctx, callTime, d.rehearse); errors.Is(err, ErrAuth) {
+		whole.Fault("rights", err)
+	} else if err != nil {
+		whole.Fault("quorum", err)
+	} else {
+		whole.OK("rights", "to read and write below %q", d.prefix)
+		d.count(ctx, &whole)
+	}
+	return whole
+}
+
+// rehearse asks for what locks need, under a condition that does not hold: nothing is
+// written, and the rights are looked at all the same.
+func (d *Driver) rehearse(ctx context.Context, c *clientv3.Client) error {
+	key := d.folder("holdfast") + "~probe"
+	resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Version(key), "<", 0)).
+		Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit() // a put is refused where there is no space
+	if err == nil && resp.Succeeded {
+		err = errors.New("a key has a version below 0")
+	}
+	return err
+}
+
+// count finds members that are not named.
+func (d *Driver) count(ctx context.Context, whole *exam.Notes) {
+	voters := 0
+	err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := pb.NewClusterClient(c.ActiveConnection()).MemberList(ctx, &pb.MemberListRequest{})
+		voters = 0
+		if err == nil {
+			for _, m := range resp.Members {
+				if !m.IsLearner {
+					voters++
+				}
+			}
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		whole.Add("members", driver.VerdictSkipped, "the members cannot be listed: "+err.Error(), "")
+	case voters > len(d.nodes):
+		whole.Add("members", driver.VerdictWarning, fmt.Sprintf("the cluster has %d members, and %d are named: clients stop when those are down",
+			voters, len(d.nodes)), "name all of them")
+	default:
+		whole.OK("members", "all %d are named", voters)
+	}
+}

@@ -1,0 +1,159 @@
+package etcd_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+)
+
+var _ driver.Doctor = (*etcd.Driver)(nil)
+
+// diagnosed is what is bad, apart from the version, which is that of this machine's etcd.
+func (r *rig) diagnosed(url string, ttl time.Duration, opts *etcd.Options) (bad []driver.Finding) {
+	r.Helper()
+	found, err := etcd.DiagnoseURL(r.within(), url, ttl, opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Bad() && f.Check != "version" {
+			bad = append(bad, f)
+		}
+		if strings.Contains(f.Text+f.Mend, secret) {
+			r.Errorf("%+v shows the password", f)
+		}
+	}
+	return bad
+}
+
+func urlOf(addrs ...string) string { return "etcd://" + strings.Join(addrs, ",") + "/locks" }
+
+// only checks that one thing was found.
+func (r *rig) only(found []driver.Finding, check string, v driver.Verdict, words ...string) {
+	r.Helper()
+	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
+		r.Errorf("found %+v, want one %s of %s", found, v, check)
+		return
+	}
+	for _, word := range words {
+		if text := found[0].Text + "; " + found[0].Mend; !strings.Contains(text, word) {
+			r.Errorf("%q does not say %q", text, word)
+		}
+	}
+}
+
+func TestASoundClusterHasNoFindings(t *testing.T) {
+	r := alone(t, 3)
+	before, err := r.direct.Get(r.within(), "\x00", clientv3.WithFromKey())
+	r.must(err)
+	if found := r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil); len(found) > 0 {
+		t.Errorf("found %+v", found)
+	}
+	found, err := r.client(r.straight()).Diagnose(r.within(), 0)
+	checks := make(map[string]int)
+	for _, f := range found {
+		checks[f.Check]++
+	}
+	for _, check := range []string{"reach", "round-trip", "version", "leader", "alarm", "tls"} {
+		if checks[check] != 3 {
+			t.Errorf("%d findings of %s, want one for each member: %v, %v", checks[check], check, found, err)
+		}
+	}
+	if checks["rights"] != 1 || checks["members"] != 1 {
+		t.Errorf("found %+v", found)
+	}
+	after, err := r.direct.Get(r.within(), "\x00", clientv3.WithFromKey())
+	r.must(err)
+	if after.Header.Revision != before.Header.Revision {
+		t.Errorf("revision %d, and then %d: something was written", before.Header.Revision, after.Header.Revision)
+	}
+}
+
+func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
+	t.Parallel()
+	t.Run("a member that is not named, and one that is down", func(t *testing.T) {
+		r := alone(t, 3)
+		addrs := r.cluster.Addrs()
+		r.only(r.diagnosed(urlOf(addrs[:2]...), 0, nil), "members", driver.VerdictWarning, "3 members, and 2 are named")
+		r.only(r.diagnosed(urlOf(addrs...), 2*time.Second, nil), "ttl", driver.VerdictWarning, "election", "5 s or more")
+		r.cluster.Members[0].Kill()
+		r.eventually("there is a leader", func() bool { return r.cluster.Leader(r.within()) != nil })
+		r.only(r.diagnosed(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused")
+		r.cluster.Members[1].Kill()
+		r.eventually("the last one notices", func() bool {
+			checks := make(map[string]bool)
+			for _, f := range r.diagnosed(urlOf(addrs...), 0, nil) {
+				checks[f.Check] = true
+			}
+			return checks["leader"] && checks["quorum"] && checks["reach"]
+		})
+	})
+	t.Run("a member that hangs", func(t *testing.T) {
+		r := alone(t, 3)
+		r.must(r.cluster.Members[2].Pause())
+		defer r.cluster.Members[2].Resume()
+		r.eventually("there is a leader", func() bool { return r.cluster.Leader(r.within()) != nil })
+		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil), "reach", driver.VerdictFault, "no answer in 2s")
+	})
+	t.Run("a member of another cluster", func(t *testing.T) {
+		r := alone(t, 1, "--initial-cluster-token=one")
+		other, err := etcdproc.Start(t.Context(), 1, "--initial-cluster-token=two")
+		r.must(err)
+		defer other.Stop()
+		r.only(r.diagnosed(urlOf(r.cluster.Addrs()[0], other.Addrs()[0]), 0, nil), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
+	})
+	t.Run("an alarm", func(t *testing.T) {
+		r := alone(t, 1, "--quota-backend-bytes=1000000")
+		r.eventually("it is full", func() bool {
+			_, err := r.direct.Put(r.within(), "filler", strings.Repeat("x", 500_000))
+			return err != nil
+		})
+		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
+	})
+	t.Run("a role that only reads", func(t *testing.T) {
+		r := alone(t, 1)
+		end := clientv3.GetPrefixRangeEnd("locks/")
+		for _, do := range []func() error{
+			func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
+			func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "root", "root")) },
+			func() error { return errorOf(r.direct.UserAdd(t.Context(), "me", secret)) },
+			func() error { return errorOf(r.direct.RoleAdd(t.Context(), "looker")) },
+			func() error {
+				return errorOf(r.direct.RoleGrantPermission(t.Context(), "looker", "locks/", end, clientv3.PermissionType(clientv3.PermRead)))
+			},
+			func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "looker")) },
+			func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
+		} {
+			r.must(do())
+		}
+		url := "etcd://me:pass%3Aw%40rd%2F%231@" + r.cluster.Addrs()[0] + "/locks"
+		r.only(r.diagnosed(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")
+		url = "etcd://me:wrong@" + r.cluster.Addrs()[0] + "/locks"
+		r.only(r.diagnosed(url, 0, nil), "reach", driver.VerdictFault, "access denied", "correct user and password")
+	})
+	t.Run("a certificate that ends", func(t *testing.T) {
+		cert, err := redisproc.NewCertificate(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := cert.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := aloneWith(t, config, 1, "--cert-file="+cert.Cert, "--key-file="+cert.Key)
+		url := urlOf(r.cluster.Addrs()...)
+		if found := r.diagnosed(url, 0, &etcd.Options{TLS: config}); len(found) > 0 {
+			t.Errorf("found %+v", found)
+		}
+		late := config.Clone()
+		late.Time = func() time.Time { return time.Now().Add(163 * time.Hour) } // of 168
+		r.only(r.diagnosed(url, 0, &etcd.Options{TLS: late}), "tls", driver.VerdictWarning, "certificate ends", "renew")
+	})
+}

@@ -1,0 +1,316 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
+)
+
+const (
+	examTime   = 10 * time.Second // for all checks
+	clockNoise = time.Second      // by which clocks differ without being reported
+	oldest     = 110000           // version of a server that knows all that the schema uses
+)
+
+// DiagnoseURL is Driver.Diagnose for the database that url names, as Open reads it. Errors:
+// ErrInvalid.
+func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
+	d, err := open(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
+}
+
+// Diagnose implements driver.Doctor.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
+	if err := d.enter(); err != nil {
+		l.Fault("reach", err)
+		return l.Found
+	}
+	defer d.tasks.Done()
+	conn, err := d.dial()
+	if err != nil {
+		l.failed(ctx, "reach", err)
+		return l.Found
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		conn.Close(ctx)
+	}()
+	l.conn = conn
+	l.OK("reach", "answers")
+	l.run(ctx)
+	return l.Found
+}
+
+// look is one at a database, by a doctor.
+type look struct {
+	exam.Notes
+	d     *Driver
+	conn  *pgx.Conn
+	limit time.Duration // for one statement
+}
+
+// run makes one check after the other, until one has no answer.
+func (l *look) run(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, examTime)
+	defer cancel()
+	for _, check := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"round-trip", l.pace},
+		{"version", l.version},
+		{"role", l.role},
+		{"clock", l.clock},
+		{"durability", l.durability},
+		{"replicas", l.replicas},
+		{"connections", l.connections},
+		{"pooler", l.pooler},
+		{"tls", l.transport},
+		{"schema", l.schema}, // last, as there may be none
+		{"rights", l.rights},
+		{"tables", l.logged},
+	} {
+		if err := check.run(ctx); err != nil {
+			l.failed(ctx, check.name, err)
+			return
+		}
+	}
+}
+
+// failed notes why the database cannot be used, or not be looked at any further.
+func (l *look) failed(ctx context.Context, check string, err error) {
+	if code(err) == noRights {
+		l.Add("rights", driver.VerdictFault, err.Error(), l.grants(ctx))
+		return
+	}
+	l.Fault(check, l.d.diagnose(ctx, err, false))
+}
+
+// get reads one row.
+func (l *look) get(ctx context.Context, sql string, args []any, to ...any) error {
+	return l.conn.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(to...)
+}
+
+func (l *look) pace(ctx context.Context) error {
+	var one int
+	return l.Pace(l.limit, func() error { return l.get(ctx, "SELECT 1", nil, &one) })
+}
+
+func (l *look) version(ctx context.Context) error {
+	var number int
+	var text string
+	err := l.get(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')", nil, &number, &text)
+	if err == nil {
+		l.known(number, text)
+	}
+	return err
+}
+
+func (l *look) known(number int, text string) {
+	if number < oldest {
+		l.Add("version", driver.VerdictFault, "it is PostgreSQL "+text, "update it to 11 or newer")
+		return
+	}
+	l.OK("version", "PostgreSQL %s", text)
+}
+
+// role says whether the server takes writes.
+func (l *look) role(ctx context.Context) error {
+	var standby, reads bool
+	err := l.get(ctx, "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool", nil, &standby, &reads)
+	switch {
+	case err != nil:
+		return err
+	case standby:
+		l.Add("role", driver.VerdictFault, "it is a standby, which keeps no locks", "name the primary, or several hosts with target_session_attrs=read-write")
+	case reads:
+		l.Add("role", driver.VerdictFault, "transactions are read-only unless they say otherwise (default_transaction_read_only)",
+			"set that off for this user and database")
+	default:
+		l.OK("role", "a primary that takes writes")
+	}
+	return nil
+}
+
+func (l *look) clock(ctx context.Context) error {
+	var at time.Time
+	before := time.Now()
+	if err := l.get(ctx, "SELECT clock_timestamp()", nil, &at); err != nil {
+		return err
+	}
+	rtt := time.Since(before)
+	off := at.Sub(before.Add(rtt / 2))
+	if off.Abs() > clockNoise+rtt {
+		l.Add("clock", driver.VerdictWarning, fmt.Sprintf("its clock differs from this machine's by %v: if it was set, leases end early or late",
+			off.Round(time.Millisecond)), "have a time service slew both")
+		return nil
+	}
+	l.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
+	return nil
+}
+
+// durability says whether a crash undoes grants that somebody relies on.
+func (l *look) durability(ctx context.Context) error {
+	var off []string
+	for _, name := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
+		var value string
+		if err := l.get(ctx, "SELECT current_setting($1::text)", []any{name}, &value); err != nil {
+			return err
+		}
+		if value == "off" {
+			off = append(off, name)
+		}
+	}
+	if len(off) > 0 {
+		names := strings.Join(off, ", ")
+		l.Add("durability", driver.VerdictFault, names+" is off: a crash undoes grants that somebody relies on", "set "+names+" on")
+		return nil
+	}
+	l.OK("durability", "a grant is on disk before anybody relies on it")
+	return nil
+}
+
+func (l *look) replicas(ctx context.Context) error {
+	var n int
+	var names string
+	err := l.get(ctx, "SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication", nil, &n, &names)
+	switch {
+	case err != nil:
+		return err
+	case n > 0 && names == "":
+		l.Add("replicas", driver.VerdictWarning, fmt.Sprintf("%d replicas are asynchronous: a failover to one loses the newest grants, and two may hold a lock", n),
+			"set synchronous_standby_names, or rely on Fenced or tokens")
+	default:
+		l.OK("replicas", "%d", n)
+	}
+	return nil
+}
+
+func (l *look) connections(ctx context.Context) error {
+	var used, most int
+	err := l.get(ctx, "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity WHERE backend_type = 'client backend'", nil, &used, &most)
+	switch {
+	case err != nil:
+		return err
+	case used > most/10*9:
+		l.Add("connections", driver.VerdictWarning, fmt.Sprintf("%d of %d connections are in use: a renewal that gets none is late", used, most),
+			"raise max_connections, or bound the pools of the programs (pool_max_conns)")
+	default:
+		l.OK("connections", "%d of %d", used, most)
+	}
+	return nil
+}
+
+// pooler finds one through which LISTEN does not work.
+func (l *look) pooler(ctx context.Context) error {
+	there, err := direct(ctx, l.conn)
+	if err != nil || there {
+		l.OK("pooler", "none")
+		return err
+	}
+	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	heard, err := l.d.heard(waiting, l.conn)
+	switch {
+	case err != nil:
+		return err
+	case !heard:
+		l.Add("pooler", driver.VerdictWarning, "LISTEN does not work through this connection pooler, so waiters poll",
+			"give a direct connection, or one in session mode")
+	default:
+		l.OK("pooler", "one that passes notifications on")
+	}
+	return nil
+}
+
+func (l *look) transport(context.Context) error {
+	conn := l.conn.PgConn().Conn()
+	if _, local := conn.(*net.UnixConn); local {
+		l.OK("tls", "a socket of this machine")
+		return nil
+	}
+	l.Transport(conn, l.conn.Config().Password != "", nil)
+	return nil
+}
+
+func (l *look) schema(ctx context.Context) error {
+	v, err := l.d.schema.read(ctx, l.conn)
+	if err == nil {
+		err = l.d.schema.fits(v)
+	}
+	if err == nil {
+		l.OK("schema", "version %d", v)
+	}
+	return err
+}
+
+// rights finds what is missing of those that locks need.
+func (l *look) rights(ctx context.Context) error {
+	rows, err := l.conn.Query(ctx, `
+		SELECT p || ' on table ' || c.relname FROM pg_class c, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
+			WHERE c.relnamespace = to_regnamespace($1::text) AND c.relname IN ('lock', 'ticket') AND NOT has_table_privilege(c.oid, p)
+		UNION ALL SELECT 'EXECUTE on function ' || f.proname FROM pg_proc f
+			WHERE f.pronamespace = to_regnamespace($1::text) AND NOT has_function_privilege(f.oid, 'EXECUTE')
+		ORDER BY 1`, pgx.QueryExecModeExec, l.d.schema.name)
+	if err != nil {
+		return err
+	}
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	switch {
+	case err != nil:
+		return err
+	case len(missing) > 0:
+		l.Add("rights", driver.VerdictFault, "missing: "+strings.Join(missing, ", "), l.grants(ctx))
+	default:
+		l.OK("rights", "all that locks need")
+	}
+	return nil
+}
+
+// grants are the statements that give this user all rights that locks need.
+func (l *look) grants(ctx context.Context) string {
+	var user string
+	if l.conn == nil || l.get(ctx, "SELECT quote_ident(current_user)", nil, &user) != nil {
+		user = "USER"
+	}
+	in := " SCHEMA " + l.d.schema.name + " TO " + user
+	return "GRANT USAGE ON" + in + "; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN" + in + "; GRANT EXECUTE ON ALL FUNCTIONS IN" + in
+}
+
+// logged finds tables that a crash empties.
+func (l *look) logged(ctx context.Context) error {
+	rows, err := l.conn.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) AND relkind = 'r' AND relpersistence <> 'p'",
+		pgx.QueryExecModeExec, l.d.schema.name)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	switch {
+	case err != nil:
+		return err
+	case slices.Contains(names, "lock"):
+		l.Add("tables", driver.VerdictFault, "the table of the locks is not logged: a crash empties it, and a standby does not have it",
+			"ALTER TABLE "+l.d.schema.name+".lock SET LOGGED")
+	default:
+		l.OK("tables", "survive a crash")
+	}
+	return nil
+}

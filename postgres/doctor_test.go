@@ -1,0 +1,166 @@
+package postgres_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+var _ driver.Doctor = (*postgres.Driver)(nil)
+
+// diagnosed is what is bad.
+func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
+	r.Helper()
+	found, err := postgres.DiagnoseURL(r.within(), dsn, time.Minute, &r.opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Bad() {
+			bad = append(bad, f)
+		}
+		if strings.Contains(f.Text+f.Mend, "hunter") {
+			r.Errorf("%+v shows the password", f)
+		}
+	}
+	return bad
+}
+
+// only checks that one thing was found.
+func (r *rig) only(dsn, check string, v driver.Verdict, words ...string) {
+	r.Helper()
+	found := r.diagnosed(dsn)
+	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
+		r.Errorf("found %+v, want one %s of %s", found, v, check)
+		return
+	}
+	for _, word := range words {
+		if text := found[0].Text + "; " + found[0].Mend; !strings.Contains(text, word) {
+			r.Errorf("%q does not say %q", text, word)
+		}
+	}
+}
+
+// kept starts a server that keeps what it has answered, unlike that of the other tests.
+func kept(t *testing.T, settings ...string) *pgproc.Server {
+	t.Helper()
+	s, err := pgproc.Start(t.Context(), append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Stop() })
+	return s
+}
+
+func TestASoundDatabaseHasNoFindings(t *testing.T) {
+	t.Parallel()
+	r := newRigOn(t, kept(t))
+	d := r.driver()
+	before := r.count("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
+	checks := make(map[string]bool)
+	for _, f := range d.Diagnose(r.within(), 0) {
+		if f.Bad() || f.Text == "" || f.Node == "" {
+			t.Errorf("found %+v", f)
+		}
+		checks[f.Check] = true
+	}
+	for _, check := range []string{
+		"reach", "round-trip", "version", "role", "clock", "durability", "replicas", "connections", "pooler", "tls", "schema", "rights", "tables",
+	} {
+		if !checks[check] {
+			t.Errorf("nothing was said of %s", check)
+		}
+	}
+	after := r.count("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
+	if after != before {
+		t.Errorf("%d rows were written", after-before)
+	}
+}
+
+func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
+	t.Parallel()
+	s := kept(t)
+	start := func(t *testing.T) *rig { t.Helper(); return newRigOn(t, s) }
+	dsn := func(more string) string { return s.DSN() + " " + more }
+	pooled := func(r *rig, mode string) string {
+		p, err := pgproc.StartPooler(r.Context(), s, mode, 20)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.Cleanup(func() { p.Stop() })
+		return p.DSN()
+	}
+	t.Run("a database that is down", func(t *testing.T) {
+		r := start(t)
+		p := newProxy(r, r.socket)
+		p.set(func() { p.refuse = true })
+		r.only("postgres://holdfast:hunter2@"+p.listener.Addr().String()+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
+	})
+	t.Run("no tables", func(t *testing.T) {
+		r := start(t)
+		r.opts.Schema = "none"
+		r.only(dsn(""), "schema", driver.VerdictFault, "no tables for locks", "holdfast migrate")
+	})
+	t.Run("tables of another version", func(t *testing.T) {
+		r := start(t)
+		r.exec("UPDATE holdfast.version SET version = 0")
+		r.only(dsn(""), "schema", driver.VerdictFault, "version 0", "holdfast migrate")
+	})
+	t.Run("a user without rights", func(t *testing.T) {
+		r := start(t)
+		name := "none " + r.opts.Schema
+		quoted := pgx.Identifier{name}.Sanitize()
+		r.exec("CREATE ROLE " + quoted + " LOGIN")
+		as := strings.Replace(dsn(""), "user=holdfast", "user='"+name+"'", 1)
+		grant := `GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO ` + quoted
+		r.only(as, "rights", driver.VerdictFault, "permission denied", grant)
+		r.exec(grant)
+		r.exec(`GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO ` + quoted)
+		r.only(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
+	})
+	t.Run("a crash that undoes grants", func(t *testing.T) {
+		start(t).only(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault, "synchronous_commit is off", "set synchronous_commit on")
+	})
+	t.Run("a server that does not wait for its disk", func(t *testing.T) {
+		newRigOn(t, server).only(server.DSN(), "durability", driver.VerdictFault, "fsync, full_page_writes is off")
+	})
+	t.Run("transactions that only read", func(t *testing.T) {
+		start(t).only(dsn("options='-c default_transaction_read_only=on'"), "role", driver.VerdictFault, "default_transaction_read_only")
+	})
+	t.Run("a table that a crash empties", func(t *testing.T) {
+		r := start(t)
+		r.exec("ALTER TABLE holdfast.lock SET UNLOGGED")
+		r.only(dsn(""), "tables", driver.VerdictFault, "not logged", "SET LOGGED")
+	})
+	t.Run("a pooler in transaction mode", func(t *testing.T) {
+		r := start(t)
+		r.only(pooled(r, "transaction"), "pooler", driver.VerdictWarning, "waiters poll", "session mode")
+		if found := r.diagnosed(pooled(r, "session")); len(found) > 0 {
+			t.Errorf("in session mode: %+v", found)
+		}
+	})
+	t.Run("connections that are used up", func(t *testing.T) {
+		s := kept(t, "max_connections=12")
+		r := newRigOn(t, s)
+		for range 10 {
+			conn, err := pgx.Connect(t.Context(), s.DSN())
+			if err != nil {
+				break
+			}
+			defer conn.Close(t.Context())
+		}
+		r.only(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
+	})
+	t.Run("a name that is no database", func(t *testing.T) {
+		r := start(t)
+		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))
+		r.only("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
+	})
+}
