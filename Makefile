@@ -8,9 +8,11 @@ MINUTES ?= 3
 HOURS ?= 24
 CHAOSFLAGS ?=
 SERVERS ?= redis8 valkey8
+VERSION ?=
+TAG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing tidy
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +43,7 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 # Rows of tables and lines with a link may be longer than 160 columns.
 LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.go' --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
 
-lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt and 160 columns over every file
+lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt, actionlint and 160 columns over the files
 	@failed=0; \
 	for dir in $$(go list -f '{{.Module.Dir}}' $(EVERYTHING) | sort -u); do \
 		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
@@ -50,6 +52,7 @@ lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt an
 	done; \
 	unformatted=$$(go tool gofumpt -l .) || failed=1; \
 	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \
+	go tool actionlint .github/workflows/*.yml || failed=1; \
 	! $(LONG) || { echo "lint: these lines have more than 160 columns"; failed=1; }; \
 	exit $$failed
 
@@ -85,3 +88,6 @@ chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="
 
 soak: deps ## As chaos for HOURS (24), and what the clients use must stay flat
 	@cd verify && go run ./chaos -hours $(HOURS) $(CHAOSFLAGS)
+
+release: ## VERSION=v0.1.0 [TAG=yes]: what users download, in dist, and the tags of all modules; without TAG only a rehearsal
+	@go run ./tools/release -version "$(VERSION)" $(if $(TAG),-tag)

@@ -17,17 +17,17 @@ const project = "github.com/holdfast-go/holdfast"
 // private are the folders of modules that nobody imports or installs: they get no tag.
 var private = []string{"tools", "verify", "fence/sqlfence/sqltest"}
 
-// module is one module of the workspace.
-type module struct {
+// unit is one module of the workspace.
+type unit struct {
 	dir  string // from the root of the repository, with slashes; "." for the root
 	path string
 	file *modfile.File
 }
 
-func (m *module) private() bool { return slices.Contains(private, m.dir) }
+func (m *unit) private() bool { return slices.Contains(private, m.dir) }
 
 // siblings are the modules of the project that m requires.
-func (m *module) siblings() (paths []string) {
+func (m *unit) siblings() (paths []string) {
 	for _, r := range m.file.Require {
 		if ours(r.Mod.Path) {
 			paths = append(paths, r.Mod.Path)
@@ -37,13 +37,13 @@ func (m *module) siblings() (paths []string) {
 }
 
 // tag is the name by which git has a version of m.
-func (m *module) tag(version string) string { return path.Join(m.dir, version) }
+func (m *unit) tag(version string) string { return path.Join(m.dir, version) }
 
 // ours says whether the module at path is one of the project's.
 func ours(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
 
 // workspace reads go.work and the modules that it names, each after those that it requires.
-func workspace(root string) (*modfile.WorkFile, []*module, error) {
+func workspace(root string) (*modfile.WorkFile, []*unit, error) {
 	text, err := os.ReadFile(filepath.Join(root, "go.work"))
 	if err != nil {
 		return nil, nil, err
@@ -52,7 +52,7 @@ func workspace(root string) (*modfile.WorkFile, []*module, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var all []*module
+	var all []*unit
 	for _, use := range work.Use {
 		dir := path.Clean(use.Path)
 		name := filepath.Join(root, dir, "go.mod")
@@ -64,14 +64,14 @@ func workspace(root string) (*modfile.WorkFile, []*module, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		all = append(all, &module{dir: dir, path: file.Module.Mod.Path, file: file})
+		all = append(all, &unit{dir: dir, path: file.Module.Mod.Path, file: file})
 	}
 	all, err = ordered(all)
 	return work, all, err
 }
 
 // ordered puts each module behind those that it requires, and otherwise keeps the order.
-func ordered(all []*module) (sorted []*module, err error) {
+func ordered(all []*unit) (sorted []*unit, err error) {
 	placed := make(map[string]bool)
 	for len(sorted) < len(all) {
 		before := len(sorted)
@@ -89,12 +89,12 @@ func ordered(all []*module) (sorted []*module, err error) {
 }
 
 // public are the modules that get a tag.
-func public(all []*module) []*module {
-	return slices.DeleteFunc(slices.Clone(all), (*module).private)
+func public(all []*unit) []*unit {
+	return slices.DeleteFunc(slices.Clone(all), (*unit).private)
 }
 
 // faults says what keeps users from installing a module, or developers from working on it before its siblings are published.
-func faults(work *modfile.WorkFile, all []*module) (found []string) {
+func faults(work *modfile.WorkFile, all []*unit) (found []string) {
 	versions := make(map[string]bool)
 	for _, m := range all {
 		for _, r := range m.file.Replace {

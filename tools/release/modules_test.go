@@ -37,7 +37,7 @@ func TestAModuleThatCannotBeInstalledIsFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := strings.Join(faults(work, []*module{{dir: "etcd", path: file.Module.Mod.Path, file: file}}), "\n")
+		found := strings.Join(faults(work, []*unit{{dir: "etcd", path: file.Module.Mod.Path, file: file}}), "\n")
 		if c.want == "" && found != "" || !strings.Contains(found, c.want) {
 			t.Errorf("%s: found %q, want %q", name, found, c.want)
 		}
@@ -51,7 +51,7 @@ func TestAModuleIsTaggedAfterThoseThatItRequires(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := func(path string) int {
-		return slices.IndexFunc(all, func(m *module) bool { return m.path == path })
+		return slices.IndexFunc(all, func(m *unit) bool { return m.path == path })
 	}
 	for _, m := range all {
 		for _, required := range m.siblings() {

@@ -106,7 +106,11 @@ several independent ones of which a majority decides.
   holdfast run nightly-report -- ./report.sh
 `
 
+// Command is the root of the commands, for the manual that is made from them.
+func Command() *cobra.Command { return new(app).root() }
+
 func (a *app) root() *cobra.Command {
+	version := false
 	root := &cobra.Command{
 		Use:           "holdfast",
 		Short:         "Run commands under a lock that several machines share",
@@ -119,7 +123,12 @@ func (a *app) root() *cobra.Command {
 			}
 			return nil
 		},
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return a.writeVersion()
+			}
+			return cmd.Help()
+		},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
 	}
 	root.SetIn(a.io.In)
@@ -138,6 +147,7 @@ and in a config file: see holdfast config --help.
 Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 "holdfast help exit-codes" says what exit codes mean.
 `)
+	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
 	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db or etcd://a,b,c")

@@ -108,7 +108,7 @@ func (a *app) configFiles() []string {
 
 // hasFlag says whether some command has a flag that can be set elsewhere.
 func hasFlag(root *cobra.Command, name string) bool {
-	if name == "help" || name == "config" {
+	if name == "help" || name == "config" || name == "version" {
 		return false
 	}
 	return slices.ContainsFunc(append(root.Commands(), root), func(cmd *cobra.Command) bool {

@@ -42,18 +42,26 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Print the version, and what this system lacks",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b := thisBuild()
 			if a.output == "json" {
-				return a.writeJSON(b)
+				return a.writeJSON(thisBuild())
 			}
-			text := fmt.Sprintf("holdfast %s %s %s\n", b.Version, b.Go, b.System)
-			if b.Missing != "" {
-				text += "missing on this system: " + b.Missing + "\n"
-			}
-			_, err := fmt.Fprint(a.io.Out, text)
-			return wrote(err)
+			return a.writeVersion()
 		},
 	}
 	a.outputFlag(cmd)
 	return cmd
+}
+
+func (a *app) writeVersion() error {
+	b := thisBuild()
+	text := "holdfast " + b.Version
+	if b.Revision != "" {
+		text += " commit " + b.Revision[:min(len(b.Revision), 12)]
+	}
+	text += fmt.Sprintf(" %s %s\n", b.Go, b.System)
+	if b.Missing != "" {
+		text += "missing on this system: " + b.Missing + "\n"
+	}
+	_, err := fmt.Fprint(a.io.Out, text)
+	return wrote(err)
 }

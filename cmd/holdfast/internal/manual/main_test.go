@@ -1,0 +1,32 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/cli"
+)
+
+func TestEveryCommandHasAPage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root := cli.Command()
+	if err := pages(root, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			continue
+		}
+		page, err := os.ReadFile(filepath.Join(dir, "holdfast-"+cmd.Name()+".1"))
+		if err != nil || !strings.Contains(string(page), ".SH NAME\nholdfast-"+cmd.Name()) {
+			t.Errorf("holdfast %s has no page: %v\n%s", cmd.Name(), err, page)
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "holdfast-exit-codes.1"))
+	if err != nil || !strings.Contains(string(page), "124") {
+		t.Errorf("the page of exit codes does not have them: %v\n%s", err, page)
+	}
+}

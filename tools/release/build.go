@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// shells are those for which holdfast writes completions, and how their files are called.
+var shells = map[string]string{"bash": "holdfast.bash", "zsh": "_holdfast", "fish": "holdfast.fish", "powershell": "holdfast.ps1"}
+
+// product is what users get on one system.
+type product struct {
+	*source
+	os, arch string
+	program  []byte
+	manual   []file // holdfast.1 and so on
+	shells   []file // completions
+	license  []byte
+}
+
+// file is a file of an archive or a package.
+type file struct {
+	name string
+	mode fs.FileMode
+	text []byte
+}
+
+func (p *product) name() string {
+	return fmt.Sprintf("holdfast_%s_%s_%s", strings.TrimPrefix(p.version, "v"), p.os, p.arch)
+}
+
+// build builds the command for each target, with the go command's folders in work, and writes what users download to out.
+func build(s *source, proxy, work, out string, targets []string) error {
+	g, err := newGo(s, proxy, work)
+	if err != nil {
+		return err
+	}
+	manual, err := g.manual(filepath.Join(work, "manual"))
+	if err != nil {
+		return err
+	}
+	completions, err := g.completions(filepath.Join(work, "holdfast"))
+	if err != nil {
+		return err
+	}
+	license, err := os.ReadFile(filepath.Join(s.dir, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	for _, target := range targets {
+		system, arch, _ := strings.Cut(target, "/")
+		p := &product{source: s, os: system, arch: arch, manual: manual, shells: completions, license: license}
+		program := filepath.Join(out, "bin", system+"_"+arch, "holdfast")
+		if system == "windows" {
+			program += ".exe"
+		}
+		if _, err := g.run([]string{"GOOS=" + system, "GOARCH=" + arch}, "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", program, "."); err != nil {
+			return err
+		}
+		if p.program, err = os.ReadFile(program); err != nil {
+			return err
+		}
+		if err := p.write(out, program); err != nil {
+			return fmt.Errorf("%s: %w", target, err)
+		}
+	}
+	return finish(s, out)
+}
+
+// write writes the archive, the parts list and the packages of p.
+func (p *product) write(out, program string) error {
+	ext, archive := ".tar.gz", tarball
+	if p.os == "windows" {
+		ext, archive = ".zip", zipped
+	}
+	err1 := create(filepath.Join(out, p.name()+ext), archive, p.files(), p.date)
+	err2 := parts(filepath.Join(out, p.name()+".cdx.json"), program, p.source)
+	if p.os != "linux" {
+		return errors.Join(err1, err2)
+	}
+	return errors.Join(err1, err2, p.deb(out), p.rpm(out))
+}
+
+// files are those of an archive, in its folder.
+func (p *product) files() []file {
+	program := file{"holdfast", 0o755, p.program}
+	if p.os == "windows" {
+		program.name = "holdfast.exe"
+	}
+	all := []file{program, {"LICENSE", 0o644, p.license}}
+	for _, f := range p.manual {
+		all = append(all, file{"man/" + f.name, f.mode, f.text})
+	}
+	for _, f := range p.shells {
+		all = append(all, file{"completions/" + f.name, f.mode, f.text})
+	}
+	for i := range all {
+		all[i].name = p.name() + "/" + all[i].name
+	}
+	return all
+}
+
+// goCommand is the go command for a build of cmd/holdfast as users get it: from published modules, not from go.work.
+type goCommand struct {
+	dir string
+	env []string
+}
+
+// newGo lets the go command take the tagged modules from proxy, and others from where it usually looks. Its module cache is of
+// its own, so that a rehearsal leaves no version there that was never published.
+func newGo(s *source, proxy, work string) (*goCommand, error) {
+	usual, err := output(exec.Command("go", "env", "GOMODCACHE", "GOPROXY"))
+	if err != nil {
+		return nil, err
+	}
+	cache, proxies, _ := strings.Cut(usual, "\n")
+	cache = filepath.Join(cache, "cache", "download")
+	return &goCommand{filepath.Join(s.dir, "cmd", "holdfast"), append(os.Environ(),
+		"GOWORK=off", "GOFLAGS=-modcacherw", "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOTOOLCHAIN=local",
+		"GOPATH="+work, "GOMODCACHE="+filepath.Join(work, "mod"), "GOPROXY=file://"+proxy+",file://"+cache+","+proxies,
+		fmt.Sprintf("SOURCE_DATE_EPOCH=%d", s.date.Unix()),
+	)}, nil
+}
+
+func (g *goCommand) run(env []string, args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Env = g.dir, append(slices.Clone(g.env), env...)
+	return output(cmd)
+}
+
+// manual makes the manual pages, in dir.
+func (g *goCommand) manual(dir string) (pages []file, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if _, err := g.run(nil, "run", "-trimpath", "./internal/manual", dir); err != nil {
+		return nil, err
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*.1"))
+	for _, name := range names {
+		text, failed := os.ReadFile(name)
+		pages, err = append(pages, file{filepath.Base(name), 0o644, text}), errors.Join(err, failed)
+	}
+	return pages, err
+}
+
+// completions are what the command says for each shell. It is built for this machine, at program.
+func (g *goCommand) completions(program string) (all []file, err error) {
+	if _, err := g.run(nil, "build", "-trimpath", "-buildvcs=false", "-o", program, "."); err != nil {
+		return nil, err
+	}
+	for shell, name := range shells {
+		text, failed := output(exec.Command(program, "completion", shell))
+		all, err = append(all, file{name, 0o644, []byte(text + "\n")}), errors.Join(err, failed)
+	}
+	slices.SortFunc(all, func(a, b file) int { return strings.Compare(a.name, b.name) })
+	return all, err
+}

@@ -1,0 +1,488 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// all is for the rehearsal by hand; it takes some ten minutes.
+var all = flag.Bool("all", false, "build every target, and the second time with an empty cache")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	for _, who := range []string{"AUTHOR", "COMMITTER"} { // of the commits in the tests
+		os.Setenv("GIT_"+who+"_NAME", "tester")
+		os.Setenv("GIT_"+who+"_EMAIL", "tester@localhost")
+	}
+	os.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	os.Setenv("GIT_CONFIG_NOSYSTEM", "1")
+	os.Unsetenv("SOURCE_DATE_EPOCH")
+	code := m.Run()
+	if cutIn != "" {
+		os.RemoveAll(cutIn)
+	}
+	os.Exit(code)
+}
+
+// clone is a repository with one commit: this one, as it is on the disk.
+func clone(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	err := filepath.WalkDir(repository, func(path string, d fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(repository, path) // both are relative
+		switch {
+		case err != nil:
+			return err
+		case rel == ".git" || d.Name() == "_artifacts" || rel == "dist":
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(dir, rel), 0o755)
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, rel), text, info.Mode())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inGit(t, dir, "init", "-q", "-b", "main")
+	inGit(t, dir, "config", "gc.auto", "0")
+	commit(t, dir)
+	return dir
+}
+
+func commit(t *testing.T, dir string) {
+	t.Helper()
+	inGit(t, dir, "add", "-A")
+	inGit(t, dir, "commit", "-qm", "as it is")
+}
+
+func inGit(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	text, err := git(dir, nil, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// tell runs a program and returns what it printed.
+func tell(t *testing.T, env []string, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env...)
+	text, err := output(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func read(t *testing.T, elements ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(elements...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// published is a release of this repository, cut but not built, and a proxy that has it.
+func published(t *testing.T) (s *source, proxy string) {
+	t.Helper()
+	cutOnce.Do(func() {
+		if cutIn, cutFailed = os.MkdirTemp("", "holdfast-release-test-"); cutFailed != nil {
+			return
+		}
+		if cutSource, cutFailed = cut(clone(t), filepath.Join(cutIn, "source"), "v0.1.0"); cutFailed == nil {
+			cutFailed = cutSource.publish(filepath.Join(cutIn, "proxy"))
+		}
+	})
+	if cutFailed != nil {
+		t.Fatal(cutFailed)
+	}
+	return cutSource, filepath.Join(cutIn, "proxy")
+}
+
+// What published has made, for all tests.
+var (
+	cutOnce   sync.Once
+	cutIn     string
+	cutSource *source
+	cutFailed error
+)
+
+// stranger is the environment of somebody who has nothing of Holdfast, and gets modules from proxy.
+func stranger(t *testing.T, s *source, proxy string) (gopath string, env []string) {
+	t.Helper()
+	gopath = filepath.Join(t.TempDir(), "go")
+	g, err := newGo(s, proxy, gopath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gopath, append(g.env, "GOSUMDB=off")
+}
+
+func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the command as users do")
+	}
+	t.Parallel()
+	s, proxy := published(t)
+	gopath, env := stranger(t, s, proxy)
+	tell(t, env, "go", "install", "-trimpath", project+"/cmd/holdfast@v0.1.0")
+	version := tell(t, nil, filepath.Join(gopath, "bin", "holdfast"), "--version")
+	if !strings.HasPrefix(version, "holdfast v0.1.0 ") {
+		t.Errorf("the installed command says %q", version)
+	}
+}
+
+func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
+	t.Parallel()
+	s, proxy := published(t)
+	_, env := stranger(t, s, proxy)
+	dir := t.TempDir()
+	var imports, requires strings.Builder
+	for _, m := range public(s.modules) {
+		fmt.Fprintf(&requires, "require %s v0.1.0\n", m.path)
+		if !strings.Contains(m.path, "/cmd/") {
+			fmt.Fprintf(&imports, "import _ %q\n", m.path)
+		}
+	}
+	for name, text := range map[string]string{
+		"main.go": "package main\n\n" + imports.String() + "\nfunc main() {}\n", "go.mod": "module stranger\n\ngo 1.26.0\n\n" + requires.String(),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packages := tell(t, env, "go", "-C", dir, "list", "-mod=mod", "-deps", ".")
+	for _, m := range public(s.modules) {
+		if !strings.Contains(m.path, "/cmd/") && !slices.Contains(strings.Split(packages, "\n"), m.path) {
+			t.Errorf("%s was not found", m.path)
+		}
+	}
+}
+
+// The go command reads the tags itself here, as it does behind a real proxy.
+func TestTheHashesInGoSumAreThoseOfTheTags(t *testing.T) {
+	t.Parallel()
+	s, proxy := published(t)
+	_, env := stranger(t, s, proxy)
+	config := filepath.Join(t.TempDir(), "gitconfig")
+	text := fmt.Sprintf("[url %q]\n\tinsteadOf = https://%s\n[safe]\n\tdirectory = *\n[protocol \"file\"]\n\tallow = always\n", "file://"+s.dir, project)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env = append(env, "GOPROXY=direct", "GIT_CONFIG_GLOBAL="+config)
+	for _, path := range []string{project, project + "/etcd"} {
+		var got struct{ Sum, GoModSum string }
+		if err := json.Unmarshal([]byte(tell(t, env, "go", "mod", "download", "-json", path+"@v0.1.0")), &got); err != nil {
+			t.Fatal(err)
+		}
+		sums := read(t, s.dir, "cmd/holdfast/go.sum")
+		for _, want := range []string{path + " v0.1.0 " + got.Sum + "\n", path + " v0.1.0/go.mod " + got.GoModSum + "\n"} {
+			if !strings.Contains(sums, want) {
+				t.Errorf("go.sum of the command does not have %q", want)
+			}
+		}
+	}
+}
+
+func TestARehearsalLeavesTheRepositoryAsItIs(t *testing.T) {
+	t.Parallel()
+	root := clone(t)
+	before := inGit(t, root, "rev-parse", "HEAD")
+	r := release{root: root, version: "v0.1.0", out: t.TempDir()}
+	if err := r.run(); err != nil {
+		t.Fatal(err)
+	}
+	if inGit(t, root, "rev-parse", "HEAD") != before || inGit(t, root, "tag") != "" || inGit(t, root, "status", "--porcelain") != "" {
+		t.Error("the repository has changed")
+	}
+	r.tag = true
+	if err := r.run(); err != nil {
+		t.Fatal(err)
+	}
+	tags := strings.Fields(inGit(t, root, "tag", "--points-at", "HEAD"))
+	_, modules, err := workspace(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, m := range public(modules) {
+		want = append(want, m.tag("v0.1.0"))
+	}
+	slices.Sort(want)
+	if !slices.Equal(tags, want) {
+		t.Errorf("the tags are %q, want %q", tags, want)
+	}
+	if text := read(t, root, "CHANGELOG.md"); !strings.Contains(text, "## [Unreleased]\n\n## [0.1.0] - 20") {
+		t.Errorf("the changelog begins\n%.800s", text)
+	}
+
+	// The next release moves every requirement, and has to say what is new.
+	next := release{root: root, version: "v0.2.0", out: t.TempDir(), tag: true}
+	if err := next.run(); err == nil || !strings.Contains(err.Error(), "[Unreleased] of CHANGELOG.md is empty") {
+		t.Errorf("a release without a word in the changelog: %v", err)
+	}
+	changes := strings.Replace(read(t, root, "CHANGELOG.md"), "## [Unreleased]\n", "## [Unreleased]\n\n- All: what is new in xyzzy.\n", 1)
+	if err := os.WriteFile(filepath.Join(root, "CHANGELOG.md"), []byte(changes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.run(); err == nil || !strings.Contains(err.Error(), "not committed") {
+		t.Errorf("a release of changes that are not committed: %v", err)
+	}
+	commit(t, root)
+	if err := next.run(); err != nil {
+		t.Fatal(err)
+	}
+	work, modules, err := workspace(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := faults(work, modules); len(found) > 0 {
+		t.Errorf("after the release: %q", found)
+	}
+	for _, file := range []string{"go.work", "cmd/holdfast/go.mod", "cmd/holdfast/go.sum"} {
+		if text := read(t, root, file); strings.Contains(text, "holdfast v0.1.0") || !strings.Contains(text, "holdfast v0.2.0") {
+			t.Errorf("%s does not name the new version:\n%s", file, text)
+		}
+	}
+
+	// What has its tag is built from that, with the notes of then.
+	again, err := cut(root, filepath.Join(t.TempDir(), "source"), "v0.1.0")
+	if err != nil || !again.tagged || strings.Contains(again.notes, "xyzzy") {
+		t.Errorf("the first release once more: %+v, %v", again, err)
+	}
+}
+
+func TestAReleaseIsRefusedBeforeAnythingIsMade(t *testing.T) {
+	t.Parallel()
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "old"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ version, out, want string }{
+		{"0.1.0", t.TempDir(), "no version"},
+		{"v1", t.TempDir(), "no version"},
+		{"v0.1.0", full, "is not empty"},
+	} {
+		r := release{root: full, version: c.version, out: c.out}
+		if err := r.run(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q into %s: %v, want %q", c.version, c.out, err, c.want)
+		}
+	}
+}
+
+// TestWhatUsersDownload builds a release twice and installs it.
+func TestWhatUsersDownload(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the command as users do")
+	}
+	t.Parallel()
+	root := clone(t)
+	systems := []string{"linux/amd64"}
+	if *all {
+		systems = strings.Split(targets, ",")
+	}
+	program := filepath.Join(t.TempDir(), "release") // without the race detector, which makes compression slow
+	if _, err := output(exec.Command("go", "build", "-buildvcs=false", "-o", program, ".")); err != nil {
+		t.Fatal(err)
+	}
+	release := func(env ...string) (out string) {
+		out = t.TempDir()
+		tell(t, env, program, "-C", root, "-version", "v0.1.0", "-out", out, "-target", strings.Join(systems, ","))
+		return out
+	}
+	out := release()
+
+	t.Run("TwoBuildsAreTheSame", func(t *testing.T) {
+		var env []string
+		if *all {
+			env = []string{"GOCACHE=" + t.TempDir()}
+		}
+		if a, b := tree(t, out), tree(t, release(env...)); a != b {
+			t.Errorf("one build has\n%s\nand the other one\n%s", a, b)
+		}
+	})
+	t.Run("Version", func(t *testing.T) {
+		got := tell(t, nil, filepath.Join(out, "bin/linux_amd64/holdfast"), "--version")
+		if !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
+			t.Errorf("the program says %q", got)
+		}
+	})
+	t.Run("Checksums", func(t *testing.T) {
+		tell(t, nil, "sh", "-c", "cd "+out+" && sha256sum --check --strict SHA256SUMS")
+	})
+	t.Run("Archive", func(t *testing.T) {
+		names := tell(t, nil, "tar", "tzf", filepath.Join(out, "holdfast_0.1.0_linux_amd64.tar.gz"))
+		for _, want := range []string{"holdfast", "LICENSE", "man/holdfast-run.1", "completions/_holdfast"} {
+			if !slices.Contains(strings.Fields(names), "holdfast_0.1.0_linux_amd64/"+want) {
+				t.Errorf("the archive has no %s:\n%s", want, names)
+			}
+		}
+	})
+	t.Run("PartsList", func(t *testing.T) { partsNameWhatIsLinked(t, out) })
+	t.Run("Debian", func(t *testing.T) {
+		deb := filepath.Join(out, "holdfast_0.1.0-1_amd64.deb")
+		dir := t.TempDir()
+		if os.Getuid() == 0 {
+			tell(t, nil, "sh", "-c", "mkdir -p "+dir+"/var/lib/dpkg/info "+dir+"/var/lib/dpkg/updates && touch "+dir+"/var/lib/dpkg/status")
+			tell(t, nil, "dpkg", "--root="+dir, "-i", deb)
+			if changed := tell(t, nil, "dpkg", "--root="+dir, "-V", "holdfast"); changed != "" {
+				t.Errorf("files are not those of the package:\n%s", changed)
+			}
+		} else {
+			tell(t, nil, "dpkg-deb", "-x", deb, dir)
+		}
+		if got := tell(t, nil, "dpkg-deb", "-f", deb, "Version", "Architecture"); got != "Version: 0.1.0-1\nArchitecture: amd64" {
+			t.Errorf("the package says %q", got)
+		}
+		installedWell(t, dir)
+	})
+	t.Run("RPM", func(t *testing.T) {
+		rpm := filepath.Join(out, "holdfast-0.1.0-1.x86_64.rpm")
+		tell(t, nil, "rpm", "-K", rpm)
+		if got := tell(t, nil, "rpm", "-qp", "--qf", "%{NAME} %{VERSION} %{ARCH} %{LICENSE}", rpm); got != "holdfast 0.1.0 x86_64 Apache-2.0" {
+			t.Errorf("the package says %q", got)
+		}
+		files := tell(t, nil, "rpm", "-qplv", rpm)
+		for _, want := range []string{" /usr/bin/holdfast", " /usr/share/man/man1/holdfast-run.1.gz", " /usr/share/zsh/site-functions/_holdfast"} {
+			if !strings.Contains(files+"\n", want+"\n") {
+				t.Errorf("the package has no%s:\n%s", want, files)
+			}
+		}
+		if os.Getuid() == 0 {
+			dir := t.TempDir()
+			tell(t, nil, "rpm", "--root", dir, "-i", "--nodeps", rpm)
+			installedWell(t, dir)
+		}
+	})
+	t.Run("Container", func(t *testing.T) { containerWorks(t, out) })
+	t.Run("Homebrew", func(t *testing.T) {
+		rb := read(t, out, "holdfast.rb")
+		sums := strings.Fields(read(t, out, "SHA256SUMS"))
+		at := slices.Index(sums, "holdfast_0.1.0_linux_amd64.tar.gz")
+		want := "holdfast_0.1.0_linux_amd64.tar.gz\"\n      sha256 \"" + sums[at-1] + "\"\n"
+		if !strings.Contains(rb, want) || strings.Contains(rb, "{{") {
+			t.Errorf("the formula does not have %q:\n%s", want, rb)
+		}
+	})
+}
+
+// tree is the names, modes and hashes of all files in dir.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	return tell(t, nil, "sh", "-c", "cd "+dir+" && find . -type f -printf '%M %p\n' | sort && find . -type f -exec sha256sum {} + | sort -k2")
+}
+
+// installedWell looks at what a package has put below dir.
+func installedWell(t *testing.T, dir string) {
+	t.Helper()
+	if got := tell(t, nil, filepath.Join(dir, "usr/bin/holdfast"), "--version"); !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
+		t.Errorf("the installed program says %q", got)
+	}
+	for page, want := range map[string]string{"holdfast.1.gz": "SEE ALSO", "holdfast-run.1.gz": "--kill-after", "holdfast-exit-codes.1.gz": "124"} {
+		shown := tell(t, nil, "sh", "-c", "zcat "+filepath.Join(dir, "usr/share/man/man1", page)+" | mandoc -T ascii -W error | col -b")
+		if !strings.Contains(shown, want) {
+			t.Errorf("%s is shown without %q:\n%s", page, want, shown)
+		}
+	}
+	// bash-completion, which completions need, may be missing here; it would say what the words of the line are.
+	complete := `_init_completion() { words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; cur=${words[cword]}; prev=${words[cword-1]}; }
+. "$1"; PATH=$2:$PATH; COMP_WORDS=(holdfast el); COMP_CWORD=1; COMP_LINE="holdfast el"; COMP_POINT=11; COMP_TYPE=9
+__start_holdfast; echo "${COMPREPLY[@]}"`
+	completions := filepath.Join(dir, "usr/share/bash-completion/completions/holdfast")
+	got := tell(t, nil, "bash", "--norc", "-c", complete, "bash", completions, filepath.Join(dir, "usr/bin"))
+	if strings.TrimSpace(got) != "elect" {
+		t.Errorf("bash completes \"holdfast el\" by %q", got)
+	}
+}
+
+func partsNameWhatIsLinked(t *testing.T, out string) {
+	t.Helper()
+	var list partsList
+	if err := json.Unmarshal([]byte(read(t, out, "holdfast_0.1.0_linux_amd64.cdx.json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	parts := make(map[string]string)
+	for _, p := range list.Components {
+		parts[p.Name] = p.Version
+	}
+	linked := tell(t, nil, "go", "version", "-m", filepath.Join(out, "bin/linux_amd64/holdfast"))
+	for line := range strings.Lines(linked) {
+		if f := strings.Fields(line); f[0] == "dep" && parts[f[1]] != f[2] {
+			t.Errorf("the list has %s %q, the program %s", f[1], parts[f[1]], f[2])
+		}
+	}
+	if list.Metadata.Component.Version != "v0.1.0" || parts[project] != "v0.1.0" || parts["std"] == "" {
+		t.Errorf("the list has %+v and %q", list.Metadata, parts)
+	}
+}
+
+// containerWorks does what the container's definition says: its base has no program that Holdfast needs, so an empty folder
+// stands for it.
+func containerWorks(t *testing.T, out string) {
+	t.Helper()
+	text := strings.NewReplacer("${TARGETOS}", "linux", "${TARGETARCH}", "amd64").Replace(read(t, out, "Containerfile"))
+	dir := t.TempDir()
+	var user, entry string
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		switch f[0] {
+		case "COPY":
+			to := filepath.Join(dir, f[3])
+			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(to, []byte(read(t, out, f[2])), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		case "USER":
+			user = f[1]
+		case "ENTRYPOINT":
+			var argv []string
+			if err := json.Unmarshal([]byte(strings.Join(f[1:], " ")), &argv); err != nil {
+				t.Fatal(err)
+			}
+			entry = argv[0]
+		case "FROM", "ARG", "#":
+		default:
+			t.Errorf("the test does not know %s", f[0])
+		}
+	}
+	if id, _, _ := strings.Cut(user, ":"); id == "" || id == "0" || strings.Trim(id, "0123456789") != "" {
+		t.Errorf("the user is %q: Kubernetes wants a number to see that it is not root", user)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can change the root of a process")
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := tell(t, nil, "chroot", "--userspec="+user, dir, entry, "demo"); !strings.Contains(got, "lost") {
+		t.Errorf("the demo in the container says\n%s", got)
+	}
+}
