@@ -187,6 +187,34 @@ func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
 	s.expect("ready> ")
 }
 
+// TestLeaksAreMendedWhenThatIsConfirmed on a terminal, and not by another answer.
+func TestLeaksAreMendedWhenThatIsConfirmed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	there := func() bool {
+		b.t.Helper()
+		reply, err := b.servers[0].Do("EXISTS", "lock:theirs")
+		return err == nil && reply == int64(1)
+	}
+	if _, err := b.servers[0].Do("SET", "lock:theirs", "value"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		answer string
+		code   int
+		left   bool
+	}{{"no\n", 64, true}, {ctrlC, 130, true}, {"yes\n", 0, false}} {
+		s, cmd := b.open(b.path, "leaks", "--fix")
+		s.expect("[#")
+		s.expect("lock:theirs: a lock of another library")
+		s.expect("To mend 1 of them as it says, type yes: ")
+		s.show(c.answer)
+		if code := wait(cmd); code != c.code || there() != c.left {
+			t.Errorf("after %q: exit code %d, want %d; the lock is there: %v", c.answer, code, c.code, there())
+		}
+	}
+}
+
 func wait(cmd *exec.Cmd) int {
 	cmd.Wait() // how it ended stands in ProcessState
 	return cmd.ProcessState.ExitCode()

@@ -18,7 +18,7 @@ const (
 	Wake      = Companion + "wake:"   // channel of a client, whose name follows
 	Client    = Companion + "client:" // who a client is, whose name follows
 	Fence     = Companion + "fence:"  // counter of a lock, whose tagged key follows
-	queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
+	Queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
 )
 
 // Empty is how the scripts name the holder of a lock whose value is the empty text. A
@@ -43,7 +43,7 @@ func SetKey(lockPrefix string) string {
 // companion.
 func Companions(key string) (fenceKey, queueKey string) {
 	before, after := tags(key)
-	both := Fence + before + key + after + queue + before + key + after // one piece of memory, as both are made for each claim
+	both := Fence + before + key + after + Queue + before + key + after // one piece of memory, as both are made for each claim
 	end := len(Fence) + len(before) + len(key) + len(after)
 	return both[:end], both[end:]
 }

@@ -94,7 +94,19 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	for _, row := range describe(st) {
 		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], view.Printable(row[1]))
 	}
-	fmt.Fprint(a.io.Err, "To take the lock away from this holder, type its name: ")
+	err := a.confirmed(ctx, "To take the lock away from this holder, type its name: ", st.Key)
+	if errors.Is(err, errNotConfirmed) {
+		return exitcode.Usagef("that is not the name of the lock; nothing was done")
+	}
+	return err
+}
+
+// errNotConfirmed is an answer that is not the one asked for.
+var errNotConfirmed = exitcode.Usagef("that was not confirmed; nothing was done")
+
+// confirmed asks for an answer on the terminal, and returns nil if it is the one wanted.
+func (a *app) confirmed(ctx context.Context, question, want string) error {
+	fmt.Fprint(a.io.Err, question)
 	line := make(chan string, 1)
 	go func() {
 		text, err := bufio.NewReader(a.io.In).ReadString('\n')
@@ -105,8 +117,8 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	}()
 	select {
 	case text := <-line:
-		if text != st.Key {
-			return exitcode.Usagef("that is not the name of the lock; nothing was done")
+		if text != want {
+			return errNotConfirmed
 		}
 		return nil
 	case <-ctx.Done():

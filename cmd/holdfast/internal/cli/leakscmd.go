@@ -1,0 +1,221 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// leakFlags are the flags of leaks.
+type leakFlags struct {
+	fix, yes bool
+	textfile string
+}
+
+// leak is a redlock.Leak and what was done about it.
+type leak struct {
+	redlock.Leak
+	Mended bool `json:"mended,omitempty"`
+}
+
+func (a *app) leaksCommand() *cobra.Command {
+	fl := &leakFlags{}
+	cmd := &cobra.Command{
+		Use:   "leaks",
+		Short: "Find what was left on Redis or Valkey: locks without a TTL, dead waiters",
+		Long: `Leaks reads the keys of each node in small steps, which takes a while where there are
+millions, and needs the right +scan. It prints what does not go away by itself: locks
+without a TTL, which another library has made; counters, queues and cards of clients
+without one; places in queues whose client has died. It changes nothing, unless --fix
+is given and confirmed. Then it looks at each once more, on the node: what is another
+lock by now, or has a TTL, is left alone.
+
+It exits with 1 if there are leaks that were not mended.
+`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error { return a.leaks(fl) },
+	}
+	a.outputFlag(cmd)
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&fl.fix, "fix", false, "show the leaks, ask, and mend those that can be")
+	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
+	f.StringVar(&fl.textfile, "textfile", "", "`file` for the node exporter of Prometheus, with the number of leaks")
+	return cmd
+}
+
+func (a *app) leaks(fl *leakFlags) error {
+	if fl.fix && !fl.yes && !a.io.Terminal {
+		return exitcode.Usagef("there is no terminal to ask on; give --yes")
+	}
+	place, err := report.Public("--textfile", fl.textfile)
+	if err != nil {
+		return exitcode.With(exitcode.Usage, err)
+	}
+	defer place.Close()
+	ctx, stop := interruptible()
+	defer stop()
+	drv, err := a.leaking(ctx, &redlock.Options{ReadOnly: !fl.fix})
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	defer drv.Close()
+	leaks, asked := a.findLeaks(ctx, drv)
+	if asked != nil && ctx.Err() != nil {
+		return interruptedBy(ctx, asked)
+	}
+	if fl.fix {
+		if err := a.fixLeaks(ctx, drv, leaks, fl.yes); err != nil {
+			return interruptedBy(ctx, err)
+		}
+	}
+	if err := a.writeLeaks(leaks); err != nil {
+		return err
+	}
+	for _, l := range leaks {
+		if !l.Mended {
+			a.code = exitcode.No
+		}
+	}
+	if asked != nil {
+		a.code = exitcode.OK
+		return asked
+	}
+	if err := place.Write(leakMetrics(leaks)); err != nil {
+		return exitcode.With(exitcode.Output, err)
+	}
+	return nil
+}
+
+// leaking opens the backend, which has to be Redis or Valkey.
+func (a *app) leaking(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {
+	if err := a.loadBackend(); err != nil {
+		return nil, err
+	}
+	if services[a.scheme()] != nil {
+		return nil, exitcode.Usagef("leaks is for Redis and Valkey; %s removes by itself what a client leaves", a.scheme())
+	}
+	drv, err := a.dialWith(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return drv.(*redlock.Driver), nil
+}
+
+// findLeaks collects the leaks, with a bar where somebody watches.
+func (a *app) findLeaks(ctx context.Context, drv *redlock.Driver) (leaks []leak, asked error) {
+	progress, done := a.bar()
+	defer done()
+	for l, err := range drv.Leaks(ctx, progress) {
+		if err != nil {
+			return leaks, err
+		}
+		leaks = append(leaks, leak{Leak: l})
+	}
+	return leaks, nil
+}
+
+// barWidth and barEvery are how wide a bar is, and how often it is drawn.
+const (
+	barWidth = 40
+	barEvery = 100 * time.Millisecond
+)
+
+// bar draws how far a look has come, where stderr is a terminal.
+func (a *app) bar() (progress func(done, all int64), erase func()) {
+	file, ok := a.io.Err.(*os.File)
+	if !ok || !isTerminal(file) || a.quiet {
+		return nil, func() {}
+	}
+	var drawn time.Time
+	return func(done, all int64) {
+			if now := time.Now(); now.Sub(drawn) > barEvery {
+				drawn = now
+				full := int(barWidth * done / max(all, 1))
+				fmt.Fprintf(file, "\r[%s%s] %3d %%", strings.Repeat("#", full), strings.Repeat(" ", barWidth-full), 100*done/max(all, 1))
+			}
+		}, func() {
+			if !drawn.IsZero() {
+				fmt.Fprintf(file, "\r%s\r", strings.Repeat(" ", barWidth+8))
+			}
+		}
+}
+
+// fixLeaks mends what can be, if it is confirmed.
+func (a *app) fixLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, yes bool) error {
+	fixable := 0
+	for _, l := range leaks {
+		if l.Fixable {
+			fixable++
+		}
+	}
+	if fixable == 0 {
+		return nil
+	}
+	if !yes {
+		for _, l := range leaks {
+			fmt.Fprintf(a.io.Err, "%s: %s: %s\n", view.Printable(l.Node), view.Printable(l.Key), l.Text)
+		}
+		if err := a.confirmed(ctx, fmt.Sprintf("To mend %d of them as it says, type yes: ", fixable), "yes"); err != nil {
+			return err
+		}
+	}
+	for i, l := range leaks {
+		if !l.Fixable {
+			continue
+		}
+		done, err := drv.Plug(ctx, l.Leak)
+		if err != nil {
+			return err
+		}
+		if leaks[i].Mended = true; !done {
+			leaks[i].Text = "it was no leak any more, and was left alone"
+		}
+	}
+	return nil
+}
+
+func (a *app) writeLeaks(leaks []leak) error {
+	if a.output == "json" {
+		return a.writeJSON(append([]leak{}, leaks...))
+	}
+	if len(leaks) == 0 {
+		return nil
+	}
+	rows := [][]string{{"KIND", "NODE", "KEY", "OWNER", "LEAK"}}
+	for _, l := range leaks {
+		text := l.Text
+		if l.Mended {
+			text = "mended: " + text
+		}
+		rows = append(rows, []string{string(l.Kind), l.Node, l.Key, l.Owner, text})
+	}
+	return a.writeTable(rows)
+}
+
+// leakMetrics are the leaks as the node exporter reads them from a text file.
+func leakMetrics(leaks []leak) []byte {
+	count := make(map[redlock.LeakKind]int)
+	for _, l := range leaks {
+		if !l.Mended {
+			count[l.Kind]++
+		}
+	}
+	var b strings.Builder
+	b.WriteString("# HELP holdfast_leaks What does not go away by itself, at the last look.\n# TYPE holdfast_leaks gauge\n")
+	for _, kind := range []redlock.LeakKind{redlock.LeakLock, redlock.LeakCompanion, redlock.LeakWaiter, redlock.LeakUnknown} {
+		fmt.Fprintf(&b, "holdfast_leaks{kind=%q} %d\n", kind, count[kind])
+	}
+	b.WriteString("# HELP holdfast_leaks_last_look_timestamp_seconds When that was.\n# TYPE holdfast_leaks_last_look_timestamp_seconds gauge\n")
+	fmt.Fprintf(&b, "holdfast_leaks_last_look_timestamp_seconds %d\n", time.Now().Unix())
+	return []byte(b.String())
+}
