@@ -66,6 +66,9 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 	if n, ok := drv.(driver.Notifier); ok {
 		n.Notify(c.nodeChanged)
 	}
+	if a, ok := drv.(driver.Alerter); ok {
+		a.Alert(c.alerted)
+	}
 	c.tasks.Go(c.watch)
 	return c, nil
 }

@@ -52,7 +52,7 @@ func TestForceReleaseNeverHitsANewerHolder(t *testing.T) {
 		old := b.acquire(b.client, "k", nil)
 		b.release(old)
 		l := b.acquire(b.peer(), "k", nil)
-		err := b.client.ForceRelease(t.Context(), "k", old.Token())
+		err := b.client.ForceRelease(t.Context(), "k", old.Token(), "")
 		wantErr(t, err, holdfast.ErrLost)
 		if want := fmt.Sprintf("token %d does not belong to the present holder", old.Token()); !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%v, want %q: no lease of the caller's is lost", err, want)

@@ -104,7 +104,7 @@ func ExampleClient_ForceRelease() {
 	lease, _ := stuck.Acquire(context.Background(), "report", nil)
 
 	status, _ := operator.Inspect(context.Background(), "report")
-	err := operator.ForceRelease(context.Background(), "report", status.Token)
+	err := operator.ForceRelease(context.Background(), "report", status.Token, "")
 	fmt.Println(err, errors.Is(lease.Check(context.Background()), holdfast.ErrLost))
 	// Output:
 	// <nil> true

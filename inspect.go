@@ -97,9 +97,14 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // storages that check tokens refuse it once the next holder has written. Token
 // 0 stands for a holder without one, which uses another library.
 //
+// The holder loses its lease at once, if the driver is a driver.Alerter and the holder's
+// client can be reached, and otherwise at its next renewal. In the first case the cause of
+// its context has why: say who takes the lock and what for, in a line of at most 200 bytes.
+// What is longer is cut.
+//
 // Errors: ErrLost when token does not belong to the present holder,
 // ErrUnavailable, ErrUnsupported.
-func (c *Client) ForceRelease(ctx context.Context, key string, token Token) (err error) {
+func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
 	defer func() { err = wrap("force release", key, err) }()
 	if err := checkKey(key); err != nil {
 		return err
@@ -108,19 +113,20 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token) (err
 	if !ok {
 		return unsupported("it cannot take a lock from its holder")
 	}
-	done, err := f.Force(ctx, key, int64(token))
+	why = oneLine(why)
+	done, err := f.Force(ctx, key, int64(token), why)
 	switch {
 	case err != nil:
 		return err
 	case !done:
 		return strangerError(token)
 	}
-	c.carryOut(c.forced(key, int64(token)))
+	c.carryOut(c.forced(key, int64(token), why))
 	return nil
 }
 
 // forced ends the lease on key if it is this client's and token belongs to it.
-func (c *Client) forced(key string, token int64) followUp {
+func (c *Client) forced(key string, token int64, why string) followUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.slots[key]
@@ -130,7 +136,7 @@ func (c *Client) forced(key string, token int64) followUp {
 	if first := s.term.grant.Token; token < first || token >= first+int64(max(s.term.grant.Block, 1)) {
 		return followUp{}
 	}
-	return s.term.end(errForced, time.Now())
+	return s.term.end(forcedError(why), time.Now())
 }
 
 // strangerError is a token that is not the present holder's.

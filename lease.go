@@ -28,6 +28,10 @@ type term struct {
 	atRisk  bool // the last renewal said so
 	over    bool
 
+	alerts   int    // that ForceRelease took it away, and that no answer has refuted
+	why      string // the last of them
+	checking bool   // a goroutine asks whether they are true
+
 	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
 
 	next     time.Time // when the watchdog looks at it again

@@ -16,7 +16,7 @@ func TestCheckTellsOfALossAtOnce(t *testing.T) {
 		if err := l.Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.client.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+		if err := b.client.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)

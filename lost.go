@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
@@ -16,7 +19,7 @@ import (
 //	clock    nothing renewed it in time, or NoRenew     ErrExpired
 //	MaxHold  its bound is reached                       ErrMaxHold
 //	service  the answers to a renewal leave no quorum   ErrGone
-//	force    ForceRelease of this client took it away   ErrGone
+//	force    ForceRelease of any client took it away    ErrGone
 //	Close    the client released it                     ErrClosed
 //	Detach   it was left to another process             ErrDetached
 //	Release  its holder released it                     no error
@@ -35,10 +38,89 @@ func (e *lossError) Error() string        { return ErrLost.Error() + ": " + e.te
 func (e *lossError) Is(target error) bool { return target == ErrLost || target == e.kind }
 
 var (
-	errGone   error = &lossError{ErrGone, "the service gave it away or forgot it"}
-	errForced error = &lossError{ErrGone, "ForceRelease took it away"}
-	errTaken        = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
+	errGone  error = &lossError{ErrGone, "the service gave it away or forgot it"}
+	errTaken       = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
 )
+
+// forcedError is the loss of a lease that ForceRelease took away, for why.
+func forcedError(why string) error {
+	text := "ForceRelease took it away"
+	if why != "" {
+		text += ": " + why
+	}
+	return &lossError{ErrGone, text}
+}
+
+// whyMost is the longest text of a ForceRelease, in bytes.
+const whyMost = 200
+
+// oneLine is text, of whatever origin, as it can stand in a message.
+func oneLine(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), whyMost)], "")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// gone is why t ends when the service has said that it has. The caller holds mu.
+func (t *term) gone() error {
+	if t.alerts > 0 {
+		return forcedError(t.why)
+	}
+	return errGone
+}
+
+// checkTime bounds how long a check after an alert waits.
+const checkTime = time.Second
+
+// alerted asks the service whether it still has the grant of owner. Somebody has said that it was
+// taken away, for why.
+func (c *Client) alerted(owner, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.slots {
+		if t := s.term; t != nil && t.grant.Owner == owner && !c.closing {
+			t.why = oneLine(why)
+			t.alerts++
+			if !t.checking {
+				t.checking = true
+				c.tasks.Go(func() { c.verify(t) })
+			}
+			return
+		}
+	}
+}
+
+// verify ends t if the service does not have it any more. It asks again where an alert has
+// come meanwhile: each node sends one, and the first may come before the others have acted.
+func (c *Client) verify(t *term) {
+	for {
+		c.mu.Lock()
+		alerts, grant := t.alerts, t.grant
+		c.mu.Unlock()
+		ctx, cancel := context.WithTimeout(c.alive, checkTime)
+		err := c.drv.(driver.Alerter).Check(ctx, grant)
+		cancel()
+		c.mu.Lock()
+		var e followUp
+		switch {
+		case errors.Is(err, ErrLost):
+			e = t.end(t.gone(), time.Now())
+		case t.alerts > alerts && !t.over:
+			c.mu.Unlock()
+			continue
+		case err == nil:
+			t.alerts = 0
+		}
+		t.checking = false
+		c.mu.Unlock()
+		c.carryOut(e)
+		return
+	}
+}
 
 // expiry is why t ends by the clock. The caller holds mu.
 func (t *term) expiry() error {

@@ -333,8 +333,8 @@ func TestEachEndOfALeaseHasACauseOfItsOwn(t *testing.T) {
 	}{
 		"clock":   {func(b *bench, _ *holdfast.Lease) { b.freeze() }, holdfast.ErrExpired, true},
 		"MaxHold": {func(*bench, *holdfast.Lease) {}, holdfast.ErrMaxHold, true},
-		"service": {func(b *bench, l *holdfast.Lease) { b.peer().ForceRelease(b.t.Context(), "k", l.Token()) }, holdfast.ErrGone, true},
-		"force":   {func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token()) }, holdfast.ErrGone, true},
+		"service": {func(b *bench, l *holdfast.Lease) { b.peer().ForceRelease(b.t.Context(), "k", l.Token(), "") }, holdfast.ErrGone, true},
+		"force":   {func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token(), "") }, holdfast.ErrGone, true},
 		"Close":   {func(b *bench, _ *holdfast.Lease) { b.client.Close() }, holdfast.ErrClosed, true},
 		"Detach":  {func(_ *bench, l *holdfast.Lease) { l.Detach() }, holdfast.ErrDetached, false},
 		"Release": {func(b *bench, l *holdfast.Lease) { l.Release(b.t.Context()) }, context.Canceled, false},
@@ -363,7 +363,7 @@ func TestEachEndOfALeaseHasACauseOfItsOwn(t *testing.T) {
 func TestForceReleaseEndsTheClientsOwnLeaseAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
-		if err := b.client.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+		if err := b.client.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost, holdfast.ErrGone)

@@ -290,8 +290,11 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	case left <= 0:
 		return t.expire(now)
 	case errors.Is(r.Err, ErrLost):
-		return t.end(errGone, now)
+		return t.end(t.gone(), now)
 	case r.Err == nil:
+		if !t.checking {
+			t.alerts = 0
+		}
 		t.trust(r.TrustedUntil)
 		t.given = clock.Until(t.granted, start)
 		t.plan(start)

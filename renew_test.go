@@ -94,7 +94,7 @@ func TestLostByMajorityIsNoticedAtTheNextRenewal(t *testing.T) {
 		if err != nil || !status.Held || status.Token != l.Token() || status.Holds != 1 {
 			t.Fatalf("Inspect() = %+v, %v", status, err)
 		}
-		if err := b.peer().ForceRelease(t.Context(), "k", l.Token()); err != nil {
+		if err := b.peer().ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()

@@ -139,7 +139,7 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if err := b.peer().ForceRelease(t.Context(), "k", l.Token()); err != nil {
+		if err := b.peer().ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
 		wantErr(t, l.Extend(t.Context(), 10*time.Second), holdfast.ErrLost)

@@ -89,6 +89,9 @@
 //     other. The first waiter gets it next, and the old holder cannot renew it.
 //     (ForceReleaseComparesTheToken, ForceReleaseEndsTheOldLease,
 //     ForceReleaseServesTheNextWaiter)
+//   - Alert. A driver that hears of a Force tells so, with what the caller of Force said. An
+//     alert is a hint: the client asks Check, which decides. Without it the next renewal
+//     finds out. (AForcedHolderHearsWhy)
 //   - Adopt. A grant has one life. One client adopts it at most, and what is over, released
 //     or another owner's is never taken anew in its name. (AdoptContinuesAGrant,
 //     OneGrantIsAdoptedOnce, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
@@ -103,6 +106,7 @@
 //	Lister     lists locks                            Client.List
 //	Queuer     lists who waits for a lock             Client.Queue
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
+//	Alerter    tells the holder of that at once       the cause of Lease.Context
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
 //	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
 //	Doctor     looks for what should be mended        Client.Diagnose
@@ -183,8 +187,18 @@ type Waiter struct {
 type Forcer interface {
 	// Force frees key if token belongs to its present holder, and reports
 	// whether it did. Token 0 stands for a holder without a token, one that
-	// uses another library.
-	Force(ctx context.Context, key string, token int64) (bool, error)
+	// uses another library. The holder is told why, a line of text, if it listens.
+	Force(ctx context.Context, key string, token int64, why string) (bool, error)
+}
+
+// Alerter is a Driver that hears at once when a lock of its client is taken away by Force,
+// of whatever client (Alert).
+type Alerter interface {
+	Checker
+	// Alert names the one function to call then, from any goroutine, with the owner of the
+	// grant and what was given to Force. The text comes from another process and may be
+	// anything. The client calls Alert before the first Acquire, and fn returns quickly.
+	Alert(fn func(owner, why string))
 }
 
 // Adopter is a Driver whose grants can be continued by another process that

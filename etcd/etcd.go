@@ -102,6 +102,8 @@ type Driver struct {
 	states  []driver.NodeEvent
 	changed chan struct{} // closed when a state changes
 	notify  func(driver.NodeEvent)
+	alert   func(owner, why string)
+	hears   bool // of what Force tells this client
 }
 
 // New returns a driver for the cluster with the given members, each as host:port; opts may
@@ -179,6 +181,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		d.abandon(c.lease)
 		return driver.Grant{}, err
 	}
+	d.hear()
 	return c.grant(), nil
 }
 
@@ -283,6 +286,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	d.abandon(loan{id: old, ttl: g.TTL})
+	d.hear()
 	return c.grant(), nil
 }
 

@@ -73,6 +73,10 @@ func parse(owner string) (place string, lease clientv3.LeaseID) {
 // escape leaves no / in a name, and works byte by byte, so that it keeps prefixes.
 func escape(name string) string { return url.PathEscape(name) }
 
+// messages begins the names of the keys by which Force tells a holder, of which the owner
+// follows. No name of a lock is empty.
+func (d *Driver) messages() string { return d.prefix + "/" }
+
 func (d *Driver) folder(name string) string { return d.prefix + escape(name) + "/" }
 
 // nameOf is the name of the lock that key is for.

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +25,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64) (done bool, err error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
 	if err := d.enter(); err != nil {
 		return false, err
 	}
@@ -33,16 +34,74 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (done bool,
 	if err != nil || token < l.first.token || token >= l.first.token+block || l.first.key == "" {
 		return false, err
 	}
+	var message loan // of the key that tells the holder
+	if err := d.call(ctx, callTime, lending(minTTL, &message)); err != nil {
+		return false, err
+	}
+	defer d.abandon(message) // who watches it hears of it all the same
 	tries := 0
 	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
 		tries++
 		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(l.first.key), "=", l.first.lease)).
-			Then(clientv3.OpDelete(l.first.key)).Commit()
+			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messages()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
 		done = err == nil && (resp.Succeeded || tries > 1) // the try before may have done it
 		return err
 	})
 	d.abandon(loan{id: l.first.lease, ttl: minTTL})
 	return done, err
+}
+
+// Alert implements driver.Alerter.
+func (d *Driver) Alert(fn func(owner, why string)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.alert = fn
+}
+
+// hear begins, once, to watch for what Force tells this client. The caller is inside a call.
+func (d *Driver) hear() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hears || d.alert == nil || d.closed {
+		return
+	}
+	d.hears = true
+	alert := d.alert
+	d.tasks.Go(func() {
+		for {
+			d.attend(alert)
+			if !sleep(d.alive, longPause) {
+				return
+			}
+		}
+	})
+}
+
+// attend watches while the member that it asks is up. What is sent between two watches is lost.
+func (d *Driver) attend(alert func(owner, why string)) {
+	ctx, cancel := context.WithCancel(d.alive)
+	defer cancel()
+	n := d.order()[0]
+	c, err := n.open(ctx)
+	if err != nil {
+		return
+	}
+	events := c.Watch(clientv3.WithRequireLeader(ctx), d.messages()+d.client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
+	for up, changed := d.health(n); up; {
+		select {
+		case resp, ok := <-events:
+			if !ok || resp.Err() != nil {
+				return
+			}
+			for _, e := range resp.Events {
+				alert(strings.TrimPrefix(string(e.Kv.Key), d.messages()), string(e.Kv.Value))
+			}
+		case <-changed:
+			up, changed = d.health(n)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Inspect implements driver.Inspector. Status.Nodes has what each member knows by itself.

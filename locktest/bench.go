@@ -34,7 +34,7 @@ type bench struct {
 }
 
 // abilities are the optional interfaces that the driver has.
-type abilities struct{ inspect, list, queue, force, adopt, check, notify bool }
+type abilities struct{ inspect, list, queue, force, adopt, check, notify, alert bool }
 
 // learn asks the driver what it can do, and scales the times of the test by that.
 func (b *bench) learn() {
@@ -47,6 +47,7 @@ func (b *bench) learn() {
 	_, b.can.adopt = drv.(driver.Adopter)
 	_, b.can.check = drv.(driver.Checker)
 	_, b.can.notify = drv.(driver.Notifier)
+	_, b.can.alert = drv.(driver.Alerter)
 	if err := drv.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
 	}

@@ -249,7 +249,7 @@ func undeclaredIsRefused(b *bench) {
 		}
 		return nil
 	})
-	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.within(), "k", 1) })
+	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.within(), "k", 1, "") })
 	refuses("Queue", b.can.queue, func() error {
 		_, err := c.Queue(b.within(), "k", 1)
 		return err

@@ -66,6 +66,9 @@ type Service struct {
 	StopNodes  func(k int)
 	StartNodes func()
 
+	// Deaf says that no alert reaches a client here, as behind a pooler of connections.
+	Deaf bool
+
 	// Leftovers names every lock and every place in a queue that is still on any
 	// node. Token counters and what describes clients do not count.
 	Leftovers func() ([]string, error)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -18,6 +20,7 @@ var looking = []testCase{
 	{"ForceReleaseComparesTheToken", forceCompares},
 	{"ForceReleaseEndsTheOldLease", forceEnds},
 	{"ForceReleaseServesTheNextWaiter", forceServes},
+	{"AForcedHolderHearsWhy", forceTells},
 }
 
 func (b *bench) needsInspector() { b.Helper(); b.need(b.can.inspect, "driver.Inspector") }
@@ -162,16 +165,16 @@ func (b *bench) needsForcer() {
 
 // force tries to take a lock away that may not be taken, and returns why not.
 func (b *bench) force(c *holdfast.Client, key string, token holdfast.Token) error {
-	return b.insist(func() error { return c.ForceRelease(b.within(), key, token) })
+	return b.insist(func() error { return c.ForceRelease(b.within(), key, token, "") })
 }
 
 // forced takes a lock away. A second attempt may find that the first, whose answers
 // came too late, has done so.
-func (b *bench) forced(c *holdfast.Client, key string, token holdfast.Token) {
+func (b *bench) forced(c *holdfast.Client, key string, token holdfast.Token, why string) {
 	b.Helper()
 	late := false
 	err := b.insist(func() error {
-		err := c.ForceRelease(b.within(), key, token)
+		err := c.ForceRelease(b.within(), key, token, why)
 		late = late || b.stalled(err)
 		return err
 	})
@@ -207,7 +210,7 @@ func forceEnds(b *bench) {
 	b.needsForcer()
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-	b.forced(other, "k", l.Token())
+	b.forced(other, "k", l.Token(), "")
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	if next.Token() <= l.Token() {
 		b.Errorf("token %d after %d", next.Token(), l.Token())
@@ -239,10 +242,37 @@ func forceServes(b *bench) {
 		told <- err
 	}()
 	b.awaitWait(c, "k", 1)
-	b.forced(b.client(), "k", l.Token())
+	b.forced(b.client(), "k", l.Token(), "")
 	if err := <-told; err != nil {
 		b.Errorf("the waiter: %v", err)
 	}
 	b.wants(b.insist(func() error { return l.Extend(b.within(), b.long) }), holdfast.ErrLost)
 	b.cleared()
+}
+
+// The alert comes from the service, and only with it comes the reason: a renewal has none. It may be
+// lost, such as by a client that does not listen yet.
+func forceTells(b *bench) {
+	b.needsForcer()
+	b.need(b.can.alert && !b.Deaf, "driver.Alerter that hears")
+	const why = "ops@here: it hangs"
+	c, other := b.client(), b.client()
+	for ctx := b.within(); ctx.Err() == nil; {
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
+		if err := b.insist(func() error { return l.Extend(b.within(), b.brief) }); err != nil {
+			b.Fatal(err)
+		}
+		b.forced(other, "k", l.Token(), why+"\x1b[2J\n"+strings.Repeat("x", 1000))
+		<-l.Context().Done()
+		cause := context.Cause(l.Context())
+		b.wants(cause, holdfast.ErrLost, holdfast.ErrGone)
+		if text := cause.Error(); strings.Contains(text, why) {
+			if len(text) > 300 || strings.ContainsFunc(text, unicode.IsControl) {
+				b.Errorf("the cause is %q, want a short line", text)
+			}
+			b.cleared()
+			return
+		}
+	}
+	b.Errorf("no holder heard why its lock was taken away")
 }

@@ -66,7 +66,7 @@ func badNames(b *bench) {
 			"Acquire":      errorOf(c.Acquire(b.Context(), name, nil)),
 			"TryAcquire":   errorOf(c.TryAcquire(b.Context(), name, nil)),
 			"Inspect":      errorOf(c.Inspect(b.Context(), name)),
-			"ForceRelease": c.ForceRelease(b.Context(), name, 1),
+			"ForceRelease": c.ForceRelease(b.Context(), name, 1, ""),
 			"Adopt":        errorOf(c.Adopt(b.Context(), name, "someone.1", 1, nil)),
 		} {
 			if err == nil {

@@ -49,7 +49,8 @@ type client struct {
 	engine *engine.Engine
 	holder driver.Holder
 	hears  quorum.Set
-	notify func(driver.NodeEvent) // nil: none was given
+	notify func(driver.NodeEvent)  // nil: none was given
+	alert  func(owner, why string) // nil: none was given
 }
 
 // inlet is one client's connection to one node.
@@ -133,7 +134,7 @@ func (d *Driver) Close() error {
 	d.cluster.mu.Lock()
 	defer d.cluster.mu.Unlock()
 	if c := d.cluster.clients[d.engine.Client()]; c != nil {
-		c.hears, c.notify = 0, nil
+		c.hears, c.notify, c.alert = 0, nil, nil
 	}
 	return nil
 }
@@ -149,6 +150,13 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 			fn(e)
 		}
 	}
+}
+
+// Alert implements driver.Alerter.
+func (d *Driver) Alert(fn func(owner, why string)) {
+	d.cluster.mu.Lock()
+	defer d.cluster.mu.Unlock()
+	d.cluster.clients[d.engine.Client()].alert = fn
 }
 
 // Nodes implements driver.Notifier.
@@ -201,7 +209,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error) {
+func (d *Driver) Force(_ context.Context, key string, token int64, why string) (bool, error) {
 	views := d.views(key)
 	st, err := d.engine.Status(key, views)
 	if err != nil {
@@ -211,9 +219,10 @@ func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error)
 	var done quorum.Set
 	errs := make([]error, len(d.cluster.nodes))
 	for i, n := range d.cluster.nodes {
-		ok, woken, err := n.force(key, aims[i], func(owner string) bool { return d.cluster.hears(i, owner) })
-		if ok {
+		from, woken, err := n.force(key, aims[i], func(owner string) bool { return d.cluster.hears(i, owner) })
+		if from != "" {
 			done |= quorum.Only(i)
+			d.cluster.alert(i, from, why)
 		}
 		errs[i] = err
 		if woken != "" {
@@ -221,6 +230,19 @@ func (d *Driver) Force(_ context.Context, key string, token int64) (bool, error)
 		}
 	}
 	return d.engine.Forced(done, errs)
+}
+
+// alert tells the client of owner that node has taken a lock from it.
+func (c *cluster) alert(node int, owner, why string) {
+	c.mu.Lock()
+	var alert func(owner, why string)
+	if cl := c.clients[quorum.ClientOf(owner)]; cl != nil && cl.hears.Has(node) {
+		alert = cl.alert
+	}
+	c.mu.Unlock()
+	if alert != nil {
+		alert(owner, why)
+	}
 }
 
 // enter notes who a client is, and now and then forgets what has expired.

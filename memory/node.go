@@ -214,17 +214,20 @@ func (n *Node) look(name string) engine.View {
 	return v
 }
 
-// force takes a lock away from the grant that token belongs to. It says whether
-// it did, and whom that woke.
-func (n *Node) force(name string, token int64, hears func(owner string) bool) (ok bool, woken string, err error) {
+// force takes a lock away from the grant that token belongs to. It says from whom it
+// did, and whom that woke.
+func (n *Node) force(name string, token int64, hears func(owner string) bool) (from, woken string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state != running {
-		return false, "", errStopped
+		return "", "", errStopped
 	}
 	l, ok, w := n.locks[name].Force(n.now(), token, quorum.Millis(quorum.HandOverMost), quorum.FenceKeep(0, 0), hears)
+	if ok {
+		from = n.locks[name].Owner
+	}
 	n.keep(name, l)
-	return ok, w.Owner, nil
+	return from, w.Owner, nil
 }
 
 // sweep forgets what has expired and returns the names of the locks that are

@@ -51,7 +51,7 @@ func TestAForceByTheTokenThatIsShownTakesALeaseThatOutlivedOutages(t *testing.T)
 		if err != nil || st.Owner != lease.Owner() {
 			t.Fatalf("%+v, %v", st, err)
 		}
-		if err := c.ForceRelease(t.Context(), "k", st.Token); err != nil {
+		if err := c.ForceRelease(t.Context(), "k", st.Token, ""); err != nil {
 			t.Errorf("force by token %d: %v; nodes %+v", st.Token, err, st.Nodes)
 		}
 		time.Sleep(10 * time.Second)

@@ -42,7 +42,7 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
 		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
 		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
-		"force":   func(r *rig, l *holdfast.Lease) error { return r.client().ForceRelease(r.within(), "k", l.Token()) },
+		"force":   func(r *rig, l *holdfast.Lease) error { return r.client().ForceRelease(r.within(), "k", l.Token(), "") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t)
@@ -127,7 +127,7 @@ func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	l := r.hold(d, long)
-	if err := r.client().ForceRelease(r.within(), "k", l.Token()); err != nil {
+	if err := r.client().ForceRelease(r.within(), "k", l.Token(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
@@ -164,13 +164,13 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 				when := rand.IntN(4) // the lease is lost: before the transaction, in it, or not
 				err := pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 					if when == 0 {
-						thief.ForceRelease(t.Context(), "k", l.Token())
+						thief.ForceRelease(t.Context(), "k", l.Token(), "")
 					}
 					if err := d.Fenced(t.Context(), tx, l); err != nil {
 						return err
 					}
 					if when == 1 {
-						thief.ForceRelease(t.Context(), "k", l.Token())
+						thief.ForceRelease(t.Context(), "k", l.Token(), "")
 					}
 					var balance int
 					if err := tx.QueryRow(t.Context(), r.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -92,7 +93,11 @@ func (d *Driver) attend() error {
 		if wake := d.waiting[n]; wake != nil {
 			rouse(wake)
 		}
+		alert := d.alert
 		d.mu.Unlock()
+		if owner, why, ok := strings.Cut(n, forced); ok && alert != nil {
+			alert(owner, why)
+		}
 	}
 }
 

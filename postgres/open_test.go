@@ -58,7 +58,7 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 	}
 	r.exec("DROP FUNCTION holdfast.force")
 	r.exec("UPDATE holdfast.version SET version = 1")
-	_, err = r.driver().Force(r.within(), "k", 1)
+	_, err = r.driver().Force(r.within(), "k", 1, "")
 	r.says(err, driver.ErrUnavailable, "Migrate")
 	r.refuses(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }

@@ -28,7 +28,9 @@ func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
 		r := newRig(t)
 		r.socket = socket(p.DSN())
-		return r.service()
+		s := r.service()
+		s.Deaf = true
+		return s
 	}})
 }
 

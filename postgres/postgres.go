@@ -52,6 +52,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,8 +77,9 @@ const (
 type Options struct {
 	// Schema has the tables and functions; see Migrate. Default "holdfast".
 	Schema string
-	// NoListen never opens the connection on which the driver LISTENs for its turn
-	// while somebody waits: waiters poll.
+	// NoListen never opens the connection on which the driver LISTENs for its turn, and
+	// for the news that its lock was taken away: waiters poll, and a holder finds out at
+	// its next renewal.
 	NoListen bool
 }
 
@@ -108,6 +110,7 @@ type Driver struct {
 	listens bool                       // or is about to
 	state   driver.NodeEvent
 	notify  func(driver.NodeEvent)
+	alert   func(owner, why string)
 }
 
 // New returns a driver over pool, which stays the caller's; opts may be nil. It
@@ -212,6 +215,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		return out
 	}
 	defer d.tasks.Done()
+	d.listen() // from the first long lease on: somebody may take it away
 	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
 	shortest := time.Duration(math.MaxInt64)
 	for i, g := range grants {
@@ -319,9 +323,28 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (bool, error) {
+	st, err := d.Inspect(ctx, key)
+	if err != nil {
+		return false, err
+	}
 	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
+	if ok && err == nil && st.Owner != "" {
+		channel, _, _ := strings.Cut(st.Owner, ".")
+		one(ctx, d, pgx.RowTo[any], "SELECT pg_notify($1::text, $2::text)", channel, st.Owner+forced+why) // a hint: its error changes nothing
+	}
 	return ok, err
+}
+
+// forced is what a notification of a Force has behind the owner.
+const forced = " forced "
+
+// Alert implements driver.Alerter. The driver hears of it from its first renewal or its first wait
+// on: then it opens the connection on which it listens.
+func (d *Driver) Alert(fn func(owner, why string)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.alert = fn
 }
 
 // Check implements driver.Checker.

@@ -197,7 +197,7 @@ func (r *rig) service() locktest.Service {
 		LoseReplies: func(k int) { r.all(func(p *proxy) { p.set(func() { p.lose = k }) }) },
 		Delay:       func(d time.Duration) { r.all(func(p *proxy) { p.set(func() { p.delay = d }) }) },
 		StopNodes:   func(int) { r.stop(true) }, StartNodes: func() { r.stop(false) },
-		Leftovers: r.leftovers,
+		Deaf: r.opts.NoListen, Leftovers: r.leftovers,
 	}
 }
 

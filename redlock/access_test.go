@@ -80,7 +80,7 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 		}
 		// Forced from, the server gives it to the next.
 		l = r.acquire(c, "k", nil)
-		if err := other.ForceRelease(t.Context(), "k", l.Token()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+		if err := other.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Error(err)
 		}
 	}

@@ -150,7 +150,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 				if _, err := c.TryAcquire(t.Context(), "other", nil); !errors.Is(err, holdfast.ErrInvalid) {
 					t.Errorf("TryAcquire() = %v, want ErrInvalid", err)
 				}
-				if err := c.ForceRelease(t.Context(), "k", 1); !errors.Is(err, holdfast.ErrInvalid) {
+				if err := c.ForceRelease(t.Context(), "k", 1, ""); !errors.Is(err, holdfast.ErrInvalid) {
 					t.Errorf("ForceRelease() = %v, want ErrInvalid", err)
 				}
 				if after := r.written(); after != before {

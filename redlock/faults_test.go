@@ -290,7 +290,7 @@ func TestAFullServerFreesLocks(t *testing.T) {
 	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
 		for what, free := range map[string]func(l *holdfast.Lease) error{
 			"release": func(l *holdfast.Lease) error { return l.Release(r.within()) },
-			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.within(), l.Key(), l.Token()) },
+			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.within(), l.Key(), l.Token(), "") },
 		} {
 			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 			done := make(chan error, 1)

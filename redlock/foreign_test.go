@@ -102,7 +102,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 		t.Helper()
 		late := false // then a second attempt may find that the first has done it
 		err := r.insist(func() error {
-			err := c.ForceRelease(t.Context(), "job", 0)
+			err := c.ForceRelease(t.Context(), "job", 0, "")
 			late = late || errors.Is(err, holdfast.ErrUnavailable)
 			return err
 		})
@@ -145,7 +145,7 @@ func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
 	if st, err := c.Inspect(t.Context(), "job"); err != nil || st.Token != 0 {
 		t.Errorf("Inspect() = token %d, %v, want none", st.Token, err)
 	}
-	if err := c.ForceRelease(t.Context(), "job", l.Token()); !errors.Is(err, holdfast.ErrLost) {
+	if err := c.ForceRelease(t.Context(), "job", l.Token(), ""); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("ForceRelease with an old token = %v, want ErrLost", err)
 	}
 	for i := range 3 {
@@ -202,7 +202,7 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 				if err != nil || !st.Held || st.Token != 0 || !strings.Contains(st.Holder.String(), said[name]) {
 					t.Errorf("%s: Inspect() = %+v, %v", name, st, err)
 				}
-				if err := c.ForceRelease(t.Context(), name, 0); !errors.Is(err, holdfast.ErrInvalid) {
+				if err := c.ForceRelease(t.Context(), name, 0, ""); !errors.Is(err, holdfast.ErrInvalid) {
 					t.Errorf("%s: ForceRelease(0) = %v, want ErrInvalid: a newer holder cannot be told from this one", name, err)
 				}
 				for i := range n {
@@ -294,7 +294,7 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 	if listed != 1 {
 		t.Errorf("%d locks listed, want 1", listed)
 	}
-	if err := c.ForceRelease(t.Context(), "a", 0); err != nil {
+	if err := c.ForceRelease(t.Context(), "a", 0, ""); err != nil {
 		t.Errorf("ForceRelease(0) = %v", err)
 	}
 	r.release(r.acquire(c, "a", nil))

@@ -345,7 +345,7 @@ func glob(s string) string {
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (bool, error) {
 	if d.opts.ReadOnly {
 		return false, errReadOnly
 	}
@@ -369,7 +369,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 		var err error
 		switch {
 		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
-			reply, err = n.force(ctx, lock, aims[n.index])
+			reply, err = n.force(ctx, lock, aims[n.index], why)
 		case token == 0 && foreign && st.Held && owner == st.Owner:
 			reply, err = n.eval(ctx, evalsha(wire.Drop, lock, st.Owner))
 		default:
@@ -389,12 +389,12 @@ func (d *Driver) Force(ctx context.Context, key string, token int64) (bool, erro
 }
 
 // force takes the lock away from the grant of token, on one node.
-func (n *node) force(ctx context.Context, lock engine.Lock, token int64) (any, error) {
+func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why string) (any, error) {
 	l := n.link.Load()
 	if l == nil {
 		return nil, n.why()
 	}
 	ttl := int64(n.d.opts.MaxTTL)
 	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
-	return n.eval(ctx, l.member.call(wire.Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep)))
+	return n.eval(ctx, l.member.call(wire.Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep), why))
 }

@@ -106,10 +106,10 @@ func TestInspectWithoutAMajoritySaysWhatTheOthersKnow(t *testing.T) {
 func TestForceReleaseCountsAtAMajority(t *testing.T) {
 	r, c, l := looked(t)
 	r.kill(c, 2)
-	if err := c.ForceRelease(t.Context(), "k", l.Token()+100); !errors.Is(err, holdfast.ErrLost) {
+	if err := c.ForceRelease(t.Context(), "k", l.Token()+100, ""); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("ForceRelease of a token that nobody has = %v, want ErrLost", err)
 	}
-	if err := c.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 		t.Errorf("ForceRelease on two nodes of three = %v", err)
 	}
 	for i := range 2 {
@@ -129,7 +129,7 @@ func TestForceReleaseCountsAtAMajority(t *testing.T) {
 func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
 	r, c, l := looked(t)
 	r.kill(c, 0, 1)
-	if err := c.ForceRelease(t.Context(), "k", l.Token()); !errors.Is(err, holdfast.ErrUnavailable) {
+	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
 	}
 	if owner := r.do(2, "GET", "lock:k"); owner != l.Owner() {

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -126,7 +127,8 @@ type Driver struct {
 	logs    sync.WaitGroup // those that call the Logger
 	closing sync.Once
 
-	mu     sync.Mutex // guards notify
+	alert  atomic.Pointer[func(owner, why string)] // nil: none was given
+	mu     sync.Mutex                              // guards notify
 	notify func(driver.NodeEvent)
 }
 
@@ -270,6 +272,9 @@ func (d *Driver) connect(ctx context.Context) error {
 	}
 	return u
 }
+
+// Alert implements driver.Alerter.
+func (d *Driver) Alert(fn func(owner, why string)) { d.alert.Store(&fn) }
 
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) {

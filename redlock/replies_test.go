@@ -215,7 +215,7 @@ func FuzzReplies(f *testing.F) {
 			d.Release(ctx, g, 0)
 		}
 		d.Inspect(ctx, "k")
-		d.Force(ctx, "k", 1)
+		d.Force(ctx, "k", 1, "")
 		if ctx.Err() != nil {
 			t.Errorf("%q holds the driver up", reply)
 		}

@@ -111,7 +111,7 @@ func TestCounterLifeIsHowLongAServerKeepsTheCounter(t *testing.T) {
 					t.Fatal(err)
 				}
 				kept("it was renewed")
-				if err := c.ForceRelease(t.Context(), "k", l.Token()); err != nil {
+				if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 					t.Fatal(err)
 				}
 				kept("it was taken away")

@@ -49,10 +49,17 @@ func (n *node) heard(c *call) {
 	n.engine.Hears(n.index, refused == nil)
 }
 
-// woken delivers a wake-up to its claim.
+// woken delivers a wake-up to its claim, and the news of a Force to the client.
 func (n *node) woken(push resp.Value) {
 	if len(push.Elems) == 3 && string(push.Elems[0].Text) == "message" {
-		w := quorum.ParseWake(string(push.Elems[2].Text))
+		text := string(push.Elems[2].Text)
+		if owner, why, ok := quorum.ParseForced(text); ok {
+			if alert := n.d.alert.Load(); alert != nil {
+				(*alert)(owner, why)
+			}
+			return
+		}
+		w := quorum.ParseWake(text)
 		if !n.inOrder() {
 			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
 		}

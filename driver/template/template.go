@@ -156,7 +156,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(_ context.Context, key string, token int64) (done bool, err error) {
+func (d *Driver) Force(_ context.Context, key string, token int64, _ string) (done bool, err error) {
 	d.service.at(key, func(l *lock) {
 		if done = l.has != nil && l.has.token == token; done {
 			l.has = nil

@@ -226,7 +226,7 @@ func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
 		refused["still stands"] = l.Check(t.Context())
 		refused["another process"] = l.Detach()
 		_, refused["who holds"] = c.Inspect(t.Context(), "k")
-		refused["from its holder"] = c.ForceRelease(t.Context(), "k", 1)
+		refused["from its holder"] = c.ForceRelease(t.Context(), "k", 1, "")
 		for _, err := range c.List(t.Context(), "") {
 			refused["list"] = err
 		}

@@ -106,6 +106,15 @@ func ParseWake(text string) Wake {
 	return w
 }
 
+// forced is what the message to a holder has behind its id.
+const forced = " forced "
+
+// Forced is the message to the client of owner, from which Force took the lock, for why.
+func Forced(owner, why string) string { return owner + forced + why }
+
+// ParseForced reads what Forced has written; ok is false for anything else.
+func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(text, forced) }
+
 // Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A
 // free lock that is waited for goes to the first waiter that hears its wake-up.
 // clock is the client's wall clock in µs. Asking again is harmless. A free lock that was

@@ -129,12 +129,12 @@ func (w *world) call() {
 		w.t.Fatal(err)
 	}
 	w.t.Logf("%+v: %v\n\tfrom %s\n\tto   %s", c, o.Reply, Show(before, o.Before), Show(o.After, o.Before))
-	woken, difference := Compare(c, before, o, hears)
+	told, difference := Compare(c, before, o, hears)
 	if difference != "" {
 		w.t.Fatalf("%s differs: %s", c.Script, difference)
 	}
-	if woken.Owner != "" {
-		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(woken.Owner), woken.String()})
+	for _, message := range told {
+		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(message), message})
 	}
 	w.state = o.After
 }

@@ -95,7 +95,7 @@ func (c Call) own() []string {
 	case "release":
 		return []string{c.Owner, stamp, handOver, keep}
 	case "force":
-		return []string{num(c.Token), handOver, keep}
+		return []string{num(c.Token), handOver, keep, why}
 	}
 	return nil
 }
@@ -130,29 +130,44 @@ func (c Call) ask() quorum.Ask {
 	return ask
 }
 
-// Twin carries c out on l, at now. The reply has the shape of the server's; woken
-// is whom the script wakes, and what it tells.
-func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, woken quorum.Wake) {
+// Twin carries c out on l, at now. The reply has the shape of the server's; told are the messages
+// that the script sends to clients that listen.
+func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, told []string) {
 	one, ask := map[bool]int64{true: 1}, c.ask()
 	l = l.At(now)
 	switch {
 	case c.stranger():
-		return l, unadmitted, quorum.Wake{}
+		return l, unadmitted, nil
 	case c.Script == "force":
-		l, ok, woken := l.Force(now, c.Token, quorum.HandOver(ask.TTL)/int64(time.Millisecond), ask.Keep(), hears)
-		return l, one[ok], woken
+		after, ok, woken := l.Force(now, c.Token, quorum.HandOver(ask.TTL)/int64(time.Millisecond), ask.Keep(), hears)
+		told = wake(woken)
+		if ok && hears(l.Owner) {
+			told = append(told, quorum.Forced(l.Owner, why))
+		}
+		return after, one[ok], told
 	case c.Script == "inspect":
 		left := int64(-2)
 		if l.Owner != "" {
 			left = l.Until - now/1000
 		}
-		return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, quorum.Wake{}
+		return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, nil
 	}
 	after, r, woken := l.Answer(now, &ask, hears)
 	if r.Kind == quorum.Freed {
-		return after, one[l.Owner == c.Owner], woken
+		return after, one[l.Owner == c.Owner], wake(woken)
 	}
-	return after, served(r), woken
+	return after, served(r), wake(woken)
+}
+
+// why is what every force tells the holder.
+const why = "root@web-3: it hangs"
+
+// wake is the message of w, if there is one.
+func wake(w quorum.Wake) []string {
+	if w.Owner == "" {
+		return nil
+	}
+	return []string{w.String()}
 }
 
 // served is r as a server says it.
@@ -356,18 +371,18 @@ func (s *Server) State(k Keys) (quorum.Lock, error) {
 }
 
 // Compare says how o differs from what the twin makes of before, or "" where a
-// moment within the step explains it. It returns whom the twin wakes.
-func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (woken quorum.Wake, difference string) {
+// moment within the step explains it. It returns the messages of the twin.
+func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (told []string, difference string) {
 	var tried []string
 	for _, now := range moments(o) {
-		l, reply, woken := c.Twin(before, now, hears)
+		l, reply, told := c.Twin(before, now, hears)
 		diff := differ(l, reply, now, o)
 		if diff == "" {
-			return woken, ""
+			return told, ""
 		}
 		tried = append(tried, diff)
 	}
-	return quorum.Wake{}, strings.Join(slices.Compact(tried), "\n")
+	return nil, strings.Join(slices.Compact(tried), "\n")
 }
 
 // moments are the times within a step at which the twin may do different things:

@@ -273,7 +273,7 @@ func (ex example) make() Case {
 		return slices.Contains(ex.listening, client)
 	}
 	ex.call.Set = ex.given.Set
-	after, reply, woken := ex.call.Twin(ex.given.lock(), nodeClock, hears)
+	after, reply, told := ex.call.Twin(ex.given.lock(), nodeClock, hears)
 	after = after.At(nodeClock)
 	c := Case{
 		Name: ex.name, Given: ex.given, Listening: ex.listening, Script: ex.call.Script,
@@ -283,9 +283,9 @@ func (ex example) make() Case {
 	for _, arg := range ex.call.Arguments() {
 		c.Args = append(c.Args, symbolText(arg))
 	}
-	if woken.Owner != "" {
-		client, _, _ := strings.Cut(woken.Owner, ".")
-		c.Wakes = []Wake{{Channel: wire.Wake + client, Message: woken.String()}}
+	for _, message := range told {
+		client, _, _ := strings.Cut(message, ".")
+		c.Wakes = append(c.Wakes, Wake{Channel: wire.Wake + client, Message: message})
 	}
 	return c
 }

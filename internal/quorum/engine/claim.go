@@ -72,7 +72,7 @@ func (c *claim) post(a answer) {
 		for _, r := range c.out {
 			c.engine.nodes[r.Node].Send(r)
 		}
-		if do.Subscribe {
+		if do.Subscribe || do.Outcome == quorum.Won { // or nobody could tell it of a Force
 			c.engine.subscribe()
 		}
 		if told != nil {

@@ -421,7 +421,7 @@ func (e *Engine) Wake(node int, w quorum.Wake) {
 
 // subscribe asks every node, once, for its wake-ups.
 func (e *Engine) subscribe() {
-	if e.subscribed.Swap(true) {
+	if e.subscribed.Load() || e.subscribed.Swap(true) {
 		return
 	}
 	for _, n := range e.nodes {

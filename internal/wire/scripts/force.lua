@@ -1,6 +1,6 @@
--- KEYS lock fence queue set; ARGV token handover keep marker
+-- KEYS lock fence queue set; ARGV token handover keep why marker
 -- Takes the lock from the grant that token belongs to, whose owner may still be
--- queued, and must not be the next. 1: done. 0: not its token.
+-- queued, and must not be the next. Its client is told, and why. 1: done. 0: not its token.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token = tonumber(ARGV[1])
 local holder, top = holding(lock), redis.call('GET', fence)
@@ -16,4 +16,5 @@ end
 redis.call('ZREM', queue, holder)
 block(fence, '', ARGV[3])
 pass(lock, fence, queue, holder, ARGV[2], ARGV[3], true)
+redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(holder, '^[^.]*'), holder .. ' forced ' .. ARGV[4])
 return 1

@@ -30,8 +30,8 @@ func (a *app) forceCommand() *cobra.Command {
 		Short: "Take a lock away from the holder that has a given token",
 		Long: `Force-release shows the holder, asks for the name of the lock, and takes the lock
 away if --token is still the holder's. It never takes it from a later holder. The
-holder cannot renew any more and learns that at its next renewal. Until then it may
-go on, so stop it first where you can. The command prints a record as JSON.
+holder hears at once by whom and why, if it can be reached, and otherwise finds out at
+its next renewal. Until then it may go on. The command prints a record as JSON.
 `,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
@@ -39,7 +39,7 @@ go on, so stop it first where you can. The command prints a record as JSON.
 				return err
 			}
 			if strings.TrimSpace(fl.reason) == "" {
-				return exitcode.Usagef("say why: --reason TEXT goes into the record")
+				return exitcode.Usagef("say why: --reason TEXT goes into the record, and to the holder")
 			}
 			return a.force(name, fl, cmd.Flags().Changed("token"))
 		},
@@ -48,7 +48,7 @@ go on, so stop it first where you can. The command prints a record as JSON.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&fl.token, "token", 0, "fencing token of the holder, as show prints it; 0 for a holder without one")
-	f.StringVar(&fl.reason, "reason", "", "`text` for the record")
+	f.StringVar(&fl.reason, "reason", "", "`text` for the record, and for the holder")
 	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
 	return cmd
 }

@@ -23,18 +23,19 @@ type Record struct {
 	Lock   view.Lock `json:"lock"` // as it was before
 }
 
-// Release takes the lock away from the holder that st shows, and from no later one. It
-// blocks for two answers of the service. An error with the code exitcode.No says that this
+// Release takes the lock away from the holder that st shows, and from no later one, and tells
+// it by whom and for what reason. It blocks for two answers of the service. An error with the code exitcode.No says that this
 // holder has gone by itself, and that nothing was done.
 func Release(ctx context.Context, client *holdfast.Client, st holdfast.Status, reason string) (Record, error) {
-	err := client.ForceRelease(ctx, st.Key, st.Token)
+	by := operator()
+	err := client.ForceRelease(ctx, st.Key, st.Token, by+": "+reason)
 	if errors.Is(err, holdfast.ErrLost) {
 		return Record{}, exitcode.With(exitcode.No, fmt.Errorf("the holder of token %d has gone by itself; nothing was done", st.Token))
 	}
 	if err != nil {
 		return Record{}, err
 	}
-	return Record{Time: time.Now().UTC(), Action: "force-release", By: operator(), Reason: reason, Lock: view.NewLock(st, nil)}, nil
+	return Record{Time: time.Now().UTC(), Action: "force-release", By: by, Reason: reason, Lock: view.NewLock(st, nil)}, nil
 }
 
 // operator is who runs this program, and where.

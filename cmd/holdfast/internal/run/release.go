@@ -67,7 +67,7 @@ func (s *session) giveBack() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	if err = s.client.ForceRelease(ctx, s.plan.Name, s.lease.Token()); errors.Is(err, holdfast.ErrLost) {
+	if err = s.client.ForceRelease(ctx, s.plan.Name, s.lease.Token(), ""); errors.Is(err, holdfast.ErrLost) {
 		return nil // that time is over already
 	}
 	return err
