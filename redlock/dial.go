@@ -26,12 +26,13 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		err = ctx.Err()
 	}
 	if err != nil {
+		_, secure := l.Conn.(*tls.Conn) // Dial may have made it so
 		l.Close()
 		g.leave(n.addr)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 		}
-		return nil, rep, mend(err, g.opts.TLS != nil)
+		return nil, rep, mend(err, secure)
 	}
 	return l, rep, nil
 }
