@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -29,8 +27,6 @@ var ErrNotInstalled = errors.New("etcd is not installed (on Debian and Ubuntu: a
 const (
 	startTimeout = time.Minute
 	attempts     = 5 // at a start, as another program may take a port
-	// Ports lie below those that outgoing connections use, and beside those of redisproc.
-	lowestPort, portRange = 10000, 10000
 )
 
 // Cluster is some etcd members that know each other.
@@ -39,14 +35,13 @@ type Cluster struct {
 	dir     string
 }
 
-// Member is one etcd process.
+// Member is one etcd process, or what is left of one that was killed.
 type Member struct {
+	*child.Process
 	Addr    string // where clients reach it
 	metrics string
 	args    []string
 	log     string
-	cmd     *exec.Cmd
-	exited  <-chan struct{} // closed once the process is gone and reaped
 }
 
 // Start starts a cluster of n members with further arguments of etcd, such as
@@ -77,7 +72,7 @@ func start(ctx context.Context, program string, n int, args []string) (c *Cluste
 	if c.dir, err = os.MkdirTemp("", "holdfast-etcd-"); err != nil {
 		return c, err
 	}
-	addrs, err := freeAddrs(3 * n)
+	addrs, err := child.FreeAddrs(3 * n)
 	if err != nil {
 		return c, err
 	}
@@ -114,50 +109,23 @@ func start(ctx context.Context, program string, n int, args []string) (c *Cluste
 	return c, nil
 }
 
-// freeAddrs are addresses whose ports are free, and different.
-func freeAddrs(n int) (addrs []string, err error) {
-	for range 100 * n {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(lowestPort+rand.IntN(portRange))))
-		if err != nil {
-			continue
-		}
-		defer l.Close() // all are open until all are found
-		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
-			return addrs, nil
-		}
-	}
-	return nil, errors.New("no free ports on 127.0.0.1")
-}
-
-func (m *Member) run() error {
-	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the process has its own copy
-	m.cmd = exec.Command(m.args[0], m.args[1:]...)
-	m.cmd.Stdout, m.cmd.Stderr, m.cmd.Dir = log, log, filepath.Dir(m.log)
-	m.exited, err = child.Start(m.cmd, syscall.SIGKILL)
+func (m *Member) run() (err error) {
+	cmd := exec.Command(m.args[0], m.args[1:]...)
+	cmd.Dir = filepath.Dir(m.log)
+	m.Process, err = child.Run(cmd, m.log, syscall.SIGKILL)
 	return err
 }
 
 // awaitReady blocks until the member says that it is in good health, which it does once it
 // has a leader.
 func (m *Member) awaitReady(ctx context.Context) error {
-	for {
-		if text, err := m.get(ctx, "/health"); err == nil && strings.Contains(text, `"true"`) {
-			return nil
+	return m.Await(ctx, func() error {
+		text, err := m.get(ctx, "/health")
+		if err == nil && !strings.Contains(text, `"true"`) {
+			err = errors.New(text)
 		}
-		select {
-		case <-m.exited:
-			text, _ := os.ReadFile(m.log)
-			return fmt.Errorf("it exited (%v); its log: %s", m.cmd.ProcessState, text)
-		case <-ctx.Done():
-			text, _ := os.ReadFile(m.log)
-			return fmt.Errorf("%w; its log: %s", context.Cause(ctx), text)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return err
+	})
 }
 
 func (m *Member) get(ctx context.Context, path string) (string, error) {
@@ -195,12 +163,6 @@ func (c *Cluster) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Kill ends the process, which has no time to say so to anybody, and waits until it is gone.
-func (m *Member) Kill() {
-	m.cmd.Process.Signal(syscall.SIGKILL) // an error means that it has ended
-	<-m.exited
-}
-
 // Restart starts a member that was killed, with its data. It blocks until it answers.
 func (m *Member) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -210,12 +172,6 @@ func (m *Member) Restart(ctx context.Context) error {
 	}
 	return m.awaitReady(ctx)
 }
-
-// Pause stops the process, whose connections stay open. Resume has it go on.
-func (m *Member) Pause() error { return m.cmd.Process.Signal(syscall.SIGSTOP) }
-
-// Resume undoes Pause.
-func (m *Member) Resume() error { return m.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Stop kills all members and removes their folder. A second Stop does nothing.
 func (c *Cluster) Stop() error {

@@ -28,16 +28,14 @@ var ErrNotInstalled = errors.New("the PostgreSQL server is not installed (on Deb
 
 const (
 	startTimeout = time.Minute
-	stopTimeout  = 10 * time.Second
 	port         = "5432" // part of the socket's name; nothing listens on TCP
 )
 
 // process is a process with a folder of its own, in which its socket is.
 type process struct {
-	dir    string
-	attr   *syscall.SysProcAttr // as whom it runs
-	cmd    *exec.Cmd
-	exited <-chan struct{} // closed once the process is gone and reaped
+	dir     string
+	attr    *syscall.SysProcAttr // as whom it runs
+	running *child.Process       // nil before it is started
 }
 
 // newProcess makes the folder.
@@ -50,36 +48,12 @@ func newProcess(pattern string) (p process, err error) {
 
 // run starts cmd. It calls ready until that returns nil, and blocks meanwhile. The kernel
 // sends the process sig when this one ends.
-func (p *process) run(ctx context.Context, cmd *exec.Cmd, sig syscall.Signal, ready func() error) error {
-	log, err := os.Create(filepath.Join(p.dir, "log"))
-	if err != nil {
+func (p *process) run(ctx context.Context, cmd *exec.Cmd, sig syscall.Signal, ready func() error) (err error) {
+	cmd.SysProcAttr, cmd.Dir = p.attr, p.dir
+	if p.running, err = child.Run(cmd, filepath.Join(p.dir, "log"), sig); err != nil {
 		return err
 	}
-	defer log.Close() // the process has its own copy
-	cmd.SysProcAttr, cmd.Dir, cmd.Stdout, cmd.Stderr = p.attr, p.dir, log, log
-	exited, err := child.Start(cmd, sig)
-	if err != nil {
-		return err
-	}
-	p.cmd, p.exited = cmd, exited
-	for {
-		err := ready()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.exited:
-			return fmt.Errorf("it exited (%v); its log: %s", cmd.ProcessState, p.log())
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w; its log: %s", context.Cause(ctx), err, p.log())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
-func (p *process) log() string {
-	text, _ := os.ReadFile(filepath.Join(p.dir, "log"))
-	return string(text)
+	return p.running.Await(ctx, ready)
 }
 
 // DSN is for a driver: a list of settings as libpq and pgx take it. Any local user
@@ -91,14 +65,8 @@ func (p *process) DSN() string {
 // Stop ends the process and removes its folder. It blocks until the process is
 // gone; a second Stop does nothing.
 func (p *process) Stop() error {
-	if p.cmd != nil {
-		p.cmd.Process.Signal(syscall.SIGINT) // "fast": open connections are cut; an error means it has ended
-		select {
-		case <-p.exited:
-		case <-time.After(stopTimeout):
-			p.cmd.Process.Signal(syscall.SIGQUIT)
-			<-p.exited
-		}
+	if p.running != nil {
+		p.running.End(syscall.SIGINT, syscall.SIGQUIT) // "fast": open connections are cut; and if that takes too long, "immediate"
 	}
 	return os.RemoveAll(p.dir)
 }
@@ -188,10 +156,7 @@ func (s *Server) ready() error {
 
 // Kill ends the server as a crash would: it finishes nothing. It keeps its data, and
 // blocks until the process is gone.
-func (s *Server) Kill() {
-	s.cmd.Process.Signal(syscall.SIGQUIT) // an error means it has ended
-	<-s.exited
-}
+func (s *Server) Kill() { s.running.End(syscall.SIGQUIT) }
 
 // Restart starts a server that was killed again, on the same data. It blocks until the server
 // accepts connections, ctx ends or a minute is over.
@@ -207,18 +172,18 @@ func (s *Server) Restart(ctx context.Context) error {
 
 // Pause stops all processes of the server, whose connections stay open. Resume has them go on.
 // Both need Linux.
-func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
+func (s *Server) Pause() error { return s.signal(s.running.Pause, syscall.SIGSTOP) }
 
 // Resume undoes Pause.
-func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
+func (s *Server) Resume() error { return s.signal(s.running.Resume, syscall.SIGCONT) }
 
-// signal sends sig to the first process of the server and to its children, each of which is a
+// signal does what first does with the first process of the server, and sends sig to its children, each of which is a
 // group of its own. The first one comes first: while it is stopped there are no new children.
-func (s *Server) signal(sig syscall.Signal) error {
-	pid := s.cmd.Process.Pid
-	if err := s.cmd.Process.Signal(sig); err != nil {
+func (s *Server) signal(first func() error, sig syscall.Signal) error {
+	if err := first(); err != nil {
 		return err
 	}
+	pid := s.running.Pid()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	for _, child := range strings.Fields(string(text)) {
 		if n, err := strconv.Atoi(child); err == nil {

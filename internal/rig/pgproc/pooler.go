@@ -67,10 +67,7 @@ max_client_conn = 400
 func (p *Pooler) config() string { return filepath.Join(p.dir, "pgbouncer.ini") }
 
 // Kill ends the pooler at once, without regard to its clients, and blocks until it is gone.
-func (p *Pooler) Kill() {
-	p.cmd.Process.Kill() // an error means it has ended
-	<-p.exited
-}
+func (p *Pooler) Kill() { p.running.Kill() }
 
 // Restart starts a pooler that was killed again. It blocks until the pooler accepts connections,
 // ctx ends or a minute is over.
@@ -89,7 +86,7 @@ func (p *Pooler) Restart(ctx context.Context) error {
 // Stop ends the pooler at once, without regard to its clients, and removes its folder; a
 // second Stop does nothing.
 func (p *Pooler) Stop() error {
-	if p.cmd != nil {
+	if p.running != nil {
 		p.Kill()
 	}
 	return p.process.Stop()

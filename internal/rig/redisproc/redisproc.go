@@ -10,6 +10,7 @@
 package redisproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // ErrNotInstalled is returned by Start when there is no redis-server on this machine.
@@ -34,7 +38,6 @@ const programVariable = "HOLDFAST_REDIS_SERVER"
 const (
 	startTimeout = 30 * time.Second // for a server to answer, on a machine that is busy
 	probeTimeout = time.Second      // for one attempt at that; a program that took the port may never answer
-	stopTimeout  = 5 * time.Second  // from SIGTERM to SIGKILL
 	portAttempts = 20
 )
 
@@ -89,8 +92,8 @@ type Server struct {
 	port        int          // of 127.0.0.1
 	reservation *reservation // nil when Options named the port
 
-	mu   sync.Mutex // guards proc
-	proc *process   // the last one started
+	mu   sync.Mutex     // guards proc
+	proc *child.Process // the last one started
 }
 
 // Start starts a server and blocks until it answers, ctx ends or half a minute is over. After an error nothing is left
@@ -158,13 +161,9 @@ func (s *Server) run(ctx context.Context) error {
 	if err := os.WriteFile(config, []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
 		return err
 	}
-	log, err := os.Create(s.logFile())
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the process has its own copy
-
-	proc, err := startProcess(s.program, append([]string{config}, s.opts.Args...), s.opts.Env, log)
+	cmd := exec.Command(s.program, append([]string{config}, s.opts.Args...)...)
+	cmd.Env = append(os.Environ(), s.opts.Env...)
+	proc, err := child.Run(cmd, s.logFile(), syscall.SIGKILL)
 	if err != nil {
 		return err
 	}
@@ -173,29 +172,23 @@ func (s *Server) run(ctx context.Context) error {
 	s.mu.Unlock()
 
 	if err := s.awaitReady(ctx, proc); err != nil {
-		proc.kill()
+		proc.Kill()
 		return s.explain(err)
 	}
 	return nil
 }
 
 // awaitReady blocks until proc itself answers on the port.
-func (s *Server) awaitReady(ctx context.Context, proc *process) error {
+func (s *Server) awaitReady(ctx context.Context, proc *child.Process) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		err := s.probe(ctx, proc.pid())
-		if err == nil || errors.Is(err, errPortTaken) {
-			return err
+	failed := proc.Await(ctx, func() error {
+		if err = s.probe(ctx, proc.Pid()); errors.Is(err, errPortTaken) {
+			return nil
 		}
-		select {
-		case <-proc.exited:
-			return fmt.Errorf("it exited (%v)", proc.cmd.ProcessState)
-		case <-ctx.Done():
-			return fmt.Errorf("no answer on %s: %w (last: %w)", s.Addr(), context.Cause(ctx), err)
-		case <-time.After(pause):
-		}
-	}
+		return err
+	})
+	return cmp.Or(failed, err)
 }
 
 // probe asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
@@ -216,17 +209,15 @@ func (s *Server) probe(ctx context.Context, pid int) error {
 	return nil
 }
 
-// explain adds the end of the server's log, and recognises a port that could not be bound.
+// explain recognises a port that could not be bound, and masks the password, which the server's log may have.
 func (s *Server) explain(err error) error {
-	log := s.Log()
-	if strings.Contains(log, "Address already in use") {
+	switch {
+	case strings.Contains(s.Log(), "Address already in use"):
 		return fmt.Errorf("%w: %s", errPortTaken, s.Addr())
+	case s.opts.Password != "":
+		return errors.New(strings.ReplaceAll(err.Error(), s.opts.Password, "***"))
 	}
-	if s.opts.Password != "" {
-		log = strings.ReplaceAll(log, s.opts.Password, "***")
-	}
-	lines := strings.Split(strings.TrimSpace(log), "\n")
-	return fmt.Errorf("%w; its log ends: %s", err, strings.Join(lines[max(0, len(lines)-6):], " | "))
+	return err
 }
 
 // Addr is where the server listens: 127.0.0.1 and its port. It stays the same for the life of the Server.
@@ -236,9 +227,9 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 func (s *Server) Dir() string { return s.dir }
 
 // Pid is the process id of the server, or of the last one where it is down.
-func (s *Server) Pid() int { return s.current().pid() }
+func (s *Server) Pid() int { return s.current().Pid() }
 
-func (s *Server) current() *process {
+func (s *Server) current() *child.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc
@@ -253,7 +244,7 @@ func (s *Server) Log() string {
 	return string(log)
 }
 
-// Stop ends the server for good: SIGTERM, and SIGKILL if it is not gone after five seconds. It blocks until the process has
+// Stop ends the server for good: SIGTERM, and SIGKILL if it is not gone some seconds later. It blocks until the process has
 // ended, then removes the folder if Start made it. A second Stop does nothing.
 func (s *Server) Stop() error {
 	if err := s.discard(); err != nil {
@@ -264,7 +255,7 @@ func (s *Server) Stop() error {
 
 func (s *Server) discard() error {
 	if proc := s.current(); proc != nil {
-		proc.terminate()
+		proc.End(syscall.SIGTERM)
 	}
 	s.reservation.release()
 	if s.ownDir && s.dir != "" {
@@ -275,12 +266,12 @@ func (s *Server) discard() error {
 
 // Kill ends the server by SIGKILL, as a crash does, and blocks until the process has ended. Port and folder are kept for
 // Restart. Killing one that is down does nothing.
-func (s *Server) Kill() { s.current().kill() }
+func (s *Server) Kill() { s.current().Kill() }
 
 // Restart starts the server again on the same port and folder, and blocks as Start does. A server that runs is stopped in an
 // orderly way first. After an error it is down.
 func (s *Server) Restart(ctx context.Context) error {
-	s.current().terminate()
+	s.current().End(syscall.SIGTERM)
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("restart redis-server: %w", err)
 	}
@@ -297,10 +288,10 @@ func (s *Server) Wipe(ctx context.Context) error {
 }
 
 // Pause stops the process by SIGSTOP: its connections stay open and nothing is answered, as when a machine hangs.
-func (s *Server) Pause() error { return s.current().pause() }
+func (s *Server) Pause() error { return s.current().Pause() }
 
 // Resume lets a paused process go on. It then answers what has arrived meanwhile.
-func (s *Server) Resume() error { return s.current().resume() }
+func (s *Server) Resume() error { return s.current().Resume() }
 
 // programDirs are those of packages and of "make install", in addition to PATH (the
 // empty one), which does not always name them.

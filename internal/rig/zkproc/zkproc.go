@@ -1,0 +1,221 @@
+//go:build unix
+
+// Package zkproc starts real ZooKeeper ensembles on free ports of 127.0.0.1, in a folder of
+// their own, for the tests. It never touches a server that already runs.
+//
+// It is no way to run ZooKeeper in production: nothing is synced to disk, and ticks are short.
+package zkproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+)
+
+// ErrNotInstalled is returned by Start when there is no ZooKeeper or no Java on this machine.
+var ErrNotInstalled = errors.New("ZooKeeper is not installed (on Debian and Ubuntu: apt-get install libzookeeper-java libslf4j-java default-jre-headless)")
+
+const (
+	startTimeout = 2 * time.Minute
+	attempts     = 5 // at a start, as another program may take a port
+	probeTime    = time.Second
+	jars         = "/usr/share/java/"
+)
+
+// settings are those of all members. A tick is a quarter of the usual one, and the limits of
+// sessions are its floor and more than its ceiling.
+const settings = `tickTime=500
+initLimit=20
+syncLimit=10
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=0
+4lw.commands.whitelist=srvr,mntr
+forceSync=no
+admin.enableServer=false
+`
+
+// Ensemble is some ZooKeeper members that know each other.
+type Ensemble struct {
+	Members []*Member
+	dir     string
+}
+
+// Member is one ZooKeeper process, or what is left of one that was killed.
+type Member struct {
+	*child.Process
+	Addr string // where clients reach it, without TLS
+	Safe string // where they reach it over TLS; empty where the settings have none
+	dir  string
+	java string
+}
+
+// Start starts an ensemble of n members; a single one stands alone. more are further lines of
+// their configuration, such as "maxSessionTimeout=5000". "secureClientPort" without a value
+// is given a free port. It blocks until every member answers, ctx ends or two minutes are
+// over.
+func Start(ctx context.Context, n int, more ...string) (*Ensemble, error) {
+	java, err := exec.LookPath("java")
+	if _, missing := os.Stat(jars + "zookeeper.jar"); err != nil || missing != nil {
+		return nil, ErrNotInstalled
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for range attempts {
+		e, err := start(ctx, java, n, more)
+		if err == nil {
+			return e, nil
+		}
+		err = errors.Join(err, e.Stop())
+		if !strings.Contains(err.Error(), "Address already in use") {
+			return nil, fmt.Errorf("start ZooKeeper: %w", err)
+		}
+	}
+	return nil, errors.New("start ZooKeeper: no free ports")
+}
+
+func start(ctx context.Context, java string, n int, more []string) (e *Ensemble, err error) {
+	e = &Ensemble{}
+	if e.dir, err = os.MkdirTemp("", "holdfast-zk-"); err != nil {
+		return e, err
+	}
+	addrs, err := child.FreeAddrs(4 * n)
+	if err != nil {
+		return e, err
+	}
+	var common strings.Builder
+	common.WriteString(settings)
+	for i := range n {
+		if n > 1 { // for the others, and for elections
+			_, port, _ := net.SplitHostPort(addrs[4*i+1])
+			common.WriteString(fmt.Sprintf("server.%d=%s:%s\n", i+1, addrs[4*i], port))
+		}
+	}
+	for i := range n {
+		m := &Member{Addr: addrs[4*i+2], dir: filepath.Join(e.dir, strconv.Itoa(i+1)), java: java}
+		host, port, _ := net.SplitHostPort(m.Addr)
+		config := common.String() + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n"
+		for _, line := range more {
+			if line == "secureClientPort" {
+				m.Safe = addrs[4*i+3]
+				host, port, _ := net.SplitHostPort(m.Safe)
+				line += "=" + port + "\nsecureClientPortAddress=" + host
+			}
+			config += line + "\n"
+		}
+		err := errors.Join(os.Mkdir(m.dir, 0o700),
+			os.WriteFile(filepath.Join(m.dir, "myid"), []byte(strconv.Itoa(i+1)), 0o600),
+			os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config), 0o600))
+		if err == nil {
+			err = m.run()
+		}
+		if err != nil {
+			return e, err
+		}
+		e.Members = append(e.Members, m)
+	}
+	for _, m := range e.Members {
+		if err := m.Await(ctx, m.ready); err != nil {
+			return e, err
+		}
+	}
+	return e, nil
+}
+
+// run starts the process, which is small and soon there.
+func (m *Member) run() (err error) {
+	path := jars + "zookeeper.jar:" + jars + "slf4j-simple.jar"
+	args := []string{"-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
+	if m.Safe != "" { // only Netty speaks TLS, and the manifest names a part of it
+		path += ":" + jars + "netty-codec.jar:" + jars + "netty-resolver.jar"
+		args = append(args, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
+	}
+	cmd := exec.Command(m.java, append(args, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(m.dir, "zoo.cfg"))...)
+	cmd.Dir = m.dir
+	m.Process, err = child.Run(cmd, filepath.Join(m.dir, "log"), syscall.SIGKILL)
+	return err
+}
+
+// ready returns nil once the member serves clients.
+func (m *Member) ready() error {
+	if mode := m.mode(); mode == "" {
+		return errors.New("it does not serve clients yet")
+	}
+	return nil
+}
+
+// mode is what the member is: leader, follower or standalone; empty: it does not serve.
+func (m *Member) mode() string {
+	_, mode, _ := strings.Cut(m.ask("srvr"), "\nMode: ")
+	mode, _, _ = strings.Cut(mode, "\n")
+	return mode
+}
+
+// ask sends one of the commands of four letters; empty: there was no answer.
+func (m *Member) ask(command string) string {
+	conn, err := net.DialTimeout("tcp", m.Addr, probeTime)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(probeTime))
+	io.WriteString(conn, command)
+	text, _ := io.ReadAll(conn)
+	return string(text)
+}
+
+// Whole says whether there is a leader whom all others follow: then one of three may fail.
+func (e *Ensemble) Whole() bool {
+	leader := e.Leader()
+	return leader != nil && (len(e.Members) == 1 || strings.Contains(leader.ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)))
+}
+
+// Leader is the member that leads the others; nil: none says so.
+func (e *Ensemble) Leader() *Member {
+	for _, m := range e.Members {
+		if mode := m.mode(); mode == "leader" || mode == "standalone" {
+			return m
+		}
+	}
+	return nil
+}
+
+// Addrs is where clients reach the members.
+func (e *Ensemble) Addrs() (addrs []string) {
+	for _, m := range e.Members {
+		addrs = append(addrs, m.Addr)
+	}
+	return addrs
+}
+
+// Restart starts a member that was killed, with its data. It blocks until it serves clients.
+func (m *Member) Restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := m.run(); err != nil {
+		return err
+	}
+	return m.Await(ctx, m.ready)
+}
+
+// Stop kills all members and removes their folder. A second Stop does nothing.
+func (e *Ensemble) Stop() error {
+	for _, m := range e.Members {
+		m.Kill()
+	}
+	if e.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(e.dir)
+}

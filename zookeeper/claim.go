@@ -1,0 +1,324 @@
+package zookeeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+// errAgain says that the line has changed, so that another look is worth it.
+var errAgain = errors.New("the line has changed")
+
+// mostCuts is how often a claim goes on at once when its connection has ended.
+const mostCuts = 3
+
+// claim is one attempt at a lock.
+type claim struct {
+	d        *Driver
+	req      driver.Request
+	s        *session // nil: none yet
+	owner    string
+	doubt    bool   // a request to create the node had no answer
+	path     string // of the node; empty: it is not known to exist
+	czxid    int64  // of the node; 0: not known
+	obstacle direct.Wait
+}
+
+// compete goes on until the lock is granted or that is out of the question.
+func (c *claim) compete(caller context.Context) error {
+	ctx, cancel := context.WithCancel(caller)
+	defer cancel()
+	defer context.AfterFunc(c.d.calls.Alive, cancel)()
+	cuts := 0
+	for pause := shortPause; ; {
+		err := c.advance(ctx)
+		if err == nil {
+			return nil
+		}
+		if over := c.obstacle.Over(caller, c.d.calls); over != nil {
+			return over
+		}
+		switch {
+		case errors.Is(err, errAgain):
+			pause = shortPause
+			continue
+		case errors.Is(err, errOver):
+			c.reset()
+			continue
+		case errors.Is(err, errCut) && cuts < mostCuts: // another member may be there
+			cuts++
+			continue
+		case c.req.NoWait || lasting(err):
+			return c.d.final(err)
+		}
+		c.obstacle.Note(err)
+		sleep(ctx, pause)
+		pause = min(2*pause, longPause)
+	}
+}
+
+// final is an error as the caller gets it. What the servers refuse is no fault of a member.
+func (d *Driver) final(err error) error {
+	switch {
+	case errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrLost):
+		return err
+	}
+	return &driver.UnavailableError{Err: err}
+}
+
+// reset forgets a session that is over, and the place in line with it.
+func (c *claim) reset() {
+	if c.s != nil {
+		c.d.done(c.s)
+	}
+	c.s, c.doubt, c.path, c.czxid = nil, false, "", 0
+}
+
+// advance does what is to be done next, and returns nil when the claim has the lock.
+func (c *claim) advance(ctx context.Context) error {
+	if c.s == nil {
+		c.s, c.owner = c.d.session(c.req.TTL), c.d.newOwner()
+	}
+	switch {
+	case c.doubt:
+		return c.find(ctx)
+	case c.path == "":
+		return c.queue(ctx)
+	}
+	return c.look(ctx)
+}
+
+// queue creates the node, and looks in the same breath who is before it. A try looks first,
+// so that one in vain changes nothing.
+func (c *claim) queue(ctx context.Context) error {
+	folder := c.d.folder(c.req.Key)
+	if c.req.NoWait {
+		r := getChildren(folder)
+		if err := c.s.do(ctx, r); err != nil {
+			return err
+		}
+		if l := line(r.reply.texts()); r.err == nil && len(l) > 0 {
+			return c.heldBy(ctx, l)
+		}
+	}
+	own := create(folder+"/"+c.owner+"-", value{c.req.Holder, time.Now(), c.req.TTL}.text(), c.d.acl)
+	others := getChildren(folder)
+	c.doubt = true
+	err := c.s.do(ctx, own, others)
+	if err != nil {
+		return err
+	}
+	c.doubt = false
+	if errors.Is(own.err, codeNoNode) {
+		return c.d.make(ctx, c.s, folder)
+	}
+	if err := cmp.Or(own.err, others.err); err != nil {
+		return c.d.refused(err)
+	}
+	c.path = own.reply.text()
+	c.czxid = own.reply.stat().czxid
+	if own.reply.err != nil {
+		return c.d.unavailable(own.reply.err)
+	}
+	return c.place(ctx, line(others.reply.texts()))
+}
+
+// make creates the folder of a lock, and what is above it.
+func (d *Driver) make(ctx context.Context, s *session, folder string) error {
+	var all []*request
+	for i := range folder {
+		if i > 0 && folder[i] == '/' {
+			all = append(all, persistent(folder[:i], d.acl))
+		}
+	}
+	last := container(folder, d.acl)
+	if err := s.do(ctx, last); err != nil {
+		return err
+	}
+	if errors.Is(last.err, codeNoNode) {
+		last = container(folder, d.acl)
+		if err := s.do(ctx, append(all, last)...); err != nil {
+			return err
+		}
+	}
+	for _, r := range append(all, last) {
+		if r.err != nil && !errors.Is(r.err, codeNodeExists) && !errors.Is(last.err, codeNodeExists) && last.err != nil {
+			return d.refused(r.err)
+		}
+	}
+	return errAgain
+}
+
+// find looks for a node whose creation had no answer. A member that has just taken over the
+// session may know less than the one before, unless it asks the one that leads.
+func (c *claim) find(ctx context.Context) error {
+	folder := c.d.folder(c.req.Key)
+	all := getChildren(folder)
+	if err := c.s.do(ctx, syncWith(folder), all); err != nil {
+		return err
+	}
+	switch {
+	case all.err == nil:
+	case errors.Is(all.err, codeNoNode):
+	default:
+		return c.d.refused(all.err)
+	}
+	l := line(all.reply.texts())
+	c.doubt = false
+	if i := of(c.owner, l); i >= 0 {
+		c.path = folder + "/" + l[i].name
+	}
+	return errAgain
+}
+
+// look makes sure that the node stands, and looks who is before it.
+func (c *claim) look(ctx context.Context) error {
+	folder := c.d.folder(c.req.Key)
+	all, own := getChildren(folder), getData(c.path, false)
+	_, stands, err := c.s.confirm(ctx, []string{c.path}, all, own)
+	switch {
+	case err != nil:
+		return err
+	case !stands[0]:
+		c.reset()
+		return errAgain
+	case all.err != nil, own.err != nil:
+		return errAgain
+	}
+	own.reply.bytes()
+	c.czxid = own.reply.stat().czxid
+	return c.place(ctx, line(all.reply.texts()))
+}
+
+// place takes the lock if the claim is the first in line, and waits otherwise.
+func (c *claim) place(ctx context.Context, l []entry) error {
+	switch i := of(c.owner, l); {
+	case i < 0:
+		c.reset()
+		return errAgain
+	case i == 0:
+		return c.take(ctx)
+	case c.req.NoWait: // another one was faster
+		return c.heldBy(ctx, l)
+	default:
+		return c.await(ctx, l, i)
+	}
+}
+
+// take says that the claim has the lock. The session may be old by now.
+func (c *claim) take(ctx context.Context) error {
+	if time.Until(c.s.trusted()) > c.req.TTL*3/4 {
+		return nil
+	}
+	_, stands, err := c.s.confirm(ctx, []string{c.path})
+	switch {
+	case err != nil:
+		return err
+	case !stands[0]:
+		c.reset()
+		return errAgain
+	case time.Now().After(c.s.trusted()):
+		return c.d.unavailable(errors.New("the answer came too late"))
+	}
+	return nil
+}
+
+// grant is the lock, which the claim has.
+func (c *claim) grant() driver.Grant {
+	g := driver.Grant{
+		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: block,
+		TTL: c.s.ttl, TrustedUntil: c.s.trusted(),
+	}
+	c.d.hold(g, c.s, c.path)
+	return g
+}
+
+// await returns when the node before the claim's or its own is deleted, and when the
+// connection ends, with which the watches are gone.
+func (c *claim) await(ctx context.Context, l []entry, place int) error {
+	folder := c.d.folder(c.req.Key)
+	before := folder + "/" + l[place-1].name
+	gone, own := c.s.watch(before), c.s.watch(c.path)
+	watched, self, first := getData(before, true), getData(c.path, true), getData(folder+"/"+l[0].name, false)
+	if err := c.s.do(ctx, watched, self, first); err != nil {
+		return err
+	}
+	for path, r := range map[string]*request{before: watched, c.path: self} {
+		if r.err != nil { // the servers do not watch what is not there
+			c.s.fire(path)
+		}
+	}
+	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1}
+	if first.err == nil {
+		v := readValue(first.reply.bytes())
+		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
+		c.obstacle.Note(held)
+	}
+	select {
+	case <-gone:
+	case <-own:
+	case <-c.s.quit.Done():
+	case <-ctx.Done():
+	}
+	return errAgain
+}
+
+// heldBy is who has the lock.
+func (c *claim) heldBy(ctx context.Context, l []entry) error {
+	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1}
+	if c.path != "" {
+		held.Waiters-- // the claim itself
+	}
+	r := getData(c.d.folder(c.req.Key)+"/"+l[0].name, false)
+	if err := c.s.do(ctx, r); err != nil {
+		return err
+	}
+	if r.err == nil {
+		v := readValue(r.reply.bytes())
+		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
+	}
+	return held
+}
+
+// abandon deletes, in the background, what the claim has left. What it cannot delete goes
+// with the session.
+func (c *claim) abandon() {
+	if c.s == nil {
+		return
+	}
+	c.d.calls.Go(func() {
+		defer c.d.done(c.s)
+		ctx := c.d.calls.Work
+		for c.doubt {
+			err := c.s.again(ctx, func() error { return c.find(ctx) })
+			if !errors.Is(err, errAgain) {
+				return // the session is over
+			}
+		}
+		if c.path != "" {
+			c.s.delete(ctx, c.path)
+		}
+	})
+}
+
+// delete deletes a node, and returns nil when it is gone.
+func (s *session) delete(ctx context.Context, path string) error {
+	err := s.again(ctx, func() error {
+		r := remove(path)
+		if err := s.do(ctx, r); err != nil {
+			return err
+		}
+		if errors.Is(r.err, codeNoNode) {
+			return nil
+		}
+		return r.err
+	})
+	if errors.Is(err, errOver) {
+		return nil
+	}
+	return err
+}

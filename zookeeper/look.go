@@ -1,0 +1,310 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	// lookTTL is how long the session should last of a client that only looks. Another TTL
+	// will do, for which this session is that with anyTTL.
+	lookTTL = 10 * time.Second
+	anyTTL  = time.Duration(0)
+	// lookTime bounds a look where the caller does not.
+	lookTime = 10 * time.Second
+	// pageSize is how many locks List asks for at once.
+	pageSize = 128
+)
+
+// lineUp is who has a lock and who wants it.
+type lineUp struct {
+	entries []entry // the first has the lock
+	pzxid   int64   // of the last change
+	first   value
+	token   int64
+	node    string // of the first
+}
+
+func (l lineUp) owner() string {
+	if len(l.entries) == 0 {
+		return ""
+	}
+	return l.entries[0].owner
+}
+
+func (l lineUp) waiters() int { return max(len(l.entries)-1, 0) }
+
+// with calls fn with a session that is open already, or with one that is for looks, until fn
+// reaches a member, or all have failed.
+func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) error) error {
+	if err := d.calls.Enter(); err != nil {
+		return err
+	}
+	defer d.calls.Leave()
+	ctx, cancel := withLimit(ctx, lookTime)
+	defer cancel()
+	for {
+		s := d.some()
+		err := fn(ctx, s)
+		d.done(s)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, errOver), errors.Is(err, errCut): // the next one has another connection
+			continue
+		}
+		return d.final(err)
+	}
+}
+
+// some is any session that is open.
+func (d *Driver) some() *session {
+	d.mu.Lock()
+	ttl := anyTTL
+	for t, s := range d.sessions {
+		if s.connected() {
+			ttl = t
+			break
+		}
+	}
+	d.mu.Unlock()
+	return d.session(ttl)
+}
+
+func (s *session) connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.link != nil
+}
+
+// lookUp reads the line of a lock, as it was not before this call.
+func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) {
+	err = d.with(ctx, func(ctx context.Context, s *session) error {
+		folder := d.folder(name)
+		for {
+			all := getChildren(folder)
+			if err := s.do(ctx, syncWith(d.root), all); err != nil {
+				return err
+			}
+			if l, err = d.lineUp(folder, all); err != nil || l.node == "" {
+				return err
+			}
+			first := getData(l.node, false)
+			if err := s.do(ctx, first); err != nil {
+				return err
+			}
+			if there, err := l.read(first); err != nil {
+				return d.refused(err)
+			} else if there {
+				return nil
+			}
+		}
+	})
+	return l, err
+}
+
+// lineUp is what the children of a folder say.
+func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
+	switch {
+	case errors.Is(all.err, codeNoNode):
+		return l, nil
+	case all.err != nil:
+		return l, d.refused(all.err)
+	}
+	l.entries = line(all.reply.texts())
+	l.pzxid = all.reply.stat().pzxid
+	if len(l.entries) > 0 {
+		l.node = folder + "/" + l.entries[0].name
+	}
+	return l, nil
+}
+
+// read adds what the first node says; false: it has gone.
+func (l *lineUp) read(first *request) (bool, error) {
+	switch {
+	case errors.Is(first.err, codeNoNode):
+		return false, nil
+	case first.err != nil:
+		return false, first.err
+	}
+	l.first = readValue(first.reply.bytes())
+	l.token = tokenOf(first.reply.stat().czxid)
+	return true, nil
+}
+
+// Check implements driver.Checker.
+func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
+	l, err := d.lookUp(ctx, g.Key)
+	if err == nil && l.owner() != g.Owner {
+		err = driver.ErrLost
+	}
+	return err
+}
+
+// Force implements driver.Forcer. No other node ever has the name of the one that is deleted.
+func (d *Driver) Force(ctx context.Context, key string, token int64, _ string) (done bool, err error) {
+	l, err := d.lookUp(ctx, key)
+	if err != nil || l.node == "" || token < l.token || token >= l.token+block {
+		return false, err
+	}
+	tries := 0
+	err = d.with(ctx, func(ctx context.Context, s *session) error {
+		tries++
+		r := remove(l.node)
+		if err := s.do(ctx, r); err != nil {
+			return err
+		}
+		done = r.err == nil || errors.Is(r.err, codeNoNode) && tries > 1 // the try before may have done it
+		if r.err != nil && !errors.Is(r.err, codeNoNode) {
+			return d.refused(r.err)
+		}
+		return nil
+	})
+	return done, err
+}
+
+// Inspect implements driver.Inspector. In Status.Nodes a member that has the last change of
+// the lock's line has the view of all.
+func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
+	l, err := d.lookUp(ctx, key)
+	st := l.status(key)
+	st.Nodes = make([]driver.NodeStatus, len(d.members))
+	var all sync.WaitGroup
+	for _, m := range d.members {
+		all.Go(func() {
+			h, failed := d.ask(ctx, m, callTime)
+			view := &st.Nodes[m.place]
+			*view = driver.NodeStatus{Node: m.name, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}
+			switch {
+			case failed == nil && h.mode == "":
+				failed = errSilent
+			case failed == nil && h.zxid < l.pzxid:
+				failed = errors.New("it does not have the last change yet")
+			}
+			if failed != nil || err != nil {
+				*view = driver.NodeStatus{Node: m.name, Err: failed}
+			}
+		})
+	}
+	all.Wait()
+	return st, err
+}
+
+// status is what the service knows of a lock. How long a session still has, the servers do
+// not tell: it is its TTL at most.
+func (l lineUp) status(key string) driver.Status {
+	st := driver.Status{Key: key, Waiters: l.waiters()}
+	if l.node != "" {
+		st.Held, st.Owner, st.Token = true, l.owner(), l.token
+		st.Holder, st.Since, st.Remaining = l.first.Holder, l.first.Since, l.first.TTL
+	}
+	return st
+}
+
+// Queue implements driver.Queuer.
+func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+	l, err := d.lookUp(ctx, key)
+	if err != nil || l.waiters() == 0 {
+		return nil, err
+	}
+	err = d.with(ctx, func(ctx context.Context, s *session) error {
+		waiters = nil
+		var all []*request
+		queue := l.entries[1:min(len(l.entries), most+1)]
+		for _, e := range queue {
+			all = append(all, getData(d.folder(key)+"/"+e.name, false))
+		}
+		if err := s.do(ctx, all...); err != nil {
+			return err
+		}
+		for i, r := range all {
+			if r.err != nil {
+				continue // it has left meanwhile
+			}
+			v := readValue(r.reply.bytes())
+			waiters = append(waiters, driver.Waiter{Owner: queue[i].owner, Holder: v.Holder, Since: v.Since})
+		}
+		return nil
+	})
+	return waiters, err
+}
+
+// List implements driver.Lister.
+func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
+	var names []string
+	err := d.with(ctx, func(ctx context.Context, s *session) error {
+		all := getChildren(d.root)
+		if err := s.do(ctx, syncWith(d.root), all); err != nil {
+			return err
+		}
+		if all.err != nil && !errors.Is(all.err, codeNoNode) {
+			return d.refused(all.err)
+		}
+		names = all.reply.texts()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	names = slices.DeleteFunc(names, func(part string) bool {
+		name, ok := nameOf(part)
+		return !ok || !strings.HasPrefix(name, prefix)
+	})
+	for page := range slices.Chunk(names, pageSize) {
+		found, err := d.page(ctx, page)
+		if err != nil {
+			return err
+		}
+		for _, st := range found {
+			if !yield(st) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// page is those of the locks that are held.
+func (d *Driver) page(ctx context.Context, parts []string) (found []driver.Status, err error) {
+	err = d.with(ctx, func(ctx context.Context, s *session) error {
+		found = nil
+		var folders, firsts []*request
+		for _, part := range parts {
+			folders = append(folders, getChildren(d.root+"/"+part))
+		}
+		if err := s.do(ctx, folders...); err != nil {
+			return err
+		}
+		lines := make([]lineUp, len(parts))
+		for i, part := range parts {
+			if lines[i], err = d.lineUp(d.root+"/"+part, folders[i]); err != nil {
+				return err
+			}
+		}
+		var held []int // indices of parts
+		for i, l := range lines {
+			if l.node != "" {
+				held, firsts = append(held, i), append(firsts, getData(l.node, false))
+			}
+		}
+		if err := s.do(ctx, firsts...); err != nil {
+			return err
+		}
+		for n, i := range held {
+			if there, err := lines[i].read(firsts[n]); err == nil && there {
+				name, _ := nameOf(parts[i])
+				found = append(found, lines[i].status(name))
+			}
+		}
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,323 @@
+package zookeeper
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// This file is the wire format: jute, in which all numbers are big-endian and strings begin
+// with their length, and the few requests that locks need.
+
+// Kinds of requests.
+const (
+	opDelete      int32 = 2
+	opExists      int32 = 3
+	opGetData     int32 = 4
+	opSync        int32 = 9
+	opPing        int32 = 11
+	opGetChildren int32 = 12 // with the stat of the parent
+	opCheck       int32 = 13
+	opMulti       int32 = 14
+	opCreate      int32 = 15 // with the stat of the node
+	opContainer   int32 = 19
+	opAuth        int32 = 100
+	opClose       int32 = -11
+	opPersistent  int32 = 1
+)
+
+// Numbers in place of a request's own.
+const (
+	xidWatch int32 = -1
+	xidPing  int32 = -2
+	xidAuth  int32 = -4
+)
+
+const (
+	flagEphemeralSequential int32 = 3
+	flagContainer           int32 = 4
+
+	allRights int32 = 31
+	// mostBytes bounds an answer: more children than this has nobody.
+	mostBytes = 64 << 20
+)
+
+// code is an error of the servers.
+type code int32
+
+// Errors of the servers.
+const (
+	codeUnimplemented code = -6
+	codeNoNode        code = -101
+	codeNoAuth        code = -102
+	codeNoChildren    code = -108 // of ephemeral nodes
+	codeNodeExists    code = -110
+	codeExpired       code = -112
+	codeInvalidACL    code = -114
+	codeAuthFailed    code = -115
+	codeMoved         code = -118
+	codeQuota         code = -125
+)
+
+var codeTexts = map[code]string{
+	codeUnimplemented: "these servers do not know this request",
+	codeNoNode:        "there is no such node",
+	codeNoAuth:        "no right to this node",
+	codeNoChildren:    "the parent is an ephemeral node, which has no children",
+	codeNodeExists:    "the node exists",
+	codeExpired:       "the session is over",
+	codeInvalidACL:    "the servers refuse these rights for a node",
+	codeAuthFailed:    "the servers refuse the user",
+	codeMoved:         "the session has moved to another member",
+	codeQuota:         "the quota is used up",
+}
+
+// Error is what the code means.
+func (c code) Error() string {
+	if text := codeTexts[c]; text != "" {
+		return text
+	}
+	return fmt.Sprintf("error %d of the servers", int32(c))
+}
+
+// stat is what the servers know about a node.
+type stat struct {
+	czxid    int64 // of the change that created it
+	children int32
+	pzxid    int64 // of the last change of its children
+}
+
+// writer builds a packet.
+type writer struct{ b []byte }
+
+func (w *writer) int32(v int32) { w.b = binary.BigEndian.AppendUint32(w.b, uint32(v)) }
+func (w *writer) int64(v int64) { w.b = binary.BigEndian.AppendUint64(w.b, uint64(v)) }
+
+func (w *writer) bool(v bool) {
+	if v {
+		w.b = append(w.b, 1)
+	} else {
+		w.b = append(w.b, 0)
+	}
+}
+
+func (w *writer) text(v string) {
+	w.int32(int32(len(v)))
+	w.b = append(w.b, v...)
+}
+
+// reader takes a packet apart. What is missing is zero, and said by err.
+type reader struct {
+	b   []byte
+	err error
+}
+
+var errShort = errors.New("an answer is cut short")
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.b) {
+		r.b, r.err = nil, errShort
+		return make([]byte, min(max(n, 0), 8))
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) int32() int32 { return int32(binary.BigEndian.Uint32(r.take(4))) }
+func (r *reader) int64() int64 { return int64(binary.BigEndian.Uint64(r.take(8))) }
+func (r *reader) bool() bool   { return r.take(1)[0] != 0 }
+func (r *reader) text() string { return string(r.bytes()) }
+
+// bytes may be null, which is a length of -1.
+func (r *reader) bytes() []byte {
+	n := r.int32()
+	if n < 0 {
+		return nil
+	}
+	if int(n) > len(r.b) {
+		r.b, r.err = nil, errShort
+		return nil
+	}
+	return r.take(int(n))
+}
+
+func (r *reader) texts() (all []string) {
+	for n := r.int32(); n > 0 && r.err == nil; n-- {
+		all = append(all, r.text())
+	}
+	return all
+}
+
+func (r *reader) stat() (s stat) {
+	s.czxid = r.int64()
+	r.take(8 + 8 + 8 + 4 + 4 + 4 + 8 + 4) // mzxid to dataLength
+	s.children = r.int32()
+	s.pzxid = r.int64()
+	return s
+}
+
+// readPacket reads a packet, which begins with its length.
+func readPacket(from io.Reader) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(from, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > mostBytes {
+		return nil, fmt.Errorf("an answer of %d bytes: this is no ZooKeeper server, or one that speaks TLS", n)
+	}
+	packet := make([]byte, n)
+	_, err := io.ReadFull(from, packet)
+	return packet, err
+}
+
+// packet puts the length before what was written.
+func packet(write func(*writer)) []byte {
+	w := writer{b: make([]byte, 4, 128)}
+	write(&w)
+	binary.BigEndian.PutUint32(w.b, uint32(len(w.b)-4))
+	return w.b
+}
+
+// greeting opens a session, or goes on with one.
+type greeting struct {
+	zxid     int64 // the last that was seen
+	timeout  int32 // ms
+	id       int64
+	password []byte
+}
+
+func (g greeting) packet() []byte {
+	return packet(func(w *writer) {
+		w.int32(0) // version of the protocol
+		w.int64(g.zxid)
+		w.int32(g.timeout)
+		w.int64(g.id)
+		w.text(string(g.password))
+		w.bool(false) // a member without a quorum will not do
+	})
+}
+
+// welcome is the answer to a greeting. One without an id says that the session is over.
+func welcome(b []byte) (greeting, error) {
+	r := reader{b: b}
+	r.int32()
+	g := greeting{timeout: r.int32(), id: r.int64()}
+	g.password = r.bytes()
+	return g, r.err
+}
+
+// request is one request and its answer.
+type request struct {
+	op    int32
+	write func(*writer)
+
+	// The link sets the rest before it closes done.
+	err   error  // nil, or a code: what the servers say
+	reply reader // after the header
+}
+
+func getChildren(path string) *request {
+	return &request{op: opGetChildren, write: pathAnd(path, false)}
+}
+
+func getData(path string, watch bool) *request {
+	return &request{op: opGetData, write: pathAnd(path, watch)}
+}
+
+func exists(path string) *request { return &request{op: opExists, write: pathAnd(path, false)} }
+
+func pathAnd(path string, watch bool) func(*writer) {
+	return func(w *writer) {
+		w.text(path)
+		w.bool(watch)
+	}
+}
+
+func syncWith(path string) *request {
+	return &request{op: opSync, write: func(w *writer) { w.text(path) }}
+}
+
+func remove(path string) *request {
+	return &request{op: opDelete, write: func(w *writer) {
+		w.text(path)
+		w.int32(-1) // of any version
+	}}
+}
+
+// goodbye ends the session, and deletes its nodes.
+func goodbye() *request { return &request{op: opClose, write: func(*writer) {}} }
+
+// create is for the nodes of attempts, container for the parents of these, persistent for
+// what is above.
+func create(path, value string, acl acl) *request {
+	return &request{op: opCreate, write: creation(path, value, acl, flagEphemeralSequential)}
+}
+
+func container(path string, acl acl) *request {
+	return &request{op: opContainer, write: creation(path, "", acl, flagContainer)}
+}
+
+func persistent(path string, acl acl) *request {
+	return &request{op: opPersistent, write: creation(path, "", acl, 0)}
+}
+
+// acl says who has all rights to a node.
+type acl struct{ scheme, id string }
+
+func creation(path, value string, acl acl, flags int32) func(*writer) {
+	return func(w *writer) {
+		w.text(path)
+		w.text(value)
+		w.int32(1)
+		w.int32(allRights)
+		w.text(acl.scheme)
+		w.text(acl.id)
+		w.int32(flags)
+	}
+}
+
+// confirm is a transaction that changes nothing and succeeds if all of the nodes stand.
+func confirm(paths []string) *request {
+	return &request{op: opMulti, write: func(w *writer) {
+		for _, path := range paths {
+			w.int32(opCheck)
+			w.bool(false)
+			w.int32(-1)
+			w.text(path)
+			w.int32(-1) // any version
+		}
+		w.int32(-1)
+		w.bool(true)
+		w.int32(-1)
+	}}
+}
+
+// outcomes are those of the parts of a transaction: if one fails, it has its code, and the
+// others have none, or one of their own.
+func (r *request) outcomes(n int) ([]code, error) {
+	all := make([]code, 0, n)
+	for len(all) <= n && r.reply.err == nil {
+		kind, done := r.reply.int32(), r.reply.bool()
+		r.reply.int32()
+		if done {
+			break
+		}
+		var c code
+		if kind == -1 {
+			c = code(r.reply.int32())
+		}
+		all = append(all, c)
+	}
+	if r.reply.err == nil && len(all) != n {
+		r.reply.err = errShort
+	}
+	return all, r.reply.err
+}
+
+// changes says whether the request is a transaction, which a majority of the members logs.
+func (r *request) changes() bool {
+	return r.op == opCreate || r.op == opDelete || r.op == opMulti || r.op == opContainer || r.op == opPersistent
+}

@@ -1,0 +1,462 @@
+// Package zookeeper keeps locks in a ZooKeeper ensemble, version 3.5.3 or newer: for programs
+// whose locks have to survive the loss of servers, and for those that have an ensemble anyway.
+//
+// # What is not promised
+//
+// No lease excludes a holder that was stopped for longer than its TTL and goes on without
+// looking; fencing tokens do.
+//
+// A TTL is the timeout of a session, and the servers grant sessions of some lengths only: of
+// two to twenty ticks, which is 4 s to 40 s unless they are set up otherwise. A TTL that they
+// would change is an error. They end sessions at a tick, so up to 2 s late. A lease cannot
+// change its TTL, outlast its release, or be continued by another process.
+//
+// An ensemble that is restored from an old snapshot begins again with old transactions, and
+// so with old tokens.
+//
+// # How it works
+//
+// Each attempt at a lock is an ephemeral node of its own in the folder of the lock. The
+// servers number the nodes; the lowest has the lock. The others wait in the order of their
+// numbers, each until the node before it is deleted, which a watch tells.
+//
+//	        create node           the node before is gone
+//	start ─────────────> in line ─────────────────────────> look ──> granted
+//	  ▲                   │   ▲                              │ │
+//	  │ no answer: is it  │   └──────────────────────────────┘ │
+//	  └─ there?  ─────────┘              another one before    │
+//	  ▲                                                        │
+//	  └────────────────────────────────────────────────────────┘
+//	                        the own node is gone
+//
+// A look makes sure in one transaction that the own node still stands, so that nobody takes
+// the lock for a node that has gone during the wait. A release deletes this attempt's node
+// and no other, as no two have the same name, however often it is repeated. A node carries
+// the name of its attempt, so that one whose creation had no answer is found again, and used
+// or deleted.
+//
+// Tokens come from the transaction that created the node, with room for a block of tokens.
+//
+// # Sessions
+//
+// All leases with the same TTL share a session, because a TTL in ZooKeeper belongs to a
+// session, and because the servers allow few connections for each machine. So they also end
+// together if it ends. A session that no lock needs is closed.
+//
+// Trust in a lease is counted from before a transaction was sent to the member that leads,
+// which the driver looks for and connects to. The answers of another member would not do:
+// it answers pings even when it cannot tell the one that leads, which then ends the session
+// early. Where the driver can reach no other member, each renewal opens the connection anew,
+// which the member that leads is asked about.
+package zookeeper
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+const (
+	minTTL      = time.Second
+	granularity = time.Millisecond // of timeouts of sessions
+	// batchSize is how many grants are renewed together.
+	batchSize = 64
+)
+
+// Options configure a Driver. The zero value works.
+type Options struct {
+	// Path is the node below which the locks are, and keeps apart those who use one
+	// ensemble. It is created when it is needed. Default "/holdfast".
+	Path string
+	// TLS, if set, is how to speak TLS to the members.
+	TLS *tls.Config
+	// Username and Password are who the client is, in the scheme digest; both or neither.
+	// The nodes that it creates are then for this user only. ZooKeeper does not check a
+	// password: with a wrong one the client is another user, without rights.
+	Username, Password string
+}
+
+// Driver keeps locks in one ensemble. It is safe for concurrent use.
+type Driver struct {
+	root    string
+	auth    string
+	acl     acl
+	members []*member
+	client  string // the first part of every owner
+	seq     atomic.Int64
+	calls   *direct.Calls
+	states  *direct.States
+	links   sync.WaitGroup // the sessions
+
+	mu       sync.Mutex // guards what follows
+	sessions map[time.Duration]*session
+	holds    map[string]*hold // by owner
+}
+
+// hold is a node that has a lock. The session goes on for others, so that the driver itself
+// deletes the node when nobody has renewed it for its TTL.
+type hold struct {
+	s     *session
+	path  string
+	until time.Time // to which it is trusted
+	lapse *time.Timer
+}
+
+// New returns a driver for the ensemble with the given members, each as host:port; opts may
+// be nil. It does not block.
+func New(members []string, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	if err := check(members, opts); err != nil {
+		return nil, err
+	}
+	d := &Driver{
+		root: opts.Path, acl: acl{"world", "anyone"}, client: rand.Text(),
+		calls: direct.NewCalls(), states: direct.NewStates(members...),
+		sessions: make(map[time.Duration]*session), holds: make(map[string]*hold),
+	}
+	if d.root == "" {
+		d.root = "/holdfast"
+	}
+	if opts.Username != "" {
+		d.auth, d.acl = opts.Username+":"+opts.Password, acl{"auth", ""}
+	}
+	for i, name := range members {
+		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS})
+	}
+	first := mathrand.N(len(d.members)) // so that clients do not all ask the same one
+	d.members = slices.Concat(d.members[first:], d.members[:first])
+	d.calls.Go(d.watch)
+	return d, nil
+}
+
+// Limits implements driver.Driver. The servers may grant less: see the package comment.
+func (d *Driver) Limits() driver.Limits {
+	return driver.Limits{MinTTL: minTTL, Granularity: granularity, Token: true, Order: true}
+}
+
+// Close implements driver.Driver. Nodes of locks that are held stand until their TTL is over.
+func (d *Driver) Close() error {
+	if !d.calls.Close() {
+		return nil
+	}
+	d.mu.Lock()
+	held := make(map[*session]bool)
+	for _, h := range d.holds {
+		h.lapse.Stop()
+		held[h.s] = true
+	}
+	for _, s := range d.sessions {
+		d.links.Go(func() { s.close(held[s]) })
+	}
+	d.mu.Unlock()
+	d.links.Wait()
+	return nil
+}
+
+// session returns the session for locks with this TTL. The caller gives it back by done.
+func (d *Driver) session(ttl time.Duration) *session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.sessions[ttl]
+	if s == nil {
+		s = d.newSession(ttl)
+		d.sessions[ttl] = s
+	}
+	s.users++
+	return s
+}
+
+func (d *Driver) done(s *session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.users--
+	s.idle = time.Now()
+}
+
+// forget says that a session is over.
+func (d *Driver) forget(s *session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sessions[s.key] == s {
+		delete(d.sessions, s.key)
+	}
+}
+
+// retire ends a session that no lock has needed for a while, and says whether it does.
+func (d *Driver) retire(s *session) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.users > 0 || time.Since(s.idle) < idleTime || d.sessions[s.key] != s {
+		return false
+	}
+	delete(d.sessions, s.key)
+	d.links.Go(func() { s.close(false) })
+	return true
+}
+
+// Acquire implements driver.Driver.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := d.calls.Enter(); err != nil {
+		return driver.Grant{}, err
+	}
+	defer d.calls.Leave()
+	if err := ctx.Err(); err != nil {
+		return driver.Grant{}, err
+	}
+	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
+	c := &claim{d: d, req: req, obstacle: direct.Wait{Tell: req.Obstacle}}
+	if err := c.compete(ctx); err != nil {
+		c.abandon()
+		return driver.Grant{}, err
+	}
+	return c.grant(), nil
+}
+
+// Renew implements driver.Driver. It tries again until ctx ends.
+func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	out := make([]driver.Renewal, len(grants))
+	if err := d.calls.Enter(); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	defer d.calls.Leave()
+	together := make(map[*session][]int) // indices of grants
+	paths := make([]string, len(grants))
+	d.mu.Lock()
+	for i, g := range grants {
+		h := d.holds[g.Owner]
+		if h == nil { // it was released, or is lost
+			out[i].Err = driver.ErrLost
+			continue
+		}
+		together[h.s], paths[i] = append(together[h.s], i), h.path
+	}
+	d.mu.Unlock()
+	var all sync.WaitGroup
+	for s, mine := range together {
+		for some := range slices.Chunk(mine, batchSize) {
+			all.Go(func() { d.renew(ctx, s, some, paths, out) })
+		}
+	}
+	all.Wait()
+	for i, g := range grants {
+		if out[i].Err == nil && !d.extend(g.Owner, out[i].TrustedUntil) {
+			out[i] = driver.Renewal{Err: driver.ErrLost}
+		} else if errors.Is(out[i].Err, driver.ErrLost) {
+			d.let(g.Owner)
+		}
+	}
+	return out
+}
+
+// renew renews some grants of one session.
+func (d *Driver) renew(ctx context.Context, s *session, some []int, paths []string, out []driver.Renewal) {
+	ctx, cancel := context.WithTimeout(ctx, s.ttl)
+	defer cancel()
+	mine, folders := make([]string, len(some)), make([]*request, len(some))
+	for i, n := range some {
+		mine[i] = paths[n]
+	}
+	var base time.Time
+	var stands []bool
+	err := s.again(ctx, func() (err error) {
+		for i := range folders {
+			folders[i] = exists(path.Dir(mine[i]))
+		}
+		base, stands, err = s.confirm(ctx, mine, folders...)
+		return err
+	})
+	if errors.Is(err, errOver) {
+		err = driver.ErrLost
+	}
+	for i, n := range some {
+		switch {
+		case err != nil:
+			out[n].Err = err
+		case !stands[i]:
+			out[n].Err = driver.ErrLost
+		default:
+			out[n].TrustedUntil = direct.Trust(base, s.ttl)
+			if folders[i].err == nil {
+				out[n].Waiters = max(int(folders[i].reply.stat().children)-1, 0)
+			}
+		}
+	}
+}
+
+// Release implements driver.Driver. The release is repeated in the background until it is
+// confirmed, or the session is over.
+func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if err := d.calls.Enter(); err != nil {
+		return err
+	}
+	defer d.calls.Leave()
+	d.mu.Lock()
+	h := d.holds[g.Owner]
+	d.mu.Unlock()
+	switch {
+	case keep > 0:
+		return fmt.Errorf("%w: ZooKeeper keeps no lock beyond its release", driver.ErrUnsupported)
+	case h == nil:
+		return nil // it was released before
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.TTL)
+	defer cancel()
+	released := make(chan error, 1)
+	d.calls.Go(func() {
+		err := h.s.delete(d.calls.Work, h.path)
+		if err == nil {
+			d.let(g.Owner)
+		}
+		released <- err
+	})
+	select {
+	case err := <-released:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ctx.Err(), d.unavailable(errors.New("the release is not confirmed yet")))
+	}
+}
+
+// hold notes that g has a lock, until it is let go.
+func (d *Driver) hold(g driver.Grant, s *session, path string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := &hold{s: s, path: path, until: g.TrustedUntil}
+	h.lapse = time.AfterFunc(time.Until(h.until), func() { d.lapse(g.Owner) })
+	d.holds[g.Owner] = h
+}
+
+// extend notes until when a hold is trusted now; false: it is over.
+func (d *Driver) extend(owner string, until time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.holds[owner]
+	if h == nil {
+		return false
+	}
+	h.until = until
+	h.lapse.Reset(time.Until(until))
+	return true
+}
+
+// lapse deletes the node of a hold that nobody has renewed.
+func (d *Driver) lapse(owner string) {
+	d.mu.Lock()
+	h := d.holds[owner]
+	over := h != nil && !time.Now().Before(h.until)
+	if over {
+		delete(d.holds, owner)
+	}
+	d.mu.Unlock()
+	if !over || d.calls.Enter() != nil {
+		return
+	}
+	defer d.calls.Leave()
+	defer d.done(h.s)
+	h.s.delete(d.calls.Work, h.path)
+}
+
+// let forgets a hold.
+func (d *Driver) let(owner string) {
+	d.mu.Lock()
+	h := d.holds[owner]
+	delete(d.holds, owner)
+	d.mu.Unlock()
+	if h != nil {
+		h.lapse.Stop()
+		d.done(h.s)
+	}
+}
+
+// Nodes implements driver.Notifier.
+func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
+
+// Notify implements driver.Notifier.
+func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }
+
+// unavailable is err as the caller gets it.
+func (d *Driver) unavailable(err error) *driver.UnavailableError {
+	return &driver.UnavailableError{Need: len(d.members)/2 + 1, Err: err}
+}
+
+// sleep sleeps for about the given time, and returns false if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool { return direct.Sleep(ctx, d) }
+
+// ErrAuth is in an ErrUnavailable when the user has too few rights.
+var ErrAuth = errors.New("access denied")
+
+// refusal is an error that time does not mend.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
+func lasting(err error) bool {
+	_, ok := errors.AsType[refusal](err)
+	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
+}
+
+// refused is what the servers say to a request that they do not carry out, with what mends
+// it. Whether the session is over is known with the next connection.
+func (d *Driver) refused(err error) error {
+	switch {
+	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
+		return d.unavailable(err)
+	case errors.Is(err, codeNoAuth):
+		return refusal{fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", ErrAuth, err)}
+	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
+		return refusal{fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", ErrAuth, err)}
+	case errors.Is(err, codeUnimplemented):
+		return refusal{fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
+	case errors.Is(err, codeNoChildren):
+		return refusal{fmt.Errorf("%w; take another path for the locks", err)}
+	case errors.Is(err, codeQuota):
+		return refusal{fmt.Errorf("%w; raise it for the path of the locks", err)}
+	}
+	return err
+}
+
+// check says what is wrong with the arguments of New.
+func check(members []string, opts *Options) error {
+	switch {
+	case len(members) == 0:
+		return fmt.Errorf("%w: no member of the ensemble is named; give host:port of each", driver.ErrInvalid)
+	case (opts.Username == "") != (opts.Password == ""):
+		return fmt.Errorf("%w: a user without a password, or a password without a user; give both or neither", driver.ErrInvalid)
+	case strings.Contains(opts.Username, ":"):
+		return fmt.Errorf("%w: the name of a user of ZooKeeper has no colon", driver.ErrInvalid)
+	case opts.Path != "" && (!strings.HasPrefix(opts.Path, "/") || path.Clean(opts.Path) != opts.Path || opts.Path == "/" ||
+		strings.ContainsFunc(opts.Path, func(r rune) bool {
+			return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0xfffd || r >= 0xd800 && r <= 0xf8ff
+		})):
+		return fmt.Errorf("%w: %q is no path for locks; write one like /holdfast, without an empty part, dots or control characters", driver.ErrInvalid, opts.Path)
+	}
+	for i, m := range members {
+		host, port, err := net.SplitHostPort(m)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(m, "/@ ") {
+			return fmt.Errorf("%w: member %d of the ensemble is not of the form host:port", driver.ErrInvalid, i+1)
+		}
+		if slices.Contains(members[:i], m) {
+			return fmt.Errorf("%w: the member %s is named twice", driver.ErrInvalid, m)
+		}
+	}
+	return nil
+}
