@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
@@ -16,15 +17,47 @@ func (l *link) reads() {
 			l.end(err)
 			return
 		}
+		if l.turn && !l.in.More() {
+			l.reply()
+		}
+	}
+}
+
+// takeTurn keeps others from writing until all answers that have come are delivered, unless
+// a write is under way.
+func (l *link) takeTurn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn = !l.writing
+	l.writing = true
+}
+
+// reply writes what the answers have set off.
+func (l *link) reply() {
+	runtime.Gosched() // the callers that have their answers go on first
+	l.mu.Lock()
+	l.turn, l.writing = false, false
+	switch {
+	case !l.ready():
+		l.mu.Unlock()
+	case l.flight.size > readerMost:
+		l.mu.Unlock()
+		nudge(l.wake)
+	case l.write(l.n.engine.Now()):
+		nudge(l.wake)
 	}
 }
 
 // next delivers the next answer or wake-up.
 func (l *link) next() error {
 	v, err := l.in.Next()
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	if !l.turn && l.in.More() {
+		l.takeTurn()
+	}
+	switch {
 	case v.Kind == '>' && !l.confirms(v):
 		l.n.woken(v)
 	case !l.answer(v):
