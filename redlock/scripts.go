@@ -41,21 +41,33 @@ type texts struct {
 
 	of                  int64 // the TTL that the others are for; Ask.Life is one for a client
 	ttl, keep, handOver string
+	usual               bool // keep and handOver have their defaults
 }
 
 func (t *texts) use(r *engine.Request) {
 	if t.of != r.TTL {
 		t.of, t.ttl, t.keep, t.handOver = r.TTL, millis(r.TTL), decimal(r.Keep()), millis(quorum.HandOver(r.TTL))
+		t.usual = t.keep == usualKeep && t.handOver == usualHandOver
 	}
 }
+
+// What the scripts take where the argument is missing.
+var usualKeep, usualHandOver = millis(quorum.CounterLife), millis(quorum.HandOverMost)
 
 // append appends the call of r's script to dst.
 func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	t.use(r)
+	short := t.usual && r.Stamp == 0
 	switch r.Kind {
 	case quorum.AskAcquire:
-		dst = resp.AppendDecimal(appendAll(t.begin(dst, &acquireHead, r.Lock), r.Owner, t.ttl), r.Clock)
-		dst = resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
+		head := &acquireHead
+		if short {
+			head = &acquireShort
+		}
+		dst = resp.AppendDecimal(appendAll(t.begin(dst, head, r.Lock), r.Owner, t.ttl), r.Clock)
+		if !short {
+			dst = resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
+		}
 	case quorum.AskAdopt:
 		dst = resp.AppendDecimal(appendAll(t.begin(dst, &adoptHead, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
 		dst = resp.AppendString(dst, t.keep)
@@ -69,6 +81,10 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 		dst = appendAll(t.begin(dst, &reclaimHead, r.Lock), r.Owner, t.ttl)
 		dst = resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
 	default:
+		if short && r.HandOver != 0 {
+			dst = resp.AppendString(t.begin(dst, &releaseShort, r.Lock), r.Owner)
+			break
+		}
 		handOver := t.handOver
 		if r.HandOver == 0 {
 			handOver = "0"
@@ -76,56 +92,51 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 		dst = resp.AppendString(t.begin(dst, &releaseHead, r.Lock), r.Owner)
 		dst = appendAll(appendStamp(dst, r.Stamp), handOver, t.keep)
 	}
-	return resp.AppendString(dst, t.marker)
+	if t.set != "" {
+		dst = resp.AppendString(dst, t.marker)
+	}
+	return dst
 }
 
 // call is the call of a script that compares the marker, for calls that are few.
 func (m member) call(s *wire.Script, lock engine.Lock, args ...string) []string {
 	cmd := []string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}
-	if m.set != "" {
-		cmd[2] = "4"
-		cmd = append(cmd, m.set)
+	if m.set == "" {
+		return append(cmd, args...)
 	}
-	return append(append(cmd, args...), m.marker)
+	cmd[2] = "4"
+	return append(append(append(cmd, m.set), args...), m.marker)
 }
 
 // begin appends the head of a call, and its keys.
-func (t *texts) begin(dst []byte, h *heads, l *engine.Lock) []byte {
+func (t *texts) begin(dst []byte, h *head, l *engine.Lock) []byte {
 	if t.set == "" {
-		dst = appendAll(append(dst, h.alone...), l.Key, l.Fence)
-	} else {
-		dst = appendAll(append(dst, h.member...), l.Key, l.Fence)
+		return appendAll(append(dst, h.alone...), l.Key, l.Fence, l.Queue)
 	}
-	if h.keys > 2 {
-		dst = resp.AppendString(dst, l.Queue)
-	}
-	if t.set != "" {
-		dst = resp.AppendString(dst, t.set)
-	}
-	return dst
+	return appendAll(append(dst, h.member...), l.Key, l.Fence, l.Queue, t.set)
 }
 
 var (
-	acquireHead = headsOf(wire.Acquire, 3, 6)
-	adoptHead   = headsOf(wire.Adopt, 3, 6)
-	commitHead  = headsOf(wire.Commit, 2, 4)
-	renewHead   = headsOf(wire.Renew, 3, 6)
-	reclaimHead = headsOf(wire.Reclaim, 3, 5)
-	releaseHead = headsOf(wire.Release, 3, 5)
+	acquireHead  = headOf(wire.Acquire, 5)
+	acquireShort = headOf(wire.Acquire, 3) // stamp and keep have their defaults
+	adoptHead    = headOf(wire.Adopt, 5)
+	commitHead   = headOf(wire.Commit, 3)
+	renewHead    = headOf(wire.Renew, 5)
+	reclaimHead  = headOf(wire.Reclaim, 4)
+	releaseHead  = headOf(wire.Release, 4)
+	releaseShort = headOf(wire.Release, 1) // all but the owner have their defaults
 )
 
-// heads are how every call of a script begins: without the key of the set, and with it.
-type heads struct {
-	keys          int
-	alone, member []byte
-}
+// head is how every call of a script with so many arguments begins: without the key of the
+// set, and with it, where a marker follows the arguments.
+type head struct{ alone, member []byte }
 
-func headsOf(s *wire.Script, keys, args int) heads {
-	head := func(keys int) []byte {
+func headOf(s *wire.Script, args int) head {
+	with := func(keys, args int) []byte {
 		dst := resp.AppendArray(nil, 3+keys+args)
 		return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
 	}
-	return heads{keys: keys, alone: head(keys), member: head(keys + 1)}
+	return head{alone: with(3, args), member: with(4, args+1)}
 }
 
 func appendAll(dst []byte, texts ...string) []byte {

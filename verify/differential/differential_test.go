@@ -123,6 +123,7 @@ func (w *world) call() {
 		}
 	}
 	c.Marker, c.Set = rapid.SampledFrom(markers).Draw(w.t, "marker"), w.set
+	c.Short = rapid.Bool().Draw(w.t, "short")
 	before := w.state
 	o, err := w.server.Run(c, w.keys)
 	if err != nil {

@@ -39,6 +39,7 @@ type Call struct {
 	Token  int64
 	Marker string
 	Set    string
+	Short  bool // leaves out the arguments at the end that have their defaults
 }
 
 // member says whether the script compares the marker of the set.
@@ -61,16 +62,29 @@ var scripts = map[string]*wire.Script{
 	"force": wire.Force, "inspect": wire.Inspect,
 }
 
-// Arguments are what the script is called with, after its keys.
+// Arguments are what the script is called with, after its keys and before the marker.
 func (c Call) Arguments() []string {
-	if !c.member() {
-		return nil
+	args := c.all()
+	if may := defaults[c.Script]; c.Short && may != nil {
+		for slices.Contains(may, args[len(args)-1]) {
+			args = args[:len(args)-1]
+		}
 	}
-	return append(c.own(), c.Marker)
+	return args
 }
 
-// own are the arguments but for the marker.
-func (c Call) own() []string {
+// call is Arguments with the marker.
+func (c Call) call() []string {
+	if c.Marker == "" || !c.member() {
+		return c.Arguments()
+	}
+	return append(c.Arguments(), c.Marker)
+}
+
+// defaults are the arguments that may be left out at the end.
+var defaults = map[string][]string{"acquire": {"", "150000"}, "release": {"", "1000", "150000"}}
+
+func (c Call) all() []string {
 	num := func(n int64) string { return strconv.FormatInt(n, 10) }
 	stamp := ""
 	if c.Stamp != 0 {
@@ -102,10 +116,7 @@ func (c Call) own() []string {
 
 // keys are the keys that the script is called with.
 func (c Call) keys(k Keys) []string {
-	keys := []string{k.Lock, k.Fence}
-	if c.Script != "commit" {
-		keys = append(keys, k.Queue)
-	}
+	keys := []string{k.Lock, k.Fence, k.Queue}
 	if c.Marker != "" {
 		keys = append(keys, wire.Set)
 	}
@@ -349,7 +360,7 @@ type Outcome struct {
 func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	keys := c.keys(k)
 	script := append([]string{"EVALSHA", scripts[c.Script].SHA, strconv.Itoa(len(keys))}, keys...)
-	replies, err := s.Do([]string{"TIME"}, append(script, c.Arguments()...), stateCommand(k), []string{"TIME"})
+	replies, err := s.Do([]string{"TIME"}, append(script, c.call()...), stateCommand(k), []string{"TIME"})
 	if err != nil {
 		return Outcome{}, err
 	}

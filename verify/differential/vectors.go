@@ -45,6 +45,7 @@ type Case struct {
 	Listening []string `json:"listening,omitempty"`
 	Script    string   `json:"script"`
 	Args      []string `json:"args"`
+	Marker    string   `json:"marker,omitempty"`
 	Reply     any      `json:"reply"`
 	Then      State    `json:"then"`
 	Wakes     []Wake   `json:"wakes,omitempty"`
@@ -106,6 +107,7 @@ func script(name, owner string) Call   { return Call{Script: name, Owner: owner,
 func (c Call) ttl(ms int64) Call       { c.TTL = ms; return c }
 func (c Call) stamp(s int64) Call      { c.Stamp = s; return c }
 func (c Call) token(t int64) Call      { c.Token = t; return c }
+func (c Call) short() Call             { c.Short = true; return c }
 func (c Call) admitted(m string) Call  { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
 
@@ -139,6 +141,8 @@ func examples() []example {
 		{"acquire: asking again changes the expiry alone", heldByA, nil, acquire("a.1")},
 		{"acquire: asking again after the counter was lost", lost, nil, acquire("a.1")},
 		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
+		{"acquire: what is missing has its default", idle, nil, acquire("a.1").short()},
+		{"acquire: … on a node that remembers its admission", admitted(idle), nil, acquire("a.1").short().admitted(marker)},
 		{"acquire: held by another", heldByA, nil, acquire("b.1")},
 		{"acquire: held by another library", State{Lock: held("Zm9yZWlnbg==", 5000)}, nil, acquire("b.1")},
 		{"acquire: held by a key of another type", State{Lock: held("(hash)", 5000)}, nil, acquire("b.1").stamp(6)},
@@ -191,6 +195,7 @@ func examples() []example {
 
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
 		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
+		{"release: what is missing has its default", contended, hear, script("release", "a.1").short()},
 		{"release: … and no longer than its TTL", contended, hear, script("release", "a.1").ttl(300)},
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
@@ -277,7 +282,7 @@ func (ex example) make() Case {
 	after = after.At(nodeClock)
 	c := Case{
 		Name: ex.name, Given: ex.given, Listening: ex.listening, Script: ex.call.Script,
-		Args: []string{}, Reply: symbol(reply), Then: stateOf(after),
+		Args: []string{}, Marker: ex.call.Marker, Reply: symbol(reply), Then: stateOf(after),
 	}
 	c.Then.Set = ex.given.Set
 	for _, arg := range ex.call.Arguments() {
@@ -404,6 +409,9 @@ func (v Vectors) Encode() ([]byte, error) {
 		}
 		err = first(err, line("      ", "script", c.Script, ","))
 		err = first(err, line("      ", "args", c.Args, ","))
+		if c.Marker != "" {
+			err = first(err, line("      ", "marker", c.Marker, ","))
+		}
 		err = first(err, line("      ", "reply", c.Reply, ","))
 		err = first(err, line("      ", "then", c.Then, comma(c.Wakes == nil)))
 		if c.Wakes != nil {

@@ -103,11 +103,8 @@ func (c Case) check(t *testing.T, server *Server, script ScriptText) {
 		do(t, server, []string{"PEXPIRE", keys.Queue, fmt.Sprint(q.PX)})
 	}
 	names := []string{keys.Lock, keys.Fence, keys.Queue}
-	if c.Script == "commit" {
-		names = names[:2]
-	}
-	if n := len(c.Args); n > 0 && c.Args[n-1] != "" {
-		names = append(names, wire.Set)
+	if c.Marker != "" {
+		names, c.Args = append(names, wire.Set), append(c.Args, c.Marker)
 	}
 	call := append([]string{"EVAL", script.Text, strconv.Itoa(len(names))}, names...)
 	for _, arg := range c.Args {

@@ -1,4 +1,4 @@
--- KEYS lock fence set; ARGV owner top keep marker
+-- KEYS lock fence queue set; ARGV owner top keep marker
 -- 1: top is the end of the owner's tokens here. 0: the lock is not the owner's,
 -- or more has been promised.
 if holding(KEYS[1]) ~= ARGV[1] then

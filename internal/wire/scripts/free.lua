@@ -1,10 +1,11 @@
--- KEYS lock fence queue set; ARGV owner stamp handover keep marker
+-- KEYS lock fence queue set; ARGV owner [stamp [handover [keep]]] marker
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
 -- passes on the lock if it is the owner's or, without a stamp, nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, stamp = ARGV[1], ARGV[2]
+local owner, stamp = ARGV[1], ARGV[2] or ''
+local call = redis.call
 -- The usual case, as in acquire: the lock is the owner's, and nobody waits.
-if stamp == '' and redis.pcall('GET', lock) == owner and redis.call('ZCARD', queue) == 0 then
-  redis.call('DEL', lock)
+if stamp == '' and redis.pcall('GET', lock) == owner and call('ZCARD', queue) == 0 then
+  call('DEL', lock)
   return 1
 end

@@ -1,6 +1,6 @@
--- The last of ARGV is the marker with which the client was admitted here, and the last of
--- KEYS where the node keeps its own; '', and no such key, where the set is one node.
+-- The fourth of KEYS is where the node keeps its marker, and the last of ARGV the marker with
+-- which the client was admitted here; neither, where the set is one node.
 -- UNADMITTED: nothing has changed.
-if ARGV[#ARGV] ~= '' and redis.call('GET', KEYS[#KEYS]) ~= ARGV[#ARGV] then
+if KEYS[4] and redis.call('GET', KEYS[4]) ~= table.remove(ARGV) then
   return redis.error_reply('UNADMITTED its data were lost or replaced since it was let vote')
 end

@@ -7,6 +7,6 @@ else
   redis.call('PEXPIRE', queue, 60000)
 end
 if mine or not holder and stamp == '' then
-  pass(lock, fence, queue, owner, ARGV[3], ARGV[4], stamp == '')
+  pass(lock, fence, queue, owner, ARGV[3] or '1000', ARGV[4] or '150000', stamp == '')
 end
 return mine and 1 or 0
