@@ -97,7 +97,8 @@
 //     OneGrantIsAdoptedOnce, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
 //     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
 //     DetachLeavesTheLockUntilItsDeadline)
-//   - Nodes. Nodes lists each node with its present state. (NodesTellTheirState)
+//   - Nodes. Nodes lists each node with its present state and how long it takes to answer.
+//     (NodesTellTheirState, NodesTellTheirRoundTrip)
 //
 // # Optional interfaces
 //
@@ -398,6 +399,10 @@ type NodeEvent struct {
 	Node  string
 	State NodeState
 	Err   error // why, unless it is up
+	// RoundTrip is how long the node takes to answer, smoothed over the last few samples
+	// of its connection. The driver takes them every few seconds, apart from the
+	// requests for locks. 0: it is down, or was not measured yet.
+	RoundTrip time.Duration
 }
 
 // NodeState is what a node is fit for.

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,7 @@ type node struct {
 	work    context.Context // of all requests
 	opening chan struct{}   // has an element while one opens the client, and after close
 	client  atomic.Pointer[clientv3.Client]
+	trip    atomic.Int64 // smoothed round trip of the probes; 0: not measured yet
 }
 
 func newNode(work context.Context, place int, name string, opts *Options) *node {
@@ -260,7 +262,12 @@ func (d *Driver) watch() {
 	for {
 		for _, n := range d.nodes {
 			d.tasks.Go(func() {
+				begin := time.Now()
 				err := n.try(d.alive, callTime/2, probe)
+				if took := time.Since(begin); err == nil {
+					last := cmp.Or(n.trip.Load(), int64(took))
+					n.trip.Store(last + (int64(took)-last)/4)
+				}
 				d.report(n, err)
 			})
 		}
@@ -283,11 +290,11 @@ func (d *Driver) report(n *node, err error) {
 	if d.alive.Err() != nil {
 		return
 	}
-	e := driver.NodeEvent{Node: n.name, State: driver.NodeUp}
+	e := driver.NodeEvent{Node: n.name, State: driver.NodeUp, RoundTrip: time.Duration(n.trip.Load())}
 	if _, ok := errors.AsType[stall](err); ok {
 		e.State, e.Err = driver.NodeStalled, err
 	} else if err != nil && !errors.Is(err, driver.ErrLost) {
-		e.State, e.Err = driver.NodeDown, err
+		e.State, e.Err, e.RoundTrip = driver.NodeDown, err, 0
 	}
 	d.mu.Lock()
 	news := d.states[n.place].State != e.State

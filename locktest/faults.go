@@ -21,6 +21,7 @@ var faults = []testCase{
 	{"AWaitSurvivesAnOutage", waitSurvives},
 	{"ARenewalWithoutAnAnswerLosesNothing", renewalInOutage},
 	{"NodesTellTheirState", nodesTellTheirState},
+	{"NodesTellTheirRoundTrip", nodesTellTheirRoundTrip},
 }
 
 func (b *bench) needsCut() { b.need(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
@@ -270,6 +271,24 @@ func renewalInOutage(b *bench) {
 }
 
 // nodesTellTheirState is for a driver that reports on its nodes.
+// A round trip is smoothed, and shows a delay in part at least after one sample.
+func nodesTellTheirRoundTrip(b *bench) {
+	b.need(b.can.notify && b.Service.Delay != nil, "driver.Notifier and Service.Delay")
+	drv := b.driver()
+	defer drv.Close()
+	const delay = 40 * time.Millisecond
+	b.Delay(delay)
+	b.eventually("every node has a round trip", func() bool {
+		for _, e := range drv.(driver.Notifier).Nodes() {
+			if e.RoundTrip < delay/5 {
+				return false
+			}
+		}
+		return true
+	})
+	b.Delay(0)
+}
+
 func nodesTellTheirState(b *bench) {
 	b.need(b.can.notify, "driver.Notifier")
 	b.needsStop(1)

@@ -117,7 +117,7 @@ func (n *Node) event() driver.NodeEvent {
 	case frozen:
 		return driver.NodeEvent{Node: n.name, State: driver.NodeStalled, Err: errFrozen}
 	}
-	return driver.NodeEvent{Node: n.name, State: driver.NodeUp}
+	return driver.NodeEvent{Node: n.name, State: driver.NodeUp, RoundTrip: n.delay}
 }
 
 // now is the node's clock in µs. The caller holds mu.

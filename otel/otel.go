@@ -15,6 +15,7 @@
 //
 // The metrics are those of package prometheus, with points for underscores and without the
 // suffixes for units: distributed_lock.wait, with the attribute resource, the class of the key.
+// otel/example is a whole program.
 package otel
 
 import (
@@ -76,6 +77,7 @@ type Telemetry struct {
 	failures, lost, renewed, unconfirmed, dropped metric.Int64Counter
 	waiters, held, atRisk                         metric.Int64ObservableUpDownCounter
 	nodeState                                     metric.Int64ObservableGauge
+	roundTrip                                     metric.Float64ObservableGauge
 }
 
 // New returns Telemetry. opts may be nil. An error is one of the MeterProvider.
@@ -134,10 +136,13 @@ func (t *Telemetry) instrument(m metric.Meter) (err error) {
 	var failed error
 	t.nodeState, failed = m.Int64ObservableGauge(prefix+"node_state", metric.WithDescription("1 for the present state of a node, 0 for the others."))
 	err = errors.Join(err, failed)
+	t.roundTrip, failed = m.Float64ObservableGauge(prefix+"node_round_trip",
+		metric.WithUnit("s"), metric.WithDescription("How long a node takes to answer, smoothed."))
+	err = errors.Join(err, failed)
 	if err != nil {
 		return err
 	}
-	t.reader, err = m.RegisterCallback(t.observe, t.waiters, t.held, t.atRisk, t.nodeState)
+	t.reader, err = m.RegisterCallback(t.observe, t.waiters, t.held, t.atRisk, t.nodeState, t.roundTrip)
 	return err
 }
 
@@ -151,13 +156,17 @@ func (t *Telemetry) observe(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(t.held, int64(n.Held), by)
 		o.ObserveInt64(t.atRisk, int64(n.AtRisk), by)
 	})
-	for node, state := range t.tracker.Nodes() {
+	for name, node := range t.tracker.Nodes() {
+		by := attribute.String("node", name)
 		for _, s := range observe.States {
 			is := int64(0)
-			if s == state {
+			if s == node.State {
 				is = 1
 			}
-			o.ObserveInt64(t.nodeState, is, metric.WithAttributes(attribute.String("node", node), attribute.String("state", s)))
+			o.ObserveInt64(t.nodeState, is, metric.WithAttributes(by, attribute.String("state", s)))
+		}
+		if node.RoundTrip > 0 {
+			o.ObserveFloat64(t.roundTrip, node.RoundTrip.Seconds(), metric.WithAttributes(by))
 		}
 	}
 	return nil
@@ -166,8 +175,8 @@ func (t *Telemetry) observe(_ context.Context, o metric.Observer) error {
 // Hooks returns what goes into holdfast.Options.
 func (t *Telemetry) Hooks() holdfast.Hooks { return t.hooks }
 
-// Watch has each reading of the metrics ask client for the states of its nodes. Without it,
-// a node is seen only from its first change on.
+// Watch has each reading of the metrics ask client for the states of its nodes and their
+// round trips. Without it, a node is seen only from its first change on, and as it was then.
 func (t *Telemetry) Watch(client *holdfast.Client) { t.tracker.Watch(client) }
 
 // Close ends the observation of counts. It ends no client.

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,8 +172,19 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for sleep(d.alive, watchEvery) {
-		query(d.alive, d, patience(time.Minute), pgx.RowTo[int], "SELECT 1") // the outcome is reported
+		r, err := query(d.alive, d, patience(time.Minute), pgx.RowTo[int], "SELECT 1") // the outcome is reported
+		if err == nil {
+			d.timed(time.Since(r.sent))
+		}
 	}
+}
+
+// timed notes how long the database took to answer.
+func (d *Driver) timed(took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := cmp.Or(d.trip, took)
+	d.trip = last + (took-last)/4
 }
 
 // report notes the state of the database, and tells of it if it is new. While the
@@ -198,7 +210,11 @@ func (d *Driver) report(state driver.NodeState, err error) {
 func (d *Driver) Nodes() []driver.NodeEvent {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return []driver.NodeEvent{d.state}
+	e := d.state
+	if e.State != driver.NodeDown {
+		e.RoundTrip = d.trip
+	}
+	return []driver.NodeEvent{e}
 }
 
 // Notify implements driver.Notifier.

@@ -109,6 +109,7 @@ type Driver struct {
 	polls   error                      // why it never will
 	listens bool                       // or is about to
 	state   driver.NodeEvent
+	trip    time.Duration // smoothed round trip; 0: not measured yet
 	notify  func(driver.NodeEvent)
 	alert   func(owner, why string)
 }

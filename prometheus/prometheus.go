@@ -8,7 +8,7 @@
 //	metrics.Watch(client)
 //
 // The label resource is the class of a key, never the key: order/1 and order/2 are both
-// "order". Hooks tell nothing of single requests, so there is no round trip by node.
+// "order". prometheus/example is a whole program.
 //
 //	distributed_lock_wait_seconds{resource,outcome}     how long calls of Acquire took; acquired or failed
 //	distributed_lock_hold_seconds{resource}             how long leases lasted
@@ -22,6 +22,7 @@
 //	distributed_lock_held{resource}                     leases that are held
 //	distributed_lock_at_risk{resource}                  those of them that can spare no further node
 //	distributed_lock_node_state{node,state}             1 for the present state of a node, 0 for the others
+//	distributed_lock_node_round_trip_seconds{node}      how long a node takes to answer, smoothed over some seconds
 //	distributed_lock_events_dropped_total               events that the client dropped, as hooks or Logger were too slow
 //
 // After events were dropped, waiters and held begin anew and are too low until the leases
@@ -66,6 +67,7 @@ var (
 	held      = prometheus.NewDesc("distributed_lock_held", "Leases that are held.", resource, nil)
 	atRisk    = prometheus.NewDesc("distributed_lock_at_risk", "Leases that can spare no further node.", resource, nil)
 	nodeState = prometheus.NewDesc("distributed_lock_node_state", "1 for the present state of a node, 0 for the others.", []string{"node", "state"}, nil)
+	roundTrip = prometheus.NewDesc("distributed_lock_node_round_trip_seconds", "How long a node takes to answer, smoothed.", []string{"node"}, nil)
 )
 
 // New returns Metrics that have measured nothing yet. opts may be nil.
@@ -108,8 +110,8 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 // Hooks returns what goes into holdfast.Options.
 func (m *Metrics) Hooks() holdfast.Hooks { return m.hooks }
 
-// Watch has each scrape ask client for the states of its nodes. Without it, a node is seen
-// only from its first change on.
+// Watch has each scrape ask client for the states of its nodes and their round trips. Without
+// it, a node is seen only from its first change on, and as it was then.
 func (m *Metrics) Watch(client *holdfast.Client) { m.tracker.Watch(client) }
 
 // vectors are the collectors that keep what they have measured.
@@ -122,7 +124,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, v := range m.vectors() {
 		v.Describe(out)
 	}
-	for _, d := range []*prometheus.Desc{waiters, held, atRisk, nodeState} {
+	for _, d := range []*prometheus.Desc{waiters, held, atRisk, nodeState, roundTrip} {
 		out <- d
 	}
 }
@@ -132,23 +134,26 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for _, v := range m.vectors() {
 		v.Collect(out)
 	}
-	gauge := func(d *prometheus.Desc, n int, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	counts := make(map[string]observe.Counts)
 	m.tracker.Each(func(class string, n observe.Counts) { counts[class] = n })
 	for class, n := range counts {
-		gauge(waiters, n.Waiters, class)
-		gauge(held, n.Held, class)
-		gauge(atRisk, n.AtRisk, class)
+		gauge(waiters, float64(n.Waiters), class)
+		gauge(held, float64(n.Held), class)
+		gauge(atRisk, float64(n.AtRisk), class)
 	}
-	for node, state := range m.tracker.Nodes() {
+	for name, node := range m.tracker.Nodes() {
 		for _, s := range observe.States {
-			n := 0
-			if s == state {
-				n = 1
+			is := 0.0
+			if s == node.State {
+				is = 1
 			}
-			gauge(nodeState, n, node, s)
+			gauge(nodeState, is, name, s)
+		}
+		if node.RoundTrip > 0 {
+			gauge(roundTrip, node.RoundTrip.Seconds(), name)
 		}
 	}
 }

@@ -81,6 +81,7 @@ func night(t *testing.T, look func(at string, m *prometheus.Metrics)) {
 		}
 		defer client.Close()
 		metrics.Watch(client)
+		nodes.Node(2).Delay(20 * time.Millisecond)
 		lease, err := client.Acquire(t.Context(), "order/1", &holdfast.AcquireOptions{TTL: 9 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -122,6 +123,7 @@ func TestEveryEventIsMeasured(t *testing.T) {
 			"distributed_lock_node_state{node=memory-1,state=up}":            0,
 			"distributed_lock_node_state{node=memory-2,state=stalled}":       1,
 			"distributed_lock_node_state{node=memory-3,state=up}":            1,
+			"distributed_lock_node_round_trip_seconds{node=memory-3}":        0.02,
 			"distributed_lock_node_state{node=memory-3,state=quarantine}":    0,
 		},
 		"lost": {

@@ -87,7 +87,7 @@ func TestEveryQueryOfTheDashboardHasAnAnswerOnAServer(t *testing.T) {
 	t.Parallel()
 	m := prometheus.New(nil)
 	h := m.Hooks()
-	h.Node(holdfast.NodeEvent{Node: "a", State: holdfast.NodeUp})
+	h.Node(holdfast.NodeEvent{Node: "a", State: holdfast.NodeUp, RoundTrip: time.Millisecond})
 	h.Acquired(holdfast.AcquiredEvent{Key: "order/1", Owner: "a"})
 	registry := client_golang.NewRegistry()
 	registry.MustRegister(m)

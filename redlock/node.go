@@ -43,6 +43,7 @@ type node struct {
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
 	stalled   atomic.Bool          // connected, but does not answer
+	trip      atomic.Int64         // smoothed round trip of link; 0: not measured yet
 
 	// ill is why the node grants nothing for the time being, as its last answer said.
 	ill atomic.Pointer[error]
@@ -158,6 +159,7 @@ func (n *node) raise(l *link) {
 		n.link.Store(l)
 		n.ill.Store(nil)
 		n.deaf = nil
+		n.trip.Store(0)
 		n.stalled.Store(false)
 	}
 	n.mu.Unlock()
@@ -214,8 +216,20 @@ func (n *node) tend(l *link, age time.Duration) {
 		n.listen(l) // the right may have been granted
 	}
 	if age%pingEvery == 0 {
-		l.tell("PING") // otherwise this client would not notice that the other end is gone
+		n.ping(l) // otherwise this client would not notice that the other end is gone
 	}
+}
+
+// ping sends a PING, which waits in line as every request does, and takes the time.
+func (n *node) ping(l *link) {
+	c, sent := newCall([][]string{{"PING"}}), n.engine.Now()
+	c.then = func() {
+		if took := max(n.engine.Now()-sent, 1); c.err == nil {
+			last := cmp.Or(n.trip.Load(), took)
+			n.trip.Store(last + (took-last)/4)
+		}
+	}
+	l.send(entry{call: c, at: sent})
 }
 
 // Send implements engine.Node.
@@ -355,10 +369,10 @@ func (n *node) why() error {
 func (n *node) event() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e, ill := driver.NodeEvent{Node: n.addr, State: driver.NodeUp}, n.ill.Load()
+	e, ill := driver.NodeEvent{Node: n.addr, State: driver.NodeUp, RoundTrip: time.Duration(n.trip.Load())}, n.ill.Load()
 	switch {
 	case n.link.Load() == nil:
-		e.State, e.Err = driver.NodeDown, n.err
+		e.State, e.Err, e.RoundTrip = driver.NodeDown, n.err, 0
 	case n.stalled.Load():
 		e.State, e.Err = driver.NodeStalled, errStalled
 	case n.mute != nil || n.deaf != nil:

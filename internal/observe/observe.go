@@ -87,7 +87,7 @@ type Tracker struct {
 	mu      sync.Mutex // guards what follows; no hook is called under it
 	classes map[string]*class
 	leases  map[string]lease // by owner
-	nodes   map[string]string
+	nodes   map[string]Node
 	clients []*holdfast.Client
 }
 
@@ -99,7 +99,7 @@ func New(o Options) *Tracker {
 	if o.Classes <= 0 {
 		o.Classes = classesMost
 	}
-	return &Tracker{opts: o, classes: make(map[string]*class), leases: make(map[string]lease), nodes: make(map[string]string)}
+	return &Tracker{opts: o, classes: make(map[string]*class), leases: make(map[string]lease), nodes: make(map[string]Node)}
 }
 
 // Watch has Nodes ask client.
@@ -109,15 +109,21 @@ func (t *Tracker) Watch(client *holdfast.Client) {
 	t.clients = append(t.clients, client)
 }
 
-// Nodes is the state of each node that is known.
-func (t *Tracker) Nodes() map[string]string {
+// Node is what is known of a node.
+type Node struct {
+	State     string
+	RoundTrip time.Duration // 0: unknown
+}
+
+// Nodes is each node that is known.
+func (t *Tracker) Nodes() map[string]Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make(map[string]string, len(t.nodes))
+	all := make(map[string]Node, len(t.nodes))
 	maps.Copy(all, t.nodes)
 	for _, c := range t.clients {
 		for _, e := range c.Nodes() {
-			all[e.Node] = State(e)
+			all[e.Node] = Node{State(e), e.RoundTrip}
 		}
 	}
 	return all
@@ -215,7 +221,7 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 		Node: both(func(e holdfast.NodeEvent) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			t.nodes[e.Node] = State(e)
+			t.nodes[e.Node] = Node{State(e), e.RoundTrip}
 		}, caller.Node),
 		Dropped: both(func(e holdfast.DroppedEvent) {
 			t.recount()

@@ -1,0 +1,109 @@
+// Example takes two locks one after the other, the second behind another holder, and prints the
+// spans and the metrics that a program would send to its collector. Run it, with the URL of a
+// backend or without:
+//
+//	go run ./example [redis://127.0.0.1:6379]
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/otel"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+func main() {
+	if err := run(context.Background(), os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// printer stands where a program has an OTLP exporter.
+type printer struct{ out io.Writer }
+
+func (p printer) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
+	for _, s := range spans {
+		took := s.EndTime().Sub(s.StartTime()).Round(time.Millisecond)
+		fmt.Fprintf(p.out, "span   %-12s %v, %d links, trace %s\n", s.Name(), took, len(s.Links()), s.SpanContext().TraceID())
+	}
+	return nil
+}
+
+func (printer) Shutdown(context.Context) error { return nil }
+
+func run(ctx context.Context, out io.Writer, backend []string) error {
+	tracing := sdktrace.NewTracerProvider(sdktrace.WithSyncer(printer{out}))
+	defer tracing.Shutdown(ctx)
+	reader := sdkmetric.NewManualReader() // a program has a PeriodicReader with an exporter
+	telemetry, err := otel.New(&otel.Options{TracerProvider: tracing, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
+	if err != nil {
+		return err
+	}
+	defer telemetry.Close()
+	nodes, err := open(ctx, backend)
+	if err != nil {
+		return err
+	}
+	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: telemetry.Hooks()})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	telemetry.Watch(client)
+	if err := work(ctx, tracing.Tracer("shop"), client); err != nil {
+		return err
+	}
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(ctx, &all); err != nil {
+		return err
+	}
+	client.Close() // waits until the hooks have been called
+	for _, s := range all.ScopeMetrics {
+		for _, m := range s.Metrics {
+			fmt.Fprintf(out, "metric %-30s %s\n", m.Name, m.Description)
+		}
+	}
+	return nil
+}
+
+// open connects to the Redis or the nodes of a URL, or makes nodes in memory.
+func open(ctx context.Context, backend []string) (driver.Driver, error) {
+	if len(backend) == 0 {
+		return memory.New(3), nil
+	}
+	return redlock.OpenURL(ctx, backend[0], nil)
+}
+
+// work pays an order while another part of the program packs it: the span that waits has a link
+// to the one that holds.
+func work(ctx context.Context, tracer trace.Tracer, client *holdfast.Client) error {
+	packing, packs := tracer.Start(ctx, "pack order")
+	lease, err := client.Acquire(packing, "order/17", &holdfast.AcquireOptions{Note: otel.Note(packing)})
+	if err != nil {
+		return err
+	}
+	var packer sync.WaitGroup
+	defer packer.Wait()
+	packer.Go(func() {
+		time.Sleep(100 * time.Millisecond)
+		lease.Release(packing)
+		packs.End()
+	})
+	paying, pays := tracer.Start(ctx, "pay order")
+	defer pays.End()
+	return client.Do(paying, "order/17", &holdfast.AcquireOptions{Note: otel.Note(paying)}, func(context.Context, *holdfast.Lease) error { return nil })
+}

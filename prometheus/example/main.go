@@ -1,0 +1,96 @@
+// Example takes locks and serves what it measures of them to Prometheus. Run it, with the URL
+// of a backend or without:
+//
+//	go run ./example [redis://127.0.0.1:6379]
+//	curl http://127.0.0.1:9464/metrics
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	client_golang "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/prometheus"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout, "127.0.0.1:9464", os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run works and serves on addr until ctx ends.
+func run(ctx context.Context, out io.Writer, addr string, backend []string) error {
+	nodes, err := open(ctx, backend)
+	if err != nil {
+		return err
+	}
+	metrics := prometheus.New(nil)
+	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: metrics.Hooks()})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	metrics.Watch(client)
+	registry := client_golang.NewRegistry()
+	registry.MustRegister(metrics)
+
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	fmt.Fprintf(out, "http://%s/metrics\n", listener.Addr())
+
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	for range 8 {
+		workers.Go(func() { work(ctx, client) })
+	}
+	if err := server.Serve(listener); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// open connects to the Redis or the nodes of a URL, or makes nodes in memory.
+func open(ctx context.Context, backend []string) (driver.Driver, error) {
+	if len(backend) == 0 {
+		return memory.New(3), nil
+	}
+	return redlock.OpenURL(ctx, backend[0], nil)
+}
+
+// work pays one of ten orders after the other.
+func work(ctx context.Context, client *holdfast.Client) {
+	for ctx.Err() == nil {
+		key := fmt.Sprintf("order/%d", rand.N(10))
+		client.Do(ctx, key, &holdfast.AcquireOptions{Wait: 50 * time.Millisecond}, func(ctx context.Context, _ *holdfast.Lease) error {
+			select {
+			case <-time.After(rand.N(50 * time.Millisecond)):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}) // the metrics count the failures
+	}
+}
