@@ -12,7 +12,7 @@ VERSION ?=
 TAG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing tidy release
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,9 @@ model: ## Every order of messages in small worlds, on the protocol's own code; p
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without|TestALeaseLives' ./sim
+
+screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
+	@cd verify && go run ./console -out ../docs/console
 
 mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (10 min)
 	@cd verify && go run ./mutants -table ../docs/mutants.md $(MUTANTFLAGS)

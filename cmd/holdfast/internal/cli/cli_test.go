@@ -309,13 +309,13 @@ func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).root()
-	for _, name := range []string{"top"} {
+	for _, name := range []string{"top", "console"} {
 		cmd, _, err := root.Find([]string{name})
 		if err != nil {
 			t.Fatal(err)
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" && !strings.Contains(string(text), "`--"+f.Name) {
+			if f.Name != "help" && !strings.Contains(string(text), "`"+name+" --"+f.Name) {
 				t.Errorf("docs/console.md does not name --%s of %s", f.Name, name)
 			}
 		})

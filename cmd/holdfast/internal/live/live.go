@@ -146,6 +146,7 @@ func (s *Source) look(ctx context.Context) {
 		switch {
 		case !r.Freed.IsZero() && now.Sub(r.Freed) > freedKept:
 			delete(s.rows, name)
+		case s.wanted[name].After(now): // what asking for it said is newer
 		case failed == nil && r.Seen.Before(start): // it was not listed: nobody has it
 			s.rows[name] = r.next(holdfast.Status{Key: name}, now)
 		}

@@ -23,6 +23,8 @@ type service struct {
 	listed int   // locks that were yielded
 	asked  map[string]int
 	hang   bool // until the context ends
+
+	unlisted holdfast.Status // only Inspect knows it
 }
 
 func (s *service) List(ctx context.Context, _ string) iter.Seq2[holdfast.Status, error] {
@@ -61,6 +63,9 @@ func (s *service) Inspect(ctx context.Context, key string) (holdfast.Status, err
 	}
 	s.asked[key]++
 	st := s.locks[key]
+	if key == s.unlisted.Key {
+		st = s.unlisted
+	}
 	st.Key = key
 	return st, s.err
 }
@@ -229,6 +234,31 @@ func TestWhatIsLookedAtIsFresh(t *testing.T) {
 			t.Error("a lock at which nobody looks is still asked for")
 		}
 		b.mu.Unlock()
+	})
+}
+
+// TestALockThatNoListNamesIsKeptWhileItIsLookedAt has one with a minority of votes, which
+// is in no list.
+func TestALockThatNoListNamesIsKeptWhileItIsLookedAt(t *testing.T) {
+	b := &service{}
+	b.set("a", "job")
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		time.Sleep(1500 * time.Millisecond)
+		b.mu.Lock()
+		b.unlisted = holdfast.Status{Key: "job", Nodes: []holdfast.NodeStatus{{Owner: "a"}, {}, {}}}
+		delete(b.locks, "job")
+		b.mu.Unlock()
+		for range 20 {
+			s.Want("job")
+			time.Sleep(time.Second)
+		}
+		p := s.Picture()
+		if len(p.Rows) != 1 {
+			t.Fatalf("%d rows", len(p.Rows))
+		}
+		if word, _, _ := p.State(p.Rows[0]); word != "split" {
+			t.Errorf("state %q", word)
+		}
 	})
 }
 

@@ -175,6 +175,17 @@ func NodeLevel(s holdfast.NodeState) Level {
 	return Bad
 }
 
+// RoundTrip is how long a node takes to answer; "": that is not known.
+func RoundTrip(e holdfast.NodeEvent) string {
+	switch {
+	case e.RoundTrip <= 0:
+		return ""
+	case e.RoundTrip < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(e.RoundTrip)/float64(time.Millisecond))
+	}
+	return fmt.Sprintf("%d ms", e.RoundTrip.Milliseconds())
+}
+
 // Sort is an order of locks.
 type Sort string
 

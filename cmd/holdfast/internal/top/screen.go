@@ -73,7 +73,7 @@ func (m *model) head() []string {
 	for i, e := range p.Nodes {
 		nodes[i] = paint(live.NodeLevel(e.State), view.Printable(e.Node)+" "+strings.ToUpper(string(e.State)))
 		if e.State == holdfast.NodeUp {
-			nodes[i] = view.Printable(e.Node) + " up"
+			nodes[i] = strings.TrimSpace(view.Printable(e.Node) + " up " + live.RoundTrip(e))
 		}
 	}
 	counts := fmt.Sprintf("%d locks  %d held  %d waiting  %.1f hand-overs/s seen", len(p.Rows), p.Held, p.Waiters, p.HandOvers)
@@ -292,10 +292,10 @@ func (m *model) questionLines() []string {
 	r := &live.Row{Status: m.target, Seen: m.picture.Taken}
 	lines = append(lines, holderLines(m.picture, r)...)
 	lines = append(lines, row("waiting", strconv.Itoa(m.target.Waiters)), "",
-		"The holder cannot renew any more, and learns that at its next renewal.",
-		"Until then it may go on, so stop it first where you can.", "")
+		"The holder hears at once by whom and why, if it can be reached, and otherwise",
+		"at its next renewal. Until then it may go on: stop it first where you can.", "")
 	if m.mode == reasoning {
-		return append(lines, "Why is it taken away? This goes into the record.", "> "+view.Printable(m.typed)+"█")
+		return append(lines, "Why is it taken away? This goes into the record, and to the holder.", "> "+view.Printable(m.typed)+"█")
 	}
 	return append(lines, "reason: "+view.Printable(m.reason), "", "To take the lock away from this holder, type its name:", "> "+view.Printable(m.typed)+"█")
 }

@@ -374,7 +374,7 @@ func (m *model) done(record force.Record, err error) {
 		return
 	}
 	m.records = append(m.records, record)
-	m.say(live.Warn, "%s was taken from %v, token %d; its holder learns that at its next renewal", record.Lock.Name, view.Holder(m.target), record.Lock.Token)
+	m.say(live.Warn, "%s was taken from %v, token %d", record.Lock.Name, view.Holder(m.target), record.Lock.Token)
 }
 
 func (m *model) say(level live.Level, format string, args ...any) {

@@ -1,0 +1,260 @@
+// Package console is the live view of a backend as a web page.
+//
+// Nobody logs in: who reaches the address can read. So it listens on this machine alone
+// unless told otherwise, and a page of another site gets nothing: the Host header must be an
+// address or a name that was given (DNS rebinding), no answer may be read from elsewhere, and
+// the page loads nothing from elsewhere. A lock is taken away only where that was allowed, by
+// a POST from the page itself with the token that was printed at the start.
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+)
+
+//go:embed page
+var files embed.FS
+
+// Options of a Server.
+type Options struct {
+	Source *live.Source
+	// Force takes a lock away from the holder that st shows; nil: the console only reads.
+	Force func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error)
+	// Taken gets the record of each lock that was taken away.
+	Taken func(force.Record)
+	// Diagnose looks for what is wrong with the backend.
+	Diagnose func(ctx context.Context) ([]holdfast.Finding, error)
+	// Hosts are names under which the console may be called, in addition to localhost and
+	// addresses.
+	Hosts []string
+}
+
+// The bounds of what browsers can take up.
+const (
+	connections = 128
+	streams     = 32
+	pageRows    = 50
+	filterMost  = 200 // bytes
+	bodyMost    = 8 << 10
+	slow        = 10 * time.Second // for a browser to send a request, or to take an answer
+	detailTime  = time.Second
+	doctorTime  = 30 * time.Second
+	doctorKept  = 5 * time.Second // one diagnosis serves all who ask within that time
+)
+
+// Server is the console. Use New.
+type Server struct {
+	opts  Options
+	token string
+	mux   *http.ServeMux
+	seats chan struct{} // of the streams
+	every time.Duration // between two events of a stream
+	slow  time.Duration // for a browser to take one
+
+	diagnosis struct {
+		sync.Mutex // held while one is made, so that there is one at a time
+		made       time.Time
+		body       []byte
+	}
+}
+
+// New returns a console that listens nowhere yet: see Serve.
+func New(opts Options) *Server {
+	s := &Server{opts: opts, mux: http.NewServeMux(), seats: make(chan struct{}, streams), every: time.Second, slow: slow}
+	if opts.Force != nil {
+		s.token = rand.Text()
+	}
+	page, err := fs.Sub(files, "page")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	s.mux.Handle("GET /{$}", http.FileServerFS(page))
+	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
+		s.mux.Handle("GET /"+name, http.FileServerFS(page))
+	}
+	s.mux.HandleFunc("GET /events", s.events)
+	s.mux.HandleFunc("GET /doctor", s.doctor)
+	s.mux.HandleFunc("POST /force", s.force)
+	return s
+}
+
+// Token is what a browser must have to take a lock away, or "" where it cannot.
+func (s *Server) Token() string { return s.token }
+
+// Serve answers browsers on l until ctx ends. It then ends their streams, and returns within
+// a few seconds.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler: s, MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: slow, IdleTimeout: time.Minute,
+		ErrorLog:    log.New(io.Discard, "", 0), // of browsers that send junk
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(netutil.LimitListener(l, connections)) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		server.Close()
+	}
+	<-ended
+	return nil
+}
+
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if !s.mine(r.Host) {
+		http.Error(w, "The console is not called by this name. Use its address, or start it with --host.", http.StatusMisdirectedRequest)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// mine says whether a page of another site cannot have led a browser here by a name of its
+// own that it has pointed to this machine.
+func (s *Server) mine(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return true
+	}
+	return name == "localhost" || slices.Contains(s.opts.Hosts, name)
+}
+
+// problem answers with an error, for the page to show.
+func problem(w http.ResponseWriter, code int, format string, args ...any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(map[string]string{"error": fmt.Sprintf(format, args...)}) // a browser that has gone does not matter
+}
+
+// doctor answers with the findings of a diagnosis.
+func (s *Server) doctor(w http.ResponseWriter, r *http.Request) {
+	d := &s.diagnosis
+	d.Lock()
+	defer d.Unlock()
+	if time.Since(d.made) > doctorKept {
+		ctx, cancel := context.WithTimeout(r.Context(), doctorTime)
+		defer cancel()
+		findings, err := s.opts.Diagnose(ctx)
+		if r.Context().Err() != nil {
+			return
+		}
+		if err != nil {
+			problem(w, http.StatusBadGateway, "%v", err)
+			return
+		}
+		if d.body, err = json.Marshal(findings); err != nil {
+			problem(w, http.StatusInternalServerError, "%v", err)
+			return
+		}
+		d.made = time.Now()
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(d.body) // as above
+}
+
+// order is a request to take a lock away.
+type order struct {
+	Name   string         `json:"name"`
+	Token  holdfast.Token `json:"token,string"` // of the holder; browsers cannot read all of an int64
+	Reason string         `json:"reason"`
+}
+
+// force takes a lock away.
+func (s *Server) force(w http.ResponseWriter, r *http.Request) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" || !sameOrigin(r) {
+		problem(w, http.StatusForbidden, "only the console's own page can do that")
+		return
+	}
+	if s.opts.Force == nil {
+		problem(w, http.StatusForbidden, "this console only reads; start it with --allow-force")
+		return
+	}
+	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) != 1 {
+		problem(w, http.StatusForbidden, "that is not the token that was printed when the console started")
+		return
+	}
+	var o order
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyMost)).Decode(&o); err != nil {
+		problem(w, http.StatusBadRequest, "the request cannot be read: %v", err)
+		return
+	}
+	if strings.TrimSpace(o.Reason) == "" || o.Name == "" {
+		problem(w, http.StatusBadRequest, "give the name of the lock and a reason")
+		return
+	}
+	d := s.opts.Source.Detail(r.Context(), o.Name)
+	switch st := d.Row.Status; {
+	case d.Err != nil && !st.Held:
+		problem(w, http.StatusBadGateway, "%v", d.Err)
+	case !st.Held:
+		problem(w, http.StatusConflict, "nobody holds %q", o.Name)
+	case st.Token != o.Token:
+		problem(w, http.StatusConflict, "%q is held by %s now, token %d; nothing was done", o.Name, view.Holder(st), st.Token)
+	default:
+		s.take(w, r, st, o.Reason)
+	}
+}
+
+func (s *Server) take(w http.ResponseWriter, r *http.Request, st holdfast.Status, reason string) {
+	record, err := s.opts.Force(r.Context(), st, reason)
+	if err != nil {
+		problem(w, http.StatusConflict, "%v", err)
+		return
+	}
+	s.opts.Taken(record)
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(record) // as above
+}
+
+// sameOrigin says whether a page of this server has sent r.
+func sameOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+		return site == "same-origin"
+	}
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	return err == nil && origin.Host != "" && origin.Host == r.Host
+}

@@ -1,0 +1,423 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// served is a console that listens, over locks in memory.
+type served struct {
+	*Server
+	t      *testing.T
+	client *holdfast.Client
+	addr   string
+	lease  *holdfast.Lease // of "job"
+	taken  []force.Record
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+func serve(t *testing.T, allowForce bool, change func(*Server)) *served {
+	t.Helper()
+	client, err := holdfast.New(memory.New(3), &holdfast.Options{Holder: holdfast.Holder{Host: "web-1", PID: 7, Program: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &served{t: t, client: client, ended: make(chan error, 1)}
+	if c.lease, err = client.Acquire(t.Context(), "job", nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	c.stop = stop
+	source := live.New(client, nil)
+	looking := make(chan struct{})
+	go func() { source.Run(ctx); close(looking) }()
+	opts := Options{
+		Source: source, Hosts: []string{"console.example"}, Taken: func(r force.Record) { c.taken = append(c.taken, r) },
+		Diagnose: func(context.Context) ([]holdfast.Finding, error) {
+			return []holdfast.Finding{{Check: "all", Verdict: "ok"}}, nil
+		},
+	}
+	if allowForce {
+		opts.Force = func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
+			return force.Release(ctx, client, st, reason)
+		}
+	}
+	c.Server = New(opts)
+	if change != nil {
+		change(c.Server)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.addr = l.Addr().String()
+	go func() { c.ended <- c.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		<-looking
+		http.DefaultClient.CloseIdleConnections()
+		client.Close()
+	})
+	return c
+}
+
+// ask sends a request with headers "Name: value" and returns the status and the body.
+func (c *served) ask(method, path, body string, headers ...string) (int, string) {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.addr+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			r.Host = value
+		} else {
+			r.Header.Set(name, value)
+		}
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if resp.Header.Get("Content-Security-Policy") != policy {
+		c.t.Errorf("%s %s: no policy", method, path)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestANameThatIsNotOursIsRefused(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	for host, want := range map[string]int{
+		c.addr: 200, "localhost": 200, "LOCALHOST:99": 200, "127.0.0.1": 200, "[::1]:7788": 200, "10.0.0.7:80": 200, "console.example": 200,
+		"console.example.": 200, "evil.example": 421, "127.0.0.1.evil.example": 421, "localhost.evil.example:80": 421, "console.example.evil": 421,
+	} {
+		for _, path := range []string{"/", "/console.js", "/doctor"} {
+			if got, _ := c.ask("GET", path, "", "Host: "+host); got != want {
+				t.Errorf("%s of %s: %d, want %d", path, host, got, want)
+			}
+		}
+	}
+}
+
+// right is a request that takes the lock "job" away.
+func (c *served) right() (body string, headers []string) {
+	return fmt.Sprintf(`{"name":"job","token":"%d","reason":"why"}`, c.lease.Token()), []string{
+		"Content-Type: application/json", "Origin: http://" + c.addr, "Sec-Fetch-Site: same-origin", "Authorization: Bearer " + c.Token(),
+	}
+}
+
+// TestALockIsTakenOnlyByTheOwnPageWithTheToken changes one thing of the right request in turn.
+func TestALockIsTakenOnlyByTheOwnPageWithTheToken(t *testing.T) {
+	t.Parallel()
+	c := serve(t, true, nil)
+	body, headers := c.right()
+	for _, row := range []struct {
+		name, method, body string
+		headers            []string
+		want               int
+	}{
+		{"by GET", "GET", body, headers, 405},
+		{"by PUT", "PUT", body, headers, 405},
+		{"from another site", "POST", body, append(headers, "Sec-Fetch-Site: cross-site"), 403},
+		{"from a sister domain", "POST", body, append(headers, "Sec-Fetch-Site: same-site"), 403},
+		{"by the address bar", "POST", body, append(headers, "Sec-Fetch-Site: none"), 403},
+		{"by an old browser from another site", "POST", body, append(headers, "Sec-Fetch-Site: ", "Origin: http://evil.example"), 403},
+		{"by an old browser without an origin", "POST", body, append(headers, "Sec-Fetch-Site: ", "Origin: null"), 403},
+		{"by no browser", "POST", body, append(headers, "Sec-Fetch-Site: ", "Origin: "), 403},
+		{"as a form", "POST", body, append(headers, "Content-Type: application/x-www-form-urlencoded"), 403},
+		{"as plain text", "POST", body, append(headers, "Content-Type: text/plain"), 403},
+		{"without a token", "POST", body, append(headers, "Authorization: "), 403},
+		{"with another token", "POST", body, append(headers, "Authorization: Bearer "+strings.ToLower(c.Token())), 403},
+		{"without a reason", "POST", strings.Replace(body, "why", " ", 1), headers, 400},
+		{"of no lock", "POST", strings.Replace(body, "job", "", 1), headers, 400},
+		{"of a lock that nobody holds", "POST", strings.Replace(body, "job", "free", 1), headers, 409},
+		{"from another holder", "POST", `{"name":"job","token":"7","reason":"why"}`, headers, 409},
+		{"from a holder without a token", "POST", `{"name":"job","token":"0","reason":"why"}`, headers, 409},
+		{"with junk", "POST", "\x00{{{", headers, 400},
+		{"with nothing", "POST", "", headers, 400},
+		{"with too much", "POST", `{"name":"job","reason":"` + strings.Repeat("x", bodyMost) + `"}`, headers, 400},
+	} {
+		if got, text := c.ask(row.method, "/force", row.body, row.headers...); got != row.want {
+			t.Errorf("%s: %d, want %d: %s", row.name, got, row.want, text)
+		}
+	}
+	if err := c.lease.Check(t.Context()); err != nil || len(c.taken) != 0 {
+		t.Fatalf("the lock was taken: %v, %v", err, c.taken)
+	}
+	if got, text := c.ask("POST", "/force", body, headers...); got != 200 {
+		t.Fatalf("the right request: %d: %s", got, text)
+	}
+	if len(c.taken) != 1 || c.taken[0].Reason != "why" || c.taken[0].Lock.Name != "job" {
+		t.Errorf("record %+v", c.taken)
+	}
+	if c.lease.Check(t.Context()) == nil {
+		t.Error("the holder still has the lock")
+	}
+}
+
+func TestAConsoleThatOnlyReadsTakesNothing(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	body, headers := c.right()
+	if got, text := c.ask("POST", "/force", body, headers...); got != 403 || !strings.Contains(text, "--allow-force") {
+		t.Errorf("%d: %s", got, text)
+	}
+	if c.Token() != "" {
+		t.Error("it has a token")
+	}
+}
+
+func TestJunkIsRefused(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	for path, want := range map[string]int{
+		"/events?sort=junk": 400, "/events?page=-1": 400, "/events?page=x": 400, "/events?page=99999999999999999999": 400,
+		"/events?filter=" + strings.Repeat("x", filterMost+1): 400, "/nothing": 404, "/../../etc/passwd": 404, "/index.html/": 404, "/page/": 404,
+		"/events?filter=" + strings.Repeat("x", 64<<10): 431,
+	} {
+		if want == 431 { // the server answers before the handler
+			resp, err := http.Get("http://" + c.addr + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.Body.Close(); resp.StatusCode != want {
+				t.Errorf("%d, want %d", resp.StatusCode, want)
+			}
+			continue
+		}
+		if got, _ := c.ask("GET", path, ""); got != want {
+			t.Errorf("%s: %d, want %d", path, got, want)
+		}
+	}
+	for _, junk := range []string{"\x16\x03\x01\x02\x00\x01", "GET / HTTP/9\r\n\r\n", "GET\r\n\r\n", strings.Repeat("A", 100<<10)} {
+		conn, err := net.Dial("tcp", c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(conn, junk) // it may be cut off before all is sent
+		conn.(*net.TCPConn).CloseWrite()
+		io.Copy(io.Discard, conn) // until the server is done with it
+		conn.Close()
+	}
+	if got, _ := c.ask("GET", "/", ""); got != 200 {
+		t.Errorf("after the junk: %d", got)
+	}
+}
+
+// scenes reads the stream of events.
+func (c *served) scenes(query string) (next func() (scene, error), end func()) {
+	c.t.Helper()
+	resp, err := http.Get("http://" + c.addr + "/events?" + query)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		c.t.Fatalf("%s, %s", resp.Status, resp.Header.Get("Content-Type"))
+	}
+	lines := bufio.NewReader(resp.Body)
+	return func() (s scene, err error) {
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return s, err
+			}
+			if data, ok := strings.CutPrefix(line, "data: "); ok {
+				return s, json.Unmarshal([]byte(data), &s)
+			}
+		}
+	}, func() { resp.Body.Close() }
+}
+
+func TestAStreamShowsWhatChanges(t *testing.T) {
+	t.Parallel()
+	c := serve(t, true, func(s *Server) { s.every = 10 * time.Millisecond })
+	next, end := c.scenes("lock=job")
+	defer end()
+	for {
+		s, err := next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Rows) == 1 && s.Lock != nil && s.Lock.IsHeld {
+			if s.Rows[0].Name != "job" || s.Lock.Token != fmt.Sprint(c.lease.Token()) || len(s.Lock.Votes) != 3 || !s.Force || len(s.Nodes) != 3 {
+				t.Errorf("%+v, %+v", s, s.Lock)
+			}
+			break
+		}
+	}
+	if err := c.lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for s, err := next(); s.Lock == nil || s.Lock.IsHeld; s, err = next() {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAStreamHasOnePageOfTheLocks(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, func(s *Server) { s.every = 10 * time.Millisecond })
+	for i := range 2*pageRows + 1 {
+		if _, err := c.client.Acquire(t.Context(), fmt.Sprintf("row-%03d", i), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, row := range []struct {
+		query, first string
+		rows, page   int
+	}{
+		{"filter=row-&sort=name", "row-000", pageRows, 0},
+		{"filter=row-&sort=name&page=2", "row-100", 1, 2},
+		{"filter=row-&sort=name&page=99", "row-100", 1, 2},
+		{"filter=row-05&sort=name", "row-050", 10, 0},
+	} {
+		next, end := c.scenes(row.query)
+		for {
+			s, err := next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Locks < 2*pageRows+2 {
+				continue // not all are seen yet
+			}
+			if len(s.Rows) != row.rows || s.Rows[0].Name != row.first || s.Page != row.page {
+				t.Errorf("%s: %d rows from %s, page %d", row.query, len(s.Rows), s.Rows[0].Name, s.Page)
+			}
+			break
+		}
+		end()
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	for range streams {
+		_, end := c.scenes("")
+		defer end()
+	}
+	if got, text := c.ask("GET", "/events", ""); got != 503 || !strings.Contains(text, "close some") {
+		t.Errorf("%d: %s", got, text)
+	}
+	if got, _ := c.ask("GET", "/", ""); got != 200 {
+		t.Errorf("the page: %d", got)
+	}
+}
+
+func TestABrowserThatDoesNotReadIsDropped(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, func(s *Server) { s.every, s.slow = time.Microsecond, 50*time.Millisecond })
+	conn, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for len(c.seats) == 0 { // until the stream has begun
+		time.Sleep(time.Millisecond)
+	}
+	for len(c.seats) > 0 { // until it has ended, which the test waits for
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	next, end := c.scenes("")
+	defer end()
+	if _, err := next(); err != nil {
+		t.Fatal(err)
+	}
+	c.stop()
+	for {
+		if _, err := next(); err != nil {
+			break
+		}
+	}
+	if err := <-c.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestThePageBringsAllThatItNeeds also holds it to the policy, which forbids what stands
+// inside the page.
+func TestThePageBringsAllThatItNeeds(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	forbidden := regexp.MustCompile(`(?i)<style|style=|\son[a-z]+=|<script(>| [^>]*>[^<])|javascript:|https?://|innerHTML|eval\(|@import|url\(`)
+	err := fs.WalkDir(files, "page", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := files.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, hit := range forbidden.FindAllString(string(text), -1) {
+			if hit != "http://" || !strings.HasSuffix(path, ".svg") { // the name of its language
+				t.Errorf("%s has %q", path, hit)
+			}
+		}
+		if name := strings.TrimPrefix(path, "page/"); name != "index.html" {
+			if got, _ := c.ask("GET", "/"+name, ""); got != 200 {
+				t.Errorf("%s: %d", name, got)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page := c.ask("GET", "/", "")
+	for _, want := range []string{`<html lang="en">`, `<script src="console.js" defer></script>`, `aria-live="polite"`, `scope="col"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+}
+
+func TestTheDoctorIsAskedOnceForAllWhoLook(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	c := serve(t, false, func(s *Server) {
+		s.opts.Diagnose = func(context.Context) ([]holdfast.Finding, error) {
+			asked++
+			return []holdfast.Finding{{Check: "memory", Verdict: "fault", Mend: "more"}}, nil
+		}
+	})
+	for range 5 {
+		if got, text := c.ask("GET", "/doctor", ""); got != 200 || !strings.Contains(text, `"mend":"more"`) {
+			t.Errorf("%d: %s", got, text)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+}

@@ -1,0 +1,242 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+)
+
+// wish is what a page wants to see.
+type wish struct {
+	filter string
+	sort   live.Sort
+	page   int    // from 0
+	lock   string // of which it wants all; "": of none
+}
+
+func wishOf(r *http.Request) (wish, error) {
+	q := r.URL.Query()
+	w := wish{filter: q.Get("filter"), sort: live.Sort(q.Get("sort")), lock: q.Get("lock")}
+	if w.sort == "" {
+		w.sort = live.ByState
+	}
+	if !slices.Contains(live.Sorts, w.sort) {
+		return w, fmt.Errorf("there is no order %q", w.sort)
+	}
+	if len(w.filter) > filterMost {
+		return w, fmt.Errorf("the filter is longer than %d bytes", filterMost)
+	}
+	if text := q.Get("page"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return w, fmt.Errorf("%q is no page", text)
+		}
+		w.page = n
+	}
+	return w, nil
+}
+
+// What a page gets, once a second. Times are in ms. Tokens are text, as browsers cannot read
+// all of an int64.
+type (
+	scene struct {
+		Headline  string `json:"headline"`
+		Level     string `json:"level"`
+		Error     string `json:"error,omitempty"`
+		Prefix    string `json:"prefix,omitempty"`
+		Nodes     []node `json:"nodes"`
+		Locks     int    `json:"locks"`
+		Held      int    `json:"held"`
+		Waiting   int    `json:"waiting"`
+		Trouble   int    `json:"trouble"`
+		Hidden    int    `json:"hidden"`
+		HandOvers string `json:"hand_overs"` // a second
+		Whole     int64  `json:"whole"`      // how long ago all were seen; -1: not yet
+		Matching  int    `json:"matching"`
+		Page      int    `json:"page"`
+		Pages     int    `json:"pages"`
+		Rows      []row  `json:"rows"`
+		Lock      *lock  `json:"lock,omitempty"`
+		Force     bool   `json:"force"` // locks can be taken away
+	}
+	node struct {
+		Node  string `json:"node"`
+		State string `json:"state"`
+		Level string `json:"level"`
+		Cause string `json:"cause,omitempty"`
+		Trip  string `json:"trip,omitempty"` // how long it takes to answer
+	}
+	row struct {
+		Name    string `json:"name"`
+		State   string `json:"state"`
+		Level   string `json:"level"`
+		Why     string `json:"why,omitempty"`
+		Holder  string `json:"holder,omitempty"`
+		Held    int64  `json:"held"` // 0: not known
+		Left    int64  `json:"left"` // -1: no end
+		Waiting int    `json:"waiting"`
+		Token   string `json:"token,omitempty"`
+	}
+	lock struct {
+		row
+		Owner     string   `json:"owner,omitempty"`
+		IsHeld    bool     `json:"is_held"`
+		Asked     int64    `json:"asked"` // how long ago, by the holder's clock; -1: not known
+		HandOvers int      `json:"hand_overs"`
+		Queue     []waiter `json:"queue"`
+		Votes     []vote   `json:"votes"`
+		Error     string   `json:"error,omitempty"`
+	}
+	waiter struct {
+		Holder string `json:"holder"`
+		Asked  int64  `json:"asked"`
+	}
+	vote struct {
+		Node    string `json:"node"`
+		Vote    string `json:"vote"` // holder, another, nobody or silent
+		Level   string `json:"level"`
+		Owner   string `json:"owner,omitempty"`
+		Token   string `json:"token,omitempty"`
+		Left    int64  `json:"left"`
+		Waiting int    `json:"waiting"`
+		Error   string `json:"error,omitempty"`
+	}
+)
+
+// events streams what a page wishes to see until the page or the console goes.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	want, err := wishOf(r)
+	if err != nil {
+		problem(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	select {
+	case s.seats <- struct{}{}:
+		defer func() { <-s.seats }()
+	default:
+		problem(w, http.StatusServiceUnavailable, "too many pages look at this console; close some")
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	out.SetReadDeadline(time.Time{}) // the page sends nothing more
+	timer := time.NewTicker(s.every)
+	defer timer.Stop()
+	for {
+		text, err := json.Marshal(s.scene(r.Context(), want))
+		if err != nil || r.Context().Err() != nil {
+			return
+		}
+		out.SetWriteDeadline(time.Now().Add(s.slow))
+		if _, err := w.Write(slices.Concat([]byte("data: "), bytes.TrimSpace(text), []byte("\n\n"))); err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// scene is what a page sees now.
+func (s *Server) scene(ctx context.Context, want wish) scene {
+	p := s.opts.Source.Picture()
+	text, level := p.Headline()
+	rows := p.Select(want.filter, want.sort)
+	sc := scene{
+		Headline: text, Level: level.String(), Prefix: p.Prefix, Locks: len(p.Rows), Held: p.Held, Waiting: p.Waiters, Trouble: p.Bad + p.Warn,
+		Hidden: p.Hidden, HandOvers: strconv.FormatFloat(p.HandOvers, 'f', 1, 64), Whole: ago(p.Taken, p.Whole), Matching: len(rows),
+		Pages: max((len(rows)+pageRows-1)/pageRows, 1), Force: s.opts.Force != nil, Nodes: nodes(p), Rows: []row{},
+	}
+	if p.Err != nil {
+		sc.Error = p.Err.Error()
+	}
+	sc.Page = min(want.page, sc.Pages-1)
+	var names []string
+	for _, r := range rows[sc.Page*pageRows : min((sc.Page+1)*pageRows, len(rows))] {
+		sc.Rows = append(sc.Rows, newRow(p, r))
+		names = append(names, r.Key)
+	}
+	s.opts.Source.Want(names...)
+	if want.lock != "" {
+		ctx, cancel := context.WithTimeout(ctx, detailTime)
+		defer cancel()
+		sc.Lock = newLock(p, s.opts.Source.Detail(ctx, want.lock))
+	}
+	return sc
+}
+
+func nodes(p *live.Picture) []node {
+	all := []node{}
+	for _, e := range p.Nodes {
+		n := node{Node: e.Node, State: string(e.State), Level: live.NodeLevel(e.State).String(), Trip: live.RoundTrip(e)}
+		if e.Err != nil {
+			n.Cause = e.Err.Error()
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func newRow(p *live.Picture, r *live.Row) row {
+	word, level, why := p.State(r)
+	out := row{Name: r.Key, State: word, Level: level.String(), Why: why, Waiting: r.Waiters}
+	if r.Held {
+		out.Holder, out.Held, out.Left, out.Token = view.Holder(r.Status), p.HeldFor(r).Milliseconds(), p.Left(r).Milliseconds(), view.Token(r.Token)
+		if r.Remaining < 0 {
+			out.Left = -1
+		}
+	}
+	return out
+}
+
+func newLock(p *live.Picture, d live.Detail) *lock {
+	r := d.Row
+	l := &lock{
+		row: newRow(p, r), Owner: r.Owner, IsHeld: r.Held, Asked: ago(p.Taken, r.Since), HandOvers: r.HandOvers, Queue: []waiter{}, Votes: []vote{},
+	}
+	if d.Err != nil {
+		l.Error = d.Err.Error()
+	}
+	for _, w := range d.Queue {
+		l.Queue = append(l.Queue, waiter{w.Holder.String(), ago(p.Taken, w.Since)})
+	}
+	for _, n := range r.Nodes {
+		v := vote{Node: n.Node, Vote: "holder", Level: live.Fine.String(), Owner: n.Owner, Token: view.Token(holdfast.Token(n.Token)), Waiting: n.Waiters}
+		v.Left = n.Remaining.Milliseconds()
+		if n.Remaining < 0 {
+			v.Left = -1
+		}
+		switch {
+		case n.Err != nil:
+			v.Vote, v.Level, v.Error = "silent", live.Bad.String(), n.Err.Error()
+		case n.Owner == "":
+			v.Vote = "nobody"
+		case n.Owner != r.Owner:
+			v.Vote = "another"
+		}
+		if r.Held && (v.Vote == "nobody" || v.Vote == "another") {
+			v.Level = live.Warn.String()
+		}
+		l.Votes = append(l.Votes, v)
+	}
+	return l
+}
+
+// ago is how long before now something was, in ms; -1: that is not known.
+func ago(now, then time.Time) int64 {
+	if then.IsZero() {
+		return -1
+	}
+	return max(now.Sub(then).Milliseconds(), 0)
+}

@@ -1,0 +1,347 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+)
+
+// patience bounds every wait for something that must come, on a machine that is busy.
+const patience = time.Minute
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(cleaning{m})) }
+
+// cleaning removes the program, when the tests are over.
+type cleaning struct{ *testing.M }
+
+// Run runs the tests.
+func (m cleaning) Run() int {
+	defer func() {
+		if dir, _ := built(); dir != "" {
+			os.RemoveAll(dir)
+		}
+	}()
+	return m.M.Run()
+}
+
+// visit is a page of a console in a browser.
+type visit struct {
+	*stage
+	t   *testing.T
+	tab context.Context
+
+	mu     sync.Mutex // guards faults
+	faults []string   // that the browser has found in the page
+}
+
+// open opens the console on so many nodes. Where there is no browser the test is skipped, or
+// fails if HOLDFAST_SERVERS_REQUIRED is set, as in continuous integration.
+func open(t *testing.T, nodes int) *visit {
+	t.Helper()
+	t.Parallel()
+	if _, err := browser(); err != nil {
+		if os.Getenv("HOLDFAST_SERVERS_REQUIRED") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	s, err := newStage(t.Context(), nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	if err := s.serve(t.Context(), s.backend()); err != nil {
+		t.Fatal(err)
+	}
+	tab, end, err := newTab(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &visit{stage: s, t: t, tab: tab}
+	t.Cleanup(func() {
+		end()
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		for _, text := range v.faults {
+			t.Errorf("the browser says: %s", text)
+		}
+	})
+	listening := make(chan struct{})
+	messages := chromedp.Console(tab)
+	go func() {
+		close(listening)
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			v.mu.Lock()
+			v.faults = append(v.faults, fmt.Sprintf("%+v", m))
+			v.mu.Unlock()
+		}
+	}()
+	<-listening
+	v.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(s.url))
+	return v
+}
+
+// do does one step after the other.
+func (v *visit) do(steps ...step) {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.tab, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		text, _ := chromedp.Run(v.tab, chromedp.Evaluate[string](`document.body.innerText`))
+		v.t.Fatalf("%v\npage:\n%s", err, text)
+	}
+}
+
+// shows waits until an element has all of the texts.
+func (v *visit) shows(selector string, texts ...string) {
+	v.t.Helper()
+	for _, text := range texts {
+		v.do(until(fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").includes(%q)`, selector, text)))
+	}
+}
+
+func evaluate[T any](v *visit, expression string) T {
+	v.t.Helper()
+	got, err := chromedp.Run(v.tab, chromedp.Evaluate[T](expression))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return got
+}
+
+// look opens the page with what its address asks for.
+func (v *visit) look(hash string) {
+	v.t.Helper()
+	evaluate[string](v, fmt.Sprintf(`location.hash = %q`, hash))
+}
+
+func (v *visit) must(err error) {
+	v.t.Helper()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.shows(`#l-table`, "billing/month-end", "batch-1 pid 4121 (billing), \"month end\"", "legacy/export", "no end", "another library")
+	v.shows(`#headline`, "to look at")
+	v.look("lock=billing/month-end")
+	v.shows(`#d-name`, "billing/month-end")
+	v.shows(`#d-facts`, "batch-1", "Lease left", "Token")
+	v.do(until(`document.querySelectorAll("#d-queue li").length === 3`))
+	if got := evaluate[string](v, `[...document.querySelectorAll("#d-queue li")].map((li) => li.textContent.split(" ")[0]).join(" ")`); got != "batch-3 batch-2 batch-4" {
+		t.Errorf("the queue is %s", got)
+	}
+	v.do(until(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
+	for _, s := range v.servers {
+		v.shows(`#d-votes`, s.Addr())
+		v.shows(`#nodes`, s.Addr())
+	}
+	v.do(until(`/Found|Nothing/.test(document.getElementById("doc-text").textContent)`))
+	v.shows(`#doc-rest summary`, "checks")
+}
+
+func TestThePageFollowsWhatChanges(t *testing.T) {
+	v := open(t, 3)
+	v.shows(`#l-empty`, "No locks")
+	v.shows(`#headline`, "All well")
+	c, err := v.client(t.Context(), holdfast.Holder{Host: "web-1", PID: 1})
+	v.must(err)
+	lease, err := c.Acquire(t.Context(), "job", nil)
+	v.must(err)
+	v.shows(`#l-table`, "job", "web-1")
+	v.must(lease.Release(t.Context()))
+	v.shows(`#l-empty`, "No locks")
+	v.servers[2].Kill()
+	v.shows(`#headline`, "DEGRADED: 1 of 3 nodes")
+	v.shows(`#nodes`, "DOWN")
+	v.shows(`#doc-table`, "FAULT", v.servers[2].Addr()) // the doctor is asked again
+	v.servers[1].Kill()
+	v.shows(`#headline`, "NO MAJORITY: 2 of 3 nodes")
+	v.must(v.servers[1].Restart(t.Context()))
+	v.must(v.servers[2].Restart(t.Context()))
+	v.shows(`#headline`, "All well")
+	v.must(v.console.Process.Kill())
+	v.shows(`#headline`, "NOT LIVE")
+	if evaluate[string](v, `document.body.dataset.live`) != "no" {
+		t.Error("the page looks live")
+	}
+	v.forget() // the console that is gone
+}
+
+// forget forgets what the browser has said of answers that the test has provoked.
+func (v *visit) forget() {
+	v.t.Cleanup(func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.faults = nil
+	})
+}
+
+func TestThePageTakesALockAwayAfterTheQuestions(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "", "job"))
+	v.look("lock=job")
+	v.do(chromedp.WaitVisible(`#d-force`), chromedp.Click(`#d-force`), chromedp.WaitVisible(`#f-reason`))
+	v.shows(`#f-facts`, "job", "web-1 pid 1")
+	v.do(chromedp.SendKeys(`#f-reason`, "its host is gone"), chromedp.SendKeys(`#f-name`, "jab"), chromedp.SendKeys(`#f-token`, "wrong"), chromedp.Click(`#f-go`))
+	v.shows(`#f-error`, "not the name of the lock")
+	v.do(chromedp.SetValue(`#f-name`, "job"), chromedp.Click(`#f-go`))
+	v.shows(`#f-error`, "not the token")
+	v.shows(`#d-state`, "held")
+	v.do(chromedp.SetValue(`#f-token`, v.token), chromedp.Click(`#f-go`))
+	v.shows(`#said`, "job was taken from web-1 pid 1")
+	v.shows(`#d-state`, "free")
+	v.do(until(`!document.getElementById("force").open`))
+	st, err := v.clients[0].Inspect(t.Context(), "job")
+	v.must(err)
+	if st.Held {
+		t.Errorf("%v holds the lock", st.Holder)
+	}
+	v.forget() // it logs the answer to the wrong token
+}
+
+func TestNothingScrollsSideways(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.must(v.hold(t.Context(), holdfast.Holder{Host: strings.Repeat("long-host-", 12), Program: strings.Repeat("p", 60)}, strings.Repeat("note", 16), strings.Repeat("long", 60)))
+	views := map[string]func(){
+		"list":   func() { v.look("") },
+		"detail": func() { v.look("lock=" + strings.Repeat("long", 60)) },
+		"dialog": func() {
+			v.do(chromedp.WaitVisible(`#d-force`), chromedp.Click(`#d-force`), chromedp.WaitVisible(`#f-reason`))
+		},
+	}
+	for _, name := range []string{"list", "detail", "dialog"} {
+		views[name]()
+		for _, size := range []struct{ width, zoom int64 }{{320, 1}, {390, 1}, {1280, 1}, {1280, 2}, {1280, 4}} { // zoom makes the page as narrow
+			v.do(chromedp.EmulateViewport(size.width/size.zoom, 900/size.zoom, chromedp.EmulateScale(float64(size.zoom))))
+			if name != "list" {
+				v.do(until(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
+			}
+			v.do(until(`document.querySelectorAll("#l-table tbody tr").length > 10`))
+			if got := evaluate[int](v, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
+				t.Errorf("%s, %d wide, zoom %d: %d pixels too wide", name, size.width, size.zoom, got)
+			}
+			if got := evaluate[string](v, `[...document.querySelectorAll("main *, dialog[open] *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && getComputedStyle(e).clipPath === "none" && !e.closest("thead")).map((e) => e.tagName + "#" + e.id).slice(0, 3).join(" ")`); got != "" {
+				t.Errorf("%s, %d wide, zoom %d: %s is cut off", name, size.width, size.zoom, got)
+			}
+		}
+	}
+}
+
+func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
+	v := open(t, 1)
+	v.must(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
+	ctx, stop := context.WithCancel(t.Context())
+	var churning sync.WaitGroup
+	churning.Go(func() { // 1,000 changes a second
+		for round := 0; ctx.Err() == nil; round++ {
+			if err := v.do0("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end", "0", fmt.Sprint("owner", round)); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	t.Cleanup(func() { stop(); churning.Wait() })
+	v.shows(`#c-locks`, "10,000")
+	v.shows(`#p-text`, "1 of 200")
+	v.do(until(`document.getElementById("c-hand_overs").textContent > "0.0"`))
+	v.do(chromedp.Click(`#p-next`))
+	v.shows(`#p-text`, "2 of 200")
+	v.shows(`#l-table`, "n00050")
+	v.do(chromedp.SendKeys(`#filter`, "n07777"))
+	v.shows(`#p-text`, "1 of 1")
+	v.shows(`#l-table`, "n07777")
+	v.must(v.do0("SET", "lock:n07777", "somebody", "PX", "600000"))
+	v.do(chromedp.Click(`#l-table tbody a`))
+	v.shows(`#d-facts`, "somebody")
+	if rows := evaluate[int](v, `document.querySelectorAll("#l-table tbody tr").length`); rows != 1 {
+		t.Errorf("%d rows", rows)
+	}
+}
+
+func (s *stage) do0(args ...string) error { return s.do(0, args...) }
+
+func TestTheKeyboardIsEnough(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.shows(`#l-table`, "jobs/backup")
+	v.do(chromedp.KeyEvent("/"), until(`document.activeElement.id === "filter"`), chromedp.KeyEvent("backup"))
+	v.do(until(`document.querySelectorAll("#l-table tbody tr").length === 1`))
+	for range 10 { // over the order and the pages to the lock
+		if v.do(chromedp.KeyEvent(kb.Tab)); evaluate[string](v, `document.activeElement.textContent`) == "jobs/backup" {
+			break
+		}
+	}
+	v.do(chromedp.KeyEvent(kb.Enter))
+	v.shows(`#d-name`, "jobs/backup")
+	v.do(until(`document.activeElement.id === "detail"`))
+	v.do(chromedp.KeyEvent(kb.Escape), until(`document.getElementById("detail").hidden`))
+	v.do(until(`document.activeElement.textContent === "jobs/backup"`))
+}
+
+// TestWhatOthersWroteIsOnlyText has locks whose names would do something in a page that
+// trusted them.
+func TestWhatOthersWroteIsOnlyText(t *testing.T) {
+	v := open(t, 1)
+	name := `<img src=x onerror="document.title='gotcha'">`
+	for _, key := range []string{name, "a\x1b[2J\u202eb", `&lt;b&gt;"'`} {
+		v.must(v.do0("SET", "lock:"+key, `<script>document.title='gotcha'</script>`, "PX", "600000"))
+	}
+	v.shows(`#l-table`, name, `a\u{1b}[2J\u{202e}b`, `&lt;b&gt;"'`)
+	v.do(chromedp.Click(`#l-table tbody tr:first-child a`), chromedp.WaitVisible(`#detail`))
+	v.shows(`#d-facts`, "<script>")
+	if got := evaluate[int](v, `document.querySelectorAll("img, main script, b").length`); got != 0 {
+		t.Errorf("%d elements were made of names", got)
+	}
+	if got := evaluate[string](v, `document.title`); strings.Contains(got, "gotcha") {
+		t.Error("a name ran as a script")
+	}
+}
+
+// TestTextStandsOutInLightAndDark wants the contrast of WCAG AA, 4.5 to 1, of every text.
+func TestTextStandsOutInLightAndDark(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.servers[2].Kill()
+	v.look("lock=billing/month-end")
+	v.shows(`#headline`, "DEGRADED")
+	v.do(chromedp.WaitVisible(`#d-votes tbody tr`))
+	for _, scheme := range []string{"light", "dark"} {
+		media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+		if _, err := chromedp.Call(v.tab, emulation.SetEmulatedMedia, media); err != nil {
+			t.Fatal(err)
+		}
+		if got := evaluate[string](v, contrast); got != "" {
+			t.Errorf("%s: %s", scheme, got)
+		}
+	}
+}
+
+// contrast names the elements with text that does not stand out.
+const contrast = `(() => {
+  const rgb = (c) => c.match(/[\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  return [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility() && !e.disabled && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+    .map((e) => { const a = light(rgb(getComputedStyle(e).color)), b = light(ground(e)); return [e, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)]; })
+    .filter(([, ratio]) => ratio < 4.5).map(([e, ratio]) => e.tagName + " " + e.textContent.trim().slice(0, 20) + " " + ratio.toFixed(1)).join("; ");
+})()`

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// stage is three nodes, clients on them, and a console that shows them.
+type stage struct {
+	servers []*redisproc.Server
+	clients []*holdfast.Client
+	console *exec.Cmd
+	url     string
+	token   string // for taking locks away
+}
+
+// newStage starts the nodes. close ends all that is on it.
+func newStage(ctx context.Context, nodes int) (s *stage, err error) {
+	s = &stage{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for range nodes {
+		server, err := redisproc.Start(ctx, nil)
+		if err != nil {
+			return s, err
+		}
+		s.servers = append(s.servers, server)
+	}
+	return s, nil
+}
+
+// built is a folder with the program, which the caller of main or of the tests removes.
+var built = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "holdfast-console-"); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "github.com/holdfast-go/holdfast/cmd/holdfast").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, err
+})
+
+// serve starts the console of this repository's program, and reads where it is.
+func (s *stage) serve(ctx context.Context, backend string) error {
+	dir, err := built()
+	if err != nil {
+		return err
+	}
+	s.console = exec.CommandContext(ctx, filepath.Join(dir, "holdfast"), "console", "--listen", "127.0.0.1:0", "--allow-force")
+	s.console.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)
+	s.console.Stderr = os.Stderr
+	out, err := s.console.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := s.console.Start(); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(out)
+	for s.token == "" && lines.Scan() {
+		if url, ok := strings.CutPrefix(lines.Text(), "console at "); ok {
+			s.url = url
+		}
+		if token, ok := strings.CutPrefix(lines.Text(), "token for taking locks away: "); ok {
+			s.token = token
+		}
+	}
+	if s.token == "" || s.url == "" {
+		return errors.New("the console has not said where it is")
+	}
+	return nil
+}
+
+// backend is the URL of the nodes. A node that has just started votes at once.
+func (s *stage) backend() string {
+	if len(s.servers) == 1 {
+		return "redis://" + s.servers[0].Addr()
+	}
+	var addrs []string
+	for _, server := range s.servers {
+		addrs = append(addrs, server.Addr())
+	}
+	return "redlock://" + strings.Join(addrs, ",") + "?quarantine=off"
+}
+
+func (s *stage) close() {
+	for _, c := range s.clients {
+		c.Close()
+	}
+	if s.console != nil && s.console.Process != nil {
+		s.console.Process.Kill() // it may have ended
+		s.console.Wait()
+	}
+	for _, server := range s.servers {
+		server.Stop() // a folder in /tmp may stay
+	}
+}
+
+// client is one of a process that calls itself so.
+func (s *stage) client(ctx context.Context, h holdfast.Holder) (*holdfast.Client, error) {
+	drv, err := redlock.OpenURL(ctx, s.backend(), nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := holdfast.New(drv, &holdfast.Options{Holder: h})
+	if err == nil {
+		s.clients = append(s.clients, c)
+	}
+	return c, err
+}
+
+// hold has a process hold locks, with a note if there is one, until the stage is closed.
+func (s *stage) hold(ctx context.Context, h holdfast.Holder, note string, names ...string) error {
+	c, err := s.client(ctx, h)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, err := c.Acquire(ctx, name, &holdfast.AcquireOptions{Note: note, TTL: 30 * time.Second}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait has a process wait for a lock until the stage is closed.
+func (s *stage) wait(ctx context.Context, h holdfast.Holder, name string) error {
+	c, err := s.client(ctx, h)
+	if err != nil {
+		return err
+	}
+	go c.Acquire(ctx, name, nil) // Close ends it
+	for {
+		st, err := c.Inspect(ctx, name)
+		if err != nil || st.Waiters > 0 && strings.Contains(fmt.Sprint(s.queue(ctx, c, name)), h.Host) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s *stage) queue(ctx context.Context, c *holdfast.Client, name string) (hosts []string) {
+	waiters, _ := c.Queue(ctx, name, 20)
+	for _, w := range waiters {
+		hosts = append(hosts, w.Holder.Host)
+	}
+	return hosts
+}
+
+// do sends a command to one node.
+func (s *stage) do(node int, args ...string) error {
+	_, err := s.servers[node].Do(args...)
+	return err
+}
+
+var errNoBrowser = errors.New("no chromium: tools/deps installs it on Debian")
+
+// browser finds Chromium.
+func browser() (string, error) {
+	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errNoBrowser
+}
+
+// newTab opens a browser with a profile of its own. cancel ends it.
+func newTab(ctx context.Context) (tab context.Context, cancel func(), err error) {
+	path, err := browser()
+	if err != nil {
+		return nil, nil, err
+	}
+	flags := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.Flag("lang", "en"))
+	all, end := chromedp.NewExecAllocator(ctx, flags...)
+	tab, shut := chromedp.NewContext(all)
+	if err := chromedp.Do(tab); err != nil {
+		shut()
+		end()
+		return nil, nil, err
+	}
+	return tab, func() { shut(); end() }, nil
+}
