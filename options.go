@@ -154,7 +154,8 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 		return invalid("TTL or MinHold %v is too long; give at most %v, and let the watchdog renew", most, mostTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
 		return invalid("TTL or MinHold %v is too long; this driver takes up to %v "+
-			"(redlock: option MaxTTL, or ?maxttl= in the URL, the same for all clients)", most, c.limits.MaxTTL)
+			"(redlock: option MaxTTL, or ?maxttl= in the URL, the same for all clients; "+
+			"a node that restarts without its data stays silent for as long)", most, c.limits.MaxTTL)
 	}
 	return nil
 }

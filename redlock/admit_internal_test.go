@@ -36,7 +36,7 @@ func newClient(n int, opts *Options) *client {
 	if opts == nil {
 		opts = &Options{}
 	}
-	opts.defaults()
+	opts.defaults(n)
 	return &client{gate: newGate(opts, n), clock: noon, mono: time.Hour}
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -89,7 +90,7 @@ func TestPlugMendsLeaksAndLeavesLocksAlone(t *testing.T) {
 	r := start(t, 1)
 	ours := "BBBBBBBBBBBBBBBBBBBBBBBBBB.1"
 	r.plant(ours)
-	d := r.driver(r.nodes(), nil)
+	d := r.driver(r.nodes(), &redlock.Options{MaxTTL: time.Minute})
 	t.Cleanup(func() { d.Close() })
 	looker := r.driver(r.nodes(), &redlock.Options{ReadOnly: true})
 	t.Cleanup(func() { looker.Close() })

@@ -61,9 +61,9 @@ type Options struct {
 	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
 	// node-redlock do: all of them then exclude one another.
 	BareKeys bool
-	// MaxTTL is the longest TTL that any client of these nodes may ask for. Nodes
-	// that may have forgotten locks sit out that time. All clients of several nodes
-	// must agree on it. Default 60 s.
+	// MaxTTL is the longest TTL that any client of these nodes may ask for. Of several
+	// nodes, one that may have forgotten locks sits out that time, and all clients must
+	// agree on it. Default 60 s, and for one node, which sits out nothing, 24 h.
 	MaxTTL time.Duration
 	// CounterLife is how long a node keeps the counter of fencing tokens of a name
 	// that nobody uses, and at least twice the TTL that it was last used with. All
@@ -153,14 +153,18 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 // counterLife is the least CounterLife, and the default.
 const counterLife = time.Duration(quorum.CounterLife)
 
-func (o *Options) defaults() error {
+func (o *Options) defaults(nodes int) error {
 	switch {
 	case o.BareKeys && o.Prefix != "":
 		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", ErrInvalid, o.Prefix)
 	case !o.BareKeys && o.Prefix == "":
 		o.Prefix = "lock:"
 	}
-	if o.MaxTTL == 0 {
+	switch {
+	case o.MaxTTL != 0:
+	case nodes == 1:
+		o.MaxTTL = 24 * time.Hour
+	default:
 		o.MaxTTL = time.Minute
 	}
 	if o.CounterLife == 0 {
@@ -194,7 +198,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	if opts != nil {
 		d.opts = *opts
 	}
-	if err := d.opts.defaults(); err != nil {
+	if err := d.opts.defaults(len(nodes)); err != nil {
 		return nil, err
 	}
 	if len(nodes) == 0 {
@@ -363,9 +367,11 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 }
 
 // Limits implements driver.Driver.
-func (d *Driver) Limits() driver.Limits {
+func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
+
+func (o *Options) limits() driver.Limits {
 	return driver.Limits{
-		MinTTL: 10 * time.Millisecond, MaxTTL: d.opts.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true,
+		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true,
 	}
 }
 

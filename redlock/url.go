@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // OpenURL opens the nodes that a URL names; opts may be nil; the URL takes
@@ -24,7 +26,7 @@ import (
 //
 // Parameters: username and password (in place of those before the host), passwordfile
 // (a file with the password of all servers, read at each new connection), prefix, bare
-// (true), maxttl (60s), counterlife (150s), quarantine (off), timeout (1s), db, tls
+// (true), maxttl (60s, 24h for one server), counterlife (150s), quarantine (off), timeout (1s), db, tls
 // (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
 // all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
 // (allow), down (allow). A number without a unit means seconds. Parameters of go-redis,
@@ -38,6 +40,18 @@ func OpenURL(ctx context.Context, rawURL string, opts *Options) (*Driver, error)
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
 	return Open(ctx, nodes, &o)
+}
+
+// LimitsURL says what the driver that OpenURL opens can do. It asks no node.
+func LimitsURL(rawURL string, opts *Options) (driver.Limits, error) {
+	nodes, o, err := parseURL(rawURL, opts)
+	if err == nil {
+		err = o.defaults(len(nodes))
+	}
+	if err != nil {
+		return driver.Limits{}, fmt.Errorf("redlock: %w", err)
+	}
+	return o.limits(), nil
 }
 
 // parseURL reads rawURL. What it says of a URL that cannot be read does not show

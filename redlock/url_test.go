@@ -402,3 +402,19 @@ var (
 	_ driver.Adopter   = (*Driver)(nil)
 	_ driver.Notifier  = (*Driver)(nil)
 )
+
+// TestOnlyOneNodeKeepsLocksForHours: several would be as silent after a restart.
+func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]time.Duration{
+		"redis://a": 24 * time.Hour, "redis://a?maxttl=1h": time.Hour, "redlock://a": 24 * time.Hour,
+		"redlock://a,b,c": time.Minute, "redlock://a,b,c?maxttl=2h": 2 * time.Hour,
+	} {
+		if l, err := LimitsURL(url, nil); err != nil || l.MaxTTL != want {
+			t.Errorf("%s: MaxTTL %v, %v; want %v", url, l.MaxTTL, err, want)
+		}
+	}
+	if _, err := LimitsURL("redis://a?maxttl=1ms", nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a URL that is refused has limits: %v", err)
+	}
+}

@@ -67,6 +67,20 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	return holdfast.New(drv, opts)
 }
 
+// fits refuses a time for which the backend keeps no lock, before it is asked for anything.
+func (a *app) fits(flag string, d time.Duration) error {
+	if services[a.scheme()] != nil {
+		return nil
+	}
+	l, err := redlock.LimitsURL(a.backend, nil)
+	if err != nil || d <= l.MaxTTL {
+		return nil // what is wrong with the URL is said when it is opened
+	}
+	return exitcode.Usagef("%s %v: these nodes keep a lock for %v at most, and one that restarts without its data stays silent for so long; "+
+		"?maxttl=%v in the URL of all clients raises both; or hold the lock by a process that lives so long, as run does, which renews; "+
+		"or take one Redis, PostgreSQL or etcd, which need no such bound", flag, d, l.MaxTTL, d)
+}
+
 // waiter are the options of a command that may wait for a lock.
 func (a *app) waiter(program string, w *wait) *holdfast.Options {
 	opts := a.options(program)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,6 +136,9 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 // written, the lock is given back: a lease that no process knows would only
 // block the others.
 func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once bool) error {
+	if err := cmp.Or(a.loadBackend(), a.fits("--ttl", opts.TTL)); err != nil {
+		return err
+	}
 	place, err := report.File("--file", file)
 	if err != nil {
 		return exitcode.With(exitcode.Usage, err)

@@ -235,6 +235,9 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if fl.skip {
 		p.Busy = exitcode.OK
 	}
+	if err := cmp.Or(a.fits("--ttl", p.TTL), a.fits("--hold-at-least", p.HoldAtLeast)); err != nil {
+		return nil, err
+	}
 	return p, p.Defaults()
 }
 
