@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ const (
 	holderKeep = 30 * time.Second
 	scanCount  = 250             // keys that one step looks at: a tenth of a millisecond or two for the server
 	scanTime   = 5 * time.Second // for one step, on a busy server
+	listBatch  = 100             // locks that are asked for together
 )
 
 // holderCache knows which process each client is, so that a TryAcquire of a held
@@ -168,14 +170,48 @@ func (d *Driver) each(ctx context.Context, fn func(ctx context.Context, n *node)
 
 // views asks every node what it knows of a lock.
 func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
-	views := make([]engine.View, len(d.nodes))
-	d.each(ctx, func(ctx context.Context, n *node) { views[n.index] = n.view(ctx, lock) })
+	return d.viewsOf(ctx, []engine.Lock{lock})[0]
+}
+
+// viewsOf asks every node what it knows of some locks, all at once.
+func (d *Driver) viewsOf(ctx context.Context, locks []engine.Lock) [][]engine.View {
+	views := make([][]engine.View, len(locks))
+	for i := range views {
+		views[i] = make([]engine.View, len(d.nodes))
+	}
+	d.each(ctx, func(ctx context.Context, n *node) {
+		for i, v := range n.views(ctx, locks) {
+			views[i][n.index] = v
+		}
+	})
 	return views
 }
 
-func (n *node) view(ctx context.Context, lock engine.Lock) engine.View {
-	reply, err := n.eval(ctx, evalsha(wire.Inspect, lock))
-	if err != nil {
+func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
+	cmds := make([][]string, len(locks))
+	for i, lock := range locks {
+		cmds[i] = evalsha(wire.Inspect, lock)
+	}
+	replies, err := n.do(ctx, cmds...)
+	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return says(r, "NOSCRIPT") }) {
+		if replies, err = n.do(ctx, append(loads(), cmds...)...); err == nil {
+			replies = replies[len(wire.Scripts):]
+		}
+	}
+	views := make([]engine.View, len(locks))
+	for i := range views {
+		if err != nil {
+			views[i] = engine.View{Err: err}
+		} else {
+			views[i] = viewOf(replies[i])
+		}
+	}
+	return views
+}
+
+// viewOf reads what the script says of a lock.
+func viewOf(reply any) engine.View {
+	if err, ok := reply.(error); ok {
 		return engine.View{Err: err}
 	}
 	list, _ := reply.([]any)
@@ -205,13 +241,31 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	st, err := d.engine.Status(key, d.views(ctx, d.opts.keys(key)))
 	if err == nil && st.Owner != "" {
-		st.Holder = d.describe(ctx, st.Owner)
+		st.Holder = d.holderOn(ctx, st)
 	}
 	return st, err
 }
 
+// holderOn is who has a lock, with what the nodes that name the holder say beyond its id.
+func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
+	if kind, other := otherType(st.Owner); !other || kind != "hash" {
+		return d.describe(ctx, st.Owner)
+	}
+	i := slices.IndexFunc(st.Nodes, func(n driver.NodeStatus) bool { return n.Owner == st.Owner })
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	replies, err := d.nodes[i].do(ctx, []string{"HSCAN", d.opts.keys(st.Key).Key, "0", "COUNT", strconv.Itoa(threadsMost)})
+	if err == nil {
+		if h, ok := redisson(replies[0]); ok {
+			return h
+		}
+	}
+	return stranger(st.Owner)
+}
+
 // Queue implements driver.Queuer. The order is that of the node whose queue is longest:
-// the others have missed a waiter.
+// the others have missed a waiter. With ErrUnavailable it has what the nodes know that
+// have answered.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
 	queue := d.opts.keys(key).Queue
 	lists, u := make([][]any, len(d.nodes)), &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
@@ -230,9 +284,6 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 			longest = lists[i]
 		}
 	}
-	if len(d.nodes)-len(u.Nodes) < u.Need {
-		return nil, u
-	}
 	waiters := make([]driver.Waiter, len(longest))
 	var all sync.WaitGroup
 	for i, entry := range longest {
@@ -242,70 +293,110 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 		})
 	}
 	all.Wait()
+	if len(d.nodes)-len(u.Nodes) < u.Need {
+		return waiters, u
+	}
 	return waiters, nil
 }
 
 // List implements driver.Lister. It reads the key space of every node step by
-// step (SCAN), which takes long on a server that is full of other data. Where too few
-// nodes answer it yields what the others know, and then the error.
+// step (SCAN), which takes long on a server that is full of other data, and yields the
+// locks of each step before it goes on. Where too few nodes answer it yields what the
+// others know, and then the error.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
-	seen := make(map[string]bool)
+	l := &listing{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
 	reached := 0
-	var vague error // of the first lock on which too few nodes have answered
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
 	for _, n := range d.nodes {
-		names, err := n.names(ctx, prefix)
-		if err != nil {
-			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
-			continue
-		}
-		reached++
-		for _, name := range names {
-			if seen[name] {
-				continue
-			}
-			seen[name] = true
-			st, err := d.Inspect(ctx, name)
-			if err != nil && !errors.Is(err, driver.ErrUnavailable) {
-				return err
-			}
-			vague = cmp.Or(vague, err)
-			if (st.Held || st.Waiters > 0 || err != nil) && !yield(st) {
-				return nil
-			}
+		switch err := l.node(ctx, n); {
+		case errors.Is(err, errStopped):
+			return nil
+		case errors.As(err, new(*scanError)):
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: errors.Unwrap(err)})
+		case err != nil:
+			return err
+		default:
+			reached++
 		}
 	}
 	if reached < u.Need {
 		return u
 	}
-	return vague
+	return l.vague
 }
 
-// names are the locks that a node may know about. Bare keys look like other data,
-// but their counters do not.
-func (n *node) names(ctx context.Context, prefix string) ([]string, error) {
-	o := &n.d.opts
-	pattern := glob(o.Prefix+prefix) + "*"
+// errStopped ends a look whose caller wants no more.
+var errStopped = errors.New("stopped")
+
+// scanError is why the keys of a node cannot be read.
+type scanError struct{ error }
+
+func (e *scanError) Unwrap() error { return e.error }
+
+// listing is one call of List.
+type listing struct {
+	d      *Driver
+	prefix string
+	yield  func(driver.Status) bool
+	seen   map[string]bool
+	vague  error // of the first lock on which too few nodes have answered
+}
+
+// node lists the locks that a node may know about. Bare keys look like other data, but
+// their counters do not.
+func (l *listing) node(ctx context.Context, n *node) error {
+	o := &l.d.opts
+	pattern := glob(o.Prefix+l.prefix) + "*"
 	if o.BareKeys {
 		pattern = wire.Fence + "*"
 	}
-	var names []string
 	for cursor := ""; cursor != "0"; {
 		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
-			return nil, err
+			return &scanError{err}
 		}
 		cursor = next
+		var locks []engine.Lock
 		for _, key := range keys {
 			if o.BareKeys {
 				key = wire.LockOf(key)
 			}
-			if name, ok := o.name(key); ok && strings.HasPrefix(name, prefix) {
-				names = append(names, name)
+			if name, ok := o.name(key); ok && strings.HasPrefix(name, l.prefix) && !l.seen[name] {
+				l.seen[name] = true
+				locks = append(locks, o.keys(name))
+			}
+		}
+		for batch := range slices.Chunk(locks, listBatch) {
+			if err := l.tell(ctx, batch); err != nil {
+				return err
 			}
 		}
 	}
-	return names, nil
+	return nil
+}
+
+// tell yields those of some locks that are held or waited for.
+func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
+	all := make([]driver.Status, len(locks))
+	errs := make([]error, len(locks))
+	var asking sync.WaitGroup
+	for i, views := range l.d.viewsOf(ctx, locks) {
+		all[i], errs[i] = l.d.engine.Status(locks[i].Name, views)
+		if errs[i] == nil && all[i].Owner != "" {
+			asking.Go(func() { all[i].Holder = l.d.holderOn(ctx, all[i]) })
+		}
+	}
+	asking.Wait()
+	for i, st := range all {
+		if errs[i] != nil && !errors.Is(errs[i], driver.ErrUnavailable) {
+			return errs[i]
+		}
+		l.vague = cmp.Or(l.vague, errs[i])
+		if (st.Held || st.Waiters > 0 || errs[i] != nil) && !l.yield(st) {
+			return errStopped
+		}
+	}
+	return nil
 }
 
 // scan is the part of a node's keys from cursor on, and where the next begins: "0" at

@@ -1,6 +1,9 @@
 package redlock
 
 import (
+	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -75,5 +78,46 @@ func stranger(owner string) driver.Holder {
 	case owner == wire.Empty:
 		return driver.Holder{Program: "an empty value"}
 	}
+	for _, k := range kin {
+		if m := k.shape.FindStringSubmatch(owner); m != nil {
+			return driver.Holder{Host: strings.Join(m[1:], ""), Program: "another library (" + k.name + "?)"}
+		}
+	}
 	return driver.Holder{} // the value says everything
+}
+
+// kin are other libraries, by the values that they give their locks. What is in brackets
+// names a machine.
+var kin = []struct {
+	name  string
+	shape *regexp.Regexp
+}{
+	{"redsync", regexp.MustCompile(`^[0-9A-Za-z+/]{22}==$`)}, // 16 bytes in base 64
+	{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same for URLs
+	{"redis-py or node-redlock", regexp.MustCompile(`^[0-9a-f]{32}$`)},
+	{"RedLock.net or Spring", regexp.MustCompile(`^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)},
+	{"ShedLock", regexp.MustCompile(`^ADDED:[^@]*@(.+)$`)},
+}
+
+// threadsMost is how many threads of a lock of Redisson are asked for.
+const threadsMost = 20
+
+// redisson reads the fields of a hash as HSCAN lists them: for each thread that has the
+// lock CLIENT:THREAD, and how often it has taken it; and for read-write locks, mode.
+func redisson(reply any) (driver.Holder, bool) {
+	both, _ := reply.([]any)
+	if len(both) != 2 {
+		return driver.Holder{}, false
+	}
+	var threads []string
+	fields, _ := both[1].([]any)
+	for i := 0; i+1 < len(fields); i += 2 {
+		field, _ := fields[i].(string)
+		count, _ := fields[i+1].(string)
+		if client, thread, ok := strings.Cut(field, ":"); ok && len(client) == 36 {
+			threads = append(threads, fmt.Sprintf("thread %s of client %s, %s times", thread, client, count))
+		}
+	}
+	slices.Sort(threads)
+	return driver.Holder{Program: "Redisson, " + strings.Join(threads, "; ")}, len(threads) > 0
 }

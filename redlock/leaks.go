@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -82,9 +83,6 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 		}
 	}
 }
-
-// errStopped ends a sweep whose caller wants no more.
-var errStopped = errors.New("stopped")
 
 // sweep is one look for leaks.
 type sweep struct {
@@ -221,7 +219,7 @@ func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
 	if !ok {
 		return nil
 	}
-	v := n.view(ctx, s.d.opts.keys(name))
+	v := n.views(ctx, []engine.Lock{s.d.opts.keys(name)})[0]
 	if v.Err != nil {
 		return v.Err
 	}

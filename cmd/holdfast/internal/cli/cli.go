@@ -158,7 +158,7 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
 	root.AddCommand(
 		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
-		a.showCommand(), a.listCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
+		a.showCommand(), a.listCommand(), a.watchCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
 		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)

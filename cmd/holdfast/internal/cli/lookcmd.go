@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -52,8 +53,8 @@ func (a *app) show(name string, ask bool) error {
 		return interruptedBy(ctx, asked)
 	}
 	var queue []driver.Waiter
-	if asked == nil && st.Waiters > 0 {
-		if queue, err = client.Queue(ctx, name, queueShown); err != nil {
+	if st.Waiters > 0 {
+		if queue, err = client.Queue(ctx, name, queueShown); err != nil && asked == nil {
 			a.log.Warn("who waits is not known: " + explain(err))
 		}
 	}
@@ -130,7 +131,7 @@ func (a *app) listCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the locks that are held or waited for",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			prefix, err := wantName(append(args, "")[:max(len(args), 1)], "")
+			prefix, err := wantPrefix(args)
 			if err != nil {
 				return err
 			}
@@ -149,28 +150,35 @@ func (a *app) list(prefix string) error {
 		return interruptedBy(ctx, err)
 	}
 	defer client.Close()
-	locks := []view.Lock{}
-	rows := [][]string{{"NAME", "STATE", "HOLDER", "TOKEN", "ASKED", "LEFT", "WAITING"}}
+	print, end := a.lister()
+	shown := 0
 	var asked error
 	for st, err := range client.List(ctx, prefix) {
 		if err != nil {
 			asked = err
 			break
 		}
-		locks = append(locks, view.NewLock(st, nil))
-		rows = append(rows, listRow(st))
+		if err := print(st); err != nil {
+			return err
+		}
+		shown++
 	}
-	switch {
-	case asked != nil && len(locks) == 0:
-	case a.output == "json":
-		err = a.writeJSON(locks)
-	default:
-		err = a.writeTable(rows)
-	}
-	if err != nil {
-		return err
+	if asked == nil || shown > 0 {
+		if err := end(); err != nil {
+			return err
+		}
 	}
 	return interruptedBy(ctx, asked) // of a list that is cut short, what is known has been shown
+}
+
+// lister prints locks as they come, and what ends a list.
+func (a *app) lister() (print func(holdfast.Status) error, end func() error) {
+	if a.output == "json" {
+		j := &array{out: a.io.Out}
+		return func(st holdfast.Status) error { return j.add(view.NewLock(st, nil)) }, j.flush
+	}
+	t := &table{out: a.io.Out, rows: [][]string{{"NAME", "STATE", "HOLDER", "TOKEN", "ASKED", "LEFT", "WAITING"}}, since: time.Now()}
+	return func(st holdfast.Status) error { return t.add(listRow(st)) }, t.flush
 }
 
 func listRow(st holdfast.Status) []string {

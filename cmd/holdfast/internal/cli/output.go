@@ -2,9 +2,10 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
+	"io"
 	"strings"
-	"text/tabwriter"
+	"time"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
@@ -28,12 +29,84 @@ func line(v any) []byte {
 
 // writeTable prints rows in columns.
 func (a *app) writeTable(rows [][]string) error {
-	w := tabwriter.NewWriter(a.io.Out, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
+	t := &table{out: a.io.Out, rows: rows}
+	return t.flush()
+}
+
+const (
+	tableRows = 100                    // that are held back to find how wide columns are
+	tableWait = 200 * time.Millisecond // for how long they are
+)
+
+// table prints rows as they come. A column is as wide as its widest cell so far.
+type table struct {
+	out    io.Writer
+	widths []int
+	rows   [][]string // not printed yet
+	since  time.Time  // of the first of them
+}
+
+// add prints row soon.
+func (t *table) add(row []string) error {
+	if len(t.rows) == 0 {
+		t.since = time.Now()
+	}
+	if t.rows = append(t.rows, row); len(t.rows) < tableRows && time.Since(t.since) < tableWait {
+		return nil
+	}
+	return t.flush()
+}
+
+// flush prints what is held back.
+func (t *table) flush() error {
+	for _, row := range t.rows {
 		for i := range row {
 			row[i] = view.Printable(row[i])
+			if i == len(t.widths) {
+				t.widths = append(t.widths, 0)
+			}
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
 		}
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
 	}
-	return wrote(w.Flush())
+	var b strings.Builder
+	for _, row := range t.rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(cell + strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)+2))
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	t.rows = nil
+	_, err := io.WriteString(t.out, b.String())
+	return wrote(err)
+}
+
+// array prints a JSON array as its elements come, indented as writeJSON does it.
+type array struct {
+	out io.Writer
+	n   int
+}
+
+// add prints an element.
+func (j *array) add(v any) error {
+	text, err := json.MarshalIndent(v, "  ", "  ")
+	if err != nil {
+		return err
+	}
+	start := ",\n  "
+	if j.n++; j.n == 1 {
+		start = "[\n  "
+	}
+	_, err = io.WriteString(j.out, start+string(text))
+	return wrote(err)
+}
+
+// flush ends the array.
+func (j *array) flush() error {
+	end := "\n]\n"
+	if j.n == 0 {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(j.out, end)
+	return wrote(err)
 }

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+)
+
+// change is one line of watch.
+type change struct {
+	Time   time.Time  `json:"time"`
+	Change string     `json:"change"`
+	Lock   *view.Lock `json:"lock,omitempty"` // as it is now; of one that was freed, the name alone
+	Error  string     `json:"error,omitempty"`
+}
+
+// known is what watch remembers of a lock.
+type known struct {
+	owner   string
+	waiters int
+}
+
+func (a *app) watchCommand() *cobra.Command {
+	every := span{duration(time.Second)}
+	cmd := &cobra.Command{
+		Use:   "watch [PREFIX]",
+		Short: "Print what changes about locks, as lines of JSON",
+		Long: `Watch lists the locks again and again and prints a line of JSON for each change, until
+a signal ends it. What happens and is undone between two looks is not seen. "change" is
+
+  present      the lock was held or waited for at the first look
+  taken        nobody held it, and somebody does
+  passed       another holder has it
+  waiting      the number of those who wait is another
+  freed        nobody holds it any more
+  unavailable  too few nodes answer, and why; nothing is known until
+  available    enough do again
+`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix, err := wantPrefix(args)
+			if err != nil {
+				return err
+			}
+			return a.follow(prefix, time.Duration(every.duration))
+		},
+	}
+	cmd.Flags().Var(&every, "every", "time between two looks")
+	return cmd
+}
+
+func (a *app) follow(prefix string, every time.Duration) error {
+	ctx, stop := interruptible()
+	defer stop()
+	client, err := a.looker(ctx)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	defer client.Close()
+	w := &watcher{print: func(c change) error {
+		c.Time = time.Now().UTC()
+		_, err := a.io.Out.Write(line(c))
+		return wrote(err)
+	}}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := w.look(ctx, client, prefix); err != nil {
+			return interruptedBy(ctx, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return interruptedBy(ctx, ctx.Err())
+		}
+	}
+}
+
+// watcher knows what was at the last look.
+type watcher struct {
+	print func(change) error
+	known map[string]known // nil: there was no look yet
+	down  bool             // the last look failed
+}
+
+// look prints what is other than at the last look.
+func (w *watcher) look(ctx context.Context, client *holdfast.Client, prefix string) error {
+	now := make(map[string]known, len(w.known))
+	for st, err := range client.List(ctx, prefix) {
+		switch {
+		case err != nil && exitcode.Of(err) == exitcode.Unavailable && ctx.Err() == nil: // time may mend it
+			if w.known != nil {
+				maps.Copy(w.known, now) // what was printed
+			}
+			return w.fails(err)
+		case err != nil:
+			return err
+		case view.Unknown(st):
+			continue // the error comes at the end
+		}
+		now[st.Key] = known{st.Owner, st.Waiters}
+		if err := w.compare(st); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.known)) {
+		if _, there := now[name]; !there {
+			if err := w.print(change{Change: "freed", Lock: &view.Lock{Name: name}}); err != nil {
+				return err
+			}
+		}
+	}
+	w.known = now
+	if w.down {
+		w.down = false
+		return w.print(change{Change: "available"})
+	}
+	return nil
+}
+
+// compare prints how a lock differs from what is known.
+func (w *watcher) compare(st holdfast.Status) error {
+	was := w.known[st.Key]
+	what := ""
+	switch {
+	case w.known == nil:
+		what = "present"
+	case was.owner == "" && st.Owner != "":
+		what = "taken"
+	case was.owner != "" && st.Owner == "":
+		what = "freed"
+	case was.owner != st.Owner:
+		what = "passed"
+	case was.waiters != st.Waiters:
+		what = "waiting"
+	default:
+		return nil
+	}
+	lock := view.NewLock(st, nil)
+	return w.print(change{Change: what, Lock: &lock})
+}
+
+// fails prints, once, why nothing is known.
+func (w *watcher) fails(err error) error {
+	if w.down {
+		return nil
+	}
+	w.down = true
+	return w.print(change{Change: "unavailable", Error: explain(err)})
+}
