@@ -24,7 +24,7 @@ const (
 	probeLeast = 20 * time.Millisecond // first pause between attempts to reach a node
 	probeMost  = time.Second
 	lookEvery  = 250 * time.Millisecond
-	pingEvery  = 2 * time.Second
+	pingEvery  = 5 * time.Second
 	owedMost   = 10_000 // releases kept for a node that cannot be reached
 	owedBatch  = 256    // of them sent together
 )
