@@ -334,3 +334,26 @@ func TestRequestsThatAnswersSetOffTravelTogether(t *testing.T) {
 		}
 	})
 }
+
+func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *link, far net.Conn) {
+		calls := [3]*call{newCall([][]string{{"PING"}}), newCall([][]string{{"PING"}}), newCall([][]string{{"PING"}})}
+		calls[0].then = func() { l.tell("SET", "large", string(make([]byte, 2*room))) }
+		in := resp.NewReader(far)
+		for _, c := range calls {
+			l.send(entry{call: c, at: d.engine.Now()})
+			if _, _, err := in.ReadCommand(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		far.Write([]byte("+PONG\r\n+PONG\r\n"))
+		synctest.Wait() // the node does not read what the first answer has set off
+		go far.Write([]byte("+PONG\r\n"))
+		select {
+		case <-calls[2].done:
+		case <-time.After(time.Second):
+			t.Error("an answer is not read while a write waits for the node")
+		}
+	})
+}

@@ -40,12 +40,19 @@ func (l *link) reply() {
 	switch {
 	case !l.ready():
 		l.mu.Unlock()
-	case l.flight.size > readerMost:
+	case !l.fits():
 		l.mu.Unlock()
 		nudge(l.wake)
 	case l.write(l.n.engine.Now()):
 		nudge(l.wake)
 	}
+}
+
+// fits says whether any socket has room for the next batch beside what is under way. The
+// caller holds mu.
+func (l *link) fits() bool {
+	next := l.queue[:min(len(l.queue), batchMost)]
+	return l.flight.size <= readerMost && !slices.ContainsFunc(next, func(e entry) bool { return e.call != nil })
 }
 
 // next delivers the next answer or wake-up.
