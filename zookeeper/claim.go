@@ -132,7 +132,11 @@ func (d *Driver) make(ctx context.Context, s *session, folder string) error {
 	var all []*request
 	for i := range folder {
 		if i > 0 && folder[i] == '/' {
-			all = append(all, persistent(folder[:i], d.acl))
+			acl := everybody // what is above the path of the locks is not the user's alone
+			if i >= len(d.root) {
+				acl = d.acl
+			}
+			all = append(all, persistent(folder[:i], acl))
 		}
 	}
 	last := container(folder, d.acl)

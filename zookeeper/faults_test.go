@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -114,5 +115,222 @@ func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
 	}
 	if err := waiting.Renew(r.within(), []driver.Grant{n})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() of what was forced = %v, want ErrLost", err)
+	}
+}
+
+// TestASessionThatIsOverLosesItsLeasesAtOnce: the holder hears of it before its next renewal,
+// and one that waited in the same session queues anew.
+func TestASessionThatIsOverLosesItsLeasesAtOnce(t *testing.T) {
+	r := start(t)
+	d, looker := r.straight(), r.straight()
+	c := r.client(d)
+	mine, theirs := r.acquire(c, "mine", long), r.grant(looker, "theirs", long)
+	r.must(mine.Extend(r.within(), long)) // from now on the driver heeds the node
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- r.acquire(c, "theirs", long) }()
+	first := r.waiter(looker, "theirs")
+	r.must(d.Expire(r.within(), long))
+	<-mine.Context().Done()
+	if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
+		t.Errorf("the lease ended with %v, want ErrLost and ErrGone", err)
+	}
+	r.eventually("the waiter queues anew", func() bool { return r.waiter(looker, "theirs") != first })
+	r.must(looker.Release(r.within(), theirs, 0))
+	again := r.acquire(c, "mine", long)
+	if again.Token() <= mine.Token() {
+		t.Errorf("token %d after %d", again.Token(), mine.Token())
+	}
+	r.release(again, <-next)
+}
+
+// TestNobodyHasTheLockWhileItsOldHolderTrustsIt stops the leader for longer than the session
+// of the holder lasts, and not for long enough to be replaced. When it goes on, it ends the
+// session at once, whatever a member that follows it has said meanwhile.
+func TestNobodyHasTheLockWhileItsOldHolderTrustsIt(t *testing.T) {
+	for name, leads := range map[string]bool{"by the leader": true, "by others": false} {
+		t.Run(name, func(t *testing.T) {
+			r := alone(t, 3, "syncLimit=40")
+			leader := r.leader()
+			d := r.driver()
+			if !leads {
+				r.on(d, func(i int, p *proxy) { p.refuse = r.ensemble.Members[i] == leader })
+			}
+			holder, waiter := r.client(d), r.client(r.straight())
+			for range 3 {
+				l := r.acquire(holder, "k", 3*time.Second)
+				first := l.Deadline()
+				r.eventually("a renewal", func() bool { return l.Deadline().After(first) || l.Context().Err() != nil })
+				next := make(chan *holdfast.Lease, 1)
+				var at time.Time
+				go func() {
+					n := r.acquire(waiter, "k", long)
+					at = time.Now()
+					next <- n
+				}()
+				r.must(leader.Pause())
+				time.Sleep(4 * time.Second) // longer than the session
+				r.must(leader.Resume())
+				<-l.Context().Done()
+				n := <-next
+				if early := l.Deadline().Sub(at); early > 0 {
+					t.Errorf("the next holder came %v before the deadline", early)
+				}
+				if n.Token() <= l.Token() {
+					t.Errorf("token %d after %d", n.Token(), l.Token())
+				}
+				r.release(n)
+				r.eventually("all members follow", r.ensemble.Whole)
+			}
+		})
+	}
+}
+
+// TestALeaseIsKeptThroughMembersThatFollow: the client cannot reach the leader.
+func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
+	r := start(t)
+	leader := r.leader()
+	d := r.driver()
+	r.on(d, func(i int, p *proxy) { p.refuse = r.ensemble.Members[i] == leader })
+	holder, waiter := r.client(d), r.client(r.straight())
+	l := r.acquire(holder, "k", 6*time.Second)
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- r.acquire(waiter, "k", long) }()
+	for range 4 {
+		deadline := l.Deadline()
+		r.eventually("a renewal", func() bool { return l.Deadline().After(deadline) || l.Context().Err() != nil })
+	}
+	r.must(context.Cause(l.Context()))
+	r.release(l)
+	r.release(<-next)
+}
+
+// TestALostReplyCostsNoLock loses replies to each kind of request, whether the connection
+// shows that or not.
+func TestALostReplyCostsNoLock(t *testing.T) {
+	r := start(t)
+	d, looker := r.driver(), r.straight()
+	c := r.client(d)
+	for _, kind := range []int{opCreate, opChildren, opSync, opMulti, opDelete} {
+		for _, mute := range []bool{false, true} {
+			r.on(d, func(_ int, p *proxy) { p.only, p.mute, p.lose = kind, mute, 1 })
+			l := r.acquire(c, "k", 10*time.Second)
+			if err := l.Extend(r.within(), 10*time.Second); err != nil {
+				t.Errorf("%d, hangs %v: Extend() = %v", kind, mute, err)
+			}
+			if err := l.Release(r.within()); err != nil && !mute { // each member may have hung for a while
+				t.Errorf("%d, hangs %v: Release() = %v", kind, mute, err)
+			}
+			if l, err := c.TryAcquire(r.within(), "k", &holdfast.AcquireOptions{TTL: 10 * time.Second}); err == nil {
+				r.release(l)
+			} else if !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrHeld) { // by a release on its way
+				t.Errorf("%d, hangs %v: TryAcquire() = %v", kind, mute, err)
+			}
+			r.on(d, func(_ int, p *proxy) { p.lose = 0 })
+			r.nodes(looker, "k", 0)
+		}
+	}
+}
+
+// TestARequestThatComesAfterItsSenderGaveUpTakesNothing stops the request that creates the
+// node on its way until the caller has gone, over a session that goes on.
+func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
+	r := start(t)
+	looker := r.straight()
+	for _, noWait := range []bool{true, false} {
+		d := r.driver()
+		r.grant(d, fmt.Sprint("other", noWait), long) // which keeps the session
+		r.on(d, func(_ int, p *proxy) { p.stop = opCreate })
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: noWait})
+			failed <- err
+		}()
+		var caught *proxy
+		r.eventually("the request is on its way", func() bool {
+			r.on(d, func(_ int, p *proxy) {
+				select {
+				case <-p.caught:
+					caught = p
+				default:
+				}
+			})
+			return caught != nil
+		})
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
+		}
+		looked := make(map[*proxy]int)
+		r.on(d, func(_ int, p *proxy) { looked[p] = p.counts[opSync] })
+		r.eventually("the driver has looked for the node", func() bool {
+			more := false
+			r.on(d, func(_ int, p *proxy) { more = more || p.counts[opSync] > looked[p] })
+			return more
+		})
+		r.on(d, func(_ int, p *proxy) { p.stop = 0 })
+		<-caught.late
+		for range 10 { // the servers read what came late in their own time
+			if st, err := looker.Inspect(r.within(), "k"); err != nil || st.Held {
+				t.Fatalf("NoWait %v: the late request has left %+v, %v", noWait, st, err)
+			}
+		}
+		r.must(d.Close())
+	}
+}
+
+// TestAWaiterAsksForNothing: it costs pings, and a hand-over costs one round trip on either
+// side.
+func TestAWaiterAsksForNothing(t *testing.T) {
+	r := start(t)
+	holding, waiting := r.driver(), r.driver()
+	holder, waiter := r.client(holding), r.client(waiting)
+	calls := func(d driver.Driver) map[int]int {
+		all := make(map[int]int)
+		r.on(d, func(_ int, p *proxy) {
+			for kind, n := range p.counts {
+				if kind != opPing && kind != probe {
+					all[kind] += n
+				}
+			}
+		})
+		return all
+	}
+	l := r.acquire(holder, "k", long)
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- r.acquire(waiter, "k", long) }()
+	r.eventually("the waiter watches", func() bool { return calls(waiting)[opGetData] >= 3 })
+	before, released := calls(waiting), calls(holding)
+	time.Sleep(3 * time.Second) // a waiter that polls would have done so
+	for kind, n := range calls(waiting) {
+		if n != before[kind] {
+			t.Errorf("the waiter has sent %d times request %d", n-before[kind], kind)
+		}
+	}
+	r.release(l)
+	l = <-next
+	for kind, n := range calls(waiting) {
+		if n-before[kind] > 1 {
+			t.Errorf("the waiter has sent %d times request %d for the hand-over", n-before[kind], kind)
+		}
+	}
+	if n := calls(holding)[opDelete] - released[opDelete]; n != 1 {
+		t.Errorf("the release took %d requests", n)
+	}
+	r.release(l)
+}
+
+// TestLeasesWithOneTTLShareAConnection, as servers allow few of one machine.
+func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	for i := range 20 {
+		r.grant(d, fmt.Sprint("k", i), long)
+	}
+	r.grant(d, "other", long-time.Second)
+	sessions := 0
+	r.on(d, func(_ int, p *proxy) { sessions += p.counts[greeting] })
+	if sessions != 2 {
+		t.Errorf("%d sessions for leases of two TTLs", sessions)
 	}
 }

@@ -1,8 +1,11 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -149,26 +152,105 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return err
 }
 
+// message is what Force leaves in the folder of a lock for the holder that it ended.
+type message struct {
+	Owner string `json:"forced"`
+	Why   string `json:"why"`
+}
+
 // Force implements driver.Forcer. No other node ever has the name of the one that is deleted.
-func (d *Driver) Force(ctx context.Context, key string, token int64, _ string) (done bool, err error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
 	l, err := d.lookUp(ctx, key)
 	if err != nil || l.node == "" || token < l.token || token >= l.token+block {
 		return false, err
 	}
+	text, _ := json.Marshal(message{l.owner(), why}) // strings
 	tries := 0
 	err = d.with(ctx, func(ctx context.Context, s *session) error {
 		tries++
-		r := remove(l.node)
+		r := force(l.node, d.folder(key), string(text))
 		if err := s.do(ctx, r); err != nil {
 			return err
 		}
-		done = r.err == nil || errors.Is(r.err, codeNoNode) && tries > 1 // the try before may have done it
-		if r.err != nil && !errors.Is(r.err, codeNoNode) {
+		if r.err != nil {
 			return d.refused(r.err)
+		}
+		outcomes, err := r.outcomes(2)
+		switch {
+		case err != nil:
+			return d.unavailable(err)
+		case outcomes[0] == codeNoNode:
+			done = tries > 1 // the try before may have done it
+			return nil
+		}
+		done = outcomes[0] == 0 && outcomes[1] == 0
+		if c := cmp.Or(outcomes...); c != 0 {
+			return d.refused(c)
 		}
 		return nil
 	})
 	return done, err
+}
+
+// Alert implements driver.Alerter. The driver also tells when a node was deleted by hand, and
+// when a session is over.
+func (d *Driver) Alert(fn func(owner, why string)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.alert = fn
+}
+
+// heed has the servers say when the node of a hold is deleted, and tells the client then. It
+// returns the request for that, or nil where they will do so already.
+func (d *Driver) heed(owner string) *request {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.holds[owner]
+	if h == nil || h.heeded || d.alert == nil || d.calls.Enter() != nil {
+		return nil
+	}
+	h.heeded = true
+	gone, alert := h.s.watch(h.path), d.alert
+	go func() {
+		defer d.calls.Leave()
+		select {
+		case <-gone:
+		case <-h.over:
+			return
+		case <-d.calls.Alive.Done():
+			return
+		}
+		d.mu.Lock()
+		h.heeded = false // the connection may have ended; the next renewal begins anew
+		stands := d.holds[owner] == h
+		d.mu.Unlock()
+		if !stands {
+			return
+		}
+		ctx, cancel := withLimit(d.calls.Alive, lookTime)
+		defer cancel()
+		if why, gone := h.fate(ctx, owner); gone {
+			alert(owner, why)
+		}
+	}()
+	return getData(h.path, true)
+}
+
+// fate says whether the node of a hold is gone, and why.
+func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
+	node, folder := getData(h.path, false), getData(path.Dir(h.path), false)
+	err := h.s.do(ctx, node, folder)
+	switch {
+	case errors.Is(err, errOver):
+		return "", true
+	case err != nil || !errors.Is(node.err, codeNoNode):
+		return "", false
+	}
+	var m message
+	if folder.err == nil && json.Unmarshal(folder.reply.bytes(), &m) == nil && m.Owner == owner {
+		why = m.Why
+	}
+	return why, true
 }
 
 // Inspect implements driver.Inspector. In Status.Nodes a member that has the last change of

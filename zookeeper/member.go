@@ -55,7 +55,7 @@ func (m *member) dial(ctx context.Context) (net.Conn, error) {
 	safe := tls.Client(conn, config)
 	if err := safe.HandshakeContext(ctx); err != nil {
 		conn.Close()
-		return nil, err
+		return nil, handshake{err}
 	}
 	return safe, nil
 }
@@ -64,6 +64,8 @@ func (m *member) dial(ctx context.Context) (net.Conn, error) {
 type health struct {
 	mode string // leader, follower, observer or standalone; empty: it may not say
 	zxid int64  // of the last change that it knows
+
+	version string
 }
 
 // leads says whether the member decides by itself how long sessions last.
@@ -100,6 +102,8 @@ func readHealth(text string, cut error) (h health, err error) {
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch name {
+		case "Zookeeper version":
+			h.version = value
 		case "Mode":
 			h.mode = value
 		case "Zxid":
@@ -123,6 +127,11 @@ func withLimit(ctx context.Context, limit time.Duration) (context.Context, conte
 // stall is an answer that did not come in time.
 type stall struct{ error }
 
+// handshake is an error before a connection is safe.
+type handshake struct{ error }
+
+func (h handshake) Unwrap() error { return h.error }
+
 // explain gives an error of a connection in words of use to its reader.
 func explain(ctx context.Context, err error) error {
 	if err == nil {
@@ -139,8 +148,8 @@ func explain(ctx context.Context, err error) error {
 		return fmt.Errorf("%w; name the authority of the members by ca, or Options.TLS", err)
 	case strings.Contains(text, "remote error: tls: "):
 		return fmt.Errorf("%w; name a certificate that the members accept by cert and key, or Options.TLS", err)
-	case strings.Contains(text, "tls: first record does not look like"):
-		return fmt.Errorf("%w; this port does not speak TLS: write zk:// or take the secure port", err)
+	case errors.As(err, new(handshake)):
+		return fmt.Errorf("the TLS handshake: %w; if this port does not speak TLS, write zk:// or take the secure port", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("it closes the connection: it belongs to no majority, has too many connections of this machine (maxClientCnxns), or speaks TLS")
 	}

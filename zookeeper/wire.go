@@ -15,6 +15,7 @@ const (
 	opDelete      int32 = 2
 	opExists      int32 = 3
 	opGetData     int32 = 4
+	opSetData     int32 = 5
 	opSync        int32 = 9
 	opPing        int32 = 11
 	opGetChildren int32 = 12 // with the stat of the parent
@@ -250,6 +251,26 @@ func remove(path string) *request {
 // goodbye ends the session, and deletes its nodes.
 func goodbye() *request { return &request{op: opClose, write: func(*writer) {}} }
 
+// force deletes a node and leaves a message in its folder.
+func force(node, folder, message string) *request {
+	return &request{op: opMulti, write: func(w *writer) {
+		w.int32(opDelete)
+		w.bool(false)
+		w.int32(-1)
+		w.text(node)
+		w.int32(-1)
+		w.int32(opSetData)
+		w.bool(false)
+		w.int32(-1)
+		w.text(folder)
+		w.text(message)
+		w.int32(-1)
+		w.int32(-1)
+		w.bool(true)
+		w.int32(-1)
+	}}
+}
+
 // create is for the nodes of attempts, container for the parents of these, persistent for
 // what is above.
 func create(path, value string, acl acl) *request {
@@ -266,6 +287,11 @@ func persistent(path string, acl acl) *request {
 
 // acl says who has all rights to a node.
 type acl struct{ scheme, id string }
+
+var (
+	everybody = acl{"world", "anyone"}
+	creator   = acl{"auth", ""}
+)
 
 func creation(path, value string, acl acl, flags int32) func(*writer) {
 	return func(w *writer) {
@@ -295,6 +321,24 @@ func confirm(paths []string) *request {
 	}}
 }
 
+// attempt is a transaction that creates a node and fails.
+func attempt(path string, acl acl) *request {
+	return &request{op: opMulti, write: func(w *writer) {
+		w.int32(opPersistent)
+		w.bool(false)
+		w.int32(-1)
+		creation(path, "", acl, 0)(w)
+		w.int32(opCheck)
+		w.bool(false)
+		w.int32(-1)
+		w.text(path + "/nothing")
+		w.int32(-1)
+		w.int32(-1)
+		w.bool(true)
+		w.int32(-1)
+	}}
+}
+
 // outcomes are those of the parts of a transaction: if one fails, it has its code, and the
 // others have none, or one of their own.
 func (r *request) outcomes(n int) ([]code, error) {
@@ -306,8 +350,11 @@ func (r *request) outcomes(n int) ([]code, error) {
 			break
 		}
 		var c code
-		if kind == -1 {
+		switch kind {
+		case -1:
 			c = code(r.reply.int32())
+		case opSetData:
+			r.reply.stat()
 		}
 		all = append(all, c)
 	}

@@ -105,6 +105,7 @@ type Driver struct {
 	mu       sync.Mutex // guards what follows
 	sessions map[time.Duration]*session
 	holds    map[string]*hold // by owner
+	alert    func(owner, why string)
 }
 
 // hold is a node that has a lock. The session goes on for others, so that the driver itself
@@ -114,6 +115,9 @@ type hold struct {
 	path  string
 	until time.Time // to which it is trusted
 	lapse *time.Timer
+
+	heeded bool          // a goroutine waits for the end of the node
+	over   chan struct{} // closed when the hold is let go
 }
 
 // New returns a driver for the ensemble with the given members, each as host:port; opts may
@@ -126,7 +130,7 @@ func New(members []string, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		root: opts.Path, acl: acl{"world", "anyone"}, client: rand.Text(),
+		root: opts.Path, acl: everybody, client: rand.Text(),
 		calls: direct.NewCalls(), states: direct.NewStates(members...),
 		sessions: make(map[time.Duration]*session), holds: make(map[string]*hold),
 	}
@@ -134,7 +138,7 @@ func New(members []string, opts *Options) (*Driver, error) {
 		d.root = "/holdfast"
 	}
 	if opts.Username != "" {
-		d.auth, d.acl = opts.Username+":"+opts.Password, acl{"auth", ""}
+		d.auth, d.acl = opts.Username+":"+opts.Password, creator
 	}
 	for i, name := range members {
 		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS})
@@ -253,7 +257,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	var all sync.WaitGroup
 	for s, mine := range together {
 		for some := range slices.Chunk(mine, batchSize) {
-			all.Go(func() { d.renew(ctx, s, some, paths, out) })
+			all.Go(func() { d.renew(ctx, s, some, grants, paths, out) })
 		}
 	}
 	all.Wait()
@@ -268,7 +272,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 }
 
 // renew renews some grants of one session.
-func (d *Driver) renew(ctx context.Context, s *session, some []int, paths []string, out []driver.Renewal) {
+func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []driver.Grant, paths []string, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, s.ttl)
 	defer cancel()
 	mine, folders := make([]string, len(some)), make([]*request, len(some))
@@ -281,7 +285,17 @@ func (d *Driver) renew(ctx context.Context, s *session, some []int, paths []stri
 		for i := range folders {
 			folders[i] = exists(path.Dir(mine[i]))
 		}
-		base, stands, err = s.confirm(ctx, mine, folders...)
+		beside, heeds := slices.Clone(folders), []string{}
+		for i, n := range some {
+			if r := d.heed(grants[n].Owner); r != nil {
+				beside, heeds = append(beside, r), append(heeds, mine[i])
+			}
+		}
+		if base, stands, err = s.confirm(ctx, mine, beside...); err != nil {
+			for _, path := range heeds { // the servers may not watch
+				s.fire(path)
+			}
+		}
 		return err
 	})
 	if errors.Is(err, errOver) {
@@ -340,7 +354,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 func (d *Driver) hold(g driver.Grant, s *session, path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h := &hold{s: s, path: path, until: g.TrustedUntil}
+	h := &hold{s: s, path: path, until: g.TrustedUntil, over: make(chan struct{})}
 	h.lapse = time.AfterFunc(time.Until(h.until), func() { d.lapse(g.Owner) })
 	d.holds[g.Owner] = h
 }
@@ -365,6 +379,7 @@ func (d *Driver) lapse(owner string) {
 	over := h != nil && !time.Now().Before(h.until)
 	if over {
 		delete(d.holds, owner)
+		close(h.over)
 	}
 	d.mu.Unlock()
 	if !over || d.calls.Enter() != nil {
@@ -383,6 +398,7 @@ func (d *Driver) let(owner string) {
 	d.mu.Unlock()
 	if h != nil {
 		h.lapse.Stop()
+		close(h.over)
 		d.done(h.s)
 	}
 }

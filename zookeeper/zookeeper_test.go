@@ -15,6 +15,8 @@ var (
 	_ driver.Queuer    = (*zookeeper.Driver)(nil)
 	_ driver.Forcer    = (*zookeeper.Driver)(nil)
 	_ driver.Checker   = (*zookeeper.Driver)(nil)
+	_ driver.Alerter   = (*zookeeper.Driver)(nil)
+	_ driver.Doctor    = (*zookeeper.Driver)(nil)
 	_ driver.Notifier  = (*zookeeper.Driver)(nil)
 )
 

@@ -11,6 +11,7 @@ require (
 	github.com/holdfast-go/holdfast v0.1.0
 	github.com/holdfast-go/holdfast/etcd v0.1.0
 	github.com/holdfast-go/holdfast/postgres v0.1.0
+	github.com/holdfast-go/holdfast/zookeeper v0.1.0
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
 // patience bounds every wait of a test for something that must happen, on a
@@ -101,6 +102,7 @@ func launch() {
 //	postgres up               starts a PostgreSQL server and sets HOLDFAST_BACKEND
 //	etcd up                   starts three members of etcd and sets HOLDFAST_BACKEND
 //	etcd kill                 kills one of them
+//	zk up|kill                does that with ZooKeeper
 //	exits CODE CMD ARGS...    runs a command and wants that exit code
 //	await FILE [TEXT]         waits until the file is there, and has the text
 //	ended NAME CODE           waits for the holdfast that launch NAME started, and wants that code
@@ -116,7 +118,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"redis": redis, "postgres": postgresCmd, "etcd": etcdCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+			"redis": redis, "postgres": postgresCmd, "etcd": etcdCmd, "zk": zkCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "mounts" { // whether this user may mount, in a namespace of its own
@@ -158,10 +160,28 @@ func etcdCmd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// zkCmd starts an ensemble, or kills its leader.
+func zkCmd(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value("servers").(*servers)
+	switch {
+	case neg || len(args) != 1:
+		ts.Fatalf("usage: zk up|kill")
+	case args[0] == "up":
+		ensemble, err := zkproc.Start(context.Background(), 3)
+		ts.Check(err)
+		ts.Defer(func() { ensemble.Stop() })
+		s.zk = ensemble
+		ts.Setenv("HOLDFAST_BACKEND", "zk://"+strings.Join(ensemble.Addrs(), ",")+"/locks")
+	case args[0] == "kill":
+		s.zk.Leader().Kill()
+	}
+}
+
 // servers are those of one script.
 type servers struct {
 	all  []*redisproc.Server
 	etcd *etcdproc.Cluster
+	zk   *zkproc.Ensemble
 }
 
 func redis(ts *testscript.TestScript, neg bool, args []string) {

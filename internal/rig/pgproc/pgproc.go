@@ -185,7 +185,7 @@ func (s *Server) signal(first func() error, sig syscall.Signal) error {
 	}
 	pid := s.running.Pid()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	for _, child := range strings.Fields(string(text)) {
+	for child := range strings.FieldsSeq(string(text)) {
 		if n, err := strconv.Atoi(child); err == nil {
 			syscall.Kill(n, sig) // an error means that it has ended
 		}

@@ -105,18 +105,19 @@ func start(ctx context.Context, java string, n int, more []string) (e *Ensemble,
 	for i := range n {
 		m := &Member{Addr: addrs[4*i+2], dir: filepath.Join(e.dir, strconv.Itoa(i+1)), java: java}
 		host, port, _ := net.SplitHostPort(m.Addr)
-		config := common.String() + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n"
+		var config strings.Builder
+		config.WriteString(common.String() + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n")
 		for _, line := range more {
 			if line == "secureClientPort" {
 				m.Safe = addrs[4*i+3]
 				host, port, _ := net.SplitHostPort(m.Safe)
 				line += "=" + port + "\nsecureClientPortAddress=" + host
 			}
-			config += line + "\n"
+			config.WriteString(line + "\n")
 		}
 		err := errors.Join(os.Mkdir(m.dir, 0o700),
 			os.WriteFile(filepath.Join(m.dir, "myid"), []byte(strconv.Itoa(i+1)), 0o600),
-			os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config), 0o600))
+			os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
 		if err == nil {
 			err = m.run()
 		}

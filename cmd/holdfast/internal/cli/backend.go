@@ -64,6 +64,7 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	if err != nil {
 		return nil, err
 	}
+	_, a.leaves = drv.(driver.Adopter)
 	return holdfast.New(drv, opts)
 }
 

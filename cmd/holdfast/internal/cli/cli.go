@@ -47,6 +47,7 @@ type app struct {
 	logFormat      string
 	code           exitcode.Code  // of a run that is no error
 	raise          syscall.Signal // to end by
+	leaves         bool           // the backend that was opened can leave a lock to other processes
 
 	from   map[string]string // where the value of a flag comes from; no entry: it is the default
 	unread []error           // of config files that are there
@@ -150,7 +151,7 @@ Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db or etcd://a,b,c")
+	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db, etcd://a,b,c or zk://a,b,c")
 	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL of the backend, for one with a password")
 	f.StringVar(&a.config, "config", "", "config `file` to read in place of the user's and the system's; see holdfast config --help")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")

@@ -157,6 +157,11 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	if once {
 		take = client.TryAcquire
 	}
+	if !a.leaves {
+		err := fmt.Errorf("%w: a lock of a %s:// backend ends with the process that took it, so that acquire has nothing to leave; use run",
+			holdfast.ErrUnsupported, a.scheme())
+		return errors.Join(err, client.Close())
+	}
 	if err := a.spare(ctx, client, file, place.Kept()); err != nil {
 		return errors.Join(interruptedBy(ctx, err), client.Close())
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
 // services open the backends that are not Redis, by the scheme of their URL.
@@ -20,6 +21,8 @@ var services = map[string]func(ctx context.Context, url string) (driver.Driver, 
 	"postgresql": openPostgres,
 	"etcd":       openEtcd,
 	"etcds":      openEtcd,
+	"zk":         openZooKeeper,
+	"zks":        openZooKeeper,
 }
 
 // openURL opens the backend at url. opts are for Redis.
@@ -37,6 +40,8 @@ var doctors = map[string]func(ctx context.Context, url string, ttl time.Duration
 	"postgresql": diagnosePostgres,
 	"etcd":       diagnoseEtcd,
 	"etcds":      diagnoseEtcd,
+	"zk":         diagnoseZooKeeper,
+	"zks":        diagnoseZooKeeper,
 }
 
 // diagnoseURL looks for what is wrong with the backend at url, also where it cannot be opened.
@@ -56,12 +61,20 @@ func openEtcd(ctx context.Context, url string) (driver.Driver, error) {
 	return etcd.Open(ctx, url, nil)
 }
 
+func openZooKeeper(ctx context.Context, url string) (driver.Driver, error) {
+	return zookeeper.Open(ctx, url, nil)
+}
+
 func diagnosePostgres(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
 	return postgres.DiagnoseURL(ctx, url, ttl, nil)
 }
 
 func diagnoseEtcd(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
 	return etcd.DiagnoseURL(ctx, url, ttl, nil)
+}
+
+func diagnoseZooKeeper(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
+	return zookeeper.DiagnoseURL(ctx, url, ttl, nil)
 }
 
 func (a *app) migrateCommand() *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
 // Code is an exit status.
@@ -127,6 +128,7 @@ var kinds = []struct {
 	{redlock.ErrAuth, Auth},
 	{postgres.ErrAuth, Auth},
 	{etcd.ErrAuth, Auth},
+	{zookeeper.ErrAuth, Auth},
 	{redlock.ErrConfig, Unavailable},
 	{holdfast.ErrInvalid, Usage},
 	{holdfast.ErrLost, Lost},

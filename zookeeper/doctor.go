@@ -1,0 +1,167 @@
+package zookeeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
+)
+
+// calmTTL outlasts an election.
+const calmTTL = 6 * time.Second
+
+// DiagnoseURL is Driver.Diagnose for the ensemble that url names, as Open reads it. Errors:
+// ErrInvalid.
+func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
+	d, err := open(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("zookeeper: %w", err)
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
+}
+
+// Diagnose implements driver.Doctor. It opens a session, and creates no node.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	if err := d.calls.Enter(); err != nil {
+		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error()}}
+	}
+	defer d.calls.Leave()
+	ttl = cmp.Or(ttl, exam.TTL)
+	patients := make([]*patient, len(d.members))
+	var all sync.WaitGroup
+	for _, m := range d.members {
+		patients[m.place] = &patient{Notes: exam.Notes{Node: m.name}, member: m}
+		all.Go(func() { patients[m.place].examine(ctx, d, ttl) })
+	}
+	all.Wait()
+	whole := d.examine(ctx, patients, ttl)
+	for _, p := range patients {
+		whole.Found = append(whole.Found, p.Found...)
+	}
+	return whole.Found
+}
+
+// patient is a look at one member.
+type patient struct {
+	exam.Notes
+	member *member
+	health health
+}
+
+// examine asks a member what it says of itself.
+func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
+	ask := func() (err error) {
+		p.health, err = p.member.probe(ctx, callTime)
+		return err
+	}
+	if err := ask(); errors.Is(err, errNoQuorum) {
+		p.OK("reach", "answers")
+		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or mend the network between them")
+		return
+	} else if err != nil {
+		p.Fault("reach", err)
+		return
+	}
+	p.OK("reach", "answers")
+	if err := p.Pace(patience(ttl), ask); err != nil {
+		p.Fault("reach", err)
+		return
+	}
+	if p.health.mode == "" {
+		p.Add("leader", driver.VerdictWarning, "it may not say who leads, so that each renewal of a lease costs a connection", "add srvr to 4lw.commands.whitelist")
+	} else {
+		p.OK("leader", "it is %s", p.health.mode)
+		p.version(p.health.version)
+	}
+	conn, err := p.member.dial(ctx)
+	if err != nil {
+		p.Fault("tls", explain(ctx, err))
+		return
+	}
+	defer conn.Close()
+	p.Transport(conn, d.auth != "", nil)
+}
+
+// version knows what the driver needs.
+func (p *patient) version(text string) {
+	number, _, _ := strings.Cut(text, "-")
+	parts := append(strings.Split(number, "."), "0", "0", "0")
+	major, _ := strconv.Atoi(parts[0])
+	minor, _ := strconv.Atoi(parts[1])
+	patch, _ := strconv.Atoi(parts[2])
+	if major < 3 || major == 3 && (minor < 5 || minor == 5 && patch < 3) {
+		p.Add("version", driver.VerdictFault, "it is ZooKeeper "+number+", which has no containers", "update it to 3.5.3 or newer")
+		return
+	}
+	p.OK("version", "ZooKeeper %s", number)
+}
+
+// examine looks at what is no single member's.
+func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Duration) (whole exam.Notes) {
+	first, answers := "", false
+	for _, p := range patients {
+		answers = answers || p.health != health{}
+		if p.health.leads() && first != "" {
+			p.Add("distinct", driver.VerdictFault, "it leads another ensemble than "+first+": their locks do not exclude one another", "name members of one ensemble")
+		} else if p.health.leads() {
+			first = p.member.name
+		}
+	}
+	if ttl < calmTTL {
+		whole.Add("ttl", driver.VerdictWarning, fmt.Sprintf("an election takes some seconds, and a TTL of %v may not outlast it", ttl), "take 6 s or more")
+	}
+	ctx, cancel := withLimit(ctx, lookTime)
+	defer cancel()
+	s := d.session(ttl)
+	defer d.done(s)
+	_, err := s.ready(ctx)
+	switch {
+	case errors.Is(err, driver.ErrInvalid):
+		whole.Fault("sessions", err)
+		return whole
+	case err != nil && answers:
+		whole.Fault("quorum", err)
+	}
+	if err != nil {
+		return whole
+	}
+	whole.OK("sessions", "of %v are granted", ttl)
+	if err := d.rehearse(ctx, s); err != nil {
+		whole.Fault("rights", err)
+	} else {
+		whole.OK("rights", "to create nodes below %s", d.root)
+	}
+	return whole
+}
+
+// rehearse asks for a node and for something impossible in one transaction, so that nothing
+// is created, and the rights are looked at all the same.
+func (d *Driver) rehearse(ctx context.Context, s *session) error {
+	for at := d.root; ; at = at[:strings.LastIndexByte(at, '/')] {
+		r := attempt(at+"/holdfast~probe", d.acl)
+		if err := s.do(ctx, r); err != nil {
+			return err
+		}
+		if r.err != nil {
+			return d.refused(r.err)
+		}
+		outcomes, err := r.outcomes(2)
+		switch {
+		case err != nil:
+			return err
+		case outcomes[0] == codeNoNode && at != "": // what is above is not there yet
+			continue
+		case outcomes[1] == codeNoNode:
+			return nil
+		}
+		return d.refused(outcomes[0])
+	}
+}
