@@ -67,6 +67,23 @@ type lockHistory struct {
 	attempts []*attempt          // in the order in which they were begun
 	writes   map[string][]*write // by storage
 	barred   map[string]int      // reads that were refused, by storage
+	stops    []stop
+}
+
+// stop is a time in which all of a client stood still.
+type stop struct {
+	client     string // without the number of its process
+	start, end int64
+}
+
+// runs is since when the client of a runs at t: 0 if it was never stopped, and t if it still is.
+func (l *lockHistory) runs(a *attempt, t int64) (since int64) {
+	for _, s := range l.stops {
+		if strings.HasPrefix(a.client, s.client+".") && s.start < t {
+			since = max(since, min(s.end, t))
+		}
+	}
+	return since
 }
 
 // histories sorts events by lock.
@@ -283,8 +300,8 @@ func (l *lockHistory) count(store string, result kind) (n int) {
 }
 
 // nextGrant is how long the lock was free for at t or, where its holder was well,
-// from its release on, and from when a client asked for it; ok is false when no
-// client was granted it any more.
+// from its release on, and from when a client that was not stopped asked for it; ok
+// is false when no client was granted it any more.
 func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -299,12 +316,12 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	return 0, false
 }
 
-// wanted is since when somebody had been asking for the lock at t.
+// wanted is since when somebody who runs had been asking for the lock at t.
 func (l *lockHistory) wanted(t int64) int64 {
 	since := t
 	for _, a := range l.attempts {
 		if (a.got == 0 || a.got >= t) && (a.gaveUp == 0 || a.gaveUp >= t) {
-			since = min(since, a.asked)
+			since = min(since, max(a.asked, l.runs(a, t)))
 		}
 	}
 	return since
@@ -319,6 +336,6 @@ func (l *lockHistory) waited(t, bound int64) bool {
 		}
 	}
 	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {
-		return a.got == 0 && a.gaveUp-max(a.asked, t) > bound
+		return a.got == 0 && a.gaveUp-max(a.asked, t, l.runs(a, a.gaveUp)) > bound
 	})
 }

@@ -35,9 +35,13 @@ func soon(*Schedule) time.Duration { return 2 * time.Second }
 // member stands for election 1 to 2 s after it last heard of the leader, and the new leader gives each lease its TTL and 1 s anew.
 const election = 3 * time.Second
 
+// oneByOne is how much longer a lock may stand where clients are stopped one after the other: it may pass to one whose turn to be
+// stopped comes later.
+const oneByOne = 1500 * time.Millisecond
+
 var etcdClasses = map[string]class{
 	"calm":                {lives: true},
-	"client-pause":        {},
+	"client-pause":        {extra: oneByOne},
 	"client-kill":         {},
 	"client-close":        {},
 	"client-throttle":     {from: fromEnd},

@@ -69,6 +69,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	}
 	locks := histories(events)
 	for key, l := range locks {
+		l.stops = stopsOf(faults)
 		tally := &c.Holdfast
 		peer := strings.Contains(key, "/r")
 		if peer {
@@ -149,6 +150,16 @@ func (j *judge) unfit(faults []happened) (from, to int64) {
 		}
 	}
 	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
+}
+
+// stopsOf are the faults that had a client stand still.
+func stopsOf(faults []happened) (out []stop) {
+	for _, f := range faults {
+		if f.Do == "pause-client" {
+			out = append(out, stop{f.Victim, f.Start, f.End})
+		}
+	}
+	return out
 }
 
 func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) ([]finding, error) {

@@ -1,0 +1,173 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// pair is a primary with a replica, and clients that go to whichever is the primary.
+type pair struct {
+	*rig
+	primary, replica *pgproc.Server
+	standby          *pgxpool.Pool // straight to the replica
+}
+
+func startPair(t *testing.T) *pair {
+	t.Helper()
+	primary, err := pgproc.Start(t.Context(), "max_connections=50")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { primary.Stop() })
+	p := &pair{rig: newRigOn(t, primary), primary: primary}
+	if p.replica, err = primary.StartReplica(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.replica.Stop() })
+	p.standby = p.connect(p.replica.DSN())
+	return p
+}
+
+func (p *pair) driver() *postgres.Driver {
+	p.Helper()
+	hosts := make([]string, 2)
+	for i, s := range []*pgproc.Server{p.primary, p.replica} {
+		hosts[i] = strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432")
+	}
+	d, err := postgres.Open(p.Context(), "host="+strings.Join(hosts, ",")+
+		" port=5432,5432 user=holdfast dbname=postgres sslmode=disable target_session_attrs=read-write", &p.opts)
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { d.Close() })
+	return d
+}
+
+func (p *pair) client() *holdfast.Client { p.Helper(); return p.clientOf(p.driver()) }
+
+// says awaits that a server answers a query with true.
+func (p *pair) says(server *pgxpool.Pool, query string, args ...any) {
+	p.Helper()
+	p.eventually(query, func() (yes bool) {
+		return server.QueryRow(p.Context(), query, args...).Scan(&yes) == nil && yes
+	})
+}
+
+func (p *pair) set(server *pgxpool.Pool, line string) {
+	p.Helper()
+	for _, sql := range []string{"ALTER SYSTEM SET " + line, "SELECT pg_reload_conf()"} {
+		if _, err := server.Exec(p.Context(), sql); err != nil {
+			p.Fatal(err)
+		}
+	}
+}
+
+// catchUp awaits that the replica has all there is.
+func (p *pair) catchUp() {
+	p.Helper()
+	var lsn string
+	if err := p.pool.QueryRow(p.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&lsn); err != nil {
+		p.Fatal(err)
+	}
+	p.says(p.standby, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
+}
+
+// cutOff ends the replication.
+func (p *pair) cutOff() {
+	p.Helper()
+	p.set(p.standby, "primary_conninfo = ''")
+	p.says(p.standby, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+}
+
+// failOver ends the primary and promotes the replica.
+func (p *pair) failOver() {
+	p.Helper()
+	p.primary.Kill()
+	p.says(p.standby, "SELECT pg_promote()")
+	p.pool = p.standby
+}
+
+// TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken: another may be granted what its holder still trusts. What
+// the replica had is kept, and storages that check tokens, as well as Fenced, refuse the older holder.
+func TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken(t *testing.T) {
+	t.Parallel()
+	p := startPair(t)
+	d := p.driver()
+	c := p.clientOf(d)
+	kept := p.acquire(c, "kept", long)
+	p.release(p.acquire(c, "lost", long)) // the row, with its token, is older than the grant
+	p.catchUp()
+	p.cutOff()
+	older := p.acquire(c, "lost", long)
+	var storage fence.Guard
+	write := func(l *holdfast.Lease) error {
+		return storage.Do(l.Key(), l.Token(), l.Owner(), func() error { return nil })
+	}
+	if err := write(older); err != nil {
+		t.Fatal(err)
+	}
+	p.failOver()
+
+	if _, err := p.client().TryAcquire(p.within(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire() of a lock that the replica knew of = %v, want ErrHeld", err)
+	}
+	if err := kept.Extend(p.within(), long); err != nil {
+		t.Errorf("Extend() of it = %v", err)
+	}
+	newer := p.acquire(p.client(), "lost", long) // exclusion is gone: the grant was lost
+	if err := older.Context().Err(); err != nil {
+		t.Errorf("the older holder knows already: %v", err)
+	}
+	if newer.Token() <= older.Token() {
+		t.Errorf("token %d after %d", newer.Token(), older.Token())
+	}
+	if err := write(newer); err != nil {
+		t.Error(err)
+	}
+	if err := write(older); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a write of the older holder: %v, want ErrStale", err)
+	}
+	err := pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, older) })
+	if !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("Fenced() for the older holder = %v, want ErrLost", err)
+	}
+	if err := older.Extend(p.within(), long); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("Extend() by the older holder = %v, want ErrLost", err)
+	}
+	p.release(newer, kept)
+}
+
+// TestASynchronousReplicaHasEveryGrantThatIsReliedOn: one that has not reached it is not confirmed.
+func TestASynchronousReplicaHasEveryGrantThatIsReliedOn(t *testing.T) {
+	t.Parallel()
+	p := startPair(t)
+	p.set(p.pool, "synchronous_standby_names = '*'")
+	p.says(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+	c := p.client()
+	l := p.acquire(c, "k", long)
+	p.cutOff()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := c.TryAcquire(ctx, "other", nil); !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("TryAcquire() without the replica = %v, want no answer", err)
+	}
+	p.failOver()
+	if _, err := p.client().TryAcquire(p.within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire() after the failover = %v, want ErrHeld", err)
+	}
+	if err := l.Extend(p.within(), long); err != nil {
+		t.Errorf("Extend() = %v", err)
+	}
+	p.release(l)
+}
