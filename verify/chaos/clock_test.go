@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -10,7 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -133,3 +139,83 @@ func TestALeaseOutlivesAJumpOfItsServers(t *testing.T) {
 		t.Errorf("token %d after %d, %v", next, lease.Token(), err)
 	}
 }
+
+// TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall: set forward, it ends a lease that its holder trusts; set back, it keeps one that is
+// over. Tokens rise all the same, and Fenced goes by the row.
+func TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall(t *testing.T) {
+	s := new(postgresSite)
+	t.Cleanup(func() { s.stop() })
+	if err := s.start(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	jump := func(by time.Duration) {
+		t.Helper()
+		if err := s.only[0].clock.shift(by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var last int64
+	try := func(ttl time.Duration) (driver.Grant, error) {
+		t.Helper()
+		g, err := s.direct.Acquire(t.Context(), driver.Request{Key: "k", TTL: ttl, NoWait: true})
+		if err == nil && g.Token <= last {
+			t.Errorf("token %d after %d", g.Token, last)
+		}
+		last = max(last, g.Token)
+		return g, err
+	}
+	pool, err := pgxpool.New(t.Context(), s.server.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	fenced := func(g driver.Grant) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return postgres.Fenced(t.Context(), tx, asLease{g, t.Context()}) })
+	}
+
+	first, err := try(20 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := try(time.Second); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("beside the holder: %v, want ErrHeld", err)
+	}
+	if err := fenced(first); err != nil {
+		t.Error(err)
+	}
+	jump(time.Minute)
+	second, err := try(100 * time.Millisecond)
+	if err != nil || time.Until(first.TrustedUntil) <= 0 {
+		t.Fatalf("a minute ahead: %v, while the first holder trusts its lease for %v", err, time.Until(first.TrustedUntil))
+	}
+	if err := fenced(first); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("Fenced() for the first holder: %v, want ErrLost", err)
+	}
+	jump(0)
+	time.Sleep(time.Until(second.TrustedUntil))
+	if _, err := try(time.Second); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("set back by a minute, after the lease is over: %v, want ErrHeld", err)
+	}
+	jump(2 * time.Minute)
+	third, err := try(time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jump(-time.Hour)
+	if err := s.direct.Release(t.Context(), third, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := try(time.Second); err != nil { // with a token above the last one, though the clock is an hour behind
+		t.Error(err)
+	}
+}
+
+// asLease is a grant as a lease.
+type asLease struct {
+	driver.Grant
+	ctx context.Context
+}
+
+func (l asLease) Key() string              { return l.Grant.Key }
+func (l asLease) Owner() string            { return l.Grant.Owner }
+func (l asLease) Context() context.Context { return l.ctx }
