@@ -183,21 +183,15 @@ func (c *claim) grant() driver.Grant {
 
 // keep renews the lease.
 func (c *claim) keep(ctx context.Context) error {
-	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) error {
-		sent := time.Now()
-		ttls, err := keepAlive(ctx, cl, c.lease.id)
-		switch {
-		case err != nil:
-			return err
-		case ttls[c.lease.id] <= 0:
-			return driver.ErrLost
-		}
-		c.lease.sent = sent
-		return nil
-	})
-	if errors.Is(err, driver.ErrLost) {
+	var r renewal
+	own := clientv3.OpGet(c.key(), clientv3.WithCountOnly())
+	err := c.d.call(ctx, patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{own}, &r))
+	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.reset()
 		return errAgain
+	}
+	if err == nil {
+		c.lease.sent = r.sent
 	}
 	return err
 }

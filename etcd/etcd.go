@@ -36,7 +36,8 @@
 //
 // Trust in a lease is counted from before its last renewal was sent. A renewal also reads
 // that the key stands: old servers confirm a lease that they have just revoked, and people
-// delete keys.
+// delete keys. The read has to be of the same term as the renewal: a leader that was
+// stopped confirms renewals until it learns of its successor, who does not know of them.
 //
 // The driver has a connection to each member, and decides itself which one it asks. A
 // request without an answer goes to the next member after a part of the TTL, and the
@@ -206,23 +207,15 @@ func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.
 	}
 	ctx, cancel := context.WithTimeout(ctx, shortest)
 	defer cancel()
-	var sent time.Time
-	var ttls map[clientv3.LeaseID]time.Duration
-	var seen *clientv3.TxnResponse
-	err := d.insist(ctx, shortest, func(ctx context.Context, c *clientv3.Client) (err error) {
-		sent = time.Now()
-		if ttls, err = keepAlive(ctx, c, leases...); err == nil {
-			seen, err = c.Txn(ctx).Then(gets...).Commit()
-		}
-		return err
-	})
+	var r renewal
+	err := d.insist(ctx, shortest, renewing(leases, gets, &r))
 	for i, g := range grants {
 		if err != nil {
 			out[i].Err = err
-		} else if l, ttl := line(seen, i), ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
+		} else if l, ttl := line(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
 			out[i].Err = driver.ErrLost
 		} else {
-			out[i] = driver.Renewal{TrustedUntil: trust(sent, min(ttl, g.TTL)), Waiters: l.waiters()}
+			out[i] = driver.Renewal{TrustedUntil: trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiters()}
 		}
 	}
 }

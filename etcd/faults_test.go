@@ -225,6 +225,41 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	r.release(l)
 }
 
+// TestARenewalByADeposedLeaderIsNone: one that was stopped confirms renewals before it learns of its successor, who does not know
+// of them. They are sent again, and trust counts from then.
+func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	sent := func() (n int) {
+		r.on(d, func(_ int, p *proxy) { n += p.counts["LeaseKeepAlive"] })
+		return n
+	}
+	depose := func(n int) { r.on(d, func(_ int, p *proxy) { p.deposed = n }) }
+	g := r.grant(d, "k", long)
+	depose(1)
+	r.must(d.Renew(r.within(), []driver.Grant{g})[0].Err)
+	if n := sent(); n != 2 {
+		t.Errorf("a holder has sent %d renewals, want another after the one in vain", n)
+	}
+	r.must(d.Release(r.within(), g, 0))
+
+	holder := r.straight()
+	g = r.grant(holder, "k", long)
+	before := sent()
+	depose(1)
+	next := make(chan driver.Grant, 1)
+	go func() {
+		g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: 3 * time.Second})
+		if err != nil {
+			t.Errorf("Acquire() = %v", err)
+		}
+		next <- g
+	}()
+	r.eventually("a waiter has renewed its lease again", func() bool { return sent() == before+2 })
+	r.must(holder.Release(r.within(), g, 0))
+	r.must(d.Release(r.within(), <-next, 0))
+}
+
 // TestAKeyDeletedByHandIsALoss: the lease of etcd goes on, but the lock is another's.
 func TestAKeyDeletedByHandIsALoss(t *testing.T) {
 	r := start(t)

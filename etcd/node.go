@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
@@ -318,27 +319,54 @@ func (d *Driver) health(n *node) (up bool, changed <-chan struct{}) {
 	return d.states[n.place].State == driver.NodeUp, d.changed
 }
 
-// keepAlive renews leases, and returns their TTLs; those that are over have none. The
-// package's KeepAliveOnce repeats a request without a pause while a member is down.
-func keepAlive(ctx context.Context, c *clientv3.Client, leases ...clientv3.LeaseID) (map[clientv3.LeaseID]time.Duration, error) {
+// renewal is what the members say of leases that they have renewed.
+type renewal struct {
+	sent time.Time
+	ttls map[clientv3.LeaseID]time.Duration // those that are over have none
+	seen *clientv3.TxnResponse              // what was read afterwards
+}
+
+// renewing renews leases and reads something. It does so again if the leader has changed meanwhile: the old one may have
+// confirmed the renewals though it no longer led. What is read is always of the present leader's term.
+func renewing(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) request {
+	return func(ctx context.Context, c *clientv3.Client) error {
+		for {
+			r.sent = time.Now()
+			ttls, term, err := keepAlive(ctx, c, leases)
+			if err != nil {
+				return err
+			}
+			r.ttls = ttls
+			if r.seen, err = c.Txn(ctx).Then(gets...).Commit(); err != nil || r.seen.Header.RaftTerm == term {
+				return err
+			}
+		}
+	}
+}
+
+// keepAlive renews leases, and returns their TTLs and the term of the leader, as the member knew it before. The package's
+// KeepAliveOnce repeats a request without a pause while a member is down.
+func keepAlive(ctx context.Context, c *clientv3.Client, leases []clientv3.LeaseID) (ttls map[clientv3.LeaseID]time.Duration, term uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, id := range leases {
 		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
 			break // Recv says why
 		}
 	}
-	ttls := make(map[clientv3.LeaseID]time.Duration, len(leases))
+	ttls = make(map[clientv3.LeaseID]time.Duration, len(leases))
+	term = math.MaxUint64
 	for range leases {
 		resp, err := stream.Recv()
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		ttls[clientv3.LeaseID(resp.ID)] = time.Duration(resp.TTL) * time.Second
+		term = min(term, resp.Header.RaftTerm)
 	}
-	return ttls, nil
+	return ttls, term, nil
 }

@@ -9,11 +9,13 @@ import (
 	"sync"
 	"testing"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // proxy stands between one client and one member and makes the network fail. It passes
@@ -30,6 +32,7 @@ type proxy struct {
 	lose    int              // so many replies are lost, and their calls fail
 	mute    bool             // what loses a reply hangs
 	only    string           // losses are of this method alone
+	deposed int              // so many renewals are confirmed by the leader of the term before
 	stopped string           // calls of this method wait until it is empty, also if their client has gone
 	caught  chan struct{}    // receives when one waits
 	late    chan struct{}    // receives when the member has answered one that had waited
@@ -117,7 +120,7 @@ func (p *proxy) pass(s grpc.ServerStream) error {
 		return err
 	}
 	go p.requests(l, s, up, method)
-	err = p.replies(l, s, up)
+	err = p.replies(l, s, up, method)
 	if l.delayed {
 		p.late <- struct{}{}
 	}
@@ -174,7 +177,7 @@ func (p *proxy) requests(l *link, s grpc.ServerStream, up grpc.ClientStream, met
 	}
 }
 
-func (p *proxy) replies(l *link, s grpc.ServerStream, up grpc.ClientStream) error {
+func (p *proxy) replies(l *link, s grpc.ServerStream, up grpc.ClientStream, method string) error {
 	for {
 		var msg []byte
 		if err := up.RecvMsg(&msg); err != nil {
@@ -187,10 +190,27 @@ func (p *proxy) replies(l *link, s grpc.ServerStream, up grpc.ClientStream) erro
 		if l.lost || !p.open(l) {
 			return nil
 		}
+		if method == "LeaseKeepAlive" {
+			msg = p.depose(msg)
+		}
 		if err := s.SendMsg(&msg); err != nil && !l.delayed {
 			return err
 		}
 	}
+}
+
+// depose makes the confirmation of a renewal one of the term before, while deposed says so.
+func (p *proxy) depose(msg []byte) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var resp pb.LeaseKeepAliveResponse
+	if p.deposed == 0 || proto.Unmarshal(msg, &resp) != nil {
+		return msg
+	}
+	p.deposed--
+	resp.Header.RaftTerm--
+	msg, _ = proto.Marshal(&resp)
+	return msg
 }
 
 // open waits while the proxy is a hole, and returns false when the call has ended.
