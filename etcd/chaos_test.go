@@ -77,7 +77,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 		}
 	}
 	t.Logf("%d locks", len(spans))
-	if len(spans) < 10 {
+	if len(spans) < 3 { // an election takes longest on a busy machine
 		t.Errorf("%d locks in %v, want some", len(spans), *chaosTime)
 	}
 }

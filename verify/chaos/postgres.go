@@ -213,7 +213,8 @@ func openPglock(o *order, rec *recorder) (service, error) {
 }
 
 func (p pglocks) lock(ctx context.Context, key string) (held, error) {
-	l, err := p.locks.AcquireContext(ctx, key)
+	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // or the renewals would end with the wait
+	l, err := p.locks.AcquireContext(ctx, key, beating)
 	if err != nil {
 		return held{}, err
 	}
