@@ -5,6 +5,8 @@
 // as long as that took. The other asks once a second for the few locks that somebody looks
 // at, so that these are fresh where the whole takes long. Nobody who looks waits for either.
 //
+// Both rest while nobody has asked for a Picture for some time.
+//
 // A look shows what is, not what was between two looks: the hand-overs that a Picture counts
 // are those that were seen, so there were at least as many.
 package live
@@ -50,12 +52,14 @@ const (
 	queueMost  = 20
 	pictureAge = 200 * time.Millisecond // one picture serves all who ask within that time
 	rateOver   = 10                     // seconds
+	idle       = 10 * time.Second       // after which nobody looks any more
 )
 
 // Source keeps the picture. Its methods are safe for concurrent use.
 type Source struct {
 	backend Backend
 	opts    Options
+	viewer  chan struct{} // has one if somebody has asked for a Picture
 
 	mu      sync.Mutex // guards what follows
 	rows    map[string]*Row
@@ -66,6 +70,7 @@ type Source struct {
 	hidden  int
 	seconds [rateOver + 1]second
 	last    *Picture
+	viewed  time.Time // when somebody asked for a Picture
 }
 
 // second counts the hand-overs that were seen in one.
@@ -73,7 +78,7 @@ type second struct{ unix, count int64 }
 
 // New returns a source that has seen nothing yet: see Run.
 func New(b Backend, opts *Options) *Source {
-	s := &Source{backend: b, rows: make(map[string]*Row), wanted: make(map[string]time.Time)}
+	s := &Source{backend: b, rows: make(map[string]*Row), wanted: make(map[string]time.Time), viewer: make(chan struct{}, 1), viewed: time.Now()}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -97,7 +102,29 @@ func (s *Source) Run(ctx context.Context) {
 		s.mu.Lock()
 		rest := max(s.took, s.opts.Every)
 		s.mu.Unlock()
-		more = pause(ctx, rest)
+		more = pause(ctx, rest) && s.watched(ctx)
+	}
+}
+
+// watched waits until somebody looks, where nobody does, and says whether ctx still stands.
+// What was seen before is old by then, so it is forgotten.
+func (s *Source) watched(ctx context.Context) bool {
+	s.mu.Lock()
+	if time.Since(s.viewed) < idle {
+		s.mu.Unlock()
+		return true
+	}
+	s.rows, s.last, s.whole, s.err, s.hidden = make(map[string]*Row), nil, time.Time{}, nil, 0
+	select {
+	case <-s.viewer: // who looked long ago
+	default:
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.viewer:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -261,6 +288,11 @@ func (s *Source) Picture() *Picture {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
+	s.viewed = now
+	select {
+	case s.viewer <- struct{}{}:
+	default: // it has one
+	}
 	if s.last != nil && now.Sub(s.last.Taken) < pictureAge {
 		return s.last
 	}

@@ -111,7 +111,8 @@ func numbered(n int) (names []string) {
 	return names
 }
 
-// run runs a source in a bubble until the test ends.
+// run runs a source in a bubble until the test ends. Its test looks often enough by itself, or
+// calls wait in place of time.Sleep.
 func run(t *testing.T, b Backend, opts *Options, test func(t *testing.T, s *Source)) {
 	t.Helper()
 	t.Parallel()
@@ -126,12 +127,19 @@ func run(t *testing.T, b Backend, opts *Options, test func(t *testing.T, s *Sour
 	})
 }
 
+// wait looks while time passes.
+func wait(s *Source, d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(time.Second, time.Until(end))) {
+		s.Picture()
+	}
+}
+
 func TestAWholeLookIsBoundedInRate(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(10_000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		for range 20 {
-			time.Sleep(time.Second)
+			wait(s, time.Second)
 			b.mu.Lock()
 			listed := b.listed
 			b.listed = 0
@@ -150,7 +158,7 @@ func TestAPictureHasNoMoreLocksThanItMay(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(150)...)
 	run(t, b, &Options{Most: 100}, func(t *testing.T, s *Source) {
-		time.Sleep(5 * time.Second)
+		wait(s, 5 * time.Second)
 		if p := s.Picture(); len(p.Rows) != 100 || p.Hidden != 50 {
 			t.Errorf("%d rows, %d hidden", len(p.Rows), p.Hidden)
 		}
@@ -164,9 +172,9 @@ func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
 	b := &service{}
 	b.set("a", "job", "other")
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		time.Sleep(1500 * time.Millisecond)
+		wait(s, 1500 * time.Millisecond)
 		b.drop("job")
-		time.Sleep(1100 * time.Millisecond)
+		wait(s, 1100 * time.Millisecond)
 		p := s.Picture()
 		if len(p.Rows) != 2 {
 			t.Fatalf("%d rows", len(p.Rows))
@@ -174,7 +182,7 @@ func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
 		if word, _, _ := p.State(p.Rows[0]); word != "free" {
 			t.Errorf("state %q", word)
 		}
-		time.Sleep(5 * time.Second)
+		wait(s, 5 * time.Second)
 		if p := s.Picture(); len(p.Rows) != 1 || len(s.rows) != 1 {
 			t.Errorf("%d rows", len(p.Rows))
 		}
@@ -187,7 +195,7 @@ func TestHandOversThatAreSeenAreCounted(t *testing.T) {
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		for i := range 20 {
 			b.set(fmt.Sprint("owner", i), "job")
-			time.Sleep(2 * time.Second)
+			wait(s, 2 * time.Second)
 		}
 		p := s.Picture()
 		if r := p.Rows[0]; r.HandOvers != 19 || r.Changed.IsZero() {
@@ -202,7 +210,7 @@ func TestHandOversThatAreSeenAreCounted(t *testing.T) {
 func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
 	b := &service{hang: true}
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		time.Sleep(time.Minute)
+		wait(s, time.Minute)
 		start := time.Now()
 		if p := s.Picture(); !p.Whole.IsZero() || time.Since(start) != 0 {
 			t.Errorf("%v later: %+v", time.Since(start), p)
@@ -210,26 +218,52 @@ func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
 	})
 }
 
+func TestWhileNobodyLooksNothingIsAskedFor(t *testing.T) {
+	b := &service{}
+	b.set("a", "job")
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		s.Want("job")
+		s.Picture()
+		time.Sleep(20 * time.Second)
+		b.mu.Lock()
+		listed, asked := b.listed, b.asked["job"]
+		b.mu.Unlock()
+		time.Sleep(time.Hour)
+		b.mu.Lock()
+		if b.listed != listed || b.asked["job"] != asked {
+			t.Errorf("%d locks were listed and %d asked for", b.listed-listed, b.asked["job"]-asked)
+		}
+		b.mu.Unlock()
+		if p := s.Picture(); len(p.Rows) != 0 || !p.Whole.IsZero() {
+			t.Error("what was seen an hour ago is shown")
+		}
+		time.Sleep(time.Second)
+		if p := s.Picture(); len(p.Rows) != 1 || p.Bad != 0 {
+			t.Errorf("%d rows, %d bad", len(p.Rows), p.Bad)
+		}
+	})
+}
+
 func TestWhatIsLookedAtIsFresh(t *testing.T) {
 	b := &service{}
-	b.set("a", numbered(10_000)...)
-	run(t, b, &Options{Rate: 100}, func(t *testing.T, s *Source) {
-		time.Sleep(150 * time.Second)
+	b.set("a", numbered(1000)...)
+	run(t, b, &Options{Rate: 10}, func(t *testing.T, s *Source) {
+		wait(s, 150 * time.Second)
 		for range 10 {
 			s.Want("lock-00007")
-			time.Sleep(time.Second)
+			wait(s, time.Second)
 		}
 		b.set("b", "lock-00007")
 		s.Want("lock-00007")
-		time.Sleep(1100 * time.Millisecond)
+		wait(s, 1100 * time.Millisecond)
 		if r := s.Picture().Rows[7]; r.Owner != "b" {
 			t.Errorf("owner %q of a look %v ago", r.Owner, time.Since(r.Seen))
 		}
-		time.Sleep(10 * time.Second)
+		wait(s, 10 * time.Second)
 		b.mu.Lock()
 		before := b.asked["lock-00007"]
 		b.mu.Unlock()
-		time.Sleep(10 * time.Second)
+		wait(s, 10 * time.Second)
 		if b.mu.Lock(); b.asked["lock-00007"] != before {
 			t.Error("a lock at which nobody looks is still asked for")
 		}
@@ -243,14 +277,14 @@ func TestALockThatNoListNamesIsKeptWhileItIsLookedAt(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		time.Sleep(1500 * time.Millisecond)
+		wait(s, 1500 * time.Millisecond)
 		b.mu.Lock()
 		b.unlisted = holdfast.Status{Key: "job", Nodes: []holdfast.NodeStatus{{Owner: "a"}, {}, {}}}
 		delete(b.locks, "job")
 		b.mu.Unlock()
 		for range 20 {
 			s.Want("job")
-			time.Sleep(time.Second)
+			wait(s, time.Second)
 		}
 		p := s.Picture()
 		if len(p.Rows) != 1 {
@@ -267,7 +301,7 @@ func TestOfManyThatAreLookedAtABoundedNumberIsAskedFor(t *testing.T) {
 	b.set("a", numbered(1000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		s.Want(numbered(1000)...)
-		time.Sleep(1500 * time.Millisecond)
+		wait(s, 1500 * time.Millisecond)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.asked) != wantedMost {
@@ -280,9 +314,9 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		time.Sleep(1500 * time.Millisecond)
+		wait(s, 1500 * time.Millisecond)
 		b.fail(&holdfast.UnavailableError{Err: errors.New("gone")})
-		time.Sleep(30 * time.Second)
+		wait(s, 30 * time.Second)
 		p := s.Picture()
 		if len(p.Rows) != 1 || p.Err == nil {
 			t.Fatalf("%d rows, %v", len(p.Rows), p.Err)
@@ -291,7 +325,7 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 			t.Errorf("%q %v", word, level)
 		}
 		b.fail(nil)
-		time.Sleep(5 * time.Second)
+		wait(s, 5 * time.Second)
 		if p := s.Picture(); p.Err != nil || p.Bad != 0 {
 			t.Errorf("%v, %d bad", p.Err, p.Bad)
 		}
