@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,6 +15,9 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/hinshun/vt10x"
+
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
 // display is a terminal that understands what a program draws on it.
@@ -204,6 +208,58 @@ func TestTopShowsABackendThatIsHalfThere(t *testing.T) {
 	d.shows("NO MAJORITY: 2 of 3 nodes do not vote", "job", "unknown")
 	again, _ := b.display(100, 24, nil, "top") // it starts in an outage as well
 	again.shows("NO MAJORITY", "job", "unknown")
+}
+
+// TestTopShowsOtherServices also has one that has no nodes that vote by themselves.
+func TestTopShowsOtherServices(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) string{"etcd": etcdBackend, "postgres": postgresBackend} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, 1)
+			b.backend = start(t)
+			if name == "postgres" {
+				if out, err := b.command(t.Context(), "migrate").run(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
+			b.holds("job", "--note", "the first")
+			waiter := b.start("run", "--note", "the second", "job", "--", "true")
+			d, _ := b.display(140, 30, nil, "top")
+			d.shows("all well", "job", "held", "the first", "1 waiting")
+			d.press("\r")
+			if name == "postgres" {
+				d.shows("LOCK job", "owner", "who they are is not known", "NODE")
+			} else {
+				d.shows("LOCK job", "owner", " 1. ", "the second", "NODE")
+			}
+			d.press("\x1b")
+			b.frees("job")
+			waiter.code()
+			d.until("job has gone", func(s string) bool { return strings.Contains(s, "0 held") })
+		})
+	}
+}
+
+func etcdBackend(t *testing.T) string {
+	t.Helper()
+	cluster, err := etcdproc.Start(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.Stop() })
+	return "etcd://" + strings.Join(cluster.Addrs(), ",") + "/locks"
+}
+
+func postgresBackend(t *testing.T) string {
+	t.Helper()
+	server, err := pgproc.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop() })
+	dir, _, _ := strings.Cut(strings.TrimPrefix(server.DSN(), "host="), " ")
+	return "postgres://holdfast:secret@/postgres?host=" + url.QueryEscape(dir)
 }
 
 func TestTopStaysLiveWithTenThousandLocks(t *testing.T) {

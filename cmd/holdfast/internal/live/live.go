@@ -259,7 +259,7 @@ func (s *Source) Want(names ...string) {
 // Detail is one lock with those who wait for it.
 type Detail struct {
 	Row   *Row
-	Queue []driver.Waiter // the first of them, in their order
+	Queue []driver.Waiter // the first of them, in their order; empty where the service does not tell who they are
 	Err   error           // why less is known than there is
 }
 
@@ -277,7 +277,9 @@ func (s *Source) Detail(ctx context.Context, name string) (d Detail) {
 	if err == nil && st.Waiters > 0 {
 		ctx, cancel := context.WithTimeout(ctx, askTime)
 		defer cancel()
-		d.Queue, d.Err = s.backend.Queue(ctx, name, queueMost)
+		if d.Queue, err = s.backend.Queue(ctx, name, queueMost); !errors.Is(err, holdfast.ErrUnsupported) {
+			d.Err = err
+		}
 	}
 	return d
 }

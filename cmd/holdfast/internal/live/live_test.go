@@ -158,7 +158,7 @@ func TestAPictureHasNoMoreLocksThanItMay(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(150)...)
 	run(t, b, &Options{Most: 100}, func(t *testing.T, s *Source) {
-		wait(s, 5 * time.Second)
+		wait(s, 5*time.Second)
 		if p := s.Picture(); len(p.Rows) != 100 || p.Hidden != 50 {
 			t.Errorf("%d rows, %d hidden", len(p.Rows), p.Hidden)
 		}
@@ -172,9 +172,9 @@ func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
 	b := &service{}
 	b.set("a", "job", "other")
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		wait(s, 1500 * time.Millisecond)
+		wait(s, 1500*time.Millisecond)
 		b.drop("job")
-		wait(s, 1100 * time.Millisecond)
+		wait(s, 1500*time.Millisecond)
 		p := s.Picture()
 		if len(p.Rows) != 2 {
 			t.Fatalf("%d rows", len(p.Rows))
@@ -182,7 +182,7 @@ func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
 		if word, _, _ := p.State(p.Rows[0]); word != "free" {
 			t.Errorf("state %q", word)
 		}
-		wait(s, 5 * time.Second)
+		wait(s, 5*time.Second)
 		if p := s.Picture(); len(p.Rows) != 1 || len(s.rows) != 1 {
 			t.Errorf("%d rows", len(p.Rows))
 		}
@@ -195,7 +195,7 @@ func TestHandOversThatAreSeenAreCounted(t *testing.T) {
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		for i := range 20 {
 			b.set(fmt.Sprint("owner", i), "job")
-			wait(s, 2 * time.Second)
+			wait(s, 2*time.Second)
 		}
 		p := s.Picture()
 		if r := p.Rows[0]; r.HandOvers != 19 || r.Changed.IsZero() {
@@ -248,22 +248,22 @@ func TestWhatIsLookedAtIsFresh(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(1000)...)
 	run(t, b, &Options{Rate: 10}, func(t *testing.T, s *Source) {
-		wait(s, 150 * time.Second)
+		wait(s, 150*time.Second)
 		for range 10 {
 			s.Want("lock-00007")
 			wait(s, time.Second)
 		}
 		b.set("b", "lock-00007")
 		s.Want("lock-00007")
-		wait(s, 1100 * time.Millisecond)
+		wait(s, 1500*time.Millisecond)
 		if r := s.Picture().Rows[7]; r.Owner != "b" {
 			t.Errorf("owner %q of a look %v ago", r.Owner, time.Since(r.Seen))
 		}
-		wait(s, 10 * time.Second)
+		wait(s, 10*time.Second)
 		b.mu.Lock()
 		before := b.asked["lock-00007"]
 		b.mu.Unlock()
-		wait(s, 10 * time.Second)
+		wait(s, 10*time.Second)
 		if b.mu.Lock(); b.asked["lock-00007"] != before {
 			t.Error("a lock at which nobody looks is still asked for")
 		}
@@ -277,21 +277,23 @@ func TestALockThatNoListNamesIsKeptWhileItIsLookedAt(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		wait(s, 1500 * time.Millisecond)
+		wait(s, 1500*time.Millisecond)
 		b.mu.Lock()
 		b.unlisted = holdfast.Status{Key: "job", Nodes: []holdfast.NodeStatus{{Owner: "a"}, {}, {}}}
 		delete(b.locks, "job")
 		b.mu.Unlock()
-		for range 20 {
+		s.Want("job")
+		wait(s, 2*time.Second)
+		for range 50 {
 			s.Want("job")
-			wait(s, time.Second)
-		}
-		p := s.Picture()
-		if len(p.Rows) != 1 {
-			t.Fatalf("%d rows", len(p.Rows))
-		}
-		if word, _, _ := p.State(p.Rows[0]); word != "split" {
-			t.Errorf("state %q", word)
+			time.Sleep(250 * time.Millisecond)
+			p := s.Picture()
+			if len(p.Rows) != 1 {
+				t.Fatalf("%d rows", len(p.Rows))
+			}
+			if word, _, _ := p.State(p.Rows[0]); word != "split" {
+				t.Fatalf("state %q", word)
+			}
 		}
 	})
 }
@@ -301,7 +303,7 @@ func TestOfManyThatAreLookedAtABoundedNumberIsAskedFor(t *testing.T) {
 	b.set("a", numbered(1000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		s.Want(numbered(1000)...)
-		wait(s, 1500 * time.Millisecond)
+		wait(s, 1500*time.Millisecond)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.asked) != wantedMost {
@@ -314,9 +316,9 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		wait(s, 1500 * time.Millisecond)
+		wait(s, 1500*time.Millisecond)
 		b.fail(&holdfast.UnavailableError{Err: errors.New("gone")})
-		wait(s, 30 * time.Second)
+		wait(s, 30*time.Second)
 		p := s.Picture()
 		if len(p.Rows) != 1 || p.Err == nil {
 			t.Fatalf("%d rows, %v", len(p.Rows), p.Err)
@@ -325,7 +327,7 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 			t.Errorf("%q %v", word, level)
 		}
 		b.fail(nil)
-		wait(s, 5 * time.Second)
+		wait(s, 5*time.Second)
 		if p := s.Picture(); p.Err != nil || p.Bad != 0 {
 			t.Errorf("%v, %d bad", p.Err, p.Bad)
 		}

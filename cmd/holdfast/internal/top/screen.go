@@ -226,8 +226,11 @@ func (m *model) detailLines() []string {
 		}
 		lines = append(lines, row("", fmt.Sprintf("%2d. %s", i+1, text)))
 	}
-	if more := r.Waiters - len(m.detail.Queue); more > 0 && len(m.detail.Queue) > 0 {
+	switch more := r.Waiters - len(m.detail.Queue); {
+	case more > 0 && len(m.detail.Queue) > 0:
 		lines = append(lines, row("", fmt.Sprintf("and %d more", more)))
+	case more > 0:
+		lines = append(lines, row("", "who they are is not known"))
 	}
 	lines = append(lines, "")
 	lines = append(lines, m.votes(r)...)

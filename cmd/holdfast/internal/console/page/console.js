@@ -181,7 +181,8 @@ function drawLock(s, want) {
   facts($("d-facts"), holderFacts(l));
   show($("d-act"), s.force && l.is_held);
   show($("d-readonly"), !s.force && l.is_held);
-  show($("d-nobody"), l.queue.length === 0);
+  show($("d-nobody"), l.queue.length < l.waiting || l.queue.length === 0);
+  set($("d-nobody"), l.waiting === 0 ? "Nobody." : l.queue.length ? "The first " + l.queue.length + " of " + l.waiting + ":" : l.waiting + "; who they are is not known.");
   sync($("d-queue"), l.queue.map((w, i) => ({ ...w, i })), (w) => String(w.i), () => make("li"),
     (li, w) => set(li, printable(w.holder) + (w.asked >= 0 ? ", asked " + brief(w.asked) + " ago" : "")));
   show($("d-votes"), l.votes.length > 0);
