@@ -7,7 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"reflect"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
@@ -52,4 +56,34 @@ func FuzzOrders(f *testing.F) {
 		for range orders { // it ends
 		}
 	})
+}
+
+func TestChildrenAreSeenWhateverThreadStartedThem(t *testing.T) {
+	t.Parallel()
+	var pids []int
+	for range 3 {
+		cmd := exec.Command("sleep", "60")
+		started := make(chan error)
+		go func() {
+			runtime.LockOSThread() // for good: the thread ends, and another one inherits the child
+			started <- cmd.Start()
+		}()
+		if err := <-started; err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			cmd.Process.Kill()
+			cmd.Wait() // killed
+		})
+		pids = append(pids, cmd.Process.Pid)
+	}
+	if childless() {
+		t.Error("this process has children, and is taken for childless")
+	}
+	for _, pid := range pids {
+		seen := slices.ContainsFunc(children(), func(p Process) bool { return p.PID == pid && p.parent == os.Getpid() && p.Name == "sleep" })
+		if !seen {
+			t.Errorf("child %d is not seen among %v", pid, children())
+		}
+	}
 }

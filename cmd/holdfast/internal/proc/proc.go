@@ -120,8 +120,10 @@ type Job struct {
 func Start(c Command, killAt boot.Instant) (*Job, error) {
 	becomeReaper()
 	j := &Job{terminal: openTerminal(), before: make(map[int]bool)}
-	for _, p := range descendants(os.Getpid(), processes()) {
-		j.before[p.PID] = true
+	if !childless() {
+		for _, p := range descendants(os.Getpid(), processes()) {
+			j.before[p.PID] = true
+		}
 	}
 	gated := c.Guard || j.terminal.wanted()
 	events := make(chan Event, 16)
@@ -274,8 +276,8 @@ func (j *Job) Members() []Process {
 // as daemons do, and whose parents are gone.
 func (j *Job) Escaped() []Process {
 	var escaped []Process
-	for _, p := range processes() {
-		if p.parent == os.Getpid() && p.group != j.pid && !j.foreign(p.PID) {
+	for _, p := range children() {
+		if p.group != j.pid && !j.foreign(p.PID) {
 			escaped = append(escaped, p)
 		}
 	}

@@ -2,8 +2,10 @@ package proc
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,6 +40,32 @@ func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 // niceness converts a priority as the kernel reports it into one as setpriority
 // takes it.
 func niceness(priority int) int { return 20 - priority }
+
+// childless says that this process has no child, also none that has ended: then there is no need to look at every process of
+// the machine.
+func childless() bool {
+	return errors.Is(unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
+}
+
+// children are the processes whose parent is this one, and that are no zombies.
+func children() []Process {
+	lists, err := filepath.Glob("/proc/self/task/*/children") // each thread has those that it started or inherited
+	if err != nil || len(lists) == 0 {                        // a kernel without CONFIG_PROC_CHILDREN
+		return slices.DeleteFunc(processes(), func(p Process) bool { return p.parent != os.Getpid() })
+	}
+	var all []Process
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // the thread may have ended, and another one has what it had
+		for field := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				if p, ok := readProcess(pid); ok {
+					all = append(all, p)
+				}
+			}
+		}
+	}
+	return all
+}
 
 // processes are all that are not zombies, as far as /proc shows them.
 func processes() []Process {
