@@ -1,0 +1,372 @@
+// Package recipes has the parsers of cron, systemd, Kubernetes, GitHub and the shell read the files in docs/recipes.md, and
+// runs their commands against a Redis server.
+package recipes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+)
+
+const page = "../../docs/recipes.md"
+
+// patience bounds every wait of a test for something that must happen, on a machine that is busy.
+const patience = 30 * time.Second
+
+// blocks are the files of one kind in a section of the page; section "" is all of it.
+func blocks(t *testing.T, section, kind string) []string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := string(text)
+	if section != "" {
+		_, rest, ok := strings.Cut(part, "\n## "+section+"\n")
+		if !ok {
+			t.Fatalf("%s has no section %q", page, section)
+		}
+		part, _, _ = strings.Cut(rest, "\n## ")
+	}
+	var found []string
+	for _, m := range regexp.MustCompile("(?ms)^```"+kind+"\n(.*?)^```").FindAllStringSubmatch(part, -1) {
+		found = append(found, m[1])
+	}
+	if len(found) == 0 {
+		t.Fatalf("section %q of %s has no block of %s", section, page, kind)
+	}
+	return found
+}
+
+// machine stands for one on which holdfast and the programs of the recipes are installed, in folders of its own.
+type machine struct {
+	t        *testing.T
+	dir, url string
+}
+
+// The programs that the recipes call. Each leaves its name in the file "ran".
+var programs = []string{
+	"usr/local/bin/report.sh", "usr/local/bin/rotate.sh", "usr/local/bin/backup", "usr/local/bin/scheduler",
+	"app/report", "app/scheduler", "work/deploy.sh", "work/step-one", "work/step-two",
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir(), url: "redis://" + redistest.Start(t, nil).Addr()}
+	for _, folder := range []string{"usr/bin", "usr/local/bin", "app", "work", "run/locks", "etc/holdfast"} {
+		if err := os.MkdirAll(filepath.Join(m.dir, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, program := range programs {
+		m.write(program, "#!/bin/sh\nbasename $0 >>"+m.path("ran")+"\n", 0o755)
+	}
+	m.write("run/locks/url", m.url, 0o600)
+	m.write("etc/holdfast/backend", m.url, 0o600)
+	if err := os.Symlink(holdfast(t), m.path("usr/bin/holdfast")); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// holdfast is the program, which is built once.
+func holdfast(t *testing.T) string {
+	t.Helper()
+	buildOnce.Do(func() {
+		if buildDir, buildFailed = os.MkdirTemp("", "holdfast-recipes-"); buildFailed != nil {
+			return
+		}
+		out, err := exec.Command("go", "build", "-buildvcs=false", "-o", buildDir, "../../cmd/holdfast").CombinedOutput()
+		if err != nil {
+			buildFailed = errors.Join(err, errors.New(string(out)))
+		}
+	})
+	if buildFailed != nil {
+		t.Fatal(buildFailed)
+	}
+	return filepath.Join(buildDir, "holdfast")
+}
+
+var (
+	buildOnce   sync.Once
+	buildDir    string
+	buildFailed error
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if buildDir != "" {
+		os.RemoveAll(buildDir)
+	}
+	os.Exit(code)
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+func (m *machine) write(name, text string, mode os.FileMode) {
+	m.t.Helper()
+	if err := os.WriteFile(m.path(name), []byte(text), mode); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// here puts the folders of m in place of those that a recipe names.
+func (m *machine) here(text string) string {
+	return regexp.MustCompile(`(^|[\s=:])/(usr/local|usr/bin|app|run|etc)\b`).ReplaceAllString(text, "${1}"+m.dir+"/$2")
+}
+
+// command is a program of m with its arguments, as a job of its own.
+func (m *machine) command(ctx context.Context, argv ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = m.path("work")
+	cmd.Env = []string{
+		"PATH=" + m.path("usr/bin") + ":" + os.Getenv("PATH"), "HOME=" + m.path("work"), "HOLDFAST_BACKEND=" + m.url,
+		"ENVIRONMENT=production", "GITHUB_RUN_ID=1", "CI_JOB_ID=1",
+	}
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// ran runs a command and checks that it started the programs.
+func (m *machine) ran(cmd *exec.Cmd, programs ...string) {
+	m.t.Helper()
+	if err := cmd.Run(); err != nil {
+		m.t.Errorf("%q: %v", cmd.Args, err)
+	}
+	m.left(programs...)
+}
+
+// left checks which programs have run.
+func (m *machine) left(programs ...string) {
+	m.t.Helper()
+	text, _ := os.ReadFile(m.path("ran")) // none: nothing has run
+	if got := strings.Join(strings.Fields(string(text)), " "); got != strings.Join(programs, " ") {
+		m.t.Errorf("%q have run, want %q", got, programs)
+	}
+	os.Remove(m.path("ran"))
+}
+
+// leads starts an elect, waits until it has started its program, and stops it.
+func (m *machine) leads(cmd *exec.Cmd, program string) {
+	m.t.Helper()
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if text, _ := os.ReadFile(m.path("ran")); len(text) > 0 { // none yet
+			break
+		}
+		if time.Now().After(end) {
+			m.t.Fatalf("%q does not start its program", cmd.Args)
+		}
+	}
+	if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
+		m.t.Errorf("%q, told to stop: %v", cmd.Args, err)
+	}
+	m.left(program)
+}
+
+func TestCronLines(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	table := m.here(blocks(t, "cron, on several machines", "cron")[0])
+	m.write("crontab", table, 0o600)
+	if out, err := exec.Command("crontab", "-n", m.path("crontab")).CombinedOutput(); err != nil {
+		t.Errorf("cron refuses the table: %v\n%s", err, out)
+	}
+	bad := strings.Replace(table, "15 3 ", "15 33 ", 1)
+	m.write("bad", bad, 0o600)
+	if bad == table || exec.Command("crontab", "-n", m.path("bad")).Run() == nil {
+		t.Error("this cron takes every table")
+	}
+
+	var env []string
+	for line := range strings.Lines(table) {
+		fields := strings.SplitN(strings.Join(strings.Fields(line), " "), " ", 6)
+		if name, _, ok := strings.Cut(fields[0], "="); ok {
+			env = append(env, strings.TrimSpace(line))
+			if name == "HOLDFAST_BACKEND" {
+				env[len(env)-1] = name + "=" + m.url
+			}
+			continue
+		}
+		if fields[0] == "#" {
+			continue
+		}
+		command := regexp.MustCompile(`(^|[^\\])%`).ReplaceAllString(fields[5], "${1}\n") // what follows a % is for standard input
+		command, _, _ = strings.Cut(command, "\n")
+		cmd := m.command(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(command, `\%`, "%"))
+		cmd.Env = env
+		cmd.Env = append(cmd.Env, "HOME="+m.path("work"))
+		for i, v := range cmd.Env {
+			if path, ok := strings.CutPrefix(v, "PATH="); ok {
+				cmd.Env[i] = "PATH=" + m.path("usr/bin") + ":" + path
+			}
+		}
+		m.ran(cmd, filepath.Base(fields[5][strings.LastIndex(fields[5], "/"):]))
+		if strings.Contains(command, "-n ") { // a second machine skips it, without a word to cron
+			m.ran(again(cmd))
+		}
+	}
+}
+
+func again(cmd *exec.Cmd) *exec.Cmd {
+	return &exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stderr: cmd.Stderr}
+}
+
+func TestSystemdUnits(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	for _, section := range []string{"systemd: a timer on several machines", "systemd: a service on one machine of several"} {
+		var files []string
+		for _, unit := range blocks(t, section, "ini") {
+			path := regexp.MustCompile(`^# /etc/systemd/system/(\S+)\n`).FindStringSubmatch(unit)
+			if path == nil {
+				t.Fatalf("a unit does not say where it goes:\n%s", unit)
+			}
+			m.write(path[1], m.here(unit), 0o644)
+			files = append(files, m.path(path[1]))
+		}
+		out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
+		if err != nil || strings.Contains(string(out), m.dir) {
+			t.Errorf("systemd finds fault with %q: %v\n%s", files, err, out)
+		}
+		service, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(string(service))[1]
+		line = strings.ReplaceAll(line, "%d", m.path("etc/holdfast"))
+		cmd := m.command(t.Context(), strings.Fields(line)...)
+		if strings.Contains(line, " elect ") {
+			m.leads(cmd, "scheduler")
+		} else {
+			m.ran(cmd, "backup")
+		}
+	}
+
+	m.write("bad.service", "[Service]\nType=oneshott\nExecStart=/bin/true\n", 0o644)
+	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", m.path("bad.service")).CombinedOutput(); err == nil && len(out) == 0 {
+		t.Error("this systemd takes every unit")
+	}
+}
+
+// container runs the command of the only container of a pod.
+func (m *machine) container(pod corev1.PodSpec) *exec.Cmd {
+	m.t.Helper()
+	if len(pod.Containers) != 1 {
+		m.t.Fatalf("the pod has %d containers", len(pod.Containers))
+	}
+	argv := pod.Containers[0].Command
+	for i := range argv {
+		argv[i] = m.here(argv[i])
+	}
+	argv[0] = m.path("usr/bin/" + argv[0])
+	return m.command(m.t.Context(), argv...)
+}
+
+func TestKubernetesManifests(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	var cron batchv1.CronJob
+	manifest := blocks(t, "Kubernetes: a CronJob", "yaml")[0]
+	if err := yaml.UnmarshalStrict([]byte(manifest), &cron); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(strings.Replace(manifest, "backoffLimit", "backofLimit", 1)), new(batchv1.CronJob)); err == nil {
+		t.Error("a field that does not exist is taken")
+	}
+	job := cron.Spec.JobTemplate.Spec
+	if cron.APIVersion != "batch/v1" || cron.Kind != "CronJob" || cron.Name == "" {
+		t.Errorf("it is a %s of %s called %q", cron.Kind, cron.APIVersion, cron.Name)
+	}
+	if job.PodFailurePolicy != nil && job.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
+		t.Error("the API server refuses podFailurePolicy unless restartPolicy is Never")
+	}
+	for _, rule := range job.PodFailurePolicy.Rules {
+		if (rule.OnExitCodes == nil) == (len(rule.OnPodConditions) == 0) {
+			t.Errorf("the API server wants one condition of a rule: %+v", rule)
+		}
+	}
+	m.ran(m.container(job.Template.Spec), "report")
+
+	var deployment appsv1.Deployment
+	if err := yaml.UnmarshalStrict([]byte(blocks(t, "Kubernetes: one leader among replicas", "yaml")[0]), &deployment); err != nil {
+		t.Fatal(err)
+	}
+	spec := deployment.Spec
+	for key, value := range spec.Selector.MatchLabels {
+		if spec.Template.Labels[key] != value {
+			t.Errorf("the API server wants the label %s=%s of the selector on the pods", key, value)
+		}
+	}
+	volumes := make(map[string]bool)
+	for _, v := range spec.Template.Spec.Volumes {
+		volumes[v.Name] = v.Secret != nil
+	}
+	for _, mount := range spec.Template.Spec.Containers[0].VolumeMounts {
+		if !volumes[mount.Name] {
+			t.Errorf("no secret is mounted as %s", mount.Name)
+		}
+	}
+	cmd := m.container(spec.Template.Spec)
+	cmd.Env = append(cmd.Env, "HOLDFAST_BACKEND=")
+	m.leads(cmd, "scheduler")
+}
+
+func TestPipelines(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	workflow := blocks(t, "GitHub Actions", "yaml")[0]
+	m.write("deploy.yml", workflow, 0o600)
+	if out, err := exec.Command("go", "tool", "actionlint", m.path("deploy.yml")).CombinedOutput(); err != nil {
+		t.Errorf("actionlint: %v\n%s", err, out)
+	}
+	var github struct {
+		Jobs map[string]struct{ Steps []struct{ Uses, Run string } }
+	}
+	if err := yaml.Unmarshal([]byte(workflow), &github); err != nil {
+		t.Fatal(err)
+	}
+	steps := github.Jobs["deploy"].Steps
+	m.ran(m.command(t.Context(), "bash", "-eo", "pipefail", "-c", steps[len(steps)-1].Run), "deploy.sh")
+
+	var gitlab map[string]struct {
+		Stage     string            `json:"stage"`
+		Timeout   string            `json:"timeout"`
+		Variables map[string]string `json:"variables"`
+		Script    []string          `json:"script"`
+		Rules     []struct {
+			If string `json:"if"`
+		} `json:"rules"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(blocks(t, "GitLab CI", "yaml")[0]), &gitlab); err != nil {
+		t.Fatal(err)
+	}
+	m.ran(m.command(t.Context(), "sh", "-ec", strings.Join(gitlab["deploy"].Script, "\n")), "deploy.sh")
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	script := m.here(blocks(t, "A script that cannot be wrapped", "sh")[0])
+	m.ran(m.command(t.Context(), "sh", "-c", script), "step-one", "step-two")
+	if out, err := m.command(t.Context(), m.path("usr/bin/holdfast"), "show", "-e", "deploy").Output(); err == nil {
+		t.Errorf("the lock is not released:\n%s", out)
+	}
+}
