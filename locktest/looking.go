@@ -153,9 +153,13 @@ func queueShows(b *bench) {
 	if len(got) != 2 {
 		b.Errorf("Queue() of at most 2 = %+v", got)
 	}
-	if got, err := c.Queue(b.within(), "k", 2); err != nil || len(got) > 0 {
-		b.Errorf("Queue() when nobody waits = %+v, %v", got, err)
-	}
+	b.eventually("nobody waits", func() bool { // on nodes that are behind, somebody does for a while
+		got, err := c.Queue(b.within(), "k", 2)
+		if err != nil {
+			b.Errorf("Queue() when nobody waits = %v", err)
+		}
+		return len(got) == 0
+	})
 }
 
 func (b *bench) needsForcer() {

@@ -344,7 +344,37 @@ func (e *look) persistence(context.Context) error {
 	default:
 		e.OK("persistence", "%s", rest)
 	}
+	if kept && err == nil {
+		if err := e.replays(); err != nil {
+			return err
+		}
+	}
 	return e.remembered(kept || err != nil)
+}
+
+// replays finds a server that loses what its append-only file has in transactions, as all
+// that a script has written is: up to Redis 8.2 and Valkey 9, the default user needs the
+// rights to it when the file is read (redis/redis#14541).
+func (e *look) replays() error {
+	lock := e.g.opts.probeKeys("doctor")
+	values, err := e.l.Do([]string{"ACL", "DRYRUN", "default", "SET", lock.Key, ""}, []string{"ACL", "DRYRUN", "default", "ZADD", lock.Queue, "1", "x"})
+	if err != nil {
+		return err
+	}
+	for _, v := range values {
+		switch {
+		case v.IsError():
+			e.Add("replay", driver.VerdictSkipped, "needs the right +acl|dryrun, and Redis 7", "")
+			return nil
+		case string(v.Text) != "OK":
+			e.bad("replay", driver.VerdictFault, advise(errors.New("the default user has no right to what the append-only file has: "+
+				"at a restart the server leaves that out, and is believed what it has forgotten"),
+				"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
+			return nil
+		}
+	}
+	e.OK("replay", "the append-only file can be read back")
+	return nil
 }
 
 // remembered finds a node that would be believed after a restart, though it keeps its data

@@ -208,6 +208,15 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			r.do(2, "CONFIG", "SET", "appendfsync", "everysec")
 			return r.url(), nil
 		}, "durable", driver.VerdictFault, []string{"does so no more", "DEL holdfast:set"}},
+		{"a node that cannot read back what it has written", func(r *rig) (string, *redlock.Options) {
+			r.servers[2] = redistest.Start(r, &redisproc.Options{AppendOnly: "always"})
+			r.used(nil)
+			for i := range 3 {
+				r.do(i, "ACL", "SETUSER", "ops", "on", ">"+secret, "~*", "&*", "+@all")
+			}
+			r.do(2, "ACL", "SETUSER", "default", "-@write")
+			return r.url(), &redlock.Options{Username: "ops", Password: secret}
+		}, "replay", driver.VerdictFault, []string{"believed what it has forgotten", "ACL SETUSER default ~* &* +@all"}},
 		{"clients of another MaxTTL", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", strings.Replace(r.do(2, "GET", "holdfast:set").(string), "60000", "300000", 1))
 			return r.url(), nil
