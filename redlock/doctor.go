@@ -353,7 +353,7 @@ func (e *look) persistence(context.Context) error {
 }
 
 // replays finds a server that loses what its append-only file has in transactions, as all
-// that a script has written is: up to Redis 8.2 and Valkey 9, the default user needs the
+// that a script has written is: in most releases of Redis and Valkey the default user needs the
 // rights to it when the file is read (redis/redis#14541).
 func (e *look) replays() error {
 	lock := e.g.opts.probeKeys("doctor")
