@@ -8,12 +8,14 @@ require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/go-zookeeper/zk v1.0.4
 	github.com/holdfast-go/holdfast v0.1.0
 	github.com/holdfast-go/holdfast/etcd v0.1.0
 	github.com/holdfast-go/holdfast/fence/rueidisfence v0.1.0
 	github.com/holdfast-go/holdfast/otel v0.1.0
 	github.com/holdfast-go/holdfast/postgres v0.1.0
 	github.com/holdfast-go/holdfast/prometheus v0.1.0
+	github.com/holdfast-go/holdfast/zookeeper v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/lib/pq v1.12.3
 	github.com/prometheus/client_golang v1.25.0

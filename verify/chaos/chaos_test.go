@@ -23,9 +23,10 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 		t.Skip("-short leaves out minutes of faults on real servers and processes")
 	}
 	for backend, only := range map[string][]string{
-		"redis":    nil,
-		"etcd":     {"client-pause", "leader-kill", "node-pause", "client-close"},
-		"postgres": {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
+		"redis":     nil,
+		"etcd":      {"client-pause", "leader-kill", "node-pause", "client-close"},
+		"zookeeper": {"client-pause", "leader-kill", "node-pause", "client-close"},
+		"postgres":  {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
 	} {
 		t.Run(backend, func(t *testing.T) {
 			s, err := loadSchedule(backend, "")
