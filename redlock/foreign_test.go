@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -366,4 +367,34 @@ func TestOddBareKeys(t *testing.T) {
 		}
 	}
 	r.release(leases...)
+}
+
+// Bare keys look like other data. What our clients wait for is a lock all the same.
+func TestListShowsAnotherLibrarysBareLockThatIsWaitedFor(t *testing.T) {
+	r := start(t, 3)
+	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{BareKeys: true}), nil)
+	r.foreign("theirs", "value")
+	r.foreign("data", "value")
+	held := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Acquire(ctx, "theirs", nil)
+		ended <- err
+	}()
+	r.eventually("the waiter has its place", func() bool { return r.do(0, "EXISTS", "holdfast:queue:{theirs}") == int64(1) })
+	var names []string
+	for st, err := range c.List(t.Context(), "") {
+		if err != nil || !st.Held {
+			t.Errorf("List yields %+v, %v", st, err)
+		}
+		names = append(names, st.Key)
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"ours", "theirs"}) {
+		t.Errorf("listed are %q, want ours and theirs", names)
+	}
+	stop()
+	<-ended
+	r.release(held)
 }

@@ -343,12 +343,13 @@ type listing struct {
 }
 
 // node lists the locks that a node may know about. Bare keys look like other data, but
-// their counters do not.
+// their counters and queues do not. The lock of another library has a queue, if a client
+// of ours waits for it.
 func (l *listing) node(ctx context.Context, n *node) error {
 	o := &l.d.opts
 	pattern := glob(o.Prefix+l.prefix) + "*"
 	if o.BareKeys {
-		pattern = wire.Fence + "*"
+		pattern = wire.Companion + "[fq]*" // of counters and queues
 	}
 	for cursor := ""; cursor != "0"; {
 		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)

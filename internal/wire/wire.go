@@ -66,9 +66,12 @@ func tags(key string) (before, after string) {
 	return "", ""
 }
 
-// LockOf is the key of the lock that fenceKey belongs to.
-func LockOf(fenceKey string) string {
-	tagged := strings.TrimPrefix(fenceKey, Fence)
+// LockOf is the key of the lock that a counter or a queue belongs to.
+func LockOf(companion string) string {
+	tagged, ok := strings.CutPrefix(companion, Fence)
+	if !ok {
+		tagged = strings.TrimPrefix(companion, Queue)
+	}
 	if key, ok := strings.CutPrefix(tagged, ":"); ok {
 		return key
 	}

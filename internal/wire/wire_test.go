@@ -33,8 +33,10 @@ func FuzzCompanionsBelongToOneLock(f *testing.F) {
 			return
 		}
 		fence, queue := Companions(key)
-		if got := LockOf(fence); got != key {
-			t.Fatalf("the counter %q is of %q, not of %q", fence, got, key)
+		for _, companion := range []string{fence, queue} {
+			if got := LockOf(companion); got != key {
+				t.Fatalf("%q is of %q, not of %q", companion, got, key)
+			}
 		}
 		if strings.TrimPrefix(fence, Fence) != strings.TrimPrefix(queue, Companion+"queue:") {
 			t.Fatalf("counter %q and queue %q differ", fence, queue)

@@ -77,9 +77,9 @@ func (a *app) fits(flag string, d time.Duration) error {
 	if err != nil || d <= l.MaxTTL {
 		return nil // what is wrong with the URL is said when it is opened
 	}
-	return exitcode.Usagef("%s %v: these nodes keep a lock for %v at most, and one that restarts without its data stays silent for so long; "+
-		"?maxttl=%v in the URL of all clients raises both; or hold the lock by a process that lives so long, as run does, which renews; "+
-		"or take one Redis, PostgreSQL or etcd, which need no such bound", flag, d, l.MaxTTL, d)
+	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; ?maxttl=%v in the URL of all clients raises that, and of several nodes "+
+		"one that restarts without its data then stays silent for as long; or hold the lock by a process that lives so long, as run does, which renews; "+
+		"or take one Redis (24h), PostgreSQL or etcd", flag, d, l.MaxTTL, d)
 }
 
 // waiter are the options of a command that may wait for a lock.
@@ -102,6 +102,18 @@ func (a *app) options(program string) *holdfast.Options {
 		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", view.Short(e.Waited))
 	}
 	return opts
+}
+
+// with calls do with a client that open makes, for as long as no signal ends that.
+func (a *app) with(open func(context.Context) (*holdfast.Client, error), do func(context.Context, *holdfast.Client) error) error {
+	ctx, stop := interruptible()
+	defer stop()
+	client, err := open(ctx)
+	if err != nil {
+		return interruptedBy(ctx, err)
+	}
+	defer client.Close()
+	return interruptedBy(ctx, do(ctx, client))
 }
 
 // looker opens the backend for a command that only looks, and writes nothing there.

@@ -41,7 +41,9 @@ its next renewal. Until then it may go on. The command prints a record as JSON.
 			if strings.TrimSpace(fl.reason) == "" {
 				return exitcode.Usagef("say why: --reason TEXT goes into the record, and to the holder")
 			}
-			return a.force(name, fl, cmd.Flags().Changed("token"))
+			return a.with(a.client, func(ctx context.Context, client *holdfast.Client) error {
+				return a.force(ctx, client, name, fl, cmd.Flags().Changed("token"))
+			})
 		},
 		ValidArgsFunction: a.completeNames,
 	}
@@ -53,17 +55,10 @@ its next renewal. Until then it may go on. The command prints a record as JSON.
 	return cmd
 }
 
-func (a *app) force(name string, fl *forceFlags, given bool) error {
-	ctx, stop := interruptible()
-	defer stop()
-	client, err := a.client(ctx)
-	if err != nil {
-		return interruptedBy(ctx, err)
-	}
-	defer client.Close()
+func (a *app) force(ctx context.Context, client *holdfast.Client, name string, fl *forceFlags, given bool) error {
 	st, err := client.Inspect(ctx, name)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return err
 	}
 	switch {
 	case !st.Held:
@@ -74,11 +69,11 @@ func (a *app) force(name string, fl *forceFlags, given bool) error {
 		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, view.Holder(st), st.Token))
 	}
 	if err := a.confirm(ctx, st, fl.yes); err != nil {
-		return interruptedBy(ctx, err)
+		return err
 	}
 	record, err := force.Release(ctx, client, st, fl.reason)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return err
 	}
 	return a.writeJSON(record)
 }

@@ -342,28 +342,23 @@ func (a *app) checkCommand() *cobra.Command {
 needs neither name nor token. The answer may be out of date once it is printed: let a
 storage that checks tokens protect what is written later.
 `,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.check(fl, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := fl.read(args)
+			if err != nil {
+				return err
+			}
+			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error { return a.check(ctx, client, t) })
+		},
 	}
 	fl.define(cmd)
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) check(fl *ticketFlags, args []string) error {
-	t, err := fl.read(args)
-	if err != nil {
-		return err
-	}
-	ctx, stop := interruptible()
-	defer stop()
-	client, err := a.looker(ctx)
-	if err != nil {
-		return interruptedBy(ctx, err)
-	}
-	defer client.Close()
+func (a *app) check(ctx context.Context, client *holdfast.Client, t ticket) error {
 	st, err := client.Inspect(ctx, t.Name)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return err
 	}
 	held := t.stands(st)
 	if !held {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -24,7 +25,7 @@ func (a *app) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(name, ask)
+			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error { return a.show(ctx, client, name, ask) })
 		},
 		ValidArgsFunction: a.completeNames,
 	}
@@ -34,26 +35,20 @@ func (a *app) showCommand() *cobra.Command {
 }
 
 // show says who holds a lock, or, for one who only asks, whether anybody does.
-func (a *app) show(name string, ask bool) error {
-	ctx, stop := interruptible()
-	defer stop()
-	client, err := a.looker(ctx)
-	if err != nil {
-		return interruptedBy(ctx, err)
-	}
-	defer client.Close()
+func (a *app) show(ctx context.Context, client *holdfast.Client, name string, ask bool) error {
 	st, asked := client.Inspect(ctx, name)
 	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && view.Unknown(st)) {
-		return interruptedBy(ctx, asked)
+		return asked
 	}
 	if ask {
 		if asked == nil && !st.Held {
 			a.code = exitcode.No
 		}
-		return interruptedBy(ctx, asked)
+		return asked
 	}
 	var queue []driver.Waiter
 	if st.Waiters > 0 {
+		var err error
 		if queue, err = client.Queue(ctx, name, queueShown); err != nil && asked == nil {
 			a.log.Warn("who waits is not known: " + explain(err))
 		}
@@ -61,7 +56,7 @@ func (a *app) show(name string, ask bool) error {
 	if err := a.writeStatus(st, queue); err != nil {
 		return err
 	}
-	return interruptedBy(ctx, asked) // what the nodes that are left know has been shown
+	return asked // what the nodes that are left know has been shown
 }
 
 // queueShown is how many waiters are shown.
@@ -135,21 +130,14 @@ func (a *app) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.list(prefix)
+			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error { return a.list(ctx, client, prefix) })
 		},
 	}
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) list(prefix string) error {
-	ctx, stop := interruptible()
-	defer stop()
-	client, err := a.looker(ctx)
-	if err != nil {
-		return interruptedBy(ctx, err)
-	}
-	defer client.Close()
+func (a *app) list(ctx context.Context, client *holdfast.Client, prefix string) error {
 	print, end := a.lister()
 	shown := 0
 	var asked error
@@ -168,7 +156,7 @@ func (a *app) list(prefix string) error {
 			return err
 		}
 	}
-	return interruptedBy(ctx, asked) // of a list that is cut short, what is known has been shown
+	return asked // of a list that is cut short, what is known has been shown
 }
 
 // lister prints locks as they come, and what ends a list.
@@ -198,19 +186,18 @@ func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	a.quiet = true
-	ctx, stop := interruptible()
-	defer stop()
-	client, err := a.looker(ctx)
+	var names []string
+	err := a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
+		for st, err := range client.List(ctx, prefix) {
+			if err != nil {
+				return err
+			}
+			names = append(names, st.Key)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
-	}
-	defer client.Close()
-	var names []string
-	for st, err := range client.List(ctx, prefix) {
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		names = append(names, st.Key)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -48,21 +48,16 @@ a signal ends it. What happens and is undone between two looks is not seen. "cha
 			if err != nil {
 				return err
 			}
-			return a.follow(prefix, time.Duration(every.duration))
+			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
+				return a.follow(ctx, client, prefix, time.Duration(every.duration))
+			})
 		},
 	}
 	cmd.Flags().Var(&every, "every", "time between two looks")
 	return cmd
 }
 
-func (a *app) follow(prefix string, every time.Duration) error {
-	ctx, stop := interruptible()
-	defer stop()
-	client, err := a.looker(ctx)
-	if err != nil {
-		return interruptedBy(ctx, err)
-	}
-	defer client.Close()
+func (a *app) follow(ctx context.Context, client *holdfast.Client, prefix string, every time.Duration) error {
 	w := &watcher{print: func(c change) error {
 		c.Time = time.Now().UTC()
 		_, err := a.io.Out.Write(line(c))
@@ -72,12 +67,12 @@ func (a *app) follow(prefix string, every time.Duration) error {
 	defer tick.Stop()
 	for {
 		if err := w.look(ctx, client, prefix); err != nil {
-			return interruptedBy(ctx, err)
+			return err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return interruptedBy(ctx, ctx.Err())
+			return ctx.Err()
 		}
 	}
 }
