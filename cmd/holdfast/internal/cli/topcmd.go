@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -111,7 +110,7 @@ func (a *app) watch(ctx context.Context, prefix string) (source *live.Source, en
 		return nil, nil, err
 	}
 	for _, err := range client.List(ctx, prefix) {
-		if err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+		if err != nil && exitcode.Of(err) != exitcode.Unavailable { // a right that is missing on too many nodes is both
 			client.Close()
 			return nil, nil, err
 		}
