@@ -116,13 +116,11 @@ func (c *claim) queue(ctx context.Context) error {
 	if errors.Is(own.err, codeNoNode) {
 		return c.d.make(ctx, c.s, folder)
 	}
+	if own.err == nil {
+		c.path, c.czxid = own.reply.text(), own.reply.stat().czxid
+	}
 	if err := cmp.Or(own.err, others.err); err != nil {
 		return c.d.refused(err)
-	}
-	c.path = own.reply.text()
-	c.czxid = own.reply.stat().czxid
-	if own.reply.err != nil {
-		return c.d.unavailable(own.reply.err)
 	}
 	return c.place(ctx, line(others.reply.texts()))
 }
@@ -201,8 +199,7 @@ func (c *claim) look(ctx context.Context) error {
 // place takes the lock if the claim is the first in line, and waits otherwise.
 func (c *claim) place(ctx context.Context, l []entry) error {
 	switch i := of(c.owner, l); {
-	case i < 0:
-		c.reset()
+	case i < 0: // somebody has deleted the node: the next look makes sure
 		return errAgain
 	case i == 0:
 		return c.take(ctx)

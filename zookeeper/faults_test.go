@@ -334,3 +334,65 @@ func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
 		t.Errorf("%d sessions for leases of two TTLs", sessions)
 	}
 }
+
+// TestForceComparesTheTransaction that created the node: the next holder is not hit.
+func TestForceComparesTheTransaction(t *testing.T) {
+	r := start(t)
+	d := r.straight()
+	old := r.grant(d, "k", long)
+	r.must(d.Release(r.within(), old, 0))
+	g := r.grant(d, "k", long)
+	for _, token := range []int64{0, old.Token, g.Token - 1, g.Token + int64(g.Block)} {
+		if ok, err := d.Force(r.within(), "k", token, ""); ok || err != nil {
+			t.Errorf("Force(%d) where %d has it = %v, %v", token, g.Token, ok, err)
+		}
+	}
+	if err := d.Check(r.within(), g); err != nil {
+		t.Errorf("Check() = %v", err)
+	}
+	if ok, err := d.Force(r.within(), "k", g.Token+int64(g.Block)-1, ""); !ok || err != nil {
+		t.Errorf("Force() with the last token of the block = %v, %v", ok, err)
+	}
+}
+
+// TestALeaverLeavesNoNode, in a session that goes on.
+func TestALeaverLeavesNoNode(t *testing.T) {
+	r := start(t)
+	d, waiting := r.straight(), r.straight()
+	g := r.grant(d, "k", long)
+	r.grant(waiting, "other", long) // which keeps the session
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		left <- err
+	}()
+	r.nodes(d, "k", 2)
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire() = %v, want the end of the wait and who has the lock", err)
+	}
+	r.nodes(d, "k", 1)
+	r.must(d.Release(r.within(), g, 0))
+	r.nodes(d, "k", 0)
+}
+
+// TestALeaseThatNobodyRenewsLapses while its session goes on for another.
+func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
+	r := start(t)
+	d := r.straight()
+	const ttl = 6 * time.Second
+	renewed, forgotten := r.acquire(r.client(d), "renewed", ttl), r.grant(d, "k", ttl)
+	next := r.grant(r.straight(), "k", long)
+	if now := time.Now(); now.Before(forgotten.TrustedUntil) {
+		t.Errorf("granted %v before the trust ended", forgotten.TrustedUntil.Sub(now))
+	}
+	if next.Token <= forgotten.Token {
+		t.Errorf("token %d after %d", next.Token, forgotten.Token)
+	}
+	if err := d.Renew(r.within(), []driver.Grant{forgotten})[0].Err; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew() = %v, want ErrLost", err)
+	}
+	r.must(context.Cause(renewed.Context()))
+	r.release(renewed)
+}

@@ -38,7 +38,8 @@ type member struct {
 	name  string
 	place int // in the order of opening
 	tls   *tls.Config
-	leads atomic.Bool // when it was asked last
+	leads atomic.Bool  // when it was asked last
+	trip  atomic.Int64 // how long it takes to answer, in ns, smoothed; 0: not known
 }
 
 // dial opens a connection.
@@ -86,8 +87,16 @@ func (m *member) probe(ctx context.Context, limit time.Duration) (health, error)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	sent := time.Now()
 	io.WriteString(conn, "srvr")
 	text, err := io.ReadAll(io.LimitReader(conn, 1<<16))
+	if took := int64(time.Since(sent)); len(text) > 0 {
+		before := m.trip.Load()
+		if before == 0 {
+			before = took
+		}
+		m.trip.Store((3*before + took) / 4)
+	}
 	return readHealth(string(text), explain(ctx, err))
 }
 
@@ -158,15 +167,18 @@ func explain(ctx context.Context, err error) error {
 
 // report notes the state of a member.
 func (d *Driver) report(m *member, err error) {
-	switch _, stalled := errors.AsType[stall](err); {
-	case d.calls.Alive.Err() != nil:
-	case err == nil:
-		d.states.Report(m.place, driver.NodeUp, nil)
-	case stalled:
-		d.states.Report(m.place, driver.NodeStalled, err)
-	default:
-		d.states.Report(m.place, driver.NodeDown, err)
+	if d.calls.Alive.Err() != nil {
+		return
 	}
+	e := driver.NodeEvent{State: driver.NodeUp, Err: err}
+	if _, stalled := errors.AsType[stall](err); stalled {
+		e.State = driver.NodeStalled
+	} else if err != nil {
+		e.State = driver.NodeDown
+	} else {
+		e.RoundTrip = time.Duration(m.trip.Load())
+	}
+	d.states.Report(m.place, e)
 }
 
 // ask probes a member and notes what it says.

@@ -96,6 +96,14 @@ func (p *proxy) open() {
 	}
 }
 
+// lag has a reply come later.
+func (p *proxy) lag() {
+	p.mu.Lock()
+	slow := p.slow
+	p.mu.Unlock()
+	time.Sleep(slow)
+}
+
 func (p *proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,6 +148,7 @@ func (p *proxy) pass(down net.Conn) {
 		p.set(func() { p.counts[probe]++ })
 		up.Write(word[:])
 		text, _ := io.ReadAll(up)
+		p.lag()
 		p.open()
 		down.Write(text)
 		return
@@ -214,10 +223,7 @@ func (p *proxy) replies(t *tie) {
 		if _, err := io.ReadFull(t.up, body); err != nil {
 			return
 		}
-		p.mu.Lock()
-		slow := p.slow
-		p.mu.Unlock()
-		time.Sleep(slow)
+		p.lag()
 		p.open()
 		t.mu.Lock()
 		mute, lost := t.lost[binary.BigEndian.Uint32(body)]

@@ -227,9 +227,9 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 		switch {
 		case over != nil:
 			return nil, over
-		case l != nil:
+		case l != nil && l.stands():
 			return l, nil
-		case failed != nil:
+		case l == nil && failed != nil:
 			return nil, failed
 		}
 		select {
@@ -630,6 +630,13 @@ func (s *session) heard(l *link, f flight, zxid int64) {
 	if since.After(s.base) {
 		s.base = since
 	}
+}
+
+// stands is false when the connection has ended, also before the session knows.
+func (l *link) stands() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead == nil
 }
 
 // end ends the connection.

@@ -137,11 +137,11 @@ func NewStates(names ...string) *States {
 	return s
 }
 
-// Report notes the state of the i-th node, and tells of it if it is new.
-func (s *States) Report(i int, state driver.NodeState, err error) {
+// Report notes the state of the i-th node, whose name it adds, and tells of it if it is new.
+func (s *States) Report(i int, e driver.NodeEvent) {
 	s.mu.Lock()
-	e := driver.NodeEvent{Node: s.nodes[i].Node, State: state, Err: err}
-	news := s.nodes[i].State != state
+	e.Node = s.nodes[i].Node
+	news := s.nodes[i].State != e.State
 	s.nodes[i] = e
 	if news {
 		close(s.changed)

@@ -60,6 +60,7 @@ var services = []struct {
 		return startPostgres(ctx, name, "fsync=on", "full_page_writes=on")
 	}},
 	{"etcd", startEtcd},
+	{"zookeeper", startZooKeeper},
 }
 
 // scenario is what the workers lock.

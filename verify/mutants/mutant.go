@@ -203,6 +203,7 @@ var suites = map[string]func(text string) suite{
 	"cli":          named(shell),
 	"postgres":     named(database),
 	"inpostgres":   named(databaseConformance),
+	"zookeeper":    named(ensemble),
 }
 
 func named(fn func(tests ...string) suite) func(string) suite {
@@ -322,6 +323,12 @@ func databaseConformance(cases ...string) suite {
 	return s
 }
 
+// ensemble is the tests of package zookeeper on a real ensemble, or with TestConformance/ before its name a case of package
+// locktest over it.
+func ensemble(tests ...string) suite {
+	return suite{tier: "zookeeper", module: "zookeeper", pkg: ".", tests: only(tests...), time: 2 * serverTime, stalls: true}
+}
+
 func tierNames() []string {
-	return []string{"unit", "engine", "client", "conformance", "seam", "model", "sim", "differential", "redlock", "postgres", "fence", "cli"}
+	return []string{"unit", "engine", "client", "conformance", "seam", "model", "sim", "differential", "redlock", "postgres", "zookeeper", "fence", "cli"}
 }
