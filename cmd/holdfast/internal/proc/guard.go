@@ -24,7 +24,6 @@ import (
 const Guard = "guard-of-run"
 
 const (
-	orderTimeout = 50 * time.Millisecond // to write to a guard that does not read
 	readyTimeout = 10 * time.Second      // for it to start, on a machine that is busy
 	guardLeave   = time.Second           // for it to end
 	killPause    = 5 * time.Millisecond
@@ -96,16 +95,23 @@ func (g *guardLink) ready() error {
 	return err
 }
 
+// tell does not wait for a guard that does not read: its pipe has room for hundreds of
+// orders. A deadline would do the same, but on a busy machine it can pass before the write.
 func (g *guardLink) tell(o order) error {
 	line, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	if err := g.orders.SetWriteDeadline(time.Now().Add(orderTimeout)); err != nil {
+	raw, err := g.orders.SyscallConn()
+	if err != nil {
 		return err
 	}
-	_, err = g.orders.Write(append(line, '\n')) // short enough to be written whole or not at all
-	return err
+	var failed error
+	err = raw.Write(func(fd uintptr) (done bool) {
+		_, failed = unix.Write(int(fd), append(line, '\n')) // short enough to be written whole or not at all
+		return true
+	})
+	return errors.Join(err, failed)
 }
 
 func (g *guardLink) close() {

@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
@@ -125,5 +128,25 @@ func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	}
 	if len(got) != 2 || got[0] != 11 || got[1] != 12 {
 		t.Errorf("descendants of 10: %v, want 11 and 12", got)
+	}
+}
+
+// An order is given while there is room for it, however late it is on a busy machine, and is
+// refused at once where there is none.
+func TestAnOrderWaitsForNoGuard(t *testing.T) {
+	t.Parallel()
+	in, orders, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	g := &guardLink{orders: orders, answer: in}
+	defer orders.Close()
+	told := 0
+	for ; err == nil && told < 1<<16; told++ {
+		err = g.tell(order{Group: 1, KillAt: boot.Now()})
+	}
+	if !errors.Is(err, unix.EAGAIN) || told < 100 {
+		t.Errorf("order %d to a guard that reads none: %v, want EAGAIN after hundreds", told, err)
 	}
 }
