@@ -24,8 +24,8 @@ import (
 const Guard = "guard-of-run"
 
 const (
-	readyTimeout = 10 * time.Second      // for it to start, on a machine that is busy
-	guardLeave   = time.Second           // for it to end
+	readyTimeout = 10 * time.Second // for it to start, on a machine that is busy
+	guardLeave   = time.Second      // for it to end
 	killPause    = 5 * time.Millisecond
 	killPatience = 5 * time.Second
 )
