@@ -25,10 +25,15 @@ var loads = []struct {
 
 func main() {
 	each := flag.Duration("time", 12*time.Second, "how long each `run` takes")
+	migrate := flag.Int("migrate", 0, "replace four workers of redsync by ours, and back; each has so many `turns` in each stage")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := table(ctx, *each); err != nil {
+	show := func() error { return table(ctx, *each) }
+	if *migrate > 0 {
+		show = func() error { return migration(ctx, *migrate) }
+	}
+	if err := show(); err != nil {
 		fmt.Fprintln(os.Stderr, "sharing:", err)
 		os.Exit(1)
 	}
@@ -72,4 +77,20 @@ func row(ctx context.Context, name string, l Load, sides ...Side) error {
 	}
 	fmt.Println(text.String())
 	return ctx.Err()
+}
+
+// migration prints a row for each stage of a rolling replacement.
+func migration(ctx context.Context, turns int) error {
+	fmt.Println("| workers of redsync | of Holdfast | locks | longest wait |")
+	fmt.Println("|---:|---:|---:|---:|")
+	server, err := redisproc.Start(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	stages, err := Migrate(ctx, []string{server.Addr()}, "shared", loads[1].Load, turns, Redsync, ManyClients)
+	for _, s := range stages {
+		fmt.Printf("| %d | %d | %d | %v |\n", s.Theirs, s.Ours, s.Locks, s.Longest.Round(time.Millisecond))
+	}
+	return err
 }

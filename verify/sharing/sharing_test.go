@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -42,5 +43,20 @@ func TestNobodyStarvesOnABareKey(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Pod by pod, in both directions: each stage ends only when every worker has had its turns.
+func TestARollingReplacementLeavesNobodyBehind(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	l := Load{Workers: 4, Work: 2 * time.Millisecond, Rest: 2 * time.Millisecond}
+	stages, err := Migrate(ctx, []string{redistest.Start(t, nil).Addr()}, "shared", l, 3, Redsync, ManyClients)
+	if err != nil {
+		t.Fatalf("after %+v: %v", stages, err)
+	}
+	if last := stages[len(stages)-1]; len(stages) != 9 || stages[4].Ours != 4 || last.Theirs != 4 {
+		t.Errorf("stages %+v", stages)
 	}
 }
