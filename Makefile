@@ -12,7 +12,7 @@ VERSION ?=
 TAG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing screenshots tidy release
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing interop screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,9 @@ bench: deps ## Measure against other lock libraries (10 min); writes docs/bench.
 
 sharing: deps ## How much of a bare key Holdfast and another library leave to one another (4 min)
 	@cd verify && go run ./sharing
+
+interop: deps ## Increment a counter beside lock libraries of Go, Python and Node (5 min); writes docs/interop.md
+	@cd verify && go run ./interop -md ../docs/interop.md $(INTEROPFLAGS)
 
 model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (2 min)
 	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model

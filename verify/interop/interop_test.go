@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+)
+
+// Counted, not timed: the other side has to get its turns, and how many we had meanwhile is
+// what counts.
+func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
+	t.Parallel()
+	const count = 10 * Workers
+	for _, l := range Libraries {
+		t.Run(fmt.Sprintf("%s on %d", l.Name, l.Nodes), func(t *testing.T) {
+			t.Parallel()
+			var addrs []string
+			for _, s := range redistest.StartN(t, l.Nodes) {
+				addrs = append(addrs, s.Addr())
+			}
+			r, err := Run(t.Context(), l, addrs, count)
+			skip(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%+v", r)
+			if r.Lost != 0 || r.Theirs.Locks != count {
+				t.Errorf("%d increments are lost, of %d and %d", r.Lost, r.Ours.Locks, r.Theirs.Locks)
+			}
+			if all := r.Ours.Locks + r.Theirs.Locks; r.Ours.Locks*20 < all || r.Theirs.Locks*40 < all {
+				t.Errorf("one side had %d of %d turns, the other %d", r.Ours.Locks, all, r.Theirs.Locks)
+			}
+		})
+	}
+}
+
+// skip leaves out what this machine cannot run, except where everything is required.
+func skip(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
+		t.Skip(err)
+	}
+}
+
+func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/vectors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := strings.NewReplacer(`"reply": "now-31"`, `"reply": "now-32"`, `{"channel":"holdfast:wake:b"`, `{"channel":"holdfast:wake:c"`).Replace(string(text))
+	for language, file := range map[string]string{"python": "vectors.py", "node": "vectors.cjs"} {
+		for name, vectors := range map[string]string{"as they are": string(text), "with errors": wrong} {
+			t.Run(language+" "+name, func(t *testing.T) {
+				t.Parallel()
+				path := filepath.Join(t.TempDir(), "vectors.json")
+				if err := os.WriteFile(path, []byte(vectors), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				addr := redistest.Start(t, nil).Addr()
+				cmd, err := program(t.Context(), language, file, path, addr[strings.LastIndex(addr, ":")+1:])
+				skip(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out, err := cmd.CombinedOutput()
+				if right := vectors == string(text); (err == nil) != right || strings.Contains(string(out), "cases, 0 differences") != right {
+					t.Errorf("%v\n%s", err, out)
+				}
+				if vectors == wrong && !(strings.Contains(string(out), "now-32") && strings.Contains(string(out), "wake-ups")) {
+					t.Errorf("the errors are not named:\n%s", out)
+				}
+			})
+		}
+	}
+}

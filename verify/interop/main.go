@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+func main() {
+	count := flag.Int("count", 600, "how many `increments` the workers of the other library make")
+	page := flag.String("md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := report(ctx, *count, *page); err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		os.Exit(1)
+	}
+}
+
+// The table stands between these lines of the page.
+const begin, end = "<!-- begin: go run ./interop -md ../docs/interop.md -->\n", "<!-- end -->\n"
+
+func report(ctx context.Context, count int, page string) error {
+	var table bytes.Buffer
+	fmt.Fprintln(&table, "| library | version | servers | its lock NAME is, for Holdfast "+
+		"| increments of Holdfast | longest wait | of the library | longest wait | lost |")
+	fmt.Fprintln(&table, "|---|---|---|---|---:|---:|---:|---:|---:|")
+	for _, l := range Libraries {
+		r, err := once(ctx, l, count)
+		if errors.Is(err, ErrMissing) {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", l.Name, err)
+			fmt.Fprintf(&table, "| %s | %s | %d | `%s` | not run | | | | |\n", l.Name, l.version(), l.Nodes, l.Prefix+"NAME")
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.Name, err)
+		}
+		fmt.Fprintf(&table, "| %s | %s | %d | `%s` | %d | %v | %d | %v | %d |\n", l.Name, l.version(), l.Nodes, l.Prefix+"NAME",
+			r.Ours.Locks, r.Ours.Longest.Round(time.Millisecond), r.Theirs.Locks, r.Theirs.Longest.Round(time.Millisecond), r.Lost)
+	}
+	if page == "" {
+		_, err := os.Stdout.Write(table.Bytes())
+		return err
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	head, rest, ok1 := strings.Cut(string(text), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
+}
+
+func once(ctx context.Context, l Library, count int) (Result, error) {
+	addrs, stop, err := Servers(ctx, l.Nodes)
+	if err != nil {
+		return Result{}, err
+	}
+	defer stop()
+	return Run(ctx, l, addrs, count)
+}
+
+// version is that of the module where the library is one.
+func (l Library) version() string {
+	modules := map[string]string{"redsync": "github.com/go-redsync/redsync/v4", "redislock": "github.com/bsm/redislock"}
+	info, _ := debug.ReadBuildInfo()
+	if info != nil {
+		for _, m := range info.Deps {
+			if m.Path == modules[l.Name] {
+				return strings.TrimPrefix(m.Version, "v")
+			}
+		}
+	}
+	return cmp.Or(l.Version, "?")
+}

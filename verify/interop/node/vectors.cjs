@@ -1,0 +1,100 @@
+// Runs the vectors of Holdfast's wire format: vectors.cjs VECTORS PORT. Prints each case that differs, and how many there are.
+const fs = require("fs");
+const { isDeepStrictEqual } = require("util");
+const Redis = require("ioredis");
+const wire = require("./wire.cjs");
+
+// Counters may have 16 digits, which a number of JavaScript holds exactly up to 2^53.
+const number = (text, now) => (text.startsWith("now") ? String(now + Number(text.slice(3))) : text);
+
+// matches says whether a reply, or what is left on the server, is what the vectors want.
+function matches(want, got, clocks, slack) {
+  if (Array.isArray(want)) {
+    const near = (w, g) => typeof w === "number" && w > 100 && typeof g === "number" && g <= w && w - g <= slack;
+    return Array.isArray(got) && got.length === want.length && want.every((w, i) => matches(w, got[i], clocks, slack) || near(w, got[i]));
+  }
+  if (want !== null && typeof want === "object") return got instanceof Error && got.message.startsWith(want.error + " ");
+  if (typeof want === "string" && want.startsWith("node")) {
+    const at = Number(got) - Number(want.slice(4));
+    return clocks.before <= at && at <= clocks.after;
+  }
+  if (typeof want === "string" && want.startsWith("now")) return String(got) === number(want, clocks.now);
+  return got === want;
+}
+
+async function micros(client) {
+  const [seconds, rest] = await client.time();
+  return Number(seconds) * 1e6 + Number(rest);
+}
+
+async function put(client, key, want, now) {
+  if (want.value === "(hash)") {
+    await client.hset(key, "field", 1);
+    await client.pexpire(key, want.px);
+  } else {
+    await client.set(key, want.value === "(empty)" ? "" : number(want.value, now), "PX", want.px);
+  }
+}
+
+async function held(client, key) {
+  const kind = await client.type(key);
+  if (kind !== "string") return kind === "none" ? undefined : `(${kind})`;
+  return (await client.get(key)) || "(empty)";
+}
+
+// check returns the differences of one case.
+async function check(client, vectors, c) {
+  const lock = "lock:vector";
+  const k = wire.keys(lock);
+  await client.del(k.lock, k.fence, k.queue, "holdfast:set");
+  const now = Date.now() * 1000;
+  const { given, then } = c;
+  if (given.set) await client.set("holdfast:set", given.set);
+  for (const part of ["lock", "fence"]) if (given[part]) await put(client, k[part], given[part], now);
+  if (given.queue) {
+    for (const w of given.queue.waiters) await client.zadd(k.queue, w.stamp, w.owner);
+    await client.pexpire(k.queue, given.queue.px);
+  }
+  const ears = client.duplicate();
+  const wakes = [];
+  ears.on("message", (channel, message) => wakes.push({ channel, message }));
+  for (const name of c.listening ?? []) await ears.subscribe("holdfast:wake:" + name);
+
+  const clocks = { now, before: await micros(client) };
+  const args = c.args.map((a) => number(a, now));
+  const reply = await wire.call(client, vectors.scripts, c.script, lock, args).catch((error) => error);
+  clocks.after = await micros(client);
+  await ears.ping(); // what was published came before
+  ears.disconnect();
+
+  const slack = () => Date.now() - now / 1000 + 1; // by how much an expiry that was just read may be shorter
+  const bad = [];
+  if (!matches(c.reply, reply, clocks, slack())) bad.push(`reply ${reply}, want ${JSON.stringify(c.reply)}`);
+  if (((await client.get("holdfast:set")) ?? "") !== (then.set ?? "")) bad.push("the marker has changed");
+  for (const part of ["lock", "fence"]) {
+    const [got, want] = [await held(client, k[part]), then[part]];
+    if ((got === undefined) !== (want === undefined) || (want && !matches(want.value, got, clocks, slack()))) {
+      bad.push(`${part} ${got}, want ${JSON.stringify(want)}`);
+    } else if (want) {
+      const early = want.px - (await client.pttl(k[part]));
+      if (early < 0 || early > slack()) bad.push(`${part} expires ${early} ms too early`);
+    }
+  }
+  const flat = await client.zrange(k.queue, 0, -1, "WITHSCORES");
+  const queue = flat.filter((_, i) => i % 2 === 0).map((owner, i) => ({ owner, stamp: Number(flat[2 * i + 1]) }));
+  if (!isDeepStrictEqual(queue, then.queue?.waiters ?? [])) bad.push(`queue ${JSON.stringify(queue)}, want ${JSON.stringify(then.queue)}`);
+  if (!isDeepStrictEqual(wakes, c.wakes ?? [])) bad.push(`wake-ups ${JSON.stringify(wakes)}, want ${JSON.stringify(c.wakes)}`);
+  return bad;
+}
+
+async function main() {
+  const vectors = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
+  const client = new Redis({ port: Number(process.argv[3]) });
+  const bad = vectors.names.filter((n) => !isDeepStrictEqual(wire.keys(n.lock), n)).map((n) => "keys of " + n.lock);
+  for (const c of vectors.cases) bad.push(...(await check(client, vectors, c)).map((what) => `${c.name}: ${what}`));
+  console.log([...bad, `${vectors.cases.length} cases, ${bad.length} differences`].join("\n"));
+  client.disconnect();
+  process.exitCode = bad.length ? 1 : 0;
+}
+
+main();

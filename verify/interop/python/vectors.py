@@ -1,0 +1,118 @@
+"""Runs the vectors of Holdfast's wire format: vectors.py VECTORS PORT. Prints each case that differs, and how many there are."""
+import json
+import sys
+import time
+
+import redis
+
+import wire
+
+
+def number(text, now):
+    """What a text stands for: now is the client's clock."""
+    return str(now + int(text[3:] or 0)) if text.startswith("now") else text
+
+
+def matches(want, got, clocks, slack):
+    """Whether a reply, or what is left on the server, is what the vectors want."""
+    if isinstance(want, dict):
+        return isinstance(got, redis.ResponseError) and str(got).startswith(want["error"])
+    if isinstance(want, list):
+        return isinstance(got, list) and len(got) == len(want) and all(
+            matches(w, g, clocks, slack) or isinstance(w, int) and w > 100 and isinstance(g, int) and 0 <= w - g <= slack
+            for w, g in zip(want, got))
+    if isinstance(want, str) and want.startswith("node"):
+        return clocks["before"] <= int(got) - int(want[4:] or 0) <= clocks["after"]
+    if isinstance(want, str) and want.startswith("now"):
+        return str(got) == number(want, clocks["now"])
+    return got == want
+
+
+def micros(client):
+    seconds, rest = client.time()
+    return seconds * 1_000_000 + rest
+
+
+def put(client, key, want, now):
+    if want["value"] == "(hash)":
+        client.hset(key, "field", 1)
+        client.pexpire(key, want["px"])
+    else:
+        client.set(key, "" if want["value"] == "(empty)" else number(want["value"], now), px=want["px"])
+
+
+def held(client, key):
+    kind = client.type(key)
+    if kind != "string":
+        return None if kind == "none" else "(" + kind + ")"
+    return client.get(key) or "(empty)"
+
+
+def check(client, vectors, case):
+    """The differences of one case."""
+    lock = "lock:vector"
+    k = wire.keys(lock)
+    client.delete(*k.values(), "holdfast:set")
+    now = time.time_ns() // 1000
+    given, then = case["given"], case["then"]
+    if given.get("set"):
+        client.set("holdfast:set", given["set"])
+    for part in ("lock", "fence"):
+        if part in given:
+            put(client, k[part], given[part], now)
+    if "queue" in given:
+        client.zadd(k["queue"], {w["owner"]: w["stamp"] for w in given["queue"]["waiters"]})
+        client.pexpire(k["queue"], given["queue"]["px"])
+
+    ears = client.pubsub(ignore_subscribe_messages=True)
+    for name in case.get("listening", []):
+        ears.subscribe("holdfast:wake:" + name)
+        ears.get_message(timeout=5)  # the confirmation
+    clocks = {"now": now, "before": micros(client)}
+    try:
+        reply = wire.call(client, vectors["scripts"], case["script"], lock, [number(a, now) for a in case["args"]])
+    except redis.ResponseError as error:
+        reply = error
+    clocks["after"] = micros(client)
+    wakes = []
+    for _ in case.get("wakes", []):
+        message = ears.get_message(timeout=5)
+        wakes.append(message and {"channel": message["channel"], "message": message["data"]})
+    if case.get("listening"):
+        extra = ears.get_message(timeout=0.01)
+        wakes += [extra] if extra else []
+    ears.close()
+
+    def slack():
+        """By how much an expiry that was just read may be shorter."""
+        return time.time_ns() // 1_000_000 - now // 1000 + 1
+
+    if not matches(case["reply"], reply, clocks, slack()):
+        yield f"reply {reply!r}, want {case['reply']!r}"
+    if (client.get("holdfast:set") or "") != then.get("set", ""):
+        yield "the marker has changed"
+    for part in ("lock", "fence"):
+        got, left, want = held(client, k[part]), client.pttl(k[part]), then.get(part)
+        if (got is None) != (want is None) or want and not matches(want["value"], got, clocks, slack()):
+            yield f"{part} {got!r}, want {want!r}"
+        elif want and not 0 <= want["px"] - left <= slack():
+            yield f"{part} expires in {left}, want {want['px']}"
+    queue = [{"owner": owner, "stamp": int(stamp)} for owner, stamp in client.zrange(k["queue"], 0, -1, withscores=True)]
+    if queue != then.get("queue", {}).get("waiters", []):
+        yield f"queue {queue}, want {then.get('queue')}"
+    if wakes != case.get("wakes", []):
+        yield f"wake-ups {wakes}, want {case.get('wakes')}"
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        vectors = json.load(file)
+    client = redis.Redis(port=int(sys.argv[2]), decode_responses=True)
+    bad = [f"keys of {names['lock']}" for names in vectors["names"] if wire.keys(names["lock"]) != names]
+    for case in vectors["cases"]:
+        bad += [f"{case['name']}: {what}" for what in check(client, vectors, case)]
+    print("\n".join(bad + [f"{len(vectors['cases'])} cases, {len(bad)} differences"]))
+    sys.exit(1 if bad else 0)
+
+
+main()
