@@ -1,0 +1,31 @@
+package zookeeper
+
+import (
+	"testing"
+	"time"
+)
+
+// TestOnlyTheLeaderProlongsASession: what another member answers counts from when it asked
+// the leader, which it does when a client comes. Requests that change nothing, or fail, prove
+// nothing.
+func TestOnlyTheLeaderProlongsASession(t *testing.T) {
+	t.Parallel()
+	opened := time.Now()
+	sent := opened.Add(time.Second)
+	for _, c := range []struct {
+		leads bool
+		r     *request
+		want  time.Time
+	}{
+		{true, confirm(nil), sent},
+		{false, confirm(nil), opened},
+		{true, getChildren("/"), time.Time{}},
+		{true, &request{op: opMulti, err: codeNoNode}, time.Time{}},
+	} {
+		s := &session{}
+		s.heard(&link{leads: c.leads, opened: opened}, flight{request: c.r, sent: sent}, 1)
+		if !s.base.Equal(c.want) {
+			t.Errorf("leads %v, request %d, %v: the TTL counts from %v, want %v", c.leads, c.r.op, c.r.err, s.base, c.want)
+		}
+	}
+}
