@@ -352,28 +352,22 @@ func (e *look) persistence(context.Context) error {
 	return e.remembered(kept || err != nil)
 }
 
-// replays finds a server that loses what its append-only file has in transactions, as all
-// that a script has written is: in most releases of Redis and Valkey the default user needs the
-// rights to it when the file is read (redis/redis#14541).
+// replays finds a server that will not read back what it has written.
 func (e *look) replays() error {
-	lock := e.g.opts.probeKeys("doctor")
-	values, err := e.l.Do([]string{"ACL", "DRYRUN", "default", "SET", lock.Key, ""}, []string{"ACL", "DRYRUN", "default", "ZADD", lock.Queue, "1", "x"})
-	if err != nil {
+	read, err := e.g.replays(e.l)
+	_, refused := errors.AsType[resp.Error](err)
+	switch {
+	case refused:
+		e.Add("replay", driver.VerdictSkipped, "needs the right +acl|dryrun, and Redis 7; without, it sits out a quarantine after a restart", "")
+	case err != nil:
 		return err
+	case read:
+		e.OK("replay", "the append-only file can be read back")
+	default:
+		e.bad("replay", driver.VerdictFault, advise(errors.New("the default user has no right to what the append-only file has: "+
+			"at a restart the server leaves that out, and sits out a quarantine as it may have forgotten locks"),
+			"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
 	}
-	for _, v := range values {
-		switch {
-		case v.IsError():
-			e.Add("replay", driver.VerdictSkipped, "needs the right +acl|dryrun, and Redis 7", "")
-			return nil
-		case string(v.Text) != "OK":
-			e.bad("replay", driver.VerdictFault, advise(errors.New("the default user has no right to what the append-only file has: "+
-				"at a restart the server leaves that out, and is believed what it has forgotten"),
-				"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
-			return nil
-		}
-	}
-	e.OK("replay", "the append-only file can be read back")
 	return nil
 }
 
@@ -405,7 +399,7 @@ func (e *look) set(context.Context) error {
 		return err
 	}
 	next, err := e.g.judge(text, sight{
-		addr: e.n.addr, run: e.info["run_id"], durable: sync.OnceValue(func() bool { return durable(e.l) }),
+		addr: e.n.addr, run: e.info["run_id"], durable: sync.OnceValue(func() bool { return e.g.durable(e.l) }),
 		client: time.Now().UnixMicro(), node: node,
 	})
 	switch _, waits := errors.AsType[*quarantineError](err); {

@@ -219,7 +219,7 @@ func (g *gate) leave(addr string) {
 func (g *gate) admit(l *resp.Conn, addr, run string, promoted bool) (string, error) {
 	key := g.opts.setKey()
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
-	onDisk := sync.OnceValue(func() bool { return !promoted && durable(l) })
+	onDisk := sync.OnceValue(func() bool { return !promoted && g.durable(l) })
 	for range admitTries {
 		values, err := ask(l, look...)
 		if err != nil {
@@ -268,7 +268,7 @@ func (g *gate) charter() string {
 // sight is one look at a node.
 type sight struct {
 	addr, run    string
-	durable      func() bool   // it writes to disk before it answers
+	durable      func() bool   // it writes to disk before it answers, and reads that back
 	mono         time.Duration // this client's monotonic clock
 	client, node int64         // the clocks of both, in µs since 1970
 }
@@ -381,7 +381,7 @@ func (g *gate) look(l *resp.Conn, addr, run string) error {
 	}
 	_, admitted, _ := strings.Cut(text, " run=")
 	m, _ := parseMarker("run=" + admitted)
-	if m.run == run || m.run != "" && m.durable == label(addr) && durable(l) {
+	if m.run == run || m.run != "" && m.durable == label(addr) && g.durable(l) {
 		return nil
 	}
 	return errNoVote

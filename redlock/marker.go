@@ -71,13 +71,36 @@ func (g *gate) swap(l *resp.Conn, key, old, next string) error {
 	return nil
 }
 
-// durable says whether the server writes everything to disk before it answers.
-func durable(l *resp.Conn) bool {
-	yes, err := onDisk(l)
-	return yes && err == nil
+// durable says whether the server writes everything to disk before it answers, and reads it
+// back when it starts.
+func (g *gate) durable(l *resp.Conn) bool {
+	if kept, err := onDisk(l); err != nil || !kept {
+		return false
+	}
+	read, err := g.replays(l)
+	return read && err == nil
 }
 
-// onDisk is durable, or why that is not known.
+// replays says whether the server reads back what scripts have written: they are transactions
+// in its append-only file, and most releases of Redis and Valkey leave out those to which the
+// default user has no right (redis/redis#14541).
+func (g *gate) replays(l *resp.Conn) (bool, error) {
+	lock := g.opts.probeKeys("doctor")
+	tries := [][]string{{"ACL", "DRYRUN", "default", "SET", lock.Key, ""}, {"ACL", "DRYRUN", "default", "ZADD", lock.Queue, "1", "x"}}
+	values, err := l.Do(append(tries, []string{"ACL", "WHOAMI"})...)
+	if err != nil {
+		return false, err
+	}
+	if string(values[2].Text) == "default" {
+		return true, nil // it is this client's user, which has the rights or is refused: see prepare
+	}
+	if err := firstError(tries, values[:2]); err != nil {
+		return false, err
+	}
+	return string(values[0].Text) == "OK" && string(values[1].Text) == "OK", nil
+}
+
+// onDisk says whether the server writes everything to disk before it answers.
 func onDisk(l *resp.Conn) (bool, error) {
 	values, err := ask(l, []string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
 	if err != nil {

@@ -279,7 +279,8 @@ func TestTopStaysLiveWithTenThousandLocks(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(100 * time.Millisecond):
-				must("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end", "0", fmt.Sprint("owner", round))
+				must("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end",
+					"0", fmt.Sprint("owner", round))
 			}
 		}
 	})

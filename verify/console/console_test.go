@@ -145,7 +145,8 @@ func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
 	v.shows(`#d-name`, "billing/month-end")
 	v.shows(`#d-facts`, "batch-1", "Lease left", "Token")
 	v.do(until(`document.querySelectorAll("#d-queue li").length === 3`))
-	if got := evaluate[string](v, `[...document.querySelectorAll("#d-queue li")].map((li) => li.textContent.split(" ")[0]).join(" ")`); got != "batch-3 batch-2 batch-4" {
+	if got := evaluate[string](v, `[...document.querySelectorAll("#d-queue li")]
+		.map((li) => li.textContent.split(" ")[0]).join(" ")`); got != "batch-3 batch-2 batch-4" {
 		t.Errorf("the queue is %s", got)
 	}
 	v.do(until(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
@@ -220,7 +221,8 @@ func TestThePageTakesALockAwayAfterTheQuestions(t *testing.T) {
 func TestNothingScrollsSideways(t *testing.T) {
 	v := open(t, 3)
 	v.must(v.play(t.Context()))
-	v.must(v.hold(t.Context(), holdfast.Holder{Host: strings.Repeat("long-host-", 12), Program: strings.Repeat("p", 60)}, strings.Repeat("note", 16), strings.Repeat("long", 60)))
+	v.must(v.hold(t.Context(), holdfast.Holder{Host: strings.Repeat("long-host-", 12), Program: strings.Repeat("p", 60)},
+		strings.Repeat("note", 16), strings.Repeat("long", 60)))
 	views := map[string]func(){
 		"list":   func() { v.look("") },
 		"detail": func() { v.look("lock=" + strings.Repeat("long", 60)) },
@@ -239,7 +241,9 @@ func TestNothingScrollsSideways(t *testing.T) {
 			if got := evaluate[int](v, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
 				t.Errorf("%s, %d wide, zoom %d: %d pixels too wide", name, size.width, size.zoom, got)
 			}
-			if got := evaluate[string](v, `[...document.querySelectorAll("main *, dialog[open] *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && getComputedStyle(e).clipPath === "none" && !e.closest("thead")).map((e) => e.tagName + "#" + e.id).slice(0, 3).join(" ")`); got != "" {
+			if got := evaluate[string](v, `[...document.querySelectorAll("main *, dialog[open] *")]
+				.filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && getComputedStyle(e).clipPath === "none" && !e.closest("thead"))
+				.map((e) => e.tagName + "#" + e.id).slice(0, 3).join(" ")`); got != "" {
 				t.Errorf("%s, %d wide, zoom %d: %s is cut off", name, size.width, size.zoom, got)
 			}
 		}
@@ -253,7 +257,8 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	var churning sync.WaitGroup
 	churning.Go(func() { // 1,000 changes a second
 		for round := 0; ctx.Err() == nil; round++ {
-			if err := v.do0("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end", "0", fmt.Sprint("owner", round)); err != nil {
+			if err := v.do0("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end",
+				"0", fmt.Sprint("owner", round)); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -340,8 +345,12 @@ const contrast = `(() => {
   const rgb = (c) => c.match(/[\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
-  return [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility() && !e.disabled && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+  const ground = (e) => {
+    for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll("body *")]
+    .filter((e) => e.checkVisibility() && !e.disabled && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
     .map((e) => { const a = light(rgb(getComputedStyle(e).color)), b = light(ground(e)); return [e, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)]; })
     .filter(([, ratio]) => ratio < 4.5).map(([e, ratio]) => e.tagName + " " + e.textContent.trim().slice(0, 20) + " " + ratio.toFixed(1)).join("; ");
 })()`

@@ -46,7 +46,8 @@ type Row struct {
 var Table = []Row{
 	{"child's", "run: the command ended by itself with this code"},
 	{text(OK), "done; run: also when --skip-ok or --if-unavailable=skip left the command out"},
-	{text(No), "check: the lease is gone; show -e: nobody holds the lock; force-release: another holder has the lock; doctor: something is wrong; leaks: there are some; demo: a write was lost or doubled"},
+	{text(No), "check: the lease is gone; show -e: nobody holds the lock; force-release: another holder has the lock; " +
+		"doctor: something is wrong; leaks: there are some; demo: a write was lost or doubled"},
 	{text(Usage), "wrong usage: a flag, a name, the backend's URL, a file; nothing was done"},
 	{text(Unavailable), "the backend cannot be reached, or is not fit for locks"},
 	{text(Bug), "a fault in holdfast itself or of the system it runs on"},

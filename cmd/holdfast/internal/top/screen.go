@@ -264,7 +264,8 @@ func (m *model) votes(r *live.Row) []string {
 	if len(r.Nodes) == 0 {
 		return nil
 	}
-	lines := []string{bold(strings.Join([]string{pad("NODE", 24), pad("VOTE", 9), pad("OWNER", 26), pad("TOKEN", 17), padLeft("LEFT", 8), padLeft("WAIT", 5)}, " "))}
+	heads := []string{pad("NODE", 24), pad("VOTE", 9), pad("OWNER", 26), pad("TOKEN", 17), padLeft("LEFT", 8), padLeft("WAIT", 5)}
+	lines := []string{bold(strings.Join(heads, " "))}
 	for _, n := range r.Nodes {
 		vote, level := "holder", live.Fine
 		switch {
