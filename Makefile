@@ -25,10 +25,10 @@ EVERYTHING = github.com/holdfast-go/holdfast/...
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
 test: deps ## Every test of every module, with the race detector; the last line counts them
-	@$(GOTESTSUM) -race $(EVERYTHING)
+	@$(GOTESTSUM) -race -timeout 30m $(EVERYTHING)
 
 short: deps ## As test, without the race detector and without what testing.Short leaves out
-	@$(GOTESTSUM) -short $(EVERYTHING)
+	@$(GOTESTSUM) -short -timeout 30m $(EVERYTHING)
 
 servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
 	@for name in $(SERVERS); do \
