@@ -13,12 +13,13 @@ import (
 func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
-		quorum.Block:       "a block of tokens",
-		int(quorum.Top(0)): "the last of a block",
-		quorum.QueueKeep:   "how long a queue is kept",
-		quorum.ClockTrust:  "how far a clock may be off to be believed",
-		quorum.ClockMost:   "how far a clock may be off at all",
-		1000:               "µs in a ms",
+		quorum.Block:                           "a block of tokens",
+		int(quorum.Top(0)):                     "the last of a block",
+		quorum.QueueKeep:                       "how long a queue is kept",
+		quorum.ClockTrust:                      "how far a clock may be off to be believed",
+		quorum.ClockMost:                       "how far a clock may be off at all",
+		1000:                                   "µs in a ms, and the longest hand-over in ms",
+		int(quorum.Millis(quorum.CounterLife)): "how long an unused counter is kept",
 	}
 	found := make(map[int]bool)
 	for _, s := range wire.Scripts {
