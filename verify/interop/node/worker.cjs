@@ -9,11 +9,19 @@ const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 // locks returns how to take the lock once; the result frees it.
 const locks = {
   redlock(clients) {
-    const { default: Redlock } = require("redlock");
-    const redlock = new Redlock(clients, { retryCount: -1 }); // 200 ms and up to 100 more between tries, as by default
+    const { default: Redlock, ExecutionError } = require("redlock");
+    const redlock = new Redlock(clients); // ten tries, 200 ms and up to 100 more apart
     return async () => {
-      const lock = await redlock.acquire([key], ttl);
-      return () => lock.release();
+      for (;;) {
+        try {
+          const lock = await redlock.acquire([key], ttl);
+          return () => lock.release();
+        } catch (error) {
+          // Between its tries it keeps what it has on a minority of the servers, and blocks itself and others with that. It frees
+          // that when it gives up, so it must not be told to try for ever.
+          if (!(error instanceof ExecutionError)) throw error;
+        }
+      }
     };
   },
   "redis-semaphore"([client]) {
