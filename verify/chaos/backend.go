@@ -62,7 +62,7 @@ type site interface {
 	// values is the database of the servers, in which locks guard values; empty: they have none.
 	values() string
 	// ghosts lists the locks of a window that still stand.
-	ghosts(ctx context.Context, s *span) ([]string, error)
+	ghosts(ctx context.Context, s *span, ttl time.Duration) ([]string, error)
 }
 
 // server is a process that keeps locks.
@@ -109,9 +109,10 @@ func (c clock) shift(by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// standing lists the locks of a window as a driver knows them. It asks again for a while: the next window may have its faults.
-func standing(ctx context.Context, d driver.Driver, s *span) (held []string, err error) {
-	err = persist(ctx, func() error {
+// standing lists the locks of a window that stand for a TTL more after a driver has seen them: the service may just have come back, and
+// their holders then release them.
+func standing(ctx context.Context, d driver.Driver, s *span, ttl time.Duration) (held []string, err error) {
+	look := func() error {
 		held = nil
 		return d.(driver.Lister).List(ctx, s.prefix(), func(st driver.Status) bool {
 			if st.Held {
@@ -119,11 +120,15 @@ func standing(ctx context.Context, d driver.Driver, s *span) (held []string, err
 			}
 			return true
 		})
-	})
-	return held, err
+	}
+	if err := persist(ctx, look); err != nil || len(held) == 0 {
+		return nil, err
+	}
+	sleep(ctx, ttl+grace)
+	return held, persist(ctx, look)
 }
 
-// persist calls ask until it succeeds, for ten seconds at most.
+// persist calls ask until it succeeds, for ten seconds at most: the next window may have its faults.
 func persist(ctx context.Context, ask func() error) error {
 	for end := mono() + int64(10*time.Second); ; sleep(ctx, 100*time.Millisecond) {
 		if err := ask(); err == nil || mono() > end || ctx.Err() != nil {

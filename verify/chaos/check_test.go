@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // history builds a lockHistory by hand.
@@ -307,6 +309,33 @@ func TestABeliefIsTrustedAsLongAsItWasSeen(t *testing.T) {
 	two := trusted()
 	if two.until < one.until || two.lost < two.until || two.trusted().end != two.until {
 		t.Errorf("trusted until %d and lost at %d, want both after %d", two.until, two.lost, one.until)
+	}
+}
+
+// lister is a driver that lists other locks at each look.
+type lister struct {
+	driver.Driver
+	looks [][]string
+}
+
+func (l *lister) List(_ context.Context, _ string, yield func(driver.Status) bool) error {
+	for _, key := range l.looks[0] {
+		yield(driver.Status{Key: key, Held: key != "free"})
+	}
+	l.looks = l.looks[1:]
+	return nil
+}
+
+// TestALockThatGoesWhenItsServiceIsBackIsNoGhost: one that a second look still finds is.
+func TestALockThatGoesWhenItsServiceIsBackIsNoGhost(t *testing.T) {
+	t.Parallel()
+	for want, looks := range map[string][][]string{
+		"[]": {{"free"}}, "[b]": {{"a", "b"}, {"b", "free"}},
+	} {
+		got, err := standing(t.Context(), &lister{looks: looks}, &span{}, -grace)
+		if err != nil || fmt.Sprint(got) != want {
+			t.Errorf("found %v, %v, want %s", got, err, want)
+		}
 	}
 }
 

@@ -113,8 +113,8 @@ func (s *etcdSite) equip(o *order, client int) {
 
 func (s *etcdSite) values() string { return "" }
 
-func (s *etcdSite) ghosts(ctx context.Context, span *span) ([]string, error) {
-	return standing(ctx, s.direct, span)
+func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standing(ctx, s.direct, span, ttl)
 }
 
 // mutexes is concurrency.Mutex with a session for each lock, so that one lock that is lost takes no other with it.

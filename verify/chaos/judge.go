@@ -179,7 +179,7 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 
 // ghosts looks for locks of a window that is over for longer than a TTL.
 func (j *judge) ghosts(ctx context.Context, s *span) (out []finding, _ error) {
-	found, err := j.site.ghosts(ctx, s)
+	found, err := j.site.ghosts(ctx, s, time.Duration(j.schedule.TTL))
 	for _, g := range found {
 		out = append(out, finding{s.key("h", 0), g})
 	}

@@ -162,8 +162,8 @@ func (s *postgresSite) equip(o *order, client int) {
 
 func (s *postgresSite) values() string { return s.server.DSN() }
 
-func (s *postgresSite) ghosts(ctx context.Context, span *span) ([]string, error) {
-	return standing(ctx, s.direct, span)
+func (s *postgresSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standing(ctx, s.direct, span, ttl)
 }
 
 // rowFenced is values beside the locks. The write looks at the row of the lock, and so covers what its holder has read before.

@@ -264,7 +264,7 @@ func (s *redisSite) stop() error {
 }
 
 // ghosts leaves out nodes that do not answer.
-func (s *redisSite) ghosts(_ context.Context, span *span) (found []string, _ error) {
+func (s *redisSite) ghosts(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	for i, n := range s.servers {
 		keys, err := n.lockKeys("lock:" + span.prefix())
 		if err != nil {

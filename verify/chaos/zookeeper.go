@@ -102,8 +102,8 @@ func (s *zookeeperSite) equip(o *order, client int) {
 
 func (s *zookeeperSite) values() string { return "" }
 
-func (s *zookeeperSite) ghosts(ctx context.Context, span *span) ([]string, error) {
-	return standing(ctx, s.direct, span)
+func (s *zookeeperSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standing(ctx, s.direct, span, ttl)
 }
 
 // zkLocks is zk.Lock over one session for each process. It says nothing of its end, so that a holder believes in it until its
