@@ -90,8 +90,8 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 func TestCounterLifeIsHowLongAServerKeepsTheCounter(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		for life, opts := range map[time.Duration]*redlock.Options{
-			150 * time.Second: nil,
-			10 * time.Minute:  {CounterLife: 10 * time.Minute},
+			150 * time.Second: {MaxTTL: time.Minute}, // twice a TTL would be longer
+			10 * time.Minute:  {MaxTTL: time.Minute, CounterLife: 10 * time.Minute},
 		} {
 			t.Run(fmt.Sprintf("%d nodes, %v", n, life), func(t *testing.T) {
 				r := start(t, n)

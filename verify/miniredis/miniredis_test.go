@@ -43,6 +43,7 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 		m := start(t)
 		return locktest.Service{
 			Nodes: 1,
+			Deaf:  true,
 			Open: func() (driver.Driver, error) {
 				d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
 				return unordered{d}, err

@@ -62,7 +62,7 @@ async function check(client, vectors, c) {
 
   const clocks = { now, before: await micros(client) };
   const args = c.args.map((a) => number(a, now));
-  const reply = await wire.call(client, vectors.scripts, c.script, lock, args).catch((error) => error);
+  const reply = await wire.call(client, vectors.scripts, c.script, lock, args, c.marker).catch((error) => error);
   clocks.after = await micros(client);
   await ears.ping(); // what was published came before
   ears.disconnect();

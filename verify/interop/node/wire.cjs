@@ -11,12 +11,11 @@ function tagged(key) {
 // keys are those of the lock, its counter and its queue.
 const keys = (lock) => ({ lock, fence: "holdfast:fence:" + tagged(lock), queue: "holdfast:queue:" + tagged(lock) });
 
-// call calls a script, whose last argument is the marker of a set, or empty.
-function call(client, scripts, name, lock, args) {
-  const k = keys(lock);
-  const names = name === "commit" ? [k.lock, k.fence] : [k.lock, k.fence, k.queue];
-  if (args.length && args.at(-1)) names.push("holdfast:set");
-  return client.eval(scripts[name].text, names.length, ...names, ...args);
+// call calls a script; marker is that of a set of several nodes.
+function call(client, scripts, name, lock, args, marker) {
+  const names = Object.values(keys(lock));
+  if (marker) names.push("holdfast:set");
+  return client.eval(scripts[name].text, names.length, ...names, ...args, ...(marker ? [marker] : []));
 }
 
 module.exports = { keys, call };

@@ -70,7 +70,7 @@ def check(client, vectors, case):
         ears.get_message(timeout=5)  # the confirmation
     clocks = {"now": now, "before": micros(client)}
     try:
-        reply = wire.call(client, vectors["scripts"], case["script"], lock, [number(a, now) for a in case["args"]])
+        reply = wire.call(client, vectors["scripts"], case["script"], lock, [number(a, now) for a in case["args"]], case.get("marker"))
     except redis.ResponseError as error:
         reply = error
     clocks["after"] = micros(client)

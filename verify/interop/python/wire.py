@@ -15,10 +15,11 @@ def keys(lock):
     return {"lock": lock, "fence": "holdfast:fence:" + tagged(lock), "queue": "holdfast:queue:" + tagged(lock)}
 
 
-def call(client, scripts, name, lock, args):
-    """Calls a script, whose last argument is the marker of a set, or empty."""
+def call(client, scripts, name, lock, args, marker=None):
+    """Calls a script; marker is that of a set of several nodes."""
     k = keys(lock)
-    names = [k["lock"], k["fence"]] if name == "commit" else [k["lock"], k["fence"], k["queue"]]
-    if args and args[-1]:
+    names = list(k.values())
+    if marker:
         names.append("holdfast:set")
+        args = [*args, marker]
     return client.eval(scripts[name]["text"], len(names), *names, *args)
