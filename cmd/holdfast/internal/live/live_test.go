@@ -183,8 +183,11 @@ func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
 			t.Errorf("state %q", word)
 		}
 		wait(s, 5*time.Second)
-		if p := s.Picture(); len(p.Rows) != 1 || len(s.rows) != 1 {
-			t.Errorf("%d rows", len(p.Rows))
+		p = s.Picture()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(p.Rows) != 1 || len(s.rows) != 1 {
+			t.Errorf("%d rows, of %d", len(p.Rows), len(s.rows))
 		}
 	})
 }
