@@ -22,7 +22,7 @@ const (
 	summary    = "run commands under a lock that several machines share"
 	maintainer = "The Holdfast authors <holdfast@users.noreply.github.com>"
 	about      = `Holdfast gives one process at a time a lease on a name, kept in Redis,
-Valkey, PostgreSQL or etcd. holdfast run holds the lock while a command runs,
+Valkey, PostgreSQL, etcd or ZooKeeper. holdfast run holds the lock while a command runs,
 and stops the command before another machine can get the lock.`
 )
 
