@@ -358,14 +358,14 @@ func (e *look) replays() error {
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
 	case refused:
-		e.Add("replay", driver.VerdictSkipped, "needs the right +acl|dryrun, and Redis 7; without, it sits out a quarantine after a restart", "")
+		e.Add("replay", driver.VerdictSkipped, "needs the right +acl|dryrun, and Redis 7; without, one of several nodes sits out a quarantine after a restart", "")
 	case err != nil:
 		return err
 	case read:
 		e.OK("replay", "the append-only file can be read back")
 	default:
 		e.bad("replay", driver.VerdictFault, advise(errors.New("the default user has no right to what the append-only file has: "+
-			"at a restart the server leaves that out, and sits out a quarantine as it may have forgotten locks"),
+			"at a restart the server leaves that out, and has forgotten locks"),
 			"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
 	}
 	return nil

@@ -216,7 +216,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			}
 			r.do(2, "ACL", "SETUSER", "default", "-@write")
 			return r.url(), &redlock.Options{Username: "ops", Password: secret}
-		}, "replay", driver.VerdictFault, []string{"sits out a quarantine", "ACL SETUSER default ~* &* +@all"}},
+		}, "replay", driver.VerdictFault, []string{"has forgotten locks", "ACL SETUSER default ~* &* +@all"}},
 		{"clients of another MaxTTL", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", strings.Replace(r.do(2, "GET", "holdfast:set").(string), "60000", "300000", 1))
 			return r.url(), nil

@@ -14,9 +14,9 @@ import (
 // agree on.
 type marker struct {
 	run string // of the server, in which the node was admitted last; "": in none
-	// durable is set if the node wrote to disk before it answered in that run. It
-	// is the name that the client has for the node: replication and copied files
-	// bring a marker to other nodes, where the name does not fit.
+	// durable is set if the node wrote to disk before it answered in that run, and can
+	// read that back. It is the name that the client has for the node: replication and
+	// copied files bring a marker to other nodes, where the name does not fit.
 	durable string
 
 	seen   string // a later run, in which it was first seen, but not admitted yet

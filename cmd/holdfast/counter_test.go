@@ -120,7 +120,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	}
 	holder.code()
 	t.Logf("%d runs in %v, the largest %d kB", len(runs), time.Since(began).Round(time.Millisecond), largest)
-	if largest > 26_000 { // a quarter of it is the clients of etcd and ZooKeeper
+	if largest > 26_000 { // a quarter of it is the client of etcd
 		t.Errorf("a waiting run takes %d kB, want below 26 MB", largest)
 	}
 	for i, text := range strings.Fields(b.file("order")) {
