@@ -18,9 +18,6 @@ const (
 	// caller of another request to write it itself. So little fits into any socket:
 	// the write does not wait for the node.
 	directMost = 1200
-	// readerMost is the same for the goroutine that reads, which must not wait for a node
-	// that may be waiting for it.
-	readerMost = 8 << 10
 	// batchMost is how many requests travel in one write: few enough that the node
 	// has something to do while the next are put together.
 	batchMost = 32
@@ -48,8 +45,7 @@ var (
 // they were sent and are answered in that order. Where few are under way, the
 // goroutine that sends one writes it. Otherwise the requests that come while a
 // write is under way travel together in the next. The goroutine that reads
-// answers delivers them. Where several have come at once, it then writes the requests
-// that these have set off.
+// answers delivers them.
 type link struct {
 	n      *node
 	member member
@@ -69,8 +65,6 @@ type link struct {
 	// The goroutine that writes owns these.
 	out  []byte
 	text texts
-
-	turn bool // writing is for the goroutine that reads, which owns this
 }
 
 // entry is something sent: a request, or else a call.

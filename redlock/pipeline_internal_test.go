@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http/httptest"
-	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,8 +24,6 @@ type socket struct {
 	net.Conn
 	bytes chan byte
 	done  chan struct{}
-
-	writes atomic.Int32 // since a test has looked
 }
 
 func newSocket(inner net.Conn) *socket {
@@ -49,7 +44,6 @@ func newSocket(inner net.Conn) *socket {
 }
 
 func (s *socket) Write(b []byte) (int, error) {
-	s.writes.Add(1)
 	for i, c := range b {
 		select {
 		case s.bytes <- c:
@@ -294,45 +288,6 @@ func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
 			t.Errorf("%q is a defect: %v, want %v", text, got, want)
 		}
 	}
-}
-
-func TestRequestsThatAnswersSetOffTravelTogether(t *testing.T) {
-	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *link, far net.Conn) {
-		writes := &l.conn.(*socket).writes
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		var owners []string
-		in := resp.NewReader(far)
-		answer := func(with string) { // the requests that are here
-			for synctest.Wait(); in.More() || writes.Swap(0) > 0; synctest.Wait() {
-				args, _, err := in.ReadCommand()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if string(args[0]) == "SUBSCRIBE" {
-					far.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"))
-					continue
-				}
-				owners = append(owners, string(args[6]))
-				far.Write([]byte(with))
-			}
-		}
-		for _, key := range []string{"a", "b"} {
-			go d.engine.Acquire(ctx, driver.Request{Key: key, TTL: 10 * time.Second})
-			answer("*3\r\n:9000\r\n$1\r\nx\r\n:1\r\n")
-		}
-		slices.Sort(owners)
-		var wakes []byte
-		for _, owner := range slices.Compact(owners) {
-			wakes = fmt.Appendf(wakes, ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$%d\r\n%s\r\n", len(owner), owner)
-		}
-		far.Write(wakes)
-		synctest.Wait()
-		if got := writes.Load(); got != 1 {
-			t.Errorf("two waiters that were woken at once have asked by %d writes, want 1", got)
-		}
-	})
 }
 
 func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {

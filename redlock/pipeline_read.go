@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
@@ -17,42 +16,7 @@ func (l *link) reads() {
 			l.end(err)
 			return
 		}
-		if l.turn && !l.in.More() {
-			l.reply()
-		}
 	}
-}
-
-// takeTurn keeps others from writing until all answers that have come are delivered, unless
-// a write is under way.
-func (l *link) takeTurn() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.turn = !l.writing
-	l.writing = true
-}
-
-// reply writes what the answers have set off.
-func (l *link) reply() {
-	runtime.Gosched() // the callers that have their answers go on first
-	l.mu.Lock()
-	l.turn, l.writing = false, false
-	switch {
-	case !l.ready():
-		l.mu.Unlock()
-	case !l.fits():
-		l.mu.Unlock()
-		nudge(l.wake)
-	case l.write(l.n.engine.Now()):
-		nudge(l.wake)
-	}
-}
-
-// fits says whether any socket has room for the next batch beside what is under way. The
-// caller holds mu.
-func (l *link) fits() bool {
-	next := l.queue[:min(len(l.queue), batchMost)]
-	return l.flight.size <= readerMost && !slices.ContainsFunc(next, func(e entry) bool { return e.call != nil })
 }
 
 // next delivers the next answer or wake-up.
@@ -60,9 +24,6 @@ func (l *link) next() error {
 	v, err := l.in.Next()
 	if err != nil {
 		return err
-	}
-	if !l.turn && l.in.More() {
-		l.takeTurn()
 	}
 	switch {
 	case v.Kind == '>' && !l.confirms(v):

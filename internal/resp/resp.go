@@ -136,14 +136,6 @@ func (r *Reader) read() (Value, error) {
 	return v, nil
 }
 
-// More says whether another value has arrived, as far as can be told without reading it: what
-// has arrived ends with a line end.
-func (r *Reader) More() bool {
-	n := r.in.Buffered()
-	rest, _ := r.in.Peek(n)
-	return n > 0 && rest[n-1] == '\n'
-}
-
 // ReadCommand blocks until a whole command has arrived and returns its arguments and its bytes, which they share. An
 // inline command (a line of words, as typed into a terminal) is split at blanks, without regard to quotes. An empty
 // line has no arguments; the server ignores it.
