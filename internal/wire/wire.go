@@ -5,6 +5,7 @@
 package wire
 
 import (
+	"cmp"
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
@@ -39,8 +40,7 @@ func SetKey(lockPrefix string) string {
 }
 
 // Companions names the counter and the queue of the lock on key, so that all
-// three share a hash slot unless key has a stray brace, and no two locks share a
-// companion.
+// three share a hash slot, and no two locks share a companion.
 func Companions(key string) (fenceKey, queueKey string) {
 	before, after := tags(key)
 	both := Fence + before + key + after + Queue + before + key + after // one piece of memory, as both are made for each claim
@@ -58,6 +58,8 @@ func Tagged(key string) string {
 // tags are what stands before and after key in Tagged.
 func tags(key string) (before, after string) {
 	switch {
+	case !hasTag(key) && strings.Contains(key, "}"): // which would end a tag too early
+		return "{" + SlotTag(Slot(key)) + "}", ""
 	case !hasTag(key):
 		return "{", "}"
 	case key[0] == '{' || key[0] == ':':
@@ -75,8 +77,9 @@ func LockOf(companion string) string {
 	if key, ok := strings.CutPrefix(tagged, ":"); ok {
 		return key
 	}
-	if strings.HasPrefix(tagged, "{") && strings.HasSuffix(tagged, "}") {
-		return tagged[1 : len(tagged)-1]
+	if tag, ok := strings.CutPrefix(tagged, "{"); ok {
+		tag, key, _ := strings.Cut(tag, "}")
+		return cmp.Or(key, tag)
 	}
 	return tagged
 }

@@ -13,12 +13,16 @@ func TestCompanionsShareTheSlotOfTheLock(t *testing.T) {
 		"{a}":        ":{a}",
 		":{a}":       "::{a}",
 		"a{b":        "{a{b}",
-		"a{}b{c}":    "{a{}b{c}}", // an empty tag counts as none
+		"a{}b{c}":    "{9841}a{}b{c}", // an empty tag counts as none
+		"lock:a}b":   "{1977}lock:a}b",
 		"lock:a{b}c": "lock:a{b}c",
 	} {
 		fence, queue := Companions(key)
 		if fence != "holdfast:fence:"+want || queue != "holdfast:queue:"+want {
 			t.Errorf("companions of %q: %q, %q, want …%q", key, fence, queue, want)
+		}
+		if Slot(fence) != Slot(key) || Slot(queue) != Slot(key) {
+			t.Errorf("slots of %q and its companions: %d, %d, %d", key, Slot(key), Slot(fence), Slot(queue))
 		}
 	}
 }
@@ -34,6 +38,9 @@ func FuzzCompanionsBelongToOneLock(f *testing.F) {
 		}
 		fence, queue := Companions(key)
 		for _, companion := range []string{fence, queue} {
+			if Slot(companion) != Slot(key) {
+				t.Fatalf("%q is in another slot than %q", companion, key)
+			}
 			if got := LockOf(companion); got != key {
 				t.Fatalf("%q is of %q, not of %q", companion, got, key)
 			}

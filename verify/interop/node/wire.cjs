@@ -4,8 +4,25 @@
 function tagged(key) {
   const brace = key.indexOf("{");
   const hasTag = brace >= 0 && key.indexOf("}", brace + 1) > brace + 1;
-  if (!hasTag) return `{${key}}`;
+  if (!hasTag) return key.includes("}") ? `{${slotTag(slot(key))}}${key}` : `{${key}}`;
   return "{:".includes(key[0]) ? ":" + key : key;
+}
+
+// slot is the hash slot of a text without a hash tag.
+function slot(text) {
+  let crc = 0;
+  for (const byte of Buffer.from(text)) {
+    crc ^= byte << 8;
+    for (let bit = 0; bit < 8; bit++) crc = ((crc << 1) ^ (crc & 0x8000 ? 0x1021 : 0)) & 0xffff;
+  }
+  return crc % 16384;
+}
+
+// slotTag is the smallest number whose decimal text is in the slot.
+function slotTag(number) {
+  let i = 0;
+  while (slot(String(i)) !== number) i++;
+  return String(i);
 }
 
 // keys are those of the lock, its counter and its queue.

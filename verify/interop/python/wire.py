@@ -1,13 +1,28 @@
 """What a client of Holdfast's wire format needs beside a client of Redis: names of keys, and calls of scripts. See docs/wire.md."""
 
+import binascii
+import functools
+import itertools
+
 
 def tagged(key):
     """Puts the companions of key into its hash slot, and gives no two keys the same."""
     head, brace, rest = key.partition("{")
     has_tag = brace and rest.find("}") > 0
     if not has_tag:
-        return "{" + key + "}"
+        return "{" + slot_tag(slot(key)) + "}" + key if "}" in key else "{" + key + "}"
     return ":" + key if key[0] in "{:" else key
+
+
+def slot(text):
+    """The hash slot of a text without a hash tag."""
+    return binascii.crc_hqx(text.encode(), 0) % 16384
+
+
+@functools.cache
+def slot_tag(number):
+    """The smallest number whose decimal text is in the slot."""
+    return next(text for text in map(str, itertools.count()) if slot(text) == number)
 
 
 def keys(lock):

@@ -1,0 +1,59 @@
+package wire
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Slots is how many hash slots a Redis Cluster has.
+const Slots = 16384
+
+// Slot is the hash slot of key in a Redis Cluster: CRC-16 (XMODEM) of its hash tag or, where it
+// has none, of the whole key.
+func Slot(key string) int {
+	if hasTag(key) {
+		_, rest, _ := strings.Cut(key, "{")
+		key, _, _ = strings.Cut(rest, "}")
+	}
+	var crc uint16
+	for i := range len(key) {
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^key[i]]
+	}
+	return int(crc % Slots)
+}
+
+var crcTable = func() (t [256]uint16) {
+	for i := range t {
+		crc := uint16(i) << 8
+		for range 8 {
+			carry := crc & 0x8000
+			if crc <<= 1; carry != 0 {
+				crc ^= 0x1021
+			}
+		}
+		t[i] = crc
+	}
+	return t
+}()
+
+// SlotTag is the smallest number whose decimal text is in a hash slot. Between braces it puts a
+// key there.
+func SlotTag(slot int) string { return slotTags()[slot] }
+
+var slotTags = sync.OnceValue(func() *[Slots]string {
+	all := new([Slots]string)
+	for i, left := 0, Slots; left > 0; i++ {
+		text := strconv.Itoa(i)
+		if s := Slot(text); all[s] == "" {
+			all[s] = text
+			left--
+		}
+	}
+	return all
+})
+
+// ShardKey is SetKey for a shard of a Redis Cluster, whose marker is in a hash slot that it has.
+func ShardKey(lockPrefix string, slot int) string {
+	return Set + "{" + SlotTag(slot) + "}" + strings.TrimPrefix(SetKey(lockPrefix), Set)
+}
