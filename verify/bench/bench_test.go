@@ -100,12 +100,25 @@ func TestEveryClaimIsJudgedOnceAllIsMeasured(t *testing.T) {
 	for _, sc := range allScenarios {
 		for _, n := range []int{1, 5} {
 			for _, p := range s.chosen(sc, n) {
-				r.Rows = append(r.Rows, row{Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1})
+				r.Rows = append(r.Rows, row{Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1, Rates: []float64{1}})
 			}
 		}
 	}
 	if got := judge(&r); len(got) != len(judgements) {
 		t.Errorf("%d of %d claims were judged", len(got), len(judgements))
+	}
+}
+
+func TestAClaimComparesRunsOfTheSameRound(t *testing.T) {
+	t.Parallel()
+	theirs, ours := []float64{100, 300, 1200}, []float64{50, 200, 1000} // the machine became faster from round to round
+	r := report{Rows: []row{
+		{Scenario: "throughput", Nodes: 1, Peer: holdfastName, Rates: ours},
+		{Scenario: "throughput", Nodes: 1, Peer: "a", Rates: theirs},
+		{Scenario: "throughput", Nodes: 1, Peer: "stuck", Rates: []float64{0, 0, 0}},
+	}}
+	if got, ok := best("throughput", 1, others)(&r); !ok || got != 200./300 {
+		t.Errorf("got %v, %v, want 2/3, the median of 1/2, 2/3 and 5/6", got, ok)
 	}
 }
 

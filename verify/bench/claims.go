@@ -45,7 +45,6 @@ func defaults(name string) bool { return redsyncs(name) && !strings.HasSuffix(na
 func others(name string) bool   { return name != holdfastName }
 func polling(name string) bool  { return others(name) && name != "rueidislock" }
 
-func rate(r row) float64 { return r.Rate }
 func p50(r row) float64  { return r.P50 }
 func p99(r row) float64  { return r.P99 }
 func most(r row) float64 { return r.Max }
@@ -151,15 +150,23 @@ func (r *report) rivals(scenario string, nodes int, want func(string) bool) []ro
 	return out
 }
 
-// best is Holdfast's rate divided by the best of the rivals'.
+// best is Holdfast's rate divided by that of the rival that comes off best: the median over
+// the rounds, in each of which all ran within seconds of one another.
 func best(scenario string, nodes int, want func(string) bool) func(*report) (float64, bool) {
-	return func(r *report) (float64, bool) {
-		ours, ok := r.row(scenario, nodes, holdfastName)
-		top := 0.
-		for _, line := range r.rivals(scenario, nodes, want) {
-			top = max(top, rate(line))
+	return func(r *report) (found float64, ok bool) {
+		ours, measured := r.row(scenario, nodes, holdfastName)
+		for _, rival := range r.rivals(scenario, nodes, want) {
+			var ratios []float64
+			for i, rate := range rival.Rates[:min(len(rival.Rates), len(ours.Rates))] {
+				if rate > 0 {
+					ratios = append(ratios, ours.Rates[i]/rate)
+				}
+			}
+			if len(ratios) > 0 && (!ok || median(ratios) < found) {
+				found, ok = median(ratios), true
+			}
 		}
-		return ours.Rate / top, ok && top > 0
+		return found, ok && measured
 	}
 }
 
