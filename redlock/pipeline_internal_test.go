@@ -312,3 +312,15 @@ func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {
 		}
 	})
 }
+
+func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *link, far net.Conn) {
+		go io.Copy(io.Discard, far) // and no answer
+		start := time.Now()
+		d.nodes[0].watch(l, func() {})
+		if took := time.Since(start); took > pingEvery+time.Duration(breakAfter)+2*lookEvery {
+			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, time.Duration(breakAfter))
+		}
+	})
+}
