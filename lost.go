@@ -25,8 +25,8 @@ import (
 //	Release  its holder released it                     no error
 //
 // The first five match ErrLost; so does what a lease answers that is used after Detach or
-// Release. The first two come Margin early: the contexts end then,
-// and the lock stays, unrenewed, until the holder releases it or its deadline passes.
+// Release. For the first two the contexts end Margin before the time is over. The lock
+// stays until then, unrenewed, unless the holder releases it.
 
 // lossError is why a lease was lost. It matches ErrLost and kind.
 type lossError struct {

@@ -16,7 +16,8 @@ import (
 
 // A node votes while all of this holds:
 //
-//	it is a single master                fit and strange, below; AllowEviction allows the rest
+//	it is a single master                strange, below
+//	it evicts nothing                    evicts, below, unless AllowEviction
 //	it is on the list once               arrive, below
 //	its marker names its present run     admit and judge, below; only in a set of several nodes
 //	its marker is the one that was read  each script compares it, member.lua
@@ -35,7 +36,8 @@ import (
 //	    └────────── admitted in a run that was durable, and durable now ───────────┘
 //
 // Each step is one compare-and-swap: it fails if the data are wiped between the
-// look and the step. Data that are wiped later take the marker with them.
+// look and the step. Data that are wiped later take the marker with them. NoQuarantine
+// goes to admitted at once.
 
 // restartMargin is added to MaxTTL, because clocks do not run equally fast.
 const restartMargin = 2 * time.Second

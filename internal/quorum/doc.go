@@ -105,8 +105,8 @@
 //
 // # What happens when something fails
 //
-//   - A reply is lost. The client may repeat every request: the node knows the id.
-//     By request:
+//   - A reply is lost. The client may repeat every request but a give-back: the node
+//     knows the id. By request:
 //     acquire: the node counts as silent. A claim that waits asks again, and the node
 //     grants the same tokens with a fresh TTL. One that does not wait releases everywhere.
 //     commit: it does not count. A claim that then has no quorum goes on under a fresh id.
