@@ -54,10 +54,10 @@ func skew(node int64, before time.Time, rtt time.Duration) error {
 
 // prepare loads the scripts and tries the rights they need.
 func (g *gate) prepare(n *node, l *resp.Conn, rep *report) error {
-	cmds := loads()
+	cmds := g.opts.format().loads()
 	lock := g.opts.probeKeys(n.engine.Client())
 	cmds = append(cmds, []string{
-		"EVALSHA", wire.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
+		"EVALSHA", g.opts.format().Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
 	})
 	values, err := ask(l, cmds...)
 	if err != nil {

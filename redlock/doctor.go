@@ -29,6 +29,9 @@ const (
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
+// redissonRights are what it needs for locks of Redisson besides.
+const redissonRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +exists +type +lindex +lpop +zscore"
+
 // DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
 // where they are so ill that no driver can be opened. Errors: ErrInvalid.
 func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
@@ -161,10 +164,14 @@ func (e *look) grant() string {
 		user = "USER"
 	}
 	keys := "~" + e.g.opts.Prefix + "*"
-	if e.g.opts.BareKeys {
+	if e.g.opts.Prefix == "" {
 		keys = "~PATTERN-OF-THE-NAMES"
 	}
-	return fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
+	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
+	if e.g.opts.Format == FormatRedisson {
+		line += " " + redissonRights
+	}
+	return line
 }
 
 func (e *look) login(ctx context.Context) (err error) {

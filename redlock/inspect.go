@@ -145,7 +145,7 @@ func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
 func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	replies, err := n.do(ctx, cmd)
 	if err == nil && says(replies[0], "NOSCRIPT") {
-		replies, err = n.do(ctx, append(loads(), cmd)...)
+		replies, err = n.do(ctx, append(n.d.opts.format().loads(), cmd)...)
 	}
 	if err != nil {
 		return nil, err
@@ -190,12 +190,12 @@ func (d *Driver) viewsOf(ctx context.Context, locks []engine.Lock) [][]engine.Vi
 func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
 	cmds := make([][]string, len(locks))
 	for i, lock := range locks {
-		cmds[i] = evalsha(wire.Inspect, lock)
+		cmds[i] = evalsha(n.d.opts.format().Inspect, lock)
 	}
 	replies, err := n.do(ctx, cmds...)
 	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return says(r, "NOSCRIPT") }) {
-		if replies, err = n.do(ctx, append(loads(), cmds...)...); err == nil {
-			replies = replies[len(wire.Scripts):]
+		if replies, err = n.do(ctx, append(n.d.opts.format().loads(), cmds...)...); err == nil {
+			replies = replies[len(n.d.opts.format().scripts):]
 		}
 	}
 	views := make([]engine.View, len(locks))
@@ -248,7 +248,8 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 
 // holderOn is who has a lock, with what the nodes that name the holder say beyond its id.
 func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
-	if kind, other := otherType(st.Owner); !other || kind != "hash" {
+	threads := d.opts.Format == FormatRedisson && quorum.ClientOf(st.Owner) == "" // of Redisson
+	if kind, other := otherType(st.Owner); !threads && (!other || kind != "hash") {
 		return d.describe(ctx, st.Owner)
 	}
 	i := slices.IndexFunc(st.Nodes, func(n driver.NodeStatus) bool { return n.Owner == st.Owner })
@@ -393,6 +394,9 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 			return errs[i]
 		}
 		l.vague = cmp.Or(l.vague, errs[i])
+		if _, other := otherType(st.Owner); other && l.d.opts.Format == FormatRedisson {
+			continue // it holds other data
+		}
 		if (st.Held || st.Waiters > 0 || errs[i] != nil) && !l.yield(st) {
 			return errStopped
 		}
@@ -405,7 +409,11 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 func (n *node) scan(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, scanTime)
 	defer cancel()
-	replies, err := n.do(ctx, []string{"SCAN", cursor, "MATCH", pattern, "COUNT", strconv.Itoa(scanCount)})
+	cmd := []string{"SCAN", cursor, "MATCH", pattern, "COUNT", strconv.Itoa(scanCount)}
+	if n.d.opts.Format == FormatRedisson && !strings.HasPrefix(pattern, wire.Companion) {
+		cmd = append(cmd, "TYPE", "hash")
+	}
+	replies, err := n.do(ctx, cmd)
 	if err != nil {
 		return "", nil, err
 	}
@@ -463,7 +471,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
 			reply, err = n.force(ctx, lock, aims[n.index], why)
 		case token == 0 && foreign && st.Held && owner == st.Owner:
-			reply, err = n.eval(ctx, evalsha(wire.Drop, lock, st.Owner))
+			reply, err = n.eval(ctx, evalsha(d.opts.format().Drop, lock, st.Owner))
 		default:
 			return
 		}
@@ -488,5 +496,5 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 	}
 	ttl := int64(n.d.opts.MaxTTL)
 	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
-	return n.eval(ctx, l.member.call(wire.Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep), why))
+	return n.eval(ctx, l.member.call(n.d.opts.format().Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep), why))
 }

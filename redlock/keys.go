@@ -15,11 +15,17 @@ import (
 func (o *Options) keys(name string) engine.Lock {
 	key := o.Prefix + name // with BareKeys there is none
 	fence, queue := wire.Companions(key)
+	if o.Format == FormatRedisson {
+		fence = wire.RedissonFence(key)
+	}
 	return engine.Lock{Name: name, Key: key, Fence: fence, Queue: queue}
 }
 
 // setKey names the marker of the set.
 func (o *Options) setKey() string {
+	if o.Format == FormatRedisson {
+		return wire.SetKey("redisson:" + o.Prefix)
+	}
 	if o.BareKeys {
 		return wire.SetKey("")
 	}
@@ -30,6 +36,8 @@ func (o *Options) setKey() string {
 // and says which they are; "" where there are none.
 func (o *Options) sibling() (marker, who string) {
 	switch {
+	case o.Format == FormatRedisson:
+		return wire.Set, "clients without format=redisson"
 	case o.BareKeys:
 		return wire.Set, "clients without BareKeys (bare=true)"
 	case o.setKey() == wire.Set:
@@ -43,7 +51,7 @@ func (o *Options) sibling() (marker, who string) {
 // of the companion keys.
 func (o *Options) probeKeys(client string) engine.Lock {
 	name := "~probe:" + client
-	if o.BareKeys {
+	if o.Prefix == "" {
 		name = wire.Companion + name
 	}
 	return o.keys(name)
@@ -78,6 +86,9 @@ func stranger(owner string) driver.Holder {
 	case owner == wire.Empty:
 		return driver.Holder{Program: "an empty value"}
 	}
+	if t := thread(owner); t != "" {
+		return driver.Holder{Program: "Redisson, " + t}
+	}
 	for _, k := range kin {
 		if m := k.shape.FindStringSubmatch(owner); m != nil {
 			return driver.Holder{Host: strings.Join(m[1:], ""), Program: "another library (" + k.name + "?)"}
@@ -102,6 +113,15 @@ var kin = []struct {
 // threadsMost is how many threads of a lock of Redisson are asked for.
 const threadsMost = 20
 
+// thread describes who holds a lock of Redisson as CLIENT:THREAD; "" for any other owner.
+func thread(owner string) string {
+	client, number, ok := strings.Cut(owner, ":")
+	if !ok || len(client) != 36 || strings.Trim(client, "0123456789abcdef-") != "" {
+		return ""
+	}
+	return fmt.Sprintf("thread %s of client %s", number, client)
+}
+
 // redisson reads the fields of a hash as HSCAN lists them: for each thread that has the
 // lock CLIENT:THREAD, and how often it has taken it; and for read-write locks, mode.
 func redisson(reply any) (driver.Holder, bool) {
@@ -114,8 +134,8 @@ func redisson(reply any) (driver.Holder, bool) {
 	for i := 0; i+1 < len(fields); i += 2 {
 		field, _ := fields[i].(string)
 		count, _ := fields[i+1].(string)
-		if client, thread, ok := strings.Cut(field, ":"); ok && len(client) == 36 {
-			threads = append(threads, fmt.Sprintf("thread %s of client %s, %s times", thread, client, count))
+		if t := thread(field); t != "" {
+			threads = append(threads, fmt.Sprintf("%s, %s times", t, count))
 		}
 	}
 	slices.Sort(threads)

@@ -227,12 +227,19 @@ func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
 		return nil
 	}
 	l.Kind, l.Owner = LeakLock, v.Owner
-	switch kind, other := otherType(v.Owner); {
+	kind, other := otherType(v.Owner)
+	if other && s.d.opts.Format == FormatRedisson {
+		return nil // any hash
+	}
+	switch {
 	case quorum.ClientOf(v.Owner) != "":
 		l.Text = "a lock of Holdfast whose TTL was taken away (PERSIST?); it gets one of " + s.d.opts.MaxTTL.String() + ", which a holder that lives extends"
 	case other:
 		l.Fixable = false
 		l.Text = "a key of type " + kind + " without a TTL, a lock of another library; remove it with the program that made it"
+	case s.d.opts.Format == FormatRedisson:
+		l.Fixable = false
+		l.Text = "a lock of Redisson without a TTL; force-release with token 0 removes it"
 	case v.Owner == wire.Empty:
 		l.Owner, l.Text = "", "a lock of another library without a TTL, with an empty value; it is deleted if it is still the same"
 	default:
@@ -285,8 +292,7 @@ func (s *sweep) silent(ctx context.Context, n *node, owners []string) (silent []
 	}
 	cmd := []string{"PUBSUB", "NUMSUB"}
 	for _, owner := range owners {
-		client, _, _ := strings.Cut(owner, ".")
-		cmd = append(cmd, wire.Wake+client)
+		cmd = append(cmd, wire.Wake+cmp.Or(quorum.ClientOf(owner), owner))
 	}
 	replies, err := s.ask(ctx, n, cmd)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
-	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
@@ -215,6 +214,9 @@ func (n *node) tend(l *link, age time.Duration) {
 	if age%deafPause == 0 && n.event().State == driver.NodePolling {
 		n.listen(l) // the right may have been granted
 	}
+	if age%probeMost == 0 {
+		l.leave()
+	}
 	if age%pingEvery == 0 {
 		n.ping(l) // otherwise this client would not notice that the other end is gone
 	}
@@ -310,16 +312,16 @@ func (n *node) settle(l *link) {
 	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
-		cmds := loads()
+		cmds := n.d.opts.format().loads()
 		for _, owner := range chunk {
-			cmds = append(cmds, l.member.call(wire.Release, due[owner].lock, due[owner].args...))
+			cmds = append(cmds, l.member.call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
 		}
 		replies, err := l.do(ctx, cmds...)
 		if err != nil {
 			break
 		}
 		for i, owner := range chunk {
-			if reply := replies[len(wire.Scripts)+i]; !says(reply, "NOSCRIPT") && !says(reply, "UNADMITTED") {
+			if reply := replies[len(n.d.opts.format().scripts)+i]; !says(reply, "NOSCRIPT") && !says(reply, "UNADMITTED") {
 				delete(due, owner)
 			}
 		}

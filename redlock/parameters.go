@@ -17,7 +17,7 @@ import (
 
 // known are the parameters that may stand behind the ? of a URL.
 var known = []string{
-	"prefix", "bare", "maxttl", "counterlife", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername",
+	"prefix", "bare", "format", "maxttl", "counterlife", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername",
 	"username", "password", "passwordfile",
 }
 
@@ -109,6 +109,8 @@ func (o *Options) apply(given map[string]string, secure bool) error {
 			o.Prefix = v
 		case "bare":
 			o.BareKeys, err = strconv.ParseBool(v)
+		case "format":
+			o.Format = Format(v)
 		case "maxttl":
 			o.MaxTTL, err = duration(v)
 		case "counterlife":

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,7 +82,10 @@ func (e *entry) release() bool {
 	return e.req != nil && e.req.Kind.Frees()
 }
 
-func (e *entry) subscribes() bool { return e.call != nil && e.call.cmds[0][0] == "SUBSCRIBE" }
+// subscribes says whether a push of that kind is the answer to e.
+func (e *entry) subscribes(kind string) bool {
+	return e.call != nil && strings.EqualFold(e.call.cmds[0][0], kind)
+}
 
 // call is commands other than those of locks.
 type call struct {
@@ -132,7 +136,7 @@ func (f *fifo) pop() (e entry) {
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, l *resp.Conn, m member) *link {
 	return &link{
-		n: n, member: m, conn: l.Conn, in: l.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}), text: texts{member: m},
+		n: n, member: m, conn: l.Conn, in: l.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}), text: texts{member: m, heads: n.d.opts.format().heads},
 	}
 }
 

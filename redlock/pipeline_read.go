@@ -34,12 +34,11 @@ func (l *link) next() error {
 	return nil
 }
 
-// confirms says whether a push is the answer to SUBSCRIBE.
+// confirms says whether a push is the answer to SUBSCRIBE, or to one of its kin.
 func (l *link) confirms(v resp.Value) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(v.Elems) > 0 && string(v.Elems[0].Text) == "subscribe" &&
-		l.flight.len() > 0 && l.flight.first().subscribes()
+	return len(v.Elems) > 0 && l.flight.len() > 0 && l.flight.first().subscribes(string(v.Elems[0].Text))
 }
 
 // answer delivers v to its request. It says whether there was one.
@@ -73,6 +72,7 @@ func (l *link) answer(v resp.Value) bool {
 		l.n.fail(e, engine.Failure{Err: serverError(v)})
 	case e.req != nil:
 		l.n.note(e.req.Kind, v)
+		l.follow(e.req, v)
 		deliver(e.req, v)
 	default:
 		e.call.replies = append(e.call.replies, decode(v))
@@ -94,7 +94,7 @@ func (l *link) repeat() {
 		l.mu.Unlock()
 		return
 	}
-	load := entry{call: newCall(loads()), at: l.again[0].at}
+	load := entry{call: newCall(l.n.d.opts.format().loads()), at: l.again[0].at}
 	l.queue = slices.Concat([]entry{load}, l.again, l.queue)
 	l.again, l.held = nil, false
 	l.mu.Unlock()

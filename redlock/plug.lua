@@ -4,7 +4,7 @@
 -- a place in a queue that nobody listens for.
 local key, kind, owner, keep = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 if kind == 'waiter' then
-  local reply = redis.call('PUBSUB', 'NUMSUB', 'holdfast:wake:' .. string.match(owner, '^[^.]*'))
+  local reply = redis.call('PUBSUB', 'NUMSUB', 'holdfast:wake:' .. string.match(owner, '^[^.:]*'))
   if reply[2] > 0 then
     return 0
   end

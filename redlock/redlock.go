@@ -61,6 +61,8 @@ type Options struct {
 	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
 	// node-redlock do: all of them then exclude one another.
 	BareKeys bool
+	// Format is how the locks are kept: FormatRedisson to share them with Redisson.
+	Format Format
 	// MaxTTL is the longest TTL that any client of these nodes may ask for. Of several
 	// nodes, one that may have forgotten locks sits out that time, and all clients must
 	// agree on it. Default 60 s, and for one node, which sits out nothing, 24 h.
@@ -115,11 +117,12 @@ type Options struct {
 // Driver keeps locks on the nodes. It implements driver.Driver; use it through
 // holdfast.New.
 type Driver struct {
-	opts   Options
-	engine *engine.Engine
-	gate   *gate
-	nodes  []*node
-	holder holderCache
+	opts     Options
+	engine   *engine.Engine
+	gate     *gate
+	nodes    []*node
+	holder   holderCache
+	channels channels
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -154,10 +157,13 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 const counterLife = time.Duration(quorum.CounterLife)
 
 func (o *Options) defaults(nodes int) error {
+	if err := o.formatFits(nodes); err != nil {
+		return err
+	}
 	switch {
 	case o.BareKeys && o.Prefix != "":
 		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", ErrInvalid, o.Prefix)
-	case !o.BareKeys && o.Prefix == "":
+	case !o.BareKeys && o.Prefix == "" && o.Format == FormatPlain:
 		o.Prefix = "lock:"
 	}
 	switch {
@@ -229,7 +235,11 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	for i, n := range d.nodes {
 		all[i] = n
 	}
-	d.engine = engine.New(engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife})
+	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife}
+	if d.opts.Format == FormatRedisson {
+		cfg.Shared, cfg.Client = true, quorum.NewUUID()
+	}
+	d.engine = engine.New(cfg)
 	for _, n := range d.nodes {
 		n.engine = d.engine
 	}
@@ -324,6 +334,9 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			d.introduceHolder(d.ctx, err)
 			report(err)
 		}
+	}
+	if d.opts.Format == FormatRedisson && !req.NoWait {
+		defer d.channels.await(wire.RedissonChannel(d.opts.keys(req.Key).Key))()
 	}
 	g, err := d.engine.Acquire(ctx, req)
 	if err != nil {

@@ -8,17 +8,23 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 3, 5} {
-		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+	for _, set := range []struct {
+		nodes  int
+		format redlock.Format
+	}{{1, redlock.FormatPlain}, {3, redlock.FormatPlain}, {5, redlock.FormatPlain}, {1, redlock.FormatRedisson}} {
+		n := set.nodes
+		t.Run(fmt.Sprintf("nodes=%d%s", n, set.format), func(t *testing.T) {
 			t.Parallel()
 			servers := redistest.StartN(t, n)
 			var tests atomic.Int32
 			locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
 				f := newFleet(t, servers, fmt.Sprintf("test%d/", tests.Add(1)))
+				f.format = set.format
 				return locktest.Service{
 					Nodes: n, Open: f.open,
 					Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },

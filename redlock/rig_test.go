@@ -289,6 +289,7 @@ type fleet struct {
 	t       testing.TB
 	servers []*redisproc.Server
 	prefix  string
+	format  redlock.Format
 	budget  []atomic.Int32 // replies still to be lost, by node
 
 	mu     sync.Mutex // guards what follows
@@ -310,7 +311,7 @@ func (f *fleet) open() (driver.Driver, error) {
 			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
-	d, err := redlock.Open(f.t.Context(), way.nodes(), &redlock.Options{Prefix: f.prefix, NoQuarantine: true, Timeout: busy})
+	d, err := redlock.Open(f.t.Context(), way.nodes(), &redlock.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busy})
 	if err != nil {
 		return nil, err
 	}

@@ -24,8 +24,8 @@ func says(reply any, code string) bool {
 }
 
 // loads are the commands that make a server know the scripts, after SCRIPT FLUSH.
-func loads() (cmds [][]string) {
-	for _, s := range wire.Scripts {
+func (f *format) loads() (cmds [][]string) {
+	for _, s := range f.scripts {
 		cmds = append(cmds, []string{"SCRIPT", "LOAD", s.Text})
 	}
 	return cmds
@@ -38,6 +38,7 @@ type member struct{ set, marker string }
 // texts are the arguments that many requests share.
 type texts struct {
 	member
+	heads *heads
 
 	of                  int64 // the TTL that the others are for; Ask.Life is one for a client
 	ttl, keep, handOver string
@@ -60,36 +61,36 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	short := t.usual && r.Stamp == 0
 	switch r.Kind {
 	case quorum.AskAcquire:
-		head := &acquireHead
+		head := &t.heads.acquire
 		if short {
-			head = &acquireShort
+			head = &t.heads.acquireShort
 		}
 		dst = resp.AppendDecimal(appendAll(t.begin(dst, head, r.Lock), r.Owner, t.ttl), r.Clock)
 		if !short {
 			dst = resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
 		}
 	case quorum.AskAdopt:
-		dst = resp.AppendDecimal(appendAll(t.begin(dst, &adoptHead, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
+		dst = resp.AppendDecimal(appendAll(t.begin(dst, &t.heads.adopt, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
 		dst = resp.AppendString(dst, t.keep)
 	case quorum.AskCommit:
-		dst = resp.AppendString(t.begin(dst, &commitHead, r.Lock), r.Owner)
+		dst = resp.AppendString(t.begin(dst, &t.heads.commit, r.Lock), r.Owner)
 		dst = resp.AppendString(appendTop(dst, r.Token), t.keep)
 	case quorum.AskRenew:
-		dst = appendAll(t.begin(dst, &renewHead, r.Lock), r.Owner, t.ttl)
+		dst = appendAll(t.begin(dst, &t.heads.renew, r.Lock), r.Owner, t.ttl)
 		dst = resp.AppendString(resp.AppendDecimal(appendTop(dst, r.Token), r.Clock), t.keep)
 	case quorum.AskReclaim:
-		dst = appendAll(t.begin(dst, &reclaimHead, r.Lock), r.Owner, t.ttl)
+		dst = appendAll(t.begin(dst, &t.heads.reclaim, r.Lock), r.Owner, t.ttl)
 		dst = resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
 	default:
 		if short && r.HandOver != 0 {
-			dst = resp.AppendString(t.begin(dst, &releaseShort, r.Lock), r.Owner)
+			dst = resp.AppendString(t.begin(dst, &t.heads.releaseShort, r.Lock), r.Owner)
 			break
 		}
 		handOver := t.handOver
 		if r.HandOver == 0 {
 			handOver = "0"
 		}
-		dst = resp.AppendString(t.begin(dst, &releaseHead, r.Lock), r.Owner)
+		dst = resp.AppendString(t.begin(dst, &t.heads.release, r.Lock), r.Owner)
 		dst = appendAll(appendStamp(dst, r.Stamp), handOver, t.keep)
 	}
 	if t.set != "" {
@@ -116,16 +117,19 @@ func (t *texts) begin(dst []byte, h *head, l *engine.Lock) []byte {
 	return appendAll(append(dst, h.member...), l.Key, l.Fence, l.Queue, t.set)
 }
 
-var (
-	acquireHead  = headOf(wire.Acquire, 5)
-	acquireShort = headOf(wire.Acquire, 3) // stamp and keep have their defaults
-	adoptHead    = headOf(wire.Adopt, 5)
-	commitHead   = headOf(wire.Commit, 3)
-	renewHead    = headOf(wire.Renew, 5)
-	reclaimHead  = headOf(wire.Reclaim, 4)
-	releaseHead  = headOf(wire.Release, 4)
-	releaseShort = headOf(wire.Release, 1) // all but the owner have their defaults
-)
+// heads are how the calls of the scripts of a format begin.
+type heads struct {
+	acquire, adopt, commit, renew, reclaim, release head
+	acquireShort                                    head // stamp and keep have their defaults
+	releaseShort                                    head // all but the owner have their defaults
+}
+
+func headsOf(f *wire.Format) *heads {
+	return &heads{
+		acquire: headOf(f.Acquire, 5), acquireShort: headOf(f.Acquire, 3), adopt: headOf(f.Adopt, 5), commit: headOf(f.Commit, 3),
+		renew: headOf(f.Renew, 5), reclaim: headOf(f.Reclaim, 4), release: headOf(f.Release, 4), releaseShort: headOf(f.Release, 1),
+	}
+}
 
 // head is how every call of a script with so many arguments begins: without the key of the
 // set, and with it, where a marker follows the arguments.
@@ -202,9 +206,9 @@ func deliver(r *engine.Request, v resp.Value) {
 	}
 }
 
-// denied reads {time left, holder, waiters}.
+// denied reads {time left, holder, waiters}, and what a format may say beyond that.
 func denied(r *engine.Request, v resp.Value) {
-	if len(v.Elems) != 3 {
+	if len(v.Elems) < 3 {
 		r.Fail(engine.Failure{Err: unexpected(errShape)})
 		return
 	}

@@ -26,7 +26,7 @@ import (
 //
 // Parameters: username and password (in place of those before the host), passwordfile
 // (a file with the password of all servers, read at each new connection), prefix, bare
-// (true), maxttl (60s, 24h for one server), counterlife (150s), quarantine (off), timeout (1s), db, tls
+// (true), format (redisson), maxttl (60s, 24h for one server), counterlife (150s), quarantine (off), timeout (1s), db, tls
 // (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
 // all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
 // (allow), down (allow). A number without a unit means seconds. Parameters of go-redis,

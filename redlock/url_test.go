@@ -241,7 +241,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://h/-1":                 "database number",
 		"redis://h/0/1":                "database number",
 		"redis://h?db=x":               "database number",
-		"redis://h?bogus=1":            "unknown parameter after ?; known are prefix, bare, maxttl, counterlife, timeout, quarantine, eviction, down, db,",
+		"redis://h?bogus=1":            "unknown parameter after ?; known are prefix, bare, format, maxttl, counterlife, timeout, quarantine, eviction, down, db,",
 		"redis://h?maxttl=soon":        "maxttl",
 		"redis://h?bare=maybe":         "bare",
 		"redis://h?quarantine=perhaps": "neither off nor on",

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -51,7 +52,13 @@ func (n *node) heard(c *call) {
 
 // woken delivers a wake-up to its claim, and the news of a Force to the client.
 func (n *node) woken(push resp.Value) {
-	if len(push.Elems) == 3 && string(push.Elems[0].Text) == "message" {
+	switch kind := string(push.Elems[0].Text); {
+	case kind == "pmessage" && len(push.Elems) == 4:
+		n.freed(string(push.Elems[2].Text))
+	case kind != "message" || len(push.Elems) != 3:
+	case bytes.HasPrefix(push.Elems[1].Text, []byte(wire.RedissonChannels)):
+		n.freed(string(push.Elems[1].Text))
+	default:
 		text := string(push.Elems[2].Text)
 		if owner, why, ok := quorum.ParseForced(text); ok {
 			if alert := n.d.alert.Load(); alert != nil {

@@ -2,7 +2,9 @@ package quorum
 
 import (
 	"crypto/rand"
+	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +14,10 @@ import (
 // client part is the same for all ids of a client. seq is in base 36; ours counts up and
 // runs ahead of the clock in µs, so that people can see how old a claim is. The note is
 // percent-encoded: an id has no space, no comma and no plus sign.
+//
+// Where the locks are shared with Redisson, an id looks like one of its threads,
+// <uuid>:<seq>, with seq in base 10. Such a uuid is of version 8, and Redisson's are of
+// version 4.
 
 // clientLen and clientLetters are the form of a client's id, by which ids are told from what
 // other libraries leave in a lock, such as a host and a number.
@@ -23,10 +29,24 @@ const (
 // NewClient is a client's id: 130 random bits in base 32.
 func NewClient() string { return rand.Text() }
 
+// NewUUID is a client's id in the form of a UUID, with 122 random bits.
+func NewUUID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x80, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+var ourUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
 // Owner makes an owner id.
 func Owner(client string, seq int64, note string) string {
 	id := append(make([]byte, 0, 64), client...) // on the stack, unless there is a note
-	id = strconv.AppendInt(append(id, '.'), seq, 36)
+	if len(client) == clientLen {
+		id = strconv.AppendInt(append(id, '.'), seq, 36)
+	} else {
+		id = strconv.AppendInt(append(id, ':'), seq, 10)
+	}
 	if note != "" {
 		id = append(append(id, '~'), strings.ReplaceAll(url.QueryEscape(note), "+", "%20")...)
 	}
@@ -57,12 +77,16 @@ func NoteOf(owner string) string {
 }
 
 func parse(owner string) (client string, seq int64, note string, ok bool) {
+	base := 36
 	client, rest, found := strings.Cut(owner, ".")
 	if !found || len(client) != clientLen || strings.Trim(client, clientLetters) != "" {
-		return "", 0, "", false
+		base = 10
+		if client, rest, found = strings.Cut(owner, ":"); !found || !ourUUID.MatchString(client) {
+			return "", 0, "", false
+		}
 	}
 	digits, note, _ := strings.Cut(rest, "~")
-	seq, err := strconv.ParseInt(digits, 36, 64)
+	seq, err := strconv.ParseInt(digits, base, 64)
 	if err != nil {
 		return "", 0, "", false
 	}

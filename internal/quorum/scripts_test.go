@@ -22,7 +22,7 @@ func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 		int(quorum.Millis(quorum.CounterLife)): "how long an unused counter is kept",
 	}
 	found := make(map[int]bool)
-	for _, s := range wire.Scripts {
+	for _, s := range wire.Plain.Scripts() {
 		if s == wire.Probe || s == wire.Admit { // they take part in no lock
 			continue
 		}

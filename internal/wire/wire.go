@@ -112,6 +112,8 @@ var (
 	seedLua string
 	//go:embed scripts/block.lua
 	blockLua string
+	//go:embed scripts/queue.lua
+	queueLua string
 	//go:embed scripts/pass.lua
 	passLua string
 	//go:embed scripts/adopt.lua
@@ -136,6 +138,8 @@ var (
 	dropLua string
 	//go:embed scripts/inspect.lua
 	inspectLua string
+	//go:embed scripts/try.lua
+	tryLua string
 	//go:embed scripts/probe.lua
 	probeLua string
 	//go:embed scripts/admit.lua
@@ -144,18 +148,31 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
-	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, passLua, acquireLua)
+	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, passLua, acquireLua)
 	Adopt   = script(memberLua, holderLua, seedLua, blockLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
 	Renew   = script(memberLua, holderLua, seedLua, renewLua)
 	Reclaim = script(memberLua, reclaimLua)
-	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, passLua, releaseLua)
-	Force   = script(memberLua, holderLua, seedLua, blockLua, passLua, forceLua)
+	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, passLua, releaseLua)
+	Force   = script(memberLua, holderLua, seedLua, blockLua, queueLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
 	Inspect = script(holderLua, inspectLua)
-	Probe   = script(probeLua)
+	Probe   = script(tryLua, probeLua)
 	Admit   = script(admitLua)
 )
 
+// Format is how locks are kept on a node: scripts that take the same arguments and answer the same.
+type Format struct {
+	Acquire, Adopt, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe *Script
+}
+
+// Plain is the format of docs/wire.md.
+var Plain = &Format{
+	Acquire: Acquire, Adopt: Adopt, Commit: Commit, Renew: Renew, Reclaim: Reclaim, Release: Release, Force: Force, Drop: Drop,
+	Inspect: Inspect, Probe: Probe,
+}
+
 // Scripts is what every checked connection has loaded.
-var Scripts = []*Script{Acquire, Adopt, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe, Admit}
+func (f *Format) Scripts() []*Script {
+	return []*Script{f.Acquire, f.Adopt, f.Commit, f.Renew, f.Reclaim, f.Release, f.Force, f.Drop, f.Inspect, f.Probe, Admit}
+}

@@ -232,7 +232,7 @@ func Connect(ctx context.Context, addr string, listening ...string) (*Server, er
 			return nil, err
 		}
 	}
-	for _, script := range wire.Scripts {
+	for _, script := range wire.Plain.Scripts() {
 		if _, err := s.Do([]string{"SCRIPT", "LOAD", script.Text}); err != nil {
 			return nil, err
 		}

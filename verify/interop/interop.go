@@ -3,19 +3,9 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,11 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
 const (
 	// Workers is how many workers each side has.
-	Workers = 4
+	Workers  = 4
+	redisson = "4.7.0" // as verify/interop/java/pom.xml has it
 	// patience is how long a run may take, on a machine that does other things.
 	patience = 3 * time.Minute
 )
@@ -41,6 +33,8 @@ type Library struct {
 	Nodes int
 	// Prefix is what the library puts before the name. "": the name is the key.
 	Prefix string
+	// Format is that of the locks; bare keys where it is plain.
+	Format redlock.Format
 	// Note says what a reader of the page should know.
 	Note  string
 	start starter
@@ -59,10 +53,12 @@ var Libraries = []Library{
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 1, start: node("redlock")},
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 3, start: node("redlock")},
 	{Name: "redis-semaphore", Version: "5.6.2", Nodes: 1, Prefix: "mutex:", start: node("redis-semaphore")},
+	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, start: java("redisson")},
+	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, start: java("redisson-fenced")},
+	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, start: java("redisson-fair")},
+	{Name: "ShedLock", Version: "7.7.0", Nodes: 1, Prefix: "job-lock:default:", start: java("shedlock")},
+	{Name: "Spring RedisLockRegistry", Version: "7.0.0", Nodes: 1, Prefix: "registry:", start: java("spring")},
 }
-
-// ErrMissing says why a library cannot be run on this machine.
-var ErrMissing = errors.New("not on this machine")
 
 // Share is what one side got.
 type Share struct {
@@ -103,7 +99,7 @@ func Run(ctx context.Context, l Library, addrs []string, count int) (Result, err
 	ready := make(chan struct{})
 	go func() {
 		var err error
-		result.Ours, err = holdfasts(working, addrs, l.Prefix+name, data, ready)
+		result.Ours, err = holdfasts(working, addrs, l, name, data, ready)
 		ours <- err
 	}()
 	select {
@@ -122,12 +118,12 @@ func Run(ctx context.Context, l Library, addrs []string, count int) (Result, err
 }
 
 // holdfasts works with clients of Holdfast until ctx ends.
-func holdfasts(ctx context.Context, addrs []string, name string, data *redis.Client, ready chan<- struct{}) (total Share, err error) {
+func holdfasts(ctx context.Context, addrs []string, l Library, name string, data *redis.Client, ready chan<- struct{}) (total Share, err error) {
 	var nodes []redlock.Node
 	for _, addr := range addrs {
 		nodes = append(nodes, redlock.Node{Addr: addr})
 	}
-	opts := &redlock.Options{BareKeys: true, NoQuarantine: true, Timeout: 10 * time.Second}
+	opts := &redlock.Options{BareKeys: true, Format: l.Format, NoQuarantine: true, Timeout: 10 * time.Second}
 	var clients []*holdfast.Client
 	defer func() {
 		for _, c := range clients {
@@ -151,7 +147,7 @@ func holdfasts(ctx context.Context, addrs []string, name string, data *redis.Cli
 		c := clients[i]
 		i++
 		return func() (free func() error, err error) {
-			lease, err := c.Acquire(ctx, name, &holdfast.AcquireOptions{TTL: 30 * time.Second})
+			lease, err := c.Acquire(ctx, l.Prefix+name, &holdfast.AcquireOptions{TTL: 30 * time.Second})
 			if err != nil {
 				return nil, err
 			}
@@ -218,88 +214,23 @@ func inProcess(open func(ctx context.Context, addrs []string, key string) (next 
 	}
 }
 
-// folder is where this package is, with the programs in other languages.
-func folder() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(file)
-}
+func python(library string) starter { return program("python", library) }
+func node(library string) starter   { return program("node", library) }
+func java(library string) starter   { return program("java", library) }
 
-// fetched is where tools/foreign has put the libraries of a language, once per process.
-var fetched = map[string]func() (string, error){
-	"python": sync.OnceValues(func() (string, error) { return fetch("python") }),
-	"node":   sync.OnceValues(func() (string, error) { return fetch("node") }),
-}
-
-func fetch(language string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(folder(), "..", "..", "tools", "foreign"), language)
-	cmd.Stderr, cmd.WaitDelay = &said, time.Second
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%w: %w: %s", ErrMissing, err, bytes.TrimSpace(said.Bytes()))
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// program is a program in another language, with the libraries that it needs.
-func program(ctx context.Context, language, file string, args ...string) (*exec.Cmd, error) {
-	dir, err := fetched[language]()
-	if err != nil {
-		return nil, err
-	}
-	interpreter, variable := "python3", "PYTHONPATH="+dir
-	if language == "node" {
-		interpreter, variable = "node", "NODE_PATH="+filepath.Join(dir, "node_modules")
-	}
-	cmd := exec.CommandContext(ctx, interpreter, append([]string{filepath.Join(folder(), language, file)}, args...)...)
-	cmd.Env = append(os.Environ(), variable, "PYTHONDONTWRITEBYTECODE=1")
-	return cmd, nil
-}
-
-func python(library string) starter { return foreign("python", "worker.py", library) }
-func node(library string) starter   { return foreign("node", "worker.cjs", library) }
-
-// foreign starts a program that works as side does: it says that it is ready, begins when it
+// program starts a program that works as side does: it says that it is ready, begins when it
 // is sent a line, and says at the end what it got.
-func foreign(language, file, library string) starter {
+func program(language, library string) starter {
 	return func(ctx context.Context, addrs []string, key string, count int) (*side, error) {
-		var ports []string
-		for _, addr := range addrs {
-			ports = append(ports, addr[strings.LastIndex(addr, ":")+1:])
-		}
-		cmd, err := program(ctx, language, file, library, strings.Join(ports, ","), key, strconv.Itoa(count), strconv.Itoa(Workers))
+		w, err := foreign.Start(ctx, language, library, addrs, key, count, Workers)
 		if err != nil {
 			return nil, err
 		}
-		cmd.Stderr = os.Stderr
-		in, err1 := cmd.StdinPipe()
-		out, err2 := cmd.StdoutPipe()
-		if err := errors.Join(err1, err2, cmd.Start()); err != nil {
-			return nil, err
-		}
-		stop := func() {
-			cmd.Process.Kill() // fails only for one that has ended
-			cmd.Wait()
-		}
-		lines := bufio.NewReader(out)
-		if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
-			stop()
-			return nil, fmt.Errorf("%s is not ready: %q, %w", library, line, err)
-		}
 		run := func() (share Share, err error) {
-			if _, err := io.WriteString(in, "go\n"); err != nil {
-				return share, err
-			}
-			var got struct {
-				Locks   int
-				Longest float64
-			}
-			err = json.NewDecoder(lines).Decode(&got)
-			return Share{Locks: got.Locks, Longest: time.Duration(got.Longest * float64(time.Second))}, err
+			share.Locks, share.Longest, err = w.Run()
+			return share, err
 		}
-		return &side{run: run, stop: stop}, nil
+		return &side{run: run, stop: w.Stop}, nil
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
 // Counted, not timed: the other side has to get its turns, and how many we had meanwhile is
@@ -42,7 +43,7 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 // skip leaves out what this machine cannot run, except where everything is required.
 func skip(t *testing.T, err error) {
 	t.Helper()
-	if errors.Is(err, ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
+	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
 		t.Skip(err)
 	}
 }
@@ -63,7 +64,7 @@ func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
 					t.Fatal(err)
 				}
 				addr := redistest.Start(t, nil).Addr()
-				cmd, err := program(t.Context(), language, file, path, addr[strings.LastIndex(addr, ":")+1:])
+				cmd, err := foreign.Program(t.Context(), language, file, path, addr[strings.LastIndex(addr, ":")+1:])
 				skip(t, err)
 				if err != nil {
 					t.Fatal(err)

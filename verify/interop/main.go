@@ -12,15 +12,18 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
 func main() {
 	count := flag.Int("count", 600, "how many `increments` the workers of the other library make")
+	only := flag.String("only", "", "run the libraries alone whose name has this `text`")
 	page := flag.String("md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := report(ctx, *count, *page); err != nil {
+	if err := report(ctx, *count, *only, *page); err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		os.Exit(1)
 	}
@@ -29,14 +32,17 @@ func main() {
 // The table stands between these lines of the page.
 const begin, end = "<!-- begin: go run ./interop -md ../docs/interop.md -->\n", "<!-- end -->\n"
 
-func report(ctx context.Context, count int, page string) error {
+func report(ctx context.Context, count int, only, page string) error {
 	var table bytes.Buffer
 	fmt.Fprintln(&table, "| library | version | servers | its lock NAME is, for Holdfast "+
 		"| increments of Holdfast | longest wait | of the library | longest wait | lost |")
 	fmt.Fprintln(&table, "|---|---|---|---|---:|---:|---:|---:|---:|")
 	for _, l := range Libraries {
+		if !strings.Contains(l.Name, only) {
+			continue
+		}
 		r, err := once(ctx, l, count)
-		if errors.Is(err, ErrMissing) {
+		if errors.Is(err, foreign.ErrMissing) {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", l.Name, err)
 			fmt.Fprintf(&table, "| %s | %s | %d | `%s` | not run | | | | |\n", l.Name, l.version(), l.Nodes, l.Prefix+"NAME")
 			continue

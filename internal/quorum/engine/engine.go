@@ -8,6 +8,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ type Config struct {
 	Shared bool
 	// CounterLife is quorum.Ask.Life of every request.
 	CounterLife time.Duration
+	// Client is the first part of every owner id. Default quorum.NewClient().
+	Client string
 }
 
 // Engine takes, keeps and frees locks over a fixed set of nodes.
@@ -74,7 +77,7 @@ func New(cfg Config) *Engine {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: quorum.NewClient(), clock: clock.New(), life: cfg.CounterLife,
+		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), clock: clock.New(), life: cfg.CounterLife,
 		claims: make(map[string]*claim),
 	}
 	if cfg.Shared {

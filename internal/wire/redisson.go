@@ -1,0 +1,67 @@
+package wire
+
+import (
+	_ "embed"
+	"strings"
+)
+
+// Names that Redisson gives to what goes with a lock, whose name follows.
+const (
+	redissonToken    = "redisson_lock_token"    // the counter of RFencedLock
+	RedissonChannels = "redisson_lock__channel" // of releases
+)
+
+// RedissonFence is the key of the counter that Redisson's fenced locks have for the lock on key.
+func RedissonFence(key string) string { return redissonName(redissonToken, key) }
+
+// RedissonChannel is where Redisson publishes that the lock on key is free. To a thread that waits by
+// RFairLock it publishes on this, a colon, and the owner id of the thread.
+func RedissonChannel(key string) string { return redissonName(RedissonChannels, key) }
+
+func redissonName(what, key string) string {
+	if strings.Contains(key, "{") {
+		return what + ":" + key
+	}
+	return what + ":{" + key + "}"
+}
+
+var (
+	//go:embed scripts/redisson/names.lua
+	redissonNames string
+	//go:embed scripts/redisson/free.lua
+	redissonFree string
+	//go:embed scripts/redisson/block.lua
+	redissonBlock string
+	//go:embed scripts/redisson/pass.lua
+	redissonPass string
+	//go:embed scripts/redisson/acquire.lua
+	redissonAcquire string
+	//go:embed scripts/redisson/adopt.lua
+	redissonAdopt string
+	//go:embed scripts/redisson/renew.lua
+	redissonRenew string
+	//go:embed scripts/redisson/release.lua
+	redissonRelease string
+	//go:embed scripts/redisson/force.lua
+	redissonForce string
+	//go:embed scripts/redisson/drop.lua
+	redissonDrop string
+	//go:embed scripts/redisson/probe.lua
+	redissonProbe string
+	//go:embed scripts/redisson/never.lua
+	redissonNever string
+)
+
+// Redisson is the format of Redisson's RLock, on one node.
+var Redisson = &Format{
+	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, redissonPass, redissonAcquire),
+	Adopt:   script(redissonNames, seedLua, redissonBlock, redissonAdopt),
+	Commit:  script(redissonNever),
+	Renew:   script(redissonNames, redissonRenew),
+	Reclaim: script(redissonNever),
+	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonRelease),
+	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonForce),
+	Drop:    script(redissonNames, redissonFree, redissonDrop),
+	Inspect: script(redissonNames, inspectLua),
+	Probe:   script(redissonNames, tryLua, redissonProbe),
+}

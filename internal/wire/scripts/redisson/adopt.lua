@@ -1,0 +1,20 @@
+-- KEYS lock fence queue; ARGV from owner ttl clock keep
+-- Hands the lock of from on to owner, who knows it. Granted: the first of the owner's 32
+-- tokens. Otherwise, if nobody has the lock as well: {time left, holder, waiters}.
+-- CLOCK: nothing has changed.
+local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+local from, owner, ttl, clock = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local holder = holding(lock)
+if holder ~= from and holder ~= owner then
+  return { redis.call('PTTL', lock), holder or '', redis.call('ZCARD', queue) }
+end
+local top, refused = holder == owner and redis.call('GET', fence), nil -- an earlier reply was lost
+if not top then
+  top, refused = block(fence, clock)
+  if not top then
+    return refused
+  end
+end
+give(lock, owner, ttl)
+redis.call('ZREM', queue, from)
+return tonumber(top) - 31

@@ -1,0 +1,8 @@
+-- KEYS lock fence queue; ARGV holder
+-- Takes the lock from a thread in Java, if it is still the one that was looked at, as often as it has
+-- taken it.
+if holding(KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+free(KEYS[1])
+return 1

@@ -1,0 +1,32 @@
+-- What Redisson calls something that goes with a lock: a name with a brace gets no more of them.
+local function named(what, lock)
+  if string.find(lock, '{', 1, true) then
+    return what .. ':' .. lock
+  end
+  return what .. ':{' .. lock .. '}'
+end
+
+-- Who has the lock; false: nobody. A lock of Redisson is a hash with one field, the thread that
+-- has it, CLIENT:THREAD, and how often. What is no such lock has the name of its type: another
+-- hash, such as a read-write lock, is '(hash)'.
+local function holding(lock)
+  local fields = redis.pcall('HLEN', lock)
+  if type(fields) == 'table' then
+    if not string.find(fields.err, 'WRONGTYPE') then
+      return redis.call('HLEN', lock) -- stops the script
+    end
+    return '(' .. (redis.pcall('TYPE', lock).ok or 'other') .. ')' -- nobody needs the right to TYPE
+  end
+  local holder = fields == 1 and redis.call('HKEYS', lock)[1]
+  if fields == 0 or holder and string.find(holder, '^' .. string.rep('[%x-]', 36) .. ':%d') then
+    return holder
+  end
+  return '(hash)'
+end
+
+-- Sets the lock to owner. One that is set is somebody's of whom the caller knows.
+local function give(lock, owner, ttl)
+  redis.call('DEL', lock)
+  redis.call('HINCRBY', lock, owner, 1)
+  redis.call('PEXPIRE', lock, ttl)
+end

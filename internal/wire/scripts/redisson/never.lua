@@ -1,0 +1,2 @@
+-- Of a set of several nodes, which there is not in this format.
+return -1
