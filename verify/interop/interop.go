@@ -35,9 +35,8 @@ type Library struct {
 	Prefix string
 	// Format is that of the locks; bare keys where it is plain.
 	Format redlock.Format
-	// Note says what a reader of the page should know.
-	Note  string
-	start starter
+	JVM    bool // it runs in Java
+	start  starter
 }
 
 // starter makes the workers of a library ready, to increment count times in all.
@@ -53,11 +52,11 @@ var Libraries = []Library{
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 1, start: node("redlock")},
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 3, start: node("redlock")},
 	{Name: "redis-semaphore", Version: "5.6.2", Nodes: 1, Prefix: "mutex:", start: node("redis-semaphore")},
-	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, start: java("redisson")},
-	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, start: java("redisson-fenced")},
-	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, start: java("redisson-fair")},
-	{Name: "ShedLock", Version: "7.7.0", Nodes: 1, Prefix: "job-lock:default:", start: java("shedlock")},
-	{Name: "Spring RedisLockRegistry", Version: "7.0.0", Nodes: 1, Prefix: "registry:", start: java("spring")},
+	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson")},
+	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson-fenced")},
+	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson-fair")},
+	{Name: "ShedLock", Version: "7.7.0", Nodes: 1, Prefix: "job-lock:default:", JVM: true, start: java("shedlock")},
+	{Name: "Spring RedisLockRegistry", Version: "7.0.0", Nodes: 1, Prefix: "registry:", JVM: true, start: java("spring")},
 }
 
 // Share is what one side got.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
@@ -20,6 +21,10 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 	for _, l := range Libraries {
 		t.Run(fmt.Sprintf("%s on %d", l.Name, l.Nodes), func(t *testing.T) {
 			t.Parallel()
+			if l.JVM {
+				jvm.Lock() // one at a time: each takes as much as all the others
+				t.Cleanup(jvm.Unlock)
+			}
 			var addrs []string
 			for _, s := range redistest.StartN(t, l.Nodes) {
 				addrs = append(addrs, s.Addr())
@@ -39,6 +44,8 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 		})
 	}
 }
+
+var jvm sync.Mutex // guards the use of Java
 
 // skip leaves out what this machine cannot run, except where everything is required.
 func skip(t *testing.T, err error) {
