@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
 var chaosTime = flag.Duration("chaos", 15*time.Second, "how long members fail in TestHoldersTakeTurnsWhileMembersFail")
@@ -31,7 +32,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	var spans []span
 	var all sync.WaitGroup
 	for range 4 {
-		c := r.client(r.driver())
+		c := r.Client(r.driver())
 		all.Go(func() {
 			for ctx.Err() == nil {
 				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
@@ -108,11 +109,11 @@ func (r *rig) havoc(ctx context.Context) {
 			pause(rand.N(4 * time.Second))
 			m.Resume()
 		case 2:
-			r.all(func(j int, p *proxy) { p.hole = j == i })
+			r.All(func(j int, p *fixture.Link) { p.Hole = j == i })
 			pause(rand.N(3 * time.Second))
-			r.all(func(_ int, p *proxy) { p.hole = false })
+			r.All(func(_ int, p *fixture.Link) { p.Hole = false })
 		case 3:
-			r.all(func(_ int, p *proxy) { p.mute, p.lose = rand.N(2) == 0, 1+rand.N(5) })
+			r.All(func(_ int, p *fixture.Link) { p.Mute, p.Lose = rand.N(2) == 0, 1+rand.N(5) })
 		}
 		pause(rand.N(time.Second))
 	}

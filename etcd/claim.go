@@ -10,10 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
-
-// errAgain says that the line-up has changed, so that another look is worth it.
-var errAgain = errors.New("the line-up has changed")
 
 // loan is a lease of etcd, which this package calls so because a holder has a lease too.
 type loan struct {
@@ -30,37 +28,14 @@ type claim struct {
 	lease    loan
 	revision int64 // that created the key; 0: it is not known to exist
 	token    int64
-	obstacle error // what stood in the way last
+	wait     direct.Wait
 }
 
 func (c *claim) key() string { return c.d.folder(c.req.Key) + c.place }
 
 // compete goes on until the lock is granted or that is out of the question.
-func (c *claim) compete(caller context.Context) error {
-	ctx, cancel := context.WithCancel(caller)
-	defer cancel()
-	defer context.AfterFunc(c.d.alive, cancel)()
-	for pause := shortPause; ; {
-		err := c.advance(ctx)
-		switch {
-		case err == nil:
-			return nil
-		case c.d.alive.Err() != nil:
-			return driver.ErrClosed
-		case caller.Err() != nil && c.obstacle != nil:
-			return fmt.Errorf("%w: %w", caller.Err(), c.obstacle)
-		case caller.Err() != nil:
-			return caller.Err()
-		case errors.Is(err, errAgain):
-			pause = shortPause
-			continue
-		case c.req.NoWait || lasting(err):
-			return err
-		}
-		c.tell(err)
-		sleep(ctx, pause)
-		pause = min(2*pause, longPause)
-	}
+func (c *claim) compete(ctx context.Context) error {
+	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.advance)
 }
 
 // advance does what is to be done next, and returns nil when the claim has the lock.
@@ -73,7 +48,7 @@ func (c *claim) advance(ctx context.Context) error {
 	if c.revision == 0 {
 		return c.queue(ctx)
 	}
-	return c.wait(ctx)
+	return c.look(ctx)
 }
 
 // borrow gets a lease. A try looks first, so that one in vain changes nothing. A lease that
@@ -89,13 +64,13 @@ func (c *claim) borrow(ctx context.Context) error {
 	c.place = c.d.newPlace()
 	var lease loan
 	lent := make(chan error, 1)
-	c.d.tasks.Go(func() { lent <- c.d.call(c.d.work, patience(c.req.TTL), lending(c.req.TTL, &lease)) })
+	c.d.calls.Go(func() { lent <- c.d.call(c.d.calls.Work, patience(c.req.TTL), lending(c.req.TTL, &lease)) })
 	select {
 	case err := <-lent:
 		c.lease = lease
 		return errors.Join(err, lease.tooLong(c.req.TTL))
 	case <-ctx.Done():
-		c.d.tasks.Go(func() { <-lent; c.d.abandon(lease) })
+		c.d.calls.Go(func() { <-lent; c.d.abandon(lease) })
 		return ctx.Err()
 	}
 }
@@ -121,7 +96,7 @@ func (c *claim) queue(ctx context.Context) error {
 	switch {
 	case errors.Is(err, driver.ErrLost): // the lease is over
 		c.reset()
-		return errAgain
+		return direct.ErrAgain
 	case err != nil:
 		return err
 	case resp.Succeeded:
@@ -135,14 +110,14 @@ func (c *claim) queue(ctx context.Context) error {
 	if c.revision = line(resp, 0).first.revision; c.revision == 0 {
 		return c.d.heldBy(ctx, line(resp, 1))
 	}
-	return errAgain
+	return direct.ErrAgain
 }
 
 // reset forgets a lease that is over, and the place in line with it.
 func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
 
-// wait looks who is before the claim, and waits until that may be otherwise.
-func (c *claim) wait(ctx context.Context) error {
+// look looks who is before the claim, and waits until that may be otherwise.
+func (c *claim) look(ctx context.Context) error {
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).Then(
@@ -158,7 +133,7 @@ func (c *claim) wait(ctx context.Context) error {
 	switch {
 	case own.lease != c.lease.id:
 		c.reset()
-		return errAgain
+		return direct.ErrAgain
 	case before.key == "":
 		return c.take(ctx, own)
 	}
@@ -168,7 +143,7 @@ func (c *claim) wait(ctx context.Context) error {
 // take says that the claim has the lock. The lease may be old by now.
 func (c *claim) take(ctx context.Context, own entry) error {
 	c.token = own.token
-	if time.Until(trust(c.lease.sent, c.lease.ttl)) > c.lease.ttl/2 {
+	if time.Until(direct.Trust(c.lease.sent, c.lease.ttl)) > c.lease.ttl/2 {
 		return nil
 	}
 	return c.keep(ctx)
@@ -177,7 +152,7 @@ func (c *claim) take(ctx context.Context, own entry) error {
 func (c *claim) grant() driver.Grant {
 	return driver.Grant{
 		Key: c.req.Key, Owner: ownerOf(c.place, c.lease.id), Token: c.token, Block: block,
-		TTL: c.lease.ttl, TrustedUntil: trust(c.lease.sent, c.lease.ttl),
+		TTL: c.lease.ttl, TrustedUntil: direct.Trust(c.lease.sent, c.lease.ttl),
 	}
 }
 
@@ -188,7 +163,7 @@ func (c *claim) keep(ctx context.Context) error {
 	err := c.d.call(ctx, patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{own}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.reset()
-		return errAgain
+		return direct.ErrAgain
 	}
 	if err == nil {
 		c.lease.sent = r.sent
@@ -202,41 +177,39 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n := c.d.order()[0]
-	up, changed := c.d.health(n)
+	up, changed := c.d.states.Up(n.place)
 	gone := make(chan error, 2)
 	for _, key := range []string{before.key, c.key()} {
-		c.d.tasks.Go(func() { gone <- n.awaitDelete(ctx, key, revision+1) })
+		c.d.calls.Go(func() { gone <- n.awaitDelete(ctx, key, revision+1) })
 	}
 	held, left := l.held(), make(chan time.Duration, 1)
-	c.d.tasks.Go(func() { left <- c.d.remaining(ctx, l.first.lease) }) // which must not hold up the others
+	c.d.calls.Go(func() { left <- c.d.remaining(ctx, l.first.lease) }) // which must not hold up the others
 	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
 	defer due.Stop()
 	for up {
 		select {
 		case err := <-gone:
 			if err == nil || ctx.Err() != nil {
-				return errAgain
+				return direct.ErrAgain
 			}
-			failed := c.d.unavailable(nil)
-			failed.Nodes = []driver.NodeError{{Node: n.name, Err: err}}
-			return failed
+			return c.d.states.Unavailable(nil, driver.NodeError{Node: n.name, Err: err})
 		case <-changed:
-			up, changed = c.d.health(n)
+			up, changed = c.d.states.Up(n.place)
 		case <-due.C:
 			if err := c.keep(ctx); err != nil {
 				return err
 			}
 			due.Reset(c.lease.ttl / 3)
 		case held.Remaining = <-left:
-			c.tell(held)
+			c.wait.Note(held)
 		case <-ctx.Done():
-			if !errors.Is(c.obstacle, driver.ErrHeld) {
-				c.obstacle = held
+			if !errors.Is(c.wait.Last, driver.ErrHeld) {
+				c.wait.Last = held
 			}
 			return ctx.Err()
 		}
 	}
-	return errAgain
+	return direct.ErrAgain
 }
 
 // awaitDelete returns nil when key has been deleted, at revision or later. The servers look
@@ -261,14 +234,6 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 		}
 	}
 	return explain(ctx, errors.New("the watch has ended"))
-}
-
-// tell reports what stands in the way, if that is of another kind than before.
-func (c *claim) tell(err error) {
-	if c.req.Obstacle != nil && (c.obstacle == nil || errors.Is(c.obstacle, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
-		c.req.Obstacle(err)
-	}
-	c.obstacle = err
 }
 
 // heldBy is who has the lock, and for how long.
@@ -369,7 +334,7 @@ func (d *Driver) revoke(l loan) error {
 	if l.id == clientv3.NoLease {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(d.work, max(l.ttl, minTTL))
+	ctx, cancel := context.WithTimeout(d.calls.Work, max(l.ttl, minTTL))
 	defer cancel()
 	err := d.insist(ctx, l.ttl, func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, l.id)
@@ -384,6 +349,6 @@ func (d *Driver) revoke(l loan) error {
 // abandon revokes a lease in the background; what it cannot revoke lapses.
 func (d *Driver) abandon(l loan) {
 	if l.id != clientv3.NoLease {
-		d.tasks.Go(func() { d.revoke(l) })
+		d.calls.Go(func() { d.revoke(l) })
 	}
 }

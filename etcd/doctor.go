@@ -40,10 +40,10 @@ func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Optio
 // Diagnose implements driver.Doctor. It cannot say what the servers' floor of TTLs is, as
 // only a lease that is granted tells.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error()}}
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, exam.TTL)
 	members := make([]*member, len(d.nodes))
 	var all sync.WaitGroup

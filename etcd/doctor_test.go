@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
@@ -18,7 +19,7 @@ var _ driver.Doctor = (*etcd.Driver)(nil)
 // diagnosed is what is bad, apart from the version, which is that of this machine's etcd.
 func (r *rig) diagnosed(url string, ttl time.Duration, opts *etcd.Options) (bad []driver.Finding) {
 	r.Helper()
-	found, err := etcd.DiagnoseURL(r.within(), url, ttl, opts)
+	found, err := etcd.DiagnoseURL(r.Within(), url, ttl, opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func (r *rig) diagnosed(url string, ttl time.Duration, opts *etcd.Options) (bad 
 		if f.Bad() && f.Check != "version" {
 			bad = append(bad, f)
 		}
-		if strings.Contains(f.Text+f.Mend, secret) {
+		if strings.Contains(f.Text+f.Mend, fixture.Secret) {
 			r.Errorf("%+v shows the password", f)
 		}
 	}
@@ -51,12 +52,12 @@ func (r *rig) only(found []driver.Finding, check string, v driver.Verdict, words
 
 func TestASoundClusterHasNoFindings(t *testing.T) {
 	r := alone(t, 3)
-	before, err := r.direct.Get(r.within(), "\x00", clientv3.WithFromKey())
-	r.must(err)
+	before, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
+	r.Must(err)
 	if found := r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil); len(found) > 0 {
 		t.Errorf("found %+v", found)
 	}
-	found, err := r.client(r.straight()).Diagnose(r.within(), 0)
+	found, err := r.Client(r.straight()).Diagnose(r.Within(), 0)
 	checks := make(map[string]int)
 	for _, f := range found {
 		checks[f.Check]++
@@ -69,8 +70,8 @@ func TestASoundClusterHasNoFindings(t *testing.T) {
 	if checks["rights"] != 1 || checks["members"] != 1 {
 		t.Errorf("found %+v", found)
 	}
-	after, err := r.direct.Get(r.within(), "\x00", clientv3.WithFromKey())
-	r.must(err)
+	after, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
+	r.Must(err)
 	if after.Header.Revision != before.Header.Revision {
 		t.Errorf("revision %d, and then %d: something was written", before.Header.Revision, after.Header.Revision)
 	}
@@ -84,10 +85,10 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		r.only(r.diagnosed(urlOf(addrs[:2]...), 0, nil), "members", driver.VerdictWarning, "3 members, and 2 are named")
 		r.only(r.diagnosed(urlOf(addrs...), 2*time.Second, nil), "ttl", driver.VerdictWarning, "election", "5 s or more")
 		r.cluster.Members[0].Kill()
-		r.eventually("there is a leader", func() bool { return r.cluster.Leader(r.within()) != nil })
+		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
 		r.only(r.diagnosed(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused")
 		r.cluster.Members[1].Kill()
-		r.eventually("the last one notices", func() bool {
+		r.Eventually("the last one notices", func() bool {
 			checks := make(map[string]bool)
 			for _, f := range r.diagnosed(urlOf(addrs...), 0, nil) {
 				checks[f.Check] = true
@@ -97,22 +98,22 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 	})
 	t.Run("a member that hangs", func(t *testing.T) {
 		r := alone(t, 3)
-		r.must(r.cluster.Members[2].Pause())
+		r.Must(r.cluster.Members[2].Pause())
 		defer r.cluster.Members[2].Resume()
-		r.eventually("there is a leader", func() bool { return r.cluster.Leader(r.within()) != nil })
+		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
 		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil), "reach", driver.VerdictFault, "no answer in 2s")
 	})
 	t.Run("a member of another cluster", func(t *testing.T) {
 		r := alone(t, 1, "--initial-cluster-token=one")
 		other, err := etcdproc.Start(t.Context(), 1, "--initial-cluster-token=two")
-		r.must(err)
+		r.Must(err)
 		defer other.Stop()
 		r.only(r.diagnosed(urlOf(r.cluster.Addrs()[0], other.Addrs()[0]), 0, nil), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
 	})
 	t.Run("an alarm", func(t *testing.T) {
 		r := alone(t, 1, "--quota-backend-bytes=1000000")
-		r.eventually("it is full", func() bool {
-			_, err := r.direct.Put(r.within(), "filler", strings.Repeat("x", 500_000))
+		r.Eventually("it is full", func() bool {
+			_, err := r.direct.Put(r.Within(), "filler", strings.Repeat("x", 500_000))
 			return err != nil
 		})
 		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
@@ -123,7 +124,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		for _, do := range []func() error{
 			func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
 			func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "root", "root")) },
-			func() error { return errorOf(r.direct.UserAdd(t.Context(), "me", secret)) },
+			func() error { return errorOf(r.direct.UserAdd(t.Context(), "me", fixture.Secret)) },
 			func() error { return errorOf(r.direct.RoleAdd(t.Context(), "looker")) },
 			func() error {
 				return errorOf(r.direct.RoleGrantPermission(t.Context(), "looker", "locks/", end, clientv3.PermissionType(clientv3.PermRead)))
@@ -131,7 +132,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 			func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "looker")) },
 			func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
 		} {
-			r.must(do())
+			r.Must(do())
 		}
 		url := "etcd://me:pass%3Aw%40rd%2F%231@" + r.cluster.Addrs()[0] + "/locks"
 		r.only(r.diagnosed(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")

@@ -49,13 +49,8 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,12 +58,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
 	minTTL = 2 * time.Second
-	// closeTime bounds how long Close waits for requests that are under way.
-	closeTime = 2 * time.Second
 	// batch is how many grants are renewed together. A transaction may have 128 parts.
 	batch = 64
 )
@@ -92,19 +86,12 @@ type Driver struct {
 	client string // the first part of every owner
 	seq    atomic.Int64
 
-	alive context.Context // ends with Close
-	end   context.CancelFunc
-	work  context.Context // of requests; ends somewhat later
-	stop  context.CancelFunc
+	calls  *direct.Calls
+	states *direct.States
 
-	mu      sync.Mutex // guards what follows
-	closed  bool
-	tasks   sync.WaitGroup // calls and what they have left in the background; nothing is added after closed
-	states  []driver.NodeEvent
-	changed chan struct{} // closed when a state changes
-	notify  func(driver.NodeEvent)
-	alert   func(owner, why string)
-	hears   bool // of what Force tells this client
+	mu    sync.Mutex // guards what follows
+	alert func(owner, why string)
+	hears bool // of what Force tells this client
 }
 
 // New returns a driver for the cluster with the given members, each as host:port; opts may
@@ -113,22 +100,19 @@ func New(members []string, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	d := &Driver{prefix: opts.Prefix, client: rand.Text(), changed: make(chan struct{})}
+	if err := direct.CheckMembers(members, "cluster", opts.Username, opts.Password); err != nil {
+		return nil, err
+	}
+	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: direct.NewCalls(), states: direct.NewStates(members...)}
 	if d.prefix == "" {
 		d.prefix = "holdfast/"
 	}
-	if err := check(members, opts); err != nil {
-		return nil, err
-	}
-	d.alive, d.end = context.WithCancel(context.Background())
-	d.work, d.stop = context.WithCancel(context.Background())
 	for i, name := range members {
-		d.nodes = append(d.nodes, newNode(d.work, i, name, opts))
-		d.states = append(d.states, driver.NodeEvent{Node: name, State: driver.NodeUp})
+		d.nodes = append(d.nodes, newNode(d.calls.Work, i, name, opts))
 	}
 	first := mathrand.N(len(d.nodes)) // so that clients do not all ask the same one
 	d.nodes = slices.Concat(d.nodes[first:], d.nodes[:first])
-	d.tasks.Go(d.watch)
+	d.calls.Go(d.watch)
 	return d, nil
 }
 
@@ -137,31 +121,11 @@ func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: minTTL, Granularity: time.Second, Token: true, Order: true, MinHold: true}
 }
 
-// enter begins a call, which ends with d.tasks.Done.
-func (d *Driver) enter() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return driver.ErrClosed
-	}
-	d.tasks.Add(1)
-	return nil
-}
-
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	again := d.closed
-	d.closed = true
-	d.mu.Unlock()
-	if again {
+	if !d.calls.Close() {
 		return nil
 	}
-	d.end()
-	hurry := time.AfterFunc(closeTime, d.stop)
-	defer hurry.Stop()
-	d.tasks.Wait()
-	d.stop()
 	for _, n := range d.nodes {
 		n.close()
 	}
@@ -170,14 +134,14 @@ func (d *Driver) Close() error {
 
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	c := &claim{d: d, req: req}
+	c := &claim{d: d, req: req, wait: direct.Wait{Tell: req.Obstacle}}
 	if err := c.compete(ctx); err != nil {
 		d.abandon(c.lease)
 		return driver.Grant{}, err
@@ -215,7 +179,7 @@ func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.
 		} else if l, ttl := line(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
 			out[i].Err = driver.ErrLost
 		} else {
-			out[i] = driver.Renewal{TrustedUntil: trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiters()}
+			out[i] = driver.Renewal{TrustedUntil: direct.Trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiters()}
 		}
 	}
 }
@@ -223,18 +187,11 @@ func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.
 // Release implements driver.Driver. The release is repeated in the background until it is
 // confirmed, or the lock has lapsed.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return err
 	}
-	defer d.tasks.Done()
-	released := make(chan error, 1)
-	d.tasks.Go(func() { released <- d.free(g, keep) })
-	select {
-	case err := <-released:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ctx.Err(), d.unavailable(errors.New("the release is not confirmed yet")))
-	}
+	defer d.calls.Leave()
+	return d.calls.Finish(ctx, d.states, func() error { return d.free(g, keep) })
 }
 
 // free revokes the lease of g. To keep the lock, it puts the key under another lease
@@ -242,7 +199,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 func (d *Driver) free(g driver.Grant, keep time.Duration) error {
 	place, lease := parse(g.Owner)
 	if keep > 0 {
-		ctx, cancel := context.WithTimeout(d.work, g.TTL)
+		ctx, cancel := context.WithTimeout(d.calls.Work, g.TTL)
 		defer cancel()
 		var last loan
 		err := d.insist(ctx, g.TTL, lending(max(keep, minTTL), &last))
@@ -262,18 +219,18 @@ func (d *Driver) Detach(driver.Grant) {}
 // Adopt implements driver.Adopter. It puts the key, which keeps its place, under a lease of
 // this client.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
-	defer context.AfterFunc(d.alive, cancel)()
+	defer context.AfterFunc(d.calls.Alive, cancel)()
 	place, old := parse(g.Owner)
 	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL}, place: place}
 	if err := c.adopt(ctx, g, old); err != nil {
 		d.abandon(c.lease)
-		if d.alive.Err() != nil {
+		if d.calls.Alive.Err() != nil {
 			err = driver.ErrClosed
 		}
 		return driver.Grant{}, err
@@ -281,24 +238,4 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	d.abandon(loan{id: old, ttl: g.TTL})
 	d.hear()
 	return c.grant(), nil
-}
-
-// check says what is wrong with the arguments of New.
-func check(members []string, opts *Options) error {
-	switch {
-	case len(members) == 0:
-		return fmt.Errorf("%w: no member of the cluster is named; give host:port of each", driver.ErrInvalid)
-	case (opts.Username == "") != (opts.Password == ""):
-		return fmt.Errorf("%w: a user without a password, or a password without a user; give both or neither", driver.ErrInvalid)
-	}
-	for i, m := range members {
-		host, port, err := net.SplitHostPort(m)
-		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(m, "/@ ") {
-			return fmt.Errorf("%w: member %d of the cluster is not of the form host:port", driver.ErrInvalid, i+1)
-		}
-		if slices.Contains(members[:i], m) {
-			return fmt.Errorf("%w: the member %s is named twice", driver.ErrInvalid, m)
-		}
-	}
-	return nil
 }

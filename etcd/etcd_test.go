@@ -30,26 +30,26 @@ func TestConformance(t *testing.T) {
 
 func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 	r := start(t)
-	looker := r.client(r.straight())
-	if got, err := looker.Queue(r.within(), "k", 2); err != nil || len(got) != 0 {
+	looker := r.Client(r.straight())
+	if got, err := looker.Queue(r.Within(), "k", 2); err != nil || len(got) != 0 {
 		t.Errorf("the queue of a free lock is %+v, %v", got, err)
 	}
-	l := r.acquire(looker, "k", long)
+	l := r.Acquire(looker, "k", long)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range 3 {
-		c := r.client(r.straight())
+		c := r.Client(r.straight())
 		all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
 		r.keys("k", i+2)
 	}
-	got, err := looker.Queue(r.within(), "k", 2)
+	got, err := looker.Queue(r.Within(), "k", 2)
 	if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
 		got[0].Holder.PID == 0 || got[0].Since.IsZero() || got[0].Owner == "" || got[0].Owner == l.Owner() {
 		t.Errorf("the queue is %+v, %v", got, err)
 	}
 	cancel()
 	all.Wait()
-	r.release(l)
+	r.Release(l)
 }
 
 // TestListReadsManyPages: more keys than one answer has.
@@ -66,7 +66,7 @@ func TestListReadsManyPages(t *testing.T) {
 	for range 50 {
 		all.Go(func() {
 			for i := range names {
-				if _, err := d.Acquire(r.within(), driver.Request{Key: fmt.Sprint("many/", i), TTL: long}); err != nil {
+				if _, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("many/", i), TTL: long}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -74,7 +74,7 @@ func TestListReadsManyPages(t *testing.T) {
 	}
 	all.Wait()
 	seen := make(map[string]bool)
-	r.must(d.List(t.Context(), "many/", func(st driver.Status) bool {
+	r.Must(d.List(t.Context(), "many/", func(st driver.Status) bool {
 		seen[st.Key] = st.Held
 		return true
 	}))

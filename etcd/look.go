@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -10,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 // pageSize is how many keys List reads at once.
@@ -26,10 +26,10 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return false, err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	l, err := d.look(ctx, key)
 	if err != nil || token < l.first.token || token >= l.first.token+block || l.first.key == "" {
 		return false, err
@@ -62,15 +62,15 @@ func (d *Driver) Alert(fn func(owner, why string)) {
 func (d *Driver) hear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.hears || d.alert == nil || d.closed {
+	if d.hears || d.alert == nil {
 		return
 	}
 	d.hears = true
 	alert := d.alert
-	d.tasks.Go(func() {
+	d.calls.Go(func() {
 		for {
 			d.attend(alert)
-			if !sleep(d.alive, longPause) {
+			if !direct.Sleep(d.calls.Alive, direct.LongPause) {
 				return
 			}
 		}
@@ -79,7 +79,7 @@ func (d *Driver) hear() {
 
 // attend watches while the member that it asks is up. What is sent between two watches is lost.
 func (d *Driver) attend(alert func(owner, why string)) {
-	ctx, cancel := context.WithCancel(d.alive)
+	ctx, cancel := context.WithCancel(d.calls.Alive)
 	defer cancel()
 	n := d.order()[0]
 	c, err := n.open(ctx)
@@ -87,7 +87,7 @@ func (d *Driver) attend(alert func(owner, why string)) {
 		return
 	}
 	events := c.Watch(clientv3.WithRequireLeader(ctx), d.messages()+d.client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
-	for up, changed := d.health(n); up; {
+	for up, changed := d.states.Up(n.place); up; {
 		select {
 		case resp, ok := <-events:
 			if !ok || resp.Err() != nil {
@@ -97,7 +97,7 @@ func (d *Driver) attend(alert func(owner, why string)) {
 				alert(strings.TrimPrefix(string(e.Kv.Key), d.messages()), string(e.Kv.Value))
 			}
 		case <-changed:
-			up, changed = d.health(n)
+			up, changed = d.states.Up(n.place)
 		case <-ctx.Done():
 			return
 		}
@@ -222,15 +222,7 @@ func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) time.Dur
 }
 
 // Nodes implements driver.Notifier.
-func (d *Driver) Nodes() []driver.NodeEvent {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.states)
-}
+func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
 
 // Notify implements driver.Notifier.
-func (d *Driver) Notify(fn func(driver.NodeEvent)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.notify = fn
-}
+func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }

@@ -1,12 +1,10 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -22,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
@@ -31,21 +30,12 @@ const (
 	probeEvery = 2 * time.Second
 	// loginTime bounds a login, which etcd makes slow on purpose.
 	loginTime = 2 * time.Second
-
-	shortPause = 20 * time.Millisecond
-	longPause  = time.Second
 )
 
 // patience is how long one member may take to answer for a lock with this TTL: so short
 // that the others have their turn before the lease is over.
 func patience(ttl time.Duration) time.Duration {
 	return min(max(ttl/6, 400*time.Millisecond), callTime)
-}
-
-// trust is until when a TTL stands that was asked for at sent. Clocks may differ in rate by
-// a hundredth.
-func trust(sent time.Time, ttl time.Duration) time.Time {
-	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
 }
 
 // request asks one member for something. As its answer may be lost, it bears to be repeated.
@@ -60,7 +50,6 @@ type node struct {
 	work    context.Context // of all requests
 	opening chan struct{}   // has an element while one opens the client, and after close
 	client  atomic.Pointer[clientv3.Client]
-	trip    atomic.Int64 // smoothed round trip of the probes; 0: not measured yet
 }
 
 func newNode(work context.Context, place int, name string, opts *Options) *node {
@@ -74,7 +63,7 @@ func newNode(work context.Context, place int, name string, opts *Options) *node 
 		MaxUnaryRetries: 2, // a second try has a new login
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: shortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longPause},
+				Backoff:           backoff.Config{BaseDelay: direct.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: direct.LongPause},
 				MinConnectTimeout: callTime,
 			}),
 			grpc.WithChainUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
@@ -127,7 +116,7 @@ func (n *node) close() {
 
 // try runs fn against this member, for limit at most.
 func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
+	ctx, cancel := direct.WithLimit(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(n.work, cancel)()
 	c, err := n.open(ctx)
@@ -144,22 +133,9 @@ func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
 	return explain(ctx, err)
 }
 
-// stall is an answer that did not come in time.
-type stall struct{ error }
-
 // ErrAuth is in an ErrUnavailable when the members refuse user or password, or the user has
 // too few rights.
 var ErrAuth = errors.New("access denied")
-
-// refusal is an error that time does not mend.
-type refusal struct{ error }
-
-func (r refusal) Unwrap() error { return r.error }
-
-func lasting(err error) bool {
-	_, ok := errors.AsType[refusal](err)
-	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
-}
 
 // explain gives an error of a member in words of use to its reader.
 func explain(ctx context.Context, err error) error {
@@ -167,10 +143,10 @@ func explain(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code, text = e.Code(), e.Error()
 	}
-	denied := func(mend string) error { return refusal{fmt.Errorf("%w: %s; %s", ErrAuth, text, mend)} }
+	denied := func(mend string) error { return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", ErrAuth, text, mend)} }
 	switch {
 	case ctx.Err() != nil:
-		return stall{context.Cause(ctx)}
+		return direct.Stall{Err: context.Cause(ctx)}
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return denied("correct user and password")
 	case errors.Is(err, rpctypes.ErrUserEmpty):
@@ -180,25 +156,20 @@ func explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrAuthOldRevision): // somebody changes users or roles right now
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
-		return refusal{errors.New(text)}
-	case strings.Contains(text, "x509: "):
-		text += "; name the authority of the members by ca, or Options.TLS"
-	case strings.Contains(text, "remote error: tls: "):
-		text += "; name a certificate that the members accept by cert and key, or Options.TLS"
+		return direct.Refusal{Err: errors.New(text)}
 	case strings.Contains(text, "server preface"):
 		text += "; if the members speak TLS, write etcds://"
 	}
-	return errors.New(text)
+	err = errors.New(text)
+	return errors.New(text + direct.MendTLS(err))
 }
 
 // order is the members in the order in which to ask them: those that are up, and then the
 // others.
 func (d *Driver) order() []*node {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	nodes := slices.Clone(d.nodes)
 	down := func(n *node) int {
-		if d.states[n.place].State == driver.NodeUp {
+		if up, _ := d.states.Up(n.place); up {
 			return 0
 		}
 		return 1
@@ -209,10 +180,10 @@ func (d *Driver) order() []*node {
 
 // call has the members try fn in turn until one has an answer, each for limit at most.
 func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) error {
-	if d.work.Err() != nil {
+	if d.calls.Work.Err() != nil {
 		return driver.ErrClosed
 	}
-	failed := d.unavailable(nil)
+	failed := d.states.Unavailable(nil)
 	for _, n := range d.order() {
 		err := n.try(ctx, limit, fn)
 		if ctx.Err() != nil && err != nil {
@@ -223,7 +194,7 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 			return err
 		}
 		failed.Nodes = append(failed.Nodes, driver.NodeError{Node: n.name, Err: err})
-		if lasting(err) {
+		if direct.Lasts(err) {
 			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
 			break
 		}
@@ -233,46 +204,23 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 
 // insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
 func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
-	for pause := shortPause; ; pause = min(2*pause, longPause) {
-		err := d.call(ctx, patience(ttl), fn)
-		if err == nil || errors.Is(err, driver.ErrLost) || lasting(err) || !sleep(ctx, pause) {
-			return err
-		}
-	}
-}
-
-// unavailable is err as the caller gets it.
-func (d *Driver) unavailable(err error) *driver.UnavailableError {
-	return &driver.UnavailableError{Need: len(d.nodes)/2 + 1, Err: err}
-}
-
-// sleep waits for about the given time, and returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d/2 + mathrand.N(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return direct.Insist(ctx, func() error { return d.call(ctx, patience(ttl), fn) })
 }
 
 // watch asks the members for their state until Close.
 func (d *Driver) watch() {
 	for {
 		for _, n := range d.nodes {
-			d.tasks.Go(func() {
+			d.calls.Go(func() {
 				begin := time.Now()
-				err := n.try(d.alive, callTime/2, probe)
-				if took := time.Since(begin); err == nil {
-					last := cmp.Or(n.trip.Load(), int64(took))
-					n.trip.Store(last + (int64(took)-last)/4)
+				err := n.try(d.calls.Alive, callTime/2, probe)
+				if err == nil {
+					d.states.Timed(n.place, time.Since(begin))
 				}
 				d.report(n, err)
 			})
 		}
-		if !sleep(d.alive, probeEvery) {
+		if !direct.Sleep(d.calls.Alive, probeEvery) {
 			return
 		}
 	}
@@ -286,37 +234,11 @@ func probe(ctx context.Context, c *clientv3.Client) error {
 	return err
 }
 
-// report notes the state of a member, and tells of it if it is new.
+// report notes what a member has answered.
 func (d *Driver) report(n *node, err error) {
-	if d.alive.Err() != nil {
-		return
+	if d.calls.Alive.Err() == nil {
+		d.states.Report(n.place, err)
 	}
-	e := driver.NodeEvent{Node: n.name, State: driver.NodeUp, RoundTrip: time.Duration(n.trip.Load())}
-	if _, ok := errors.AsType[stall](err); ok {
-		e.State, e.Err = driver.NodeStalled, err
-	} else if err != nil && !errors.Is(err, driver.ErrLost) {
-		e.State, e.Err, e.RoundTrip = driver.NodeDown, err, 0
-	}
-	d.mu.Lock()
-	news := d.states[n.place].State != e.State
-	d.states[n.place] = e
-	if news {
-		close(d.changed)
-		d.changed = make(chan struct{})
-	}
-	notify := d.notify
-	d.mu.Unlock()
-	if news && notify != nil {
-		notify(e)
-	}
-}
-
-// health says whether a member is up, and has a channel that is closed when that may be
-// otherwise.
-func (d *Driver) health(n *node) (up bool, changed <-chan struct{}) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.states[n.place].State == driver.NodeUp, d.changed
 }
 
 // renewal is what the members say of leases that they have renewed.

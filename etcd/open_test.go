@@ -12,15 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-const secret = "pass:w@rd/#1"
+func plain(ctx context.Context, url string) (*etcd.Driver, error) { return etcd.Open(ctx, url, nil) }
 
 // TestABadURLSaysHowToMendIt, and shows no password.
 func TestABadURLSaysHowToMendIt(t *testing.T) {
 	t.Parallel()
-	for url, want := range map[string]string{
+	fixture.BadURLs(t, plain, map[string]string{
 		"h1:2379":                              "etcd://host:2379",
 		"http://h1:2379":                       "etcd://host:2379",
 		"etcd://":                              "host:port",
@@ -38,17 +39,7 @@ func TestABadURLSaysHowToMendIt(t *testing.T) {
 		"etcds://h1:2379/?ca=/no/such/file":    "/no/such/file",
 		"etcds://h1:2379/?ca=open_test.go":     "no certificate",
 		"etcd://h1:2379/prefix#h1dden":         "is not shown",
-	} {
-		d, err := etcd.Open(t.Context(), url, nil)
-		if err == nil {
-			d.Close()
-			t.Errorf("Open(%q) succeeded", url)
-			continue
-		}
-		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "h1dden") {
-			t.Errorf("Open(%q) = %v, want ErrInvalid and %q", url, err, want)
-		}
-	}
+	})
 }
 
 // TestAURLNamesMembersAndPrefix: what is taken by a URL is held for one that says the same
@@ -57,15 +48,15 @@ func TestAURLNamesMembersAndPrefix(t *testing.T) {
 	r := start(t)
 	url := "etcd://" + strings.Join(r.cluster.Addrs(), ",")
 	for path, prefix := range map[string]string{"/a/" + t.Name(): "a/" + t.Name() + "/", "//b/" + t.Name() + "/": "/b/" + t.Name() + "/", "": "holdfast/"} {
-		d, err := etcd.Open(r.within(), url+path, nil)
-		r.must(err)
-		g := r.grant(d, t.Name(), long)
-		resp, err := r.direct.Get(r.within(), prefix+t.Name()+"/", clientv3.WithPrefix())
+		d, err := etcd.Open(r.Within(), url+path, nil)
+		r.Must(err)
+		g := r.Grant(d, t.Name(), long)
+		resp, err := r.direct.Get(r.Within(), prefix+t.Name()+"/", clientv3.WithPrefix())
 		if err != nil || resp.Count != 1 {
 			t.Errorf("%q: %d keys, %v, want one", path, resp.Count, err)
 		}
-		r.must(d.Release(r.within(), g, 0))
-		r.must(d.Close())
+		r.Must(d.Release(r.Within(), g, 0))
+		r.Must(d.Close())
 	}
 }
 
@@ -73,15 +64,7 @@ func TestAURLNamesMembersAndPrefix(t *testing.T) {
 func TestAClusterThatIsDownIsNoMistake(t *testing.T) {
 	t.Parallel()
 	d, err := etcd.Open(t.Context(), "etcd://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
-	if err != nil {
-		t.Fatalf("Open() = %v", err)
-	}
-	defer d.Close()
-	_, err = d.Acquire(t.Context(), driver.Request{Key: "k", TTL: long, NoWait: true})
-	down, ok := errors.AsType[*driver.UnavailableError](err)
-	if !ok || len(down.Nodes) != 3 || down.Need != 2 || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("Acquire() = %v, want that three members refuse", err)
-	}
+	fixture.NobodyThere(t, d, err)
 }
 
 // TestAUserNeedsTheRightPasswordAndRole runs against a cluster with authentication.
@@ -90,7 +73,7 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 	for _, do := range []func() error{
 		func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
 		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "root", "root")) },
-		func() error { return errorOf(r.direct.UserAdd(t.Context(), "me", secret)) },
+		func() error { return errorOf(r.direct.UserAdd(t.Context(), "me", fixture.Secret)) },
 		func() error { return errorOf(r.direct.RoleAdd(t.Context(), "locker")) },
 		func() error {
 			return errorOf(r.direct.RoleGrantPermission(t.Context(), "locker", "mine/", clientv3.GetPrefixRangeEnd("mine/"),
@@ -99,12 +82,12 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "locker")) },
 		func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
 	} {
-		r.must(do())
+		r.Must(do())
 	}
 	open := func(login, path string) (*etcd.Driver, error) {
-		return etcd.Open(r.within(), "etcd://"+login+r.cluster.Addrs()[0]+path, nil)
+		return etcd.Open(r.Within(), "etcd://"+login+r.cluster.Addrs()[0]+path, nil)
 	}
-	const login = "me:pass%3Aw%40rd%2F%231@"
+	const login = "me:" + fixture.Escaped + "@"
 	for what, want := range map[[2]string]string{
 		{"me:wr0ng@", "/mine"}:     "correct user and password",
 		{"nobody:wr0ng@", "/mine"}: "correct user and password",
@@ -116,27 +99,27 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 			d.Close()
 			t.Errorf("%q is let in", what)
 		} else if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, etcd.ErrAuth) || !strings.Contains(err.Error(), want) ||
-			strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), secret) {
+			strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), fixture.Secret) {
 			t.Errorf("%q: %v, want %q", what, err, want)
 		}
 	}
 	d, err := open(login, "/mine")
-	r.must(err)
+	r.Must(err)
 	other, err := open(login, "/mine")
-	r.must(err)
+	r.Must(err)
 	defer d.Close()
-	holder, waiter := r.client(d), r.client(other)
-	l := r.acquire(holder, "k", 3*time.Second)
+	holder, waiter := r.Client(d), r.Client(other)
+	l := r.Acquire(holder, "k", 3*time.Second)
 	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.acquire(waiter, "k", 3*time.Second) }()
+	go func() { next <- r.Acquire(waiter, "k", 3*time.Second) }()
 	for deadline := l.Deadline(); !l.Deadline().After(deadline); time.Sleep(10 * time.Millisecond) {
-		r.must(context.Cause(l.Context()))
+		r.Must(context.Cause(l.Context()))
 	}
-	if st, err := waiter.Inspect(r.within(), "k"); err != nil || !st.Held || st.Remaining <= 0 {
+	if st, err := waiter.Inspect(r.Within(), "k"); err != nil || !st.Held || st.Remaining <= 0 {
 		t.Errorf("Inspect() = %+v, %v", st, err)
 	}
-	r.release(l)
-	r.release(<-next)
+	r.Release(l)
+	r.Release(<-next)
 }
 
 // TestTLS: the members show a certificate, and so does the client.
@@ -151,48 +134,36 @@ func TestTLS(t *testing.T) {
 	}
 	r := aloneWith(t, config, 1, "--cert-file="+cert.Cert, "--key-file="+cert.Key, "--trusted-ca-file="+cert.Cert, "--client-cert-auth")
 	addr := r.cluster.Addrs()[0]
-	for url, want := range map[string]string{
+	fixture.MendsTLS(r.Rig, plain, map[string]string{
 		"etcd://" + addr:                        "write etcds://",
 		"etcds://" + addr:                       "by ca",
 		"etcds://" + addr + "/?ca=" + cert.Cert: "by cert and key",
-	} {
-		r.eventually(want, func() bool { // the member may cut the connection before it says why
-			d, err := etcd.Open(r.within(), url, nil)
-			if err == nil {
-				_, err = d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
-				d.Close()
-			}
-			if !errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("%s: %v, want ErrUnavailable", url, err)
-			}
-			return err != nil && strings.Contains(err.Error(), want)
-		})
-	}
+	})
 	for url, opts := range map[string]*etcd.Options{
 		"etcds://" + addr + "/?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key: nil,
 		"etcd://" + addr:  {TLS: config},
 		"etcds://" + addr: {TLS: config},
 	} {
-		d, err := etcd.Open(r.within(), url, opts)
+		d, err := etcd.Open(r.Within(), url, opts)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		g := r.grant(d, "k", long)
-		r.must(d.Release(r.within(), g, 0))
-		r.must(d.Close())
+		g := r.Grant(d, "k", long)
+		r.Must(d.Release(r.Within(), g, 0))
+		r.Must(d.Close())
 	}
 }
 
 // TestATTLUnderTheFloorOfTheServersSaysSo: they would grant a longer one.
 func TestATTLUnderTheFloorOfTheServersSaysSo(t *testing.T) {
 	r := alone(t, 1, "--election-timeout=3000")
-	c := r.client(r.straight())
-	_, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+	c := r.Client(r.straight())
+	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
 	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "no TTL under 5s") {
 		t.Errorf("Acquire() = %v, want ErrInvalid and the floor", err)
 	}
-	r.release(r.acquire(c, "k", 5*time.Second))
+	r.Release(r.Acquire(c, "k", 5*time.Second))
 }
 
 func errorOf[T any](_ T, err error) error { return err }

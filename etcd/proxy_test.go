@@ -7,7 +7,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -16,37 +15,23 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// proxy stands between one client and one member and makes the network fail. It passes
-// every call on as it is, but knows its method.
+// proxy is a link for calls of gRPC: it passes each on as it is, but knows its method. It
+// falsifies the confirmation of a renewal, which is then one of the term before.
 type proxy struct {
-	addr   string
-	server *grpc.Server
+	*fixture.Link
 	member *grpc.ClientConn
-
-	mu      sync.Mutex // guards what follows
-	change  *sync.Cond
-	hole    bool             // nothing passes, either way
-	refuse  bool             // calls fail at once
-	lose    int              // so many replies are lost, and their calls fail
-	mute    bool             // what loses a reply hangs
-	only    string           // losses are of this method alone
-	deposed int              // so many renewals are confirmed by the leader of the term before
-	stopped string           // calls of this method wait until it is empty, also if their client has gone
-	caught  chan struct{}    // receives when one waits
-	late    chan struct{}    // receives when the member has answered one that had waited
-	calls   map[*link]string // those under way, and their methods
-	counts  map[string]int   // of all calls, by method
 }
 
-// link is one call.
-type link struct {
-	ctx     context.Context
-	end     context.CancelFunc
-	lost    bool
-	muted   bool
-	delayed bool
+// call is one that is under way.
+type call struct {
+	fixture.Flow
+	ctx                  context.Context
+	method               string
+	lost, muted, stopped bool
 }
 
 // raw passes messages as they are.
@@ -59,59 +44,40 @@ func (raw) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-func newProxy(t testing.TB, member string) *proxy {
-	t.Helper()
+func (r *rig) proxy(member string) *fixture.Link {
+	r.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{
-		addr: l.Addr().String(), caught: make(chan struct{}, 100), late: make(chan struct{}, 100),
-		calls: make(map[*link]string), counts: make(map[string]int),
-	}
-	p.change = sync.NewCond(&p.mu)
+	r.Must(err)
+	p := &proxy{Link: fixture.NewLink()}
+	p.Addr = l.Addr().String()
 	p.member, err = grpc.NewClient("passthrough:///"+member, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.pass(s) }))
+	r.Must(err)
+	server := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.pass(s) }))
 	var running sync.WaitGroup
-	running.Go(func() { p.server.Serve(l) })
-	t.Cleanup(func() {
-		p.set(func() { p.refuse, p.hole, p.stopped = true, false, "" })
-		p.server.Stop()
+	running.Go(func() { server.Serve(l) })
+	r.Cleanup(func() {
+		p.Close()
+		server.Stop()
 		p.member.Close()
 		running.Wait()
 	})
-	return p
-}
-
-func (p *proxy) set(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f()
-	if p.refuse {
-		for l := range p.calls {
-			l.end()
-		}
-	}
-	p.change.Broadcast()
+	return p.Link
 }
 
 func (p *proxy) pass(s grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(s)
-	method := full[strings.LastIndexByte(full, '/')+1:]
-	l := &link{}
-	l.ctx, l.end = context.WithCancel(s.Context())
-	defer l.end()
-	if err := p.begin(l, method); err != nil {
-		return err
+	c := &call{method: full[strings.LastIndexByte(full, '/')+1:]}
+	c.ctx, c.Cut = context.WithCancel(s.Context())
+	defer c.Cut()
+	if !p.Enter(&c.Flow) {
+		return status.Error(codes.Unavailable, "the member is down")
 	}
-	defer p.set(func() { delete(p.calls, l) })
-	defer context.AfterFunc(l.ctx, func() { p.set(func() {}) })()
-	ctx := l.ctx
-	if l.delayed {
+	defer p.Leave(&c.Flow)
+	defer context.AfterFunc(c.ctx, func() { p.Set(func() {}) })()
+	c.lost, c.muted, c.stopped = p.Take(fixture.Packet{Kind: c.method, Safe: c.method == "Status"})
+	ctx := c.ctx
+	if c.stopped {
 		ctx = context.WithoutCancel(ctx)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -119,38 +85,21 @@ func (p *proxy) pass(s grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	go p.requests(l, s, up, method)
-	err = p.replies(l, s, up, method)
-	if l.delayed {
-		p.late <- struct{}{}
+	go p.requests(c, s, up)
+	err = p.replies(c, s, up)
+	if c.stopped {
+		p.Late <- struct{}{}
 	}
 	switch {
-	case l.muted:
-		<-l.ctx.Done()
-	case l.lost || l.ctx.Err() != nil:
+	case c.muted:
+		<-c.ctx.Done()
+	case c.lost || c.ctx.Err() != nil:
 		return status.Error(codes.Unavailable, "the reply is lost")
 	}
 	return err
 }
 
-// begin says what happens to a call.
-func (p *proxy) begin(l *link, method string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.refuse {
-		return status.Error(codes.Unavailable, "the member is down")
-	}
-	p.calls[l] = method
-	p.counts[method]++
-	if p.lose > 0 && method != "Status" && (p.only == "" || p.only == method) {
-		p.lose--
-		l.lost, l.muted = true, p.mute
-	}
-	l.delayed = p.stopped != "" && p.stopped == method
-	return nil
-}
-
-func (p *proxy) requests(l *link, s grpc.ServerStream, up grpc.ClientStream, method string) {
+func (p *proxy) requests(c *call, s grpc.ServerStream, up grpc.ClientStream) {
 	for {
 		var msg []byte
 		if err := s.RecvMsg(&msg); err != nil {
@@ -159,66 +108,45 @@ func (p *proxy) requests(l *link, s grpc.ServerStream, up grpc.ClientStream, met
 			}
 			return
 		}
-		p.mu.Lock()
-		if l.delayed {
-			p.caught <- struct{}{}
-			for p.stopped == method {
-				p.change.Wait()
-			}
+		if c.stopped {
+			p.Wait(&c.Flow)
 		}
-		p.mu.Unlock()
-		if !p.open(l) || up.SendMsg(&msg) != nil {
+		if !p.open(c) || up.SendMsg(&msg) != nil {
 			return
 		}
-		if l.delayed {
+		if c.stopped {
 			up.CloseSend()
 			return
 		}
 	}
 }
 
-func (p *proxy) replies(l *link, s grpc.ServerStream, up grpc.ClientStream, method string) error {
+func (p *proxy) replies(c *call, s grpc.ServerStream, up grpc.ClientStream) error {
 	for {
 		var msg []byte
 		if err := up.RecvMsg(&msg); err != nil {
-			p.open(l)
+			p.open(c)
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			return err
 		}
-		if l.lost || !p.open(l) {
+		if c.lost || !p.open(c) {
 			return nil
 		}
-		if method == "LeaseKeepAlive" {
-			msg = p.depose(msg)
+		var resp pb.LeaseKeepAliveResponse
+		if c.method == "LeaseKeepAlive" && p.Forged() && proto.Unmarshal(msg, &resp) == nil {
+			resp.Header.RaftTerm--
+			msg, _ = proto.Marshal(&resp)
 		}
-		if err := s.SendMsg(&msg); err != nil && !l.delayed {
+		if err := s.SendMsg(&msg); err != nil && !c.stopped {
 			return err
 		}
 	}
 }
 
-// depose makes the confirmation of a renewal one of the term before, while deposed says so.
-func (p *proxy) depose(msg []byte) []byte {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var resp pb.LeaseKeepAliveResponse
-	if p.deposed == 0 || proto.Unmarshal(msg, &resp) != nil {
-		return msg
-	}
-	p.deposed--
-	resp.Header.RaftTerm--
-	msg, _ = proto.Marshal(&resp)
-	return msg
-}
-
-// open waits while the proxy is a hole, and returns false when the call has ended.
-func (p *proxy) open(l *link) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.hole && l.ctx.Err() == nil {
-		p.change.Wait()
-	}
-	return l.delayed || l.ctx.Err() == nil
+// open waits while the link is a hole, and returns false when the call has ended.
+func (p *proxy) open(c *call) bool {
+	p.Open(func() bool { return c.ctx.Err() == nil })
+	return c.stopped || c.ctx.Err() == nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
@@ -29,6 +31,7 @@ type held struct {
 // chaos is clients that lock one name, and what they saw.
 type chaos struct {
 	*rig
+	drivers   []driver.Driver
 	mu        sync.Mutex // guards what follows
 	leases    []held
 	committed int
@@ -52,7 +55,8 @@ func TestChaos(t *testing.T) {
 	var all sync.WaitGroup
 	for range 5 {
 		d := c.driver()
-		client := c.clientOf(d)
+		c.drivers = append(c.drivers, d)
+		client := c.Client(d)
 		all.Go(func() {
 			for ctx.Err() == nil {
 				c.turn(ctx, d, client)
@@ -109,19 +113,19 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 		time.Sleep(rand.N(200 * time.Millisecond))
 		switch rand.IntN(5) {
 		case 0:
-			c.all(func(p *proxy) { p.set(func() { p.lose, p.mute = rand.IntN(3), false }) })
+			c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(3), false })
 		case 1:
-			c.all(func(p *proxy) { p.set(func() { p.lose, p.mute = rand.IntN(2), true }) })
+			c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(2), true })
 		case 2:
-			c.all(func(p *proxy) {
+			for _, d := range c.drivers {
 				if rand.IntN(3) == 0 {
-					p.cut()
+					c.route(d).Cut()
 				}
-			})
+			}
 		case 3:
-			c.all(func(p *proxy) { p.set(func() { p.hole = rand.IntN(5) == 0 }) })
+			c.All(func(_ int, p *fixture.Link) { p.Hole = rand.IntN(5) == 0 })
 			time.Sleep(rand.N(2 * brief))
-			c.all(func(p *proxy) { p.set(func() { p.hole = false }) })
+			c.All(func(_ int, p *fixture.Link) { p.Hole = false })
 		case 4:
 			if n%4 != 0 {
 				continue
@@ -133,7 +137,7 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 			}
 		}
 	}
-	c.all(func(p *proxy) { p.set(func() { p.lose, p.mute, p.hole = 0, false, false }) })
+	c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute, p.Hole = 0, false, false })
 }
 
 func (c *chaos) judge(t *testing.T) {

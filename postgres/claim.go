@@ -3,13 +3,13 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
@@ -57,42 +57,27 @@ func (c *claim) leave() {
 
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
-	var obstacle error
+	wait := direct.Wait{Tell: c.req.Obstacle}
+	if c.from != "" {
+		wait.Last = c.d.unavailable(errors.New("no answer yet"))
+	}
 	for tries := 0; ; tries++ {
-		if err := c.over(ctx, obstacle); err != nil {
+		if err := wait.Over(ctx, c.d.calls); err != nil {
 			return driver.Grant{}, err
 		}
 		asking, done := c.d.linger(ctx)
 		g, err := c.try(asking)
 		done()
-		if over := c.over(ctx, obstacle); over != nil { // what it was granted too late, it gives back
+		if over := wait.Over(ctx, c.d.calls); over != nil { // what it was granted too late, it gives back
 			return driver.Grant{}, over
 		}
-		if err == nil || c.req.NoWait || lasting(err) || errors.Is(err, driver.ErrLost) {
+		if err == nil || c.req.NoWait || direct.Lasts(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
-		if c.req.Obstacle != nil && (obstacle == nil || errors.Is(obstacle, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
-			c.req.Obstacle(err)
-		}
-		obstacle = err
+		wait.Note(err)
 		c.d.listen()
 		c.pause(ctx, err, tries)
 	}
-}
-
-// over is why the claim is over, with what stood in its way last; nil: it is not.
-func (c *claim) over(ctx context.Context, obstacle error) error {
-	switch {
-	case c.d.alive.Err() != nil:
-		return driver.ErrClosed
-	case ctx.Err() == nil:
-		return nil
-	case obstacle == nil && c.from != "":
-		obstacle = c.d.unavailable(errors.New("no answer yet"))
-	case obstacle == nil:
-		return ctx.Err()
-	}
-	return fmt.Errorf("%w: %w", ctx.Err(), obstacle)
 }
 
 // answer is what acquire returns.
@@ -120,7 +105,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, r.rows[0].held()
 	}
 	c.left = true
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block, TTL: ttl, TrustedUntil: trust(r.sent, ttl)}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block, TTL: ttl, TrustedUntil: direct.Trust(r.sent, ttl)}
 	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
@@ -170,20 +155,20 @@ func (a answer) held() error {
 func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	wait := relaxed
 	if c.d.hears() == nil {
-		wait = min(shortPause<<min(tries, 10), hasty)
+		wait = min(direct.ShortPause<<min(tries, 10), hasty)
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
-		wait = min(wait, held.Remaining+shortPause)
+		wait = min(wait, held.Remaining+direct.ShortPause)
 	} else {
-		wait = min(shortPause<<min(tries, 10), longPause)
+		wait = min(direct.ShortPause<<min(tries, 10), direct.LongPause)
 	}
-	timer := time.NewTimer(jitter(wait))
+	timer := time.NewTimer(direct.Jitter(wait))
 	defer timer.Stop()
 	select {
 	case <-c.wake:
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-c.d.alive.Done():
+	case <-c.d.calls.Alive.Done():
 	}
 }
 
@@ -195,5 +180,5 @@ func (c *claim) abandon() {
 	}
 	c.d.doubts(c.owner, c.doubt)
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
-	c.d.tasks.Go(func() { c.d.free(c.d.work, g, 0) })
+	c.d.calls.Go(func() { c.d.free(g, 0) })
 }

@@ -35,11 +35,11 @@ func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Optio
 // Diagnose implements driver.Doctor.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		l.Fault("reach", err)
 		return l.Found
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	conn, err := d.dial()
 	if err != nil {
 		l.failed(ctx, "reach", err)
@@ -218,7 +218,7 @@ func (l *look) connections(ctx context.Context) error {
 
 // pooler finds one through which LISTEN does not work.
 func (l *look) pooler(ctx context.Context) error {
-	there, err := direct(ctx, l.conn)
+	there, err := straight(ctx, l.conn)
 	if err != nil || there {
 		l.OK("pooler", "none")
 		return err

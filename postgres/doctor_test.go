@@ -18,7 +18,7 @@ var _ driver.Doctor = (*postgres.Driver)(nil)
 // diagnosed is what is bad.
 func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
 	r.Helper()
-	found, err := postgres.DiagnoseURL(r.within(), dsn, time.Minute, &r.opts)
+	found, err := postgres.DiagnoseURL(r.Within(), dsn, time.Minute, &r.opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestASoundDatabaseHasNoFindings(t *testing.T) {
 	d := r.driver()
 	before := r.count("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
 	checks := make(map[string]bool)
-	for _, f := range d.Diagnose(r.within(), 0) {
+	for _, f := range d.Diagnose(r.Within(), 0) {
 		if f.Bad() || f.Text == "" || f.Node == "" {
 			t.Errorf("found %+v", f)
 		}
@@ -99,9 +99,9 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 	}
 	t.Run("a database that is down", func(t *testing.T) {
 		r := start(t)
-		p := newProxy(r, r.socket)
-		p.set(func() { p.refuse = true })
-		r.only("postgres://holdfast:hunter2@"+p.listener.Addr().String()+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
+		p := r.relay()
+		p.Set(func() { p.Refuse = true })
+		r.only("postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
 	})
 	t.Run("no tables", func(t *testing.T) {
 		r := start(t)

@@ -54,12 +54,12 @@ func (p *pair) driver() *postgres.Driver {
 	return d
 }
 
-func (p *pair) client() *holdfast.Client { p.Helper(); return p.clientOf(p.driver()) }
+func (p *pair) client() *holdfast.Client { p.Helper(); return p.Client(p.driver()) }
 
 // says awaits that a server answers a query with true.
 func (p *pair) says(server *pgxpool.Pool, query string, args ...any) {
 	p.Helper()
-	p.eventually(query, func() (yes bool) {
+	p.Eventually(query, func() (yes bool) {
 		return server.QueryRow(p.Context(), query, args...).Scan(&yes) == nil && yes
 	})
 }
@@ -104,12 +104,12 @@ func TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	d := p.driver()
-	c := p.clientOf(d)
-	kept := p.acquire(c, "kept", long)
-	p.release(p.acquire(c, "lost", long)) // the row, with its token, is older than the grant
+	c := p.Client(d)
+	kept := p.Acquire(c, "kept", long)
+	p.Release(p.Acquire(c, "lost", long)) // the row, with its token, is older than the grant
 	p.catchUp()
 	p.cutOff()
-	older := p.acquire(c, "lost", long)
+	older := p.Acquire(c, "lost", long)
 	var storage fence.Guard
 	write := func(l *holdfast.Lease) error {
 		return storage.Do(l.Key(), l.Token(), l.Owner(), func() error { return nil })
@@ -119,13 +119,13 @@ func TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken(t *testing.T) {
 	}
 	p.failOver()
 
-	if _, err := p.client().TryAcquire(p.within(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := p.client().TryAcquire(p.Within(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() of a lock that the replica knew of = %v, want ErrHeld", err)
 	}
-	if err := kept.Extend(p.within(), long); err != nil {
+	if err := kept.Extend(p.Within(), long); err != nil {
 		t.Errorf("Extend() of it = %v", err)
 	}
-	newer := p.acquire(p.client(), "lost", long) // exclusion is gone: the grant was lost
+	newer := p.Acquire(p.client(), "lost", long) // exclusion is gone: the grant was lost
 	if err := older.Context().Err(); err != nil {
 		t.Errorf("the older holder knows already: %v", err)
 	}
@@ -142,10 +142,10 @@ func TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Fenced() for the older holder = %v, want ErrLost", err)
 	}
-	if err := older.Extend(p.within(), long); !errors.Is(err, holdfast.ErrLost) {
+	if err := older.Extend(p.Within(), long); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() by the older holder = %v, want ErrLost", err)
 	}
-	p.release(newer, kept)
+	p.Release(newer, kept)
 }
 
 // TestASynchronousReplicaHasEveryGrantThatIsReliedOn: one that has not reached it is not confirmed.
@@ -155,7 +155,7 @@ func TestASynchronousReplicaHasEveryGrantThatIsReliedOn(t *testing.T) {
 	p.set(p.pool, "synchronous_standby_names = '*'")
 	p.says(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
 	c := p.client()
-	l := p.acquire(c, "k", long)
+	l := p.Acquire(c, "k", long)
 	p.cutOff()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -163,11 +163,11 @@ func TestASynchronousReplicaHasEveryGrantThatIsReliedOn(t *testing.T) {
 		t.Errorf("TryAcquire() without the replica = %v, want no answer", err)
 	}
 	p.failOver()
-	if _, err := p.client().TryAcquire(p.within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := p.client().TryAcquire(p.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the failover = %v, want ErrHeld", err)
 	}
-	if err := l.Extend(p.within(), long); err != nil {
+	if err := l.Extend(p.Within(), long); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
-	p.release(l)
+	p.Release(l)
 }

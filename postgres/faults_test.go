@@ -21,14 +21,14 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 	for _, noWait := range []bool{true, false} {
 		d := r.driver()
 		p := r.route(d)
-		p.stop(".acquire(")
+		p.Halt(".acquire(")
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
 			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: brief, NoWait: noWait})
 			failed <- err
 		}()
-		<-p.caught
+		<-p.Caught
 		cancel()
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
@@ -39,8 +39,8 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 		if err := d.Close(); err != nil { // which waits for the release
 			t.Fatal(err)
 		}
-		p.pass()
-		<-p.late
+		p.Resume()
+		<-p.Late
 		if left, err := r.leftovers(); err != nil || len(left) > 0 {
 			t.Errorf("NoWait %v: the late statement has left %q, %v", noWait, left, err)
 		}
@@ -52,16 +52,16 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 func TestAStatementThatComesAfterItWasRepeatedTakesNothing(t *testing.T) {
 	r := start(t)
 	d := r.driver()
-	c, p := r.clientOf(d), r.route(d)
-	p.stop(".acquire(")
+	c, p := r.Client(d), r.route(d)
+	p.Halt(".acquire(")
 	got := make(chan *holdfast.Lease, 1)
-	go func() { got <- r.acquire(c, "k", long) }()
-	first := <-p.caught
-	p.set(func() { p.stopped = nil })
-	first.client.Close()
-	r.release(<-got)
-	p.pass()
-	<-p.late
+	go func() { got <- r.Acquire(c, "k", long) }()
+	first := <-p.Caught
+	p.Set(func() { p.Stop = "" })
+	first.Drop()
+	r.Release(<-got)
+	p.Resume()
+	<-p.Late
 	if left, err := r.leftovers(); err != nil || len(left) > 0 {
 		t.Errorf("the late statement has left %q, %v", left, err)
 	}
@@ -72,21 +72,22 @@ func TestAStatementThatComesAfterItWasRepeatedTakesNothing(t *testing.T) {
 func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 	r := start(t)
 	holder, waiting := r.client(), r.driver()
-	waiter, p := r.clientOf(waiting), r.route(waiting)
-	l := r.acquire(holder, "k", long)
+	waiter := r.Client(waiting)
+	l := r.Acquire(holder, "k", long)
 	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.acquire(waiter, "k", long) }()
-	r.eventually("the waiter listens", func() bool {
+	go func() { next <- r.Acquire(waiter, "k", long) }()
+	r.Eventually("the waiter listens", func() bool {
 		return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
 	})
-	before, notices := p.passed()
-	r.release(l)
+	before := r.Counts(waiting)
+	r.Release(l)
 	l = <-next
-	sent, heard := p.passed()
-	if sent-before != 1 || heard-notices != 1 {
-		t.Errorf("the hand-over took %d statements of the waiter and %d notifications, want one of each", sent-before, heard-notices)
+	after := r.Counts(waiting)
+	sent, heard := after["statement"]-before["statement"], after["notice"]-before["notice"]
+	if sent != 1 || heard != 1 {
+		t.Errorf("the hand-over took %d statements of the waiter and %d notifications, want one of each", sent, heard)
 	}
-	r.release(l)
+	r.Release(l)
 }
 
 // TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see
@@ -94,28 +95,28 @@ func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	r := start(t)
 	holder, dead := r.client(), r.driver()
-	l := r.acquire(holder, "k", long)
+	l := r.Acquire(holder, "k", long)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 	}()
-	r.eventually("it waits", func() bool { return r.waiters("k") == 1 })
+	r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
 	p := r.route(dead)
-	p.set(func() { p.hole = true })
+	p.Set(func() { p.Hole = true })
 	next := make(chan *holdfast.Lease, 1)
 	other := r.client()
-	go func() { next <- r.acquire(other, "k", long) }()
-	r.eventually("another waits", func() bool { return r.waiters("k") == 2 })
+	go func() { next <- r.Acquire(other, "k", long) }()
+	r.Eventually("another waits", func() bool { return r.waiters("k") == 2 })
 	if n := r.count("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
 		t.Errorf("a hand-over stands for %d µs, want a second", n)
 	}
-	r.release(l)
-	r.release(<-next)
+	r.Release(l)
+	r.Release(<-next)
 	cancel()
 	<-gone
-	p.set(func() { p.hole = false })
+	p.Set(func() { p.Hole = false })
 }
 
 // TestAReplyThatNeverComesIsNotWaitedFor has a connection hang behind a statement
@@ -123,18 +124,18 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 func TestAReplyThatNeverComesIsNotWaitedFor(t *testing.T) {
 	r := start(t)
 	d := r.driver()
-	c, p := r.clientOf(d), r.route(d)
-	l := r.acquire(c, "before", long)
-	p.set(func() { p.mute, p.lose = true, 1 })
-	other := r.acquire(c, "k", 6*brief)
-	p.set(func() { p.lose = 1 })
-	if err := l.Extend(r.within(), long); err != nil {
+	c, p := r.Client(d), r.route(d)
+	l := r.Acquire(c, "before", long)
+	p.Set(func() { p.Mute, p.Lose = true, 1 })
+	other := r.Acquire(c, "k", 6*brief)
+	p.Set(func() { p.Lose = 1 })
+	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
-	r.release(other)
-	p.set(func() { p.lose = 1 })
-	r.release(l)
-	p.cut()
+	r.Release(other)
+	p.Set(func() { p.Lose = 1 })
+	r.Release(l)
+	p.Cut()
 	r.cleared()
 }
 
@@ -145,19 +146,19 @@ func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
 	r.exec(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
 		('a', 'x', clock_timestamp() - interval '1 second', true), ('b', 'y', clock_timestamp() - interval '1 second', false)`)
 	holder, waiter := r.client(), r.client()
-	l := r.acquire(holder, "k", long)
+	l := r.Acquire(holder, "k", long)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		waiter.Acquire(ctx, "k", nil)
 	}()
-	r.eventually("only the waiter has a ticket", func() bool {
+	r.Eventually("only the waiter has a ticket", func() bool {
 		return r.waiters("k") == 1 && r.count("SELECT count(*) FROM holdfast.ticket") == 1
 	})
 	cancel()
 	<-gone
-	r.release(l)
+	r.Release(l)
 	r.cleared()
 }
 
@@ -166,14 +167,14 @@ func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
 func TestTokensFollowTheClock(t *testing.T) {
 	r := start(t)
 	c := r.client()
-	l := r.acquire(c, "k", long)
-	r.release(l)
+	l := r.Acquire(c, "k", long)
+	r.Release(l)
 	r.exec("DELETE FROM holdfast.lock")
-	next := r.acquire(c, "k", long)
+	next := r.Acquire(c, "k", long)
 	if next.Token() <= l.Token() {
 		t.Errorf("token %d after %d", next.Token(), l.Token())
 	}
-	r.release(next)
+	r.Release(next)
 }
 
 // TestALateRenewalRevivesNothing: a renewal that comes after the lock has lapsed finds
@@ -181,14 +182,14 @@ func TestTokensFollowTheClock(t *testing.T) {
 func TestALateRenewalRevivesNothing(t *testing.T) {
 	r := start(t)
 	d := r.driver()
-	g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: brief})
+	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("it has lapsed", func() bool {
+	r.Eventually("it has lapsed", func() bool {
 		return r.count("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 	})
-	if err := d.Renew(r.within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() = %v, want ErrLost", err)
 	}
 }
@@ -200,19 +201,19 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	p := r.route(d)
-	p.set(func() { p.delay = slow })
-	g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: ttl})
+	p.Set(func() { p.Slow = slow })
+	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if late := g.TrustedUntil.Sub(time.Now().Add(ttl - slow)); late > 0 {
 		t.Errorf("a grant is trusted for %v too long", late)
 	}
-	renewal := d.Renew(r.within(), []driver.Grant{g})[0]
+	renewal := d.Renew(r.Within(), []driver.Grant{g})[0]
 	if late := renewal.TrustedUntil.Sub(time.Now().Add(ttl - slow)); renewal.Err != nil || late > 0 {
 		t.Errorf("a renewal (%v) is trusted for %v too long", renewal.Err, late)
 	}
-	if err := d.Release(r.within(), g, 0); err != nil {
+	if err := d.Release(r.Within(), g, 0); err != nil {
 		t.Error(err)
 	}
 }

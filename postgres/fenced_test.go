@@ -29,7 +29,7 @@ func (r *rig) begin() pgx.Tx {
 // hold has a driver take a lock that nothing renews.
 func (r *rig) hold(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	r.Helper()
-	l, err := r.clientOf(d).Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true})
+	l, err := r.Client(d).Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
 		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
 		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
-		"force":   func(r *rig, l *holdfast.Lease) error { return r.client().ForceRelease(r.within(), "k", l.Token(), "") },
+		"force":   func(r *rig, l *holdfast.Lease) error { return r.client().ForceRelease(r.Within(), "k", l.Token(), "") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t)
@@ -54,15 +54,15 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 			}
 			next := make(chan *holdfast.Lease, 1)
 			other := r.client()
-			go func() { next <- r.acquire(other, "k", long) }()
-			r.eventually("another waits", func() bool { return r.waiters("k") == 1 })
+			go func() { next <- r.Acquire(other, "k", long) }()
+			r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
 			if err := end(r, l); err != nil {
 				t.Fatal(err)
 			}
-			r.eventually("the lease is over", func() bool {
+			r.Eventually("the lease is over", func() bool {
 				return r.count("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 			})
-			if _, err := r.client().TryAcquire(r.within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+			if _, err := r.client().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 				t.Errorf("TryAcquire() = %v, want ErrHeld", err)
 			}
 			select {
@@ -73,7 +73,7 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Error(err)
 			}
-			r.release(<-next)
+			r.Release(<-next)
 		})
 	}
 }
@@ -98,46 +98,46 @@ func TestAnAdoptionWaitsForATransactionThatReliesOnTheLease(t *testing.T) {
 	}
 	heir = r.client()
 	tx.Commit(t.Context())
-	next, err := heir.Adopt(r.within(), "k", l.Owner(), l.Token(), nil)
+	next, err := heir.Adopt(r.Within(), "k", l.Owner(), l.Token(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.release(next)
+	r.Release(next)
 }
 
 func TestRenewalsGoOnUnderATransaction(t *testing.T) {
 	r := start(t)
 	d := r.driver()
-	l := r.acquire(r.clientOf(d), "k", long)
+	l := r.Acquire(r.Client(d), "k", long)
 	tx := r.begin()
 	if err := d.Fenced(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Extend(r.within(), long); err != nil {
+	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	if err := d.Fenced(t.Context(), tx, l); err != nil {
 		t.Errorf("a second look: %v", err)
 	}
 	tx.Commit(t.Context())
-	r.release(l)
+	r.Release(l)
 }
 
 func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	l := r.hold(d, long)
-	if err := r.client().ForceRelease(r.within(), "k", l.Token(), ""); err != nil {
+	if err := r.client().ForceRelease(r.Within(), "k", l.Token(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after a force release: %v, want ErrLost", err)
 	}
-	next := r.acquire(r.client(), "k", long)
+	next := r.Acquire(r.client(), "k", long)
 	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after another has taken it: %v, want ErrLost", err)
 	}
-	r.release(next)
+	r.Release(next)
 	if err := d.Fenced(t.Context(), r.begin(), next); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after its release: %v, want ErrLost", err)
 	}
@@ -157,10 +157,10 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		d := r.driver()
-		c := r.clientOf(d)
+		c := r.Client(d)
 		all.Go(func() {
 			for range 10 {
-				l := r.acquire(c, "k", 100*time.Millisecond)
+				l := r.Acquire(c, "k", 100*time.Millisecond)
 				when := rand.IntN(4) // the lease is lost: before the transaction, in it, or not
 				err := pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 					if when == 0 {

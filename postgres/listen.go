@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
@@ -58,8 +58,8 @@ func (d *Driver) listen() {
 		return
 	}
 	d.listens = true
-	d.tasks.Go(func() {
-		for !errors.Is(d.attend(), errPooled) && sleep(d.alive, time.Second) {
+	d.calls.Go(func() {
+		for !errors.Is(d.attend(), errPooled) && direct.Sleep(d.calls.Alive, time.Second) {
 		}
 	})
 }
@@ -75,7 +75,7 @@ func (d *Driver) attend() error {
 		defer cancel()
 		conn.Close(ctx)
 	}()
-	ctx, cancel := context.WithTimeout(d.alive, probeTime)
+	ctx, cancel := context.WithTimeout(d.calls.Alive, probeTime)
 	defer cancel()
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (d *Driver) attend() error {
 
 // dial opens a connection beside the pool, as the pool would.
 func (d *Driver) dial() (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(d.alive, patience(time.Minute))
+	ctx, cancel := context.WithTimeout(d.calls.Alive, patience(time.Minute))
 	defer cancel()
 	cfg := d.pool.Config()
 	if cfg.BeforeConnect != nil {
@@ -118,16 +118,16 @@ func (d *Driver) dial() (*pgx.Conn, error) {
 // next waits for the next notification and returns its payload.
 func (d *Driver) next(conn *pgx.Conn) (string, error) {
 	for {
-		ctx, cancel := context.WithTimeout(d.alive, lookEvery)
+		ctx, cancel := context.WithTimeout(d.calls.Alive, lookEvery)
 		n, err := conn.WaitForNotification(ctx)
 		cancel()
 		switch {
 		case err == nil:
 			return n.Payload, nil
-		case d.alive.Err() != nil || conn.IsClosed():
+		case d.calls.Alive.Err() != nil || conn.IsClosed():
 			return "", err
 		}
-		ctx, cancel = context.WithTimeout(d.alive, patience(time.Minute))
+		ctx, cancel = context.WithTimeout(d.calls.Alive, patience(time.Minute))
 		err = conn.Ping(ctx)
 		cancel()
 		if err != nil {
@@ -139,17 +139,14 @@ func (d *Driver) next(conn *pgx.Conn) (string, error) {
 // probe finds out whether notifications arrive. A pooler in transaction mode takes
 // LISTEN for an answer, and gives the connection that listens to the next client.
 func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
-	if there, err := direct(ctx, conn); there || err != nil {
+	if there, err := straight(ctx, conn); there || err != nil {
 		return err
 	}
 	switch heard, err := d.heard(ctx, conn); {
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case !heard:
-		d.mu.Lock()
-		d.polls = errPooled
-		d.mu.Unlock()
-		d.report(driver.NodePolling, errPooled)
+		d.states.Limit(0, driver.NodePolling, errPooled) // while the driver can but poll, that is the best there is
 		return errPooled
 	}
 	return nil
@@ -162,64 +159,32 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		return false, err
 	}
 	_, err := conn.WaitForNotification(ctx)
-	if err == nil || d.alive.Err() != nil || conn.IsClosed() {
+	if err == nil || d.calls.Alive.Err() != nil || conn.IsClosed() {
 		return err == nil, err
 	}
-	conn.Exec(d.alive, "UNLISTEN *", pgx.QueryExecModeExec)
+	conn.Exec(d.calls.Alive, "UNLISTEN *", pgx.QueryExecModeExec)
 	return false, nil
 }
 
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
-	for sleep(d.alive, watchEvery) {
-		r, err := query(d.alive, d, patience(time.Minute), pgx.RowTo[int], "SELECT 1") // the outcome is reported
+	for direct.Sleep(d.calls.Alive, watchEvery) {
+		r, err := query(d.calls.Alive, d, patience(time.Minute), pgx.RowTo[int], "SELECT 1") // the outcome is reported
 		if err == nil {
-			d.timed(time.Since(r.sent))
+			d.states.Timed(0, time.Since(r.sent))
 		}
 	}
 }
 
-// timed notes how long the database took to answer.
-func (d *Driver) timed(took time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	last := cmp.Or(d.trip, took)
-	d.trip = last + (took-last)/4
-}
-
-// report notes the state of the database, and tells of it if it is new. While the
-// driver can but poll, that is the best there is.
-func (d *Driver) report(state driver.NodeState, err error) {
-	if d.alive.Err() != nil {
-		return
-	}
-	d.mu.Lock()
-	if state == driver.NodeUp && d.polls != nil {
-		state, err = driver.NodePolling, d.polls
-	}
-	news := d.state.State != state
-	d.state = driver.NodeEvent{Node: d.node, State: state, Err: err}
-	e, notify := d.state, d.notify
-	d.mu.Unlock()
-	if news && notify != nil {
-		notify(e)
+// report notes the outcome of a statement.
+func (d *Driver) report(err error) {
+	if d.calls.Alive.Err() == nil {
+		d.states.Report(0, err)
 	}
 }
 
 // Nodes implements driver.Notifier: the database is the one node.
-func (d *Driver) Nodes() []driver.NodeEvent {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	e := d.state
-	if e.State != driver.NodeDown {
-		e.RoundTrip = d.trip
-	}
-	return []driver.NodeEvent{e}
-}
+func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
 
 // Notify implements driver.Notifier.
-func (d *Driver) Notify(fn func(driver.NodeEvent)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.notify = fn
-}
+func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 // connectTime bounds how long a connection may take that the URL sets no bound for.
@@ -42,7 +43,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if err == nil {
 		return d, nil
 	}
-	if why := d.diagnose(ctx, err, false); why.lasting {
+	if why := d.diagnose(ctx, err, false); direct.Lasts(why) {
 		d.Close()
 		return nil, fmt.Errorf("postgres: %w", d.unavailable(why))
 	}

@@ -58,7 +58,7 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 	}
 	r.exec("DROP FUNCTION holdfast.force")
 	r.exec("UPDATE holdfast.version SET version = 1")
-	_, err = r.driver().Force(r.within(), "k", 1, "")
+	_, err = r.driver().Force(r.Within(), "k", 1, "")
 	r.says(err, driver.ErrUnavailable, "Migrate")
 	r.refuses(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }
@@ -78,8 +78,8 @@ func TestMissingRightsAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := r.clientOf(d)
-	r.release(r.acquire(c, "k", long)) // these rights are enough
+	c := r.Client(d)
+	r.Release(r.Acquire(c, "k", long)) // these rights are enough
 }
 
 func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 	r.exec("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
 	r.exec("SELECT pg_reload_conf()")
 	socket := url.QueryEscape(strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432"))
-	r.eventually("the password is asked for", func() bool {
+	r.Eventually("the password is asked for", func() bool {
 		_, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+socket, &r.opts)
 		said, ok := errors.AsType[*pgconn.PgError](err)
 		return ok && said.Code == "28P01"
@@ -117,23 +117,23 @@ func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 // TestADatabaseThatIsDownIsWaitedFor: opening is no error, a try is, and a wait goes on.
 func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
 	r := start(t)
-	p := newProxy(r, r.socket)
-	p.set(func() { p.refuse = true })
-	d, err := postgres.Open(t.Context(), "postgres://holdfast:hunter2@"+p.listener.Addr().String()+"/postgres?sslmode=disable", &r.opts)
+	p := r.relay()
+	p.Set(func() { p.Refuse = true })
+	d, err := postgres.Open(t.Context(), "postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", &r.opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := r.clientOf(d)
-	_, err = c.TryAcquire(r.within(), "k", nil)
-	r.says(err, holdfast.ErrUnavailable, p.listener.Addr().String())
+	c := r.Client(d)
+	_, err = c.TryAcquire(r.Within(), "k", nil)
+	r.says(err, holdfast.ErrUnavailable, p.Addr)
 	told := make(chan error, 10)
 	got := make(chan error, 1)
 	go func() {
-		_, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
 		got <- err
 	}()
 	r.says(<-told, holdfast.ErrUnavailable)
-	p.set(func() { p.refuse = false })
+	p.Set(func() { p.Refuse = false })
 	if err := <-got; err != nil {
 		t.Errorf("the wait ended with %v", err)
 	}
@@ -162,7 +162,7 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 		}
 		defer conn.Release()
 	}
-	_, err = d.Acquire(r.within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
+	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
 	r.says(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
 }
 
@@ -185,12 +185,12 @@ func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.acquire(r.client(), "k", long)
+	l := r.Acquire(r.client(), "k", long)
 	r.exec(text, pgx.QueryExecModeSimpleProtocol) // run by hand, with locks held
-	if err := l.Extend(r.within(), long); err != nil {
+	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("after the SQL was run again: %v", err)
 	}
-	r.release(l)
+	r.Release(l)
 }
 
 // TestAnotherIsolationLevelChangesNothing: the database's default may be stricter.
@@ -206,10 +206,10 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c := r.clientOf(d)
+				c := r.Client(d)
 				all.Go(func() {
 					for range 15 {
-						l := r.acquire(c, "k", long)
+						l := r.Acquire(c, "k", long)
 						mu.Lock()
 						held++
 						if held > 1 {
@@ -220,7 +220,7 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 						mu.Lock()
 						held--
 						mu.Unlock()
-						r.release(l)
+						r.Release(l)
 					}
 				})
 			}

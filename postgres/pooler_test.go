@@ -52,17 +52,17 @@ func TestBehindAPoolerADriverSaysOnceThatItPolls(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // it is said at the first wait, and not again
-				l := r.acquire(r.client(), "k", long)
+				l := r.Acquire(r.client(), "k", long)
 				next := make(chan *holdfast.Lease, 1)
-				go func() { next <- r.acquire(c, "k", long) }()
-				r.eventually("the waiter has found out", func() bool {
+				go func() { next <- r.Acquire(c, "k", long) }()
+				r.Eventually("the waiter has found out", func() bool {
 					if listens {
 						return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
 					}
 					return r.waiters("k") == 1 && d.Nodes()[0].State == driver.NodePolling
 				})
-				r.release(l)
-				r.release(<-next)
+				r.Release(l)
+				r.Release(<-next)
 			}
 			if err := c.Close(); err != nil { // after which no more events come
 				t.Error(err)
@@ -84,25 +84,25 @@ func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
 	t.Cleanup(func() { s.Stop() })
 	r := newRigOn(t, s)
 	d := r.driver()
-	l := r.acquire(r.clientOf(d), "k", long)
+	l := r.Acquire(r.Client(d), "k", long)
 	next := make(chan *holdfast.Lease, 1)
 	waiter := r.client()
-	go func() { next <- r.acquire(waiter, "k", long) }()
-	r.eventually("another waits", func() bool { return r.waiters("k") == 1 })
+	go func() { next <- r.Acquire(waiter, "k", long) }()
+	r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
 	s.Kill()
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.client().TryAcquire(r.within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := r.client().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the crash = %v, want ErrHeld", err)
 	}
-	if err := l.Extend(r.within(), long); err != nil {
+	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("Extend() after the crash = %v", err)
 	}
-	r.release(l)
+	r.Release(l)
 	after := <-next
 	if after.Token() <= l.Token() {
 		t.Errorf("token %d after %d", after.Token(), l.Token())
 	}
-	r.release(after)
+	r.Release(after)
 }

@@ -49,8 +49,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,6 +61,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
@@ -69,7 +70,7 @@ const (
 	block = 32
 	// moment is how long a statement may take beyond the context of its caller.
 	moment = 100 * time.Millisecond
-	// closeTime bounds how long Close waits for statements that are under way.
+	// closeTime bounds how long Close waits for connections to end.
 	closeTime = 2 * time.Second
 )
 
@@ -85,32 +86,24 @@ type Options struct {
 
 // Driver keeps locks in one database. It is safe for concurrent use.
 type Driver struct {
-	pool    *pgxpool.Pool
-	ours    bool // Close closes the pool
-	node    string
-	schema  schema
-	client  string // the first part of every owner, and the channel
-	first   int64
-	seq     atomic.Int64
-	checked atomic.Bool // the schema is of our version
-	direct  atomic.Bool // there is no pooler before the server, and statements can be prepared
+	pool     *pgxpool.Pool
+	ours     bool // Close closes the pool
+	node     string
+	schema   schema
+	client   string // the first part of every owner, and the channel
+	first    int64
+	seq      atomic.Int64
+	checked  atomic.Bool // the schema is of our version
+	straight atomic.Bool // there is no pooler before the server, and statements can be prepared
 
-	alive context.Context // ends with Close
-	end   context.CancelFunc
-	work  context.Context // of statements; ends somewhat later
-	stop  context.CancelFunc
+	calls  *direct.Calls
+	states *direct.States // of one node
 
-	mu      sync.Mutex // guards what follows
-	closed  bool
-	tasks   sync.WaitGroup             // calls and what they have left in the background; nothing is added after closed
+	mu      sync.Mutex                 // guards what follows
 	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
 	waiting map[string]chan<- struct{} // by owner: wakes a claim
 	channel *string                    // where the driver listens; nil: it does not
-	polls   error                      // why it never will
 	listens bool                       // or is about to
-	state   driver.NodeEvent
-	trip    time.Duration // smoothed round trip; 0: not measured yet
-	notify  func(driver.NodeEvent)
 	alert   func(owner, why string)
 }
 
@@ -126,16 +119,14 @@ func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	cc := pool.Config().ConnConfig
+	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
-		pool: pool, schema: s, client: rand.Text(), listens: opts.NoListen, node: nodeName(cc.Host, cc.Port),
+		pool: pool, schema: s, client: rand.Text(), listens: opts.NoListen, node: node, calls: direct.NewCalls(), states: direct.NewStates(node),
 		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}),
 	}
-	d.state = driver.NodeEvent{Node: d.node, State: driver.NodeUp}
 	d.first = time.Now().UnixMicro()
 	d.seq.Store(d.first)
-	d.alive, d.end = context.WithCancel(context.Background())
-	d.work, d.stop = context.WithCancel(context.Background())
-	d.tasks.Go(d.watch)
+	d.calls.Go(d.watch)
 	return d, nil
 }
 
@@ -144,28 +135,9 @@ func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: minTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
 
-// enter begins a call, which ends with d.tasks.Done.
-func (d *Driver) enter() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return driver.ErrClosed
-	}
-	d.tasks.Add(1)
-	return nil
-}
-
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	d.mu.Unlock()
-	d.end()
-	hurry := time.AfterFunc(closeTime, d.stop)
-	defer hurry.Stop()
-	d.tasks.Wait()
-	d.stop()
-	if !d.ours {
+	if !d.calls.Close() || !d.ours {
 		return nil
 	}
 	closed := make(chan struct{})
@@ -185,18 +157,12 @@ func patience(ttl time.Duration) time.Duration {
 	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
 }
 
-// trust is until when a TTL stands that was asked for at sent. Clocks may differ in
-// rate by a hundredth.
-func trust(sent time.Time, ttl time.Duration) time.Time {
-	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
-}
-
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	c := d.claim(req)
 	defer c.leave()
 	g, err := c.compete(ctx)
@@ -209,13 +175,13 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 // Renew implements driver.Driver. It tries again until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		for i := range out {
 			out[i].Err = err
 		}
 		return out
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	d.listen() // from the first long lease on: somebody may take it away
 	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
 	shortest := time.Duration(math.MaxInt64)
@@ -242,35 +208,28 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		case !ok:
 			out[i].Err = driver.ErrLost
 		default:
-			out[i] = driver.Renewal{TrustedUntil: trust(r.sent, g.TTL), Waiters: n}
+			out[i] = driver.Renewal{TrustedUntil: direct.Trust(r.sent, g.TTL), Waiters: n}
 		}
 	}
 	return out
 }
 
-// Release implements driver.Driver. The release is repeated, in the background once
-// ctx has ended, until it is confirmed or the lock has lapsed.
+// Release implements driver.Driver. The release is repeated, in the background if need be,
+// until it is confirmed or the lock has lapsed.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return err
 	}
-	defer d.tasks.Done()
-	asking, done := d.linger(ctx)
-	defer done()
-	err := d.free(asking, g, keep)
-	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", ctx.Err(), err)
-		d.tasks.Go(func() { d.free(d.work, g, keep) })
-	}
-	return err
+	defer d.calls.Leave()
+	return d.calls.Finish(ctx, d.states, func() error { return d.free(g, keep) })
 }
 
 // free releases what g may have.
-func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (d *Driver) free(g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
 	bury := d.doubted[g.Owner]
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, max(g.TTL, keep))
+	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
 	_, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
 	if err == nil {
@@ -294,7 +253,7 @@ func (d *Driver) doubts(owner string, doubt bool) {
 // linger is a context for a statement: one that is under way when ctx ends has a moment
 // to come to its end, as it would cost its connection otherwise.
 func (d *Driver) linger(ctx context.Context) (context.Context, context.CancelFunc) {
-	lingering, cancel := context.WithCancel(d.work)
+	lingering, cancel := context.WithCancel(d.calls.Work)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
 	return lingering, func() {
 		stop()
@@ -307,10 +266,10 @@ func (d *Driver) Detach(g driver.Grant) { d.doubts(g.Owner, false) }
 
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL})
 	defer c.leave()
 	c.from = g.Owner
@@ -395,10 +354,10 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 
 // List implements driver.Lister.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	r, err := query(ctx, d, patience(time.Minute), pgx.RowToStructByPos[view], d.schema.list, prefix)
 	for _, v := range r.rows {
 		if !yield(d.status(v)) {

@@ -2,32 +2,24 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-const (
-	// patience is how long anything may take that is certain to come.
-	patience = 20 * time.Second
-	// long is a TTL that does not end within a test.
-	long = 40 * time.Second
-)
+// long is a TTL that does not end within a test.
+const long = fixture.Long
 
 // server is one server for all tests; each has a schema of its own.
 var (
@@ -40,19 +32,12 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("test.parallel", "6")
-	os.Exit(leaktest.Run(served{m}))
-}
-
-type served struct{ *testing.M }
-
-func (s served) Run() int {
-	var err error
-	if server, err = pgproc.Start(context.Background(), "max_connections=400"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Stop()
-	return s.M.Run()
+	fixture.Main(m, func(ctx context.Context) (stop func() error, err error) {
+		if server, err = pgproc.Start(ctx, "max_connections=400"); err != nil {
+			return nil, err
+		}
+		return server.Stop, nil
+	})
 }
 
 // socket is where a server or pooler with this DSN listens.
@@ -63,13 +48,10 @@ func socket(dsn string) string {
 
 // rig is a schema of the server and its clients.
 type rig struct {
-	testing.TB
+	*fixture.Rig
 	socket string // to which clients go
 	opts   postgres.Options
 	pool   *pgxpool.Pool // straight to the server
-
-	mu     sync.Mutex // guards what follows
-	routes map[driver.Driver]*proxy
 }
 
 // start makes a schema for one parallel test.
@@ -83,7 +65,7 @@ func newRig(t testing.TB) *rig { t.Helper(); return newRigOn(t, server) }
 
 func newRigOn(t testing.TB, s *pgproc.Server) *rig {
 	t.Helper()
-	r := &rig{TB: t, socket: socket(s.DSN()), opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}, routes: make(map[driver.Driver]*proxy)}
+	r := &rig{Rig: fixture.New(t), socket: socket(s.DSN()), opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}}
 	r.pool = r.connect(s.DSN())
 	if err := postgres.Migrate(t.Context(), r.pool, &r.opts); err != nil {
 		t.Fatal(err)
@@ -105,63 +87,30 @@ func (r *rig) connect(dsn string) *pgxpool.Pool {
 func (r *rig) open() (driver.Driver, error) { return r.openWith(r.opts) }
 
 func (r *rig) openWith(opts postgres.Options) (*postgres.Driver, error) {
-	p := newProxy(r, r.socket)
-	host, port, _ := strings.Cut(p.listener.Addr().String(), ":")
+	l := r.relay()
+	host, port, _ := strings.Cut(l.Addr, ":")
 	d, err := postgres.Open(r.Context(), fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port), &opts)
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.routes[d] = p
+	r.Route(d, l)
 	return d, nil
+}
+
+func (r *rig) relay() *fixture.Link {
+	r.Helper()
+	return fixture.Relay(r, r.socket, func() fixture.Protocol { return &messages{} })
 }
 
 func (r *rig) driver() *postgres.Driver {
 	r.Helper()
 	d, err := r.openWith(r.opts)
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { d.Close() })
-	return d
+	return fixture.Closed(r.Rig, d, err)
 }
 
-func (r *rig) client() *holdfast.Client { r.Helper(); return r.clientOf(r.driver()) }
+func (r *rig) client() *holdfast.Client { r.Helper(); return r.Client(r.driver()) }
 
-func (r *rig) clientOf(d driver.Driver) *holdfast.Client {
-	r.Helper()
-	c, err := holdfast.New(d, nil)
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { c.Close() })
-	return c
-}
-
-func (r *rig) route(d driver.Driver) *proxy {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.routes[d]
-}
-
-func (r *rig) all(f func(p *proxy)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, p := range r.routes {
-		f(p)
-	}
-}
-
-// stop makes the server look as if it were down.
-func (r *rig) stop(down bool) {
-	r.all(func(p *proxy) {
-		p.set(func() { p.refuse = down })
-		if down {
-			p.cut()
-		}
-	})
-}
+func (r *rig) route(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
 
 // leftovers are all locks and tickets.
 func (r *rig) leftovers() (left []string, err error) {
@@ -182,23 +131,11 @@ func (r *rig) leftovers() (left []string, err error) {
 	return left, rows.Err()
 }
 
-func (r *rig) within() context.Context {
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
-	r.Cleanup(cancel)
-	return ctx
-}
-
 // service is r for the conformance suite.
 func (r *rig) service() locktest.Service {
-	return locktest.Service{
-		Open: r.open, Nodes: 1,
-		Cut:         func(d driver.Driver) { p := r.route(d); p.set(func() { p.hole = true }) },
-		Mend:        func(d driver.Driver) { p := r.route(d); p.set(func() { p.hole = false }) },
-		LoseReplies: func(k int) { r.all(func(p *proxy) { p.set(func() { p.lose = k }) }) },
-		Delay:       func(d time.Duration) { r.all(func(p *proxy) { p.set(func() { p.delay = d }) }) },
-		StopNodes:   func(int) { r.stop(true) }, StartNodes: func() { r.stop(false) },
-		Deaf: r.opts.NoListen, Leftovers: r.leftovers,
-	}
+	s := r.Service(1, r.open, r.leftovers)
+	s.Deaf = r.opts.NoListen
+	return s
 }
 
 // in puts the schema of r into a statement.
@@ -226,44 +163,10 @@ func (r *rig) waiters(key string) int {
 	return r.count("SELECT count(*) FROM holdfast.ticket WHERE name = $1 AND NOT gone", key)
 }
 
-// acquire asks again when answers came too late, as they may on a busy machine.
-func (r *rig) acquire(c *holdfast.Client, key string, ttl time.Duration) *holdfast.Lease {
-	r.Helper()
-	for end := time.Now().Add(patience); ; {
-		l, err := c.Acquire(r.within(), key, &holdfast.AcquireOptions{TTL: ttl})
-		if err == nil {
-			return l
-		}
-		if !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
-			r.Errorf("Acquire(%q) = %v", key, err)
-			panic("no lease")
-		}
-	}
-}
-
-func (r *rig) release(leases ...*holdfast.Lease) {
-	r.Helper()
-	for _, l := range leases {
-		if err := l.Release(r.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
-			r.Fatalf("Release of %q = %v", l.Key(), err)
-		}
-	}
-}
-
-// eventually waits until ok returns true.
-func (r *rig) eventually(what string, ok func() bool) {
-	r.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			r.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // cleared checks that nothing is left, long before it could lapse by itself.
 func (r *rig) cleared() {
 	r.Helper()
-	r.eventually("nothing is left", func() bool {
+	r.Eventually("nothing is left", func() bool {
 		left, err := r.leftovers()
 		return err == nil && len(left) == 0
 	})

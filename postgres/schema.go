@@ -88,16 +88,16 @@ func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
 	}
 	d.checked.Store(true)
 	if conn.Config().StatementCacheCapacity > 0 {
-		same, err := direct(ctx, conn)
-		d.direct.Store(same)
+		same, err := straight(ctx, conn)
+		d.straight.Store(same)
 		return err
 	}
 	return nil
 }
 
-// direct says whether conn leads to the server itself: a pooler makes numbers of its own
+// straight says whether conn leads to the server itself: a pooler makes numbers of its own
 // for its connections.
-func direct(ctx context.Context, conn *pgx.Conn) (bool, error) {
+func straight(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
 	return pid == conn.PgConn().PID(), err

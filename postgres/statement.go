@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 // ErrAuth is in an ErrUnavailable when the server refuses user or password, or the
@@ -21,9 +19,8 @@ var ErrAuth = errors.New("access denied")
 
 // failure is a statement that failed.
 type failure struct {
-	err     error
-	doubt   bool // it may have been executed, or may be yet
-	lasting bool // time does not mend it
+	err   error
+	doubt bool // it may have been executed, or may be yet
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -33,12 +30,6 @@ func (f *failure) Unwrap() error { return f.err }
 func doubtful(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.doubt
-}
-
-// lasting says whether err will be the same next time.
-func lasting(err error) bool {
-	f, ok := errors.AsType[*failure](err)
-	return ok && f.lasting
 }
 
 // reply is what a statement returned.
@@ -74,7 +65,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 // mode is how to send a statement. A server that is spoken to directly remembers
 // statements, which halves its work; but making it do so costs a round trip.
 func (d *Driver) mode() pgx.QueryExecMode {
-	if d.direct.Load() && d.seq.Load()-d.first > few {
+	if d.straight.Load() && d.seq.Load()-d.first > few {
 		return pgx.QueryExecModeCacheStatement
 	}
 	return pgx.QueryExecModeExec
@@ -91,7 +82,7 @@ func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.Ro
 		r, err := once(ctx, d, scan, sql, args)
 		r.doubt = doubt
 		if err == nil {
-			d.report(driver.NodeUp, nil)
+			d.report(nil)
 			return r, nil
 		}
 		doubt = doubt || err.doubt
@@ -101,28 +92,27 @@ func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.Ro
 		err.doubt = doubt
 		down := d.unavailable(err)
 		if !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the server
-			d.report(driver.NodeDown, down)
+			d.report(down)
 		}
 		return r, down
 	}
 }
 
 // insist repeats query until it succeeds, cannot succeed, or ctx ends.
-func insist[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
-	for pause := shortPause; ; pause = min(2*pause, longPause) {
-		r, err := query(ctx, d, try, scan, sql, args...)
-		if err == nil || lasting(err) || !sleep(ctx, pause) {
-			return r, err
-		}
-	}
+func insist[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) (r reply[T], err error) {
+	err = direct.Insist(ctx, func() (err error) {
+		r, err = query(ctx, d, try, scan, sql, args...)
+		return err
+	})
+	return r, err
 }
 
 // one runs a statement that returns a row.
 func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
-	if err := d.enter(); err != nil {
+	if err := d.calls.Enter(); err != nil {
 		return row, err
 	}
-	defer d.tasks.Done()
+	defer d.calls.Leave()
 	r, err := query(ctx, d, patience(time.Minute), scan, sql, args...)
 	switch {
 	case err != nil:
@@ -134,35 +124,16 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 }
 
 const (
-	mostTries  = 3
-	few        = 5 // attempts at locks after which statements are prepared
-	shortPause = 20 * time.Millisecond
-	longPause  = 500 * time.Millisecond
+	mostTries = 3
+	few       = 5 // attempts at locks after which statements are prepared
 )
-
-// sleep sleeps for about d and says whether ctx still goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(jitter(d)):
-		return true
-	}
-}
-
-// jitter is 3/4 of d to d.
-func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/4+1)) }
 
 // unavailable says that the database has not answered, and why.
 func (d *Driver) unavailable(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return err
 	}
-	return &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: d.node, Err: err}}}
-}
-
-func nodeName(host string, port uint16) string {
-	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+	return d.states.Unavailable(nil, driver.NodeError{Node: d.node, Err: err})
 }
 
 // Codes of errors of the server.
@@ -189,22 +160,25 @@ func code(err error) string {
 
 // diagnose says what err means and what mends it.
 func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
-	f := &failure{err: err, doubt: doubt, lasting: true}
+	f := &failure{err: err, doubt: doubt}
+	lasts := func(format string, args ...any) { f.err = direct.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch code(err) {
 	case wrongPassword, wrongUser:
-		f.err = fmt.Errorf("%w: %w; correct user and password", ErrAuth, err)
+		lasts("%w: %w; correct user and password", ErrAuth, err)
 	case noDatabase:
-		f.err = fmt.Errorf("%w; create it, or name another", err)
+		lasts("%w; create it, or name another", err)
 	case noSchema, noTable, noFunction:
-		f.err = fmt.Errorf("schema %s has no tables for locks, or not all of them; make them with postgres.Migrate, or holdfast migrate: %w", d.schema.name, err)
+		lasts("schema %s has no tables for locks, or not all of them; make them with postgres.Migrate, or holdfast migrate: %w", d.schema.name, err)
 	case noRights:
-		f.err = fmt.Errorf("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", ErrAuth, err, d.schema.name)
+		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", ErrAuth, err, d.schema.name)
 	case readOnly:
-		f.err, f.lasting = fmt.Errorf("the server is a standby, which keeps no locks: %w", err), false
+		f.err = fmt.Errorf("the server is a standby, which keeps no locks: %w", err)
 	default:
-		f.lasting = errors.Is(err, errVersion)
+		if errors.Is(err, errVersion) {
+			f.err = direct.Refusal{Err: err}
+		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			f.err = d.late(err)
+			f.err = d.late(f.err)
 		}
 	}
 	return f

@@ -10,55 +10,38 @@ import (
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
-// errAgain says that the line has changed, so that another look is worth it.
-var errAgain = errors.New("the line has changed")
-
 // mostCuts is how often a claim goes on at once when its connection has ended.
 const mostCuts = 3
 
 // claim is one attempt at a lock.
 type claim struct {
-	d        *Driver
-	req      driver.Request
-	s        *session // nil: none yet
-	owner    string
-	doubt    bool   // a request to create the node had no answer
-	path     string // of the node; empty: it is not known to exist
-	czxid    int64  // of the node; 0: not known
-	obstacle direct.Wait
+	d     *Driver
+	req   driver.Request
+	s     *session // nil: none yet
+	owner string
+	doubt bool   // a request to create the node had no answer
+	path  string // of the node; empty: it is not known to exist
+	czxid int64  // of the node; 0: not known
+	cuts  int    // of the connection, after which it went on at once
+	wait  direct.Wait
 }
 
 // compete goes on until the lock is granted or that is out of the question.
-func (c *claim) compete(caller context.Context) error {
-	ctx, cancel := context.WithCancel(caller)
-	defer cancel()
-	defer context.AfterFunc(c.d.calls.Alive, cancel)()
-	cuts := 0
-	for pause := shortPause; ; {
+func (c *claim) compete(ctx context.Context) error {
+	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, func(ctx context.Context) error {
 		err := c.advance(ctx)
-		if err == nil {
-			return nil
-		}
-		if over := c.obstacle.Over(caller, c.d.calls); over != nil {
-			return over
-		}
 		switch {
-		case errors.Is(err, errAgain):
-			pause = shortPause
-			continue
 		case errors.Is(err, errOver):
 			c.reset()
-			continue
-		case errors.Is(err, errCut) && cuts < mostCuts: // another member may be there
-			cuts++
-			continue
-		case c.req.NoWait || lasting(err):
-			return c.d.final(err)
+			return direct.ErrAgain
+		case errors.Is(err, errCut) && c.cuts < mostCuts: // another member may be there
+			c.cuts++
+			return direct.ErrAgain
+		case err == nil || errors.Is(err, direct.ErrAgain):
+			return err
 		}
-		c.obstacle.Note(err)
-		sleep(ctx, pause)
-		pause = min(2*pause, longPause)
-	}
+		return c.d.final(err)
+	})
 }
 
 // final is an error as the caller gets it. What the servers refuse is no fault of a member.
@@ -152,7 +135,7 @@ func (d *Driver) make(ctx context.Context, s *session, folder string) error {
 			return d.refused(r.err)
 		}
 	}
-	return errAgain
+	return direct.ErrAgain
 }
 
 // find looks for a node whose creation had no answer. A member that has just taken over the
@@ -174,7 +157,7 @@ func (c *claim) find(ctx context.Context) error {
 	if i := of(c.owner, l); i >= 0 {
 		c.path = folder + "/" + l[i].name
 	}
-	return errAgain
+	return direct.ErrAgain
 }
 
 // look makes sure that the node stands, and looks who is before it.
@@ -187,9 +170,9 @@ func (c *claim) look(ctx context.Context) error {
 		return err
 	case !stands[0]:
 		c.reset()
-		return errAgain
+		return direct.ErrAgain
 	case all.err != nil, own.err != nil:
-		return errAgain
+		return direct.ErrAgain
 	}
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
@@ -200,7 +183,7 @@ func (c *claim) look(ctx context.Context) error {
 func (c *claim) place(ctx context.Context, l []entry) error {
 	switch i := of(c.owner, l); {
 	case i < 0: // somebody has deleted the node: the next look makes sure
-		return errAgain
+		return direct.ErrAgain
 	case i == 0:
 		return c.take(ctx)
 	case c.req.NoWait: // another one was faster
@@ -221,9 +204,9 @@ func (c *claim) take(ctx context.Context) error {
 		return err
 	case !stands[0]:
 		c.reset()
-		return errAgain
+		return direct.ErrAgain
 	case time.Now().After(c.s.trusted()):
-		return c.d.unavailable(errors.New("the answer came too late"))
+		return c.d.states.Unavailable(errors.New("the answer came too late"))
 	}
 	return nil
 }
@@ -257,7 +240,7 @@ func (c *claim) await(ctx context.Context, l []entry, place int) error {
 	if first.err == nil {
 		v := readValue(first.reply.bytes())
 		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
-		c.obstacle.Note(held)
+		c.wait.Note(held)
 	}
 	select {
 	case <-gone:
@@ -265,7 +248,7 @@ func (c *claim) await(ctx context.Context, l []entry, place int) error {
 	case <-c.s.quit.Done():
 	case <-ctx.Done():
 	}
-	return errAgain
+	return direct.ErrAgain
 }
 
 // heldBy is who has the lock.
@@ -295,8 +278,8 @@ func (c *claim) abandon() {
 		defer c.d.done(c.s)
 		ctx := c.d.calls.Work
 		for c.doubt {
-			err := c.s.again(ctx, func() error { return c.find(ctx) })
-			if !errors.Is(err, errAgain) {
+			err := direct.Insist(ctx, func() error { return c.find(ctx) })
+			if !errors.Is(err, direct.ErrAgain) {
 				return // the session is over
 			}
 		}
@@ -308,7 +291,7 @@ func (c *claim) abandon() {
 
 // delete deletes a node, and returns nil when it is gone.
 func (s *session) delete(ctx context.Context, path string) error {
-	err := s.again(ctx, func() error {
+	err := direct.Insist(ctx, func() error {
 		r := remove(path)
 		if err := s.do(ctx, r); err != nil {
 			return err

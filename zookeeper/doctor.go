@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -118,7 +119,7 @@ func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Dura
 	if ttl < calmTTL {
 		whole.Add("ttl", driver.VerdictWarning, fmt.Sprintf("an election takes some seconds, and a TTL of %v may not outlast it", ttl), "take 6 s or more")
 	}
-	ctx, cancel := withLimit(ctx, lookTime)
+	ctx, cancel := direct.WithLimit(ctx, lookTime)
 	defer cancel()
 	s := d.session(ttl)
 	defer d.done(s)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 // Delete deletes the node of an owner, as people do by hand.
@@ -12,7 +14,7 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
 	i := of(owner, l.entries)
 	if err != nil || i < 0 {
-		return errors.Join(err, errAgain)
+		return errors.Join(err, direct.ErrAgain)
 	}
 	s := d.session(lookTTL)
 	defer d.done(s)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
@@ -50,7 +51,7 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := withLimit(ctx, lookTime)
+	ctx, cancel := direct.WithLimit(ctx, lookTime)
 	defer cancel()
 	for {
 		s := d.some()
@@ -178,7 +179,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		outcomes, err := r.outcomes(2)
 		switch {
 		case err != nil:
-			return d.unavailable(err)
+			return d.states.Unavailable(err)
 		case outcomes[0] == codeNoNode:
 			done = tries > 1 // the try before may have done it
 			return nil
@@ -227,7 +228,7 @@ func (d *Driver) heed(owner string) *request {
 		if !stands {
 			return
 		}
-		ctx, cancel := withLimit(d.calls.Alive, lookTime)
+		ctx, cancel := direct.WithLimit(d.calls.Alive, lookTime)
 		defer cancel()
 		if why, gone := h.fate(ctx, owner); gone {
 			alert(owner, why)

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 const (
@@ -22,9 +22,6 @@ const (
 	callTime = 2 * time.Second
 	// probeEvery is how often the members are asked for their state while nothing happens.
 	probeEvery = 10 * time.Second
-
-	shortPause = 20 * time.Millisecond
-	longPause  = time.Second
 )
 
 // patience is how long one member may take to answer for a session with this TTL: so short
@@ -35,11 +32,11 @@ func patience(ttl time.Duration) time.Duration {
 
 // member is one server of the ensemble.
 type member struct {
-	name  string
-	place int // in the order of opening
-	tls   *tls.Config
-	leads atomic.Bool  // when it was asked last
-	trip  atomic.Int64 // how long it takes to answer, in ns, smoothed; 0: not known
+	name   string
+	place  int // in the order of opening
+	tls    *tls.Config
+	states *direct.States
+	leads  atomic.Bool // when it was asked last
 }
 
 // dial opens a connection.
@@ -79,7 +76,7 @@ var (
 
 // probe asks the member by the command srvr, which it takes without a session.
 func (m *member) probe(ctx context.Context, limit time.Duration) (health, error) {
-	ctx, cancel := withLimit(ctx, limit)
+	ctx, cancel := direct.WithLimit(ctx, limit)
 	defer cancel()
 	conn, err := m.dial(ctx)
 	if err != nil {
@@ -90,12 +87,8 @@ func (m *member) probe(ctx context.Context, limit time.Duration) (health, error)
 	sent := time.Now()
 	io.WriteString(conn, "srvr")
 	text, err := io.ReadAll(io.LimitReader(conn, 1<<16))
-	if took := int64(time.Since(sent)); len(text) > 0 {
-		before := m.trip.Load()
-		if before == 0 {
-			before = took
-		}
-		m.trip.Store((3*before + took) / 4)
+	if len(text) > 0 {
+		m.states.Timed(m.place, time.Since(sent))
 	}
 	return readHealth(string(text), explain(ctx, err))
 }
@@ -128,14 +121,6 @@ func readHealth(text string, cut error) (h health, err error) {
 	return h, errors.New("this is no ZooKeeper server, or one that expects TLS")
 }
 
-// withLimit is context.WithTimeout with a cause that people understand.
-func withLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
-}
-
-// stall is an answer that did not come in time.
-type stall struct{ error }
-
 // handshake is an error before a connection is safe.
 type handshake struct{ error }
 
@@ -146,17 +131,15 @@ func explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	text := err.Error()
 	var timeout net.Error
+	mend := direct.MendTLS(err)
 	switch {
 	case ctx.Err() != nil:
-		return stall{context.Cause(ctx)}
+		return direct.Stall{Err: context.Cause(ctx)}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return stall{errors.New("no answer in time")}
-	case strings.Contains(text, "x509: "):
-		return fmt.Errorf("%w; name the authority of the members by ca, or Options.TLS", err)
-	case strings.Contains(text, "remote error: tls: "):
-		return fmt.Errorf("%w; name a certificate that the members accept by cert and key, or Options.TLS", err)
+		return direct.Stall{Err: errors.New("no answer in time")}
+	case mend != "":
+		return fmt.Errorf("%w%s", err, mend)
 	case errors.As(err, new(handshake)):
 		return fmt.Errorf("the TLS handshake: %w; if this port does not speak TLS, write zk:// or take the secure port", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -165,20 +148,11 @@ func explain(ctx context.Context, err error) error {
 	return err
 }
 
-// report notes the state of a member.
+// report notes what a member has answered.
 func (d *Driver) report(m *member, err error) {
-	if d.calls.Alive.Err() != nil {
-		return
+	if d.calls.Alive.Err() == nil {
+		d.states.Report(m.place, err)
 	}
-	e := driver.NodeEvent{State: driver.NodeUp, Err: err}
-	if _, stalled := errors.AsType[stall](err); stalled {
-		e.State = driver.NodeStalled
-	} else if err != nil {
-		e.State = driver.NodeDown
-	} else {
-		e.RoundTrip = time.Duration(m.trip.Load())
-	}
-	d.states.Report(m.place, e)
 }
 
 // ask probes a member and notes what it says.
@@ -240,7 +214,7 @@ func (d *Driver) watch() {
 		for _, m := range d.members {
 			all.Go(func() { d.ask(d.calls.Alive, m, callTime) })
 		}
-		if !sleep(d.calls.Alive, probeEvery) {
+		if !direct.Sleep(d.calls.Alive, probeEvery) {
 			return
 		}
 	}

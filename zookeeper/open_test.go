@@ -11,14 +11,19 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
+func plain(ctx context.Context, url string) (*zookeeper.Driver, error) {
+	return zookeeper.Open(ctx, url, nil)
+}
+
 // TestABadURLSaysHowToMendIt, and shows no password.
 func TestABadURLSaysHowToMendIt(t *testing.T) {
 	t.Parallel()
-	for url, want := range map[string]string{
+	fixture.BadURLs(t, plain, map[string]string{
 		"h1:2181":                           "zk://host:2181",
 		"http://h1:2181":                    "zk://host:2181",
 		"zk://":                             "host:port",
@@ -42,17 +47,7 @@ func TestABadURLSaysHowToMendIt(t *testing.T) {
 		"zks://h1:2181/?ca=/no/such/file":   "/no/such/file",
 		"zks://h1:2181/?ca=open_test.go":    "no certificate",
 		"zk://h1:2181/path#h1dden":          "is not shown",
-	} {
-		d, err := zookeeper.Open(t.Context(), url, nil)
-		if err == nil {
-			d.Close()
-			t.Errorf("Open(%q) succeeded", url)
-			continue
-		}
-		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "h1dden") {
-			t.Errorf("Open(%q) = %v, want ErrInvalid and %q", url, err, want)
-		}
-	}
+	})
 }
 
 // TestAURLNamesMembersAndPath: what is taken by a URL is held for a driver of that path, and
@@ -61,19 +56,19 @@ func TestAURLNamesMembersAndPath(t *testing.T) {
 	r := start(t)
 	url := "zk://" + strings.Join(r.ensemble.Addrs(), ",")
 	for path, node := range map[string]string{"/a/b/c": "/a/b/c", "/d/": "/d", "": "/holdfast", "/": "/holdfast"} {
-		d, err := zookeeper.Open(r.within(), url+path, nil)
-		r.must(err)
-		g := r.grant(d, t.Name(), long)
+		d, err := zookeeper.Open(r.Within(), url+path, nil)
+		r.Must(err)
+		g := r.Grant(d, t.Name(), long)
 		for other, held := range map[string]bool{node: true, "/a": false} {
 			looker, err := zookeeper.New(r.ensemble.Addrs(), &zookeeper.Options{Path: other})
-			r.must(err)
-			if st, err := looker.Inspect(r.within(), t.Name()); err != nil || st.Held != held {
+			r.Must(err)
+			if st, err := looker.Inspect(r.Within(), t.Name()); err != nil || st.Held != held {
 				t.Errorf("%q: below %s held is %v, %v", path, other, st.Held, err)
 			}
-			r.must(looker.Close())
+			r.Must(looker.Close())
 		}
-		r.must(d.Release(r.within(), g, 0))
-		r.must(d.Close())
+		r.Must(d.Release(r.Within(), g, 0))
+		r.Must(d.Close())
 	}
 }
 
@@ -81,51 +76,40 @@ func TestAURLNamesMembersAndPath(t *testing.T) {
 func TestAnEnsembleThatIsDownIsNoMistake(t *testing.T) {
 	t.Parallel()
 	d, err := zookeeper.Open(t.Context(), "zk://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
-	if err != nil {
-		t.Fatalf("Open() = %v", err)
-	}
-	defer d.Close()
-	_, err = d.Acquire(t.Context(), driver.Request{Key: "k", TTL: long, NoWait: true})
-	down, ok := errors.AsType[*driver.UnavailableError](err)
-	if !ok || len(down.Nodes) != 3 || down.Need != 2 || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("Acquire() = %v, want that three members refuse", err)
-	}
+	fixture.NobodyThere(t, d, err)
 }
 
 // TestNodesAreForTheirUserAlone: another user, or one with a wrong password, is told so.
 func TestNodesAreForTheirUserAlone(t *testing.T) {
 	r := start(t)
 	open := func(login string) (*zookeeper.Driver, error) {
-		return zookeeper.Open(r.within(), "zk://"+login+strings.Join(r.ensemble.Addrs(), ",")+r.opts.Path, nil)
+		return zookeeper.Open(r.Within(), "zk://"+login+strings.Join(r.ensemble.Addrs(), ",")+r.opts.Path, nil)
 	}
-	const login = "me:pass%3Aw%40rd%2F%231@"
+	const login = "me:" + fixture.Escaped + "@"
 	d, err := open(login)
-	r.must(err)
+	r.Must(err)
 	defer d.Close()
-	r.must(d.Release(r.within(), r.grant(d, "k", long), 0))
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 	for _, login := range []string{"me:wr0ng@", "nobody:wr0ng@", ""} {
 		d, err := open(login)
 		if err == nil {
-			_, err = d.Acquire(r.within(), driver.Request{Key: "k", TTL: long})
+			_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			d.Close()
 		}
-		if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, zookeeper.ErrAuth) || !strings.Contains(err.Error(), "correct user and password") ||
-			strings.Contains(err.Error(), "wr0ng") {
-			t.Errorf("%q: %v, want ErrAuth", login, err)
-		}
+		fixture.Denied(t, login, err, zookeeper.ErrAuth, "correct user and password")
 	}
 	other, err := open(login)
-	r.must(err)
+	r.Must(err)
 	defer other.Close()
-	holder, waiter := r.client(d), r.client(other)
-	l := r.acquire(holder, "k", 3*time.Second)
+	holder, waiter := r.Client(d), r.Client(other)
+	l := r.Acquire(holder, "k", 3*time.Second)
 	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.acquire(waiter, "k", 3*time.Second) }()
+	go func() { next <- r.Acquire(waiter, "k", 3*time.Second) }()
 	for deadline := l.Deadline(); !l.Deadline().After(deadline); time.Sleep(10 * time.Millisecond) {
-		r.must(context.Cause(l.Context()))
+		r.Must(context.Cause(l.Context()))
 	}
-	r.release(l)
-	r.release(<-next)
+	r.Release(l)
+	r.Release(<-next)
 }
 
 // TestTLS: the members show a certificate, and so does the client.
@@ -152,59 +136,47 @@ func TestTLS(t *testing.T) {
 	}
 	r := alone(t, 1, "secureClientPort", "ssl.keyStore.location="+store, "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
 	m := r.ensemble.Members[0]
-	for url, want := range map[string]string{
+	fixture.MendsTLS(r.Rig, plain, map[string]string{
 		"zk://" + m.Safe:                        "TLS",
 		"zks://" + m.Addr:                       "write zk://",
 		"zks://" + m.Safe:                       "by ca",
 		"zks://" + m.Safe + "/?ca=" + cert.Cert: "by cert and key",
-	} {
-		r.eventually(want, func() bool { // the member may cut the connection before it says why
-			d, err := zookeeper.Open(r.within(), url, nil)
-			if err == nil {
-				_, err = d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
-				d.Close()
-			}
-			if !errors.Is(err, driver.ErrUnavailable) {
-				t.Errorf("%s: %v, want ErrUnavailable", url, err)
-			}
-			return err != nil && strings.Contains(err.Error(), want)
-		})
-	}
+	})
 	for url, opts := range map[string]*zookeeper.Options{
 		"zks://" + m.Safe + "/?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key:         nil,
 		"zk://" + m.Safe + "/?tls=true&ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key: nil,
 		"zk://" + m.Safe:  {TLS: config},
 		"zks://" + m.Safe: {TLS: config},
 	} {
-		d, err := zookeeper.Open(r.within(), url, opts)
+		d, err := zookeeper.Open(r.Within(), url, opts)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		g := r.grant(d, "k", long)
-		r.must(d.Release(r.within(), g, 0))
-		r.must(d.Close())
+		g := r.Grant(d, "k", long)
+		r.Must(d.Release(r.Within(), g, 0))
+		r.Must(d.Close())
 	}
 }
 
 // TestATTLThatTheServersWouldChangeIsAnError: they shorten and lengthen sessions in silence.
 func TestATTLThatTheServersWouldChangeIsAnError(t *testing.T) {
 	r := alone(t, 1, "minSessionTimeout=5000", "maxSessionTimeout=9000")
-	c := r.client(r.straight())
+	c := r.Client(r.straight())
 	for ttl, want := range map[time.Duration]string{
 		2 * time.Second:         "no TTL under 5s, and 2s was asked for; take a longer TTL, or give the servers a shorter minSessionTimeout",
 		10 * time.Second:        "no TTL over 9s, and 10s was asked for; take a shorter TTL, or give the servers a longer maxSessionTimeout",
 		9001 * time.Millisecond: "no TTL over 9s",
 	} {
-		_, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: ttl})
+		_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl})
 		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Acquire() = %v, want ErrInvalid and %q", err, want)
 		}
 	}
 	for _, ttl := range []time.Duration{5 * time.Second, 9 * time.Second} {
-		r.release(r.acquire(c, "k", ttl))
+		r.Release(r.Acquire(c, "k", ttl))
 	}
-	if st, err := c.Inspect(r.within(), "k"); err != nil || st.Held {
+	if st, err := c.Inspect(r.Within(), "k"); err != nil || st.Held {
 		t.Errorf("Inspect() = %+v, %v", st, err)
 	}
 }

@@ -1,11 +1,13 @@
 package zookeeper
 
+// This file answers whether a session stands, and until when: what its connections bring.
+
 import (
 	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +26,6 @@ const (
 var (
 	// errOver says that a session is over, and all nodes that it made are gone.
 	errOver = errors.New("the session is over")
-	// errCut says that a connection ended before the answer came.
-	errCut = errors.New("the connection ended before the answer")
 	// errMove has a session go on over another connection.
 	errMove = errors.New("the connection is renewed")
 )
@@ -83,7 +83,7 @@ func (s *session) change(set func()) {
 // run keeps the session connected until it is over.
 func (s *session) run() {
 	defer s.end()
-	for pause := shortPause; ; {
+	for pause := direct.ShortPause; ; {
 		l, err := s.connect()
 		switch {
 		case s.quit.Err() != nil:
@@ -92,19 +92,19 @@ func (s *session) run() {
 			}
 			s.change(func() { s.over, s.link = errOver, nil })
 			return
-		case errors.Is(err, errOver) || lasting(err):
+		case errors.Is(err, errOver) || direct.Lasts(err):
 			s.d.forget(s)
 			s.change(func() { s.over = err })
 			return
 		case err != nil:
 			s.change(func() { s.failed = err })
-			if !sleep(s.quit, pause) {
+			if !direct.Sleep(s.quit, pause) {
 				continue
 			}
-			pause = min(2*pause, longPause)
+			pause = min(2*pause, direct.LongPause)
 			continue
 		}
-		pause = shortPause
+		pause = direct.ShortPause
 		s.change(func() { s.link, s.failed = l, nil })
 		if s.quit.Err() != nil {
 			l.end(errOver) // close may not have seen it
@@ -129,7 +129,7 @@ func (s *session) run() {
 func (s *session) connect() (*link, error) {
 	limit := patience(s.ttl)
 	s.d.survey(s.quit, limit)
-	failed := s.d.unavailable(nil)
+	failed := s.d.states.Unavailable(nil)
 	for _, m := range s.d.order() {
 		l, err := s.greet(m, limit)
 		if s.quit.Err() != nil {
@@ -139,7 +139,7 @@ func (s *session) connect() (*link, error) {
 			s.d.report(m, nil)
 			return l, err
 		}
-		if lasting(err) {
+		if direct.Lasts(err) {
 			failed.Nodes = []driver.NodeError{{Node: m.name, Err: err}}
 			break
 		}
@@ -151,7 +151,7 @@ func (s *session) connect() (*link, error) {
 
 // greet opens the session, or goes on with it, over a new connection to m.
 func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
-	ctx, cancel := withLimit(s.quit, limit)
+	ctx, cancel := direct.WithLimit(s.quit, limit)
 	defer cancel()
 	s.mu.Lock()
 	hello := greeting{s.zxid, int32(s.ttl / time.Millisecond), s.id, s.password}
@@ -179,7 +179,7 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 			l.exchange(l.form(goodbye()))
 		}
 		conn.Close()
-		if errors.Is(err, errOver) || lasting(err) {
+		if errors.Is(err, errOver) || direct.Lasts(err) {
 			return nil, err
 		}
 		return nil, explain(ctx, err)
@@ -190,7 +190,7 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	l.leads = h.leads()
 	if !stop() {
 		conn.Close()
-		return nil, stall{context.Cause(ctx)}
+		return nil, direct.Stall{Err: context.Cause(ctx)}
 	}
 	return l, nil
 }
@@ -235,7 +235,7 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), s.d.unavailable(errors.New("no connection yet")))
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), s.d.states.Unavailable(errors.New("no connection yet")))
 		}
 	}
 }
@@ -256,16 +256,6 @@ func (s *session) do(ctx context.Context, all ...*request) error {
 	}
 }
 
-// again repeats fn while it reaches no member, until ctx ends.
-func (s *session) again(ctx context.Context, fn func() error) error {
-	for pause := shortPause; ; pause = min(2*pause, longPause) {
-		err := fn()
-		if !errors.Is(err, driver.ErrUnavailable) || lasting(err) || !sleep(ctx, pause) {
-			return err
-		}
-	}
-}
-
 // confirm makes sure that the nodes stand, and that the session does for another TTL from
 // the returned time. Those that are gone are false. It sends other requests together with its
 // own.
@@ -276,43 +266,34 @@ func (s *session) again(ctx context.Context, fn func() error) error {
 // new one is opened, which the servers count from. And only what a majority has logged proves
 // that the one that leads still did.
 func (s *session) confirm(ctx context.Context, paths []string, beside ...*request) (base time.Time, stands []bool, err error) {
-	stands = make([]bool, len(paths))
-	left := make(map[string]int, len(paths))
-	for i, path := range paths {
-		left[path] = i
-	}
-	for len(left) > 0 {
-		if err := s.refresh(ctx); err != nil {
-			return base, nil, err
+	stands = slices.Repeat([]bool{true}, len(paths))
+	for again := true; again; {
+		var asked []int // indices of paths
+		var names []string
+		for i, path := range paths {
+			if stands[i] {
+				asked, names = append(asked, i), append(names, path)
+			}
 		}
-		var asked []string
-		for path := range left {
-			asked = append(asked, path)
+		if err := s.refresh(ctx); err != nil || len(asked) == 0 {
+			return base, stands, err
 		}
-		r := confirm(asked)
+		r := confirm(names)
 		if err := s.do(ctx, append([]*request{r}, beside...)...); err != nil {
 			return base, nil, err
 		}
-		beside = nil
 		if r.err != nil {
 			return base, nil, s.d.refused(r.err)
 		}
 		outcomes, err := r.outcomes(len(asked))
 		if err != nil {
-			return base, nil, s.d.unavailable(err)
+			return base, nil, s.d.states.Unavailable(err)
 		}
-		fine := true
-		for i, path := range asked {
-			if outcomes[i] == codeNoNode {
-				delete(left, path)
-				fine = false
+		again, beside = false, nil
+		for n, i := range asked {
+			if outcomes[n] == codeNoNode {
+				stands[i], again = false, true
 			}
-		}
-		if fine {
-			for _, i := range left {
-				stands[i] = true
-			}
-			break
 		}
 	}
 	s.mu.Lock()
@@ -328,19 +309,24 @@ func (s *session) refresh(ctx context.Context) error {
 		return err
 	}
 	l.end(errMove)
-	for {
-		s.mu.Lock()
-		now, changed := s.link, s.changed
-		s.mu.Unlock()
-		if now != l {
-			_, err = s.ready(ctx)
-			return err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), s.d.unavailable(errMove))
-		}
+	_, err = s.ready(ctx)
+	return err
+}
+
+// heard notes what an answer proves.
+func (s *session) heard(l *link, f flight, zxid int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.zxid = max(s.zxid, zxid)
+	if f.err != nil || !f.changes() {
+		return
+	}
+	since := f.sent
+	if !l.leads {
+		since = l.opened
+	}
+	if since.After(s.base) {
+		s.base = since
 	}
 }
 
@@ -392,279 +378,4 @@ func (s *session) close(keep bool) {
 		}
 	}
 	l.end(errOver)
-}
-
-// link is one connection of a session.
-type link struct {
-	s      *session
-	member *member
-	conn   net.Conn
-	in     *bufio.Reader
-	leads  bool      // the member decides how long sessions last
-	opened time.Time // before the greeting was sent
-	limit  time.Duration
-	wake   chan struct{} // has an element when there is something to write
-
-	mu      sync.Mutex // guards what follows
-	out     []byte     // to be written
-	pending []flight   // in the order of sending, which is that of the answers
-	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
-	xid     int32
-	dead    error
-}
-
-// batch is some requests that were sent together.
-type batch struct {
-	left int
-	err  error // why some have no answer
-	done chan struct{}
-}
-
-// flight is a request on its way.
-type flight struct {
-	*request
-	batch *batch
-	xid   int32
-	sent  time.Time
-}
-
-// exchange sends one packet and reads one, before run.
-func (l *link) exchange(p []byte) ([]byte, error) {
-	if _, err := l.conn.Write(p); err != nil {
-		return nil, err
-	}
-	return readPacket(l.in)
-}
-
-// login says who the client is.
-func (l *link) login(auth string) error {
-	reply, err := l.exchange(packet(func(w *writer) {
-		w.int32(xidAuth)
-		w.int32(opAuth)
-		w.int32(0)
-		w.text("digest")
-		w.text(auth)
-	}))
-	if err != nil {
-		return err
-	}
-	r := reader{b: reply}
-	r.take(4 + 8)
-	if c := code(r.int32()); c != 0 {
-		return l.s.d.refused(c)
-	}
-	return r.err
-}
-
-// send puts requests on their way.
-func (l *link) send(all []*request) *batch {
-	b := &batch{left: len(all), done: make(chan struct{})}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dead != nil {
-		b.err = l.cut(l.dead)
-		close(b.done)
-		return b
-	}
-	now := time.Now()
-	for _, r := range all {
-		l.out = append(l.out, l.form(r)...)
-		l.pending = append(l.pending, flight{r, b, l.xid, now})
-	}
-	l.stir()
-	return b
-}
-
-// form gives the request the next number.
-func (l *link) form(r *request) []byte {
-	if l.xid++; l.xid < 0 {
-		l.xid = 1
-	}
-	return packet(func(w *writer) {
-		w.int32(l.xid)
-		w.int32(r.op)
-		r.write(w)
-	})
-}
-
-// stir has the writer look. The caller has the mutex.
-func (l *link) stir() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-	l.due()
-}
-
-// due sets until when the member has to answer. The caller has the mutex.
-func (l *link) due() {
-	oldest := l.pinged
-	if len(l.pending) > 0 && (oldest.IsZero() || l.pending[0].sent.Before(oldest)) {
-		oldest = l.pending[0].sent
-	}
-	var end time.Time
-	if !oldest.IsZero() {
-		end = oldest.Add(l.limit)
-	}
-	l.conn.SetReadDeadline(end)
-}
-
-// run reads answers and events until the connection ends, and returns why.
-func (l *link) run() error {
-	stop, cancel := context.WithCancel(context.Background())
-	var writing sync.WaitGroup
-	writing.Go(func() { l.write(stop) })
-	defer writing.Wait()
-	defer cancel()
-	for {
-		p, err := readPacket(l.in)
-		if err == nil {
-			err = l.receive(p)
-		}
-		if err != nil {
-			l.end(explain(context.Background(), err))
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return l.dead
-		}
-	}
-}
-
-// write writes what is to be sent, and pings.
-func (l *link) write(stop context.Context) {
-	ping := packet(func(w *writer) {
-		w.int32(xidPing)
-		w.int32(opPing)
-	})
-	every := l.s.ttl / 6
-	timer := time.NewTimer(every)
-	defer timer.Stop()
-	for {
-		l.mu.Lock()
-		out := l.out
-		l.out = nil
-		l.mu.Unlock()
-		if len(out) > 0 {
-			l.conn.SetWriteDeadline(time.Now().Add(l.limit))
-			if _, err := l.conn.Write(out); err != nil {
-				l.end(explain(context.Background(), err))
-				return
-			}
-			timer.Reset(every)
-		}
-		select {
-		case <-l.wake:
-		case <-timer.C:
-			if l.s.d.retire(l.s) {
-				continue
-			}
-			l.mu.Lock()
-			if l.pinged.IsZero() {
-				l.pinged = time.Now()
-			}
-			l.out = append(l.out, ping...)
-			l.due()
-			l.mu.Unlock()
-		case <-stop.Done():
-			return
-		}
-	}
-}
-
-// receive takes one packet of the member.
-func (l *link) receive(p []byte) error {
-	r := reader{b: p}
-	xid, zxid, c := r.int32(), r.int64(), code(r.int32())
-	if r.err != nil {
-		return r.err
-	}
-	switch xid {
-	case xidWatch:
-		r.take(4 + 4)
-		l.s.fire(r.text())
-		return r.err
-	case xidPing:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.pinged = time.Time{}
-		l.due()
-		return nil
-	}
-	l.mu.Lock()
-	if len(l.pending) == 0 || l.pending[0].xid != xid {
-		l.mu.Unlock()
-		return fmt.Errorf("an answer to request %d, which was not the next", xid)
-	}
-	f := l.pending[0]
-	l.pending = l.pending[1:]
-	l.due()
-	l.mu.Unlock()
-	if c != 0 {
-		f.err = c
-	}
-	f.reply = r
-	l.s.heard(l, f, zxid)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if f.batch.left--; f.batch.left == 0 {
-		close(f.batch.done)
-	}
-	if c == codeExpired || c == codeMoved {
-		return c // the next greeting tells which
-	}
-	return nil
-}
-
-// heard notes what an answer proves.
-func (s *session) heard(l *link, f flight, zxid int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.zxid = max(s.zxid, zxid)
-	if f.err != nil || !f.changes() {
-		return
-	}
-	since := f.sent
-	if !l.leads {
-		since = l.opened
-	}
-	if since.After(s.base) {
-		s.base = since
-	}
-}
-
-// stands is false when the connection has ended, also before the session knows.
-func (l *link) stands() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.dead == nil
-}
-
-// end ends the connection.
-func (l *link) end(why error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dead == nil {
-		l.dead = why
-	}
-	l.conn.Close()
-}
-
-// drop says to those who wait for answers that there are none.
-func (l *link) drop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, f := range l.pending {
-		if f.batch.err == nil {
-			f.batch.err = l.cut(l.dead)
-			close(f.batch.done)
-		}
-	}
-	l.pending = nil
-}
-
-// cut is the error of a request without an answer.
-func (l *link) cut(why error) error {
-	failed := l.s.d.unavailable(nil)
-	failed.Nodes = []driver.NodeError{{Node: l.member.name, Err: fmt.Errorf("%w: %w", errCut, why)}}
-	return failed
 }

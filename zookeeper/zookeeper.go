@@ -51,16 +51,15 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"net"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -126,22 +125,24 @@ func New(members []string, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	if err := check(members, opts); err != nil {
+	root := cmp.Or(opts.Path, "/holdfast")
+	err := cmp.Or(direct.CheckMembers(members, "ensemble", opts.Username, opts.Password), checkPath(root))
+	if err == nil && strings.Contains(opts.Username, ":") {
+		err = fmt.Errorf("%w: the name of a user of ZooKeeper has no colon", driver.ErrInvalid)
+	}
+	if err != nil {
 		return nil, err
 	}
 	d := &Driver{
-		root: opts.Path, acl: everybody, client: rand.Text(),
+		root: root, acl: everybody, client: rand.Text(),
 		calls: direct.NewCalls(), states: direct.NewStates(members...),
 		sessions: make(map[time.Duration]*session), holds: make(map[string]*hold),
-	}
-	if d.root == "" {
-		d.root = "/holdfast"
 	}
 	if opts.Username != "" {
 		d.auth, d.acl = opts.Username+":"+opts.Password, creator
 	}
 	for i, name := range members {
-		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS})
+		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, states: d.states})
 	}
 	first := mathrand.N(len(d.members)) // so that clients do not all ask the same one
 	d.members = slices.Concat(d.members[first:], d.members[:first])
@@ -224,7 +225,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
-	c := &claim{d: d, req: req, obstacle: direct.Wait{Tell: req.Obstacle}}
+	c := &claim{d: d, req: req, wait: direct.Wait{Tell: req.Obstacle}}
 	if err := c.compete(ctx); err != nil {
 		c.abandon()
 		return driver.Grant{}, err
@@ -281,7 +282,7 @@ func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []dri
 	}
 	var base time.Time
 	var stands []bool
-	err := s.again(ctx, func() (err error) {
+	err := direct.Insist(ctx, func() (err error) {
 		for i := range folders {
 			folders[i] = exists(path.Dir(mine[i]))
 		}
@@ -332,22 +333,13 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case h == nil:
 		return nil // it was released before
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.TTL)
-	defer cancel()
-	released := make(chan error, 1)
-	d.calls.Go(func() {
+	return d.calls.Finish(ctx, d.states, func() error {
 		err := h.s.delete(d.calls.Work, h.path)
 		if err == nil {
 			d.let(g.Owner)
 		}
-		released <- err
-	})
-	select {
-	case err := <-released:
 		return err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ctx.Err(), d.unavailable(errors.New("the release is not confirmed yet")))
-	}
+	})
 }
 
 // hold notes that g has a lock, until it is let go.
@@ -409,70 +401,36 @@ func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }
 
-// unavailable is err as the caller gets it.
-func (d *Driver) unavailable(err error) *driver.UnavailableError {
-	return &driver.UnavailableError{Need: len(d.members)/2 + 1, Err: err}
-}
-
-// sleep sleeps for about the given time, and returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool { return direct.Sleep(ctx, d) }
-
 // ErrAuth is in an ErrUnavailable when the user has too few rights.
 var ErrAuth = errors.New("access denied")
-
-// refusal is an error that time does not mend.
-type refusal struct{ error }
-
-func (r refusal) Unwrap() error { return r.error }
-
-func lasting(err error) bool {
-	_, ok := errors.AsType[refusal](err)
-	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
-}
 
 // refused is what the servers say to a request that they do not carry out, with what mends
 // it. Whether the session is over is known with the next connection.
 func (d *Driver) refused(err error) error {
 	switch {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
-		return d.unavailable(err)
+		return d.states.Unavailable(err)
 	case errors.Is(err, codeNoAuth):
-		return refusal{fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", ErrAuth, err)}
+		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", ErrAuth, err)}
 	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
-		return refusal{fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", ErrAuth, err)}
+		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", ErrAuth, err)}
 	case errors.Is(err, codeUnimplemented):
-		return refusal{fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
+		return direct.Refusal{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
 	case errors.Is(err, codeNoChildren):
-		return refusal{fmt.Errorf("%w; take another path for the locks", err)}
+		return direct.Refusal{Err: fmt.Errorf("%w; take another path for the locks", err)}
 	case errors.Is(err, codeQuota):
-		return refusal{fmt.Errorf("%w; raise it for the path of the locks", err)}
+		return direct.Refusal{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
 	}
 	return err
 }
 
-// check says what is wrong with the arguments of New.
-func check(members []string, opts *Options) error {
-	switch {
-	case len(members) == 0:
-		return fmt.Errorf("%w: no member of the ensemble is named; give host:port of each", driver.ErrInvalid)
-	case (opts.Username == "") != (opts.Password == ""):
-		return fmt.Errorf("%w: a user without a password, or a password without a user; give both or neither", driver.ErrInvalid)
-	case strings.Contains(opts.Username, ":"):
-		return fmt.Errorf("%w: the name of a user of ZooKeeper has no colon", driver.ErrInvalid)
-	case opts.Path != "" && (!strings.HasPrefix(opts.Path, "/") || path.Clean(opts.Path) != opts.Path || opts.Path == "/" ||
-		strings.ContainsFunc(opts.Path, func(r rune) bool {
-			return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0xfffd || r >= 0xd800 && r <= 0xf8ff
-		})):
-		return fmt.Errorf("%w: %q is no path for locks; write one like /holdfast, without an empty part, dots or control characters", driver.ErrInvalid, opts.Path)
+// checkPath says what is wrong with a path for locks.
+func checkPath(at string) error {
+	odd := func(r rune) bool {
+		return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0xfffd || r >= 0xd800 && r <= 0xf8ff
 	}
-	for i, m := range members {
-		host, port, err := net.SplitHostPort(m)
-		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(m, "/@ ") {
-			return fmt.Errorf("%w: member %d of the ensemble is not of the form host:port", driver.ErrInvalid, i+1)
-		}
-		if slices.Contains(members[:i], m) {
-			return fmt.Errorf("%w: the member %s is named twice", driver.ErrInvalid, m)
-		}
+	if !strings.HasPrefix(at, "/") || path.Clean(at) != at || at == "/" || strings.ContainsFunc(at, odd) {
+		return fmt.Errorf("%w: %q is no path for locks; write one like /holdfast, without an empty part, dots or control characters", driver.ErrInvalid, at)
 	}
 	return nil
 }

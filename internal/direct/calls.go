@@ -1,0 +1,139 @@
+// Package direct has what the drivers of services that decide by themselves have in common:
+// how calls begin and end, what a wait is told, the states of nodes, and the URLs that name
+// them.
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	// closeTime bounds how long Close waits for requests that are under way, and a release
+	// for its answer.
+	closeTime = 2 * time.Second
+
+	// ShortPause is how long to wait before a request is repeated for the first time, and
+	// LongPause the longest such wait.
+	ShortPause = 20 * time.Millisecond
+	LongPause  = 500 * time.Millisecond
+)
+
+// Trust is until when a TTL stands that was asked for at sent. Clocks may differ in rate by a
+// hundredth.
+func Trust(sent time.Time, ttl time.Duration) time.Time {
+	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
+}
+
+// Jitter is about d, so that those who wait do not come back together.
+func Jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }
+
+// Sleep sleeps for about d, and returns false if ctx ends before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(Jitter(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// WithLimit is context.WithTimeout with a cause that people understand.
+func WithLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
+}
+
+// Insist repeats fn while the service does not answer, until ctx ends.
+func Insist(ctx context.Context, fn func() error) error {
+	for pause := ShortPause; ; pause = min(2*pause, LongPause) {
+		err := fn()
+		if !errors.Is(err, driver.ErrUnavailable) || Lasts(err) || !Sleep(ctx, pause) {
+			return err
+		}
+	}
+}
+
+// Calls are the calls of a driver, and what they have left in the background.
+type Calls struct {
+	Alive context.Context // ends when Close begins
+	Work  context.Context // of requests; ends when Close has waited for them
+	end   context.CancelFunc
+	stop  context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	tasks  sync.WaitGroup // nothing is added after closed, but by what it waits for
+}
+
+// NewCalls returns the calls of a new driver.
+func NewCalls() *Calls {
+	c := &Calls{}
+	c.Alive, c.end = context.WithCancel(context.Background())
+	c.Work, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// Enter begins a call, which ends with Leave. It returns ErrClosed after Close.
+func (c *Calls) Enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return driver.ErrClosed
+	}
+	c.tasks.Add(1)
+	return nil
+}
+
+// Leave ends a call.
+func (c *Calls) Leave() { c.tasks.Done() }
+
+// Go runs fn in the background. Its caller is inside a call, or inside fn of another Go, or
+// makes the driver.
+func (c *Calls) Go(fn func()) { c.tasks.Go(fn) }
+
+// Finish runs fn, which frees a lock, to its end, and returns its error. It returns before,
+// with what is not known, if ctx ends or the time of a release is over (driver: Release). The
+// caller is inside a call.
+func (c *Calls) Finish(ctx context.Context, s *States, fn func() error) error {
+	done := make(chan error, 1)
+	c.Go(func() { done <- fn() })
+	late := time.NewTimer(closeTime)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	err := s.Unavailable(errors.New("the release is not confirmed yet"))
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}
+
+// Close ends Alive, waits for all calls and what they have left, and ends Work, at the latest
+// after two seconds. It returns false, and does nothing, if it was called before.
+func (c *Calls) Close() bool {
+	c.mu.Lock()
+	again := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if again {
+		return false
+	}
+	c.end()
+	hurry := time.AfterFunc(closeTime, c.stop)
+	defer hurry.Stop()
+	c.tasks.Wait()
+	c.stop()
+	return true
+}

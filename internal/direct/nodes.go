@@ -1,0 +1,156 @@
+package direct
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Refusal is an error that time does not mend.
+type Refusal struct{ Err error }
+
+func (r Refusal) Error() string { return r.Err.Error() }
+func (r Refusal) Unwrap() error { return r.Err }
+
+// Lasts says whether time does not mend err.
+func Lasts(err error) bool {
+	_, ok := errors.AsType[Refusal](err)
+	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
+}
+
+// Stall is an answer that did not come in time.
+type Stall struct{ Err error }
+
+func (s Stall) Error() string { return s.Err.Error() }
+func (s Stall) Unwrap() error { return s.Err }
+
+// CheckMembers says what is wrong with the members of a service, and with who logs in.
+func CheckMembers(members []string, service, username, password string) error {
+	switch {
+	case len(members) == 0:
+		return fmt.Errorf("%w: no member of the %s is named; give host:port of each", driver.ErrInvalid, service)
+	case (username == "") != (password == ""):
+		return fmt.Errorf("%w: a user without a password, or a password without a user; give both or neither", driver.ErrInvalid)
+	}
+	for i, m := range members {
+		host, port, err := net.SplitHostPort(m)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(m, "/@ ") {
+			return fmt.Errorf("%w: member %d of the %s is not of the form host:port", driver.ErrInvalid, i+1, service)
+		}
+		if slices.Contains(members[:i], m) {
+			return fmt.Errorf("%w: the member %s is named twice", driver.ErrInvalid, m)
+		}
+	}
+	return nil
+}
+
+// States are the states of a driver's nodes, in the order of opening. All are up at first.
+type States struct {
+	mu      sync.Mutex // guards what follows
+	nodes   []node
+	changed chan struct{} // closed when a state changes
+	notify  func(driver.NodeEvent)
+}
+
+type node struct {
+	driver.NodeEvent
+	trip time.Duration // smoothed; 0: not measured yet
+	best driver.NodeState
+	why  error // of best
+}
+
+// NewStates returns the states of nodes with these names.
+func NewStates(names ...string) *States {
+	s := &States{changed: make(chan struct{})}
+	for _, name := range names {
+		s.nodes = append(s.nodes, node{NodeEvent: driver.NodeEvent{Node: name, State: driver.NodeUp}, best: driver.NodeUp})
+	}
+	return s
+}
+
+// Timed notes how long the i-th node took to answer.
+func (s *States) Timed(i int, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &s.nodes[i]
+	if n.trip == 0 {
+		n.trip = took
+	}
+	n.trip += (took - n.trip) / 4
+	if n.State != driver.NodeDown {
+		n.RoundTrip = n.trip
+	}
+}
+
+// Limit says that the i-th node will never be in a better state, and why.
+func (s *States) Limit(i int, best driver.NodeState, why error) {
+	s.mu.Lock()
+	s.nodes[i].best, s.nodes[i].why = best, why
+	s.mu.Unlock()
+	s.Report(i, nil)
+}
+
+// Report notes the error of a request to the i-th node, nil for an answer, and tells of the
+// node's state if it is new.
+func (s *States) Report(i int, err error) {
+	s.mu.Lock()
+	n := &s.nodes[i]
+	e := driver.NodeEvent{Node: n.Node, State: n.best, Err: n.why, RoundTrip: n.trip}
+	if _, stalled := errors.AsType[Stall](err); stalled {
+		e.State, e.Err = driver.NodeStalled, err
+	} else if err != nil && !errors.Is(err, driver.ErrLost) {
+		e.State, e.Err, e.RoundTrip = driver.NodeDown, err, 0
+	}
+	news := n.State != e.State
+	n.NodeEvent = e
+	if news {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+	notify := s.notify
+	s.mu.Unlock()
+	if news && notify != nil {
+		notify(e)
+	}
+}
+
+// Up says whether the i-th node is up, and has a channel that is closed when that may be
+// otherwise.
+func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[i].State == s.nodes[i].best, s.changed
+}
+
+// Unavailable is the error of a call that a majority of the nodes had to answer, with those
+// that are to blame, or err where none is.
+func (s *States) Unavailable(err error, blame ...driver.NodeError) *driver.UnavailableError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &driver.UnavailableError{Need: len(s.nodes)/2 + 1, Nodes: blame, Err: err}
+}
+
+// Nodes is for driver.Notifier.
+func (s *States) Nodes() []driver.NodeEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	events := make([]driver.NodeEvent, len(s.nodes))
+	for i, n := range s.nodes {
+		events[i] = n.NodeEvent
+	}
+	return events
+}
+
+// Notify is for driver.Notifier.
+func (s *States) Notify(fn func(driver.NodeEvent)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notify = fn
+}

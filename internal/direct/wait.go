@@ -1,0 +1,66 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// ErrAgain says that something has changed, so that another try is worth it at once.
+var ErrAgain = errors.New("the line has changed")
+
+// Wait is what stands in the way of one Acquire.
+type Wait struct {
+	Tell func(error) // Request.Obstacle
+	Last error       // what stood in the way last
+}
+
+// Note says what stands in the way now. It tells the caller if that is of another kind than
+// before.
+func (w *Wait) Note(err error) {
+	if w.Tell != nil && (w.Last == nil || errors.Is(w.Last, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
+		w.Tell(err)
+	}
+	w.Last = err
+}
+
+// Over is why the wait is over, with what stood in its way last; nil: it is not.
+func (w *Wait) Over(ctx context.Context, c *Calls) error {
+	switch {
+	case c.Alive.Err() != nil:
+		return driver.ErrClosed
+	case ctx.Err() != nil && w.Last != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), w.Last)
+	}
+	return ctx.Err()
+}
+
+// Compete calls try until that returns nil, which is the lock, or a lasting error, or the wait
+// is over. It does so at once after ErrAgain, and otherwise after a pause; once says that the
+// caller does not wait.
+func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(caller)
+	defer cancel()
+	defer context.AfterFunc(c.Alive, cancel)()
+	for pause := ShortPause; ; {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		over := w.Over(caller, c)
+		switch {
+		case over != nil:
+			return over
+		case errors.Is(err, ErrAgain):
+			pause = ShortPause
+			continue
+		case once || Lasts(err):
+			return err
+		}
+		w.Note(err)
+		Sleep(ctx, pause)
+		pause = min(2*pause, LongPause)
+	}
+}

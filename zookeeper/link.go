@@ -1,0 +1,274 @@
+package zookeeper
+
+// This file answers how requests and their answers travel over one connection.
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// errCut says that a connection ended before the answer came.
+var errCut = errors.New("the connection ended before the answer")
+
+// link is one connection of a session.
+type link struct {
+	s      *session
+	member *member
+	conn   net.Conn
+	in     *bufio.Reader
+	leads  bool      // the member decides how long sessions last
+	opened time.Time // before the greeting was sent
+	limit  time.Duration
+	wake   chan struct{} // has an element when there is something to write
+
+	mu      sync.Mutex // guards what follows
+	out     []byte     // to be written
+	pending []flight   // in the order of sending, which is that of the answers
+	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
+	xid     int32
+	dead    error
+}
+
+// batch is some requests that were sent together.
+type batch struct {
+	left int
+	err  error // why some have no answer
+	done chan struct{}
+}
+
+// flight is a request on its way.
+type flight struct {
+	*request
+	batch *batch
+	xid   int32
+	sent  time.Time
+}
+
+// exchange sends one packet and reads one, before run.
+func (l *link) exchange(p []byte) ([]byte, error) {
+	if _, err := l.conn.Write(p); err != nil {
+		return nil, err
+	}
+	return readPacket(l.in)
+}
+
+// login says who the client is.
+func (l *link) login(auth string) error {
+	reply, err := l.exchange(packet(func(w *writer) {
+		w.int32(xidAuth)
+		w.int32(opAuth)
+		w.int32(0)
+		w.text("digest")
+		w.text(auth)
+	}))
+	if err != nil {
+		return err
+	}
+	r := reader{b: reply}
+	r.take(4 + 8)
+	if c := code(r.int32()); c != 0 {
+		return l.s.d.refused(c)
+	}
+	return r.err
+}
+
+// send puts requests on their way.
+func (l *link) send(all []*request) *batch {
+	b := &batch{left: len(all), done: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead != nil {
+		b.err = l.cut(l.dead)
+		close(b.done)
+		return b
+	}
+	now := time.Now()
+	for _, r := range all {
+		l.out = append(l.out, l.form(r)...)
+		l.pending = append(l.pending, flight{r, b, l.xid, now})
+	}
+	l.stir()
+	return b
+}
+
+// form gives the request the next number.
+func (l *link) form(r *request) []byte {
+	if l.xid++; l.xid < 0 {
+		l.xid = 1
+	}
+	return packet(func(w *writer) {
+		w.int32(l.xid)
+		w.int32(r.op)
+		r.write(w)
+	})
+}
+
+// stir has the writer look. The caller has the mutex.
+func (l *link) stir() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	l.due()
+}
+
+// due sets until when the member has to answer. The caller has the mutex.
+func (l *link) due() {
+	oldest := l.pinged
+	if len(l.pending) > 0 && (oldest.IsZero() || l.pending[0].sent.Before(oldest)) {
+		oldest = l.pending[0].sent
+	}
+	var end time.Time
+	if !oldest.IsZero() {
+		end = oldest.Add(l.limit)
+	}
+	l.conn.SetReadDeadline(end)
+}
+
+// run reads answers and events until the connection ends, and returns why.
+func (l *link) run() error {
+	stop, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	writing.Go(func() { l.write(stop) })
+	defer writing.Wait()
+	defer cancel()
+	for {
+		p, err := readPacket(l.in)
+		if err == nil {
+			err = l.receive(p)
+		}
+		if err != nil {
+			l.end(explain(context.Background(), err))
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.dead
+		}
+	}
+}
+
+// write writes what is to be sent, and pings.
+func (l *link) write(stop context.Context) {
+	ping := packet(func(w *writer) {
+		w.int32(xidPing)
+		w.int32(opPing)
+	})
+	every := l.s.ttl / 6
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		l.mu.Lock()
+		out := l.out
+		l.out = nil
+		l.mu.Unlock()
+		if len(out) > 0 {
+			l.conn.SetWriteDeadline(time.Now().Add(l.limit))
+			if _, err := l.conn.Write(out); err != nil {
+				l.end(explain(context.Background(), err))
+				return
+			}
+			timer.Reset(every)
+		}
+		select {
+		case <-l.wake:
+		case <-timer.C:
+			if l.s.d.retire(l.s) {
+				continue
+			}
+			l.mu.Lock()
+			if l.pinged.IsZero() {
+				l.pinged = time.Now()
+			}
+			l.out = append(l.out, ping...)
+			l.due()
+			l.mu.Unlock()
+		case <-stop.Done():
+			return
+		}
+	}
+}
+
+// receive takes one packet of the member.
+func (l *link) receive(p []byte) error {
+	r := reader{b: p}
+	xid, zxid, c := r.int32(), r.int64(), code(r.int32())
+	if r.err != nil {
+		return r.err
+	}
+	switch xid {
+	case xidWatch:
+		r.take(4 + 4)
+		l.s.fire(r.text())
+		return r.err
+	case xidPing:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.pinged = time.Time{}
+		l.due()
+		return nil
+	}
+	l.mu.Lock()
+	if len(l.pending) == 0 || l.pending[0].xid != xid {
+		l.mu.Unlock()
+		return fmt.Errorf("an answer to request %d, which was not the next", xid)
+	}
+	f := l.pending[0]
+	l.pending = l.pending[1:]
+	l.due()
+	l.mu.Unlock()
+	if c != 0 {
+		f.err = c
+	}
+	f.reply = r
+	l.s.heard(l, f, zxid)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.batch.left--; f.batch.left == 0 {
+		close(f.batch.done)
+	}
+	if c == codeExpired || c == codeMoved {
+		return c // the next greeting tells which
+	}
+	return nil
+}
+
+// stands is false when the connection has ended, also before the session knows.
+func (l *link) stands() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead == nil
+}
+
+// end ends the connection.
+func (l *link) end(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead == nil {
+		l.dead = why
+	}
+	l.conn.Close()
+}
+
+// drop says to those who wait for answers that there are none.
+func (l *link) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.pending {
+		if f.batch.err == nil {
+			f.batch.err = l.cut(l.dead)
+			close(f.batch.done)
+		}
+	}
+	l.pending = nil
+}
+
+// cut is the error of a request without an answer.
+func (l *link) cut(why error) error {
+	return l.s.d.states.Unavailable(nil, driver.NodeError{Node: l.member.name, Err: fmt.Errorf("%w: %w", errCut, why)})
+}
