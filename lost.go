@@ -337,11 +337,6 @@ func (c *Client) free(ctx context.Context, e followUp) error {
 	if e.free == nil {
 		return nil
 	}
-	if !c.limits.Prompt {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, closeTime)
-		defer cancel()
-	}
 	err := c.drv.Release(ctx, e.free.grant, e.keep)
 	c.mu.Lock()
 	c.lead(e.free.slot)

@@ -70,6 +70,9 @@
 //     the grant is under way, which then does not bring the lock back.
 //     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
 //     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
+//   - Prompt. Release returns within about two seconds, even where the service does not answer
+//     and ctx does not end. What it has sent by then may still be carried out.
+//     (AReleaseEndsByItself)
 //   - Keep. A release with keep above 0 leaves the lock standing for that time, rounded up
 //     like a TTL, and then it lapses. The client asks for it only with Limits.MinHold, and
 //     sends nothing more for the grant. (MinHoldOutlastsTheRelease)
@@ -140,8 +143,8 @@ type Driver interface {
 	Renew(ctx context.Context, grants []Grant) []Renewal
 
 	// Release frees the lock for the next holder, or with keep above 0 leaves it standing
-	// for that time (Release, Keep). It blocks until the service has answered; the end of
-	// ctx shortens that wait and nothing else.
+	// for that time (Release, Keep). It blocks until the service has answered, for two
+	// seconds at most (Prompt); the end of ctx shortens that wait and nothing else.
 	//
 	// Errors: none where the lock was released, or had passed on; *UnavailableError or
 	// ctx.Err() where that is not known. The lock then lapses by itself.
@@ -366,9 +369,6 @@ type Limits struct {
 	Order       bool // whether waiters are served in the order they came
 	MinHold     bool // whether Release can keep the lock for a time
 	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
-	// Prompt says that Release returns within two seconds, even where ctx does not end. For
-	// other drivers the client ends ctx then, which costs it a timer for each release.
-	Prompt bool
 }
 
 // Status is what the service knows about one lock.

@@ -12,6 +12,7 @@ import (
 var faults = []testCase{
 	{"CutOffALeaseEndsByItsDeadline", cutOffEnds},
 	{"CutOffAReleaseIsNotConfirmed", cutOffRelease},
+	{"AReleaseEndsByItself", promptRelease},
 	{"AShortCutIsSurvived", shortCut},
 	{"LostRepliesLeaveNoLock", lostReplies},
 	{"LostRepliesToATryLeaveNoLock", lostRepliesToTry},
@@ -70,7 +71,7 @@ func cutOffRelease(b *bench) {
 			b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)
 		}
 	case <-b.within().Done():
-		b.Fatal("Release() while cut off does not end: Limits.Prompt is for drivers that end it themselves")
+		b.Fatal("Release() while cut off does not end")
 	}
 	if l.Context().Err() == nil {
 		b.Error("the context goes on after the release")
@@ -78,6 +79,35 @@ func cutOffRelease(b *bench) {
 	b.Mend(drv)
 	b.release(b.acquire(other, "k", nil))
 	b.release(b.acquire(c, "k", nil))
+}
+
+// The answer is awaited for two seconds and no longer, with the lock kept or not.
+func promptRelease(b *bench) {
+	b.needsCut()
+	drv := b.driver()
+	b.clientOf(drv, nil) // closes it
+	keeps := []time.Duration{0}
+	if b.limits.MinHold {
+		keeps = append(keeps, b.short)
+	}
+	for i, keep := range keeps {
+		g := b.grant(drv, key(i), b.long)
+		b.Cut(drv)
+		begin, released := time.Now(), make(chan error, 1)
+		go func() { released <- drv.Release(context.Background(), g, keep) }()
+		select {
+		case err := <-released:
+			if !errors.Is(err, driver.ErrUnavailable) {
+				b.Errorf("Release() while cut off = %v, want ErrUnavailable", err)
+			}
+		case <-b.within().Done():
+			b.Fatal("Release() while cut off does not end by itself")
+		}
+		if took := time.Since(begin); took > 2*time.Second && b.virtual {
+			b.Errorf("Release() while cut off took %v", took)
+		}
+		b.Mend(drv)
+	}
 }
 
 func shortCut(b *bench) {

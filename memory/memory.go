@@ -125,7 +125,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
-	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true}
+	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
 
 // Close implements driver.Driver. The nodes live on for other clients.

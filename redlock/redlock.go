@@ -384,7 +384,7 @@ func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
 
 func (o *Options) limits() driver.Limits {
 	return driver.Limits{
-		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true, Prompt: true,
+		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
 	}
 }
 

@@ -105,7 +105,7 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 }
 
 // Release implements driver.Driver. Over a network it would send the request with
-// context.WithoutCancel and a time limit of its own [Release].
+// context.WithoutCancel [Release] and a time limit of two seconds [Prompt].
 func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) error {
 	d.service.of(g, func(l *lock) {
 		l.until = time.Now().Add(keep)

@@ -179,6 +179,8 @@ func (d *plainDriver) Release(ctx context.Context, g driver.Grant, keep time.Dur
 	if keep != 0 {
 		d.Errorf("a release asks to keep the lock for %v, which the driver does not declare", keep)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // [Prompt]
+	defer cancel()
 	return d.ask(ctx, func() { d.client.Release(ctx, g, 0) })
 }
 
