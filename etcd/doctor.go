@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,11 +38,11 @@ func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Optio
 	return d.Diagnose(ctx, ttl), nil
 }
 
-// Diagnose implements driver.Doctor. It cannot say what the servers' floor of TTLs is, as
-// only a lease that is granted tells.
+// Diagnose implements driver.Doctor. It writes no key, but has a lease granted and gives it
+// back: only that tells the servers' floor of TTLs.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error()}}
+		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
 	}
 	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, exam.TTL)
@@ -132,7 +133,7 @@ func (m *member) part() {
 func (m *member) space() {
 	s := m.status
 	switch {
-	case len(s.Errors) > 0:
+	case m.alarmed():
 		m.Add("alarm", driver.VerdictFault, "it has an alarm: "+strings.Join(s.Errors, ", "),
 			"for NOSPACE: etcdctl compact, defrag, and then alarm disarm; for CORRUPT: replace the member")
 	case s.DbSizeQuota > 0 && s.DbSize > s.DbSizeQuota/10*9:
@@ -142,6 +143,8 @@ func (m *member) space() {
 		m.OK("alarm", "none, %d MB used", s.DbSize>>20)
 	}
 }
+
+func (m *member) alarmed() bool { return m.status != nil && len(m.status.Errors) > 0 }
 
 // transport looks at a connection of its own.
 func (m *member) transport(ctx context.Context) {
@@ -193,6 +196,9 @@ func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Durati
 	} else {
 		whole.OK("rights", "to read and write below %q", d.prefix)
 		d.count(ctx, &whole)
+		if !slices.ContainsFunc(members, (*member).alarmed) { // they grant nothing then
+			d.floor(ctx, &whole, ttl)
+		}
 	}
 	return whole
 }
@@ -207,6 +213,21 @@ func (d *Driver) rehearse(ctx context.Context, c *clientv3.Client) error {
 		err = errors.New("a key has a version below 0")
 	}
 	return err
+}
+
+// floor holds the TTL against the lease that the servers grant for it.
+func (d *Driver) floor(ctx context.Context, whole *exam.Notes, ttl time.Duration) {
+	var granted loan
+	if err := d.call(ctx, callTime, lending(ttl, &granted)); err != nil {
+		whole.Fault("floor", err)
+		return
+	}
+	defer d.revoke(granted)
+	if err := granted.tooLong(ttl); err != nil {
+		whole.Fault("floor", err)
+		return
+	}
+	whole.OK("floor", "leases of %v are granted", granted.ttl)
 }
 
 // count finds members that are not named.

@@ -27,6 +27,9 @@ func (r *rig) diagnosed(url string, ttl time.Duration, opts *etcd.Options) (bad 
 		if f.Bad() && f.Check != "version" {
 			bad = append(bad, f)
 		}
+		if f.Bad() && f.Mend == "" {
+			r.Errorf("%+v does not say what mends it", f)
+		}
 		if strings.Contains(f.Text+f.Mend, fixture.Secret) {
 			r.Errorf("%+v shows the password", f)
 		}
@@ -67,8 +70,12 @@ func TestASoundClusterHasNoFindings(t *testing.T) {
 			t.Errorf("%d findings of %s, want one for each member: %v, %v", checks[check], check, found, err)
 		}
 	}
-	if checks["rights"] != 1 || checks["members"] != 1 {
+	if checks["rights"] != 1 || checks["members"] != 1 || checks["floor"] != 1 {
 		t.Errorf("found %+v", found)
+	}
+	leases, err := r.direct.Leases(r.Within())
+	if err != nil || len(leases.Leases) > 0 {
+		t.Errorf("left %+v, %v", leases, err)
 	}
 	after, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
 	r.Must(err)
@@ -86,7 +93,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		r.only(r.diagnosed(urlOf(addrs...), 2*time.Second, nil), "ttl", driver.VerdictWarning, "election", "5 s or more")
 		r.cluster.Members[0].Kill()
 		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
-		r.only(r.diagnosed(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused")
+		r.only(r.diagnosed(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
 		r.cluster.Members[1].Kill()
 		r.Eventually("the last one notices", func() bool {
 			checks := make(map[string]bool)
@@ -109,6 +116,13 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		r.Must(err)
 		defer other.Stop()
 		r.only(r.diagnosed(urlOf(r.cluster.Addrs()[0], other.Addrs()[0]), 0, nil), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
+	})
+	t.Run("a floor of TTLs above that of the locks", func(t *testing.T) {
+		r := alone(t, 1, "--election-timeout=20000")
+		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 10*time.Second, nil), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
+		if found := r.diagnosed(urlOf(r.cluster.Addrs()...), 30*time.Second, nil); len(found) > 0 {
+			t.Errorf("found %+v", found)
+		}
 	})
 	t.Run("an alarm", func(t *testing.T) {
 		r := alone(t, 1, "--quota-backend-bytes=1000000")

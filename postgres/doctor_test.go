@@ -26,6 +26,9 @@ func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
 		if f.Bad() {
 			bad = append(bad, f)
 		}
+		if f.Bad() && f.Mend == "" {
+			r.Errorf("%+v does not say what mends it", f)
+		}
 		if strings.Contains(f.Text+f.Mend, "hunter") {
 			r.Errorf("%+v shows the password", f)
 		}

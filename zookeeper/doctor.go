@@ -32,7 +32,7 @@ func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Optio
 // Diagnose implements driver.Doctor. It opens a session, and creates no node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error()}}
+		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
 	}
 	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, exam.TTL)

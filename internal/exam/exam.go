@@ -3,6 +3,7 @@
 package exam
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -24,9 +25,18 @@ type Notes struct {
 	Found []driver.Finding
 }
 
-// Add notes a finding.
+// Add notes a finding. What is bad and comes without a mend gets that of its check.
 func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
+	if v == driver.VerdictFault || v == driver.VerdictWarning {
+		mend = cmp.Or(mend, usual[check], "look into the log of the server")
+	}
 	n.Found = append(n.Found, driver.Finding{Node: n.Node, Check: check, Verdict: v, Text: text, Mend: mend})
+}
+
+// usual is what mends most findings of a check.
+var usual = map[string]string{
+	"reach":  "start it, or correct its address, or mend the network to it",
+	"quorum": "start those that are down, or mend the network to them",
 }
 
 // Fault notes an error that says at its end, behind a semicolon, what mends it.
