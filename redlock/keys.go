@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
@@ -89,7 +90,7 @@ func stranger(owner string) driver.Holder {
 	if t := thread(owner); t != "" {
 		return driver.Holder{Program: "Redisson, " + t}
 	}
-	for _, k := range kin {
+	for _, k := range kin() {
 		if m := k.shape.FindStringSubmatch(owner); m != nil {
 			return driver.Holder{Host: strings.Join(m[1:], ""), Program: "another library (" + k.name + "?)"}
 		}
@@ -98,16 +99,21 @@ func stranger(owner string) driver.Holder {
 }
 
 // kin are other libraries, by the values that they give their locks. What is in brackets
-// names a machine.
-var kin = []struct {
+// names a machine. Most programs never need them.
+var kin = sync.OnceValue(func() []relative {
+	return []relative{
+		{"redsync", regexp.MustCompile(`^[0-9A-Za-z+/]{22}==$`)}, // 16 bytes in base 64
+		{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same for URLs
+		{"redis-py or node-redlock", regexp.MustCompile(`^[0-9a-f]{32}$`)},
+		{"RedLock.net or Spring", regexp.MustCompile(`^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)},
+		{"ShedLock", regexp.MustCompile(`^ADDED:[^@]*@(.+)$`)},
+	}
+})
+
+// relative is another library.
+type relative struct {
 	name  string
 	shape *regexp.Regexp
-}{
-	{"redsync", regexp.MustCompile(`^[0-9A-Za-z+/]{22}==$`)}, // 16 bytes in base 64
-	{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same for URLs
-	{"redis-py or node-redlock", regexp.MustCompile(`^[0-9a-f]{32}$`)},
-	{"RedLock.net or Spring", regexp.MustCompile(`^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)},
-	{"ShedLock", regexp.MustCompile(`^ADDED:[^@]*@(.+)$`)},
 }
 
 // threadsMost is how many threads of a lock of Redisson are asked for.

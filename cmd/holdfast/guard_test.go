@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
 // family is a command of three processes that ignore every signal they can: the
@@ -218,5 +222,24 @@ func (l *ledger) check(want int) {
 	path := l.t.ArtifactDir() + "/ledger.txt"
 	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
 		l.t.Error(err)
+	}
+}
+
+// Gate and guard of a run need no client of a backend, so they do not wait for their packages.
+func TestAHelperStartsBeforeTheClientsOfBackends(t *testing.T) {
+	t.Parallel()
+	programs, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for argument, want := range map[string]bool{"--version": true, proc.Guard: false, proc.Gate: false} {
+		cmd := exec.Command(filepath.Join(programs, "holdfast"), argument, "text")
+		cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+		trace, _ := cmd.CombinedOutput() // a gate that nobody opens fails
+		for _, late := range []string{"go.etcd.io/etcd/client/v3", "google.golang.org/protobuf/reflect/protodesc", "net/http"} {
+			if got := bytes.Contains(trace, []byte("init "+late+" ")); got != want {
+				t.Errorf("with %s, %s is initialised: %v", argument, late, got)
+			}
+		}
 	}
 }

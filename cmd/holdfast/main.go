@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/cli"
+	_ "github.com/holdfast-go/holdfast/cmd/holdfast/internal/helper" // may take over
 )
 
 func main() {

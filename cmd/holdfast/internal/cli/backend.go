@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
@@ -34,7 +35,7 @@ func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (driver.Drive
 	}
 	opts.Logger, opts.ClientName = a.log, "holdfast"
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
-		opts.Logger = slog.New(newHandler(a.io.Err, a.logFormat, slog.LevelWarn))
+		opts.Logger = lines.New(a.io.Err, a.logFormat, slog.LevelWarn)
 	}
 	return openURL(ctx, a.backend, opts)
 }

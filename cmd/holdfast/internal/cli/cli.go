@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
@@ -56,14 +57,8 @@ type app struct {
 // Main runs the program with args, of which the first is its name, and returns
 // its exit code.
 func Main(args []string, stdio IO) (code exitcode.Code) {
-	if len(args) > 1 {
-		switch args[1] {
-		case proc.Gate:
-			return exitcode.Code(proc.RunGate(args[2:]))
-		case proc.Guard:
-			log := slog.New(newHandler(stdio.Err, args[len(args)-1], slog.LevelInfo))
-			return exitcode.Code(proc.RunGuard(stdio.In, stdio.Out, func(text string) { log.Error(text) }, release))
-		}
+	if len(args) > 2 && args[1] == proc.Heir {
+		return inherit(stdio.In, lines.New(stdio.Err, args[2], slog.LevelInfo))
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -74,7 +69,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	out := &watched{Writer: stdio.Out}
 	stdio.Out = out
 	a := &app{io: stdio, self: proc.Myself(args[0])}
-	a.log = slog.New(newHandler(stdio.Err, "text", slog.LevelInfo))
+	a.log = lines.New(stdio.Err, "text", slog.LevelInfo)
 	root := a.root()
 	root.SetArgs(args[1:])
 	err := root.Execute()
@@ -105,6 +100,14 @@ several independent ones of which a majority decides.
 
   export HOLDFAST_BACKEND=redis://localhost:6379
   holdfast run nightly-report -- ./report.sh
+`
+
+// usageEnd is the end of every help.
+const usageEnd = `
+Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
+and in a config file: see holdfast config --help.
+Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
+"holdfast help exit-codes" says what exit codes mean.
 `
 
 // Command is the root of the commands, for the manual that is made from them.
@@ -142,12 +145,12 @@ func (a *app) root() *cobra.Command {
 		}
 		return exitcode.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.SetUsageTemplate(root.UsageTemplate() + `
-Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
-and in a config file: see holdfast config --help.
-Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
-"holdfast help exit-codes" says what exit codes mean.
-`)
+	usage := root.UsageFunc()
+	root.SetUsageFunc(func(cmd *cobra.Command) error { // a template would keep the linker from leaving methods out
+		err := usage(cmd)
+		cmd.Print(usageEnd)
+		return err
+	})
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
@@ -201,7 +204,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	case a.verbose:
 		level = slog.LevelDebug
 	}
-	a.log = slog.New(newHandler(a.io.Err, a.logFormat, level))
+	a.log = lines.New(a.io.Err, a.logFormat, level)
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 )
 
 func document(t *testing.T) string {
@@ -231,7 +232,7 @@ func TestLogLeavesOutWhatIsNothing(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		var b bytes.Buffer
-		log := slog.New(newHandler(&b, format, slog.LevelInfo))
+		log := lines.New(&b, format, slog.LevelInfo)
 		var none error
 		log.Info("node changed", "node", "a:1", "cause", none)
 		if text := b.String(); strings.Contains(text, "cause") || strings.Contains(text, "nil") || !strings.Contains(text, "a:1") {

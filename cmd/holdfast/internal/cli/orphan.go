@@ -4,16 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// orphan is a lease whose holder is gone. The guard gets it through a pipe, which nobody
-// else can read: the backend may have a password.
+// orphan is a lease whose holder is gone. The guard gets it through a pipe, and passes it on
+// through another: nobody else can read them, and the backend may have a password.
 type orphan struct {
 	Backend   string        `json:"backend"`
 	Key       string        `json:"key"`
@@ -25,6 +30,29 @@ type orphan struct {
 func (a *app) orphan(l *holdfast.Lease, ttl, least time.Duration) []byte {
 	owner, _ := driver.GrantOf(l.Owner(), int64(l.Token()))
 	return line(orphan{Backend: a.backend, Key: l.Key(), Owner: owner, TTL: ttl, KeepUntil: boot.Now().Add(least)})
+}
+
+// inherit does what is left to do when a guard has killed a group.
+func inherit(in io.Reader, log *slog.Logger) exitcode.Code {
+	var did proc.Killing
+	err := json.NewDecoder(in).Decode(&did)
+	switch {
+	case err != nil:
+		err = exitcode.Usagef("%s is for the guard of a run alone: %w", proc.Heir, err)
+		log.Error(explain(err))
+		return exitcode.Of(err)
+	case did.Error != "":
+		log.Error(fmt.Sprintf("guard: %s; process group %d could not be killed: %s", did.Why, did.Group, did.Error))
+		return exitcode.OK
+	}
+	log.Error(fmt.Sprintf("guard: %s; killed process group %d", did.Why, did.Group))
+	if did.Lease == nil {
+		return exitcode.OK
+	}
+	if err = release(did.Lease); err != nil {
+		log.Error("guard: the lock was not released, and lapses by itself: " + explain(err))
+	}
+	return exitcode.Of(err)
 }
 
 // release frees the lock of an orphan, or keeps it for the rest of --hold-at-least.

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -161,11 +162,13 @@ func (a *app) loadBackend() error {
 }
 
 // passwordParameter is how a URL of PostgreSQL may give a password as well.
-var passwordParameter = regexp.MustCompile(`(?i)([?&](?:ssl)?password=)[^&]*`)
+var passwordParameter = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)([?&](?:ssl)?password=)[^&]*`) })
 
 // masked is url without what is a password, or may be a part of one.
 func masked(url string) string {
-	url = passwordParameter.ReplaceAllString(url, "${1}***")
+	if strings.Contains(url, "?") {
+		url = passwordParameter().ReplaceAllString(url, "${1}***")
+	}
 	scheme, rest, ok := strings.Cut(url, "://")
 	at := strings.LastIndex(rest, "@")
 	if !ok || at < 0 {

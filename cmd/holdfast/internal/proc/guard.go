@@ -17,6 +17,18 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
+// Heir is the name under which this program runs for a guard that has killed a group, to
+// tell of it and to release the lease: the guard has neither a log nor a client of a backend.
+const Heir = "heir-of-run"
+
+// Killing is what a guard has done, and what is left to do.
+type Killing struct {
+	Group int             `json:"group"`
+	Why   string          `json:"why"`
+	Error string          `json:"error,omitempty"` // of the killing: the group may live
+	Lease json.RawMessage `json:"lease,omitempty"` // to release; nil: there is none, or the group may live
+}
+
 // Guard is the name under which this program runs as a guard: a process that kills
 // the group at the time that it got last, or when the pipe to it is closed without
 // a dismissal. So the group ends in time even if the process that runs it is
@@ -121,13 +133,13 @@ func (g *guardLink) close() {
 
 // RunGuard is the guard's side: orders come from in, and a byte on ready says
 // that it stands. It returns when it was dismissed or the group is gone. When it has
-// killed the group, nothing runs under the lease any more, and it calls release.
-func RunGuard(in io.Reader, ready io.Writer, log func(text string), release func(lease []byte) error) int {
+// killed the group, nothing runs under the lease any more, and it calls bequeath.
+func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
 	named()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	alarm, err := boot.NewAlarm()
 	if err != nil {
-		log("guard: " + err.Error())
+		fmt.Fprintln(os.Stderr, "holdfast: guard:", err)
 		return 1
 	}
 	defer alarm.Close()
@@ -140,17 +152,38 @@ func RunGuard(in io.Reader, ready io.Writer, log func(text string), release func
 	if last.Group == 0 {
 		return 0
 	}
+	did, code := Killing{Group: last.Group, Why: why, Lease: last.Lease}, GuardKilled
 	if err := killGroup(last.Group); err != nil {
-		log(fmt.Sprintf("guard: %s; process group %d could not be killed: %v", why, last.Group, err))
-		return 1
+		did.Error, did.Lease, code = err.Error(), nil, 1
 	}
-	log(fmt.Sprintf("guard: %s; killed process group %d", why, last.Group))
-	if last.Lease != nil {
-		if err := release(last.Lease); err != nil {
-			log("guard: the lock was not released, and lapses by itself: " + err.Error())
-		}
+	if err := bequeath(did); err != nil {
+		fmt.Fprintf(os.Stderr, "holdfast: guard: %s; killed process group %d; %v\n", why, did.Group, err)
 	}
-	return GuardKilled
+	return code
+}
+
+// Bequeath starts an heir, whose log has this format, and waits for its end. It is what a
+// guard calls.
+func Bequeath(did Killing, format string) error {
+	text, err := json.Marshal(did)
+	if err != nil {
+		return err
+	}
+	out, in, err := os.Pipe() // not through the arguments, which others can read
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	defer in.Close()
+	self := Myself(os.Args[0])
+	heir, err := os.StartProcess(self.Path, []string{self.Name, Heir, format}, &os.ProcAttr{Files: []*os.File{out, os.Stderr, os.Stderr}, Env: os.Environ()})
+	if err != nil {
+		return err
+	}
+	_, err = in.Write(text) // a pipe has room for it, as it had for the order
+	in.Close()
+	_, failed := heir.Wait() // it has told what went wrong
+	return errors.Join(err, failed)
 }
 
 // read closes orders at the end of in.

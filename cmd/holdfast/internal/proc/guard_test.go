@@ -3,14 +3,12 @@
 package proc
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,9 +23,7 @@ type guarded struct {
 	command *exec.Cmd
 	orders  *io.PipeWriter
 	code    chan int
-	log     bytes.Buffer
-
-	released []string // leases; to be read when there is a code
+	did     []Killing // to be read when there is a code
 }
 
 func newGuarded(t *testing.T) *guarded {
@@ -43,12 +39,12 @@ func newGuarded(t *testing.T) *guarded {
 	t.Cleanup(func() { orders.Close() })
 	t.Cleanup(func() { signal.Reset() })
 	go func() {
-		g.code <- RunGuard(in, io.Discard, func(text string) { g.log.WriteString(text) }, func(lease []byte) error {
+		g.code <- RunGuard(in, io.Discard, func(did Killing) error {
 			if groupAlive(g.command.Process.Pid) {
 				t.Error("the lease is released while the group lives")
 			}
-			g.released = append(g.released, string(lease))
-			return errors.New("no backend")
+			g.did = append(g.did, did)
+			return nil
 		})
 	}()
 	return g
@@ -58,6 +54,15 @@ func (g *guarded) tell(t *testing.T, o order) {
 	t.Helper()
 	if err := json.NewEncoder(g.orders).Encode(o); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// killed checks what the guard has left.
+func (g *guarded) killed(t *testing.T, why, lease string) {
+	t.Helper()
+	code := <-g.code
+	if code != GuardKilled || len(g.did) != 1 || g.did[0].Why != why || g.did[0].Group != g.command.Process.Pid || string(g.did[0].Lease) != lease || g.did[0].Error != "" {
+		t.Errorf("exit code %d, %+v", code, g.did)
 	}
 }
 
@@ -73,28 +78,21 @@ func TestGuard(t *testing.T) {
 		if now := boot.Now(); now < at {
 			t.Errorf("killed %v early", at.Sub(now))
 		}
-		if code := <-g.code; code != GuardKilled || !strings.Contains(g.log.String(), "the lease is about to end") {
-			t.Errorf("exit code %d, %q", code, g.log.String())
-		}
-		if len(g.released) != 1 || g.released[0] != `"the lease"` || !strings.Contains(g.log.String(), "lapses by itself: no backend") {
-			t.Errorf("released: %v, %q", g.released, g.log.String())
-		}
+		g.killed(t, "the lease is about to end and was not renewed", `"the lease"`)
 	})
 	t.Run("KillsAtTheEndOfThePipe", func(t *testing.T) {
 		g := newGuarded(t)
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
 		g.orders.Close()
 		g.command.Wait()
-		if code := <-g.code; code != GuardKilled || !strings.Contains(g.log.String(), "holdfast is gone") {
-			t.Errorf("exit code %d, %q", code, g.log.String())
-		}
+		g.killed(t, "holdfast is gone", "")
 	})
 	t.Run("LeavesAGroupAloneThatItIsDismissedFrom", func(t *testing.T) {
 		g := newGuarded(t)
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
 		g.tell(t, order{Done: true})
-		if code := <-g.code; code != 0 || len(g.released) > 0 || g.log.Len() > 0 || !groupAlive(g.command.Process.Pid) {
-			t.Errorf("exit code %d, %q", code, g.log.String())
+		if code := <-g.code; code != 0 || len(g.did) > 0 || !groupAlive(g.command.Process.Pid) {
+			t.Errorf("exit code %d, %+v", code, g.did)
 		}
 	})
 	t.Run("WaitsForHoldfastWhereTheGroupIsGone", func(t *testing.T) {
@@ -106,15 +104,15 @@ func TestGuard(t *testing.T) {
 		}
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now(), Lease: json.RawMessage(`1`)})
 		g.tell(t, order{Done: true})
-		if code := <-g.code; code != 0 || g.log.Len() > 0 || len(g.released) > 0 {
-			t.Errorf("exit code %d, %q, released %v", code, g.log.String(), g.released)
+		if code := <-g.code; code != 0 || len(g.did) > 0 {
+			t.Errorf("exit code %d, %+v", code, g.did)
 		}
 	})
 	t.Run("KillsNothingBeforeItKnowsAGroup", func(t *testing.T) {
 		g := newGuarded(t)
 		g.orders.CloseWithError(io.ErrUnexpectedEOF)
 		if code := <-g.code; code != 0 || !groupAlive(g.command.Process.Pid) {
-			t.Errorf("exit code %d, %q", code, g.log.String())
+			t.Errorf("exit code %d, %+v", code, g.did)
 		}
 	})
 }

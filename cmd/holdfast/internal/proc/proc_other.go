@@ -13,7 +13,15 @@ type Self struct{ Path, Name, Log string }
 const (
 	Gate  = "gate-of-run"
 	Guard = "guard-of-run"
+	Heir  = "heir-of-run"
 )
+
+// Killing is nothing here.
+type Killing struct {
+	Group      int
+	Why, Error string
+	Lease      []byte
+}
 
 // Myself is nothing here.
 func Myself(name string) Self { return Self{Name: name} }
@@ -22,4 +30,7 @@ func Myself(name string) Self { return Self{Name: name} }
 func RunGate([]string) int { return 1 }
 
 // RunGuard does nothing here.
-func RunGuard(io.Reader, io.Writer, func(string), func([]byte) error) int { return 1 }
+func RunGuard(io.Reader, io.Writer, func(Killing) error) int { return 1 }
+
+// Bequeath does nothing here.
+func Bequeath(Killing, string) error { return nil }

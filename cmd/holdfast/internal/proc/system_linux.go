@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +28,7 @@ func selfPath() string { return "/proc/self/exe" }
 // selfPath.
 func named() {
 	if path, err := os.Executable(); err == nil {
-		os.WriteFile("/proc/self/comm", []byte(filepath.Base(path)), 0) // for people; it may fail
+		os.WriteFile("/proc/self/comm", []byte(path[strings.LastIndexByte(path, '/')+1:]), 0) // for people; it may fail
 	}
 }
 
@@ -49,13 +48,16 @@ func childless() bool {
 
 // children are the processes whose parent is this one, and that are no zombies.
 func children() []Process {
-	lists, err := filepath.Glob("/proc/self/task/*/children") // each thread has those that it started or inherited
-	if err != nil || len(lists) == 0 {                        // a kernel without CONFIG_PROC_CHILDREN
+	if childless() {
+		return nil
+	}
+	if _, err := os.Stat("/proc/thread-self/children"); err != nil { // a kernel without CONFIG_PROC_CHILDREN
 		return slices.DeleteFunc(processes(), func(p Process) bool { return p.parent != os.Getpid() })
 	}
+	threads, _ := os.ReadDir("/proc/self/task")
 	var all []Process
-	for _, list := range lists {
-		text, _ := os.ReadFile(list) // the thread may have ended, and another one has what it had
+	for _, thread := range threads { // each has those that it started or inherited
+		text, _ := os.ReadFile("/proc/self/task/" + thread.Name() + "/children") // the thread may have ended, and another one has what it had
 		for field := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(field); err == nil {
 				if p, ok := readProcess(pid); ok {

@@ -1,4 +1,5 @@
-package cli
+// Package lines writes the log of the command: lines for people, or JSON.
+package lines
 
 import (
 	"context"
@@ -11,16 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// newHandler writes the log: JSON lines, or lines for people.
-func newHandler(w io.Writer, format string, level slog.Level) slog.Handler {
+// New returns a log that is written to w, from level on, in the format text or json.
+func New(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "json" {
-		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: something})
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: something}))
 	}
-	return &lines{w: w, level: level, mu: new(sync.Mutex)}
+	return slog.New(&handler{w: w, level: level, mu: new(sync.Mutex)})
 }
 
-// lines writes "holdfast: message key=value".
-type lines struct {
+// handler writes "holdfast: message key=value".
+type handler struct {
 	level slog.Level
 
 	mu *sync.Mutex // guards w
@@ -28,10 +29,10 @@ type lines struct {
 }
 
 // Enabled implements slog.Handler.
-func (h *lines) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
+func (h *handler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
 
 // Handle implements slog.Handler.
-func (h *lines) Handle(_ context.Context, r slog.Record) error {
+func (h *handler) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
 	b.WriteString("holdfast: ")
 	b.WriteString(view.Printable(r.Message))
@@ -44,10 +45,10 @@ func (h *lines) Handle(_ context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler. Who reads lines knows what the command is about.
-func (h *lines) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h *handler) WithAttrs([]slog.Attr) slog.Handler { return h }
 
 // WithGroup implements slog.Handler. Nothing here uses groups.
-func (h *lines) WithGroup(string) slog.Handler { return h }
+func (h *handler) WithGroup(string) slog.Handler { return h }
 
 // something leaves out what is nothing, such as the cause of a node that is well.
 func something(_ []string, a slog.Attr) slog.Attr {
