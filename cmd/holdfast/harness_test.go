@@ -26,14 +26,14 @@ import (
 // rounds is how often the tests repeat what must hold every time.
 var rounds = flag.Int("rounds", 6, "how often the tests of --guard and of a cut-off holder repeat; the full count is 100")
 
-// programs builds holdfast as users have it, without the race detector, which
+// programs builds holdfast as a release has it, without the race detector, which
 // would multiply its memory and slow it down, and a clock for its commands.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
 		return "", err
 	}
 	built.Store(dir)
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, ".", "./testdata/mono").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-tags=grpcnotrace", "-o", dir, ".", "./testdata/mono").CombinedOutput()
 	if err != nil {
 		err = errors.Join(err, errors.New(string(out)))
 	}

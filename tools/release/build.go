@@ -14,6 +14,10 @@ import (
 // shells are those for which holdfast writes completions, and how their files are called.
 var shells = map[string]string{"bash": "holdfast.bash", "zsh": "_holdfast", "fish": "holdfast.fish", "powershell": "holdfast.ps1"}
 
+// tags leave out the pages on which gRPC would show its requests. With them come templates, and then the linker has to keep
+// every method: a fifth of the program.
+const tags = "grpcnotrace"
+
 // product is what users get on one system.
 type product struct {
 	*source
@@ -60,7 +64,7 @@ func build(s *source, proxy, work, out string, targets []string) error {
 		if system == "windows" {
 			program += ".exe"
 		}
-		if _, err := g.run([]string{"GOOS=" + system, "GOARCH=" + arch}, "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", program, "."); err != nil {
+		if _, err := g.run([]string{"GOOS=" + system, "GOARCH=" + arch}, "build", "-trimpath", "-buildvcs=true", "-tags="+tags, "-ldflags=-s -w", "-o", program, "."); err != nil {
 			return err
 		}
 		if p.program, err = os.ReadFile(program); err != nil {
