@@ -13,6 +13,7 @@ type clinic struct {
 	*testing.T
 	marker  string
 	run     string
+	moves   bool // it is a node that fails over
 	durable bool
 	clock   time.Time // the node's
 }
@@ -36,7 +37,7 @@ func newClient(n int, opts *Options) *client {
 	if opts == nil {
 		opts = &Options{}
 	}
-	opts.defaults(n)
+	opts.defaults(make([]Node, n))
 	return &client{gate: newGate(opts, n), clock: noon, mono: time.Hour}
 }
 
@@ -62,7 +63,7 @@ func (n *clinic) look(c *client) error {
 	addr := cmp.Or(c.addr, "a:1")
 	for range admitTries {
 		next, err := c.judge(n.marker, sight{
-			addr: addr, run: n.run, durable: func() bool { return n.durable },
+			addr: addr, run: n.run, moves: n.moves, durable: func() bool { return n.durable },
 			mono: c.mono, client: c.clock.UnixMicro(), node: n.clock.UnixMicro(),
 		})
 		if err != nil {
@@ -355,8 +356,8 @@ func FuzzMarker(f *testing.F) {
 	f.Add(" seen=r1 client=-9223372036854775808 node=9223372036854775807")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := newClient(3, nil)
-		next, err := c.judge(c.charter()+text, sight{addr: "a:1", run: "r1", durable: func() bool { return true }, client: 1, node: 1})
-		if m, _ := parseMarker(text); err == nil && next == c.charter()+text && m.run != "r1" {
+		next, err := c.judge(c.charter(false)+text, sight{addr: "a:1", run: "r1", durable: func() bool { return true }, client: 1, node: 1})
+		if m, _ := parseMarker(text); err == nil && next == c.charter(false)+text && m.run != "r1" {
 			t.Errorf("%q lets it vote", text)
 		}
 		if strings.Contains(next, "run=r1") && !strings.Contains(text, "run=r1") && !strings.Contains(text, "durable=a:1") {

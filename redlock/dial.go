@@ -16,12 +16,16 @@ import (
 func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
-	l, err := g.connect(ctx, n.addr)
+	server, err := g.locate(ctx, n)
 	if err != nil {
-		return nil, report{}, mend(err, g.opts.TLS != nil)
+		return nil, report{}, err
+	}
+	l, err := g.connect(ctx, server)
+	if err != nil {
+		return nil, report{}, n.at(server, mend(err, g.opts.TLS != nil))
 	}
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
-	rep, err := g.check(ctx, n, l)
+	rep, err := g.check(ctx, n, server, l)
 	if !unblock() && err == nil {
 		err = ctx.Err()
 	}
@@ -32,7 +36,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 		}
-		return nil, rep, mend(err, secure)
+		return nil, rep, n.at(server, mend(err, secure))
 	}
 	return l, rep, nil
 }
@@ -93,18 +97,12 @@ func firstError(cmds [][]string, values []resp.Value) error {
 
 // login gives the credentials, and makes the settings that a connection needs only
 // once.
-func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[string]string, err error) {
-	user, pass, err := n.credentials(ctx)
+func (g *gate) login(ctx context.Context, n *node, server string, l *resp.Conn) (hello map[string]string, err error) {
+	user, pass, err := n.credentials(ctx, server)
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err) // their source may be down for a while
 	}
-	var cmds [][]string
-	switch {
-	case user != "":
-		cmds = append(cmds, []string{"AUTH", user, pass})
-	case pass != "":
-		cmds = append(cmds, []string{"AUTH", pass})
-	}
+	cmds := auth(user, pass)
 	greets := len(cmds)
 	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", g.opts.ClientName}) // 3: wake-ups come between replies
 	if g.opts.DB != 0 {
@@ -120,18 +118,29 @@ func (g *gate) login(ctx context.Context, n *node, l *resp.Conn) (hello map[stri
 		}
 		values[greets] = resp.Value{}
 	}
-	hello = parseHello(values[greets])
+	hello = parseMap(values[greets])
 	if err := strange(hello["mode"], "", nil); err != nil {
 		return nil, err // it says more than the missing fields would
 	}
 	return hello, firstError(cmds, values)
 }
 
-// parseHello reads the map that HELLO answers with.
-func parseHello(v resp.Value) map[string]string {
-	hello := make(map[string]string)
-	for i := 0; i+1 < len(v.Elems); i += 2 {
-		hello[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
+// auth are the commands that give user and password, if there are any.
+func auth(user, pass string) [][]string {
+	switch {
+	case user != "":
+		return [][]string{{"AUTH", user, pass}}
+	case pass != "":
+		return [][]string{{"AUTH", pass}}
 	}
-	return hello
+	return nil
+}
+
+// parseMap reads a map, such as HELLO answers with.
+func parseMap(v resp.Value) map[string]string {
+	fields := make(map[string]string)
+	for i := 0; i+1 < len(v.Elems); i += 2 {
+		fields[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
+	}
+	return fields
 }

@@ -79,15 +79,21 @@ type look struct {
 	g     *gate
 	n     *node
 	limit time.Duration // for one request
-	l     *resp.Conn
-	hello map[string]string
-	info  map[string]string
+
+	server string // the address
+	l      *resp.Conn
+	hello  map[string]string
+	info   map[string]string
 }
 
 // run makes one check after the other, until one has no answer.
 func (e *look) run(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
-	l, err := e.g.connect(dialling, e.n.addr)
+	var l *resp.Conn
+	var err error
+	if e.server, err = e.g.locate(dialling, e.n); err == nil {
+		l, err = e.g.connect(dialling, e.server)
+	}
 	cancel()
 	if err != nil {
 		e.failed("reach", err)
@@ -105,6 +111,7 @@ func (e *look) run(ctx context.Context) {
 		{"round-trip", e.pace},
 		{"info", e.ask},
 		{"role", e.role},
+		{"failover", e.failover},
 		{"distinct", e.distinct},
 		{"version", e.version},
 		{"clock", e.clock},
@@ -159,7 +166,7 @@ func (e *look) failed(check string, err error) {
 
 // grant is the line that gives the user of this client all rights that it needs.
 func (e *look) grant() string {
-	user, _, err := e.n.credentials(e.n.d.ctx)
+	user, _, err := e.n.credentials(e.n.d.ctx, e.server)
 	if err != nil {
 		user = "USER"
 	}
@@ -175,7 +182,9 @@ func (e *look) grant() string {
 }
 
 func (e *look) login(ctx context.Context) (err error) {
-	if e.hello, err = e.g.login(ctx, e.n, e.l); err == nil {
+	if e.hello, err = e.g.login(ctx, e.n, e.server, e.l); err == nil && e.n.moves() {
+		e.OK("reach", "%s is the master, and answers", e.server)
+	} else if err == nil {
 		e.OK("reach", "answers")
 	}
 	return err
@@ -204,19 +213,23 @@ func (e *look) number(field string) int64 {
 
 func (e *look) role(context.Context) error {
 	var rep report
-	if err := placed(e.hello, e.info, &rep); err != nil {
+	if err := placed(e.hello, e.info, e.n.moves(), &rep); err != nil {
 		return err
 	}
 	for check, err := range rep.warns {
 		e.bad(check, driver.VerdictWarning, err)
 	}
-	e.OK("role", "a master of its own")
+	if e.n.moves() {
+		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
+	} else {
+		e.OK("role", "a master of its own")
+	}
 	return nil
 }
 
 func (e *look) distinct(context.Context) error {
 	run := e.info["run_id"]
-	if err := e.g.arrive(e.n.addr, run); err != nil || e.g.n == 1 {
+	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.marks(e.n) {
 		return err
 	}
 	if run == "" {
@@ -338,6 +351,10 @@ func (e *look) persistence(context.Context) error {
 	}
 	kept, err := onDisk(e.l)
 	rest := "a restart costs it a quarantine of " + (e.g.opts.MaxTTL + restartMargin).String()
+	if e.n.moves() {
+		e.OK("persistence", "%s, and a failover as well", rest)
+		return nil
+	}
 	switch {
 	case err != nil && !lacksRight(err.Error()):
 		return err
@@ -406,7 +423,7 @@ func (e *look) set(context.Context) error {
 		return err
 	}
 	next, err := e.g.judge(text, sight{
-		addr: e.n.addr, run: e.info["run_id"], durable: sync.OnceValue(func() bool { return e.g.durable(e.l) }),
+		addr: e.n.addr, run: e.reign(), moves: e.n.moves(), durable: sync.OnceValue(func() bool { return e.g.durable(e.l) }),
 		client: time.Now().UnixMicro(), node: node,
 	})
 	switch _, waits := errors.AsType[*quarantineError](err); {
@@ -422,6 +439,14 @@ func (e *look) set(context.Context) error {
 		e.OK("set", "votes")
 	}
 	return e.others()
+}
+
+// reign is the run of the server, as the marker has it.
+func (e *look) reign() string {
+	if e.n.moves() {
+		return reign(e.info["run_id"], promotion(e.info))
+	}
+	return e.info["run_id"]
 }
 
 // others finds clients that lock the same names by other keys.
@@ -490,7 +515,7 @@ func (e *look) wakes(context.Context) error {
 
 // secure looks at how the password travels, and at the certificate.
 func (e *look) secure(ctx context.Context) error {
-	_, password, _ := e.n.credentials(ctx)
+	_, password, _ := e.n.credentials(ctx, e.server)
 	var now func() time.Time
 	if cfg := e.g.opts.TLS; cfg != nil {
 		now = cfg.Time

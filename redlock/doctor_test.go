@@ -441,3 +441,45 @@ func TestADoctorShowsNoPassword(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDoctorLooksAtWhatAFailoverNeeds(t *testing.T) {
+	b := startBand(t, nil)
+	url := fmt.Sprintf("redis+sentinel://%s/%s?timeout=5s", strings.Join(b.group.Addrs(), ","), redisproc.GroupName)
+	look := func() map[string]driver.Finding {
+		t.Helper()
+		found, err := redlock.DiagnoseURL(t.Context(), url, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make(map[string]driver.Finding)
+		for _, f := range found {
+			all[f.Check] = f
+		}
+		return all
+	}
+	found := look()
+	for check, verdict := range map[string]driver.Verdict{
+		"reach": driver.VerdictOK, "role": driver.VerdictOK, "replicas": driver.VerdictOK, "sentinels": driver.VerdictOK, "min-replicas": driver.VerdictWarning,
+		"persistence": driver.VerdictOK, "quarantine": driver.VerdictWarning,
+	} {
+		if f, ok := found[check]; !ok || f.Verdict != verdict {
+			t.Errorf("%s: %+v, want it %v", check, f, verdict)
+		}
+	}
+	b.do(0, "CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "10")
+	if f := look()["isolation"]; f.Verdict != driver.VerdictWarning || !strings.Contains(f.Mend, "down-after-milliseconds") {
+		t.Errorf("%+v, want a warning that names the mend", f)
+	}
+	for _, s := range b.group.Sentinels {
+		if _, err := s.Do("SENTINEL", "SET", redisproc.GroupName, "down-after-milliseconds", "12000"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := look()["isolation"]; f.Verdict != driver.VerdictOK {
+		t.Errorf("%+v, want it well", f)
+	}
+	b.group.Sentinels[0].Kill()
+	if f := look()["sentinels"]; f.Verdict != driver.VerdictWarning || !strings.Contains(f.Text, b.group.Addrs()[0]) {
+		t.Errorf("%+v, want a warning about %s", f, b.group.Addrs()[0])
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
@@ -19,10 +20,11 @@ import (
 //	it is a single master                strange, below
 //	it evicts nothing                    evicts, below, unless AllowEviction
 //	it is on the list once               arrive, below
-//	its marker names its present run     admit and judge, below; only in a set of several nodes
+//	its marker names its present run     admit and judge, below; only in a set of several nodes, or if it fails over
 //	its marker is the one that was read  each script compares it, member.lua
 //
-// A run is one life of a server process: Redis gives each a run_id.
+// A run is one life of a server process: Redis gives each a run_id. Of a node that
+// fails over it ends as well when another server takes its place, and comes back.
 //
 // A node that has forgotten what it granted must not vote before all those leases
 // are over (the Redlock page, "Performance, crash recovery and fsync"). Neither its
@@ -72,6 +74,10 @@ type report struct {
 	mute    error            // the node cannot wake waiters
 	deaf    error            // this client cannot subscribe; the first wait finds that out again
 	ordered bool             // wake-ups come in their place among the replies
+	server  string           // the address that was dialled
+	since   string           // its last promotion, of a node that fails over
+	floor   int64            // the least token that it may give
+	stay    *quarantineError // it votes not yet, but keeps what it still has
 	warns   map[string]error // by what they are about
 }
 
@@ -83,8 +89,9 @@ func (r *report) warn(about string, err error) {
 }
 
 // check looks whether the server at the other end may vote.
-func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, err error) {
-	hello, err := g.login(ctx, n, l)
+func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) (rep report, err error) {
+	rep.server = server
+	hello, err := g.login(ctx, n, rep.server, l)
 	if err != nil {
 		return rep, err
 	}
@@ -96,7 +103,7 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	}
 	rtt := time.Since(before)
 	info := parseInfo(string(values[0].Text))
-	if err := g.fit(hello, info, &rep); err != nil {
+	if err := g.fit(hello, info, n.moves(), &rep); err != nil {
 		return rep, err // it says more than the missing run_id would
 	}
 	if err := firstError(cmds, values); err != nil {
@@ -110,16 +117,23 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 		rep.warn("clock", err)
 	}
 	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
-	if g.n > 1 && run == "" {
+	if g.marks(n) && run == "" {
 		return rep, errNoRun
 	}
 	if err := g.arrive(n.addr, run); err != nil {
 		return rep, err
 	}
-	if g.opts.ReadOnly {
-		return rep, g.look(l, n.addr, run)
+	if n.moves() {
+		rep.since = promotion(info)
+		run = reign(run, rep.since)
 	}
-	marker, err := g.admit(l, n.addr, run, rep.warns["promoted"] != nil) // first: a client of a node in quarantine comes again each second
+	if g.opts.ReadOnly {
+		return rep, g.look(l, n, run)
+	}
+	marker, err := g.admit(l, n, run, rep.warns["promoted"] != nil) // first: a client of a node in quarantine comes again each second
+	if stay, ok := errors.AsType[*quarantineError](err); ok && g.n == 1 {
+		rep.stay, err = stay, nil
+	}
 	if err != nil && !lacksRight(err.Error()) {
 		return rep, err
 	}
@@ -129,8 +143,9 @@ func (g *gate) check(ctx context.Context, n *node, l *resp.Conn) (rep report, er
 	if err != nil {
 		return rep, err
 	}
-	if g.n > 1 {
+	if g.marks(n) {
 		rep.member = member{set: g.opts.setKey(), marker: marker}
+		rep.floor = floorOf(marker)
 	}
 	rep.ordered = ordered(hello, info)
 	return rep, g.subscribable(n, l, hello, &rep)
@@ -143,7 +158,7 @@ func strange(mode, role string, info map[string]string) error {
 	case mode == "cluster" || info["cluster_enabled"] == "1":
 		return unfit("give independent servers", "it is part of a Redis Cluster, whose failover loses locks")
 	case mode == "sentinel":
-		return unfit("give the address of a Redis server", "it is a Sentinel")
+		return unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
 	case role == "replica" || role == "slave":
 		of := ""
 		if info["master_host"] != "" {
@@ -155,8 +170,8 @@ func strange(mode, role string, info map[string]string) error {
 }
 
 // fit refuses servers that would lose locks, and warns of servers that may.
-func (g *gate) fit(hello, info map[string]string, rep *report) error {
-	if err := placed(hello, info, rep); err != nil {
+func (g *gate) fit(hello, info map[string]string, moves bool, rep *report) error {
+	if err := placed(hello, info, moves, rep); err != nil {
 		return err
 	}
 	err := evicts(info)
@@ -168,11 +183,19 @@ func (g *gate) fit(hello, info map[string]string, rep *report) error {
 }
 
 // placed refuses a server that is no single master, and warns of one that has replicas or
-// was one.
-func placed(hello, info map[string]string, rep *report) error {
+// was one. Of a node that fails over both are expected.
+func placed(hello, info map[string]string, moves bool, rep *report) error {
 	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
-	if err := strange(mode, cmp.Or(info["role"], hello["role"]), info); err != nil {
+	if err := strange(mode, cmp.Or(info["role"], hello["role"]), info); moves && errors.Is(err, errReplica) {
+		return errDemoted
+	} else if err != nil {
 		return err
+	}
+	if moves {
+		if info["min_slaves_good_slaves"] == "" {
+			rep.warn("min-replicas", errIsolable)
+		}
+		return nil
 	}
 	if n := info["connected_slaves"]; n != "" && n != "0" {
 		rep.warn("replicas", advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none"))
@@ -218,7 +241,7 @@ func (g *gate) leave(addr string) {
 
 // admit returns the marker with which the server may vote. One that was promoted has
 // data that another server wrote, and so is not durable.
-func (g *gate) admit(l *resp.Conn, addr, run string, promoted bool) (string, error) {
+func (g *gate) admit(l *resp.Conn, n *node, run string, promoted bool) (string, error) {
 	key := g.opts.setKey()
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
 	onDisk := sync.OnceValue(func() bool { return !promoted && g.durable(l) })
@@ -233,14 +256,14 @@ func (g *gate) admit(l *resp.Conn, addr, run string, promoted bool) (string, err
 			return "", err
 		}
 		next, err := g.judge(text, sight{
-			addr: addr, run: run, durable: onDisk,
+			addr: n.addr, run: run, moves: n.moves(), durable: onDisk,
 			mono: time.Since(g.start), client: time.Now().UnixMicro(), node: node,
 		})
 		switch {
 		case err != nil:
-			return "", err
+			return next, err
 		case next == text:
-			g.enter(addr, run)
+			g.enter(n.addr, run)
 			return text, nil
 		}
 		if err := g.swap(l, key, text, next); err != nil {
@@ -250,18 +273,25 @@ func (g *gate) admit(l *resp.Conn, addr, run string, promoted bool) (string, err
 	return "", errMarker
 }
 
+// marks says whether the node keeps a marker of its run: another node, or another server
+// in its place, could vote against what it forgot.
+func (g *gate) marks(n *node) bool { return g.n > 1 || n.moves() }
+
 // charter is what all clients of a set agree on: the beginning of its marker. One
-// node alone has no quarantine, and so no MaxTTL that would matter. The number of
-// the database is there for SWAPDB.
-func (g *gate) charter() string {
+// server alone has no quarantine, and so no MaxTTL that would matter. moves is for a node
+// that fails over. The number of the database is there for SWAPDB.
+func (g *gate) charter(moves bool) string {
 	text := "n=" + strconv.Itoa(g.n)
-	if g.n > 1 {
+	if moves {
+		text += failsOver
+	}
+	if g.n > 1 || moves {
 		text += " maxttl=" + decimal(g.opts.MaxTTL.Milliseconds())
 	}
 	if g.opts.CounterLife != counterLife {
 		text += " counterlife=" + millis(int64(g.opts.CounterLife))
 	}
-	if g.n > 1 && g.opts.DB != 0 {
+	if (g.n > 1 || moves) && g.opts.DB != 0 {
 		text += " db=" + strconv.Itoa(g.opts.DB)
 	}
 	return text
@@ -270,6 +300,7 @@ func (g *gate) charter() string {
 // sight is one look at a node.
 type sight struct {
 	addr, run    string
+	moves        bool          // it is a node that fails over
 	durable      func() bool   // it writes to disk before it answers, and reads that back
 	mono         time.Duration // this client's monotonic clock
 	client, node int64         // the clocks of both, in µs since 1970
@@ -284,14 +315,15 @@ type watch struct {
 // judge says what the marker of a node should be if it is text now. Where that is
 // the same, the node may vote, or the error says why it may not.
 func (g *gate) judge(text string, s sight) (next string, err error) {
-	rest, ours := strings.CutPrefix(text, g.charter())
+	charter := g.charter(s.moves)
+	rest, ours := strings.CutPrefix(text, charter)
 	m, known := parseMarker(rest)
 	switch {
 	case text != "" && !(ours && known):
-		return "", g.conflict(text)
-	case g.n == 1:
-		return g.charter(), nil
-	case m.run == s.run:
+		return "", g.conflict(text, charter)
+	case g.n == 1 && !s.moves:
+		return charter, nil
+	case m.in(s.run):
 		return text, nil
 	}
 	// A client that knows the node by another name cannot tell the node's own marker from a copy. It leaves that to those
@@ -299,39 +331,45 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 	remembers := m.run != "" && m.durable != "" && !g.outdated(m, s) && s.durable()
 	switch {
 	case g.opts.NoQuarantine, remembers && m.durable == label(s.addr):
-		return g.admission(s), nil
+		return g.admission(s)
 	case m.seen != s.run || m.client <= 0 || m.node <= 0 || m.run != "" && !remembers:
 		first := marker{seen: s.run, client: s.client, node: s.node}
 		if remembers {
 			first.run, first.durable = m.run, m.durable
 		}
-		return g.charter() + first.String(), nil
+		return charter + first.String(), nil
 	}
 	out := max(g.watched(text, s), time.Duration(min(s.client-m.client, s.node-m.node))*time.Microsecond)
 	if wait := g.opts.MaxTTL + restartMargin - out; wait > 0 {
 		return text, &quarantineError{out: out, wait: wait}
 	}
-	return g.admission(s), nil
+	return g.admission(s)
 }
 
-func (g *gate) admission(s sight) string {
+func (g *gate) admission(s sight) (string, error) {
 	m := marker{run: s.run}
-	if s.durable() {
+	if s.moves {
+		floor, ok := quorum.Seed(s.node, s.client)
+		if !ok {
+			return "", advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
+		}
+		m.floor = floor // never durable: what another server granted it does not know
+	} else if s.durable() {
 		m.durable = label(s.addr)
 	}
-	return g.charter() + m.String()
+	return g.charter(s.moves) + m.String(), nil
 }
 
-func (g *gate) conflict(text string) error {
+func (g *gate) conflict(text, charter string) error {
 	if strings.Contains(text, " v=") {
 		return unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)",
 			"its set is that of another version of Holdfast")
 	}
 	theirs, _, _ := strings.Cut(text, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
-	return unfit(fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named "+
+	return unfit(fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named, and Sentinels where failover is "+
 		"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey()),
-		"it belongs to a set opened with %q, and this client has %q", theirs, g.charter())
+		"it belongs to a set opened with %q, and this client has %q", theirs, charter)
 }
 
 // watched is for how long, by this client's own monotonic clock, the node has been
@@ -369,21 +407,22 @@ func (g *gate) enter(addr, run string) {
 
 // look refuses a node of another set, or one that does not vote, for a client that
 // only looks. It ignores MaxTTL and admits no node.
-func (g *gate) look(l *resp.Conn, addr, run string) error {
+func (g *gate) look(l *resp.Conn, n *node, run string) error {
 	values, err := ask(l, []string{"GET", g.opts.setKey()})
 	if err != nil {
 		return err
 	}
 	text, _ := values[0].Decode().(string)
-	if n, _, _ := strings.Cut(text, " "); n != "" && n != "n="+strconv.Itoa(g.n) {
-		return g.conflict(text)
+	size, _, _ := strings.Cut(text, " ")
+	if text != "" && (size != "n="+strconv.Itoa(g.n) || n.moves() && !strings.HasPrefix(text, size+failsOver)) {
+		return g.conflict(text, g.charter(n.moves()))
 	}
-	if g.n == 1 || g.opts.NoQuarantine {
+	if !g.marks(n) || g.opts.NoQuarantine {
 		return nil
 	}
 	_, admitted, _ := strings.Cut(text, " run=")
 	m, _ := parseMarker("run=" + admitted)
-	if m.run == run || m.run != "" && m.durable == label(addr) && g.durable(l) {
+	if m.in(run) || m.run != "" && m.durable == label(n.addr) && g.durable(l) {
 		return nil
 	}
 	return errNoVote

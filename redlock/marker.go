@@ -18,10 +18,16 @@ type marker struct {
 	// read that back. It is the name that the client has for the node: replication and
 	// copied files bring a marker to other nodes, where the name does not fit.
 	durable string
+	floor   int64 // of a node that fails over: the first token that it may give in that run
 
 	seen   string // a later run, in which it was first seen, but not admitted yet
 	client int64  // when that was by that client's clock, in µs since 1970
 	node   int64  // and by the node's
+}
+
+// in says whether the node was admitted in this run.
+func (m marker) in(run string) bool {
+	return m.run == run || strings.HasPrefix(m.run, run+"/") // it has forgotten its promotion since: see promotion
 }
 
 func (m marker) String() (text string) {
@@ -30,6 +36,9 @@ func (m marker) String() (text string) {
 	}
 	if m.durable != "" {
 		text += " durable=" + m.durable
+	}
+	if m.floor != 0 {
+		text += " floor=" + decimal(m.floor)
 	}
 	if m.seen != "" {
 		text += fmt.Sprintf(" seen=%s client=%d node=%d", m.seen, m.client, m.node)
@@ -47,6 +56,8 @@ func parseMarker(text string) (m marker, ok bool) {
 			m.run = value
 		case "durable":
 			m.durable = value
+		case "floor":
+			m.floor, _ = strconv.ParseInt(value, 10, 64)
 		case "seen":
 			m.seen = value
 		case "client":

@@ -39,6 +39,8 @@ type node struct {
 	user   string
 	pass   string
 
+	failover *Failover // where its server is found; nil: at addr
+
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
 	stalled   atomic.Bool          // connected, but does not answer
@@ -55,6 +57,8 @@ type node struct {
 	ordered bool       // its wake-ups come in their place among the replies
 	warned  map[string]bool
 	news    []error // defects that are not in the log yet
+	server  string  // the address of the server that it is, or was last
+	moved   bool    // which is not in the log yet
 	owed    map[string]owed
 }
 
@@ -70,7 +74,7 @@ type owed struct {
 func newNode(d *Driver, index int, cfg Node) *node {
 	n := &node{
 		d: d, index: index, addr: cfg.Addr, user: cfg.Username, pass: cfg.Password,
-		err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
+		failover: cfg.Failover, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
 	}
 	if n.user == "" && n.pass == "" {
 		n.user, n.pass = d.opts.Username, d.opts.Password
@@ -82,9 +86,9 @@ func newNode(d *Driver, index int, cfg Node) *node {
 func (n *node) Name() string { return n.addr }
 
 // credentials are the user and password for the login.
-func (n *node) credentials(ctx context.Context) (user, pass string, err error) {
+func (n *node) credentials(ctx context.Context, server string) (user, pass string, err error) {
 	if n.d.opts.Credentials != nil {
-		return n.d.opts.Credentials(ctx, n.addr)
+		return n.d.opts.Credentials(ctx, server)
 	}
 	return n.user, n.pass, nil
 }
@@ -132,7 +136,7 @@ func (n *node) keep(l *link) {
 }
 
 // dial makes a connection that the gate has checked, and lets the node vote over
-// it.
+// it. With an error there is none, or one over which the node does not vote yet.
 func (n *node) dial(ctx context.Context) (*link, error) {
 	line, rep, err := n.d.gate.dial(ctx, n)
 	if err != nil {
@@ -142,12 +146,15 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	n.checked(rep)
-	l := newLink(n, line, rep.member)
+	l := newLink(n, line, rep)
 	n.d.work.Go(l.reads)
 	n.d.work.Go(l.writes)
 	n.settle(l)
 	n.greet(l)
 	n.raise(l)
+	if l.stay != nil {
+		return l, l.stay
+	}
 	return l, nil
 }
 
@@ -160,6 +167,9 @@ func (n *node) raise(l *link) {
 		n.deaf = nil
 		n.trip.Store(0)
 		n.stalled.Store(false)
+		if l.stay != nil {
+			n.err = l.stay
+		}
 	}
 	n.mu.Unlock()
 	if n.listening.Load() {
@@ -194,6 +204,10 @@ func (n *node) watch(l *link, report func()) {
 			l.hangUp(errHungUp)
 			return
 		}
+		if l.stay != nil && n.engine.Now() >= l.votes {
+			l.hangUp(errServed)
+			continue
+		}
 		silent := l.silent(n.engine.Now())
 		n.stalled.Store(silent > stallAfter)
 		switch {
@@ -219,6 +233,9 @@ func (n *node) tend(l *link, age time.Duration) {
 	}
 	if age%pingEvery == 0 {
 		n.ping(l) // otherwise this client would not notice that the other end is gone
+		if n.moves() {
+			n.verify(l)
+		}
 	}
 }
 
@@ -237,7 +254,11 @@ func (n *node) ping(l *link) {
 // Send implements engine.Node.
 func (n *node) Send(r *engine.Request) {
 	e := entry{req: r, at: r.Sent}
-	if l := n.link.Load(); l != nil {
+	l := n.link.Load()
+	if l != nil && l.stay != nil && r.Kind.Frees() {
+		r.HandOver = 0 // a hand-over is a grant
+	}
+	if l != nil && (l.stay == nil || r.Kind == quorum.AskRenew || r.Kind.Frees()) {
 		l.send(e)
 		return
 	}
@@ -275,7 +296,7 @@ func (n *node) do(ctx context.Context, cmds ...[]string) ([]any, error) {
 	switch {
 	case n.d.ctx.Err() != nil:
 		return nil, driver.ErrClosed
-	case l == nil:
+	case l == nil || l.stay != nil:
 		return nil, n.why()
 	}
 	return l.do(ctx, cmds...)
@@ -314,6 +335,9 @@ func (n *node) settle(l *link) {
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
 		cmds := n.d.opts.format().loads()
 		for _, owner := range chunk {
+			if l.stay != nil {
+				due[owner].args[2] = "0" // a hand-over is a grant
+			}
 			cmds = append(cmds, l.member.call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
 		}
 		replies, err := l.do(ctx, cmds...)
@@ -336,6 +360,8 @@ func (n *node) checked(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mute, n.ordered, n.defect = rep.mute, rep.ordered, nil
+	n.moved = n.server != "" && n.server != rep.server
+	n.server = rep.server
 	for _, kind := range slices.Sorted(maps.Keys(rep.warns)) {
 		err := rep.warns[kind]
 		if n.defect == nil {
@@ -353,9 +379,12 @@ func (n *node) checked(rep report) {
 // warn logs each defect once.
 func (n *node) warn() {
 	n.mu.Lock()
-	news := n.news
-	n.news = nil
+	news, moved, server := n.news, n.moved, n.server
+	n.news, n.moved = nil, false
 	n.mu.Unlock()
+	if moved {
+		n.d.opts.Logger.Info("node has moved to another server", "node", n.addr, "server", server)
+	}
 	for _, err := range news {
 		n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", err.Error())
 	}
@@ -371,9 +400,9 @@ func (n *node) why() error {
 func (n *node) event() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e, ill := driver.NodeEvent{Node: n.addr, State: driver.NodeUp, RoundTrip: time.Duration(n.trip.Load())}, n.ill.Load()
+	e, ill, l := driver.NodeEvent{Node: n.addr, State: driver.NodeUp, RoundTrip: time.Duration(n.trip.Load())}, n.ill.Load(), n.link.Load()
 	switch {
-	case n.link.Load() == nil:
+	case l == nil || l.stay != nil:
 		e.State, e.Err, e.RoundTrip = driver.NodeDown, n.err, 0
 	case n.stalled.Load():
 		e.State, e.Err = driver.NodeStalled, errStalled

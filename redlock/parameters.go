@@ -18,7 +18,7 @@ import (
 // known are the parameters that may stand behind the ? of a URL.
 var known = []string{
 	"prefix", "bare", "format", "maxttl", "counterlife", "timeout", "quarantine", "eviction", "down", "db", "name", "tls", "ca", "cert", "key", "servername",
-	"username", "password", "passwordfile",
+	"username", "password", "passwordfile", "sentinel_username", "sentinel_password",
 }
 
 // What URLs of other clients (go-redis, rueidis, redis-py, Lettuce) have behind the ?, so
@@ -56,7 +56,7 @@ func parameters(query string) (map[string]string, error) {
 		case name == "addr":
 			return nil, fmt.Errorf("%w: the URL names further servers by addr; for several independent servers write redlock://a:6379,b:6379,c:6379", ErrInvalid)
 		case name == "master_name", name == "master_set", name == "sentinelMasterId":
-			return nil, errElsewhere("sentinel")
+			return nil, errSentinels
 		case check && !slices.Equal(list, []string{safe}):
 			return nil, fmt.Errorf("%w: parameter %s: certificates are always checked; name the authority by ca=, or what the certificate shows by servername= "+
 				"(in Go, Options.TLS can do otherwise)", ErrInvalid, name)
@@ -94,6 +94,19 @@ func (o *Options) identify(given map[string]string, own bool, caller Options) er
 	}
 	if file != "" {
 		return o.passwordFile(file, o.Username)
+	}
+	return nil
+}
+
+// sentinelLogin takes user and password for the Sentinels.
+func sentinelLogin(given map[string]string, nodes []Node) error {
+	user, pass := given["sentinel_username"], given["sentinel_password"]
+	switch f := nodes[0].Failover; {
+	case user == "" && pass == "":
+	case f == nil || len(f.Sentinels) == 0:
+		return fmt.Errorf("%w: the URL has a user or password for Sentinels, and names none; write redis+sentinel://", ErrInvalid)
+	default:
+		f.Username, f.Password = user, pass
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ var (
 	errHungUp  = errors.New("hung up")
 	errSilent  = errors.New("no answer for too long")
 	errForgot  = errors.New("its data were lost or replaced while it was connected")
+	errServed  = errors.New("its quarantine is over")
 )
 
 // link is one checked connection to a node. Requests go out in the order in which
@@ -54,6 +55,13 @@ type link struct {
 	in     *resp.Reader
 	wake   chan struct{} // for writes
 	gone   chan struct{} // closed once everything has been answered or failed
+
+	// Of a node that fails over.
+	server string           // the address at the other end
+	since  string           // its last promotion
+	floor  int64            // the least token that it may give
+	stay   *quarantineError // the node only keeps what it has; nil: it votes
+	votes  int64            // with stay: Engine.Now from which it votes
 
 	mu      sync.Mutex // guards what follows; not held while writing
 	err     error      // why nothing is sent any more
@@ -134,10 +142,16 @@ func (f *fifo) pop() (e entry) {
 }
 
 // newLink takes over a connection that the gate has checked.
-func newLink(n *node, l *resp.Conn, m member) *link {
-	return &link{
-		n: n, member: m, conn: l.Conn, in: l.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}), text: texts{member: m, heads: n.d.opts.format().heads},
+func newLink(n *node, c *resp.Conn, rep report) *link {
+	l := &link{
+		n: n, member: rep.member, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
+		text:   texts{member: rep.member, heads: n.d.opts.format().heads},
+		server: rep.server, since: rep.since, floor: rep.floor, stay: rep.stay,
 	}
+	if l.stay != nil {
+		l.votes = n.engine.Now() + int64(l.stay.wait)
+	}
+	return l
 }
 
 // do sends commands and waits for their replies; errors of the server are among

@@ -73,7 +73,7 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *link, far net.Conn
 		}
 		near, far := net.Pipe()
 		s := newSocket(near)
-		l := newLink(d.nodes[0], resp.NewConn(s), member{})
+		l := newLink(d.nodes[0], resp.NewConn(s), report{})
 		go l.reads()
 		go l.writes()
 		d.nodes[0].raise(l)
@@ -226,7 +226,7 @@ func TestAServerThatClosesItsSideEndsTheLink(t *testing.T) {
 				t.Fatal(err)
 			}
 			near, far := dress(tcp(t))
-			l := newLink(d.nodes[0], resp.NewConn(near), member{})
+			l := newLink(d.nodes[0], resp.NewConn(near), report{})
 			go l.reads()
 			go l.writes()
 			d.nodes[0].raise(l)

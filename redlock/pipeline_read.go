@@ -27,7 +27,7 @@ func (l *link) next() error {
 	}
 	switch {
 	case v.Kind == '>' && !l.confirms(v):
-		l.n.woken(v)
+		l.n.woken(v, l.floor)
 	case !l.answer(v):
 		return fmt.Errorf("%w: a reply without a request", resp.ErrFormat)
 	}
@@ -73,6 +73,10 @@ func (l *link) answer(v resp.Value) bool {
 	case e.req != nil:
 		l.n.note(e.req.Kind, v)
 		l.follow(e.req, v)
+		if l.floor != 0 && l.low(e.req.Kind, v) {
+			l.raise(e.req)
+			break
+		}
 		deliver(e.req, v)
 	default:
 		e.call.replies = append(e.call.replies, decode(v))

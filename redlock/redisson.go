@@ -48,15 +48,18 @@ var formats = map[Format]*format{FormatPlain: formatOf(wire.Plain), FormatRediss
 func (o *Options) format() *format { return formats[o.Format] }
 
 // formatFits refuses what a format is not for.
-func (o *Options) formatFits(nodes int) error {
+func (o *Options) formatFits(nodes []Node) error {
 	switch {
 	case formats[o.Format] == nil:
 		return fmt.Errorf("%w: Format %q is not known; give redisson, or none for Holdfast's own", ErrInvalid, o.Format)
 	case o.Format == FormatPlain:
 		return nil
-	case nodes > 1:
+	case len(nodes) > 1:
 		return fmt.Errorf("%w: format redisson is for one server, and these are %d, of which Redisson would lock on one alone; "+
-			"give the server that the programs in Java use", ErrInvalid, nodes)
+			"give the server that the programs in Java use", ErrInvalid, len(nodes))
+	case !alone(nodes):
+		return fmt.Errorf("%w: format redisson is for one server that no other replaces: a thread in Java takes a lock at once that the new server forgot; "+
+			"give the address of the server", ErrInvalid)
 	case o.CounterLife != 0:
 		return fmt.Errorf("%w: CounterLife %v: counters of tokens never expire in the format of Redisson; leave it out", ErrInvalid, o.CounterLife)
 	}

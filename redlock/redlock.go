@@ -10,8 +10,9 @@
 // storage that checks tokens refuses the older holder. The table of promises is in
 // docs/protocol.md.
 //
-// Redis Cluster and Sentinel are not supported as nodes: their failover loses
-// locks.
+// A node may be a master that Sentinels replace when it fails (Failover). A server that takes
+// over votes after a quarantine, as it may not know the newest locks. Redis Cluster is
+// not supported: its failover loses locks.
 package redlock
 
 import (
@@ -46,11 +47,14 @@ var (
 	ErrInvalid = driver.ErrInvalid
 )
 
-// Node is the address of one server.
+// Node is one server, or a master and the replicas that may take its place.
 type Node struct {
 	Addr string // host:port, or the path of a unix socket, which begins with /
 	// Username and Password take precedence over those in Options.
 	Username, Password string
+	// Failover, if not nil, says in place of Addr where the server is found that is the
+	// master now.
+	Failover *Failover
 }
 
 // Options configure Open. The zero value works.
@@ -63,9 +67,10 @@ type Options struct {
 	BareKeys bool
 	// Format is how the locks are kept: FormatRedisson to share them with Redisson.
 	Format Format
-	// MaxTTL is the longest TTL that any client of these nodes may ask for. Of several
-	// nodes, one that may have forgotten locks sits out that time, and all clients must
-	// agree on it. Default 60 s, and for one node, which sits out nothing, 24 h.
+	// MaxTTL is the longest TTL that any client of these nodes may ask for. A node that
+	// may have forgotten locks, one of several or one that fails over, sits out that time,
+	// and all clients must agree on it. Default 60 s, and for one server alone, which sits
+	// out nothing, 24 h.
 	MaxTTL time.Duration
 	// CounterLife is how long a node keeps the counter of fencing tokens of a name
 	// that nobody uses, and at least twice the TTL that it was last used with. All
@@ -76,7 +81,7 @@ type Options struct {
 	// for so long.
 	CounterLife time.Duration
 	// NoQuarantine lets nodes vote at once that are new or may have lost their
-	// data: for tests, and once for a set that nobody has used before. One node
+	// data: for tests, and once for a set that nobody has used before. One server
 	// alone is never quarantined.
 	NoQuarantine bool
 	// ReadOnly is for looking at locks: Open writes nothing on the nodes, needs
@@ -95,7 +100,7 @@ type Options struct {
 	Timeout time.Duration
 	// Dial, if not nil, opens every connection, for instance through a tunnel or by a
 	// resolver of its own. network is "tcp", or "unix" for the path of a socket, and addr
-	// the node's Addr; TLS goes on top. It returns when ctx ends, and may be called by many goroutines. Its
+	// the node's Addr or, with a Failover, that of a Sentinel or server; TLS goes on top. It returns when ctx ends, and may be called by many goroutines. Its
 	// error counts as a node that cannot be reached, and the node is tried again.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS, if not nil, is used for every connection.
@@ -156,7 +161,10 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 // counterLife is the least CounterLife, and the default.
 const counterLife = time.Duration(quorum.CounterLife)
 
-func (o *Options) defaults(nodes int) error {
+// alone says that the nodes are one server, which no other replaces.
+func alone(nodes []Node) bool { return len(nodes) == 1 && nodes[0].Failover == nil }
+
+func (o *Options) defaults(nodes []Node) error {
 	if err := o.formatFits(nodes); err != nil {
 		return err
 	}
@@ -168,7 +176,7 @@ func (o *Options) defaults(nodes int) error {
 	}
 	switch {
 	case o.MaxTTL != 0:
-	case nodes == 1:
+	case alone(nodes):
 		o.MaxTTL = 24 * time.Hour
 	default:
 		o.MaxTTL = time.Minute
@@ -204,7 +212,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	if opts != nil {
 		d.opts = *opts
 	}
-	if err := d.opts.defaults(len(nodes)); err != nil {
+	if err := d.opts.defaults(nodes); err != nil {
 		return nil, err
 	}
 	if len(nodes) == 0 {
@@ -216,7 +224,15 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
-		if !isSocket(n.Addr) {
+		if f := n.Failover; f != nil {
+			if err := f.check(); err != nil {
+				return nil, err
+			}
+			if n.Addr != "" {
+				return nil, fmt.Errorf("%w: node %d of %d has Addr and Failover; give one of them", ErrInvalid, i+1, len(nodes))
+			}
+			n.Addr = f.name()
+		} else if !isSocket(n.Addr) {
 			// A text that is no address is not shown: it may be a URL, with a password.
 			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
 				return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
@@ -226,7 +242,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 			return nil, fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
 				ErrInvalid, n.Addr)
 		}
-		if slices.ContainsFunc(nodes[:i], func(m Node) bool { return m.Addr == n.Addr }) {
+		if slices.ContainsFunc(d.nodes, func(m *node) bool { return m.addr == n.Addr }) {
 			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", ErrInvalid, n.Addr)
 		}
 		d.nodes = append(d.nodes, newNode(d, i, n))

@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -263,6 +265,16 @@ func (r route) nodes() []redlock.Node {
 	return nodes
 }
 
+// dial leads to the proxy before a server, and straight to all else.
+func (r route) dial(servers []*redisproc.Server) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if i := slices.IndexFunc(servers, func(s *redisproc.Server) bool { return s.Addr() == addr }); i >= 0 {
+			addr = r[i].Addr()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
 func (r route) blackhole(yes bool) {
 	for _, p := range r {
 		p.Blackhole(yes, yes)
@@ -291,6 +303,7 @@ type fleet struct {
 	prefix  string
 	format  redlock.Format
 	budget  []atomic.Int32 // replies still to be lost, by node
+	node    *redlock.Node  // in place of the servers: it is one of them
 
 	mu     sync.Mutex // guards what follows
 	routes map[driver.Driver]route
@@ -311,7 +324,11 @@ func (f *fleet) open() (driver.Driver, error) {
 			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
-	d, err := redlock.Open(f.t.Context(), way.nodes(), &redlock.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busy})
+	nodes, opts := way.nodes(), &redlock.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busy}
+	if f.node != nil {
+		nodes, opts.Dial = []redlock.Node{*f.node}, way.dial(f.servers)
+	}
+	d, err := redlock.Open(f.t.Context(), nodes, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -23,10 +23,13 @@ import (
 //	redlock://h1:6379,h2:6379,h3:6379       several independent servers
 //	redlock://u:p@h1,h2,h3                  all with the same user and password
 //	redlock://u:p@h1,v:q@h2,w:r@h3          each with its own
+//	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
+//	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
 //
 // Parameters: username and password (in place of those before the host), passwordfile
 // (a file with the password of all servers, read at each new connection), prefix, bare
-// (true), format (redisson), maxttl (60s, 24h for one server), counterlife (150s), quarantine (off), timeout (1s), db, tls
+// (true), format (redisson), sentinel_username and sentinel_password (for the Sentinels, which do not get
+// those before the hosts), maxttl (60s, 24h for one server alone), counterlife (150s), quarantine (off), timeout (1s), db, tls
 // (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
 // all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
 // (allow), down (allow). A number without a unit means seconds. Parameters of go-redis,
@@ -46,7 +49,7 @@ func OpenURL(ctx context.Context, rawURL string, opts *Options) (*Driver, error)
 func LimitsURL(rawURL string, opts *Options) (driver.Limits, error) {
 	nodes, o, err := parseURL(rawURL, opts)
 	if err == nil {
-		err = o.defaults(len(nodes))
+		err = o.defaults(nodes)
 	}
 	if err != nil {
 		return driver.Limits{}, fmt.Errorf("redlock: %w", err)
@@ -71,28 +74,26 @@ var (
 	plainSchemes  = []string{"redis", "valkey"}
 	secureSchemes = []string{"rediss", "valkeys"}
 	socketSchemes = []string{"unix", "redis+unix", "valkey+unix", "redis+socket", "redis-socket"}
+	// What follows plainSchemes and secureSchemes for a master that moves.
+	sentinelSuffix, replicasSuffix = "+sentinel", "+replicas"
 )
 
 // noScheme says what to write instead of a scheme that is not known.
 func noScheme(scheme string) error {
-	for _, kind := range []string{"sentinel", "cluster"} {
-		if strings.Contains(scheme, kind) {
-			return errElsewhere(kind)
-		}
+	switch {
+	case strings.Contains(scheme, "sentinel"):
+		return errSentinels
+	case strings.Contains(scheme, "cluster"):
+		return fmt.Errorf("%w: the URL names a Redis Cluster, which is not supported: its failover loses locks; "+
+			"give one server outside of it as redis://, or several independent ones as redlock://a,b,c", ErrInvalid)
 	}
-	return fmt.Errorf("%w: the URL does not begin with redis:// (or valkey://), rediss:// (valkeys://, for TLS), unix:// or redlock://; "+
-		"an example: redis://localhost:6379", ErrInvalid)
+	return fmt.Errorf("%w: the URL does not begin with redis:// (or valkey://), rediss:// (valkeys://, for TLS), unix://, redlock://, "+
+		"redis+sentinel:// or redis+replicas://; an example: redis://localhost:6379", ErrInvalid)
 }
 
-// errElsewhere refuses what needs a Sentinel or a cluster.
-func errElsewhere(kind string) error {
-	if kind == "sentinel" {
-		return fmt.Errorf("%w: the URL names Sentinels, which are not supported: their failover loses locks; "+
-			"give the address of one server as redis://, or several independent servers as redlock://a,b,c", ErrInvalid)
-	}
-	return fmt.Errorf("%w: the URL names a Redis Cluster, which is not supported: its failover loses locks; "+
-		"give one server outside of it as redis://, or several independent ones as redlock://a,b,c", ErrInvalid)
-}
+// errSentinels is for URLs that name Sentinels as other clients have them.
+var errSentinels = fmt.Errorf("%w: the URL names Sentinels in another way than this: redis+sentinel://user:password@s1:26379,s2:26379/NAME/0, "+
+	"with rediss for TLS, NAME being the name of the master", ErrInvalid)
 
 // readURL reads a URL by hand as far as net/url does not know several hosts.
 func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) {
@@ -110,8 +111,21 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	hosts, path, _ := strings.Cut(rest, "/")
 	base := o
 	o.Username, o.Password = "", ""
-	secure := slices.Contains(secureSchemes, scheme)
+	kind, sentinels := strings.CutSuffix(scheme, sentinelSuffix)
+	kind, replicas := strings.CutSuffix(kind, replicasSuffix)
+	secure := slices.Contains(secureSchemes, kind)
+	moves := (sentinels || replicas) && (secure || slices.Contains(plainSchemes, kind))
 	switch {
+	case moves && sentinels && !replicas:
+		var f *Failover
+		f, path, err = o.sentinels(hosts, path)
+		nodes = []Node{{Failover: f}}
+	case moves && replicas && !sentinels:
+		f := new(Failover)
+		f.Servers, err = o.list(hosts, "6379")
+		nodes = []Node{{Failover: f}}
+	case sentinels || replicas:
+		err = noScheme(scheme)
 	case scheme == "redlock":
 		nodes, err = o.several(hosts)
 	case secure, slices.Contains(plainSchemes, scheme):
@@ -130,6 +144,9 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	}
 	given, err := parameters(query)
 	if err != nil {
+		return nil, o, err
+	}
+	if err := sentinelLogin(given, nodes); err != nil {
 		return nil, o, err
 	}
 	own := slices.ContainsFunc(nodes, func(n Node) bool { return n.Password != "" })
@@ -151,10 +168,45 @@ func (o *Options) single(scheme, text string) ([]Node, error) {
 	}
 	var node Node
 	var err error
-	if node.Addr, err = address(host, "what follows ://"); err != nil || at < 0 {
+	if node.Addr, err = address(host, "what follows ://", "6379"); err != nil || at < 0 {
 		return []Node{node}, err
 	}
 	return []Node{node}, o.login(user)
+}
+
+// sentinels reads [user:password@]host,host and NAME/0, and returns the latter's number.
+func (o *Options) sentinels(hosts, path string) (_ *Failover, db string, err error) {
+	f := &Failover{}
+	if f.Sentinels, err = o.list(hosts, "26379"); err != nil {
+		return nil, "", err
+	}
+	name, db, _ := strings.Cut(path, "/")
+	if f.Master, err = url.PathUnescape(name); err != nil {
+		return nil, "", fmt.Errorf("%w: the name of the master in the URL has a bad %%-escape; write %% as %%25", ErrInvalid)
+	}
+	return f, db, f.check()
+}
+
+// list reads [user:password@]host,host.
+func (o *Options) list(text, port string) (addrs []string, err error) {
+	at := strings.LastIndex(text, "@")
+	user, hosts := text[:max(at, 0)], text[at+1:]
+	if strings.ContainsAny(user, ",@") {
+		return nil, fmt.Errorf("%w: user and password stand once, before the first host, and are those of the servers; "+
+			"in a password write a comma as %%2C, @ as %%40", ErrInvalid)
+	}
+	list := strings.Split(hosts, ",")
+	for i, host := range list {
+		addr, err := address(host, fmt.Sprintf("host %d of %d", i+1, len(list)), port)
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, addr)
+	}
+	if at < 0 {
+		return addrs, nil
+	}
+	return addrs, o.login(user)
 }
 
 // socket reads [user:password@] and the path of a unix socket.
@@ -186,7 +238,7 @@ func (o *Options) several(text string) (nodes []Node, err error) {
 	for i, entry := range list {
 		at := strings.LastIndex(entry, "@")
 		var node Node
-		if node.Addr, err = address(entry[at+1:], fmt.Sprintf("host %d of %d", i+1, len(list))); err != nil {
+		if node.Addr, err = address(entry[at+1:], fmt.Sprintf("host %d of %d", i+1, len(list)), "6379"); err != nil {
 			return nil, err
 		}
 		if at >= 0 {
@@ -231,13 +283,13 @@ func login(text string) (user, pass string, err error) {
 
 // address completes and checks host:port. Its error does not show s, but says which it
 // is: where an @ is missing, what looks like a host is a password.
-func address(s, which string) (string, error) {
+func address(s, which, usual string) (string, error) {
 	if s == "" {
 		return "", fmt.Errorf("%w: a host is missing in the URL; an example: redis://localhost:6379", ErrInvalid)
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		host, port = strings.Trim(s, "[]"), "6379"
+		host, port = strings.Trim(s, "[]"), usual
 	}
 	if !dialable(host, port) {
 		return "", fmt.Errorf("%w: %s is not host:port, or user:password@host:port with an @ before the host; "+

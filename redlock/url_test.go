@@ -93,13 +93,12 @@ func TestURLsOfOtherClientsMeanTheSame(t *testing.T) {
 		"/run/redis.sock":                       {mend: "unix://"},
 		"REDIS://h":                             {mend: "does not begin with redis://"},
 		"my-cluster:6379":                       {mend: "does not begin with redis://"},
-		"redis+sentinel://a:26379,b/mymaster":   {mend: "Sentinels, which are not supported"},
-		"redis-sentinel://a#mymaster":           {mend: "redlock://a,b,c"},
+		"redis-sentinel://a#mymaster":           {mend: "redis+sentinel://user:password@s1:26379,s2:26379/NAME/0"},
 		"redis+cluster://a,b,c":                 {mend: "Cluster, which is not supported"},
 		"rediss+cluster://a,b,c":                {mend: "redlock://a,b,c"},
-		"redis://h?master_name=m":               {mend: "Sentinels, which are not supported"},
-		"redis://h?master_set=m":                {mend: "Sentinels, which are not supported"},
-		"redis-sentinel://h?sentinelMasterId=m": {mend: "Sentinels, which are not supported"},
+		"redis://h?master_name=m":               {mend: "redis+sentinel://user:password@s1:26379"},
+		"redis://h?master_set=m":                {mend: "redis+sentinel://user:password@s1:26379"},
+		"redis-sentinel://h?sentinelMasterId=m": {mend: "redis+sentinel://user:password@s1:26379"},
 		"redis://h?addr=h2:1&addr=h3:1":         {mend: "write redlock://a:6379,b:6379,c:6379"},
 		"rediss://h?skip_verify=true":           {mend: "name the authority by ca="},
 		"rediss://h?skip_verify=":               {mend: "certificates are always checked"},
@@ -131,11 +130,11 @@ func TestURLsOfOtherClientsMeanTheSame(t *testing.T) {
 func TestURLNeverDropsAHost(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string][]Node{
-		"redlock://u:x@a,u:x@b,u:x@c":           {{"a:6379", "u", "x"}, {"b:6379", "u", "x"}, {"c:6379", "u", "x"}},
-		"redlock://u:x@a:1,v:y@[::1]:2,:z@c":    {{"a:1", "u", "x"}, {"[::1]:2", "v", "y"}, {"c:6379", "", "z"}},
-		"redlock://u:p%2Cq@a,u:p%40q@b,:%25:@c": {{"a:6379", "u", "p,q"}, {"b:6379", "u", "p@q"}, {"c:6379", "", "%:"}},
-		"redlock://u:p@q@a,u:@@b":               {{"a:6379", "u", "p@q"}, {"b:6379", "u", "@"}},
-		"redlock://u:x@a,u:x@b?prefix=p:&db=2":  {{"a:6379", "u", "x"}, {"b:6379", "u", "x"}},
+		"redlock://u:x@a,u:x@b,u:x@c":           {{"a:6379", "u", "x", nil}, {"b:6379", "u", "x", nil}, {"c:6379", "u", "x", nil}},
+		"redlock://u:x@a:1,v:y@[::1]:2,:z@c":    {{"a:1", "u", "x", nil}, {"[::1]:2", "v", "y", nil}, {"c:6379", "", "z", nil}},
+		"redlock://u:p%2Cq@a,u:p%40q@b,:%25:@c": {{"a:6379", "u", "p,q", nil}, {"b:6379", "u", "p@q", nil}, {"c:6379", "", "%:", nil}},
+		"redlock://u:p@q@a,u:@@b":               {{"a:6379", "u", "p@q", nil}, {"b:6379", "u", "@", nil}},
+		"redlock://u:x@a,u:x@b?prefix=p:&db=2":  {{"a:6379", "u", "x", nil}, {"b:6379", "u", "x", nil}},
 		"redlock://u:%2F%3F@a/1":                {{Addr: "a:6379"}}, // one login speaks for all: it is in the options
 		"redlock://u:p@a,b,c":                   {{Addr: "a:6379"}, {Addr: "b:6379"}, {Addr: "c:6379"}},
 		"redlock://u:x@a,b,u:x@c":               nil,
@@ -388,7 +387,7 @@ func FuzzParseInfo(f *testing.F) {
 				t.Errorf("field %q", k)
 			}
 		}
-		newGate(&Options{}, 3).fit(nil, info, &report{})
+		newGate(&Options{}, 3).fit(nil, info, false, &report{})
 	})
 }
 

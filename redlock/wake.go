@@ -24,13 +24,13 @@ func (n *node) Subscribe() {
 	}
 }
 
-// listen subscribes, unless the node cannot wake waiters: it would pass over a
-// place in its queue.
+// listen subscribes, unless the node cannot wake waiters, or does not vote yet: it would
+// pass over a place in its queue.
 func (n *node) listen(l *link) {
 	n.mu.Lock()
 	mute := n.mute
 	n.mu.Unlock()
-	if mute != nil {
+	if mute != nil || l.stay != nil {
 		return
 	}
 	c := newCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}})
@@ -50,8 +50,9 @@ func (n *node) heard(c *call) {
 	n.engine.Hears(n.index, refused == nil)
 }
 
-// woken delivers a wake-up to its claim, and the news of a Force to the client.
-func (n *node) woken(push resp.Value) {
+// woken delivers a wake-up to its claim, and the news of a Force to the client. A token
+// below floor may have been given out before.
+func (n *node) woken(push resp.Value, floor int64) {
 	switch kind := string(push.Elems[0].Text); {
 	case kind == "pmessage" && len(push.Elems) == 4:
 		n.freed(string(push.Elems[2].Text))
@@ -67,8 +68,8 @@ func (n *node) woken(push resp.Value) {
 			return
 		}
 		w := quorum.ParseWake(text)
-		if !n.inOrder() {
-			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
+		if !n.inOrder() || w.Base < floor {
+			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7), or its token too low: ask
 		}
 		n.engine.Wake(n.index, w)
 	}

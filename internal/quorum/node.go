@@ -56,7 +56,7 @@ func (e ClockError) Error() string {
 func (l *Lock) block(now, clock, keep int64) (ok bool) {
 	base := l.Fence + 1
 	if l.Fence == 0 {
-		if base, ok = seed(now, clock); !ok {
+		if base, ok = Seed(now, clock); !ok {
 			return false
 		}
 	}
@@ -201,7 +201,7 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token, keep int64) (Loc
 		return l, Reply{Event: Event{Kind: NotMine, Token: l.Fence}}
 	case l.Fence == 0:
 		// The counter is lost: what was granted meanwhile is below the clock (trace C2).
-		start, ok := seed(now, clock)
+		start, ok := Seed(now, clock)
 		if !ok {
 			return l, noCounter(now, clock)
 		}

@@ -30,12 +30,12 @@ const (
 // noClock is for where no client's clock is at hand: it starts no counter.
 const noClock = 0
 
-// seed is the first token of a counter that is new. Its first block ends at the client's
+// Seed is the first token of a counter that is new. Its first block ends at the client's
 // clock or, where that is wrong by more than a second, at the node's, now. Either is above
 // every older token while clocks agree. ok is false where the counter must not start: that
 // it is new may be the work of a clock that jumped, and what it would start at as well
 // (trace C5 in doc.go).
-func seed(now, clock int64) (start int64, ok bool) {
+func Seed(now, clock int64) (start int64, ok bool) {
 	switch off := max(now-clock, clock-now); {
 	case off > ClockMost:
 		return 0, false

@@ -41,7 +41,7 @@ func Settings(servers ...*redis.Options) ([]redlock.Node, *redlock.Options, erro
 		addr := cmp.Or(o.Addr, "localhost:6379")
 		switch {
 		case addr == "FailoverClient":
-			return nil, nil, settings.Refuse(addr, "Sentinels", "their failover loses locks: give the options of a client of one server, or of several independent ones")
+			return nil, nil, settings.Refuse(addr, "Sentinels", "their addresses are not in the options: give redlock.Open a Node with Failover, or redlock.OpenURL redis+sentinel://s1:26379,s2:26379/NAME")
 		case o.Limiter != nil:
 			return nil, nil, settings.Refuse(addr, "Limiter", "set it to nil in a copy of the options if locks may do without it")
 		case o.OnConnect != nil:

@@ -38,7 +38,7 @@ func Settings(servers ...rueidis.ClientOption) ([]redlock.Node, *redlock.Options
 		addr := strings.Join(o.InitAddress, ",")
 		switch {
 		case o.Sentinel.MasterSet != "":
-			return nil, nil, settings.Refuse(addr, "Sentinels", "their failover loses locks: give the options for one server, or for each of several independent ones")
+			return nil, nil, settings.Refuse(addr, "Sentinels", "give redlock.Open a Node with Failover, or redlock.OpenURL redis+sentinel://s1:26379,s2:26379/NAME")
 		case len(o.InitAddress) != 1:
 			return nil, nil, settings.Refuse(addr, "an InitAddress that has not one address",
 				"to rueidis these are a cluster; give options for each of several independent servers")

@@ -73,6 +73,9 @@ type Options struct {
 	// that the data end with the process.
 	AppendOnly string
 
+	// KeepConfig has Restart leave the configuration as the server has rewritten it (CONFIG REWRITE).
+	KeepConfig bool
+
 	// Args are more arguments of the program; they take precedence over everything above. Example: "--maxmemory", "10mb".
 	Args []string
 
@@ -158,8 +161,10 @@ func (s *Server) logFile() string { return filepath.Join(s.dir, "redis.log") }
 // run starts a process on s.port and waits until it answers. After an error that process is gone.
 func (s *Server) run(ctx context.Context) error {
 	config := filepath.Join(s.dir, "redis.conf")
-	if err := os.WriteFile(config, []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
-		return err
+	if s.current() == nil || !s.opts.KeepConfig {
+		if err := os.WriteFile(config, []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
+			return err
+		}
 	}
 	cmd := exec.Command(s.program, append([]string{config}, s.opts.Args...)...)
 	cmd.Env = append(os.Environ(), s.opts.Env...)

@@ -39,6 +39,22 @@ func StartN(t testing.TB, n int) []*redisproc.Server {
 	return servers
 }
 
+// StartGroup starts a master, replicas and Sentinels for the length of the test. Nil
+// options are those of redisproc.StartGroup.
+func StartGroup(t testing.TB, opts *redisproc.GroupOptions) *redisproc.Group {
+	t.Helper()
+	group, err := redisproc.StartGroup(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := group.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return group
+}
+
 func start(t testing.TB, opts *redisproc.Options) (*redisproc.Server, error) {
 	server, err := redisproc.Start(t.Context(), opts)
 	if err != nil {

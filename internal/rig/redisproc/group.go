@@ -1,0 +1,211 @@
+package redisproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// GroupName is the name under which the Sentinels of a Group know its master.
+const GroupName = "mymaster"
+
+// Group is a master, its replicas, and the Sentinels that let one of them take over.
+type Group struct {
+	Servers   []*Server // the first began as the master
+	Sentinels []*Server
+}
+
+// GroupOptions describe a Group. The zero value is three servers, three Sentinels that
+// take a server for down after half a second, and no password.
+type GroupOptions struct {
+	Servers, Sentinels int
+	// Down is down-after-milliseconds.
+	Down time.Duration
+	// Server is what the servers have in common, and Sentinel what the Sentinels have.
+	Server, Sentinel Options
+}
+
+// StartGroup starts a group, and blocks until each Sentinel knows the replicas and the
+// other Sentinels: some seconds. After an error nothing is left behind.
+func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
+	o := GroupOptions{Servers: 3, Sentinels: 3, Down: 500 * time.Millisecond}
+	if opts != nil {
+		o.Server, o.Sentinel = opts.Server, opts.Sentinel
+		o.Servers, o.Sentinels, o.Down = max(opts.Servers, 0), opts.Sentinels, opts.Down
+		if o.Servers == 0 {
+			o.Servers = 3
+		}
+		if o.Down == 0 {
+			o.Down = 500 * time.Millisecond
+		}
+		if o.Sentinels == 0 {
+			o.Sentinels = 3
+		}
+	}
+	o.Server.KeepConfig = true // Sentinels have it rewritten
+	o.Sentinel.Args = append(slices.Clone(o.Sentinel.Args), "--sentinel")
+	g := &Group{Servers: make([]*Server, o.Servers), Sentinels: make([]*Server, o.Sentinels)}
+	errs := make([]error, o.Servers+o.Sentinels)
+	var starting sync.WaitGroup
+	for i := range g.Servers {
+		starting.Go(func() { g.Servers[i], errs[i] = Start(ctx, &o.Server) })
+	}
+	for i := range g.Sentinels {
+		starting.Go(func() { g.Sentinels[i], errs[o.Servers+i] = Start(ctx, &o.Sentinel) })
+	}
+	starting.Wait()
+	err := errors.Join(errs...)
+	if err == nil {
+		err = g.introduce(ctx, o)
+	}
+	if err != nil {
+		return nil, errors.Join(err, g.Stop())
+	}
+	return g, nil
+}
+
+// introduce has the replicas follow the first server, and the Sentinels watch it.
+func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
+	host, port, err := net.SplitHostPort(g.Servers[0].Addr())
+	if err != nil {
+		return err
+	}
+	for _, replica := range g.Servers[1:] {
+		if _, err := replica.Do("REPLICAOF", host, port); err != nil {
+			return err
+		}
+	}
+	if err := await(ctx, func() error { return g.linked(o.Servers - 1) }); err != nil {
+		return err
+	}
+	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", "4000"}
+	if o.Server.Password != "" {
+		settings = append(settings, "auth-pass", o.Server.Password)
+	}
+	for _, sentinel := range g.Sentinels {
+		_, err := sentinel.Do("SENTINEL", "MONITOR", GroupName, host, port, strconv.Itoa(o.Sentinels/2+1))
+		for pair := range slices.Chunk(settings, 2) {
+			if err == nil {
+				_, err = sentinel.Do("SENTINEL", "SET", GroupName, pair[0], pair[1])
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return await(ctx, func() error { return g.watched(o.Servers-1, o.Sentinels-1) })
+}
+
+// linked says whether so many replicas are in step with the master.
+func (g *Group) linked(replicas int) error {
+	info, err := g.Servers[0].Do("INFO", "replication")
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(fmt.Sprint(info), "state=online"); n < replicas {
+		return fmt.Errorf("%d replicas of %d", n, replicas)
+	}
+	return nil
+}
+
+// watched says whether each Sentinel knows all the others.
+func (g *Group) watched(replicas, others int) error {
+	for _, sentinel := range g.Sentinels {
+		reply, err := sentinel.Do("SENTINEL", "MASTER", GroupName)
+		if err != nil {
+			return err
+		}
+		list, _ := reply.([]any)
+		for name, want := range map[string]int{"num-slaves": replicas, "num-other-sentinels": others} {
+			if i := slices.Index(list, any(name)); i < 0 || i+1 >= len(list) || list[i+1] != strconv.Itoa(want) {
+				return fmt.Errorf("%s does not know all: %v", sentinel.Addr(), list)
+			}
+		}
+	}
+	return nil
+}
+
+// await calls ready until it returns nil, for half a minute at most.
+func await(ctx context.Context, ready func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Addrs are those of the Sentinels.
+func (g *Group) Addrs() (addrs []string) {
+	for _, s := range g.Sentinels {
+		addrs = append(addrs, s.Addr())
+	}
+	return addrs
+}
+
+// Master is the server that most of the Sentinels name as the master now, or nil.
+func (g *Group) Master() *Server {
+	votes := make(map[string]int)
+	for _, s := range g.Sentinels {
+		if reply, err := s.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", GroupName); err == nil {
+			if list, _ := reply.([]any); len(list) == 2 {
+				votes[fmt.Sprintf("%v:%v", list[0], list[1])]++
+			}
+		}
+	}
+	for _, s := range g.Servers {
+		if votes[s.Addr()] > len(g.Sentinels)/2 {
+			return s
+		}
+	}
+	return nil
+}
+
+// Switch has a replica take over, while the master is well (SENTINEL FAILOVER). It blocks
+// until a Sentinel has begun with it, or ctx ends.
+func (g *Group) Switch(ctx context.Context) error {
+	return await(ctx, func() (err error) {
+		for _, s := range g.Sentinels {
+			if _, err = s.Do("SENTINEL", "FAILOVER", GroupName); err == nil {
+				return nil
+			}
+		}
+		return err
+	})
+}
+
+// Settled blocks until so many replicas are in step with the master, or ctx or half a
+// minute is over.
+func (g *Group) Settled(ctx context.Context, replicas int) error {
+	return await(ctx, func() error {
+		master := g.Master()
+		if master == nil {
+			return errors.New("no master")
+		}
+		return (&Group{Servers: []*Server{master}}).linked(replicas)
+	})
+}
+
+// Stop ends all servers and Sentinels.
+func (g *Group) Stop() (errs error) {
+	for _, s := range slices.Concat(g.Sentinels, g.Servers) {
+		if s != nil {
+			s.Resume() // a paused one would not end; it fails for one that is down
+			errs = errors.Join(errs, s.Stop())
+		}
+	}
+	return errs
+}

@@ -1,0 +1,68 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// failover looks at what makes a failover safe: who watches, and that a master that is cut
+// off stops before another takes its place.
+func (e *look) failover(ctx context.Context) error {
+	if !e.n.moves() {
+		return nil
+	}
+	if e.info["connected_slaves"] == "0" {
+		e.bad("replicas", driver.VerdictWarning, advise(errors.New("it has no replica: no server can take over"), "start one (REPLICAOF)"))
+	} else {
+		e.OK("replicas", "%s", e.info["connected_slaves"])
+	}
+	down := e.sentinels(ctx)
+	values, err := e.l.Do([]string{"CONFIG", "GET", "min-replicas-max-lag"})
+	if err != nil {
+		return err
+	}
+	lag, err := strconv.Atoi(setting(values[0]))
+	switch stops := time.Duration(lag+1) * time.Second; {
+	case e.info["min_slaves_good_slaves"] == "": // role has said so
+	case err != nil:
+		e.Add("isolation", driver.VerdictSkipped, "needs the right +config|get", "")
+	case down > 0 && stops > down:
+		e.bad("isolation", driver.VerdictWarning, advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
+			"set min-replicas-max-lag to a few seconds, and down-after-milliseconds of the Sentinels above that"))
+	default:
+		e.OK("isolation", "where it is cut off, it stops granting after %v", stops)
+	}
+	return nil
+}
+
+// sentinels asks each for the master, and says after how long one of them takes it for
+// down; 0: none says.
+func (e *look) sentinels(ctx context.Context) (down time.Duration) {
+	f := e.n.failover
+	if len(f.Sentinels) == 0 {
+		return 0
+	}
+	var wrong []string
+	for _, sentinel := range f.Sentinels {
+		if addr, err := e.g.askSentinel(ctx, f, sentinel); err != nil {
+			wrong = append(wrong, err.Error())
+		} else if addr != e.server {
+			wrong = append(wrong, fmt.Sprintf("sentinel %s: it names %s as the master", sentinel, addr))
+		} else if values, err := e.g.sentinel(ctx, f, sentinel, []string{"SENTINEL", "MASTER", f.Master}); err == nil {
+			millis, _ := strconv.Atoi(parseMap(values[0])["down-after-milliseconds"])
+			down = time.Duration(millis) * time.Millisecond
+		}
+	}
+	if len(wrong) > 0 {
+		e.bad("sentinels", driver.VerdictWarning, advise(errors.New(strings.Join(wrong, "; ")), "a failover needs more than half of the Sentinels"))
+	} else {
+		e.OK("sentinels", "%d agree", len(f.Sentinels))
+	}
+	return down
+}
