@@ -18,7 +18,7 @@ func (l *Lease) Detach() (err error) {
 	defer func() { err = wrap("detach", l.Key(), err) }()
 	t := l.term
 	c := t.client
-	a, ok := c.drv.(driver.Adopter)
+	a, ok := driver.As[driver.Adopter](c.drv)
 	if !ok {
 		return errOneProcess
 	}
@@ -81,7 +81,7 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	if err != nil {
 		return nil, err
 	}
-	adopter, ok := c.drv.(driver.Adopter)
+	adopter, ok := driver.As[driver.Adopter](c.drv)
 	if !ok {
 		return nil, errOneProcess
 	}

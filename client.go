@@ -63,10 +63,10 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 		c.holder = thisProcess()
 	}
 	c.alive, c.stop = context.WithCancel(context.Background())
-	if n, ok := drv.(driver.Notifier); ok {
+	if n, ok := driver.As[driver.Notifier](drv); ok {
 		n.Notify(c.nodeChanged)
 	}
-	if a, ok := drv.(driver.Alerter); ok {
+	if a, ok := driver.As[driver.Alerter](drv); ok {
 		a.Alert(c.alerted)
 	}
 	c.tasks.Go(c.watch)
@@ -85,7 +85,7 @@ func (c *Client) named(note string) Holder {
 // readiness checks and gauges. It asks no
 // node and does not block. It is nil where the driver's service has no nodes to tell of.
 func (c *Client) Nodes() []NodeEvent {
-	if n, ok := c.drv.(driver.Notifier); ok {
+	if n, ok := driver.As[driver.Notifier](c.drv); ok {
 		return n.Nodes()
 	}
 	return nil

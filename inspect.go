@@ -33,7 +33,7 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 	if err := checkKey(key); err != nil {
 		return st, err
 	}
-	in, ok := c.drv.(driver.Inspector)
+	in, ok := driver.As[driver.Inspector](c.drv)
 	if !ok {
 		return st, unsupported("it cannot say who holds a lock")
 	}
@@ -50,7 +50,7 @@ func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []dri
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	q, ok := c.drv.(driver.Queuer)
+	q, ok := driver.As[driver.Queuer](c.drv)
 	if !ok {
 		return nil, unsupported("it cannot say who waits for a lock")
 	}
@@ -61,7 +61,7 @@ func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []dri
 // prefix. An error ends the sequence.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, error] {
 	return func(yield func(Status, error) bool) {
-		l, ok := c.drv.(driver.Lister)
+		l, ok := driver.As[driver.Lister](c.drv)
 		if !ok {
 			yield(Status{}, wrap("list", "", unsupported("it cannot list locks")))
 			return
@@ -85,7 +85,7 @@ type Finding = driver.Finding
 // A set that is so ill that no client can be opened is diagnosed by the DiagnoseURL of the
 // driver's package.
 func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
-	d, ok := c.drv.(driver.Doctor)
+	d, ok := driver.As[driver.Doctor](c.drv)
 	if !ok {
 		return nil, wrap("diagnose", "", unsupported("it has no checks of its service"))
 	}
@@ -109,7 +109,7 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	f, ok := c.drv.(driver.Forcer)
+	f, ok := driver.As[driver.Forcer](c.drv)
 	if !ok {
 		return unsupported("it cannot take a lock from its holder")
 	}

@@ -143,7 +143,7 @@ func (l *Lease) Check(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	ch, ok := c.drv.(driver.Checker)
+	ch, ok := driver.As[driver.Checker](c.drv)
 	if !ok {
 		return unsupported("it cannot ask its service whether a lease still stands")
 	}

@@ -100,6 +100,8 @@
 //     OneGrantIsAdoptedOnce, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
 //     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
 //     DetachLeavesTheLockUntilItsDeadline)
+//   - Raise. A token is raised for a grant that stands, and before anybody was given it. What
+//     was raised keeps the rule Tokens. (ARaisedTokenCounts)
 //   - Nodes. Nodes lists each node with its present state and how long it takes to answer.
 //     (NodesTellTheirState, NodesTellTheirRoundTrip)
 //
@@ -112,6 +114,7 @@
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
 //	Alerter    tells the holder of that at once       the cause of Lease.Context
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
+//	Raiser     gives a grant a later token            package sharding
 //	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
 //	Doctor     looks for what should be mended        Client.Diagnose
 package driver
@@ -223,6 +226,40 @@ type Adopter interface {
 	// nodes where it has taken it; on the others the lock stands until its TTL
 	// is over.
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
+}
+
+// Raiser is a Driver that can raise the token of a grant. So the tokens of a name that moves
+// from one service to another rise there as well (Raise).
+type Raiser interface {
+	// Raise gives grant, whose token nobody has been given yet, the later one token. It blocks
+	// until the service has answered or ctx ends. After an error the token of the grant is not
+	// known, and the caller releases it. Errors: ErrLost; *UnavailableError where too few nodes
+	// have promised the token.
+	Raise(ctx context.Context, grant Grant, token int64) (Grant, error)
+	// TokenLife is how long the service remembers the tokens of a key that nobody uses, by its
+	// own clock, where TTLs are most at the longest. The tokens of a key that it has forgotten
+	// begin at the time, in µs since 1970.
+	TokenLife(most time.Duration) time.Duration
+}
+
+// Composite is a Driver made of others. It has an optional interface where all of them have.
+type Composite interface {
+	Driver
+	// Parts are these drivers, which never change.
+	Parts() []Driver
+}
+
+// As is d as the optional interface T, and whether it has that.
+func As[T any](d Driver) (t T, ok bool) {
+	if c, composed := d.(Composite); composed {
+		for _, part := range c.Parts() {
+			if _, ok := As[T](part); !ok {
+				return t, false
+			}
+		}
+	}
+	t, ok = d.(T)
+	return t, ok
 }
 
 // Checker is a Driver that can ask the service whether a grant still stands.

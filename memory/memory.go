@@ -123,6 +123,14 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return d.engine.Adopt(ctx, g)
 }
 
+// Raise implements driver.Raiser.
+func (d *Driver) Raise(ctx context.Context, g driver.Grant, token int64) (driver.Grant, error) {
+	return d.engine.Raise(ctx, g, token)
+}
+
+// TokenLife implements driver.Raiser.
+func (d *Driver) TokenLife(most time.Duration) time.Duration { return d.engine.TokenLife(most) }
+
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}

@@ -395,6 +395,17 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return d.engine.Adopt(ctx, g)
 }
 
+// Raise implements driver.Raiser.
+func (d *Driver) Raise(ctx context.Context, g driver.Grant, token int64) (driver.Grant, error) {
+	if d.opts.ReadOnly {
+		return driver.Grant{}, errReadOnly
+	}
+	return d.engine.Raise(ctx, g, token)
+}
+
+// TokenLife implements driver.Raiser.
+func (d *Driver) TokenLife(most time.Duration) time.Duration { return d.engine.TokenLife(most) }
+
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
 

@@ -29,6 +29,7 @@ const (
 	Audible              // the nodes whose wake-ups reach this client are now Nodes
 	Renew                // start a round of renewals with TTL
 	Release              // give up what is held or sought
+	Raise                // have the nodes promise a later Token for the lock that is held
 )
 
 // Event is one thing that happened to a Claim.
@@ -41,7 +42,7 @@ type Event struct {
 	At    int64  // now
 	Sent  int64  // answers: when the request was handed on for sending
 	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over
-	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told
+	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told; Raise: the new one
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
@@ -65,11 +66,12 @@ type Outcome uint8
 // The outcomes.
 const (
 	None        Outcome = iota
-	Won                 // the lock is held, with Claim.Token, until Claim.Trusted
+	Won                 // the lock is held, with Claim.Token, until Claim.Trusted; also after Raise
 	Busy                // a quorum answered, and another holds the lock
 	Unavailable         // too few nodes answered
 	Renewed             // a quorum kept the lock: see Claim.Trusted
 	NotRenewed          // this round found no quorum; the old trust stands
+	NotRaised           // no quorum has promised the token: the lock is of no use
 	Lost                // the nodes have said that the lock cannot be kept
 	Released            // a quorum has freed the lock
 	NotReleased         // too few nodes answered the release
@@ -105,7 +107,7 @@ type Claim struct {
 	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
 	Adopts bool  // asks for the lock that another id has, which is not going to answer for it
 	Renews bool  // the holder soon renews what is trusted for less than half of TTL
-	Token  int64 // fixed once a quorum has granted; 0 before
+	Token  int64 // fixed once a quorum has granted, but for Raise; 0 before
 
 	Granted Set   // the lock there is this id's
 	Owed    Set   // a give-back is unanswered: what the node grants may be freed by it
@@ -159,6 +161,10 @@ type Hold struct {
 	Free     Set // nobody has the lock there, but another had it since; so this round has shown
 	Ripe     Set // so an earlier round has shown, and Base is still what it was
 	Taken    Set // another has the lock there; so this round has shown
+	Raising  Set // a commit of the token that Raise gave is unanswered
+	Raised   Set // has promised that token
+
+	Lifts bool // the outcome of a Raise has not been reported
 
 	AtRisk bool  // the last round that was finished has found a quorum and no more
 	Again  uint8 // how often nodes that are not this id's were asked again since Renew
@@ -303,7 +309,9 @@ func (c *Claim) expect(s Set, at int64) {
 
 // Unanswered is the nodes that still owe an answer: to an acquire or a commit, in the
 // phases that follow to a renewal or a release.
-func (c *Claim) Unanswered() Set { return c.Asked | c.Pending | c.Renewing | c.Releasing }
+func (c *Claim) Unanswered() Set {
+	return c.Asked | c.Pending | c.Renewing | c.Raising | c.Releasing
+}
 
 // overdue is the nodes whose request has run out of time.
 func (c *Claim) overdue(at int64) Set {
@@ -323,6 +331,8 @@ func (c *Claim) drop(s Set) {
 	c.Kept &^= s
 	c.Pending &^= s
 	c.Handed &^= s
+	c.Raising &^= s
+	c.Raised &^= s
 	for n := range s.Nodes {
 		c.Until[n] = 0
 	}

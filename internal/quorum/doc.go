@@ -164,6 +164,8 @@
 //   - C9. Adoption compares the owner of the lock, and takes no free lock.
 //     Otherwise two clients would have one lease, at the same time or one after
 //     the other.
+//   - C10. A raised token counts once a quorum has accepted it, by answers to the commits
+//     that asked for it. An answer to an earlier commit is about a lower one.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

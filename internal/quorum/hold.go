@@ -29,6 +29,11 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		if e.Token < c.Token {
 			a.Commit |= n
 		}
+	case Raise:
+		c.raise(e, a)
+	case Accepted:
+		c.Raised |= c.Raising & n
+		c.Raising &^= n
 	case Denied, Refused:
 		c.drop(n)
 	case Kept:
@@ -57,11 +62,45 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
 			c.Renewing &^= n
 		}
+		if e.Of == AskCommit {
+			c.Raising &^= n
+		}
 	case Tick: // the driver says when the round of a held lock is over
-		c.Renewing = 0
+		c.Renewing, c.Raising = 0, 0
+	}
+	if c.Lifts {
+		c.lifted(a)
+		return
 	}
 	c.report(c.Kept, c.Renewing, Renewed, NotRenewed, a)
 	c.regain(e.At, a)
+}
+
+// raise has the nodes that granted promise a later token. What they answered before is void,
+// for it may be about the old one.
+func (c *Claim) raise(e *Event, a *Actions) {
+	c.Lifts, c.Unreported = true, true
+	c.Raising, c.Raised = 0, 0
+	if e.Token <= c.Token {
+		return
+	}
+	c.Token = e.Token
+	c.Raising = c.Granted
+	for n := range c.Granted.Nodes {
+		c.Epoch[n]++
+	}
+	c.expect(c.Granted, e.At)
+	a.Commit |= c.Granted
+}
+
+// lifted reports what has become of a Raise. The trust is that of the nodes with the token.
+func (c *Claim) lifted(a *Actions) {
+	if c.report(c.Raised, c.Raising, Won, NotRaised, a); c.Unreported {
+		return
+	}
+	if c.Lifts = false; a.Outcome == Won {
+		c.Trust = min(c.Trust, c.keptUntil(c.Raised))
+	}
 }
 
 // displaced notes that another owner has the lock of a node, or had it since.
@@ -139,7 +178,7 @@ func (c *Claim) renew(e *Event, a *Actions) {
 	if e.TTL != c.TTL {
 		c.TTL, c.Changed = e.TTL, e.At
 	}
-	c.Unreported, c.Again = true, 0
+	c.Unreported, c.Lifts, c.Again = true, false, 0
 	c.round(c.all(), e.At, a)
 }
 
@@ -177,7 +216,7 @@ func (c *Claim) confirm(e *Event) {
 func (c *Claim) over(at int64, a *Actions) {
 	c.Phase = Over
 	a.Release |= c.touched()
-	c.Asked, c.Pending, c.Renewing = 0, 0, 0
+	c.Asked, c.Pending, c.Renewing, c.Raising = 0, 0, 0, 0
 	c.Releasing = a.Release
 	c.Released = c.all() &^ a.Release
 	c.Unreported = true

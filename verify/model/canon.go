@@ -13,7 +13,7 @@ func (s *setup) tidy(w *world) {
 		cl := &w.clients[c]
 		if cl.life == ended || cl.life == crashed {
 			cl.claim = quorum.Claim{ID: maxIDs}
-			cl.before, cl.renews, cl.round, cl.rests = 0, 0, 0, 0
+			cl.before, cl.renews, cl.round, cl.rests, cl.raised = 0, 0, 0, 0, false
 		}
 		for n := range s.nodes {
 			s.tidyWire(w, c, n)
@@ -211,7 +211,7 @@ func (s *setup) encode(w *world, b []byte) []byte {
 			continue
 		}
 		k := &cl.claim
-		b = append(b, byte(k.Phase), byte(k.ID), k.Again, flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
+		b = append(b, byte(k.Phase), byte(k.ID), k.Again, flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0, cl.raised, k.Lifts))
 		b = append32(b, int32(k.Token))
 	}
 	var parts [maxNodes][]byte
@@ -248,7 +248,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			b = append(b,
 				flags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Away)&set != 0),
 				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
-				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0), k.Epoch[n])
+				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Raising&set != 0, k.Raised&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 		}
 		wire := &nd.wires[c]

@@ -37,10 +37,10 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	if next.Round == e.At && next.Phase == quorum.Held {
 		cl.round++ // what is sent from now on is sent later
 	}
-	if e.Kind == quorum.Renew {
+	if e.Kind == quorum.Renew && s.after {
 		cl.before = 0
 		for o := range s.clients {
-			if s.after && w.clients[o].token > cl.token {
+			if w.clients[o].token > cl.token {
 				cl.before |= 1 << o
 			}
 		}
@@ -52,7 +52,7 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 				w.nodes[n].away &^= 1 << c
 			}
 		}
-		if cl.before != 0 {
+		if s.after && cl.before != 0 {
 			return "a lease goes on after another was committed"
 		}
 	case quorum.Lost:
@@ -102,6 +102,13 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 		a.Reclaim |= next.Ripe
 		next.Ripe = 0
 	}
+	if e.Kind == quorum.Raise && s.mutant.raiseAlone {
+		next.Raised, a.Outcome, next.Lifts, next.Unreported = next.Raising, quorum.Won, false, false
+		next.Raising, a.Commit = 0, 0
+	}
+	if e.Kind == quorum.Raise && s.mutant.raiseStale {
+		next.Epoch = was.Epoch
+	}
 	if s.mutant.ignoreOwed {
 		next.Owed = 0
 	}
@@ -115,7 +122,9 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 // won looks whether a client may hold the lock.
 func (s *setup) won(w *world, c int) string {
 	cl := &w.clients[c]
-	cl.token = int32(cl.claim.Token)
+	if s.raise == 0 || c != 0 || cl.raised {
+		cl.token = int32(cl.claim.Token)
+	}
 	for o := range s.clients {
 		other := &w.clients[o]
 		if o == c {
@@ -130,7 +139,7 @@ func (s *setup) won(w *world, c int) string {
 		if s.fair && other.life == running && other.claim.Phase == quorum.Seeking && other.claim.Stamp < cl.claim.Stamp {
 			return "a later waiter is served first"
 		}
-		if !s.orders || other.token == 0 {
+		if !s.orders || other.token == 0 || cl.token == 0 {
 			continue
 		}
 		if d := cl.token - other.token; -quorum.Block < d && d < quorum.Block {
@@ -140,6 +149,8 @@ func (s *setup) won(w *world, c int) string {
 			return "a later grant has a lower token"
 		}
 	}
-	cl.before = 0
+	if cl.token != 0 {
+		cl.before = 0
+	}
 	return ""
 }

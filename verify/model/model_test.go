@@ -167,6 +167,13 @@ func rows() []row {
 		nodes: 3, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, holds: 3, renews: 1,
 		cut: [3]uint8{0, first}, fences: even,
 	}
+	// Each holder raises its token by less than a block.
+	raises := setup{nodes: 3, clients: 2, alone: true, orders: true, raise: 5}
+	raiseLoss := with(twice, func(s *setup) { s.raise = 5 })
+	raiseSlow := setup{
+		nodes: 3, clients: 2, orders: true, raise: 5, cut: [3]uint8{0, third}, fences: []int64{level, level, above}, faults: faults{lock: 2},
+	}
+	raiseBack := with(superseded, func(s *setup) { s.after, s.raise = false, 5 })
 	without := func(s setup, m mutant) setup {
 		s.mutant = m
 		return s
@@ -248,6 +255,12 @@ func rows() []row {
 		{name: "- C9: a lease is adopted whosever it is", world: without(adopters, mutant{adoptAny: true}), want: both},
 		{name: "- C9: … or nobody's", world: without(adopters, mutant{adoptFree: true}), want: twiceOver},
 		{name: "a lease is adopted whose holder goes on", world: undetached},
+		{name: "tokens are raised", world: raises},
+		{name: "tokens are raised, a node forgets the lock, an acquire comes twice", world: raiseLoss, large: true},
+		{name: "- C10: a token is raised without the nodes", world: without(raises, mutant{raiseAlone: true}), want: same},
+		{name: "a token is raised while nodes are slow and forget the lock", world: raiseSlow, large: true},
+		{name: "- C10: an answer about the old token counts", world: without(raiseSlow, mutant{raiseStale: true}), want: same},
+		{name: "a token is raised after renewals, and a node forgets", world: raiseBack},
 		{
 			name: "- known to a minority, and stays", world: without(minority, mutant{stay: true}), large: true,
 			live: true, timers: 2, want: tooSlow,

@@ -79,6 +79,8 @@ func (s *setup) line(w *world, m move) string {
 		return who + "'s fallback timer runs out"
 	case renew:
 		return who + " renews"
+	case raise:
+		return who + " raises its token"
 	case release:
 		return who + " releases"
 	case crash:

@@ -105,6 +105,7 @@ type client struct {
 	renews uint8 // left
 	round  uint8 // of renewals
 	rests  uint8 // left
+	raised bool  // has asked for a later token, where setup.raise says so
 }
 
 // world is the state of everything.
@@ -151,6 +152,7 @@ type setup struct {
 	fragile uint8             // clients whose connections may break, by bit; 0: all
 	alone   bool              // two holders at the same time break the promise
 	orders  bool              // tokens are checked
+	raise   int64             // client 0 raises its token by so much, once, and has it only then; 0: it does not
 	fair    bool              // waiters are served in the order of their stamps
 	after   bool              // no lease is renewed by a round that began after another grant was committed
 	gate    bool              // a wiped node does not vote until what it granted is over
@@ -186,6 +188,8 @@ type mutant struct {
 	reclaimAny       bool // C8: … is reclaimed whatever its counter is
 	adoptAny         bool // C9: the lock is adopted whosever it is
 	adoptFree        bool // C9: … and also where nobody has it
+	raiseAlone       bool // C10: a token is raised without the nodes
+	raiseStale       bool // C10: an answer to the commit of the old token counts for the new one
 }
 
 // move is one thing that can happen.
@@ -209,6 +213,7 @@ const (
 	patience              // a client's patience with partial grants is over
 	rest                  // a client's fallback timer runs out
 	renew                 // a holder renews
+	raise                 // a holder raises its token
 	release               // a holder releases, or a client gives up
 	crash                 // a client dies
 	lapse                 // a lock lapses that nobody relies on
@@ -343,6 +348,9 @@ func (s *setup) moves(w *world, out []move) []move {
 		case cl.claim.Phase == quorum.Held:
 			if c != 0 || !s.keeps {
 				add(release, c, 0, 0)
+			}
+			if s.raise != 0 && c == 0 && !cl.raised {
+				add(raise, c, 0, 0)
 			}
 			if cl.renews > 0 && (cl.renews < 255 || !s.busy(w, c)) {
 				add(renew, c, 0, 0)
@@ -523,6 +531,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 			cl.renews--
 		}
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Renew, TTL: ttl})
+	case raise:
+		cl.raised = true
+		broken = s.event(&w, c, quorum.Event{Kind: quorum.Raise, Token: cl.claim.Token + s.raise})
 	case release:
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Release})
 	case crash:

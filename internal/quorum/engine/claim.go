@@ -89,7 +89,7 @@ func (c *claim) post(a answer) {
 // one that gets do.Outcome.
 func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
 	c.out = c.out[:0]
-	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
+	if (a.Kind == quorum.Renew || a.Kind == quorum.Raise) && c.state.Phase == quorum.Over {
 		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // a caller that waits for its release goes on waiting
 	}
 	if a.Kind == quorum.Woken && a.woken != c.owner {

@@ -282,6 +282,56 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	}
 }
 
+// Raise gives a grant a later token; see driver.Raiser.
+func (e *Engine) Raise(ctx context.Context, g driver.Grant, token int64) (driver.Grant, error) {
+	c := e.find(g.Owner)
+	if c == nil {
+		return driver.Grant{}, driver.ErrLost
+	}
+	done := make(chan error, 1)
+	c.begin(quorum.Event{Kind: quorum.Raise, Token: token}, func(o quorum.Outcome) { done <- c.raised(o) })
+	late := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return c.risen(err)
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	c.post(event(quorum.Event{Kind: quorum.Tick})) // it has reported its outcome at the latest now
+	return c.risen(<-done)
+}
+
+func (c *claim) raised(o quorum.Outcome) error {
+	switch o {
+	case quorum.Won:
+		return nil
+	case quorum.None:
+		return errOvertaken
+	case quorum.Lost:
+		return driver.ErrLost
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lack(o)
+}
+
+func (c *claim) risen(err error) (driver.Grant, error) {
+	g, ok := c.grant()
+	switch {
+	case err != nil:
+		return driver.Grant{}, err
+	case !ok: // it was over before anybody looked
+		return driver.Grant{}, driver.ErrLost
+	}
+	return g, nil
+}
+
+// TokenLife is how long nodes remember the counter of a key that nobody uses, for TTLs up to most.
+func (e *Engine) TokenLife(most time.Duration) time.Duration {
+	return time.Duration(quorum.FenceKeep(int64(most), int64(e.life))) * time.Millisecond
+}
+
 // Release frees a lock; see driver.Driver.
 func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	c := e.claimOf(g)

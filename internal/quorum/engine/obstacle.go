@@ -45,7 +45,7 @@ func (c *claim) failure(o quorum.Outcome) error {
 // The caller holds mu.
 func (c *claim) lack(o quorum.Outcome) error {
 	switch o {
-	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
+	case quorum.Unavailable, quorum.NotRenewed, quorum.NotRaised, quorum.NotReleased:
 		return c.down
 	}
 	if c.obstacle == quorum.Unavailable {
@@ -109,7 +109,7 @@ func (c *claim) noteObstacle(do quorum.Actions) {
 	switch do.Outcome {
 	case quorum.Won:
 		c.obstacle = quorum.None
-	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
+	case quorum.Unavailable, quorum.NotRenewed, quorum.NotRaised, quorum.NotReleased:
 		c.down = c.unavailable()
 	}
 	if do.Obstacle == quorum.None {

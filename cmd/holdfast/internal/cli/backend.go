@@ -65,7 +65,7 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	if err != nil {
 		return nil, err
 	}
-	_, a.leaves = drv.(driver.Adopter)
+	_, a.leaves = driver.As[driver.Adopter](drv)
 	return holdfast.New(drv, opts)
 }
 
