@@ -1,0 +1,17 @@
+package sharding_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+)
+
+// TestMain lets more tests run at once than there are processors, as those over servers mostly
+// wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	os.Exit(leaktest.Run(m))
+}
