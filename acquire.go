@@ -149,7 +149,7 @@ func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error
 	c.tasks.Add(1)
 	c.mu.Unlock()
 	defer c.tasks.Done()
-	a.client, a.ctx, a.since = c, context.WithoutCancel(ctx), time.Now()
+	a.client, a.ctx, a.since = c, values{ctx}, time.Now()
 	l, err := take()
 	if err != nil {
 		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Told: a.told, Err: err})

@@ -55,3 +55,38 @@ func TestTheGoroutineOfTheHooksEndsWhenIdle(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkUnset is what the hooks add to a lock, and to a renewal of it, where none are set.
+func BenchmarkUnset(b *testing.B) {
+	h := &herald{hurry: make(chan struct{})}
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		h.acquired(AcquiredEvent{Context: values{ctx}, Key: "order/1", Owner: "owner", Token: 1, Waited: time.Millisecond})
+		h.renewed(RenewedEvent{Key: "order/1", Owner: "owner", Token: 1, Left: time.Second})
+		h.released(ReleasedEvent{Context: ctx, Key: "order/1", Owner: "owner", Token: 1, Held: time.Millisecond})
+	}
+}
+
+// Not in parallel with others, whose allocations would count.
+func TestTheContextOfAnEventHasValuesWithoutCost(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
+	cancel(context.DeadlineExceeded)
+	var c context.Context = values{ctx}
+	if c.Err() != nil || context.Cause(c) != nil || c.Done() != nil {
+		t.Errorf("it ends: %v, %v", c.Err(), context.Cause(c))
+	}
+	child, cancelChild := context.WithCancel(c)
+	defer cancelChild()
+	if child.Err() != nil {
+		t.Error("its child ends")
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if c.Value(key{}) != "value" {
+			t.Error("it has no value")
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for a value", n)
+	}
+}
