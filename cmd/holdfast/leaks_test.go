@@ -1,0 +1,119 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+var otherKeys = flag.Int("keys", 250_000, "how many keys of others TestLeaksHoldsUpNobody looks through; the full count is 1000000")
+
+const (
+	slow   = 5000 // µs
+	sweeps = 5    // a step that is slow by chance is not slow in all of them
+)
+
+// TestLeaksHoldsUpNobody goes by what the server says of each command, not by round trips. A server that was itself kept
+// from its processor is slow now and then: so a step counts that is slow each time.
+func TestLeaksHoldsUpNobody(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a server with keys")
+	}
+	t.Parallel()
+	b := newBench(t, 1)
+	do := func(args ...string) any {
+		t.Helper()
+		reply, err := b.servers[0].Do(args...)
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		return reply
+	}
+	const fill = `for i = ARGV[1], ARGV[1] + 9999 do redis.call('SET', 'other:' .. i, i, 'EX', 9999) end`
+	for from := 0; from < *otherKeys; from += 10_000 {
+		do("EVAL", fill, "0", strconv.Itoa(from))
+	}
+	do("SET", "lock:theirs", "value")
+	do("SET", "holdfast:fence:{lock:old}", "7")
+	do("ZADD", "holdfast:queue:{lock:x}", "1", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1")
+	do("CONFIG", "SET", "slowlog-log-slower-than", strconv.Itoa(slow), "slowlog-max-len", "100000")
+
+	var again map[string]int64 // what was slow in every sweep, and how many µs it took
+	for sweep := range sweeps {
+		do("SLOWLOG", "RESET")
+		do("CONFIG", "RESETSTAT")
+		b.sweep(50_000)
+		now := slowCommands(do("SLOWLOG", "GET", "-1"))
+		stats := do("INFO", "commandstats").(string)
+		_, stats, _ = strings.Cut(stats, "cmdstat_scan:")
+		stats, _, _ = strings.Cut(stats, "\n")
+		t.Logf("sweep %d of %d keys: SCAN %s; %d of them took more than %d µs", sweep+1, *otherKeys, strings.TrimSpace(stats), len(now), slow)
+		if sweep == 0 {
+			again = now
+		}
+		maps.DeleteFunc(again, func(command string, _ int64) bool { return now[command] == 0 })
+		if len(again) == 0 {
+			t.Logf("none did so in each of %d sweeps", sweep+1)
+			return
+		}
+	}
+	t.Errorf("these hold up the server for more than %d µs, each time: %v", slow, again)
+}
+
+// sweep looks for the leaks that were planted, in at most so many kB.
+func (b *bench) sweep(most int64) {
+	b.t.Helper()
+	j := b.start("leaks", "-o", "json")
+	var used int64
+	eventually(b.t.Fatalf, "it ends", func() bool {
+		text, _ := readFile(fmt.Sprintf("/proc/%d/status", j.Process.Pid))
+		_, peak, alive := strings.Cut(text, "VmHWM:") // not the rusage, which has the peak of this process too
+		if alive {
+			fmt.Sscan(peak, &used)
+		}
+		return !alive
+	})
+	if code := j.code(); code != 1 {
+		b.t.Fatalf("exit code %d; it said:\n%s", code, j.log.String())
+	}
+	var found []redlock.Leak
+	if err := json.Unmarshal(j.out.Bytes(), &found); err != nil {
+		b.t.Fatal(err)
+	}
+	var keys []string
+	for _, l := range found {
+		keys = append(keys, l.Key)
+	}
+	slices.Sort(keys)
+	want := []string{"holdfast:fence:{lock:old}", "holdfast:queue:{lock:x}", "holdfast:queue:{lock:x}", "lock:theirs"} // a queue without a TTL, and who is in it
+	if !slices.Equal(keys, want) {
+		b.t.Errorf("found %q, want %q", keys, want)
+	}
+	if used > most {
+		b.t.Errorf("it took %d kB, want %d at most", used, most)
+	}
+	b.t.Logf("%d kB, %v of processor time", used, j.ProcessState.UserTime()+j.ProcessState.SystemTime())
+}
+
+// slowCommands are those of a slow log, and how many µs they took.
+func slowCommands(reply any) map[string]int64 {
+	all := make(map[string]int64)
+	entries, _ := reply.([]any)
+	for _, e := range entries {
+		if entry, ok := e.([]any); ok && len(entry) > 3 {
+			if took, ok := entry[2].(int64); ok {
+				all[fmt.Sprint(entry[3])] = took
+			}
+		}
+	}
+	return all
+}
