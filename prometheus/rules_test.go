@@ -1,8 +1,6 @@
 package prometheus_test
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -107,42 +105,4 @@ func TestRulesOnMetricsOfOthersSaySo(t *testing.T) {
 			t.Errorf("label source of rule %.20q does not fit its metrics", rule)
 		}
 	}
-}
-
-// queries are the expressions of the dashboard, with values for its variables.
-func queries(t *testing.T) (all []string) {
-	t.Helper()
-	var d struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	if err := json.Unmarshal([]byte(read(t, dashboard)), &d); err != nil {
-		t.Fatal(err)
-	}
-	values := strings.NewReplacer("$__rate_interval", "1m", "$resource", ".*")
-	for _, p := range d.Panels {
-		for _, q := range p.Targets {
-			all = append(all, values.Replace(q.Expr))
-		}
-	}
-	if len(all) == 0 {
-		t.Fatal("no queries")
-	}
-	return all
-}
-
-func TestQueriesOfTheDashboardAreSound(t *testing.T) {
-	t.Parallel()
-	var text strings.Builder
-	text.WriteString("groups:\n  - name: dashboard\n    rules:\n")
-	for i, q := range queries(t) {
-		fmt.Fprintf(&text, "      - {record: 'query_%d', expr: '%s'}\n", i, q)
-	}
-	file := t.TempDir() + "/queries.yml"
-	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	promtool(t, "check", "rules", file)
 }

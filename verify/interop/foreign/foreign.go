@@ -35,6 +35,9 @@ var fetched = map[string]func() (string, error){
 	"java":   sync.OnceValues(func() (string, error) { return fetch("java") }),
 }
 
+// Libraries is the folder of what tools/foreign fetches by a name.
+func Libraries(name string) (string, error) { return fetch(name) }
+
 func fetch(language string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()

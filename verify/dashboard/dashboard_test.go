@@ -1,0 +1,57 @@
+// Package dashboard checks the dashboard in package prometheus against the types by which Grafana describes its own.
+package dashboard
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+)
+
+// check has the compiler of TypeScript say what in text is none of a dashboard of Grafana: properties that do not exist, are
+// missing, or have values of another type.
+func check(t *testing.T, libraries, text string) (complaints string) {
+	t.Helper()
+	dir := t.TempDir()
+	program := "import type { Dashboard } from '@grafana/schema';\nexport const dashboard: Dashboard = " + text + ";\n"
+	err := errors.Join(os.WriteFile(filepath.Join(dir, "dashboard.ts"), []byte(program), 0o600),
+		os.Symlink(filepath.Join(libraries, "node_modules"), filepath.Join(dir, "node_modules")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "node", "node_modules/typescript/bin/tsc", "--noEmit", "--strict", "--skipLibCheck",
+		"--module", "nodenext", "--moduleResolution", "nodenext", "--target", "es2022", "dashboard.ts")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "dashboard.ts(") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestTheDashboardIsOfTheTypesThatGrafanaHasForIt(t *testing.T) {
+	t.Parallel()
+	libraries, err := foreign.Libraries("grafana")
+	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../prometheus/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if complaints := check(t, libraries, string(text)); complaints != "" {
+		t.Error(complaints)
+	}
+	for _, wrong := range [][2]string{{`"gridPos"`, `"gridPoz"`}, {`"schemaVersion": `, `"schemaVersion": "39" + `}} {
+		if check(t, libraries, strings.Replace(string(text), wrong[0], wrong[1], 1)) == "" {
+			t.Errorf("with %s in place of %s it is a dashboard too", wrong[1], wrong[0])
+		}
+	}
+}
