@@ -191,7 +191,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	return d.calls.Finish(ctx, d.states, func() error { return d.free(g, keep) })
+	return d.calls.Finish(ctx, d.states, time.Now(), func() error { return d.free(g, keep) })
 }
 
 // free revokes the lease of g. To keep the lock, it puts the key under another lease

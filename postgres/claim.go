@@ -65,7 +65,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 		if err := wait.Over(ctx, c.d.calls); err != nil {
 			return driver.Grant{}, err
 		}
-		asking, done := c.d.linger(ctx)
+		asking, done := c.d.linger(ctx, patience(c.req.TTL))
 		g, err := c.try(asking)
 		done()
 		if over := wait.Over(ctx, c.d.calls); over != nil { // what it was granted too late, it gives back
@@ -86,6 +86,12 @@ type answer struct {
 	Owner              *string
 	Holder             *driver.Holder
 	Age, Left, Waiters *int64
+}
+
+// readAnswer does without reflection, as it is in the way of every lock.
+func readAnswer(row pgx.CollectableRow) (a answer, err error) {
+	err = row.Scan(&a.Token, &a.Owner, &a.Holder, &a.Age, &a.Left, &a.Waiters)
+	return a, err
 }
 
 // try asks the server once.
@@ -115,15 +121,14 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 
 // take asks for the lock, or for a place in the queue.
 func (c *claim) take(ctx context.Context) (reply[answer], error) {
-	ttl := c.req.TTL
-	return query(ctx, c.d, patience(ttl), pgx.RowToStructByPos[answer], c.d.schema.acquire, c.req.Key, c.owner, inMicros(ttl),
+	return query(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, inMicros(c.req.TTL),
 		c.holder, !c.req.NoWait, c.d.hears(), inMicros(grace), inMicros(place))
 }
 
 // adopt asks for the lock that another owner has.
 func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
-	r, err := query(ctx, c.d, patience(ttl), pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
+	r, err := query(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
 	case err != nil:
@@ -180,5 +185,5 @@ func (c *claim) abandon() {
 	}
 	c.d.doubts(c.owner, c.doubt)
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
-	c.d.calls.Go(func() { c.d.free(g, 0) })
+	c.d.calls.Go(func() { c.d.insistOnFree(g, 0) })
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/postgres"
@@ -170,4 +171,31 @@ func TestASynchronousReplicaHasEveryGrantThatIsReliedOn(t *testing.T) {
 		t.Errorf("Extend() = %v", err)
 	}
 	p.Release(l)
+}
+
+// TestAPlaceInTheQueueAndAReleaseWaitForNoReplica, as a crash that undoes them harms nobody.
+func TestAPlaceInTheQueueAndAReleaseWaitForNoReplica(t *testing.T) {
+	t.Parallel()
+	p := startPair(t)
+	p.set(p.pool, "synchronous_standby_names = '*'")
+	p.says(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+	l := p.Acquire(p.client(), "k", long)
+	p.cutOff()
+	waiting := p.driver()
+	ctx, cancel := context.WithCancel(p.Within())
+	told, over := make(chan error, 9), make(chan error, 1)
+	go func() {
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+		over <- err
+	}()
+	if err := <-told; !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("a waiter hears %v, want that the lock is held", err)
+	}
+	if err := l.Release(p.Within()); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	cancel() // what it was handed it cannot confirm
+	if err := <-over; !errors.Is(err, context.Canceled) {
+		t.Errorf("Acquire() = %v, want the end of the wait", err)
+	}
 }

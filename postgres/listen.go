@@ -169,7 +169,9 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
-		r, err := query(d.calls.Alive, d, patience(time.Minute), pgx.RowTo[int], "SELECT 1") // the outcome is reported
+		ctx, cancel := context.WithTimeout(d.calls.Alive, patience(time.Minute))
+		r, err := query(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
+		cancel()
 		if err == nil {
 			d.states.Timed(0, time.Since(r.sent))
 		}

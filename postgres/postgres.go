@@ -195,7 +195,13 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	ctx, cancel := context.WithTimeout(ctx, shortest)
 	defer cancel()
-	r, err := insist(ctx, d, patience(shortest), pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+	var r reply[renewed]
+	err := direct.Insist(ctx, func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, patience(shortest))
+		defer cancel()
+		r, err = query(ctx, d, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+		return err
+	})
 	waiters := make(map[string]int, len(r.rows))
 	for _, row := range r.rows {
 		waiters[row.Name] = row.Waiters
@@ -221,21 +227,41 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	return d.calls.Finish(ctx, d.states, func() error { return d.free(g, keep) })
+	begin := time.Now()
+	asking, done := d.linger(ctx, min(patience(g.TTL), direct.ReleaseTime))
+	err := d.free(asking, g, keep)
+	done()
+	if err == nil || direct.Lasts(err) {
+		return err
+	}
+	return d.calls.Finish(ctx, d.states, begin, func() error { return d.insistOnFree(g, keep) })
 }
 
 // free releases what g may have.
-func (d *Driver) free(g driver.Grant, keep time.Duration) error {
+func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
 	bury := d.doubted[g.Owner]
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
-	defer cancel()
-	_, err := insist(ctx, d, patience(g.TTL), pgx.RowTo[any], d.schema.release, g.Key, g.Owner, inMicros(keep), bury)
-	if err == nil {
+	sql, args := d.schema.free, []any{g.Key, g.Owner}
+	if keep > 0 || bury {
+		sql, args = d.schema.release, append(args, inMicros(keep), bury)
+	}
+	_, err := query(ctx, d, pgx.RowTo[any], sql, args...)
+	if err == nil && bury {
 		d.doubts(g.Owner, false)
 	}
 	return err
+}
+
+// insistOnFree repeats a release until it is confirmed, or the lock has lapsed.
+func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration) error {
+	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
+	defer cancel()
+	return direct.Insist(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, patience(g.TTL))
+		defer cancel()
+		return d.free(ctx, g, keep)
+	})
 }
 
 // doubts notes whether owner, who has a lock or gives it up, has sent a statement that
@@ -250,10 +276,10 @@ func (d *Driver) doubts(owner string, doubt bool) {
 	}
 }
 
-// linger is a context for a statement: one that is under way when ctx ends has a moment
-// to come to its end, as it would cost its connection otherwise.
-func (d *Driver) linger(ctx context.Context) (context.Context, context.CancelFunc) {
-	lingering, cancel := context.WithCancel(d.calls.Work)
+// linger is a context for one statement, which ends with limit: one that is under way when
+// ctx ends has a moment to come to its end, as it would cost its connection otherwise.
+func (d *Driver) linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	lingering, cancel := context.WithTimeout(d.calls.Work, limit)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
 	return lingering, func() {
 		stop()
@@ -358,7 +384,9 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		return err
 	}
 	defer d.calls.Leave()
-	r, err := query(ctx, d, patience(time.Minute), pgx.RowToStructByPos[view], d.schema.list, prefix)
+	ctx, cancel := context.WithTimeout(ctx, patience(time.Minute))
+	defer cancel()
+	r, err := query(ctx, d, pgx.RowToStructByPos[view], d.schema.list, prefix)
 	for _, v := range r.rows {
 		if !yield(d.status(v)) {
 			return nil

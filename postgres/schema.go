@@ -24,10 +24,35 @@ var schemaSQL string
 // errVersion is a schema that another version of this package has made.
 var errVersion = errors.New("schema of another version")
 
+// takeSQL takes a lock that is free, or was handed to the owner. What else it finds is for the
+// function, which sees what has happened while this statement waited for the row; that nobody
+// may have a ticket stands in the row itself, so that the newest version of it counts.
+const takeSQL = `WITH taken AS (
+	UPDATE holdfast.lock SET
+		token = CASE WHEN owner = $2 THEN token ELSE greatest(token + 32, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
+		since = CASE WHEN owner = $2 THEN since ELSE clock_timestamp() END,
+		owner = $2, holder = $4, expires = clock_timestamp() + $3 * interval '1 microsecond'
+	WHERE name = $1 AND (owner = $2 AND expires > clock_timestamp() OR owner IS NULL AND NOT queued) RETURNING token
+), made AS (
+	INSERT INTO holdfast.lock SELECT $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, $4, clock_timestamp(),
+		clock_timestamp() + $3 * interval '1 microsecond', false WHERE NOT EXISTS (SELECT FROM taken) ON CONFLICT DO NOTHING RETURNING token
+), got AS (SELECT token FROM taken UNION ALL SELECT token FROM made)
+SELECT token, NULL, NULL::jsonb, NULL::bigint, NULL::bigint, NULL::bigint FROM got
+UNION ALL SELECT * FROM holdfast.acquire($1::text, $2::text, $3::bigint, $4::jsonb, $5::boolean, $6::text, $7::bigint, $8::bigint)
+	WHERE NOT EXISTS (SELECT FROM got)`
+
+// freeSQL frees a lock for which nobody waits, and on which no transaction relies (Fenced). A
+// crash may undo it, as with the function, which does what is more.
+const freeSQL = `WITH freed AS (
+	UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = clock_timestamp() WHERE name = (
+		SELECT name FROM holdfast.lock WHERE name = $1 AND owner = $2 AND NOT queued FOR UPDATE SKIP LOCKED)
+	RETURNING set_config('synchronous_commit', 'off', true)
+) SELECT CASE WHEN NOT EXISTS (SELECT FROM freed) THEN holdfast.release($1::text, $2::text, 0, false) END`
+
 // schema has the statements for one schema.
 type schema struct {
-	name                                                                        string // quoted
-	acquire, adopt, renew, release, force, check, inspect, list, version, guard string
+	name                                                                              string // quoted
+	acquire, adopt, renew, free, release, force, check, inspect, list, version, guard string
 }
 
 func newSchema(name string) (schema, error) {
@@ -42,9 +67,10 @@ func newSchema(name string) (schema, error) {
 		(extract(epoch FROM at - since) * 1000000)::bigint, (extract(epoch FROM expires - at) * 1000000)::bigint, holdfast.waiters(l.name)
 		FROM holdfast.lock l, clock_timestamp() at, LATERAL (SELECT owner IS NOT NULL AND expires > at AS h) held `
 	for to, text := range map[*string]string{
-		&s.acquire: `SELECT * FROM holdfast.acquire($1::text, $2::text, $3::bigint, $4::jsonb, $5::boolean, $6::text, $7::bigint, $8::bigint)`,
+		&s.acquire: takeSQL,
 		&s.adopt:   `SELECT holdfast.adopt($1::text, $2::text, $3::text, $4::bigint, $5::jsonb)`,
 		&s.renew:   `SELECT * FROM holdfast.renew($1::text[], $2::text[], $3::bigint[])`,
+		&s.free:    freeSQL,
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
 		&s.check:   `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,

@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS holdfast.lock (
 	holder  jsonb,                -- the same for people
 	since   timestamptz NOT NULL, -- when it was granted
 	expires timestamptz NOT NULL, -- when it lapses
-	queued  boolean NOT NULL      -- whether somebody may have a ticket
+	queued  boolean NOT NULL      -- whether there may be a ticket, so that one statement of a client is not enough
 ) WITH (fillfactor = 70);
 
 -- A row for each attempt that waits, and for a while for each that was given up while a statement of it could still be under way.
@@ -55,12 +55,14 @@ BEGIN
 	IF FOUND THEN
 		UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = t.owner, holder = t.holder, since = at,
 			expires = at + t.grace * interval '1 microsecond',
-			queued = EXISTS (SELECT FROM holdfast.ticket w WHERE w.name = p_name AND NOT w.gone) WHERE name = p_name;
+			queued = EXISTS (SELECT FROM holdfast.ticket w WHERE w.name = p_name) WHERE name = p_name;
 		IF t.channel IS NOT NULL THEN
 			PERFORM pg_notify(t.channel, t.owner);
 		END IF;
 	ELSE
-		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at, queued = false WHERE name = p_name;
+		DELETE FROM holdfast.ticket WHERE name = p_name AND expires <= at;
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at,
+			queued = EXISTS (SELECT FROM holdfast.ticket w WHERE w.name = p_name) WHERE name = p_name;
 	END IF;
 END $$;
 
@@ -71,7 +73,8 @@ CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETUR
 $$;
 
 -- Takes the lock (o_token), or says who has it and, with p_wait, queues up. It may be repeated: an owner that has the lock keeps the
--- token, and has it for p_ttl µs from now. A place in the queue lasts p_place µs.
+-- token, and has it for p_ttl µs from now. A place in the queue lasts p_place µs. It is for what clients cannot do in a statement
+-- of their own, which is to take a lock that is free or was handed to them. There is a row for the name.
 CREATE OR REPLACE FUNCTION holdfast.acquire(
 	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_wait boolean, p_channel text, p_grace bigint, p_place bigint,
 	OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
@@ -81,23 +84,6 @@ DECLARE
 	l  holdfast.lock;
 	t  holdfast.ticket;
 BEGIN
-	-- A lock that is free: nobody waits for it, and no transaction relies on it.
-	UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = p_owner, holder = p_holder, since = at,
-		expires = at + p_ttl * interval '1 microsecond' WHERE name = p_name AND owner IS NULL RETURNING token INTO o_token;
-	IF NOT FOUND THEN
-		INSERT INTO holdfast.lock VALUES (p_name, holdfast.next(0, at), p_owner, p_holder, at, at + p_ttl * interval '1 microsecond', false)
-			ON CONFLICT DO NOTHING RETURNING token INTO o_token;
-	END IF;
-	IF FOUND THEN
-		SELECT * INTO t FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
-		IF t.gone THEN
-			PERFORM holdfast.pass(p_name);
-			o_token := NULL;
-		ELSIF FOUND THEN
-			DELETE FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
-		END IF;
-		RETURN;
-	END IF;
 	-- Most denials change nothing, and lock nothing.
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
 	IF l.owner <> p_owner AND l.expires > at AND (NOT p_wait OR EXISTS (
@@ -129,6 +115,8 @@ BEGIN
 		IF p_wait THEN
 			PERFORM holdfast.queue(p_name, p_owner, p_holder, p_channel, p_grace, at + p_place * interval '1 microsecond');
 		END IF;
+		-- A place that a crash undoes is asked for again, and what was handed to another is confirmed, as after a release.
+		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	o_owner := l.owner;
 	o_holder := l.holder;
@@ -183,7 +171,8 @@ RETURNS TABLE (o_name text, o_waiters bigint) LANGUAGE sql AS $$
 $$;
 
 -- Frees the lock if p_owner has it, now or p_keep µs from now, and gives up its place in the queue. p_bury says that a statement of
--- p_owner may still be under way: it will find that p_owner is gone.
+-- p_owner may still be under way: it will find that p_owner is gone. It is for what clients cannot do in a statement of their own,
+-- which is to free a lock for which nobody waits.
 CREATE OR REPLACE FUNCTION holdfast.release(p_name text, p_owner text, p_keep bigint, p_bury boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	at timestamptz := clock_timestamp();
@@ -195,14 +184,7 @@ BEGIN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	IF p_bury THEN
-		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at, false) ON CONFLICT DO NOTHING;
-	ELSIF p_keep = 0 THEN
-		-- The usual case: nobody waits. As in pass, a transaction that relies on the lease is in the way.
-		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at WHERE name = (
-			SELECT k.name FROM holdfast.lock k WHERE k.name = p_name AND k.owner = p_owner AND NOT k.queued FOR UPDATE SKIP LOCKED);
-		IF FOUND THEN
-			RETURN;
-		END IF;
+		INSERT INTO holdfast.lock VALUES (p_name, 0, NULL, NULL, at, at, true) ON CONFLICT (name) DO UPDATE SET queued = true;
 	END IF;
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
 	at := clock_timestamp();

@@ -71,12 +71,10 @@ func (d *Driver) mode() pgx.QueryExecMode {
 	return pgx.QueryExecModeExec
 }
 
-// query runs a statement that may be repeated, for at most try. It does so at once
+// query runs a statement that may be repeated, until ctx ends. It does so at once
 // if the connection breaks meanwhile, as one does that a restarted server has left in
 // the pool, and if the server asks for it.
-func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
-	ctx, cancel := context.WithTimeout(ctx, try)
-	defer cancel()
+func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	doubt := false
 	for tries := 1; ; tries++ {
 		r, err := once(ctx, d, scan, sql, args)
@@ -98,22 +96,15 @@ func query[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.Ro
 	}
 }
 
-// insist repeats query until it succeeds, cannot succeed, or ctx ends.
-func insist[T any](ctx context.Context, d *Driver, try time.Duration, scan pgx.RowToFunc[T], sql string, args ...any) (r reply[T], err error) {
-	err = direct.Insist(ctx, func() (err error) {
-		r, err = query(ctx, d, try, scan, sql, args...)
-		return err
-	})
-	return r, err
-}
-
 // one runs a statement that returns a row.
 func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
 	if err := d.calls.Enter(); err != nil {
 		return row, err
 	}
 	defer d.calls.Leave()
-	r, err := query(ctx, d, patience(time.Minute), scan, sql, args...)
+	ctx, cancel := context.WithTimeout(ctx, patience(time.Minute))
+	defer cancel()
+	r, err := query(ctx, d, scan, sql, args...)
 	switch {
 	case err != nil:
 		return row, err

@@ -333,7 +333,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case h == nil:
 		return nil // it was released before
 	}
-	return d.calls.Finish(ctx, d.states, func() error {
+	return d.calls.Finish(ctx, d.states, time.Now(), func() error {
 		err := h.s.delete(d.calls.Work, h.path)
 		if err == nil {
 			d.let(g.Owner)

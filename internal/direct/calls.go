@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// closeTime bounds how long Close waits for requests that are under way, and a release
-	// for its answer.
-	closeTime = 2 * time.Second
+	// closeTime bounds how long Close waits for requests that are under way, and ReleaseTime
+	// how long a release waits for its answer.
+	closeTime   = 2 * time.Second
+	ReleaseTime = 2 * time.Second
 
 	// ShortPause is how long to wait before a request is repeated for the first time, and
 	// LongPause the longest such wait.
@@ -100,12 +101,12 @@ func (c *Calls) Leave() { c.tasks.Done() }
 func (c *Calls) Go(fn func()) { c.tasks.Go(fn) }
 
 // Finish runs fn, which frees a lock, to its end, and returns its error. It returns before,
-// with what is not known, if ctx ends or the time of a release is over (driver: Release). The
-// caller is inside a call.
-func (c *Calls) Finish(ctx context.Context, s *States, fn func() error) error {
+// with what is not known, if ctx ends or the release, which began at begin, takes too long
+// (driver: Prompt). The caller is inside a call.
+func (c *Calls) Finish(ctx context.Context, s *States, begin time.Time, fn func() error) error {
 	done := make(chan error, 1)
 	c.Go(func() { done <- fn() })
-	late := time.NewTimer(closeTime)
+	late := time.NewTimer(time.Until(begin.Add(ReleaseTime)))
 	defer late.Stop()
 	select {
 	case err := <-done:

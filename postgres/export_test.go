@@ -1,0 +1,20 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Take sends the statement of an Acquire in the name of owner, and says whether that has the
+// lock then.
+func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
+	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner, inMicros(patience(0)), "{}", true, nil, inMicros(grace), inMicros(place))
+	return a.Token != nil, err
+}
+
+// Bury releases what owner may have, and will have by a statement that is under way.
+func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
+	_, err := tx.Exec(ctx, d.schema.release, key, owner, 0, true)
+	return err
+}
