@@ -160,10 +160,22 @@ func (c *claim) find(ctx context.Context) error {
 	return direct.ErrAgain
 }
 
-// look makes sure that the node stands, and looks who is before it.
+// look makes sure that the node stands, and looks who is before it. A session that is trusted for
+// long enough keeps the node, and who has no one before him never will: so one read will do.
 func (c *claim) look(ctx context.Context) error {
 	folder := c.d.folder(c.req.Key)
-	all, own := getChildren(folder), getData(c.path, false)
+	all := getChildren(folder)
+	if c.czxid != 0 && c.fresh() {
+		if err := c.s.do(ctx, all); err != nil {
+			return err
+		}
+		l := line(all.reply.texts())
+		if all.err == nil && of(c.owner, l) >= 0 {
+			return c.place(ctx, l)
+		}
+		all = getChildren(folder) // somebody has deleted the node, or the folder as well
+	}
+	own := getData(c.path, false)
 	_, stands, err := c.s.confirm(ctx, []string{c.path}, all, own)
 	switch {
 	case err != nil:
@@ -178,6 +190,9 @@ func (c *claim) look(ctx context.Context) error {
 	c.czxid = own.reply.stat().czxid
 	return c.place(ctx, line(all.reply.texts()))
 }
+
+// fresh says whether the session is trusted for most of its TTL.
+func (c *claim) fresh() bool { return time.Until(c.s.trusted()) > c.req.TTL*3/4 }
 
 // place takes the lock if the claim is the first in line, and waits otherwise.
 func (c *claim) place(ctx context.Context, l []entry) error {
@@ -195,7 +210,7 @@ func (c *claim) place(ctx context.Context, l []entry) error {
 
 // take says that the claim has the lock. The session may be old by now.
 func (c *claim) take(ctx context.Context) error {
-	if time.Until(c.s.trusted()) > c.req.TTL*3/4 {
+	if c.fresh() {
 		return nil
 	}
 	_, stands, err := c.s.confirm(ctx, []string{c.path})

@@ -181,7 +181,7 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	r := start(t)
 	waiting := r.driver()
 	watches := func() bool { return r.Counts(waiting)["read"] >= 3 }
-	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"children", "read", "multi"}, "delete", "ping", "srvr")
+	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
 }
 
 // TestLeasesWithOneTTLShareAConnection, as servers allow few of one machine.
