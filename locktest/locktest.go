@@ -49,6 +49,10 @@ type Service struct {
 	// k nodes mean the service.
 	Nodes int
 
+	// Servers is how many nodes driver.Notifier tells of, where each lock is kept by some of
+	// them only. 0: Nodes.
+	Servers int
+
 	// Cut makes the service unreachable for drv, which Open returned, without
 	// an answer and without an error: no request arrives in time. It may cut
 	// off other clients as well. Mend ends that.

@@ -55,7 +55,7 @@ func skew(node int64, before time.Time, rtt time.Duration) error {
 // prepare loads the scripts and tries the rights they need.
 func (g *gate) prepare(n *node, l *resp.Conn, rep *report) error {
 	cmds := g.opts.format().loads()
-	lock := g.opts.probeKeys(n.engine.Client())
+	lock := g.opts.probeKeys(n.engine.Client() + n.tag())
 	cmds = append(cmds, []string{
 		"EVALSHA", g.opts.format().Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + n.engine.Client(),
 	})

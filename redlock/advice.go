@@ -134,7 +134,7 @@ func siblings(who string) string {
 // warnOfSet warns of a number of nodes that costs more than it gives, and of clients
 // on the same server that use other keys for the same names.
 func (d *Driver) warnOfSet(ctx context.Context) {
-	if n := len(d.nodes); n%2 == 0 {
+	if n := len(d.nodes); n%2 == 0 && n > 0 {
 		d.opts.Logger.Warn(even(n).Error(), "nodes", n)
 	}
 	level := slog.LevelInfo // it may be meant so

@@ -119,7 +119,7 @@ func (g *gate) login(ctx context.Context, n *node, server string, l *resp.Conn) 
 		values[greets] = resp.Value{}
 	}
 	hello = parseMap(values[greets])
-	if err := strange(hello["mode"], "", nil); err != nil {
+	if err := g.opts.strange(hello["mode"], "", nil); err != nil {
 		return nil, err // it says more than the missing fields would
 	}
 	return hello, firstError(cmds, values)

@@ -32,6 +32,9 @@ const rights = "+auth +hello +client|setname +ping +info +time +script|load +eva
 // redissonRights are what it needs for locks of Redisson besides.
 const redissonRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +exists +type +lindex +lpop +zscore"
 
+// clusterRights are what it needs in a cluster besides.
+const clusterRights = "+cluster|myid +cluster|slots +cluster|info +asking"
+
 // DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
 // where they are so ill that no driver can be opened. Errors: ErrInvalid.
 func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
@@ -50,16 +53,20 @@ func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Op
 // Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
 // reason to refuse a node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	g := newGate(&d.opts, len(d.nodes))
-	exams := make([]look, len(d.nodes))
+	nodes, set := d.nodes, look{}
+	g := newGate(&d.opts, len(nodes))
+	if d.cluster != nil {
+		g.n = 1
+		nodes, set.Found = d.cluster.examined(ctx)
+	}
+	exams := make([]look, len(nodes))
 	var all sync.WaitGroup
-	for i, n := range d.nodes {
+	for i, n := range nodes {
 		exams[i] = look{Notes: exam.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, exam.TTL))))}
 		all.Go(func() { exams[i].run(ctx) })
 	}
 	all.Wait()
-	var set look
-	if n := len(d.nodes); n%2 == 0 {
+	if n := len(d.nodes); n%2 == 0 && n > 0 {
 		set.bad("nodes", driver.VerdictWarning, even(n))
 	}
 	if len(d.nodes) > 1 && d.opts.NoQuarantine {
@@ -178,6 +185,9 @@ func (e *look) grant() string {
 	if e.g.opts.Format == FormatRedisson {
 		line += " " + redissonRights
 	}
+	if e.g.opts.Cluster {
+		line += " " + clusterRights
+	}
 	return line
 }
 
@@ -213,7 +223,7 @@ func (e *look) number(field string) int64 {
 
 func (e *look) role(context.Context) error {
 	var rep report
-	if err := placed(e.hello, e.info, e.n.moves(), &rep); err != nil {
+	if err := e.g.opts.placed(e.hello, e.info, e.n.moves(), &rep); err != nil {
 		return err
 	}
 	for check, err := range rep.warns {
@@ -229,6 +239,13 @@ func (e *look) role(context.Context) error {
 
 func (e *look) distinct(context.Context) error {
 	run := e.info["run_id"]
+	if e.g.opts.Cluster {
+		err := e.n.identify(e.l)
+		if err == nil {
+			e.OK("slots", "%d of %d", e.n.slots, wire.Slots)
+		}
+		return err
+	}
 	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.marks(e.n) {
 		return err
 	}
@@ -413,7 +430,7 @@ func (e *look) remembered(kept bool) error {
 
 // set says whether the node votes for clients of these options.
 func (e *look) set(context.Context) error {
-	values, err := ask(e.l, []string{"GET", e.g.opts.setKey()}, []string{"TIME"})
+	values, err := ask(e.l, []string{"GET", e.g.markerKey(e.n)}, []string{"TIME"})
 	if err != nil {
 		return err
 	}
@@ -423,7 +440,7 @@ func (e *look) set(context.Context) error {
 		return err
 	}
 	next, err := e.g.judge(text, sight{
-		addr: e.n.addr, run: e.reign(), moves: e.n.moves(), durable: sync.OnceValue(func() bool { return e.g.durable(e.l) }),
+		addr: e.n.addr, run: e.reign(), moves: e.n.moves(), shard: e.n.id, durable: sync.OnceValue(func() bool { return e.g.durable(e.l) }),
 		client: time.Now().UnixMicro(), node: node,
 	})
 	switch _, waits := errors.AsType[*quarantineError](err); {
@@ -452,7 +469,7 @@ func (e *look) reign() string {
 // others finds clients that lock the same names by other keys.
 func (e *look) others() error {
 	marker, who := e.g.opts.sibling()
-	if marker == "" {
+	if marker == "" || e.g.opts.Cluster {
 		return nil
 	}
 	values, err := ask(e.l, []string{"GET", marker})

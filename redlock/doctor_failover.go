@@ -18,7 +18,8 @@ func (e *look) failover(ctx context.Context) error {
 		return nil
 	}
 	if e.info["connected_slaves"] == "0" {
-		e.bad("replicas", driver.VerdictWarning, advise(errors.New("it has no replica: no server can take over"), "start one (REPLICAOF)"))
+		e.bad("replicas", driver.VerdictWarning, advise(errors.New("it has no replica: no server can take over"),
+			"start one (REPLICAOF, and in a cluster CLUSTER REPLICATE)"))
 	} else {
 		e.OK("replicas", "%s", e.info["connected_slaves"])
 	}
@@ -45,7 +46,7 @@ func (e *look) failover(ctx context.Context) error {
 // down; 0: none says.
 func (e *look) sentinels(ctx context.Context) (down time.Duration) {
 	f := e.n.failover
-	if len(f.Sentinels) == 0 {
+	if f == nil || len(f.Sentinels) == 0 {
 		return 0
 	}
 	var wrong []string

@@ -72,7 +72,7 @@ func (f *Failover) name() string {
 }
 
 // moves says whether another server may become the node.
-func (n *node) moves() bool { return n.failover != nil }
+func (n *node) moves() bool { return n.failover != nil || n.d.cluster != nil }
 
 var (
 	errMoved   = errors.New("another server is the master now")
@@ -81,7 +81,7 @@ var (
 
 // locate is the address of the server that is the node now.
 func (g *gate) locate(ctx context.Context, n *node) (string, error) {
-	if !n.moves() {
+	if n.failover == nil {
 		return n.addr, nil
 	}
 	servers := n.failover.Servers
@@ -275,7 +275,7 @@ func (n *node) verify(l *link) {
 	}
 	l.send(entry{call: c, at: n.engine.Now()})
 	f := n.failover
-	if len(f.Sentinels) == 0 {
+	if f == nil || len(f.Sentinels) == 0 {
 		return
 	}
 	n.d.work.Go(func() {
@@ -327,7 +327,7 @@ var errIsolable = advise(errors.New("min-replicas-to-write is 0: where it is cut
 
 // at adds to an error which server it is about, where the node does not say it.
 func (n *node) at(server string, err error) error {
-	if n.moves() {
+	if n.failover != nil {
 		return fmt.Errorf("%s: %w", server, err)
 	}
 	return err
@@ -337,19 +337,20 @@ func (n *node) at(server string, err error) error {
 // server that is gone had given it, and this one never heard of it.
 func (l *link) low(asked quorum.AskKind, v resp.Value) bool {
 	base, ok := v.Int()
-	return ok && 0 < base && base < l.floor && (asked == quorum.AskAcquire || asked == quorum.AskAdopt)
+	return ok && 0 < base && base < l.least() && (asked == quorum.AskAcquire || asked == quorum.AskAdopt)
 }
 
 // raise answers r, which the node has granted with a token that is too low, once the token
 // is the least that it may give. To the protocol both steps are one answer: the lock is the
 // owner's all the while, and nobody has heard of the lower token.
 func (l *link) raise(r *engine.Request) {
-	c := newCall([][]string{l.member.call(wire.Commit, *r.Lock, r.Owner, decimal(quorum.Top(l.floor)), decimal(r.Keep()))})
+	floor := l.least()
+	c := newCall([][]string{l.member.call(wire.Commit, *r.Lock, r.Owner, decimal(quorum.Top(floor)), decimal(r.Keep()))})
 	c.then = func() {
 		err := c.err
 		if err == nil {
 			if c.replies[0] == int64(1) {
-				r.Granted(l.floor)
+				r.Granted(floor)
 				return
 			}
 			if err, _ = c.replies[0].(error); err == nil {

@@ -120,7 +120,12 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 	if g.marks(n) && run == "" {
 		return rep, errNoRun
 	}
-	if err := g.arrive(n.addr, run); err != nil {
+	if g.opts.Cluster {
+		err = n.identify(l)
+	} else {
+		err = g.arrive(n.addr, run)
+	}
+	if err != nil {
 		return rep, err
 	}
 	if n.moves() {
@@ -144,8 +149,10 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 		return rep, err
 	}
 	if g.marks(n) {
-		rep.member = member{set: g.opts.setKey(), marker: marker}
 		rep.floor = floorOf(marker)
+	}
+	if g.marks(n) && !g.opts.Cluster { // where the marker is in another hash slot than the lock
+		rep.member = member{set: g.opts.setKey(), marker: marker}
 	}
 	rep.ordered = ordered(hello, info)
 	return rep, g.subscribable(n, l, hello, &rep)
@@ -153,10 +160,14 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 
 // strange refuses a server that is no single master. info may say whose replica it
 // is.
-func strange(mode, role string, info map[string]string) error {
+func (o *Options) strange(mode, role string, info map[string]string) error {
+	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {
-	case mode == "cluster" || info["cluster_enabled"] == "1":
-		return unfit("give independent servers", "it is part of a Redis Cluster, whose failover loses locks")
+	case cluster && !o.Cluster:
+		return unfit("begin the URL with redis+cluster:// (Options.Cluster; rediss+cluster:// for TLS), or give independent servers",
+			"it is part of a Redis Cluster")
+	case o.Cluster && !cluster && mode != "":
+		return unfit("give its address as redis:// (rediss:// for TLS), or without Options.Cluster", "it is no part of a Redis Cluster")
 	case mode == "sentinel":
 		return unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
 	case role == "replica" || role == "slave":
@@ -171,7 +182,7 @@ func strange(mode, role string, info map[string]string) error {
 
 // fit refuses servers that would lose locks, and warns of servers that may.
 func (g *gate) fit(hello, info map[string]string, moves bool, rep *report) error {
-	if err := placed(hello, info, moves, rep); err != nil {
+	if err := g.opts.placed(hello, info, moves, rep); err != nil {
 		return err
 	}
 	err := evicts(info)
@@ -184,15 +195,15 @@ func (g *gate) fit(hello, info map[string]string, moves bool, rep *report) error
 
 // placed refuses a server that is no single master, and warns of one that has replicas or
 // was one. Of a node that fails over both are expected.
-func placed(hello, info map[string]string, moves bool, rep *report) error {
+func (o *Options) placed(hello, info map[string]string, moves bool, rep *report) error {
 	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
-	if err := strange(mode, cmp.Or(info["role"], hello["role"]), info); moves && errors.Is(err, errReplica) {
+	if err := o.strange(mode, cmp.Or(info["role"], hello["role"]), info); moves && errors.Is(err, errReplica) {
 		return errDemoted
 	} else if err != nil {
 		return err
 	}
 	if moves {
-		if info["min_slaves_good_slaves"] == "" {
+		if info["min_slaves_good_slaves"] == "" && !(o.Cluster && info["connected_slaves"] == "0") {
 			rep.warn("min-replicas", errIsolable)
 		}
 		return nil
@@ -242,7 +253,7 @@ func (g *gate) leave(addr string) {
 // admit returns the marker with which the server may vote. One that was promoted has
 // data that another server wrote, and so is not durable.
 func (g *gate) admit(l *resp.Conn, n *node, run string, promoted bool) (string, error) {
-	key := g.opts.setKey()
+	key := g.markerKey(n)
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
 	onDisk := sync.OnceValue(func() bool { return !promoted && g.durable(l) })
 	for range admitTries {
@@ -256,7 +267,7 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, promoted bool) (string, 
 			return "", err
 		}
 		next, err := g.judge(text, sight{
-			addr: n.addr, run: run, moves: n.moves(), durable: onDisk,
+			addr: n.addr, run: run, moves: n.moves(), shard: n.id, durable: onDisk,
 			mono: time.Since(g.start), client: time.Now().UnixMicro(), node: node,
 		})
 		switch {
@@ -301,6 +312,7 @@ func (g *gate) charter(moves bool) string {
 type sight struct {
 	addr, run    string
 	moves        bool          // it is a node that fails over
+	shard        string        // of a cluster: its id
 	durable      func() bool   // it writes to disk before it answers, and reads that back
 	mono         time.Duration // this client's monotonic clock
 	client, node int64         // the clocks of both, in µs since 1970
@@ -325,6 +337,8 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 		return charter, nil
 	case m.in(s.run):
 		return text, nil
+	case s.shard != "" && g.remembers(m, s):
+		return g.admission(s)
 	}
 	// A client that knows the node by another name cannot tell the node's own marker from a copy. It leaves that to those
 	// who can, and so does not put all of them off.
@@ -333,7 +347,7 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 	case g.opts.NoQuarantine, remembers && m.durable == label(s.addr):
 		return g.admission(s)
 	case m.seen != s.run || m.client <= 0 || m.node <= 0 || m.run != "" && !remembers:
-		first := marker{seen: s.run, client: s.client, node: s.node}
+		first := marker{seen: s.run, client: s.client, node: s.node, shard: s.shard}
 		if remembers {
 			first.run, first.durable = m.run, m.durable
 		}
@@ -347,7 +361,7 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 }
 
 func (g *gate) admission(s sight) (string, error) {
-	m := marker{run: s.run}
+	m := marker{run: s.run, shard: s.shard}
 	if s.moves {
 		floor, ok := quorum.Seed(s.node, s.client)
 		if !ok {
@@ -408,7 +422,7 @@ func (g *gate) enter(addr, run string) {
 // look refuses a node of another set, or one that does not vote, for a client that
 // only looks. It ignores MaxTTL and admits no node.
 func (g *gate) look(l *resp.Conn, n *node, run string) error {
-	values, err := ask(l, []string{"GET", g.opts.setKey()})
+	values, err := ask(l, []string{"GET", g.markerKey(n)})
 	if err != nil {
 		return err
 	}
@@ -422,6 +436,9 @@ func (g *gate) look(l *resp.Conn, n *node, run string) error {
 	}
 	_, admitted, _ := strings.Cut(text, " run=")
 	m, _ := parseMarker("run=" + admitted)
+	if g.opts.Cluster && g.remembers(m, sight{addr: n.addr, run: run, shard: n.id}) {
+		return nil
+	}
 	if m.in(run) || m.run != "" && m.durable == label(n.addr) && g.durable(l) {
 		return nil
 	}

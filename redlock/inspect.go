@@ -53,7 +53,7 @@ func (h *holderCache) introduce(d *Driver, me driver.Holder) {
 	if !changed {
 		return
 	}
-	for _, n := range d.nodes {
+	for _, n := range d.members() {
 		if l := n.link.Load(); l != nil {
 			n.greet(l)
 		}
@@ -117,7 +117,7 @@ func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder
 	ctx, cancel := context.WithTimeout(ctx, holderTime)
 	defer cancel()
 	var mu sync.Mutex // guards the results
-	d.each(ctx, func(ctx context.Context, n *node) {
+	each(ctx, d.members(), func(ctx context.Context, n *node) {
 		replies, err := n.do(ctx, []string{"GET", wire.Client + client})
 		if err != nil {
 			return
@@ -157,12 +157,12 @@ func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	return last, nil
 }
 
-// each calls fn for all nodes at once and waits.
-func (d *Driver) each(ctx context.Context, fn func(ctx context.Context, n *node)) {
+// each calls fn for some nodes at once and waits.
+func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, n := range d.nodes {
+	for _, n := range nodes {
 		all.Go(func() { fn(ctx, n) })
 	}
 	all.Wait()
@@ -175,11 +175,14 @@ func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
 
 // viewsOf asks every node what it knows of some locks, all at once.
 func (d *Driver) viewsOf(ctx context.Context, locks []engine.Lock) [][]engine.View {
+	if d.cluster != nil {
+		return d.cluster.views(ctx, locks)
+	}
 	views := make([][]engine.View, len(locks))
 	for i := range views {
 		views[i] = make([]engine.View, len(d.nodes))
 	}
-	d.each(ctx, func(ctx context.Context, n *node) {
+	each(ctx, d.nodes, func(ctx context.Context, n *node) {
 		for i, v := range n.views(ctx, locks) {
 			views[i][n.index] = v
 		}
@@ -239,9 +242,21 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	st, err := d.engine.Status(key, d.views(ctx, d.opts.keys(key)))
+	lock := d.opts.keys(key)
+	st, err := d.status(lock, d.views(ctx, lock))
 	if err == nil && st.Owner != "" {
 		st.Holder = d.holderOn(ctx, st)
+	}
+	return st, err
+}
+
+// status makes one picture of a lock from what each node knows.
+func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, error) {
+	st, err := d.engine.Status(lock.Name, views)
+	if d.cluster != nil {
+		for i, n := range d.voters(lock) {
+			st.Nodes[i].Node = n.addr
+		}
 	}
 	return st, err
 }
@@ -255,7 +270,12 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	i := slices.IndexFunc(st.Nodes, func(n driver.NodeStatus) bool { return n.Owner == st.Owner })
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	replies, err := d.nodes[i].do(ctx, []string{"HSCAN", d.opts.keys(st.Key).Key, "0", "COUNT", strconv.Itoa(threadsMost)})
+	lock := d.opts.keys(st.Key)
+	nodes := d.voters(lock)
+	if i >= len(nodes) {
+		return stranger(st.Owner)
+	}
+	replies, err := nodes[i].do(ctx, []string{"HSCAN", lock.Key, "0", "COUNT", strconv.Itoa(threadsMost)})
 	if err == nil {
 		if h, ok := redisson(replies[0]); ok {
 			return h
@@ -268,16 +288,17 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 // the others have missed a waiter. With ErrUnavailable it has what the nodes know that
 // have answered.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
-	queue := d.opts.keys(key).Queue
-	lists, u := make([][]any, len(d.nodes)), &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
-	errs := make([]error, len(d.nodes))
-	d.each(ctx, func(ctx context.Context, n *node) {
-		reply, err := n.eval(ctx, []string{"ZRANGE", queue, "0", strconv.Itoa(most - 1)})
+	lock := d.opts.keys(key)
+	nodes := d.voters(lock)
+	lists, u := make([][]any, len(nodes)), &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
+	errs := make([]error, len(nodes))
+	each(ctx, nodes, func(ctx context.Context, n *node) {
+		reply, err := n.eval(ctx, []string{"ZRANGE", lock.Queue, "0", strconv.Itoa(most - 1)})
 		lists[n.index], _ = reply.([]any)
 		errs[n.index] = err
 	})
 	var longest []any
-	for i, n := range d.nodes {
+	for i, n := range nodes {
 		if errs[i] != nil {
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: errs[i]})
 		}
@@ -294,7 +315,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 		})
 	}
 	all.Wait()
-	if len(d.nodes)-len(u.Nodes) < u.Need {
+	if len(nodes)-len(u.Nodes) < u.Need {
 		return waiters, u
 	}
 	return waiters, nil
@@ -307,8 +328,12 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	l := &listing{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
 	reached := 0
-	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
-	for _, n := range d.nodes {
+	nodes := d.members()
+	u := &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
+	if d.cluster != nil {
+		u.Need = len(nodes) // each has names that no other has
+	}
+	for _, n := range nodes {
 		switch err := l.node(ctx, n); {
 		case errors.Is(err, errStopped):
 			return nil
@@ -383,7 +408,7 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 	errs := make([]error, len(locks))
 	var asking sync.WaitGroup
 	for i, views := range l.d.viewsOf(ctx, locks) {
-		all[i], errs[i] = l.d.engine.Status(locks[i].Name, views)
+		all[i], errs[i] = l.d.status(locks[i], views)
 		if errs[i] == nil && all[i].Owner != "" {
 			asking.Go(func() { all[i].Holder = l.d.holderOn(ctx, all[i]) })
 		}
@@ -451,7 +476,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	}
 	lock := d.opts.keys(key)
 	views := d.views(ctx, lock)
-	st, err := d.engine.Status(key, views)
+	st, err := d.status(lock, views)
 	if err != nil {
 		return false, err
 	}
@@ -461,8 +486,9 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	aims := engine.Aims(st, views, token)
 	var mu sync.Mutex // guards done
 	var done quorum.Set
-	errs := make([]error, len(d.nodes))
-	d.each(ctx, func(ctx context.Context, n *node) {
+	nodes := d.voters(lock)
+	errs := make([]error, len(nodes))
+	each(ctx, nodes, func(ctx context.Context, n *node) {
 		owner := views[n.index].Owner
 		foreign := owner != "" && quorum.ClientOf(owner) == ""
 		var reply any

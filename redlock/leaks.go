@@ -61,13 +61,14 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 	return func(yield func(Leak, error) bool) {
 		s := &sweep{d: d, progress: progress, found: make(map[Leak]bool), doubted: make(map[string]map[string]bool)}
 		s.yield = func(l Leak) bool { return yield(l, nil) }
-		u := &driver.UnavailableError{Need: len(d.nodes)}
-		sizes := make([]int64, len(d.nodes))
-		for i, n := range d.nodes {
+		nodes := d.members()
+		u := &driver.UnavailableError{Need: len(nodes)}
+		sizes := make([]int64, len(nodes))
+		for i, n := range nodes {
 			sizes[i] = n.size(ctx)
 			s.all += sizes[i] * int64(len(s.patterns()))
 		}
-		for i, n := range d.nodes {
+		for i, n := range nodes {
 			before := s.looked
 			err := s.node(ctx, n)
 			if errors.Is(err, errStopped) {
@@ -199,7 +200,7 @@ func (s *sweep) endless(ctx context.Context, n *node, key string) error {
 	switch name, companion := strings.CutPrefix(key, wire.Companion); {
 	case !companion:
 		return s.lock(ctx, n, l)
-	case name == "set" || strings.HasPrefix(name, "set:"): // meant to stay
+	case name == "set" || strings.HasPrefix(name, "set:") || strings.HasPrefix(name, "set{"): // meant to stay
 		return nil
 	case strings.HasPrefix(key, wire.Fence):
 		l.Text = "a counter of tokens without a TTL; it gets that of one that nobody uses"
@@ -339,14 +340,15 @@ func (s *sweep) deaf(ctx context.Context, n *node) error {
 // one answer of the node. Errors: driver.ErrInvalid with ReadOnly or for a leak that is not
 // Fixable, driver.ErrUnavailable.
 func (d *Driver) Plug(ctx context.Context, l Leak) (bool, error) {
-	i := slices.IndexFunc(d.nodes, func(n *node) bool { return n.addr == l.Node })
+	nodes := d.members()
+	i := slices.IndexFunc(nodes, func(n *node) bool { return n.addr == l.Node })
 	switch {
 	case d.opts.ReadOnly:
 		return false, errReadOnly
 	case i < 0 || !l.Fixable:
 		return false, fmt.Errorf("%w: %s on %s is none that can be mended here", ErrInvalid, l.Key, l.Node)
 	}
-	n, kind, keep := d.nodes[i], string(l.Kind), int64(quorum.QueueKeep*time.Millisecond)
+	n, kind, keep := nodes[i], string(l.Kind), int64(quorum.QueueKeep*time.Millisecond)
 	switch {
 	case l.Kind == LeakLock && quorum.ClientOf(l.Owner) != "":
 		kind, keep = string(LeakCompanion), int64(d.opts.MaxTTL)

@@ -18,7 +18,8 @@ type marker struct {
 	// read that back. It is the name that the client has for the node: replication and
 	// copied files bring a marker to other nodes, where the name does not fit.
 	durable string
-	floor   int64 // of a node that fails over: the first token that it may give in that run
+	shard   string // of a cluster: the id of the node that was admitted or seen; slots that move bring markers of others
+	floor   int64  // of a node that fails over: the first token that it may give in that run
 
 	seen   string // a later run, in which it was first seen, but not admitted yet
 	client int64  // when that was by that client's clock, in µs since 1970
@@ -36,6 +37,9 @@ func (m marker) String() (text string) {
 	}
 	if m.durable != "" {
 		text += " durable=" + m.durable
+	}
+	if m.shard != "" {
+		text += " shard=" + m.shard
 	}
 	if m.floor != 0 {
 		text += " floor=" + decimal(m.floor)
@@ -56,6 +60,8 @@ func parseMarker(text string) (m marker, ok bool) {
 			m.run = value
 		case "durable":
 			m.durable = value
+		case "shard":
+			m.shard = value
 		case "floor":
 			m.floor, _ = strconv.ParseInt(value, 10, 64)
 		case "seen":

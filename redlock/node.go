@@ -41,6 +41,13 @@ type node struct {
 
 	failover *Failover // where its server is found; nil: at addr
 
+	ctx    context.Context // ends with the driver, or when a cluster has taken its slots away
+	stop   context.CancelFunc
+	opened chan struct{} // of a cluster: closed after the first attempt to connect
+	id     string        // by which the cluster knows it
+	slots  int           // how many hash slots it had when it was dialled
+	top    int           // the highest of them
+
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
 	stalled   atomic.Bool          // connected, but does not answer
@@ -74,7 +81,7 @@ type owed struct {
 func newNode(d *Driver, index int, cfg Node) *node {
 	n := &node{
 		d: d, index: index, addr: cfg.Addr, user: cfg.Username, pass: cfg.Password,
-		failover: cfg.Failover, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
+		ctx: d.ctx, failover: cfg.Failover, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
 	}
 	if n.user == "" && n.pass == "" {
 		n.user, n.pass = d.opts.Username, d.opts.Password
@@ -107,13 +114,13 @@ func (n *node) open(ctx context.Context) error {
 func (n *node) keep(l *link) {
 	told := n.event()
 	report := func() {
-		if e := n.event(); (e.State != told.State || cause(e.Err) != cause(told.Err)) && n.d.ctx.Err() == nil {
+		if e := n.event(); (e.State != told.State || cause(e.Err) != cause(told.Err)) && n.ctx.Err() == nil {
 			told = e
 			n.d.tell(e)
 		}
 	}
 	var pause time.Duration // before the next attempt
-	for n.d.ctx.Err() == nil {
+	for n.ctx.Err() == nil {
 		if l != nil {
 			begin := time.Now()
 			n.watch(l, report)
@@ -122,9 +129,9 @@ func (n *node) keep(l *link) {
 				pause = 0 // it has worked: a connection that breaks as soon as it is made does not count
 			}
 		}
-		wait(n.d.ctx, pause/2+rand.N(pause/2+1))
+		wait(n.ctx, pause/2+rand.N(pause/2+1))
 		pause = min(max(2*pause, probeLeast), probeMost)
-		if l, _ = n.dial(n.d.ctx); l == nil {
+		if l, _ = n.dial(n.ctx); l == nil {
 			report()
 			n.expire()
 		}
@@ -143,9 +150,11 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 		n.mu.Lock()
 		n.err = err
 		n.mu.Unlock()
+		n.d.cluster.suspect()
 		return nil, err
 	}
 	n.checked(rep)
+	n.d.cluster.learn(rep.floor)
 	l := newLink(n, line, rep)
 	n.d.work.Go(l.reads)
 	n.d.work.Go(l.writes)
@@ -160,6 +169,10 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 
 // raise lets the node vote over l, unless that has broken already.
 func (n *node) raise(l *link) {
+	if n.d.cluster != nil && n.listening.Load() {
+		l.early = true
+		n.listen(l)
+	}
 	n.mu.Lock()
 	if !l.broken() {
 		n.link.Store(l)
@@ -185,7 +198,10 @@ func (n *node) broken(l *link, err error) {
 	}
 	n.mu.Unlock()
 	n.d.gate.leave(n.addr)
-	n.engine.Hears(n.index, false)
+	if n.d.cluster == nil {
+		n.engine.Hears(n.index, false)
+	}
+	n.d.cluster.suspect()
 }
 
 // watch notices a node that is connected but does not answer, introduces this
@@ -200,7 +216,7 @@ func (n *node) watch(l *link, report func()) {
 		case <-tick.C:
 		case <-l.gone:
 			return
-		case <-n.d.ctx.Done():
+		case <-n.ctx.Done():
 			l.hangUp(errHungUp)
 			return
 		}
@@ -231,9 +247,12 @@ func (n *node) tend(l *link, age time.Duration) {
 	if age%probeMost == 0 {
 		l.leave()
 	}
+	if n.d.cluster != nil && age%time.Second == 0 {
+		n.verify(l)
+	}
 	if age%pingEvery == 0 {
 		n.ping(l) // otherwise this client would not notice that the other end is gone
-		if n.moves() {
+		if n.failover != nil {
 			n.verify(l)
 		}
 	}
@@ -252,9 +271,10 @@ func (n *node) ping(l *link) {
 }
 
 // Send implements engine.Node.
-func (n *node) Send(r *engine.Request) {
-	e := entry{req: r, at: r.Sent}
-	l := n.link.Load()
+func (n *node) Send(r *engine.Request) { n.send(entry{req: r, at: r.Sent}) }
+
+func (n *node) send(e entry) {
+	r, l := e.req, n.link.Load()
 	if l != nil && l.stay != nil && r.Kind.Frees() {
 		r.HandOver = 0 // a hand-over is a grant
 	}
@@ -274,17 +294,23 @@ func (n *node) spare() bool {
 			well++
 		}
 	}
-	return well >= quorum.Majority(len(n.d.nodes))
+	return n.d.cluster == nil && well >= quorum.Majority(len(n.d.nodes))
 }
 
 // fail answers a request that the node has not answered and never will.
 func (n *node) fail(e entry, f engine.Failure) {
+	if n.d.cluster != nil {
+		f.Err = fmt.Errorf("shard %s: %w", n.addr, f.Err)
+	}
 	if e.call != nil {
 		e.call.end(f.Err)
 		return
 	}
+	if e.route != nil {
+		n.d.cluster.over(e.route, nil)
+	}
 	if e.release() {
-		n.owe(e.req)
+		n.d.cluster.keeper(e.req.Lock, n).owe(e.req)
 	}
 	f.Unsent = f.Unsent && e.loads == 0
 	e.req.Fail(f)
@@ -345,14 +371,12 @@ func (n *node) settle(l *link) {
 			break
 		}
 		for i, owner := range chunk {
-			if reply := replies[len(n.d.opts.format().scripts)+i]; !says(reply, "NOSCRIPT") && !says(reply, "UNADMITTED") {
+			if reply := replies[len(n.d.opts.format().scripts)+i]; !says(reply, "NOSCRIPT") && !says(reply, "UNADMITTED") && settled(reply) {
 				delete(due, owner)
 			}
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	maps.Copy(n.owed, due)
+	n.d.cluster.inherit(n, due)
 }
 
 // checked notes what the check of a new connection has found.

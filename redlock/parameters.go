@@ -54,7 +54,8 @@ func parameters(query string) (map[string]string, error) {
 		safe, check := checks[name]
 		switch {
 		case name == "addr":
-			return nil, fmt.Errorf("%w: the URL names further servers by addr; for several independent servers write redlock://a:6379,b:6379,c:6379", ErrInvalid)
+			return nil, fmt.Errorf("%w: the URL names further servers by addr; for several independent servers write redlock://a:6379,b:6379,c:6379, "+
+				"for those of a cluster redis+cluster://a:6379,b:6379,c:6379", ErrInvalid)
 		case name == "master_name", name == "master_set", name == "sentinelMasterId":
 			return nil, errSentinels
 		case check && !slices.Equal(list, []string{safe}):

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
@@ -63,6 +64,10 @@ type link struct {
 	stay   *quarantineError // the node only keeps what it has; nil: it votes
 	votes  int64            // with stay: Engine.Now from which it votes
 
+	// Of a cluster.
+	early bool        // it is subscribed before it carries requests
+	hears atomic.Bool // the subscription is confirmed
+
 	mu      sync.Mutex // guards what follows; not held while writing
 	err     error      // why nothing is sent any more
 	writing bool
@@ -83,6 +88,11 @@ type entry struct {
 	at    int64 // when it was sent
 	size  int   // bytes
 	loads int   // how often it was sent before, to a server without the scripts
+
+	// Of a cluster.
+	route *route // of its hash slot; nil: it is in none
+	turns int    // how often it went to the wrong shard
+	asks  bool   // it is for a slot that moves to that shard, which has to be told, and answers that first
 }
 
 // release says whether e may free a lock, for which it is never too late.

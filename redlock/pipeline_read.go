@@ -27,7 +27,7 @@ func (l *link) next() error {
 	}
 	switch {
 	case v.Kind == '>' && !l.confirms(v):
-		l.n.woken(v, l.floor)
+		l.n.woken(v, l.least())
 	case !l.answer(v):
 		return fmt.Errorf("%w: a reply without a request", resp.ErrFormat)
 	}
@@ -47,6 +47,11 @@ func (l *link) answer(v resp.Value) bool {
 	if l.flight.len() == 0 {
 		l.mu.Unlock()
 		return false
+	}
+	if first := l.flight.first(); first.asks {
+		first.asks = false
+		l.mu.Unlock()
+		return true
 	}
 	if c := l.flight.first().call; c != nil && len(c.replies) < len(c.cmds)-1 {
 		l.mu.Unlock()
@@ -68,12 +73,16 @@ func (l *link) answer(v resp.Value) bool {
 	}
 	switch {
 	case repeat:
+	case e.route != nil && l.n.d.cluster.redirected(l.n, e, v):
 	case e.req != nil && gone != nil:
 		l.n.fail(e, engine.Failure{Err: serverError(v)})
 	case e.req != nil:
 		l.n.note(e.req.Kind, v)
 		l.follow(e.req, v)
-		if l.floor != 0 && l.low(e.req.Kind, v) {
+		if e.route != nil {
+			l.n.d.cluster.over(e.route, e.req)
+		}
+		if l.low(e.req.Kind, v) {
 			l.raise(e.req)
 			break
 		}

@@ -81,6 +81,9 @@ func (l *link) load(now int64) (late []entry) {
 			late = append(late, e)
 			continue
 		default:
+			if e.asks {
+				l.out = resp.AppendCommand(l.out, "ASKING")
+			}
 			l.out = l.text.append(l.out, e.req)
 		}
 		e.at, e.size = now, len(l.out)-before

@@ -57,6 +57,9 @@ func (o *Options) formatFits(nodes []Node) error {
 	case len(nodes) > 1:
 		return fmt.Errorf("%w: format redisson is for one server, and these are %d, of which Redisson would lock on one alone; "+
 			"give the server that the programs in Java use", ErrInvalid, len(nodes))
+	case o.Cluster:
+		return fmt.Errorf("%w: format redisson is for one server, not for a Redis Cluster, where a replica takes over and a thread in Java "+
+			"takes a lock at once that it forgot; give the address of one server", ErrInvalid)
 	case !alone(nodes):
 		return fmt.Errorf("%w: format redisson is for one server that no other replaces: a thread in Java takes a lock at once that the new server forgot; "+
 			"give the address of the server", ErrInvalid)

@@ -11,8 +11,9 @@
 // docs/protocol.md.
 //
 // A node may be a master that Sentinels replace when it fails (Failover). A server that takes
-// over votes after a quarantine, as it may not know the newest locks. Redis Cluster is
-// not supported: its failover loses locks.
+// over votes after a quarantine, as it may not know the newest locks. The
+// nodes may be a Redis Cluster (Options.Cluster), each shard of which is such a node for
+// the names in its hash slots.
 package redlock
 
 import (
@@ -62,6 +63,9 @@ type Options struct {
 	// Prefix goes before each lock's name to make its key. Default "lock:"; with
 	// BareKeys there is none.
 	Prefix string
+	// Cluster says that the nodes are some of a Redis Cluster, by which the others are
+	// found. Each shard has one vote, for the names in its hash slots.
+	Cluster bool
 	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
 	// node-redlock do: all of them then exclude one another.
 	BareKeys bool
@@ -129,6 +133,9 @@ type Driver struct {
 	holder   holderCache
 	channels channels
 
+	cluster    *cluster    // nil: nodes has the nodes
+	subscribed atomic.Bool // wake-ups are wanted, of a cluster
+
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
 	work    sync.WaitGroup // every goroutine of the driver that calls no code of the user
@@ -176,7 +183,7 @@ func (o *Options) defaults(nodes []Node) error {
 	}
 	switch {
 	case o.MaxTTL != 0:
-	case alone(nodes):
+	case alone(nodes) && !o.Cluster:
 		o.MaxTTL = 24 * time.Hour
 	default:
 		o.MaxTTL = time.Minute
@@ -200,6 +207,8 @@ func (o *Options) defaults(nodes []Node) error {
 		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", ErrInvalid, o.MaxTTL)
 	case o.CounterLife < counterLife:
 		return fmt.Errorf("%w: CounterLife %v is too short for tokens to stay in order; give at least %v", ErrInvalid, o.CounterLife, counterLife)
+	case o.Cluster && o.DB != 0:
+		return fmt.Errorf("%w: DB %d: a Redis Cluster has database 0 alone; leave it out", ErrInvalid, o.DB)
 	case o.Timeout < 0 || o.DB < 0:
 		return fmt.Errorf("%w: Timeout %v, DB %d: neither may be negative", ErrInvalid, o.Timeout, o.DB)
 	}
@@ -218,12 +227,19 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("%w: no node; give the address of at least one Redis server", ErrInvalid)
 	}
-	if len(nodes) > quorum.MaxNodes {
+	if len(nodes) > quorum.MaxNodes && !d.opts.Cluster {
 		return nil, fmt.Errorf("%w: %d nodes; give at most %d", ErrInvalid, len(nodes), quorum.MaxNodes)
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
+	if d.opts.Cluster {
+		d.gate.n = 1
+	}
 	for i, n := range nodes {
+		if d.opts.Cluster && (n.Failover != nil || isSocket(n.Addr) || n.Username != "" || n.Password != "") {
+			return nil, fmt.Errorf("%w: node %d of %d: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
+				ErrInvalid, i+1, len(nodes))
+		}
 		if f := n.Failover; f != nil {
 			if err := f.check(); err != nil {
 				return nil, err
@@ -251,6 +267,10 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	for i, n := range d.nodes {
 		all[i] = n
 	}
+	if d.opts.Cluster {
+		d.cluster = &cluster{d: d, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}
+		d.nodes, all = nil, []engine.Node{d.cluster}
+	}
 	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife}
 	if d.opts.Format == FormatRedisson {
 		cfg.Shared, cfg.Client = true, quorum.NewUUID()
@@ -264,6 +284,9 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 
 // connect dials all nodes at once and waits for the outcome of each.
 func (d *Driver) connect(ctx context.Context) error {
+	if d.cluster != nil {
+		return d.cluster.connect(ctx)
+	}
 	errs := make([]error, len(d.nodes))
 	var all sync.WaitGroup
 	for i, n := range d.nodes {
@@ -320,7 +343,7 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 
 // Nodes implements driver.Notifier.
 func (d *Driver) Nodes() (all []driver.NodeEvent) {
-	for _, n := range d.nodes {
+	for _, n := range d.members() {
 		all = append(all, n.event())
 	}
 	return all
@@ -422,7 +445,7 @@ func (d *Driver) Close() error {
 	d.closing.Do(func() {
 		d.engine.Close()
 		var all sync.WaitGroup
-		for _, n := range d.nodes {
+		for _, n := range d.members() {
 			all.Go(n.drain)
 		}
 		all.Wait()

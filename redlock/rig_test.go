@@ -400,10 +400,17 @@ func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
 
 // load has clients take the lock in turn until stop is called.
 func (g *guarded) load(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
+	all := make([]*holdfast.Client, clients)
+	for i := range all {
+		all[i] = r.client()
+	}
+	return g.loadBy(r, all, key, opts)
+}
+
+func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *holdfast.AcquireOptions) (stop func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	var all sync.WaitGroup
-	for range clients {
-		c := r.client()
+	for _, c := range clients {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				l, err := c.Acquire(ctx, key, opts)

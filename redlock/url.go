@@ -23,6 +23,7 @@ import (
 //	redlock://h1:6379,h2:6379,h3:6379       several independent servers
 //	redlock://u:p@h1,h2,h3                  all with the same user and password
 //	redlock://u:p@h1,v:q@h2,w:r@h3          each with its own
+//	redis+cluster://u:p@h1:6379,h2          a Redis Cluster, found by some of its nodes; rediss+cluster:// over TLS
 //	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
 //	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
 //
@@ -76,6 +77,7 @@ var (
 	socketSchemes = []string{"unix", "redis+unix", "valkey+unix", "redis+socket", "redis-socket"}
 	// What follows plainSchemes and secureSchemes for a master that moves.
 	sentinelSuffix, replicasSuffix = "+sentinel", "+replicas"
+	clusterSuffix                  = "+cluster" // and for a cluster
 )
 
 // noScheme says what to write instead of a scheme that is not known.
@@ -84,11 +86,11 @@ func noScheme(scheme string) error {
 	case strings.Contains(scheme, "sentinel"):
 		return errSentinels
 	case strings.Contains(scheme, "cluster"):
-		return fmt.Errorf("%w: the URL names a Redis Cluster, which is not supported: its failover loses locks; "+
-			"give one server outside of it as redis://, or several independent ones as redlock://a,b,c", ErrInvalid)
+		return fmt.Errorf("%w: the URL names a Redis Cluster in another way than this: redis+cluster://user:password@h1:6379,h2:6379, "+
+			"with rediss+cluster for TLS", ErrInvalid)
 	}
 	return fmt.Errorf("%w: the URL does not begin with redis:// (or valkey://), rediss:// (valkeys://, for TLS), unix://, redlock://, "+
-		"redis+sentinel:// or redis+replicas://; an example: redis://localhost:6379", ErrInvalid)
+		"redis+cluster://, redis+sentinel:// or redis+replicas://; an example: redis://localhost:6379", ErrInvalid)
 }
 
 // errSentinels is for URLs that name Sentinels as other clients have them.
@@ -113,6 +115,7 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 	o.Username, o.Password = "", ""
 	kind, sentinels := strings.CutSuffix(scheme, sentinelSuffix)
 	kind, replicas := strings.CutSuffix(kind, replicasSuffix)
+	kind, clustered := strings.CutSuffix(kind, clusterSuffix)
 	secure := slices.Contains(secureSchemes, kind)
 	moves := (sentinels || replicas) && (secure || slices.Contains(plainSchemes, kind))
 	switch {
@@ -124,7 +127,14 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 		f := new(Failover)
 		f.Servers, err = o.list(hosts, "6379")
 		nodes = []Node{{Failover: f}}
-	case sentinels || replicas:
+	case clustered && !moves && (secure || slices.Contains(plainSchemes, kind)):
+		o.Cluster = true
+		var addrs []string
+		addrs, err = o.list(hosts, "6379")
+		for _, addr := range addrs {
+			nodes = append(nodes, Node{Addr: addr})
+		}
+	case sentinels || replicas || clustered:
 		err = noScheme(scheme)
 	case scheme == "redlock":
 		nodes, err = o.several(hosts)

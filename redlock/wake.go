@@ -34,12 +34,12 @@ func (n *node) listen(l *link) {
 		return
 	}
 	c := newCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}})
-	c.then = func() { n.heard(c) }
+	c.then = func() { n.heard(l, c) }
 	l.send(entry{call: c, at: n.engine.Now()})
 }
 
 // heard takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
-func (n *node) heard(c *call) {
+func (n *node) heard(l *link, c *call) {
 	if c.err != nil {
 		return // the connection broke
 	}
@@ -47,6 +47,11 @@ func (n *node) heard(c *call) {
 	n.mu.Lock()
 	n.deaf = refused
 	n.mu.Unlock()
+	if n.d.cluster != nil {
+		l.hears.Store(refused == nil)
+		n.d.cluster.heard()
+		return
+	}
 	n.engine.Hears(n.index, refused == nil)
 }
 
@@ -61,6 +66,9 @@ func (n *node) woken(push resp.Value, floor int64) {
 		n.freed(string(push.Elems[1].Text))
 	default:
 		text := string(push.Elems[2].Text)
+		if c := n.d.cluster; c != nil && !c.wakes(n, quorum.ParseWake(text).Owner) {
+			return
+		}
 		if owner, why, ok := quorum.ParseForced(text); ok {
 			if alert := n.d.alert.Load(); alert != nil {
 				(*alert)(owner, why)

@@ -472,6 +472,15 @@ func (e *Engine) Wake(node int, w quorum.Wake) {
 	}
 }
 
+// KeyOf is the key of the lock that owner has or wants; "" where owner is none of this
+// engine's.
+func (e *Engine) KeyOf(owner string) string {
+	if c := e.find(owner); c != nil {
+		return c.lock.Key
+	}
+	return ""
+}
+
 // subscribe asks every node, once, for its wake-ups.
 func (e *Engine) subscribe() {
 	if e.subscribed.Load() || e.subscribed.Swap(true) {

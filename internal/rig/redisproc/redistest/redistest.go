@@ -94,3 +94,18 @@ func Program(t testing.TB, name string) string {
 	stop("no server %s: tools/servers fetches it (%s)", name, program)
 	return ""
 }
+
+// Cluster starts a cluster for the length of the test.
+func Cluster(t testing.TB, opts *redisproc.ClusterOptions) *redisproc.Cluster {
+	t.Helper()
+	c, err := redisproc.StartCluster(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}

@@ -1,0 +1,268 @@
+package redisproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// clusterSlots is how many hash slots a Redis Cluster has.
+const clusterSlots = 16384
+
+// Cluster is a Redis Cluster. Its first servers began as the masters, with equal shares of
+// the hash slots; the others began as their replicas, one after the other.
+type Cluster struct {
+	Servers []*Server
+	masters int
+}
+
+// ClusterOptions describe a Cluster.
+type ClusterOptions struct {
+	Masters, Replicas int           // of all masters together; 0: three masters
+	Timeout           time.Duration // cluster-node-timeout; 0: one second
+	Server            Options       // what the servers have in common
+}
+
+// StartCluster starts a cluster, and blocks until all of its servers agree that it works:
+// some seconds. After an error nothing is left behind.
+func StartCluster(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
+	o := ClusterOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Masters == 0 {
+		o.Masters = 3
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Second
+	}
+	o.Server.Args = append(slices.Clone(o.Server.Args), "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+		"--cluster-node-timeout", strconv.FormatInt(o.Timeout.Milliseconds(), 10), "--repl-diskless-load", "swapdb")
+	c := &Cluster{Servers: make([]*Server, o.Masters+o.Replicas), masters: o.Masters}
+	errs := make([]error, len(c.Servers))
+	var starting sync.WaitGroup
+	for i := range c.Servers {
+		starting.Go(func() { c.Servers[i], errs[i] = Start(ctx, &o.Server) })
+	}
+	starting.Wait()
+	err := errors.Join(errs...)
+	if err == nil {
+		err = c.join(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start a cluster: %w", err), c.Stop())
+	}
+	return c, nil
+}
+
+func (c *Cluster) join(ctx context.Context) error {
+	for i, s := range c.Servers {
+		if _, err := s.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+			return err
+		}
+		host, port, _ := net.SplitHostPort(c.Servers[0].Addr())
+		if _, err := s.Do("CLUSTER", "MEET", host, port); err != nil && i > 0 {
+			return err
+		}
+	}
+	for i, s := range c.Servers[:c.masters] {
+		args := []string{"CLUSTER", "ADDSLOTS"}
+		for slot := i * clusterSlots / c.masters; slot < (i+1)*clusterSlots/c.masters; slot++ {
+			args = append(args, strconv.Itoa(slot))
+		}
+		if _, err := s.Do(args...); err != nil {
+			return err
+		}
+	}
+	for i, s := range c.Servers[c.masters:] {
+		id, err := c.Servers[i%c.masters].ID()
+		if err != nil {
+			return err
+		}
+		if err := until(ctx, func() error {
+			_, err := s.Do("CLUSTER", "REPLICATE", id)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return c.Await(ctx)
+}
+
+// until repeats try, for startTimeout at most.
+func until(ctx context.Context, try func() error) error {
+	for end := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
+		err := try()
+		if err == nil || ctx.Err() != nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// Await blocks until every server that runs says that the cluster works, has the same
+// master for each slot and, as a replica, is in touch with its own.
+func (c *Cluster) Await(ctx context.Context) error {
+	return until(ctx, func() error {
+		var views []string
+		for _, s := range c.Servers {
+			reply, err := s.Do("CLUSTER", "INFO")
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				continue // it does not run
+			}
+			if err != nil {
+				return err
+			}
+			if text, _ := reply.(string); !strings.Contains(text, "cluster_state:ok") {
+				return fmt.Errorf("%s: %s", s.Addr(), text)
+			}
+			if reply, err = s.Do("INFO", "replication"); err != nil {
+				return err
+			}
+			if text, _ := reply.(string); strings.Contains(text, "role:slave") && !strings.Contains(text, "master_link_status:up") {
+				return fmt.Errorf("%s is not in touch with its master", s.Addr())
+			}
+			owners, err := c.owners(s)
+			if err != nil {
+				return err
+			}
+			views = append(views, fmt.Sprint(owners))
+		}
+		if len(slices.Compact(views)) > 1 {
+			return errors.New("the servers disagree about the slots")
+		}
+		return nil
+	})
+}
+
+// owners are the ports of the masters of all slots, by what s says.
+func (c *Cluster) owners(s *Server) (ports [clusterSlots]int64, err error) {
+	reply, err := s.Do("CLUSTER", "SLOTS")
+	if err != nil {
+		return ports, err
+	}
+	ranges, _ := reply.([]any)
+	for _, r := range ranges {
+		fields, _ := r.([]any)
+		first, _ := fields[0].(int64)
+		last, _ := fields[1].(int64)
+		master, _ := fields[2].([]any)
+		port, _ := master[1].(int64)
+		for i := first; i <= last; i++ {
+			ports[i] = port
+		}
+	}
+	return ports, nil
+}
+
+// Masters are the servers that are masters now.
+func (c *Cluster) Masters() (all []*Server) {
+	for _, s := range c.Servers {
+		if reply, err := s.Do("INFO", "replication"); err == nil && strings.Contains(reply.(string), "role:master") {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// Slots are those that s has, by what it says itself.
+func (c *Cluster) Slots(s *Server) (slots []int, err error) {
+	ports, err := c.owners(s)
+	for i, port := range ports {
+		if port == int64(s.port) {
+			slots = append(slots, i)
+		}
+	}
+	return slots, err
+}
+
+// ReplicaOf is a replica of s that is in touch with it; nil: there is none.
+func (c *Cluster) ReplicaOf(s *Server) *Server {
+	for _, r := range c.Servers {
+		reply, err := r.Do("INFO", "replication")
+		text, _ := reply.(string)
+		if err == nil && strings.Contains(text, "role:slave") && strings.Contains(text, "master_port:"+strconv.Itoa(s.port)+"\r") &&
+			strings.Contains(text, "master_link_status:up") {
+			return r
+		}
+	}
+	return nil
+}
+
+// ID is by which a cluster knows the server.
+func (s *Server) ID() (string, error) {
+	reply, err := s.Do("CLUSTER", "MYID")
+	id, _ := reply.(string)
+	return id, err
+}
+
+// Move moves slots with their keys from one master to another, as redis-cli does. pause, if
+// not nil, is called while the keys of a slot are on the way: before, between and after
+// them.
+func (c *Cluster) Move(from, to *Server, pause func(), slots ...int) error {
+	if pause == nil {
+		pause = func() {}
+	}
+	source, err := from.ID()
+	if err != nil {
+		return err
+	}
+	target, err := to.ID()
+	if err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(to.Addr())
+	for _, slot := range slots {
+		number := strconv.Itoa(slot)
+		if _, err := to.Do("CLUSTER", "SETSLOT", number, "IMPORTING", source); err != nil {
+			return err
+		}
+		if _, err := from.Do("CLUSTER", "SETSLOT", number, "MIGRATING", target); err != nil {
+			return err
+		}
+		for {
+			pause()
+			reply, err := from.Do("CLUSTER", "GETKEYSINSLOT", number, "1")
+			if err != nil {
+				return err
+			}
+			keys, _ := reply.([]any)
+			if len(keys) == 0 {
+				break
+			}
+			key, _ := keys[0].(string)
+			args := []string{"MIGRATE", host, port, key, "0", "5000", "REPLACE"}
+			if c.password() != "" {
+				args = append(args, "AUTH", c.password())
+			}
+			if _, err := from.Do(args...); err != nil {
+				return err
+			}
+		}
+		// The new owner first: the old one still sends what it does not have to it.
+		for _, s := range append([]*Server{to, from}, c.Masters()...) {
+			if _, err := s.Do("CLUSTER", "SETSLOT", number, "NODE", target); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) password() string { return c.Servers[0].opts.Password }
+
+// Stop ends all servers.
+func (c *Cluster) Stop() (errs error) {
+	for _, s := range c.Servers {
+		if s != nil {
+			errs = errors.Join(errs, s.Stop())
+		}
+	}
+	return errs
+}

@@ -1,0 +1,464 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+const (
+	tryAgainAfter = 10 * time.Millisecond // while the keys of a name are split over two shards
+	downAfter     = 50 * time.Millisecond // while the cluster serves nothing
+	turnsMost     = 5                     // how often a request is sent elsewhere without a pause
+	lingerFor     = int64(time.Second)    // how long after its deadline a release goes on looking for its shard
+)
+
+var (
+	errNoShard  = errors.New("no shard of the cluster has the hash slot of this name")
+	errMoving   = errors.New("the hash slot of this name is being moved to another shard")
+	errOvertook = errors.New("sent to another shard after a later request was carried out")
+)
+
+// cluster is a Redis Cluster. To the engine it is one node, which sends each request to
+// the shard that has the hash slot of the lock. A shard is a node of its own: the
+// connection to a master. Names are independent of one another, so that the protocol
+// sees one server that answers some names and not others.
+type cluster struct {
+	d     *Driver
+	seeds []Node
+	doubt chan struct{} // the map may be out of date
+
+	slots  [wire.Slots]atomic.Pointer[node]  // who has the slot; nil: nobody
+	routes [wire.Slots]atomic.Pointer[route] // made when first needed
+
+	floor atomic.Int64 // the first token that a shard may give
+
+	mu     sync.Mutex // guards what follows
+	shards []*node    // masters with slots
+	turn   int        // whom to ask next for the map
+}
+
+// route is the way of the requests of one hash slot. They keep their order also where the
+// slot moves: those that a shard did not carry out wait until it has answered all that
+// were sent to it, and then go to the next shard, with those that have come meanwhile.
+type route struct {
+	slot int
+
+	mu    sync.Mutex    // guards what follows
+	on    *node         // where the last requests went
+	out   int           // how many of them are not answered
+	again []entry       // those that went to the wrong shard, in order
+	held  []entry       // those that came after these
+	asked *node         // the shard that is asked for them while the slot moves; nil: the slot's
+	pause time.Duration // before they are sent
+	rests bool          // the pause has begun
+}
+
+// Name implements engine.Node.
+func (c *cluster) Name() string { return "cluster " + c.seeds[0].Addr }
+
+// Send implements engine.Node.
+func (c *cluster) Send(r *engine.Request) {
+	slot := wire.Slot(r.Lock.Key)
+	rt := c.routes[slot].Load()
+	if rt == nil {
+		c.routes[slot].CompareAndSwap(nil, &route{slot: slot})
+		rt = c.routes[slot].Load()
+	}
+	e := entry{req: r, at: r.Sent, route: rt}
+	rt.mu.Lock()
+	rt.held = append(rt.held, e)
+	if len(rt.held)+len(rt.again) > 1 || rt.out > 0 && rt.on != c.slots[slot].Load() {
+		rt.mu.Unlock()
+		return
+	}
+	rt.held = rt.held[:0]
+	rt.on = c.slots[slot].Load()
+	rt.out++
+	to := rt.on
+	rt.mu.Unlock()
+	c.hand(to, e)
+}
+
+// hand sends e to a shard.
+func (c *cluster) hand(to *node, e entry) {
+	if to == nil {
+		if rt := e.route; rt != nil {
+			c.over(rt, nil)
+		}
+		e.req.Fail(engine.Failure{Err: errNoShard, Unsent: true})
+		return
+	}
+	to.send(e)
+}
+
+// over notes that a request of rt has its answer, or never will, and sends what has
+// waited for that. It takes those out of again that later ones of the same lock have
+// overtaken, where done is such a one.
+func (c *cluster) over(rt *route, done *engine.Request) {
+	var late []entry
+	rt.mu.Lock()
+	rt.out--
+	if done != nil && len(rt.again) > 0 {
+		name := done.Lock.Name
+		rt.again = slices.DeleteFunc(rt.again, func(e entry) bool {
+			if e.req.Lock.Name == name {
+				late = append(late, e)
+			}
+			return e.req.Lock.Name == name
+		})
+	}
+	on := rt.on
+	c.flush(rt)
+	for _, e := range late {
+		e.route = nil
+		on.fail(e, engine.Failure{Err: errOvertook, Unsent: true})
+	}
+}
+
+// flush sends what waits, if nothing is under way. The caller holds rt.mu, which flush
+// unlocks.
+func (c *cluster) flush(rt *route) {
+	if rt.out > 0 || rt.rests || len(rt.again)+len(rt.held) == 0 {
+		rt.mu.Unlock()
+		return
+	}
+	to, asks := rt.asked, rt.asked != nil
+	if !asks {
+		to = c.slots[rt.slot].Load()
+	}
+	if to != nil && to.opening() {
+		rt.pause = max(rt.pause, tryAgainAfter)
+	}
+	if rt.pause > 0 {
+		rt.rests = true
+		time.AfterFunc(rt.pause, func() {
+			rt.mu.Lock()
+			rt.rests, rt.pause, rt.asked = false, 0, nil
+			c.flush(rt)
+		})
+		rt.mu.Unlock()
+		return
+	}
+	now := c.d.engine.Now()
+	var late, list []entry
+	for _, e := range slices.Concat(rt.again, rt.held) {
+		if e.at, e.asks = now, asks; now > e.limit() {
+			late = append(late, e)
+		} else {
+			list = append(list, e)
+		}
+	}
+	rt.again, rt.held, rt.asked = nil, nil, nil
+	rt.on, rt.out = to, len(list)
+	rt.mu.Unlock()
+	for _, e := range late {
+		c.drop(to, e, errMoving)
+	}
+	for _, e := range list {
+		c.hand(to, e)
+	}
+}
+
+// drop fails a request that no shard has carried out. It is in no route any more.
+func (c *cluster) drop(n *node, e entry, err error) {
+	e.route = nil
+	if n == nil {
+		e.req.Fail(engine.Failure{Err: err, Unsent: true})
+		return
+	}
+	n.fail(e, engine.Failure{Err: err, Unsent: true})
+}
+
+// limit is until when e may look for its shard.
+func (e *entry) limit() int64 {
+	if e.release() {
+		return e.req.Deadline + lingerFor
+	}
+	return e.req.Deadline
+}
+
+// redirected takes the answer of n to e, if that says that n does not carry it out, and
+// sends e where it belongs.
+func (c *cluster) redirected(n *node, e entry, v resp.Value) bool {
+	if !v.IsError() {
+		return false
+	}
+	rt := e.route
+	text := string(v.Text)
+	kind, rest, _ := strings.Cut(text, " ")
+	var to *node
+	var pause time.Duration
+	switch kind {
+	case "MOVED":
+		c.moved(n, rest)
+	case "ASK":
+		_, to = c.place(n, rest)
+	case "TRYAGAIN":
+		pause = tryAgainAfter
+	case "CLUSTERDOWN":
+		pause = downAfter
+		nudge(c.doubt)
+	default:
+		return false
+	}
+	if c.d.engine.Now() > e.limit() {
+		c.over(rt, nil)
+		c.drop(n, e, serverError(v))
+		return true
+	}
+	if e.turns++; e.turns > turnsMost {
+		pause = max(pause, tryAgainAfter)
+	}
+	rt.mu.Lock()
+	rt.out--
+	rt.again = append(rt.again, e)
+	rt.pause = max(rt.pause, pause)
+	if to != nil {
+		rt.asked = to
+	}
+	c.flush(rt)
+	return true
+}
+
+// isRedirection says whether an error reply is about where a key is, or whether the
+// cluster works, and passes.
+func isRedirection(err error) bool {
+	said, ok := errors.AsType[resp.Error](err)
+	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, code([]byte(said)))
+}
+
+// moved takes the place of a slot from a MOVED of n.
+func (c *cluster) moved(n *node, rest string) {
+	if slot, to := c.place(n, rest); to != nil {
+		c.slots[slot].Store(to)
+		nudge(c.doubt)
+	}
+}
+
+// place reads the "SLOT HOST:PORT" of a redirection of n. An empty host is n's own.
+func (c *cluster) place(n *node, text string) (slot int, to *node) {
+	number, addr, _ := strings.Cut(text, " ")
+	slot, err := strconv.Atoi(number)
+	colon := strings.LastIndex(addr, ":")
+	if err != nil || slot < 0 || slot >= wire.Slots || colon < 0 {
+		return 0, nil
+	}
+	return slot, c.shard(join(addr[:colon], addr[colon+1:], n.addr))
+}
+
+// join makes an address of what a node says of another; from is the address by which
+// the first is known, which stands where the other's is unknown.
+func join(host, port, from string) string {
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(from)
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), port)
+}
+
+// shard is the node with that address, connected or on the way to it.
+func (c *cluster) shard(addr string) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.shards {
+		if n.addr == addr {
+			return n
+		}
+	}
+	n := newNode(c.d, 0, Node{Addr: addr})
+	n.engine, n.opened = c.d.engine, make(chan struct{})
+	n.ctx, n.stop = context.WithCancel(c.d.ctx)
+	n.listening.Store(c.d.subscribed.Load())
+	c.shards = append(c.shards, n)
+	c.d.work.Go(func() {
+		n.open(n.ctx)
+		close(n.opened)
+		c.d.tell(n.event())
+	})
+	return n
+}
+
+// opening says whether the first connection to n is on its way.
+func (n *node) opening() bool {
+	select {
+	case <-n.opened:
+		return false
+	default:
+		return true
+	}
+}
+
+// members are the servers that the driver is connected to.
+func (d *Driver) members() []*node {
+	if d.cluster == nil {
+		return d.nodes
+	}
+	d.cluster.mu.Lock()
+	defer d.cluster.mu.Unlock()
+	return slices.Clone(d.cluster.shards)
+}
+
+// voters are the nodes that have a vote on a lock, each at its index.
+func (d *Driver) voters(lock engine.Lock) []*node {
+	if d.cluster == nil {
+		return d.nodes
+	}
+	if n := d.cluster.slots[wire.Slot(lock.Key)].Load(); n != nil {
+		return []*node{n}
+	}
+	return nil
+}
+
+// Subscribe implements engine.Node.
+func (c *cluster) Subscribe() {
+	c.d.subscribed.Store(true)
+	for _, n := range c.d.members() {
+		n.Subscribe()
+	}
+}
+
+// heard tells the engine whether wake-ups come from all shards that are connected. One
+// that is connected later has the subscription before anything else.
+func (c *cluster) heard() {
+	for _, n := range c.d.members() {
+		if l := n.link.Load(); l != nil && !l.hears.Load() {
+			n.mu.Lock()
+			deaf := n.deaf
+			n.mu.Unlock()
+			c.d.engine.Hears(0, deaf == nil && l.early)
+			return
+		}
+	}
+	c.d.engine.Hears(0, true)
+}
+
+// wakes says whether a message to owner that has come from n counts: a cluster passes it
+// on to all nodes, but only the shard that has the lock sends it in its place among the
+// answers.
+func (c *cluster) wakes(n *node, owner string) bool {
+	key := c.d.engine.KeyOf(owner)
+	if key == "" {
+		return false
+	}
+	rt := c.routes[wire.Slot(key)].Load()
+	if rt == nil {
+		return false
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.on == n
+}
+
+// keeper is the node that has a lock now; else n.
+func (c *cluster) keeper(lock *engine.Lock, n *node) *node {
+	if c == nil {
+		return n
+	}
+	if to := c.slots[wire.Slot(lock.Key)].Load(); to != nil {
+		return to
+	}
+	return n
+}
+
+// views asks the shards what they know of some locks.
+func (c *cluster) views(ctx context.Context, locks []engine.Lock) [][]engine.View {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	views := make([][]engine.View, len(locks))
+	left := make([]int, len(locks))
+	for i := range locks {
+		left[i] = i
+	}
+	for {
+		c.ask(ctx, locks, left, views)
+		left = slices.DeleteFunc(left, func(i int) bool { return !isRedirection(views[i][0].Err) })
+		if len(left) == 0 || ctx.Err() != nil {
+			return views
+		}
+		wait(ctx, tryAgainAfter)
+	}
+}
+
+// ask fills in the views of those locks whose numbers are in some.
+func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, views [][]engine.View) {
+	parts := make(map[*node][]int)
+	for _, i := range some {
+		n := c.slots[wire.Slot(locks[i].Key)].Load()
+		parts[n] = append(parts[n], i)
+	}
+	var all sync.WaitGroup
+	for n, part := range parts {
+		all.Go(func() {
+			asked := make([]engine.Lock, len(part))
+			for j, i := range part {
+				asked[j] = locks[i]
+				views[i] = []engine.View{{Err: errNoShard}}
+			}
+			if n == nil {
+				return
+			}
+			for j, v := range n.views(ctx, asked) {
+				if isRedirection(v.Err) {
+					nudge(c.doubt)
+				}
+				views[part[j]][0] = v
+			}
+		})
+	}
+	all.Wait()
+}
+
+// connect opens the connections to all masters. It fails where none is fit, or one never
+// will be.
+func (c *cluster) connect(ctx context.Context) error {
+	err := c.look(ctx)
+	c.d.work.Go(c.follow)
+	if err != nil {
+		if c.d.opts.AllowDown && !lasting(err) {
+			c.d.opts.Logger.Warn("the cluster cannot be reached", "cause", err)
+			return nil
+		}
+		return err
+	}
+	u := &driver.UnavailableError{Need: 1}
+	shards := c.d.members()
+	var unfit error
+	for _, n := range shards {
+		select {
+		case <-n.opened:
+		case <-ctx.Done():
+		}
+		if n.link.Load() != nil {
+			continue
+		}
+		err := n.why()
+		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
+		if lasting(err) {
+			unfit = fmt.Errorf("node %s: %w", n.addr, err)
+		}
+	}
+	switch {
+	case unfit != nil:
+		return unfit
+	case len(u.Nodes) < len(shards), c.d.opts.AllowDown:
+		for _, n := range u.Nodes {
+			c.d.opts.Logger.Warn("shard is down: the locks in its hash slots are not available", "node", n.Node, "cause", n.Err)
+		}
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), u)
+	}
+	return u
+}

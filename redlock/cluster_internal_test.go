@@ -1,0 +1,161 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// shards has fn use a driver on a cluster of two masters, a and b, of which a has all slots.
+func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fars []net.Conn
+		var links []*link
+		for _, addr := range []string{"a:6379", "b:6379"} {
+			n := newNode(d, 0, Node{Addr: addr})
+			n.engine, n.opened = d.engine, make(chan struct{})
+			close(n.opened)
+			d.cluster.shards = append(d.cluster.shards, n)
+			near, far := net.Pipe()
+			l := newLink(n, resp.NewConn(newSocket(near)), report{})
+			go l.reads()
+			go l.writes()
+			n.raise(l)
+			fars, links = append(fars, far), append(links, l)
+		}
+		for i := range d.cluster.slots {
+			d.cluster.slots[i].Store(d.cluster.shards[0])
+		}
+		fn(t, d, fars[0], fars[1])
+		d.engine.Close()
+		for i, l := range links {
+			l.hangUp(errHungUp)
+			fars[i].Close()
+			<-l.gone
+		}
+		d.stop()
+	})
+}
+
+// received yields the names of the scripts that come over a connection.
+func received(far net.Conn) chan string {
+	names := make(chan string, 100)
+	go func() {
+		for r := resp.NewReader(far); ; {
+			args, _, err := r.ReadCommand()
+			if err != nil {
+				return
+			}
+			name := string(args[0])
+			for script, s := range map[string]*wire.Script{"acquire": wire.Acquire, "release": wire.Release} {
+				if len(args) > 6 && string(args[1]) == s.SHA {
+					_, seq, _ := strings.Cut(string(args[6]), ".")
+					name = script + " " + seq
+				}
+			}
+			names <- name
+		}
+	}()
+	return names
+}
+
+// gathered is what has come by the time at which nothing moves.
+func gathered(names chan string) (all []string) {
+	synctest.Wait()
+	for len(names) > 0 {
+		all = append(all, <-names)
+	}
+	return all
+}
+
+// attempt asks for the lock k until the function that it returns is called.
+func attempt(t *testing.T, d *Driver) (giveUp func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	}()
+	synctest.Wait()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	moved := fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k"))
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		attempt(t, d)() // acquire and release are on their way
+		first := gathered(atA)
+		if len(first) != 2 || !strings.HasPrefix(first[0], "acquire") || !strings.HasPrefix(first[1], "release") {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Write(moved)
+		giveUp := attempt(t, d) // known to be b's, but a has not answered the release
+		if early := gathered(atB); len(early) > 0 {
+			t.Errorf("b was sent %q before a had answered all", early)
+		}
+		a.Write(moved)
+		second := gathered(atB)
+		if len(second) != 3 || !slices.Equal(second[:2], first) || !strings.HasPrefix(second[2], "acquire") {
+			t.Errorf("b was sent %q, want %q and an acquire", second, first)
+		}
+		b.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n:1\r\n:1000\r\n"))
+		giveUp()
+	})
+}
+
+// A request that comes back after a later one was carried out must not follow it: an acquire
+// would outlive its release, and a give-back free a lock that was granted since.
+func TestARequestThatWasOvertakenIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		attempt(t, d)()
+		if first := gathered(atA); len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Write([]byte("-TRYAGAIN Multiple keys request during rehashing of slot\r\n:0\r\n"))
+		time.Sleep(5 * time.Second)
+		if late := append(gathered(atA), gathered(atB)...); len(late) > 0 {
+			t.Errorf("sent again: %q", late)
+		}
+	})
+}
+
+func TestAShardThatIsAskedIsToldSo(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		giveUp := attempt(t, d)
+		gathered(atA)
+		a.Write(fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("lock:k")))
+		if at := gathered(atB); len(at) != 2 || at[0] != "ASKING" || !strings.HasPrefix(at[1], "acquire") {
+			t.Errorf("b was sent %q", at)
+		}
+		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n"))
+		time.Sleep(tryAgainAfter)
+		if again := gathered(atA); len(again) != 1 {
+			t.Errorf("a was sent %q, want the acquire again", again)
+		}
+		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		giveUp()
+	})
+}

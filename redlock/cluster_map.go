@@ -1,0 +1,296 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+const (
+	lookAgain = 5 * time.Second        // between two looks at the map of a cluster that is well
+	lookPause = 200 * time.Millisecond // from a doubt to the next look
+)
+
+// span is a range of hash slots, and who has it.
+type span struct {
+	first, last int
+	id, addr    string // of the master
+}
+
+// follow keeps the map up to date.
+func (c *cluster) follow() {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-c.doubt:
+			wait(c.d.ctx, lookPause) // the others hear of it
+		case <-c.d.ctx.Done():
+			return
+		}
+		c.look(c.d.ctx) // until one succeeds, what fails has the reasons
+	}
+}
+
+// look asks one node after the other for the map, until one has it.
+func (c *cluster) look(ctx context.Context) error {
+	spans, err := c.read(ctx)
+	if err == nil {
+		c.apply(spans)
+	}
+	return err
+}
+
+// read asks one node after the other who has which slots, each time another one first.
+func (c *cluster) read(ctx context.Context) ([]span, error) {
+	candidates := c.d.members()
+	slices.SortStableFunc(candidates, func(a, b *node) int { // those that are connected come first
+		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
+	})
+	up := 0
+	for _, n := range candidates {
+		if n.link.Load() != nil {
+			up++
+		}
+	}
+	if up > 0 {
+		c.mu.Lock()
+		c.turn++
+		by := c.turn % up
+		c.mu.Unlock()
+		candidates = slices.Concat(candidates[by:up], candidates[:by], candidates[up:])
+	}
+	for _, seed := range c.seeds {
+		if !slices.ContainsFunc(candidates, func(n *node) bool { return n.addr == seed.Addr }) {
+			candidates = append(candidates, newNode(c.d, 0, seed))
+		}
+	}
+	u := &driver.UnavailableError{Need: 1}
+	for _, n := range candidates {
+		spans, err := c.mapOf(ctx, n)
+		if err == nil {
+			return spans, nil
+		}
+		if lasting(err) {
+			return nil, fmt.Errorf("node %s: %w", n.addr, err)
+		}
+		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, u)
+	}
+	return nil, u
+}
+
+// mapCommands ask for the map. SLOTS is known to all versions.
+var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}}
+
+// mapOf asks n who has which slots.
+func (c *cluster) mapOf(ctx context.Context, n *node) ([]span, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
+	defer cancel()
+	var replies []any
+	var err error
+	if n.link.Load() != nil {
+		replies, err = n.do(ctx, mapCommands...)
+	} else {
+		replies, err = c.d.gate.inquire(ctx, n, mapCommands)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range replies {
+		if err, ok := r.(error); ok {
+			return nil, mend(err, c.d.opts.TLS != nil)
+		}
+	}
+	state, _ := replies[1].(string)
+	spans, err := parseSlots(replies[0], n.addr)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(spans) == 0:
+		return nil, unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
+	case !strings.Contains(state, "cluster_state:ok") && c.known():
+		return nil, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
+	}
+	return spans, nil
+}
+
+// known says whether there is a map.
+func (c *cluster) known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.shards) > 0
+}
+
+// inquire sends commands over a connection of its own.
+func (g *gate) inquire(ctx context.Context, n *node, cmds [][]string) ([]any, error) {
+	l, err := g.connect(ctx, n.addr)
+	if err != nil {
+		return nil, mend(err, g.opts.TLS != nil)
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
+	if _, err := g.login(ctx, n, n.addr, l); err != nil {
+		return nil, mend(err, g.opts.TLS != nil)
+	}
+	values, err := l.Do(cmds...)
+	replies := make([]any, len(values))
+	for i, v := range values {
+		replies[i] = decode(v)
+	}
+	return replies, err
+}
+
+// parseSlots reads the reply to CLUSTER SLOTS of the node with address from: for each range
+// the first and the last slot, the master, and its replicas.
+func parseSlots(reply any, from string) (spans []span, err error) {
+	ranges, ok := reply.([]any)
+	if !ok {
+		return nil, unexpected(errShape)
+	}
+	for _, r := range ranges {
+		fields, _ := r.([]any)
+		if len(fields) < 3 {
+			return nil, unexpected(errShape)
+		}
+		first, ok1 := fields[0].(int64)
+		last, ok2 := fields[1].(int64)
+		master, _ := fields[2].([]any)
+		if !ok1 || !ok2 || len(master) < 2 || first < 0 || last < first || last >= wire.Slots {
+			return nil, unexpected(errShape)
+		}
+		host, _ := master[0].(string) // nil: the one that was dialled
+		port, _ := master[1].(int64)
+		if len(master) > 3 && host == "?" { // it has no name yet
+			host = ipOf(master[3])
+		}
+		id := ""
+		if len(master) > 2 {
+			id, _ = master[2].(string)
+		}
+		spans = append(spans, span{int(first), int(last), id, join(host, strconv.FormatInt(port, 10), from)})
+	}
+	return spans, nil
+}
+
+// ipOf finds the address among what CLUSTER SLOTS says of a node beside its name.
+func ipOf(v any) string {
+	list, _ := v.([]any)
+	for i := 0; i+1 < len(list); i += 2 {
+		if list[i] == "ip" {
+			ip, _ := list[i+1].(string)
+			return ip
+		}
+	}
+	return ""
+}
+
+// examined are the masters, for a doctor, and what is wrong with the cluster as a whole.
+func (c *cluster) examined(ctx context.Context) (masters []*node, found []driver.Finding) {
+	e := look{Notes: exam.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+	spans, err := c.read(ctx)
+	if err != nil {
+		e.failed("reach", err)
+		return nil, e.Found
+	}
+	covered := 0
+	for _, s := range spans {
+		covered += s.last - s.first + 1
+		if !slices.ContainsFunc(masters, func(n *node) bool { return n.addr == s.addr }) {
+			n := newNode(c.d, 0, Node{Addr: s.addr})
+			n.engine = c.d.engine
+			masters = append(masters, n)
+		}
+	}
+	if covered < wire.Slots {
+		e.bad("slots", driver.VerdictFault, advise(fmt.Errorf("%d of %d hash slots have no master: the names in them cannot be locked",
+			wire.Slots-covered, wire.Slots), "redis-cli --cluster fix"))
+	} else {
+		e.OK("slots", "%d masters have all of them", len(masters))
+	}
+	return masters, e.Found
+}
+
+// apply takes over a map.
+func (c *cluster) apply(spans []span) {
+	has := make(map[*node]bool)
+	var seen [wire.Slots]bool
+	for _, s := range spans {
+		n := c.shard(s.addr)
+		has[n] = true
+		for i := s.first; i <= s.last; i++ {
+			seen[i] = true
+			if c.slots[i].Load() != n {
+				c.slots[i].Store(n)
+			}
+		}
+	}
+	for i, yes := range seen {
+		if !yes {
+			c.slots[i].Store(nil)
+		}
+	}
+	c.mu.Lock()
+	var gone []*node
+	c.shards = slices.DeleteFunc(c.shards, func(n *node) bool {
+		if !has[n] {
+			gone = append(gone, n)
+		}
+		return !has[n]
+	})
+	c.mu.Unlock()
+	for _, n := range gone {
+		n.retire()
+	}
+}
+
+// retire ends the connection to a node that has no slots any more, and leaves what is owed
+// to it to those that have them.
+func (n *node) retire() {
+	n.mu.Lock()
+	n.err = errNotMaster
+	due := n.owed
+	n.owed = make(map[string]owed)
+	n.mu.Unlock()
+	n.stop()
+	n.d.cluster.inherit(n, due)
+}
+
+// inherit gives releases that were owed to n to the shards that have their locks.
+func (c *cluster) inherit(n *node, due map[string]owed) {
+	parts := make(map[*node]map[string]owed)
+	for owner, o := range due {
+		to := c.keeper(&o.lock, n)
+		if parts[to] == nil {
+			parts[to] = make(map[string]owed)
+		}
+		parts[to][owner] = o
+	}
+	for to, part := range parts {
+		to.mu.Lock()
+		maps.Copy(to.owed, part)
+		to.mu.Unlock()
+	}
+}
+
+// settled says whether what is owed and was sent has been carried out.
+func settled(reply any) bool {
+	err, ok := reply.(resp.Error)
+	return !ok || !isRedirection(err)
+}
+
+var _ engine.Node = (*cluster)(nil)
