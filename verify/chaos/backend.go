@@ -36,7 +36,7 @@ type backend struct {
 var backends map[string]*backend
 
 func init() { // not an initialiser: their faults are looked up in it
-	backends = map[string]*backend{"redis": redisBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend}
+	backends = map[string]*backend{"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend}
 }
 
 func backendOf(name string) (*backend, error) {

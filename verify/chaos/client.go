@@ -28,6 +28,7 @@ type order struct {
 	Narrow    bool     `json:"narrow"` // it has one processor
 	Nodes     []string `json:"nodes"`
 	Passwords []string `json:"passwords,omitempty"` // files, one for each node
+	Proxies   []string `json:"proxies,omitempty"`   // by which the client reaches nodes that have to be known by their own addresses
 	Stores    stores   `json:"stores"`
 	History   string   `json:"history"`
 	Start     int64    `json:"start"`

@@ -4,7 +4,7 @@
 // against what Holdfast promises.
 //
 //	go run ./chaos -minutes 3                    on Redis: the schedule of schedule.json, again and again
-//	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on postgres or zookeeper
+//	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on cluster, postgres or zookeeper
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
@@ -13,7 +13,7 @@
 // # What runs
 //
 // The servers of a backend with proxies before them: five of Redis with wall clocks that
-// can be set, three members of etcd or ZooKeeper, or a PostgreSQL and a pooler before it. Eight
+// can be set, a Redis Cluster of three masters and three replicas, three members of etcd or ZooKeeper, or a PostgreSQL and a pooler before it. Eight
 // processes that use Holdfast and three that use the recipe that programs use there
 // today. And two storages that the locks guard: a Redis (package redisfence) and a
 // PostgreSQL (package sqlfence); with locks in a database that one, too. Every
@@ -86,7 +86,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
-	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, etcd, postgres or zookeeper")
+	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, etcd, postgres or zookeeper")
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")

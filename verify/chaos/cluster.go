@@ -1,0 +1,190 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+//go:embed schedule-cluster.json
+var clusterSchedule []byte
+
+var clusterBackend = &backend{
+	schedule: clusterSchedule, classes: clusterClasses, fewest: 6, site: func() site { return new(clusterSite) }, lead: soon,
+	open: openCluster,
+}
+
+const oldMaster = "a master that stood still may go on for a moment after it was replaced"
+
+var clusterClasses = map[string]class{
+	"calm":           {lives: true},
+	"reshard":        {lives: true},
+	"failover":       {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"master-kill":    {from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"master-pause":   {shared: oldMaster, from: fromQuarantine, extra: stoppedAhead * time.Second},
+	"client-pause":   {extra: stoppedAhead * time.Second},
+	"client-kill":    {},
+	"net-reset":      {from: fromEnd},
+	"net-delay":      {},
+	"reshard-paused": {extra: stoppedAhead * time.Second},
+	"mixed":          {from: fromQuarantine, extra: stoppedAhead * time.Second},
+}
+
+// openCluster opens the cluster as Holdfast's clients do. Their connections go through proxies.
+func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
+	return redlock.OpenURL(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redlock.Options{
+		MaxTTL: time.Duration(o.Schedule.MaxTTL),
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if i := slices.Index(o.Nodes, addr); i >= 0 {
+				addr = o.Proxies[i]
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	})
+}
+
+// clusterSite is a Redis Cluster: three masters, and a replica of each.
+type clusterSite struct {
+	cluster *redisproc.Cluster
+	servers []*node
+	direct  driver.Driver
+}
+
+func (s *clusterSite) start(ctx context.Context, schedule *Schedule) (err error) {
+	s.cluster, err = redisproc.StartCluster(ctx, &redisproc.ClusterOptions{
+		Masters: schedule.Nodes / 2, Replicas: schedule.Nodes / 2,
+		Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}},
+	})
+	if err != nil {
+		return err
+	}
+	var seeds []string
+	for _, server := range s.cluster.Servers {
+		n := &node{server: server}
+		s.servers = append(s.servers, n)
+		seeds = append(seeds, server.Addr())
+		for i := range n.proxies {
+			if n.proxies[i], err = faultproxy.New(server.Addr()); err != nil {
+				return err
+			}
+		}
+	}
+	s.direct, err = redlock.OpenURL(ctx, "redis+cluster://"+strings.Join(seeds, ",")+"?maxttl="+time.Duration(schedule.MaxTTL).String(), nil)
+	return err
+}
+
+func (s *clusterSite) stop() (errs error) {
+	if s.direct != nil {
+		errs = s.direct.Close()
+	}
+	for _, n := range s.servers {
+		errs = errors.Join(errs, n.close())
+	}
+	if s.cluster != nil {
+		errs = errors.Join(errs, s.cluster.Stop())
+	}
+	return errs
+}
+
+func (s *clusterSite) nodes() []*node { return s.servers }
+
+// leader is a master, another one at each call.
+func (s *clusterSite) leader(context.Context) int {
+	masters := s.cluster.Masters()
+	if len(masters) == 0 {
+		return -1
+	}
+	return slices.Index(s.cluster.Servers, masters[int(mono()/int64(time.Millisecond))%len(masters)])
+}
+
+func (s *clusterSite) equip(o *order, client int) {
+	for i, n := range s.servers {
+		o.Nodes = append(o.Nodes, s.cluster.Servers[i].Addr())
+		o.Proxies = append(o.Proxies, n.proxies[client%sides].Addr())
+	}
+}
+
+func (s *clusterSite) values() string { return "" }
+
+func (s *clusterSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standing(ctx, s.direct, span, ttl)
+}
+
+func (s *clusterSite) actions() map[string]action {
+	return map[string]action{"reshard": s.reshard, "failover": s.failover}
+}
+
+// reshard moves every slot in which the victim has keys to another master, one after the other, until the time is over: then
+// back, and so on. Between the keys of a slot it waits for By.
+func (s *clusterSite) reshard(f Fault, victim int, rest func(time.Duration)) error {
+	from := s.cluster.Servers[victim]
+	masters := s.cluster.Masters()
+	to := masters[0]
+	if to == from {
+		to = masters[1]
+	}
+	for end := time.Now().Add(time.Duration(f.For)); time.Now().Before(end); from, to = to, from {
+		slots, err := s.used(from)
+		if err != nil {
+			return err
+		}
+		for _, slot := range slots {
+			if err := s.cluster.Move(from, to, func() { rest(time.Duration(f.By)) }, slot); err != nil {
+				return err
+			}
+			if time.Now().After(end) {
+				break
+			}
+		}
+		rest(50 * time.Millisecond)
+	}
+	return nil
+}
+
+// used are the slots of a master in which it has keys of locks.
+func (s *clusterSite) used(master *redisproc.Server) ([]int, error) {
+	slots, err := s.cluster.Slots(master)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := master.Do("KEYS", wire.Fence+"*")
+	if err != nil {
+		return nil, err
+	}
+	var used []int
+	keys, _ := reply.([]any)
+	for _, k := range keys {
+		name, _ := k.(string)
+		if slot := wire.Slot(name); slices.Contains(slots, slot) {
+			used = append(used, slot)
+		}
+	}
+	slices.Sort(used)
+	return slices.Compact(used), nil
+}
+
+// failover has the replica of a master take over, as an operator does before an upgrade.
+func (s *clusterSite) failover(_ Fault, victim int, rest func(time.Duration)) error {
+	master := s.cluster.Servers[victim]
+	for range 50 {
+		if replica := s.cluster.ReplicaOf(master); replica != nil {
+			_, err := replica.Do("CLUSTER", "FAILOVER")
+			return err
+		}
+		rest(100 * time.Millisecond)
+	}
+	return fmt.Errorf("%s has no replica that is in touch", master.Addr())
+}
