@@ -78,6 +78,20 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 	}
 }
 
+// TestAReleaseFreesNoLockUnderATransactionThatReliesOnIt where nobody waits either.
+func TestAReleaseFreesNoLockUnderATransactionThatReliesOnIt(t *testing.T) {
+	r := start(t)
+	d, other := r.driver(), r.client()
+	l, tx := r.hold(d, long), r.begin()
+	r.Must(d.Fenced(t.Context(), tx, l))
+	r.Release(l)
+	if _, err := other.TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire() = %v, want ErrHeld", err)
+	}
+	r.Must(tx.Commit(t.Context()))
+	r.Release(r.Acquire(other, "k", long))
+}
+
 // TestAnAdoptionWaitsForATransactionThatReliesOnTheLease as any takeover does.
 func TestAnAdoptionWaitsForATransactionThatReliesOnTheLease(t *testing.T) {
 	r := start(t)

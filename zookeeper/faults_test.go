@@ -184,6 +184,24 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
 }
 
+// TestAWaiterOfLongRenewsBeforeItTakesTheLock, as its session may be over soon, or is.
+func TestAWaiterOfLongRenewsBeforeItTakesTheLock(t *testing.T) {
+	r := start(t)
+	d, waiting := r.straight(), r.driver()
+	g := r.Grant(d, "k", long)
+	next := make(chan driver.Grant, 1)
+	go func() { next <- r.Grant(waiting, "k", 5*time.Second) }()
+	r.nodes(d, "k", 2)
+	time.Sleep(2 * time.Second) // more than a quarter
+	before := r.Counts(waiting)["multi"]
+	r.Must(d.Release(r.Within(), g, 0))
+	g = <-next
+	if n := r.Counts(waiting)["multi"] - before; n == 0 {
+		t.Error("the waiter has sent no transaction")
+	}
+	r.Must(waiting.Release(r.Within(), g, 0))
+}
+
 // TestLeasesWithOneTTLShareAConnection, as servers allow few of one machine.
 func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
 	r := start(t)
