@@ -1,7 +1,7 @@
 // Backends measures what a lock costs on services other than Redis, beside the library
 // or recipe that programs use there today, on servers that it starts itself.
 //
-//	go run ./backends                                 everything, two minutes
+//	go run ./backends                                 everything, eight minutes
 //	go run ./backends -time 1s -scenarios handover    some of it
 //
 // All peers run in this process, one after another within a repetition, so that other work of
