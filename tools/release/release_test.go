@@ -12,10 +12,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// all is for the rehearsal by hand; it takes some ten minutes.
-var all = flag.Bool("all", false, "build every target, and the second time with an empty cache")
+// all is for the rehearsal by hand; it takes some ten minutes, and needs buildah.
+var all = flag.Bool("all", false, "build every target, the second time with an empty cache, and the image")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -148,11 +151,37 @@ func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
 	t.Parallel()
 	s, proxy := published(t)
 	gopath, env := stranger(t, s, proxy)
-	tell(t, env, "go", "install", "-trimpath", project+"/cmd/holdfast@v0.1.0")
+	install := []string{"install", project + "/cmd/holdfast@v0.1.0"}
+	if *all {
+		env = append(env, "GOCACHE="+t.TempDir())
+	} else {
+		install = slices.Insert(install, 1, "-trimpath") // so that what earlier tests have compiled can be used
+	}
+	begin := time.Now()
+	tell(t, env, "go", install...)
+	firstRun(t, begin, filepath.Join(gopath, "bin"))
 	version := tell(t, nil, filepath.Join(gopath, "bin", "holdfast"), "--version")
 	if !strings.HasPrefix(version, "holdfast v0.1.0 ") {
 		t.Errorf("the installed command says %q", version)
 	}
+}
+
+// firstRun does with the holdfast in bin what the README says first, and logs how long that took from begin on.
+func firstRun(t *testing.T, begin time.Time, bin string) {
+	t.Helper()
+	took := time.Since(begin)
+	_, line, ok := strings.Cut(read(t, repository, "README.md"), "\nholdfast run ")
+	line, _, _ = strings.Cut(line, "#")
+	if !ok {
+		t.Fatal("the README runs nothing")
+	}
+	env := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOLDFAST_BACKEND=redis://" + redistest.Start(t, nil).Addr()}
+	begin = time.Now()
+	got := tell(t, env, "sh", "-c", "printf '#!/bin/sh\necho reported $HOLDFAST_LOCK_TOKEN\n' >report.sh && chmod +x report.sh && holdfast run "+line)
+	if token := strings.TrimPrefix(got, "reported "); token == got || token == "" {
+		t.Errorf("the first run says %q", got)
+	}
+	t.Logf("installed in %v, and the first run took %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 }
 
 func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
@@ -334,7 +363,9 @@ func TestWhatUsersDownload(t *testing.T) {
 		tell(t, nil, "sh", "-c", "cd "+out+" && sha256sum --check --strict SHA256SUMS")
 	})
 	t.Run("Archive", func(t *testing.T) {
-		names := tell(t, nil, "tar", "tzf", filepath.Join(out, "holdfast_0.1.0_linux_amd64.tar.gz"))
+		begin, dir := time.Now(), t.TempDir()
+		names := tell(t, nil, "tar", "xzvf", filepath.Join(out, "holdfast_0.1.0_linux_amd64.tar.gz"), "-C", dir)
+		firstRun(t, begin, filepath.Join(dir, "holdfast_0.1.0_linux_amd64"))
 		for _, want := range []string{"holdfast", "LICENSE", "man/holdfast-run.1", "completions/_holdfast"} {
 			if !slices.Contains(strings.Fields(names), "holdfast_0.1.0_linux_amd64/"+want) {
 				t.Errorf("the archive has no %s:\n%s", want, names)
@@ -344,7 +375,7 @@ func TestWhatUsersDownload(t *testing.T) {
 	t.Run("PartsList", func(t *testing.T) { partsNameWhatIsLinked(t, out) })
 	t.Run("Debian", func(t *testing.T) {
 		deb := filepath.Join(out, "holdfast_0.1.0-1_amd64.deb")
-		dir := t.TempDir()
+		begin, dir := time.Now(), t.TempDir()
 		if os.Getuid() == 0 {
 			tell(t, nil, "sh", "-c", "mkdir -p "+dir+"/var/lib/dpkg/info "+dir+"/var/lib/dpkg/updates && touch "+dir+"/var/lib/dpkg/status")
 			tell(t, nil, "dpkg", "--root="+dir, "-i", deb)
@@ -354,6 +385,7 @@ func TestWhatUsersDownload(t *testing.T) {
 		} else {
 			tell(t, nil, "dpkg-deb", "-x", deb, dir)
 		}
+		firstRun(t, begin, filepath.Join(dir, "usr/bin"))
 		if got := tell(t, nil, "dpkg-deb", "-f", deb, "Version", "Architecture"); got != "Version: 0.1.0-1\nArchitecture: amd64" {
 			t.Errorf("the package says %q", got)
 		}
@@ -372,12 +404,19 @@ func TestWhatUsersDownload(t *testing.T) {
 			}
 		}
 		if os.Getuid() == 0 {
-			dir := t.TempDir()
+			begin, dir := time.Now(), t.TempDir()
 			tell(t, nil, "rpm", "--root", dir, "-i", "--nodeps", rpm)
+			firstRun(t, begin, filepath.Join(dir, "usr/bin"))
 			installedWell(t, dir)
 		}
 	})
 	t.Run("Container", func(t *testing.T) { containerWorks(t, out) })
+	t.Run("Image", func(t *testing.T) {
+		if !*all {
+			t.Skip("needs buildah; with -all")
+		}
+		imageWorks(t, out)
+	})
 	t.Run("Homebrew", func(t *testing.T) {
 		rb := read(t, out, "holdfast.rb")
 		sums := strings.Fields(read(t, out, "SHA256SUMS"))
@@ -484,5 +523,30 @@ func containerWorks(t *testing.T, out string) {
 	}
 	if got := tell(t, nil, "chroot", "--userspec="+user, dir, entry, "demo"); !strings.Contains(got, "lost") {
 		t.Errorf("the demo in the container says\n%s", got)
+	}
+}
+
+// imageWorks builds the image and runs it. There is no registry here, so nothing stands for its base.
+func imageWorks(t *testing.T, out string) {
+	t.Helper()
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.json")
+	if err := os.WriteFile(policy, []byte(`{"default": [{"type": "insecureAcceptAnything"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	buildah := func(command string, args ...string) string {
+		t.Helper()
+		args = append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--storage-driver", "vfs", command}, args...)
+		return tell(t, nil, "buildah", args...) // on Debian: apt-get install buildah
+	}
+	buildah("build", "--signature-policy", policy, "--isolation", "chroot", "--from", "scratch", "--pull=never", "--timestamp", "0",
+		"-t", "holdfast", "-f", filepath.Join(out, "Containerfile"), out)
+	container := buildah("from", "--signature-policy", policy, "--pull=never", "holdfast")
+	defer buildah("rm", container)
+	if user := buildah("inspect", "--format", "{{.OCIv1.Config.User}}", container); user != "65532:65532" {
+		t.Errorf("the user of the image is %q", user)
+	}
+	if got := buildah("run", "--isolation", "chroot", container, "--", "/usr/bin/holdfast", "demo"); !strings.Contains(got, "lost") {
+		t.Errorf("the demo in the image says\n%s", got)
 	}
 }
