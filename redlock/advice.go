@@ -26,6 +26,8 @@ func mend(err error, secure bool) error {
 		return advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")
 	case !secure && reset:
 		return advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
+	case errors.Is(err, resp.ErrFormat):
+		return advise(err, "this may be the port of another program")
 	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):

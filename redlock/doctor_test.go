@@ -3,6 +3,8 @@ package redlock_test
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -481,5 +483,15 @@ func TestTheDoctorLooksAtWhatAFailoverNeeds(t *testing.T) {
 	b.group.Sentinels[0].Kill()
 	if f := look()["sentinels"]; f.Verdict != driver.VerdictWarning || !strings.Contains(f.Text, b.group.Addrs()[0]) {
 		t.Errorf("%+v, want a warning about %s", f, b.group.Addrs()[0])
+	}
+}
+
+func TestAnotherProgramsPortIsTakenForThat(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	found, err := redlock.DiagnoseURL(t.Context(), "redis://"+web.Listener.Addr().String(), 0, nil)
+	if err != nil || len(found) != 1 || found[0].Check != "reach" || !strings.Contains(found[0].Mend, "port of another program") {
+		t.Errorf("found %+v, %v", found, err)
 	}
 }

@@ -116,6 +116,8 @@ func Command() *cobra.Command { return new(app).root() }
 func (a *app) root() *cobra.Command {
 	version := false
 	root := &cobra.Command{
+		SuggestionsMinimumDistance: 2,
+
 		Use:           "holdfast",
 		Short:         "Run commands under a lock that several machines share",
 		Long:          about,
@@ -123,7 +125,7 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exitcode.Usagef("there is no command %q; see holdfast --help", args[0])
+				return noCommand(cmd, args[0])
 			}
 			return nil
 		},
@@ -166,9 +168,18 @@ func (a *app) root() *cobra.Command {
 		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)
+	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
-		if cmd.Name() == "completion" {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				if about, _, err := root.Find(args); err != nil || about == root && len(args) > 0 {
+					return noCommand(root, args[0])
+				}
+				return nil
+			}
+		case "completion":
 			cmd.Args = nil
 			cmd.RunE = func(*cobra.Command, []string) error {
 				return exitcode.Usagef("which shell? give bash, zsh, fish or powershell; see holdfast completion --help")
@@ -176,6 +187,15 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// noCommand says which command may be meant.
+func noCommand(root *cobra.Command, name string) error {
+	text := "see holdfast --help"
+	if close := root.SuggestionsFor(name); len(close) > 0 {
+		text = "did you mean " + strings.Join(close, " or ") + "? See holdfast --help"
+	}
+	return exitcode.Usagef("there is no command %q; %s", name, text)
 }
 
 // noArguments refuses arguments.

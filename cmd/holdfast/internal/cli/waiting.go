@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -61,6 +62,9 @@ func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Dur
 	text := "waiting for " + view.Short(since.Round(time.Second)) + ": "
 	switch {
 	case err != nil:
+		if e, ok := errors.AsType[*holdfast.Error](err); ok {
+			err = e.Err // what was done, and to which key, is known
+		}
 		return text + explain(err)
 	case !st.Held:
 		return text + fmt.Sprintf("nobody holds %q at this moment%s", w.name, w.place(st))
