@@ -128,6 +128,7 @@ public class Worker {
   }
 
   public static void main(String[] args) throws Exception {
+    java.util.logging.LogManager.getLogManager().reset();
     int port = Integer.parseInt(args[1]), count = Integer.parseInt(args[3]), n = Integer.parseInt(args[4]);
     List<Worker> workers = new ArrayList<>();
     for (int i = 0; i < n; i++) {

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+)
+
+// A thread of Redisson has the lock twice, another one waits, and the command looks on and intervenes.
+func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
+	t.Parallel()
+	jvm.Lock()
+	t.Cleanup(jvm.Unlock)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // ends the programs, and so all waits for them
+	defer cancel()
+	addr := redistest.Start(t, nil).Addr()
+	java, err := foreign.Start(ctx, "java", "redisson", []string{addr}, "job", 0, 2)
+	skip(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer java.Stop()
+	says := func(worker int, verb, want string) {
+		t.Helper()
+		if said, err := java.Do(worker, verb); err != nil || !strings.Contains(said, want) {
+			t.Errorf("%s by thread %d: %q, %v, want %q", verb, worker, said, err, want)
+		}
+	}
+	holdfast := command(ctx, t, "redis://"+addr+"?format=redisson")
+	prints := func(code int, want string, args ...string) {
+		t.Helper()
+		out, err := holdfast(args...).CombinedOutput()
+		exit, _ := errors.AsType[*exec.ExitError](err)
+		if (err == nil) != (code == 0) || exit != nil && exit.ExitCode() != code || !strings.Contains(string(out), want) {
+			t.Errorf("holdfast %q: %v, want %d and %q:\n%s", args, err, code, want, out)
+		}
+	}
+
+	says(0, "lock", "lock")
+	says(0, "lock", "lock")
+	watched := watch(t, holdfast("watch", "--every", "20ms"))
+	if c := <-watched; !strings.Contains(c, `"present"`) || !strings.Contains(c, `"job"`) || !strings.Contains(c, "Redisson, thread") {
+		t.Errorf("watch prints %s", c)
+	}
+	prints(0, "2 times", "show", "job")
+	prints(0, "Redisson, thread", "ls")
+	prints(75, "Redisson, thread", "acquire", "--no-wait", "job")
+
+	waiter := make(chan string, 1)
+	go func() { said, _ := java.Do(1, "lock"); waiter <- said }()
+	prints(0, "", "force-release", "job", "--token", "0", "--reason", "it hangs", "--yes")
+	if said := <-waiter; said != "lock" {
+		t.Errorf("the thread that waited: %q", said)
+	}
+	says(0, "count", "0")
+	says(0, "unlock", "IllegalMonitorStateException")
+	for c := range watched {
+		if strings.Contains(c, `"passed"`) || strings.Contains(c, `"taken"`) {
+			break
+		}
+	}
+	says(1, "unlock", "unlock")
+
+	file := filepath.Join(t.TempDir(), "lease")
+	prints(0, "", "acquire", "--ttl", "60s", "--file", file, "job")
+	says(0, "try", "false")
+	go func() { said, _ := java.Do(1, "lock"); waiter <- said }()
+	prints(0, "", "release", "--file", file)
+	if said := <-waiter; said != "lock" {
+		t.Errorf("the thread that waited for the command: %q", said)
+	}
+	says(1, "unlock", "unlock")
+
+	prints(0, "", "acquire", "--ttl", "60s", "--file", file, "job")
+	says(0, "force", "true")
+	prints(1, "", "check", "--file", file)
+}
+
+// command builds the command, and returns how to call it.
+func command(ctx context.Context, t *testing.T, backend string) func(args ...string) *exec.Cmd {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "holdfast")
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "github.com/holdfast-go/holdfast/cmd/holdfast").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, program, args...)
+		cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)
+		return cmd
+	}
+}
+
+// watch starts holdfast watch, and returns what it prints.
+func watch(t *testing.T, cmd *exec.Cmd) <-chan string {
+	t.Helper()
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	changes := make(chan string, 100)
+	go func() {
+		defer close(changes)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			changes <- lines.Text()
+		}
+	}()
+	return changes
+}
