@@ -40,6 +40,8 @@ type Call struct {
 	Marker string
 	Set    string
 	Short  bool // leaves out the arguments at the end that have their defaults
+
+	endless bool // counters do not expire
 }
 
 // member says whether the script compares the marker of the set.
@@ -207,12 +209,33 @@ const unadmitted = resp.Error("UNADMITTED its data were lost or replaced since i
 type Server struct {
 	conn, ear  *resp.Conn
 	wakeMarker string
+	dialect    dialect
 }
+
+// dialect is how a format keeps on a node what the twin knows.
+type dialect struct {
+	scripts map[string]*wire.Script
+	state   string              // stateLua of it
+	says    func(string) string // what the twin calls so
+	means   func(string) string // and back
+	endless bool                // counters do not expire
+}
+
+func same(text string) string { return text }
+
+var plain = dialect{scripts: scripts, state: stateLua, says: same, means: same}
+
+// endless is when a counter expires that does not.
+const endless = 1 << 52
 
 // Connect opens both connections. Only the clients named in listening hear their
 // wake-ups.
 func Connect(ctx context.Context, addr string, listening ...string) (*Server, error) {
-	s := &Server{wakeMarker: wire.Wake + "~end"}
+	return connectIn(ctx, plain, addr, listening...)
+}
+
+func connectIn(ctx context.Context, d dialect, addr string, listening ...string) (*Server, error) {
+	s := &Server{wakeMarker: wire.Wake + "~end", dialect: d}
 	for _, c := range []**resp.Conn{&s.conn, &s.ear} {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err != nil {
@@ -222,7 +245,7 @@ func Connect(ctx context.Context, addr string, listening ...string) (*Server, er
 	}
 	subscribe := []string{"SUBSCRIBE", s.wakeMarker}
 	for _, client := range listening {
-		subscribe = append(subscribe, wire.Wake+client)
+		subscribe = append(subscribe, wire.Wake+d.says(client))
 	}
 	if _, err := s.ear.Write(resp.AppendCommand(nil, subscribe...)); err != nil {
 		return nil, err
@@ -232,7 +255,7 @@ func Connect(ctx context.Context, addr string, listening ...string) (*Server, er
 			return nil, err
 		}
 	}
-	for _, script := range wire.Plain.Scripts() {
+	for _, script := range d.scripts {
 		if _, err := s.Do([]string{"SCRIPT", "LOAD", script.Text}); err != nil {
 			return nil, err
 		}
@@ -277,7 +300,7 @@ func (s *Server) Wakes() ([][2]string, error) {
 		if channel == s.wakeMarker {
 			return wakes, nil
 		}
-		wakes = append(wakes, [2]string{channel, text})
+		wakes = append(wakes, [2]string{s.dialect.means(channel), s.dialect.means(text)})
 	}
 }
 
@@ -295,8 +318,8 @@ return {
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
 }`
 
-func stateCommand(k Keys) []string {
-	return []string{"EVAL", stateLua, "3", k.Lock, k.Fence, k.Queue}
+func (s *Server) stateCommand(k Keys) []string {
+	return []string{"EVAL", s.dialect.state, "3", k.Lock, k.Fence, k.Queue}
 }
 
 // Put is the command that makes the lock what the scripts call owner, unless it is
@@ -314,23 +337,26 @@ func Put(k Keys, owner string, px int64) []string {
 }
 
 // parseState makes a quorum.Lock of the reply to stateCommand.
-func parseState(reply any) (l quorum.Lock, err error) {
+func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 6 {
 		return l, fmt.Errorf("state: %v", reply)
 	}
 	when := func(i int) int64 { return max(list[i].(int64), 0) } // -1, -2: no time
-	l.Owner, l.Until = list[0].(string), when(1)
+	l.Owner, l.Until = s.dialect.means(list[0].(string)), when(1)
 	if l.Fence, err = strconv.ParseInt(list[2].(string), 10, 64); err != nil {
 		return l, err
 	}
 	l.FenceUntil, l.QueueUntil = when(3), when(5)
+	if s.dialect.endless && l.Fence != 0 && l.FenceUntil == 0 {
+		l.FenceUntil = endless
+	}
 	for pair := range slices.Chunk(list[4].([]any), 2) {
 		stamp, err := strconv.ParseFloat(pair[1].(string), 64)
 		if err != nil {
 			return l, err
 		}
-		l.Queue = l.Queue.With(pair[0].(string), int64(stamp))
+		l.Queue = l.Queue.With(s.dialect.means(pair[0].(string)), int64(stamp))
 	}
 	return l, nil
 }
@@ -359,26 +385,40 @@ type Outcome struct {
 // Run carries c out on the server.
 func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	keys := c.keys(k)
-	script := append([]string{"EVALSHA", scripts[c.Script].SHA, strconv.Itoa(len(keys))}, keys...)
-	replies, err := s.Do([]string{"TIME"}, append(script, c.call()...), stateCommand(k), []string{"TIME"})
+	call := append([]string{"EVALSHA", s.dialect.scripts[c.Script].SHA, strconv.Itoa(len(keys))}, keys...)
+	for _, arg := range c.call() {
+		call = append(call, s.dialect.says(arg))
+	}
+	replies, err := s.Do([]string{"TIME"}, call, s.stateCommand(k), []string{"TIME"})
 	if err != nil {
 		return Outcome{}, err
 	}
 	if err, ok := replies[1].(resp.Error); ok && err != unadmitted && !strings.HasPrefix(string(err), "CLOCK ") {
 		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
 	}
+	if list, ok := replies[1].([]any); ok {
+		if c.Script == "acquire" {
+			list = list[:3] // what a format says beyond that is not the twin's
+		}
+		for i, v := range list {
+			if text, ok := v.(string); ok {
+				list[i] = s.dialect.means(text)
+			}
+		}
+		replies[1] = list
+	}
 	o := Outcome{Reply: replies[1], Before: micros(replies[0]), Until: micros(replies[3])}
-	o.After, err = parseState(replies[2])
+	o.After, err = s.parseState(replies[2])
 	return o, err
 }
 
 // State reads what the server holds.
 func (s *Server) State(k Keys) (quorum.Lock, error) {
-	replies, err := s.Do(stateCommand(k))
+	replies, err := s.Do(s.stateCommand(k))
 	if err != nil {
 		return quorum.Lock{}, err
 	}
-	return parseState(replies[0])
+	return s.parseState(replies[0])
 }
 
 // Compare says how o differs from what the twin makes of before, or "" where a
@@ -387,6 +427,9 @@ func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (to
 	var tried []string
 	for _, now := range moments(o) {
 		l, reply, told := c.Twin(before, now, hears)
+		if c.endless && l.Fence != 0 {
+			l.FenceUntil = endless
+		}
 		diff := differ(l, reply, now, o)
 		if diff == "" {
 			return told, ""

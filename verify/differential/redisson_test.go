@@ -1,0 +1,163 @@
+package differential
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// redisson is the format of Redisson. The client that the twin calls a is a UUID there, and its owner ids are
+// threads.
+var redisson = dialect{
+	scripts: map[string]*wire.Script{
+		"acquire": wire.Redisson.Acquire, "adopt": wire.Redisson.Adopt, "renew": wire.Redisson.Renew, "release": wire.Redisson.Release,
+		"force": wire.Redisson.Force, "inspect": wire.Redisson.Inspect,
+	},
+	state: `
+local kind, holder = redis.call('TYPE', KEYS[1]).ok, ''
+if kind ~= 'none' then
+  holder = '(' .. kind .. ')'
+end
+local fields = kind == 'hash' and redis.call('HGETALL', KEYS[1]) or {}
+if #fields == 2 and string.find(fields[1], '-', 1, true) then
+  holder = fields[1] .. (fields[2] == '1' and '' or ' has it ' .. fields[2] .. ' times')
+end
+return {
+  holder, redis.call('PEXPIRETIME', KEYS[1]),
+  redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
+  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
+}`,
+	says: func(text string) string {
+		client, rest, id := strings.Cut(text, ".")
+		switch {
+		case len(client) != 1 || client < "a" || client > "f":
+			return text
+		case id:
+			return uuid(client) + ":" + rest
+		}
+		return uuid(client)
+	},
+	means: func(text string) string {
+		for _, client := range []string{"a", "b", "c", "d", "e"} {
+			text = strings.ReplaceAll(text, uuid(client)+":", client+".")
+			text = strings.ReplaceAll(text, uuid(client), client)
+		}
+		return text
+	},
+	endless: true,
+}
+
+func uuid(client string) string {
+	of := func(n int) string { return strings.Repeat(client, n) }
+	return of(8) + "-" + of(4) + "-8" + of(3) + "-8" + of(3) + "-" + of(12)
+}
+
+// With these scripts the twin is the same, but that a counter does not expire, and that a renewal takes no free lock, as
+// one without a token.
+func TestScriptsForRedissonDoWhatTheTwinDoes(t *testing.T) {
+	t.Parallel()
+	server, err := connectIn(t.Context(), redisson, redistest.Start(t, nil).Addr(), "a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	_, queue := wire.Companions("differential")
+	keys := Keys{Lock: "differential", Fence: wire.RedissonFence("differential"), Queue: queue}
+	rapid.Check(t, func(rt *rapid.T) {
+		w := &world{t: rt, server: server, keys: keys}
+		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 19).Draw(rt, "step") {
+			case 0, 1:
+				w.pass()
+			case 2:
+				w.lose()
+			case 3:
+				n := rapid.SampledFrom(counts).Draw(rt, "counter")
+				w.do([]string{"SET", keys.Fence, strconv.FormatInt(n, 10)})
+				w.look()
+			case 4:
+				w.thread()
+			default:
+				w.callRedisson()
+			}
+		}
+		got, err := server.Wakes()
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(w.wakes) {
+			rt.Fatalf("wake-ups %v, want %v", got, w.wakes)
+		}
+	})
+}
+
+// thread has a thread in Java, or something that is no lock, take the place of a free lock.
+func (w *world) thread() {
+	if w.state.Owner != "" {
+		return
+	}
+	take := rapid.SampledFrom([][]string{
+		{"HINCRBY", w.keys.Lock, redisson.says("e.1"), "1"},
+		{"HSET", w.keys.Lock, "name", "x"},
+		{"HSET", w.keys.Lock, "mode", "read", redisson.says("e.1"), "1"},
+		{"SET", w.keys.Lock, "value"},
+		{"RPUSH", w.keys.Lock, "x"},
+	}).Draw(w.t, "in the lock's place")
+	w.do(take, []string{"PEXPIRE", w.keys.Lock, "8000"})
+	w.look()
+	w.t.Logf("%q", take)
+}
+
+// callRedisson draws a call, and compares what it does.
+func (w *world) callRedisson() {
+	ids := []string{"a.1", "a.2", "b.1", "b.2", "c.1", "d.1"}
+	owner := func(what string) string {
+		if w.state.Owner != "" && rapid.Bool().Draw(w.t, what+" has the lock") {
+			return w.state.Owner
+		}
+		return rapid.SampledFrom(ids).Draw(w.t, what)
+	}
+	c := Call{
+		Script:  rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "adopt", "renew", "release", "release", "force", "inspect"}).Draw(w.t, "script"),
+		Owner:   owner("owner"),
+		TTL:     rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
+		Short:   rapid.Bool().Draw(w.t, "short"),
+		endless: true,
+	}
+	if c.Script == "acquire" || c.Script == "adopt" {
+		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
+	}
+	switch c.Script {
+	case "acquire", "release":
+		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
+	case "adopt":
+		c.From = owner("from")
+	case "force":
+		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
+	}
+	if strings.HasPrefix(c.Owner+c.From, "(") || strings.Contains(c.From, "(") {
+		return // no owner
+	}
+	before := w.state
+	o, err := w.server.Run(c, w.keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Logf("%+v: %v\n\tfrom %s\n\tto   %s", c, o.Reply, Show(before, o.Before), Show(o.After, o.Before))
+	told, difference := Compare(c, before, o, hears)
+	if difference != "" {
+		w.t.Fatalf("%s differs: %s", c.Script, difference)
+	}
+	for _, message := range told {
+		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(message), message})
+	}
+	w.state = o.After
+}
