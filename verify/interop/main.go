@@ -21,6 +21,10 @@ func main() {
 	only := flag.String("only", "", "run the libraries alone whose name has this `text`")
 	page := flag.String("md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
 	flag.Parse()
+	if *only != "" && *page != "" {
+		fmt.Fprintln(os.Stderr, "interop: the page has all libraries: give -md or -only")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := report(ctx, *count, *only, *page); err != nil {

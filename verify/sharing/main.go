@@ -25,13 +25,14 @@ var loads = []struct {
 
 func main() {
 	each := flag.Duration("time", 12*time.Second, "how long each `run` takes")
-	migrate := flag.Int("migrate", 0, "replace four workers of redsync by ours, and back; each has so many `turns` in each stage")
+	migrate := flag.Int("migrate", 0, "replace four workers of another library by ours, and back; each has so many `turns` in each stage")
+	from := flag.String("from", "redsync", "the `library`: redsync, redisson or shedlock")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	show := func() error { return table(ctx, *each) }
 	if *migrate > 0 {
-		show = func() error { return migration(ctx, *migrate) }
+		show = func() error { return migration(ctx, *from, *migrate) }
 	}
 	if err := show(); err != nil {
 		fmt.Fprintln(os.Stderr, "sharing:", err)
@@ -80,15 +81,19 @@ func row(ctx context.Context, name string, l Load, sides ...Side) error {
 }
 
 // migration prints a row for each stage of a rolling replacement.
-func migration(ctx context.Context, turns int) error {
-	fmt.Println("| workers of redsync | of Holdfast | locks | longest wait |")
+func migration(ctx context.Context, from string, turns int) error {
+	way, ok := ways[from]
+	if !ok {
+		return fmt.Errorf("-from %s: redsync, redisson and shedlock are known", from)
+	}
+	fmt.Printf("| workers of %s | of Holdfast | locks | longest wait |\n", from)
 	fmt.Println("|---:|---:|---:|---:|")
 	server, err := redisproc.Start(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer server.Stop()
-	stages, err := Migrate(ctx, []string{server.Addr()}, "shared", loads[1].Load, turns, Redsync, ManyClients)
+	stages, err := Migrate(ctx, []string{server.Addr()}, way.key, loads[1].Load, turns, way.from, way.to)
 	for _, s := range stages {
 		fmt.Printf("| %d | %d | %d | %v |\n", s.Theirs, s.Ours, s.Locks, s.Longest.Round(time.Millisecond))
 	}

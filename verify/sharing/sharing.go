@@ -29,14 +29,15 @@ type Side struct {
 
 // The sides.
 var (
-	OneClient   = Side{"one client", holdfastWorkers(true)}
-	ManyClients = Side{"a client each", holdfastWorkers(false)}
+	OneClient   = Side{"one client", holdfastWorkers(true, redlock.FormatPlain)}
+	ManyClients = Side{"a client each", holdfastWorkers(false, redlock.FormatPlain)}
+	LikeJava    = Side{"a client each, in the format of Redisson", holdfastWorkers(false, redlock.FormatRedisson)}
 	Redsync     = Side{"redsync", redsyncWorkers}
 	Redislock   = Side{"redislock", redislockWorkers}
 	SetNX       = Side{"SET NX", setNXWorkers}
 )
 
-func holdfastWorkers(shared bool) func(context.Context, []string, int) ([]worker, func(), error) {
+func holdfastWorkers(shared bool, format redlock.Format) func(context.Context, []string, int) ([]worker, func(), error) {
 	return func(ctx context.Context, addrs []string, n int) (out []worker, stop func(), err error) {
 		var nodes []redlock.Node
 		for _, addr := range addrs {
@@ -50,7 +51,7 @@ func holdfastWorkers(shared bool) func(context.Context, []string, int) ([]worker
 		}
 		for i := range n {
 			if i == 0 || !shared {
-				drv, err := redlock.Open(ctx, nodes, &redlock.Options{BareKeys: true, NoQuarantine: true})
+				drv, err := redlock.Open(ctx, nodes, &redlock.Options{BareKeys: true, Format: format, NoQuarantine: true})
 				if err != nil {
 					return nil, stop, err
 				}
