@@ -219,11 +219,16 @@ type dialect struct {
 	says    func(string) string // what the twin calls so
 	means   func(string) string // and back
 	endless bool                // counters do not expire
+
+	put func(k Keys, owner string) []string // the command that makes a free lock owner's
 }
 
 func same(text string) string { return text }
 
-var plain = dialect{scripts: scripts, state: stateLua, says: same, means: same}
+var plain = dialect{
+	scripts: scripts, state: stateLua, says: same, means: same,
+	put: func(k Keys, owner string) []string { return Put(k, owner, 8000) },
+}
 
 // endless is when a counter expires that does not.
 const endless = 1 << 52
@@ -243,17 +248,12 @@ func connectIn(ctx context.Context, d dialect, addr string, listening ...string)
 		}
 		*c = resp.NewConn(conn)
 	}
-	subscribe := []string{"SUBSCRIBE", s.wakeMarker}
+	channels := []string{s.wakeMarker}
 	for _, client := range listening {
-		subscribe = append(subscribe, wire.Wake+d.says(client))
+		channels = append(channels, wire.Wake+d.says(client))
 	}
-	if _, err := s.ear.Write(resp.AppendCommand(nil, subscribe...)); err != nil {
+	if err := s.listen(channels...); err != nil {
 		return nil, err
-	}
-	for range subscribe[1:] {
-		if _, err := s.ear.ReadValue(); err != nil {
-			return nil, err
-		}
 	}
 	for _, script := range d.scripts {
 		if _, err := s.Do([]string{"SCRIPT", "LOAD", script.Text}); err != nil {
@@ -261,6 +261,22 @@ func connectIn(ctx context.Context, d dialect, addr string, listening ...string)
 		}
 	}
 	return s, nil
+}
+
+// listen has Wakes return the messages of more channels.
+func (s *Server) listen(channels ...string) error {
+	if len(channels) == 0 {
+		return nil
+	}
+	if _, err := s.ear.Write(resp.AppendCommand(nil, append([]string{"SUBSCRIBE"}, channels...)...)); err != nil {
+		return err
+	}
+	for range channels {
+		if _, err := s.ear.ReadValue(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close hangs up.

@@ -13,52 +13,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// redisson is the format of Redisson. The client that the twin calls a is a UUID there, and its owner ids are
-// threads.
-var redisson = dialect{
-	scripts: map[string]*wire.Script{
-		"acquire": wire.Redisson.Acquire, "adopt": wire.Redisson.Adopt, "renew": wire.Redisson.Renew, "release": wire.Redisson.Release,
-		"force": wire.Redisson.Force, "inspect": wire.Redisson.Inspect,
-	},
-	state: `
-local kind, holder = redis.call('TYPE', KEYS[1]).ok, ''
-if kind ~= 'none' then
-  holder = '(' .. kind .. ')'
-end
-local fields = kind == 'hash' and redis.call('HGETALL', KEYS[1]) or {}
-if #fields == 2 and string.find(fields[1], '-', 1, true) then
-  holder = fields[1] .. (fields[2] == '1' and '' or ' has it ' .. fields[2] .. ' times')
-end
-return {
-  holder, redis.call('PEXPIRETIME', KEYS[1]),
-  redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
-  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
-}`,
-	says: func(text string) string {
-		client, rest, id := strings.Cut(text, ".")
-		switch {
-		case len(client) != 1 || client < "a" || client > "f":
-			return text
-		case id:
-			return uuid(client) + ":" + rest
-		}
-		return uuid(client)
-	},
-	means: func(text string) string {
-		for _, client := range []string{"a", "b", "c", "d", "e"} {
-			text = strings.ReplaceAll(text, uuid(client)+":", client+".")
-			text = strings.ReplaceAll(text, uuid(client), client)
-		}
-		return text
-	},
-	endless: true,
-}
-
-func uuid(client string) string {
-	of := func(n int) string { return strings.Repeat(client, n) }
-	return of(8) + "-" + of(4) + "-8" + of(3) + "-8" + of(3) + "-" + of(12)
-}
-
 // With these scripts the twin is the same, but that a counter does not expire, and that a renewal takes no free lock, as
 // one without a token.
 func TestScriptsForRedissonDoWhatTheTwinDoes(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-//go:generate go run ./vectors ../../docs/vectors.json
+//go:generate go run ./vectors ../../docs
 
 // Vectors is what docs/vectors.json holds: examples by which an implementation in
 // another language can be checked. Their format is told in docs/wire.md.

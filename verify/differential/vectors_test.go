@@ -16,27 +16,52 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-const vectorsFile = "../../docs/vectors.json"
+// book is a file of vectors, and the format that it is of.
+type book struct {
+	file    string
+	make    func() Vectors
+	dialect dialect
+	keys    Keys
+	ears    []string // channels beside those of the clients
+}
+
+var books = []book{
+	{"../../docs/vectors.json", MakeVectors, plain, KeysOf("lock:vector"), nil},
+	{
+		"../../docs/vectors-redisson.json", RedissonVectors, asWritten,
+		Keys{Lock: "vector", Fence: wire.RedissonFence("vector"), Queue: KeysOf("vector").Queue},
+		[]string{redissonChannel},
+	},
+}
 
 func TestVectorsAreWhatTheTwinDoes(t *testing.T) {
 	t.Parallel()
-	got, err := os.ReadFile(vectorsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := MakeVectors().Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != string(want) {
-		t.Fatalf("%s is not what the scripts and their twin do; run go generate ./differential in verify", vectorsFile)
+	for _, b := range books {
+		got, err := os.ReadFile(b.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := b.make().Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Errorf("%s is not what the scripts and their twin do; run go generate ./differential in verify", b.file)
+		}
 	}
 }
 
 // It reads the file as an implementer would, and knows nothing of the twin.
 func TestVectorsAreWhatTheServerDoes(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(vectorsFile)
+	for _, b := range books {
+		b.check(t)
+	}
+}
+
+func (b book) check(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(b.file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +72,15 @@ func TestVectorsAreWhatTheServerDoes(t *testing.T) {
 	addr := redistest.Start(t, nil).Addr()
 	for _, c := range v.Cases {
 		t.Run(c.Name, func(t *testing.T) {
-			server, err := Connect(t.Context(), addr, c.Listening...)
+			server, err := connectIn(t.Context(), b.dialect, addr, c.Listening...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer server.Close()
-			c.check(t, server, v.Scripts[c.Script])
+			if err := server.listen(b.ears...); err != nil {
+				t.Fatal(err)
+			}
+			c.check(t, server, b.keys, v.Scripts[c.Script])
 		})
 	}
 }
@@ -83,18 +111,20 @@ func offset(text string) int64 {
 	return n
 }
 
-func (c Case) check(t *testing.T, server *Server, script ScriptText) {
-	keys := KeysOf("lock:vector")
+func (c Case) check(t *testing.T, server *Server, keys Keys, script ScriptText) {
 	now := clocks{now: time.Now().UnixMicro()}
 	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue, wire.Set})
 	if c.Given.Set != "" {
 		do(t, server, []string{"SET", wire.Set, c.Given.Set})
 	}
 	if l := c.Given.Lock; l != nil {
-		do(t, server, Put(keys, l.Value, l.PX))
+		do(t, server, server.dialect.put(keys, l.Value), []string{"PEXPIRE", keys.Lock, fmt.Sprint(l.PX)})
 	}
 	if f := c.Given.Fence; f != nil {
-		do(t, server, []string{"SET", keys.Fence, now.number(f.Value), "PX", fmt.Sprint(f.PX)})
+		do(t, server, []string{"SET", keys.Fence, now.number(f.Value)})
+		if f.PX != 0 {
+			do(t, server, []string{"PEXPIRE", keys.Fence, fmt.Sprint(f.PX)})
+		}
 	}
 	if q := c.Given.Queue; q != nil {
 		for _, w := range q.Waiters {
@@ -124,6 +154,9 @@ func (c Case) check(t *testing.T, server *Server, script ScriptText) {
 		t.Fatal(err)
 	}
 	want := c.Then.at(now, after.Fence)
+	if c.Then.Fence != nil && c.Then.Fence.PX == 0 {
+		want.FenceUntil = endless
+	}
 	if after.Owner != want.Owner || after.Fence != want.Fence || after.Queue != want.Queue {
 		t.Errorf("left %s, want %s", Show(after, now.after), Show(want, now.after))
 	}

@@ -1,24 +1,29 @@
-// Vectors writes the test vectors of docs/wire.md to the file it is given.
+// Vectors writes the test vectors of docs/wire.md into the folder it is given.
 package main
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/holdfast-go/holdfast/verify/differential"
 )
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: vectors FILE")
+		fmt.Fprintln(os.Stderr, "usage: vectors FOLDER")
 		os.Exit(2)
 	}
-	text, err := differential.MakeVectors().Encode()
-	if err == nil {
-		err = os.WriteFile(os.Args[1], text, 0o644)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "vectors:", err)
-		os.Exit(1)
+	for name, vectors := range map[string]differential.Vectors{
+		"vectors.json": differential.MakeVectors(), "vectors-redisson.json": differential.RedissonVectors(),
+	} {
+		text, err := vectors.Encode()
+		if err == nil {
+			err = os.WriteFile(filepath.Join(os.Args[1], name), text, 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "vectors:", err)
+			os.Exit(1)
+		}
 	}
 }

@@ -1,0 +1,164 @@
+package differential
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// redisson is the format of Redisson. The client that the twin calls a is a UUID there, and its owner ids are
+// threads.
+var redisson = dialect{
+	scripts: map[string]*wire.Script{
+		"acquire": wire.Redisson.Acquire, "adopt": wire.Redisson.Adopt, "renew": wire.Redisson.Renew, "release": wire.Redisson.Release,
+		"force": wire.Redisson.Force, "inspect": wire.Redisson.Inspect,
+	},
+	state: `
+local kind, holder = redis.call('TYPE', KEYS[1]).ok, ''
+if kind ~= 'none' then
+  holder = '(' .. kind .. ')'
+end
+local fields = kind == 'hash' and redis.call('HGETALL', KEYS[1]) or {}
+if #fields == 2 and string.find(fields[1], '-', 1, true) then
+  holder = fields[1] .. (fields[2] == '1' and '' or ' has it ' .. fields[2] .. ' times')
+end
+return {
+  holder, redis.call('PEXPIRETIME', KEYS[1]),
+  redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
+  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
+}`,
+	says: func(text string) string {
+		client, rest, id := strings.Cut(text, ".")
+		switch {
+		case len(client) != 1 || client < "a" || client > "f":
+			return text
+		case id:
+			return uuid(client) + ":" + rest
+		}
+		return uuid(client)
+	},
+	means: func(text string) string {
+		for _, client := range []string{"a", "b", "c", "d", "e"} {
+			text = strings.ReplaceAll(text, uuid(client)+":", client+".")
+			text = strings.ReplaceAll(text, uuid(client), client)
+		}
+		return text
+	},
+	endless: true,
+}
+
+func uuid(client string) string {
+	of := func(n int) string { return strings.Repeat(client, n) }
+	return of(8) + "-" + of(4) + "-8" + of(3) + "-8" + of(3) + "-" + of(12)
+}
+
+// redissonChannel is where the cases say that the lock is free.
+var redissonChannel = wire.RedissonChannel("vector")
+
+// RedissonVectors makes docs/vectors-redisson.json: of the examples of the plain format those that are about one node
+// and what both have.
+func RedissonVectors() Vectors {
+	v := Vectors{Wire: 1, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
+	for name, s := range redisson.scripts {
+		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
+	}
+	for _, key := range []string{"invoice/42", "{tenant-7}invoice", "a{b", "a}b", "ключ"} {
+		_, queue := wire.Companions(key)
+		v.Names = append(v.Names, Names{Lock: key, Fence: wire.RedissonFence(key), Queue: queue})
+	}
+	for _, ex := range examples() {
+		free := ex.given.Lock == nil
+		switch {
+		case redisson.scripts[ex.call.Script] == nil, ex.call.Marker != "":
+		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"):
+		case ex.call.Script == "renew" && free && ex.call.Token != 0:
+		default:
+			v.Cases = append(v.Cases, ex.redisson())
+		}
+	}
+	return v
+}
+
+// redisson is the case that ex is in the format of Redisson.
+func (ex example) redisson() Case {
+	freed := ex.make()
+	c := freed
+	c.Given, c.Then = c.Given.redisson(), c.Then.redisson()
+	c.Listening, c.Args = slices.Clone(c.Listening), slices.Clone(c.Args)
+	for i, client := range c.Listening {
+		c.Listening[i] = redisson.says(client)
+	}
+	for i, arg := range c.Args {
+		c.Args[i] = redisson.says(arg)
+	}
+	if list, ok := c.Reply.([]any); ok {
+		for i, v := range list {
+			if text, ok := v.(string); ok {
+				list[i] = redisson.says(text)
+			}
+		}
+		if c.Script == "acquire" {
+			c.Reply = append(list, int64(0)) // nobody waits by RFairLock
+		}
+	}
+	c.Wakes = nil
+	for _, w := range freed.Wakes {
+		if ex.frees(freed) && strings.Contains(w.Message, " forced ") {
+			c.Wakes = append(c.Wakes, Wake{Channel: redissonChannel, Message: "0"})
+		}
+		client, _, _ := strings.Cut(w.Message, ".")
+		c.Wakes = append(c.Wakes, Wake{Channel: wire.Wake + redisson.says(client), Message: redisson.says(w.Message)})
+	}
+	if ex.frees(freed) && !strings.Contains(last(c.Wakes).Message, " forced ") {
+		c.Wakes = append(c.Wakes, Wake{Channel: redissonChannel, Message: "0"})
+	}
+	return c
+}
+
+func last(wakes []Wake) (w Wake) {
+	if len(wakes) > 0 {
+		w = wakes[len(wakes)-1]
+	}
+	return w
+}
+
+// frees says whether the script frees the lock, or finds that it may.
+func (ex example) frees(c Case) bool {
+	switch before := ex.given.Lock; ex.call.Script {
+	case "release":
+		return c.Then.Lock == nil && (before != nil || ex.call.Stamp == 0)
+	case "force":
+		return c.Then.Lock == nil && before != nil
+	}
+	return false
+}
+
+// redisson is s with the ids of Redisson, and a counter that never expires.
+func (s State) redisson() State {
+	if s.Lock != nil {
+		s.Lock = &Key{Value: redisson.says(s.Lock.Value), PX: s.Lock.PX}
+	}
+	if s.Fence != nil {
+		s.Fence = &Key{Value: s.Fence.Value}
+	}
+	if s.Queue != nil {
+		q := &Waiting{PX: s.Queue.PX}
+		for _, w := range s.Queue.Waiters {
+			q.Waiters = append(q.Waiters, Waiter{Owner: redisson.says(w.Owner), Stamp: w.Stamp})
+		}
+		s.Queue = q
+	}
+	return s
+}
+
+// asWritten is the format of Redisson, to which nothing has to be translated.
+var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, says: same, means: same, endless: true, put: putThread}
+
+// putThread is the command that gives a free lock to a thread, or makes it no lock.
+func putThread(k Keys, owner string) []string {
+	if owner == "(hash)" {
+		owner = "name"
+	}
+	return []string{"HINCRBY", k.Lock, owner, "1"}
+}
