@@ -74,7 +74,7 @@ bench: deps ## Measure against other lock libraries (10 min); writes docs/bench.
 sharing: deps ## How much of a bare key Holdfast and another library leave to one another (4 min)
 	@cd verify && go run ./sharing
 
-interop: deps ## Increment a counter beside lock libraries of Go, Python and Node (5 min); writes docs/interop.md
+interop: deps ## Increment a counter beside lock libraries of Go, Python, Node and Java (5 min); writes docs/interop.md
 	@cd verify && go run ./interop -md ../docs/interop.md $(INTEROPFLAGS)
 
 model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (2 min)

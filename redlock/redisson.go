@@ -26,9 +26,9 @@ const (
 	// A lock that was freed by RLock.forceUnlock, or that the server has forgotten, is
 	// lost, as a thread without a token may have had it since. Waiters are in order
 	// among clients of this format; between them and Java chance decides, and
-	// RFairLock's order is kept among its own threads. RReadWriteLock excludes and is
-	// excluded with an error in Java. Counters of tokens never expire: Redisson's begin
-	// at 1 again where they are missing.
+	// RFairLock's order is kept among its own threads. RReadWriteLock must not have the
+	// same names: it gets in beside any other lock of Redisson. Counters of tokens never
+	// expire: Redisson's begin at 1 again where they are missing.
 	FormatRedisson Format = "redisson"
 )
 

@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// A thread of Redisson has the lock twice, another one waits, and the command looks on and intervenes.
+// A thread of Redisson has the lock twice, another one waits, and the command looks on and intervenes. The locks are
+// fenced ones: tokens rise across both.
 func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 	t.Parallel()
 	jvm.Lock()
@@ -23,7 +26,7 @@ func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // ends the programs, and so all waits for them
 	defer cancel()
 	addr := redistest.Start(t, nil).Addr()
-	java, err := foreign.Start(ctx, "java", "redisson", []string{addr}, "job", 0, 2)
+	java, err := foreign.Start(ctx, "java", "redisson-fenced", []string{addr}, "job", 0, 2)
 	skip(t, err)
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +37,20 @@ func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 		if said, err := java.Do(worker, verb); err != nil || !strings.Contains(said, want) {
 			t.Errorf("%s by thread %d: %q, %v, want %q", verb, worker, said, err, want)
 		}
+	}
+	var highest int64
+	rises := func(text string, next int64) {
+		t.Helper()
+		token, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || token <= highest {
+			t.Errorf("token %s after %d", text, highest)
+		}
+		highest = token + next - 1
+	}
+	javaToken := func(worker int) {
+		t.Helper()
+		said, _ := java.Do(worker, "token")
+		rises(said, 1)
 	}
 	holdfast := command(ctx, t, "redis://"+addr+"?format=redisson")
 	prints := func(code int, want string, args ...string) {
@@ -46,7 +63,9 @@ func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 	}
 
 	says(0, "lock", "lock")
+	javaToken(0)
 	says(0, "lock", "lock")
+	javaToken(0)
 	watched := watch(t, holdfast("watch", "--every", "20ms"))
 	if c := <-watched; !strings.Contains(c, `"present"`) || !strings.Contains(c, `"job"`) || !strings.Contains(c, "Redisson, thread") {
 		t.Errorf("watch prints %s", c)
@@ -61,6 +80,7 @@ func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 	if said := <-waiter; said != "lock" {
 		t.Errorf("the thread that waited: %q", said)
 	}
+	javaToken(1)
 	says(0, "count", "0")
 	says(0, "unlock", "IllegalMonitorStateException")
 	for c := range watched {
@@ -72,12 +92,18 @@ func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "lease")
 	prints(0, "", "acquire", "--ttl", "60s", "--file", file, "job")
+	var lease struct{ Token int64 }
+	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &lease) != nil {
+		t.Errorf("the lease is %s, %v", text, err)
+	}
+	rises(strconv.FormatInt(lease.Token, 10), 32)
 	says(0, "try", "false")
 	go func() { said, _ := java.Do(1, "lock"); waiter <- said }()
 	prints(0, "", "release", "--file", file)
 	if said := <-waiter; said != "lock" {
 		t.Errorf("the thread that waited for the command: %q", said)
 	}
+	javaToken(1)
 	says(1, "unlock", "unlock")
 
 	prints(0, "", "acquire", "--ttl", "60s", "--file", file, "job")

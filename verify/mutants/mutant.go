@@ -275,7 +275,7 @@ func sim(seeds string) suite {
 // differential compares the scripts on a real server with their twin.
 func differential() suite {
 	return suite{
-		tier: "differential", module: "verify", pkg: "./differential", tests: "^TestScriptsDoWhatTheTwinDoes$",
+		tier: "differential", module: "verify", pkg: "./differential", tests: "^(TestScriptsDoWhatTheTwinDoes|TestScriptsForRedissonDoWhatTheTwinDoes)$",
 		env: []string{"SEQUENCES=4000"}, flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, time: serverTime,
 	}
 }
