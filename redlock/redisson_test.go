@@ -343,10 +343,11 @@ func TestListShowsLocksOfRedissonAndNoOtherHashes(t *testing.T) {
 func TestFormatRedissonIsForOneServer(t *testing.T) {
 	t.Parallel()
 	for url, words := range map[string][]string{
-		"redlock://a,b,c?format=redisson":                 {"one server", "3"},
-		"redis://a?format=jedis":                          {`"jedis"`, "redisson"},
-		"redis://a?format=redisson&counterlife=10m":       {"CounterLife", "never expire"},
-		"redis://a?format=redisson&bare=true&prefix=app:": {"BareKeys"},
+		"redlock://a,b,c?format=redisson":                   {"one server", "3"},
+		"redis+sentinel://a:26379/mymaster?format=redisson": {"no other replaces", "address of the server"},
+		"redis://a?format=jedis":                            {`"jedis"`, "redisson"},
+		"redis://a?format=redisson&counterlife=10m":         {"CounterLife", "never expire"},
+		"redis://a?format=redisson&bare=true&prefix=app:":   {"BareKeys"},
 	} {
 		_, err := redlock.LimitsURL(url, nil)
 		if !errors.Is(err, redlock.ErrInvalid) {

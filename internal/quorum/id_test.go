@@ -10,6 +10,11 @@ import (
 // it is one, and without a panic.
 func FuzzOwnerIDs(f *testing.F) {
 	client := NewClient()
+	for _, uuid := range []string{NewUUID(), "8743c9c0-0795-4907-87fd-6c719a6b4586"} {
+		f.Add(Owner(uuid, 1, ""))
+		f.Add(Owner(uuid, 1, "nightly import"))
+		f.Add(uuid + ":1:write")
+	}
 	for _, owner := range []string{
 		Owner(client, 1, ""), Owner(client, 1, "nightly import"), client + ".1~", client + ".1~%", client + ".1~%zz", "", ".", "a.", ".1", "a.1", "a.b.1",
 		"a.-1", client + ".+1", client + ".zzzzzzzzzzzzzz", "Zm9yZWlnbg==", client + ".1+3", "a. 1", "db7.example.4711",
@@ -24,7 +29,8 @@ func FuzzOwnerIDs(f *testing.F) {
 			}
 			return
 		}
-		if strings.Contains(client, ".") || !strings.HasPrefix(owner, client+".") {
+		between := map[int]string{clientLen: ".", 36: ":"}[len(client)]
+		if between == "" || strings.Contains(client, between) || !strings.HasPrefix(owner, client+between) {
 			t.Errorf("%q is of client %q", owner, client)
 		}
 	})
@@ -36,17 +42,19 @@ func FuzzNotes(f *testing.F) {
 	for _, note := range []string{"", "nightly import", "50 % + more", "~", "a.b~c", "Grüße, Müller", "\x00\n"} {
 		f.Add(note)
 	}
-	client := NewClient()
+	clients := []string{NewClient(), NewUUID()}
 	f.Fuzz(func(t *testing.T, note string) {
-		owner := Owner(client, 1234, note)
-		if got := NoteOf(owner); got != note {
-			t.Errorf("%q carries note %q, want %q", owner, got, note)
-		}
-		if ClientOf(owner) != client || Since(owner) != time.UnixMicro(1234) {
-			t.Errorf("%q: client %q, since %v", owner, ClientOf(owner), Since(owner))
-		}
-		if strings.ContainsAny(owner, " +,\n\x00") {
-			t.Errorf("%q has a character that ends it", owner)
+		for _, client := range clients {
+			owner := Owner(client, 1234, note)
+			if got := NoteOf(owner); got != note {
+				t.Errorf("%q carries note %q, want %q", owner, got, note)
+			}
+			if ClientOf(owner) != client || Since(owner) != time.UnixMicro(1234) {
+				t.Errorf("%q: client %q, since %v", owner, ClientOf(owner), Since(owner))
+			}
+			if strings.ContainsAny(owner, " +,\n\x00") {
+				t.Errorf("%q has a character that ends it", owner)
+			}
 		}
 	})
 }

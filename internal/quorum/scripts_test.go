@@ -18,12 +18,13 @@ func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 		quorum.QueueKeep:                       "how long a queue is kept",
 		quorum.ClockTrust:                      "how far a clock may be off to be believed",
 		quorum.ClockMost:                       "how far a clock may be off at all",
+		36:                                     "the length of a UUID, in front of Redisson's threads",
 		1000:                                   "µs in a ms, and the longest hand-over in ms",
 		int(quorum.Millis(quorum.CounterLife)): "how long an unused counter is kept",
 	}
 	found := make(map[int]bool)
-	for _, s := range wire.Plain.Scripts() {
-		if s == wire.Probe || s == wire.Admit { // they take part in no lock
+	for _, s := range append(wire.Plain.Scripts(), wire.Redisson.Scripts()...) {
+		if s == wire.Probe || s == wire.Redisson.Probe || s == wire.Admit { // they take part in no lock
 			continue
 		}
 		for _, text := range regexp.MustCompile(`(?m)--.*$|\b[0-9]{2,}\b`).FindAllString(s.Text, -1) {

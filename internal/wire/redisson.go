@@ -38,6 +38,8 @@ var (
 	redissonAcquire string
 	//go:embed scripts/redisson/adopt.lua
 	redissonAdopt string
+	//go:embed scripts/redisson/commit.lua
+	redissonCommit string
 	//go:embed scripts/redisson/renew.lua
 	redissonRenew string
 	//go:embed scripts/redisson/release.lua
@@ -56,7 +58,7 @@ var (
 var Redisson = &Format{
 	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, redissonPass, redissonAcquire),
 	Adopt:   script(redissonNames, seedLua, redissonBlock, redissonAdopt),
-	Commit:  script(redissonNever),
+	Commit:  script(redissonNames, redissonCommit),
 	Renew:   script(redissonNames, redissonRenew),
 	Reclaim: script(redissonNever),
 	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonRelease),

@@ -1,2 +1,2 @@
--- Of a set of several nodes, which there is not in this format.
+-- Reclaim is for what a renewal that found a free lock has told, and here it tells nothing.
 return -1
