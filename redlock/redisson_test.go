@@ -345,6 +345,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 	for url, words := range map[string][]string{
 		"redlock://a,b,c?format=redisson":                   {"one server", "3"},
 		"redis+sentinel://a:26379/mymaster?format=redisson": {"no other replaces", "address of the server"},
+		"redis+cluster://a:6379?format=redisson":            {"Redis Cluster"},
 		"redis://a?format=jedis":                            {`"jedis"`, "redisson"},
 		"redis://a?format=redisson&counterlife=10m":         {"CounterLife", "never expire"},
 		"redis://a?format=redisson&bare=true&prefix=app:":   {"BareKeys"},
