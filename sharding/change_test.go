@@ -361,6 +361,28 @@ func TestTheLossOfEitherHalfIsTheLoss(t *testing.T) {
 	})
 }
 
+// An alert may be lost: the renewal finds out as well.
+func TestARenewalThatEitherHomeRefusesIsTheLoss(t *testing.T) {
+	changing(t, func(t *testing.T, s *step) {
+		for _, set := range []string{"a", "c"} {
+			g, err := s.drv.Acquire(t.Context(), driver.Request{Key: s.name, TTL: 2 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := s.drv.Renew(t.Context(), []driver.Grant{g})[0]; r.Err != nil || !r.TrustedUntil.After(time.Now()) {
+				t.Errorf("Renew() = %+v", r)
+			}
+			if _, err := s.roots[set].Force(t.Context(), s.name, g.Token, ""); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.drv.Renew(t.Context(), []driver.Grant{g})[0]; !errors.Is(r.Err, driver.ErrLost) {
+				t.Errorf("after set %s has given it away: Renew() = %+v, want ErrLost", set, r)
+			}
+			s.drv.Release(t.Context(), g, 0)
+		}
+	})
+}
+
 func TestALockIsTrustedNoLongerThanInEitherHome(t *testing.T) {
 	changing(t, func(t *testing.T, s *step) {
 		for _, set := range []string{"a", "c"} {

@@ -190,6 +190,7 @@ var suites = map[string]func(text string) suite{
 	"client":       named(client),
 	"conformance":  named(conformance),
 	"memory":       named(memory),
+	"sharding":     named(spread),
 	"seam":         named(seam),
 	"plainly":      named(plainly),
 	"model":        model,
@@ -248,6 +249,11 @@ func conformance(cases ...string) suite {
 // memory is the tests of the driver over nodes in this process.
 func memory(tests ...string) suite {
 	return suite{tier: "conformance", module: ".", pkg: "./memory", tests: only(tests...), time: inProcessTime, stalls: true}
+}
+
+// spread is the tests of names over several sets in this process.
+func spread(tests ...string) suite {
+	return suite{tier: "sharding", module: ".", pkg: "./sharding", tests: only(tests...), time: inProcessTime, stalls: true}
 }
 
 // seam is tests over the template of a driver, and over services that can do less.
@@ -330,5 +336,5 @@ func ensemble(tests ...string) suite {
 }
 
 func tierNames() []string {
-	return []string{"unit", "engine", "client", "conformance", "seam", "model", "sim", "differential", "redlock", "postgres", "zookeeper", "fence", "cli"}
+	return []string{"unit", "engine", "client", "conformance", "sharding", "seam", "model", "sim", "differential", "redlock", "postgres", "zookeeper", "fence", "cli"}
 }

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/sharding"
+)
+
+const (
+	full     = 0.7  // of a node's processor, for a queue that stays short
+	sockets  = 50e3 // connections of a node, with maxclients and ulimit set for them
+	gigabyte = 1e9  // of memory
+	memoryOf = 8 * gigabyte
+	trip     = 200 * time.Microsecond // round trip over the network
+)
+
+// load is what a service shall bear.
+type load struct {
+	name    string
+	locks   float64 // per second
+	fresh   float64 // part of these whose names are new
+	held    float64 // leases at a time, renewed every third of ttl
+	clients float64
+}
+
+var loads = []load{
+	{"a busy service", 10e3, 0.5, 10e3, 500},
+	{"a large one", 100e3, 0.5, 1e6, 5e3},
+	{"10^6 locks/s", 1e6, 0.5, 1e6, 20e3},
+	{"10^7 names held", 100e3, 0.5, 1e7, 20e3},
+	{"10^5 clients", 100e3, 0.5, 1e6, 100e3},
+	{"all of these", 1e6, 0.5, 1e7, 100e3},
+}
+
+// plan is what a load needs of one node of each set, if there is one set.
+type plan struct {
+	load
+	processor   float64 // of one
+	memory      float64 // bytes
+	connections float64
+	sets        int
+	why         string
+}
+
+// planned computes it. Each node of a set does the work of the whole set; each client has a
+// connection to each node of each set.
+func (c *costs) planned(l load) plan {
+	p := plan{load: l, connections: l.clients}
+	p.processor = l.locks*(l.fresh*c.fresh.cpu.Seconds()+(1-l.fresh)*c.again.cpu.Seconds()) + l.held/(ttl.Seconds()/3)*c.renewal.cpu.Seconds()
+	p.memory = l.held*c.lease + l.locks*l.fresh*kept.Seconds()*c.name
+	// Connections do not grow fewer with more sets: their share of each node stays.
+	room, space := full-l.clients*c.idle, memoryOf-l.clients*c.connection
+	if room <= 0 || space <= 0 {
+		p.why = "connections: too many for any node"
+		return p
+	}
+	for _, need := range []struct {
+		sets float64
+		why  string
+	}{{p.processor / room, "processor"}, {p.memory / space, "memory"}} {
+		if n := int(math.Ceil(need.sets)); n > p.sets {
+			p.sets, p.why = n, need.why
+		}
+	}
+	return p
+}
+
+func plans(w io.Writer, c costs) error {
+	fmt.Fprintf(w, "\nWhat follows, with nodes that are as fast as this one, have %.0f GB for locks, and use %.0f %% of one processor for them:\n\n",
+		memoryOf/gigabyte, full*100)
+	fmt.Fprintln(w, "| load | locks/s | leases held | clients | sets | decided by | "+
+		"servers with 1, 3, 5 nodes a set | processor of a node | memory of a node | connections of a node |")
+	fmt.Fprintln(w, "|---|---:|---:|---:|---:|---|---:|---:|---:|---:|")
+	var all []plan
+	for _, l := range loads {
+		p := c.planned(l)
+		all = append(all, p)
+		if p.sets == 0 {
+			fmt.Fprintf(w, "| %s | %s | %s | %s | – | %s | | | | %s |\n", l.name, round(l.locks), round(l.held), round(l.clients), p.why, round(p.connections))
+			continue
+		}
+		n := float64(p.sets)
+		warn := ""
+		if p.connections > sockets {
+			warn = " (!)"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %d | %s | %d, %d, %d | %.0f %% | %.1f GB | %s%s |\n", l.name, round(l.locks), round(l.held), round(l.clients),
+			p.sets, p.why, p.sets, 3*p.sets, 5*p.sets, 100*(p.processor/n+l.clients*c.idle), (p.memory/n+l.clients*c.connection)/gigabyte,
+			round(p.connections), warn)
+	}
+	fmt.Fprintf(w, "\nHalf of the names are new, leases are renewed every third of %v.\n(!): more connections than the %s that a server takes with some care for its limits.\n",
+		ttl, round(sockets))
+	return check(w, c, all)
+}
+
+// check simulates each plan: names by the hash that clients use, locks that come at random, nodes
+// that do one thing after the other.
+func check(w io.Writer, c costs, all []plan) error {
+	fmt.Fprintf(w, "\nThe same in a simulation: a second of each load, names spread by the hash of package sharding, locks at random times, each node with one "+
+		"processor\nand the measured times, %v for a round trip. A lock is taken once a majority has answered.\n\n", trip)
+	fmt.Fprintln(w, "| load | sets of 3 nodes | busiest set, against the mean | busiest node | lock taken p50 ms | p99 ms | p99.9 ms |")
+	fmt.Fprintln(w, "|---|---:|---:|---:|---:|---:|---:|")
+	for _, p := range all {
+		if p.sets == 0 {
+			continue
+		}
+		r, err := simulate(p, c)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "| %s | %d | %.3f | %.0f %% | %.2f | %.2f | %.2f |\n",
+			p.name, p.sets, r.uneven, 100*r.busiest, ms(r.wait(0.5)), ms(r.wait(0.99)), ms(r.wait(0.999)))
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// outcome is what a simulation has shown.
+type outcome struct {
+	waits   []time.Duration // sorted
+	uneven  float64
+	busiest float64
+}
+
+func (o *outcome) wait(share float64) time.Duration {
+	return o.waits[min(int(share*float64(len(o.waits))), len(o.waits)-1)]
+}
+
+const replicas = 3 // nodes of a set in the simulation
+
+// job is work that arrives at a set.
+type job struct {
+	at      time.Duration
+	set     int
+	cost    time.Duration
+	acquire bool
+}
+
+// jobs are the releases that are still to come, the first one first.
+type jobs []job
+
+func (j jobs) Len() int           { return len(j) }
+func (j jobs) Less(a, b int) bool { return j[a].at < j[b].at }
+func (j jobs) Swap(a, b int)      { j[a], j[b] = j[b], j[a] }
+
+// Push implements heap.Interface.
+func (j *jobs) Push(x any) { *j = append(*j, x.(job)) }
+
+// Pop implements heap.Interface.
+func (j *jobs) Pop() any {
+	old := *j
+	last := old[len(old)-1]
+	*j = old[:len(old)-1]
+	return last
+}
+
+// simulate lets a second of the load pass.
+func simulate(p plan, c costs) (o outcome, err error) {
+	var sets []sharding.Set
+	for i := range p.sets {
+		sets = append(sets, sharding.Set{Name: fmt.Sprintf("set-%02d", i), Driver: memory.New(1)})
+	}
+	d, err := sharding.New(sets, nil)
+	if err != nil {
+		return o, err
+	}
+	defer d.Close()
+	index := make(map[string]int)
+	for i, s := range sets {
+		index[s.Name] = i
+	}
+	const span = time.Second
+	rng := rand.New(rand.NewPCG(1, 2))
+	free := make([][replicas]time.Duration, p.sets) // when each node has done what it has
+	busy := make([][replicas]time.Duration, p.sets)
+	// Renewals of leases and pings of clients come all the time.
+	background := p.held/float64(p.sets)/(ttl.Seconds()/3)*c.renewal.cpu.Seconds() + p.clients*c.idle
+	slow := 1 / max(1-background, 0.01)
+	count := make([]float64, p.sets)
+	var later jobs
+	work := func(j job) {
+		var done [replicas]time.Duration
+		for n := range replicas {
+			cost := time.Duration(float64(j.cost) * slow)
+			begin := max(free[j.set][n], j.at+trip/2+time.Duration(rng.Int64N(int64(trip/10))))
+			free[j.set][n] = begin + cost
+			busy[j.set][n] += j.cost
+			done[n] = begin + cost + trip/2
+		}
+		if !j.acquire {
+			return
+		}
+		slices.Sort(done[:])
+		got := done[replicas/2]
+		o.waits = append(o.waits, got-j.at)
+		heap.Push(&later, job{at: got, set: j.set, cost: j.cost})
+	}
+	for at := time.Duration(0); at < span; at += time.Duration(rng.ExpFloat64() / p.locks * float64(time.Second)) {
+		for len(later) > 0 && later[0].at <= at {
+			work(heap.Pop(&later).(job))
+		}
+		set := index[d.Homes("order/" + strconv.FormatInt(rng.Int64N(1e7), 10))[0]]
+		cost := c.again.cpu
+		if rng.Float64() < p.fresh {
+			cost = c.fresh.cpu
+		}
+		count[set]++
+		work(job{at: at, set: set, cost: cost / 2, acquire: true})
+	}
+	slices.Sort(o.waits)
+	o.uneven = slices.Max(count) / (float64(len(o.waits)) / float64(p.sets))
+	for _, nodes := range busy {
+		o.busiest = max(o.busiest, slices.Max(nodes[:]).Seconds()/span.Seconds()+background)
+	}
+	return o, nil
+}
+
+// round writes a number as people say it: 1.2M, 45k, 800.
+func round(v float64) string {
+	for _, unit := range []struct {
+		size float64
+		name string
+	}{{1e6, "M"}, {1e3, "k"}} {
+		if v >= unit.size {
+			digits := cmp.Compare(10*unit.size, v) // one behind the point below 10
+			return strconv.FormatFloat(v/unit.size, 'f', max(digits, 0), 64) + unit.name
+		}
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// measured are costs like those of a machine of 2026.
+var measured = costs{
+	fresh: rate{50e3, 12 * time.Microsecond}, again: rate{50e3, 9 * time.Microsecond}, renewal: rate{100e3, 6 * time.Microsecond},
+	idle: 5e-6, name: 150, lease: 350, connection: 38e3,
+}
+
+func TestAPlanHasNoMoreSetsThanItNeeds(t *testing.T) {
+	t.Parallel()
+	for _, l := range loads {
+		p := measured.planned(l)
+		node := func(sets int) float64 { return p.processor/float64(sets) + l.clients*measured.idle }
+		if p.sets == 0 || node(p.sets) > full+1e-9 {
+			t.Errorf("%s: %d sets, a node at %.2f", l.name, p.sets, node(p.sets))
+		}
+		if p.why == "processor" && p.sets > 1 && node(p.sets-1) <= full {
+			t.Errorf("%s: %d sets, one less would do", l.name, p.sets)
+		}
+	}
+}
+
+func TestTooManyClientsAreSaidToBeTooMany(t *testing.T) {
+	t.Parallel()
+	if p := measured.planned(load{locks: 1, clients: 1e6}); p.sets != 0 || !strings.Contains(p.why, "connections") {
+		t.Errorf("a million clients: %d sets, %s", p.sets, p.why)
+	}
+}
+
+func TestASimulatedNodeIsAsBusyAsPlanned(t *testing.T) {
+	t.Parallel()
+	p := measured.planned(load{name: "test", locks: 50e3, fresh: 0.5, held: 100e3, clients: 1e3})
+	o, err := simulate(p, measured)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := p.processor/float64(p.sets) + p.clients*measured.idle
+	if o.busiest < planned*0.95 || o.busiest > planned*1.15 {
+		t.Errorf("the busiest node is at %.2f, planned at %.2f", o.busiest, planned)
+	}
+	if least, most := o.wait(0), o.wait(1); least < trip || most > 100*trip {
+		t.Errorf("locks take %v to %v", least, most)
+	}
+}
+
+func TestNumbersAreWrittenAsPeopleSayThem(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{0: "0", 800: "800", 1000: "1.0k", 45_300: "45k", 1.25e6: "1.2M", 10e6: "10M", 123e6: "123M"} {
+		if got := round(v); got != want {
+			t.Errorf("round(%v) = %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestOnlyWhatStandsBetweenTheMarksIsReplaced(t *testing.T) {
+	t.Parallel()
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("a\n"+markBegin+"old\n"+markEnd+"b\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := insert(page, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(page); string(got) != "a\n"+markBegin+"\nnew\n"+markEnd+"b\n" {
+		t.Errorf("the page is %q", got)
+	}
+	if err := insert("plan_test.go", "new"); err == nil {
+		t.Error("a file without marks was changed")
+	}
+}
