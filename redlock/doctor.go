@@ -369,7 +369,9 @@ func (e *look) persistence(context.Context) error {
 	kept, err := onDisk(e.l)
 	rest := "a restart costs it a quarantine of " + (e.g.opts.MaxTTL + restartMargin).String()
 	if e.n.moves() {
-		e.OK("persistence", "%s, and a failover as well", rest)
+		if !e.forgetful() {
+			e.OK("persistence", "%s, and a failover as well", rest)
+		}
 		return nil
 	}
 	switch {
@@ -391,6 +393,25 @@ func (e *look) persistence(context.Context) error {
 		}
 	}
 	return e.remembered(kept || err != nil)
+}
+
+// forgetful finds a master of a cluster that may come back empty before a replica takes over:
+// nothing tells it from one that is new.
+func (e *look) forgetful() bool {
+	if !e.g.opts.Cluster {
+		return false
+	}
+	values, err := ask(e.l, []string{"CONFIG", "GET", "appendonly"})
+	switch {
+	case err != nil:
+		e.Add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
+	case setting(values[0]) != "yes":
+		e.bad("persistence", driver.VerdictWarning, advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
+			"and a second holder may get in"), "set appendonly yes, or see to it that a master stays down until it is replaced"))
+	default:
+		return false
+	}
+	return true
 }
 
 // replays finds a server that will not read back what it has written.
