@@ -66,7 +66,7 @@ const (
 // Options are settings of New. A nil *Options is valid.
 type Options struct {
 	// MaxTTL lowers Limits.MaxTTL, and with it Driver.Wait. A change needs one if no set
-	// has a longest TTL of its own. All clients of a change must have the same. Default: the
+	// has a longest TTL of its own. All clients of a change, those before it too, must have the same. Default: the
 	// least of the sets.
 	MaxTTL time.Duration
 	// NoTokens gives up fencing tokens, for a change between sets whose tokens do not compare.
