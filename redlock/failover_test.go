@@ -400,6 +400,39 @@ func TestAMasterThatSentinelsNameNoMoreIsLeft(t *testing.T) {
 	})
 }
 
+// A master that is cut off from its replica stops granting and renewing before the replica
+// that took its place begins, also for clients that reach no other Sentinel than its own.
+func TestAMasterThatIsCutOffStopsBeforeAnotherBegins(t *testing.T) {
+	c := startCouple(t)
+	for i := range c.servers {
+		c.do(i, "CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "2")
+	}
+	c.eventually("the replica keeps up", func() bool {
+		return strings.Contains(c.do(0, "INFO", "replication").(string), "min_slaves_good_slaves:1")
+	})
+	side := func(i int) []redlock.Node {
+		return []redlock.Node{{Failover: &redlock.Failover{Sentinels: []string{answers(t, names(c.servers[i].Addr()))}, Master: "m"}}}
+	}
+	const longest = 5 * brief // more than the TTL, by what the master needs to notice
+	locks := c.clientOf(c.driver(side(0), &redlock.Options{MaxTTL: longest}), nil)
+	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief})
+	c.stream.Blackhole(true, true)
+	c.do(1, "REPLICAOF", "NO", "ONE")
+	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // for it has no replica of its own here
+	d, err := redlock.Open(t.Context(), side(1), &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := c.acquire(c.clientOf(d, nil), "k", nil)
+	if old.Context().Err() == nil {
+		t.Error("two hold the lock")
+	}
+	if l.Token() <= old.Token() {
+		t.Errorf("token %d after %d", l.Token(), old.Token())
+	}
+	c.release(l)
+}
+
 // answers is a Sentinel that gives this reply.
 func answers(t *testing.T, reply string) string { return oracle(t, func() string { return reply }) }
 
@@ -526,4 +559,21 @@ func TestSentinelsAndServersHavePasswordsOfTheirOwn(t *testing.T) {
 			t.Errorf("%q: %v does not match ErrAuth", pair, err)
 		}
 	}
+}
+
+func TestTLSIsForSentinelsAndServers(t *testing.T) {
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := redisproc.Options{TLS: cert}
+	b := startBand(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
+	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout=5s", b.group.Addrs()[0], redisproc.GroupName)
+	d, err := redlock.OpenURL(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	_, err = redlock.OpenURL(t.Context(), "redis"+rest, nil)
+	mentions(t, err, "no Sentinel names the master", "rediss://")
 }

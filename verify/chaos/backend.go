@@ -36,7 +36,10 @@ type backend struct {
 var backends map[string]*backend
 
 func init() { // not an initialiser: their faults are looked up in it
-	backends = map[string]*backend{"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend}
+	backends = map[string]*backend{
+		"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend,
+		"sentinel": sentinelBackend, "sentinel-lax": laxBackend,
+	}
 }
 
 func backendOf(name string) (*backend, error) {

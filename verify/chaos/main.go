@@ -5,6 +5,7 @@
 //
 //	go run ./chaos -minutes 3                    on Redis: the schedule of schedule.json, again and again
 //	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on cluster, postgres or zookeeper
+//	go run ./chaos -backend sentinel             on a master that Sentinels replace; on sentinel-lax, without min-replicas-to-write
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
@@ -86,7 +87,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
-	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, etcd, postgres or zookeeper")
+	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, sentinel, sentinel-lax, etcd, postgres or zookeeper")
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")

@@ -34,15 +34,20 @@ func (s *setup) tidy(w *world) {
 		if nd.ghosts.n == 0 {
 			nd.ghost = 0
 		}
+		if w.left.over == 0 {
+			nd.replica = quorum.Lock{}
+		}
 		l := &nd.lock
-		if l.Owner != "" {
-			l.Until = far
-		}
-		if l.Fence != 0 && !s.ages {
-			l.FenceUntil = far
-		}
-		if l.QueueUntil = 0; l.Queue != "" {
-			l.QueueUntil = far
+		for _, l := range []*quorum.Lock{l, &nd.replica} {
+			if l.Owner != "" {
+				l.Until = far
+			}
+			if l.Fence != 0 && !s.ages {
+				l.FenceUntil = far
+			}
+			if l.QueueUntil = 0; l.Queue != "" {
+				l.QueueUntil = far
+			}
 		}
 		if s.mutant.byArrival { // what counts is the order
 			var queue quorum.Queue
@@ -182,19 +187,21 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 			}
 		}
 		wire.woken = woken
-		if l := &nd.lock; l.Owner != "" {
-			if o, id := split(l.Owner); o == c {
-				l.Owner = owners[c][to(id)]
+		for _, l := range []*quorum.Lock{&nd.lock, &nd.replica} {
+			if l.Owner != "" {
+				if o, id := split(l.Owner); o == c {
+					l.Owner = owners[c][to(id)]
+				}
 			}
-		}
-		var queue quorum.Queue
-		for stamp, owner := range nd.lock.Queue.Entries {
-			if o, id := split(owner); o == c {
-				owner = owners[c][to(id)]
+			var queue quorum.Queue
+			for stamp, owner := range l.Queue.Entries {
+				if o, id := split(owner); o == c {
+					owner = owners[c][to(id)]
+				}
+				queue = queue.With(owner, stamp)
 			}
-			queue = queue.With(owner, stamp)
+			l.Queue = queue
 		}
-		nd.lock.Queue = queue
 	}
 }
 
@@ -202,7 +209,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.round, cl.rests)
@@ -238,6 +245,14 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	for stamp, owner := range nd.lock.Queue.Entries {
 		b = append(b, owner...)
 		b = append(b, byte(stamp))
+	}
+	if s.faults.over > 0 {
+		r := &nd.replica
+		b = append(append(b, '/'), r.Owner...)
+		b = append32(append32(b, int32(r.Fence)), int32(nd.floor))
+		for stamp, owner := range r.Queue.Entries {
+			b = append(append(b, owner...), byte(stamp))
+		}
 	}
 	b = append(b, '/', nd.ghost)
 	b = encodeLine(&nd.ghosts, b)

@@ -61,6 +61,9 @@ func rows() []row {
 	marked := with(two, func(s *setup) {
 		s.marker, s.faults.flush, s.faults.broken, s.cut = true, 1, 1, [3]uint8{third, first}
 	})
+	// A node that fails over.
+	fails := setup{nodes: 1, clients: 3, renews: 1, alone: true, orders: true, gate: true, faults: faults{over: 2}}
+	failsWaiting := with(fails, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel = 2, 0b11, 1, true })
 	// One node and a counter that is lost.
 	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
 	forgets := setup{
@@ -205,6 +208,10 @@ func rows() []row {
 			name:  "a node forgets everything, no gate: tokens",
 			world: with(gated, func(s *setup) { s.gate, s.alone, s.cut = false, false, [3]uint8{third, second} }),
 		},
+		{name: "a replica that lags takes over, holders renew in its quarantine", world: fails, large: true},
+		{name: "- no quarantine", world: with(fails, func(s *setup) { s.gate = false }), want: both},
+		{name: "- tokens go on where the replica was", world: without(fails, mutant{lowTokens: true}), want: same},
+		{name: "a replica that lags takes over, and clients wait", world: failsWaiting, large: true},
 		{name: "a counter is lost before a hand-over", world: handOver},
 		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},
 		{name: "a node forgets the lock, and hands it over: tokens", world: forgets, large: true},

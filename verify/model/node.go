@@ -38,6 +38,9 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttl, Life: s.life, HandOver: quorum.HandOver(ttl), Token: int64(r.token),
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
 	}
+	if nd.away != 0 {
+		ask.HandOver = 0 // it grants nothing yet
+	}
 	if r.marked {
 		ask.Stamp = w.place(s, c, n)
 	}
@@ -54,6 +57,10 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	before := nd.lock
 	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
 	s.mend(before, &l, &ask, &reply, &woken)
+	if reply.Kind == quorum.Granted && reply.Token < nd.floor && !s.mutant.lowTokens { // the client commits the floor before it counts the grant
+		l, _ = l.Commit(clock, ask.Owner, nd.floor, ask.Keep())
+		reply.Token = nd.floor
+	}
 	a := message{kind: uint8(reply.Kind), of: r.kind, id: r.id, epoch: r.epoch, round: r.round, marked: reply.Queued, token: int32(reply.Token)}
 	if s.mutant.shortLife && l.FenceUntil > before.FenceUntil {
 		l.FenceUntil -= ask.Keep() - tooShort
@@ -131,6 +138,9 @@ func (s *setup) wake(w *world, n int, woken quorum.Wake) {
 		return
 	}
 	m := message{kind: uint8(quorum.Woken), of: wakeUp, id: id, token: int32(woken.Base)}
+	if woken.Base < nd.floor && !s.mutant.lowTokens {
+		m.token = 0 // it makes the client ask
+	}
 	if nd.frozen != 0 && m.token != 0 {
 		m.token = int32(nd.frozen)
 	}
@@ -166,6 +176,23 @@ func (s *setup) wipe(w *world, n int) {
 		s.sever(w, c, n, int(nd.wires[c].requests.n))
 		nd.ghosts = line{}
 		if s.gate && w.clients[c].life == running {
+			nd.away |= 1 << c
+		}
+	}
+}
+
+// takeOver lets another server take the place of a node, with what it had received. With the
+// gate it only keeps what it has, until all that the other may have granted is over or has
+// been renewed on it.
+func (s *setup) takeOver(w *world, n int) {
+	nd := &w.nodes[n]
+	nd.lock = nd.replica
+	w.clock += clockStep
+	nd.floor = quorum.Base(w.clock)
+	for c := range s.clients {
+		s.sever(w, c, n, int(nd.wires[c].requests.n))
+		nd.ghosts = line{} // the other server executes them, to no effect here
+		if s.gate && w.clients[c].claim.Phase == quorum.Held {
 			nd.away |= 1 << c
 		}
 	}

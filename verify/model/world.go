@@ -86,6 +86,9 @@ type node struct {
 	away   uint8 // clients whose end the node waits for before it votes
 	ahead  bool  // its clock is wrong
 	frozen int64 // the counter stays here; 0: it counts
+
+	replica quorum.Lock // what a server has that may take its place
+	floor   int64       // the least token that it may give since then
 }
 
 type life uint8
@@ -130,6 +133,7 @@ type faults struct {
 	jump   uint8 // the clock of a node jumps far ahead, or back
 	age    uint8 // time passes
 	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
+	over   uint8 // a replica takes over from a node
 }
 
 // setup is a world to begin with, and how it behaves.
@@ -182,6 +186,7 @@ type mutant struct {
 	byArrival        bool // each node orders waiters as they come
 	barge            bool // C6: a free lock goes to any client that asks
 	anyOrder         bool // C7: wake-ups grant that come apart from the answers
+	lowTokens        bool // a node that failed over gives tokens that the other server may have given
 	reclaimNever     bool // C8: a node where others had the lock stays lost
 	reclaimAtOnce    bool // C8: … is reclaimed before a quorum has kept the lock in the round
 	reclaimUnchecked bool // C8: … or when it has, but maybe before others had the node
@@ -228,6 +233,8 @@ const (
 	jump                  // the clock of a node jumps
 	outage                // a node forgets a lock
 	age                   // time passes
+	replicate             // a node's replica has all that the node has
+	takeOver              // the replica takes the node's place
 )
 
 func (s *setup) initial() world {
@@ -439,6 +446,12 @@ func (s *setup) moves(w *world, out []move) []move {
 		if w.left.flush > 0 && node.lock != (quorum.Lock{}) {
 			add(flush, 0, n, 0)
 		}
+		if w.left.over > 0 {
+			if node.replica != node.lock {
+				add(replicate, 0, n, 0)
+			}
+			add(takeOver, 0, n, 0)
+		}
 		if w.left.jump > 0 {
 			add(jump, 0, n, 0)
 		}
@@ -489,7 +502,7 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Start, Nodes: quorum.All(s.nodes)})
 	case execute:
 		r := wire.requests.pop(0)
-		if nd.away != 0 {
+		if nd.away != 0 && (s.faults.over == 0 || quorum.AskKind(r.kind) != quorum.AskRenew && !quorum.AskKind(r.kind).Frees()) {
 			s.reply(&w, c, n, message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch, round: r.round})
 			break
 		}
@@ -554,6 +567,11 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case wipe:
 		w.left.wipe--
 		s.wipe(&w, n)
+	case replicate:
+		nd.replica = nd.lock
+	case takeOver:
+		w.left.over--
+		s.takeOver(&w, n)
 	case flush:
 		w.left.flush--
 		s.flush(&w, n)

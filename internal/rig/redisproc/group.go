@@ -84,7 +84,7 @@ func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
 	if err := await(ctx, func() error { return g.linked(o.Servers - 1) }); err != nil {
 		return err
 	}
-	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", "4000"}
+	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", "2000"}
 	if o.Server.Password != "" {
 		settings = append(settings, "auth-pass", o.Server.Password)
 	}

@@ -1,0 +1,127 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+//go:embed schedule-sentinel.json
+var sentinelSchedule []byte
+
+// takeover is how much longer a lock may stand when a replica takes over: until the Sentinels have agreed on it and clients have
+// found it, and then for the quarantine, in the schedule of 10 s.
+const takeover = 15 * time.Second
+
+// sentinelBackend is a master, two replicas and three Sentinels. A master that has lost its replicas refuses to write.
+var sentinelBackend = &backend{
+	schedule: sentinelSchedule, classes: failovers(""), fewest: 2, site: func() site { return &sentinelSite{least: "1"} },
+	lead: redisBackend.lead, open: openSentinel, peer: "redsync", openPeer: openSentinelRedsync,
+}
+
+// laxBackend is the same with masters that go on.
+var laxBackend = &backend{
+	schedule: bytes.Replace(sentinelSchedule, []byte(`"sentinel"`), []byte(`"sentinel-lax"`), 1),
+	classes:  failovers("a master that was replaced goes on"), fewest: 2, site: func() site { return &sentinelSite{least: "0"} },
+	lead: redisBackend.lead, open: openSentinel, peer: "redsync", openPeer: openSentinelRedsync,
+}
+
+func failovers(shared string) map[string]class {
+	return map[string]class{
+		"client-pause": {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels replace a master at any time
+		"kill":         {shared: shared, extra: takeover},
+		"stop":         {shared: shared, extra: takeover},
+		"switch":       {shared: shared, extra: takeover},
+	}
+}
+
+func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
+	node := redlock.Node{Failover: &redlock.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
+	return redlock.Open(ctx, []redlock.Node{node}, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true})
+}
+
+func openSentinelRedsync(o *order, rec *recorder) (service, error) {
+	redis.SetLogger(mute{})
+	c := redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: o.Nodes, MasterName: redisproc.GroupName})
+	return &redsyncs{rs: redsync.New(goredis.NewPool(c)), clients: []*redis.Client{c}, ttl: time.Duration(o.Schedule.TTL), rec: rec}, nil
+}
+
+// mute takes what go-redis says of each connection that it cannot make.
+type mute struct{}
+
+func (mute) Printf(context.Context, string, ...any) {}
+
+// sentinelSite is servers of which one is the master.
+type sentinelSite struct {
+	least string // min-replicas-to-write
+	group *redisproc.Group
+	all   []*node
+}
+
+func (s *sentinelSite) start(ctx context.Context, schedule *Schedule) (err error) {
+	s.group, err = redisproc.StartGroup(ctx, &redisproc.GroupOptions{
+		Servers: schedule.Nodes, Server: redisproc.Options{Args: []string{"--min-replicas-to-write", s.least, "--min-replicas-max-lag", "1"}},
+	})
+	if err != nil {
+		return err
+	}
+	for _, server := range s.group.Servers {
+		s.all = append(s.all, &node{server: server})
+	}
+	return nil
+}
+
+func (s *sentinelSite) stop() error {
+	if s.group == nil {
+		return nil
+	}
+	return s.group.Stop()
+}
+
+func (s *sentinelSite) nodes() []*node { return s.all }
+
+func (s *sentinelSite) leader(context.Context) int {
+	return slices.Index(s.group.Servers, s.group.Master())
+}
+
+func (s *sentinelSite) actions() map[string]action { return map[string]action{"switch": s.change} }
+
+// change has a replica take over from a master that is well.
+func (s *sentinelSite) change(Fault, int, func(time.Duration)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return s.group.Switch(ctx)
+}
+
+func (s *sentinelSite) equip(o *order, _ int) { o.Nodes = s.group.Addrs() }
+
+func (s *sentinelSite) values() string { return "" }
+
+func (s *sentinelSite) ghosts(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
+	master := s.group.Master()
+	if master == nil {
+		return nil, errors.New("no master")
+	}
+	reply, err := master.Do("KEYS", "lock:"+span.prefix()+"*")
+	list, _ := reply.([]any)
+	for _, key := range list {
+		if name, ok := key.(string); ok {
+			found = append(found, strings.TrimPrefix(name, "lock:"))
+		}
+	}
+	return found, err
+}
