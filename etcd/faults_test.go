@@ -86,7 +86,8 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	r := start(t)
 	waiting := r.driver()
 	watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
-	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn"}, "LeaseRevoke", "Status")
+	// With its first lease a client begins to watch for what Force tells it.
+	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "LeaseRevoke", "Status")
 }
 
 // TestARenewalByADeposedLeaderIsNone: one that was stopped confirms renewals before it learns of its successor, who does not know
