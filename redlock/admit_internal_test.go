@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // clinic is a node as the gate sees it: a marker, a run, and clocks that a test sets.
@@ -78,6 +80,12 @@ func (n *clinic) look(c *client) error {
 	return errMarker
 }
 
+// base is the first token that a new counter would give now.
+func (n *clinic) base() string {
+	base, _ := quorum.Seed(n.clock.UnixMicro(), n.clock.UnixMicro())
+	return decimal(base)
+}
+
 func (n *clinic) votes(c *client) {
 	n.Helper()
 	if err := n.look(c); err != nil {
@@ -100,7 +108,7 @@ func TestANewNodeSitsOutItsQuarantineOnce(t *testing.T) {
 	n.waits(c)
 	n.pass(time.Second, c)
 	n.votes(c)
-	if want := "n=3 maxttl=60000 run=r1"; n.marker != want {
+	if want := "n=3 maxttl=60000 run=r1 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.votes(newClient(3, nil)) // one client's wait is enough for all
@@ -201,9 +209,11 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 	}
 	t.Run("it was and is durable", func(t *testing.T) {
 		n, c := admitted(t, true)
+		floor := n.base() // which stands: it has forgotten nothing since
 		n.restart("r2", false)
+		n.pass(time.Second, c)
 		n.votes(c)
-		if want := "n=3 maxttl=60000 run=r2 durable=a:1"; n.marker != want {
+		if want := "n=3 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
 			t.Errorf("the marker is %q, want %q", n.marker, want)
 		}
 	})
@@ -343,8 +353,24 @@ func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
 	n := newClinic(t)
 	n.votes(newClient(1, nil))
 	n.votes(newClient(1, &Options{MaxTTL: time.Hour}))
-	if n.marker != "n=1" {
-		t.Errorf("the marker is %q", n.marker)
+	if want := "n=1 run=r1 floor=" + n.base(); n.marker != want {
+		t.Errorf("the marker is %q, want %q", n.marker, want)
+	}
+}
+
+func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
+	n, c := newClinic(t), newClient(1, nil)
+	n.votes(c)
+	n.restart("r2", false)
+	n.pass(time.Second, c)
+	n.votes(c)
+	if want := "n=1 run=r2 floor=" + n.base(); n.marker != want {
+		t.Errorf("the marker is %q, want %q", n.marker, want)
+	}
+	n.run = "" // behind a proxy
+	n.marker = ""
+	if n.votes(c); n.marker != "n=1" {
+		t.Errorf("without a run the marker is %q", n.marker)
 	}
 }
 

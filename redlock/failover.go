@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
-	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // Failover says where the master of a node is found, if another server may take its
@@ -345,7 +344,7 @@ func (l *link) low(asked quorum.AskKind, v resp.Value) bool {
 // owner's all the while, and nobody has heard of the lower token.
 func (l *link) raise(r *engine.Request) {
 	floor := l.least()
-	c := newCall([][]string{l.member.call(wire.Commit, *r.Lock, r.Owner, decimal(quorum.Top(floor)), decimal(r.Keep()))})
+	c := newCall([][]string{l.member.call(l.n.d.opts.format().Commit, *r.Lock, r.Owner, decimal(quorum.Top(floor)), decimal(r.Keep()))})
 	c.then = func() {
 		err := c.err
 		if err == nil {

@@ -88,6 +88,7 @@ func TestTokensDoNotBeginWhereClocksDifferByAMinute(t *testing.T) {
 func TestPlainClientsAndThoseThatFollowAFailoverRefuseEachOther(t *testing.T) {
 	n, c := newMover(t)
 	plain := newClient(1, nil)
+	plain.clock = n.clock
 	n.moves = false
 	if err := n.look(plain); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), `"n=1 failover maxttl=60000"`) {
 		t.Errorf("a plain client: %v", err)

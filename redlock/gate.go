@@ -20,8 +20,8 @@ import (
 //	it is a single master                strange, below
 //	it evicts nothing                    evicts, below, unless AllowEviction
 //	it is on the list once               arrive, below
-//	its marker names its present run     admit and judge, below; only in a set of several nodes, or if it fails over
-//	its marker is the one that was read  each script compares it, member.lua
+//	its marker names its present run     admit and judge, below
+//	its marker is the one that was read  each script compares it, member.lua; not on one server alone
 //
 // A run is one life of a server process: Redis gives each a run_id. Of a node that
 // fails over it ends as well when another server takes its place, and comes back.
@@ -39,7 +39,8 @@ import (
 //
 // Each step is one compare-and-swap: it fails if the data are wiped between the
 // look and the step. Data that are wiped later take the marker with them. NoQuarantine
-// goes to admitted at once.
+// goes to admitted at once, and so does one server alone. Each admission but that by
+// a durable run names the first token that the node may give from now on.
 
 // restartMargin is added to MaxTTL, because clocks do not run equally fast.
 const restartMargin = 2 * time.Second
@@ -148,7 +149,7 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 	if err != nil {
 		return rep, err
 	}
-	if g.marks(n) {
+	if g.opts.Format != FormatRedisson { // its counters are Redisson's, too
 		rep.floor = floorOf(marker)
 	}
 	if g.marks(n) && !g.opts.Cluster { // where the marker is in another hash slot than the lock
@@ -333,7 +334,7 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 	switch {
 	case text != "" && !(ours && known):
 		return "", g.conflict(text, charter)
-	case g.n == 1 && !s.moves:
+	case s.run == "": // one server behind a proxy that hides its run
 		return charter, nil
 	case m.in(s.run):
 		return text, nil
@@ -344,12 +345,15 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 	// who can, and so does not put all of them off.
 	remembers := m.run != "" && m.durable != "" && !g.outdated(m, s) && s.durable()
 	switch {
-	case g.opts.NoQuarantine, remembers && m.durable == label(s.addr):
+	case remembers && m.durable == label(s.addr):
+		m.run, m.seen = s.run, ""
+		return charter + m.String(), nil
+	case g.opts.NoQuarantine, g.n == 1 && !s.moves:
 		return g.admission(s)
 	case m.seen != s.run || m.client <= 0 || m.node <= 0 || m.run != "" && !remembers:
 		first := marker{seen: s.run, client: s.client, node: s.node, shard: s.shard}
 		if remembers {
-			first.run, first.durable = m.run, m.durable
+			first.run, first.durable, first.floor = m.run, m.durable, m.floor
 		}
 		return charter + first.String(), nil
 	}
@@ -360,15 +364,15 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 	return g.admission(s)
 }
 
+// admission is the marker of a node that may have forgotten what it granted, or gone back to
+// older data. Its tokens begin at the clock.
 func (g *gate) admission(s sight) (string, error) {
-	m := marker{run: s.run, shard: s.shard}
-	if s.moves {
-		floor, ok := quorum.Seed(s.node, s.client)
-		if !ok {
-			return "", advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
-		}
-		m.floor = floor // never durable: what another server granted it does not know
-	} else if s.durable() {
+	floor, ok := quorum.Seed(s.node, s.client)
+	if !ok {
+		return "", advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
+	}
+	m := marker{run: s.run, shard: s.shard, floor: floor}
+	if g.n > 1 && !s.moves && s.durable() { // what another server granted, one that took over does not know
 		m.durable = label(s.addr)
 	}
 	return g.charter(s.moves) + m.String(), nil

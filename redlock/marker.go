@@ -19,7 +19,7 @@ type marker struct {
 	// copied files bring a marker to other nodes, where the name does not fit.
 	durable string
 	shard   string // of a cluster: the id of the node that was admitted or seen; slots that move bring markers of others
-	floor   int64  // of a node that fails over: the first token that it may give in that run
+	floor   int64  // the first token that it may give
 
 	seen   string // a later run, in which it was first seen, but not admitted yet
 	client int64  // when that was by that client's clock, in µs since 1970

@@ -119,3 +119,41 @@ func TestCounterLifeIsHowLongAServerKeepsTheCounter(t *testing.T) {
 		}
 	}
 }
+
+// A server that comes back with an older snapshot has counters that go on below what it had
+// promised since. They live as long as the names are used.
+func TestTokensRiseOnAServerThatComesBackWithOlderData(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			c := r.client()
+			r.release(r.acquire(c, "k", nil))
+			for i := range n {
+				r.do(i, "SAVE")
+			}
+			last := r.acquire(c, "k", nil)
+			r.release(last)
+			for _, s := range r.servers {
+				s.Kill()
+			}
+			for _, s := range r.servers {
+				if err := s.Restart(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range 3 {
+				var l *holdfast.Lease
+				r.eventually("a lease", func() (ok bool) {
+					var err error
+					l, err = c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+					return err == nil
+				})
+				if l.Token() < last.Token()+quorum.Block {
+					t.Errorf("grant %d after the restart has token %d, that of before %d", i, l.Token(), last.Token())
+				}
+				last = l
+				r.release(l)
+			}
+		})
+	}
+}
