@@ -25,6 +25,7 @@ const (
 	holderTime = 200 * time.Millisecond
 	holderMost = 1024
 	holderKeep = 30 * time.Second
+	missKeep   = time.Second     // how long a client counts as one that nobody knows
 	scanCount  = 250             // keys that one step looks at: a tenth of a millisecond or two for the server
 	scanTime   = 5 * time.Second // for one step, on a busy server
 	listBatch  = 100             // locks that are asked for together
@@ -99,15 +100,19 @@ func (d *Driver) holderOf(ctx context.Context, client string) driver.Holder {
 		return known.holder
 	}
 	found, answered := d.lookUp(ctx, client)
-	if !answered {
+	keep := holderKeep
+	switch {
+	case !answered:
 		return found
+	case found == (driver.Holder{}):
+		keep = missKeep // a node that knows may only have been late
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.known == nil || len(h.known) >= holderMost {
 		h.known = make(map[string]knownHolder)
 	}
-	h.known[client] = knownHolder{holder: found, until: time.Now().Add(holderKeep)}
+	h.known[client] = knownHolder{holder: found, until: time.Now().Add(keep)}
 	return found
 }
 
@@ -120,6 +125,9 @@ func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder
 	each(ctx, d.members(), func(ctx context.Context, n *node) {
 		replies, err := n.do(ctx, []string{"GET", wire.Client + client})
 		if err != nil {
+			return
+		}
+		if _, refused := replies[0].(error); refused { // another shard of a cluster would know
 			return
 		}
 		text, _ := replies[0].(string) // anything else is a node that does not know

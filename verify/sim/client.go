@@ -191,7 +191,8 @@ func (cl *claim) post(e quorum.Event) {
 }
 
 var outcomeNames = [...]string{
-	"", "won", "busy", "unavailable", "renewed", "not renewed", "lost", "released", "not released",
+	quorum.Won: "won", quorum.Busy: "busy", quorum.Unavailable: "unavailable", quorum.Renewed: "renewed", quorum.NotRenewed: "not renewed",
+	quorum.NotRaised: "not raised", quorum.Lost: "lost", quorum.Released: "released", quorum.NotReleased: "not released",
 }
 
 // setAlarm sees to it that a Tick comes when the claim wants one. Rounds of a held
