@@ -64,7 +64,8 @@ func build(s *source, proxy, work, out string, targets []string) error {
 		if system == "windows" {
 			program += ".exe"
 		}
-		if _, err := g.run([]string{"GOOS=" + system, "GOARCH=" + arch}, "build", "-trimpath", "-buildvcs=true", "-tags="+tags, "-ldflags=-s -w", "-o", program, "."); err != nil {
+		target := []string{"GOOS=" + system, "GOARCH=" + arch}
+		if _, err := g.run(target, "build", "-trimpath", "-buildvcs=true", "-tags="+tags, "-ldflags=-s -w", "-o", program, "."); err != nil {
 			return err
 		}
 		if p.program, err = os.ReadFile(program); err != nil {

@@ -97,7 +97,8 @@ func plans(w io.Writer, c costs) error {
 			p.sets, p.why, p.sets, 3*p.sets, 5*p.sets, 100*(p.processor/n+l.clients*c.idle), (p.memory/n+l.clients*c.connection)/gigabyte,
 			round(p.connections), warn)
 	}
-	fmt.Fprintf(w, "\nHalf of the names are new, leases are renewed every third of %v.\n(!): more connections than the %s that a server takes with some care for its limits.\n",
+	fmt.Fprintf(w, "\nHalf of the names are new, leases are renewed every third of %v.\n"+
+		"(!): more connections than the %s that a server takes with some care for its limits.\n",
 		ttl, round(sockets))
 	return check(w, c, all)
 }

@@ -11,7 +11,8 @@ import (
 // threads.
 var redisson = dialect{
 	scripts: map[string]*wire.Script{
-		"acquire": wire.Redisson.Acquire, "adopt": wire.Redisson.Adopt, "commit": wire.Redisson.Commit, "renew": wire.Redisson.Renew, "release": wire.Redisson.Release,
+		"acquire": wire.Redisson.Acquire, "adopt": wire.Redisson.Adopt, "commit": wire.Redisson.Commit,
+		"renew": wire.Redisson.Renew, "release": wire.Redisson.Release,
 		"force": wire.Redisson.Force, "inspect": wire.Redisson.Inspect,
 	},
 	state: `

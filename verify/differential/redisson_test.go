@@ -83,7 +83,9 @@ func (w *world) callRedisson() {
 		return rapid.SampledFrom(ids).Draw(w.t, what)
 	}
 	c := Call{
-		Script:  rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "adopt", "commit", "renew", "release", "release", "force", "inspect"}).Draw(w.t, "script"),
+		Script: rapid.SampledFrom([]string{
+			"acquire", "acquire", "acquire", "adopt", "commit", "renew", "release", "release", "force", "inspect",
+		}).Draw(w.t, "script"),
 		Owner:   owner("owner"),
 		TTL:     rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
 		Short:   rapid.Bool().Draw(w.t, "short"),

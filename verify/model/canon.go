@@ -218,7 +218,8 @@ func (s *setup) encode(w *world, b []byte) []byte {
 			continue
 		}
 		k := &cl.claim
-		b = append(b, byte(k.Phase), byte(k.ID), k.Again, flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0, cl.raised, k.Lifts))
+		b = append(b, byte(k.Phase), byte(k.ID), k.Again,
+			flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0, cl.raised, k.Lifts))
 		b = append32(b, int32(k.Token))
 	}
 	var parts [maxNodes][]byte

@@ -336,5 +336,8 @@ func ensemble(tests ...string) suite {
 }
 
 func tierNames() []string {
-	return []string{"unit", "engine", "client", "conformance", "sharding", "seam", "model", "sim", "differential", "redlock", "postgres", "zookeeper", "fence", "cli"}
+	return []string{
+		"unit", "engine", "client", "conformance", "sharding", "seam", "model", "sim", "differential",
+		"redlock", "postgres", "zookeeper", "fence", "cli",
+	}
 }

@@ -61,7 +61,8 @@ func (g *guarded) tell(t *testing.T, o order) {
 func (g *guarded) killed(t *testing.T, why, lease string) {
 	t.Helper()
 	code := <-g.code
-	if code != GuardKilled || len(g.did) != 1 || g.did[0].Why != why || g.did[0].Group != g.command.Process.Pid || string(g.did[0].Lease) != lease || g.did[0].Error != "" {
+	if code != GuardKilled || len(g.did) != 1 || g.did[0].Why != why || g.did[0].Group != g.command.Process.Pid ||
+		string(g.did[0].Lease) != lease || g.did[0].Error != "" {
 		t.Errorf("exit code %d, %+v", code, g.did)
 	}
 }
