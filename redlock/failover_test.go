@@ -262,16 +262,16 @@ func TestANodeOfASetMayFailOver(t *testing.T) {
 	for _, s := range redistest.StartN(t, 2) {
 		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
 	}
-	c.driver(nodes, &redlock.Options{MaxTTL: brief}).Close() // without quarantine
-	d, err := redlock.Open(t.Context(), nodes, &redlock.Options{MaxTTL: brief, Timeout: busy})
+	c.driver(nodes, &redlock.Options{MaxTTL: 4 * brief}).Close() // without quarantine
+	d, err := redlock.Open(t.Context(), nodes, &redlock.Options{MaxTTL: 4 * brief, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	locks := c.clientOf(d, nil)
-	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 failover maxttl=1000 run=") {
+	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 failover maxttl=4000 run=") {
 		t.Errorf("marker %q", marker)
 	}
-	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: brief})
+	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 4 * brief})
 	before := l.Token()
 	c.promote()
 	c.eventually("the node votes again", func() bool { e := d.Nodes()[0]; return e.State == driver.NodeDegraded })

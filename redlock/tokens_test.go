@@ -63,7 +63,7 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := start(t, n)
-			g := &guarded{t: t}
+			g := &guarded{t: t, lossy: true}
 			stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
 			for i := range 100 {
 				name := fence("lock:k")
