@@ -59,7 +59,7 @@ func (m machineInfo) String() string {
 // text is the report for people: a table that is Markdown as well.
 func (r *report) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; clients, servers and peers share it. Medians of %d runs of %v s, interleaved; "+
+	fmt.Fprintf(&b, "%s; clients, servers and peers share it.\nMedians of %d runs of %v s, interleaved; "+
 		"where nobody wants another's lock, of three times as many, each a third as long.\n\n", r.Machine, r.Reps, r.Seconds)
 	b.WriteString(table(r.Rows))
 	if len(r.Left) > 0 {
