@@ -368,6 +368,10 @@ func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.run = "" // behind a proxy
+	marker := n.marker
+	if n.votes(c); n.marker != marker {
+		t.Errorf("a client that sees no run has made %q of %q", n.marker, marker)
+	}
 	n.marker = ""
 	if n.votes(c); n.marker != "n=1" {
 		t.Errorf("without a run the marker is %q", n.marker)

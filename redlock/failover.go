@@ -332,8 +332,8 @@ func (n *node) at(server string, err error) error {
 	return err
 }
 
-// low says whether v grants a lock with a token that may have been given out before: the
-// server that is gone had given it, and this one never heard of it.
+// low says whether v grants a lock with a token that may have been given out before: by
+// this server, which has come back with older data, or by the one whose place it took.
 func (l *link) low(asked quorum.AskKind, v resp.Value) bool {
 	base, ok := v.Int()
 	return ok && 0 < base && base < l.least() && (asked == quorum.AskAcquire || asked == quorum.AskAdopt)

@@ -334,8 +334,8 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 	switch {
 	case text != "" && !(ours && known):
 		return "", g.conflict(text, charter)
-	case s.run == "": // one server behind a proxy that hides its run
-		return charter, nil
+	case s.run == "": // one server behind a proxy that hides its run; others may see it
+		return cmp.Or(text, charter), nil
 	case m.in(s.run):
 		return text, nil
 	case s.shard != "" && g.remembers(m, s):
