@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,7 +51,20 @@ func guarded(t *testing.T) (*redisproc.Server, *redis.Options) {
 // of the user, the database and the name that the client has.
 func locks(t *testing.T, server *redisproc.Server, all ...*redis.Options) {
 	t.Helper()
-	nodes, opts, err := fromgoredis.Settings(all...)
+	connects(t, server, 3)(fromgoredis.Settings(all...))
+}
+
+// connects is locks for any settings.
+func connects(t *testing.T, server *redisproc.Server, db int) func(nodes []redlock.Node, opts *redlock.Options, err error) {
+	t.Helper()
+	return func(nodes []redlock.Node, opts *redlock.Options, err error) {
+		t.Helper()
+		connect(t, server, db, nodes, opts, err)
+	}
+}
+
+func connect(t *testing.T, server *redisproc.Server, db int, nodes []redlock.Node, opts *redlock.Options, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +86,10 @@ func locks(t *testing.T, server *redisproc.Server, all ...*redis.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "name=billing"; !strings.Contains(fmt.Sprint(list), want) || !strings.Contains(fmt.Sprint(list), " db=3 ") ||
-		!strings.Contains(fmt.Sprint(list), " user=app ") {
-		t.Errorf("CLIENT LIST has no %s with db=3 and user=app:\n%v", want, list)
+	for _, want := range []string{"name=billing ", fmt.Sprintf(" db=%d ", db), " user=app "} {
+		if !strings.Contains(fmt.Sprint(list), want) {
+			t.Errorf("CLIENT LIST has no %q:\n%v", want, list)
+		}
 	}
 	if err := lease.Release(t.Context()); err != nil {
 		t.Error(err)
@@ -175,6 +190,70 @@ func TestClientsOfSeveralServersAreASet(t *testing.T) {
 	locks(t, server, all...)
 }
 
+func TestTheMasterIsFoundAsTheFailoverClientFindsIt(t *testing.T) {
+	t.Parallel()
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := cert.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := redistest.StartGroup(t, &redisproc.GroupOptions{
+		Servers: 2, Sentinels: 1, Server: redisproc.Options{TLS: cert, Password: "of-replicas", ACL: []string{"app on >s3cret ~* &* +@all"}},
+		Sentinel: redisproc.Options{TLS: cert, Password: "of-sentinels", ACL: []string{"finder on >of-finder ~* &* +@all"}},
+	})
+	all := &redis.UniversalOptions{
+		Addrs: group.Addrs(), MasterName: redisproc.GroupName, SentinelUsername: "finder", SentinelPassword: "of-finder",
+		Username: "app", Password: "s3cret", TLSConfig: secure, DB: 3, ClientName: "billing", DialTimeout: busy,
+	}
+	opts := all.Failover()
+	client := redis.NewFailoverClient(opts)
+	defer client.Close()
+	if err := client.Set(t.Context(), "data", "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	connects(t, group.Master(), 3)(fromgoredis.Failover(opts))
+
+	var asked atomic.Int32
+	opts.TLSConfig, opts.SentinelUsername, opts.SentinelPassword = nil, "", "of-sentinels"
+	opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		asked.Add(1)
+		return (&tls.Dialer{Config: secure}).DialContext(ctx, network, addr)
+	}
+	connects(t, group.Master(), 3)(fromgoredis.Failover(opts))
+	if asked.Load() < 2 {
+		t.Error("the dialer was not asked for Sentinel and server")
+	}
+	opts.SentinelUsername, opts.SentinelPassword = "nobody", "" // go-redis gives no user without a password
+	nodes, _, err := fromgoredis.Failover(opts)
+	if err != nil || nodes[0].Failover.Username != "" {
+		t.Errorf("%+v, %v", nodes[0].Failover, err)
+	}
+}
+
+func TestTheClusterIsReachedAsTheClientReachesIt(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{ACL: []string{"app on >s3cret ~* &* +@all"}}})
+	var mu sync.Mutex // guards dialled
+	dialled := make(map[string]bool)
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{cluster.Servers[0].Addr()}, Username: "app", Password: "s3cret", ClientName: "billing", DialTimeout: busy,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			mu.Lock()
+			dialled[addr] = true
+			mu.Unlock()
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	})
+	defer client.Close()
+	connects(t, cluster.Servers[1], 0)(fromgoredis.Cluster(client.Options()))
+	if len(dialled) != 2 {
+		t.Errorf("the dialer was asked for %v", dialled)
+	}
+}
+
 func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 	t.Parallel()
 	sentinels := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})
@@ -183,7 +262,7 @@ func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 		"at least one client":                nil,
 		"h:1: Limiter cannot be carried":     {{Addr: "h:1", Limiter: limiter{}, Password: "s3cret"}},
 		"OnConnect cannot be carried":        {{OnConnect: func(context.Context, *redis.Conn) error { return nil }, Password: "s3cret"}},
-		"Sentinels cannot be carried":        {sentinels.Options()},
+		"give fromgoredis.Failover":          {sentinels.Options()},
 		"h:1 and i:1 have databases 0 and 1": {{Addr: "h:1", Password: "s3cret"}, {Addr: "i:1", DB: 1, Password: "s3cret"}},
 		`names "a" and "b"`:                  {{Addr: "h:1", ClientName: "a"}, {Addr: "i:1", ClientName: "b"}},
 	} {
@@ -192,6 +271,23 @@ func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 			t.Errorf("%v, want ErrInvalid with %q", err, words)
 		}
 	}
+	refused := func(words string) func(_ []redlock.Node, _ *redlock.Options, err error) {
+		return func(_ []redlock.Node, _ *redlock.Options, err error) {
+			t.Helper()
+			if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), words) {
+				t.Errorf("%v, want ErrInvalid with %q", err, words)
+			}
+		}
+	}
+	hook := func(context.Context, *redis.Conn) error { return nil }
+	refused("m: OnConnect cannot be carried")(fromgoredis.Failover(&redis.FailoverOptions{MasterName: "m", OnConnect: hook}))
+	refused("written to the master")(fromgoredis.Failover(&redis.FailoverOptions{ReplicaOnly: true}))
+	refused("h:1,i:1: OnConnect cannot be carried")(fromgoredis.Cluster(&redis.ClusterOptions{Addrs: []string{"h:1", "i:1"}, OnConnect: hook}))
+	special := func(o *redis.Options) *redis.Client { return redis.NewClient(o) }
+	refused("NewClient cannot be carried")(fromgoredis.Cluster(&redis.ClusterOptions{NewClient: special}))
+	byReplica := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})
+	defer byReplica.Close()
+	refused("redis.FailoverOptions to Failover")(fromgoredis.Cluster(byReplica.Options()))
 }
 
 type limiter struct{}

@@ -4,14 +4,14 @@
 //
 // Connections are not shared: locks have one of their own to each server, which rueidis
 // does not see. Caching, pipelining, replicas for reading and AlwaysRESP2 mean nothing to
-// it. Sentinels, several addresses (which rueidis takes for a cluster), ReplicaOnly and
-// redirects are refused.
+// it. ReplicaOnly and redirects are refused.
 package fromrueidis
 
 import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -21,37 +21,69 @@ import (
 )
 
 // Settings returns the arguments of redlock.Open for the servers of some rueidis
-// clients: one, or several independent ones. It takes what was given to
+// clients: one server, several independent ones, a master that Sentinels look after
+// (Sentinel.MasterSet), or a Redis Cluster (several addresses in InitAddress). It takes what was given to
 // rueidis.NewClient, and does not block. The caller may change the options that it
-// returns.
+// returns: with one address it cannot know whether that is of a cluster, so set Cluster then.
 //
-// It carries over the address, DialCtxFn, DialFn and Dialer, TLS, user and password or
-// AuthCredentialsFn, SelectDB, ClientName, and Dialer.Timeout as Timeout.
-// AuthCredentialsFn gets the address as it stands in InitAddress, and is called at each new
+// It carries over the addresses, DialCtxFn, DialFn and Dialer, TLS, user and password or
+// AuthCredentialsFn, SelectDB, ClientName, and Dialer.Timeout as Timeout; for Sentinels, those of
+// InitAddress alone, their own Dialer, TLS, user and password.
+// AuthCredentialsFn gets the address that was dialled, and is called at each new
 // connection, whatever RefreshAfter says.
 //
-// Errors match redlock.ErrInvalid: Sentinels, not exactly one address, ReplicaOnly,
-// redirects, and databases or names that differ.
+// Errors match redlock.ErrInvalid: no address, ReplicaOnly, redirects, ForceSingleClient with several
+// addresses, AuthCredentialsFn with Sentinels, databases or names that differ, and Sentinels or a
+// cluster among several options. For a set of several masters with Sentinels, make a redlock.Node with a
+// Failover for each.
 func Settings(servers ...rueidis.ClientOption) ([]redlock.Node, *redlock.Options, error) {
 	all := make([]settings.Server, len(servers))
 	for i, o := range servers {
 		addr := strings.Join(o.InitAddress, ",")
+		sentinels, several := o.Sentinel.MasterSet != "", len(o.InitAddress) > 1
 		switch {
-		case o.Sentinel.MasterSet != "":
-			return nil, nil, settings.Refuse(addr, "Sentinels", "give redlock.Open a Node with Failover, or redlock.OpenURL redis+sentinel://s1:26379,s2:26379/NAME")
-		case len(o.InitAddress) != 1:
-			return nil, nil, settings.Refuse(addr, "an InitAddress that has not one address",
-				"to rueidis these are a cluster; give options for each of several independent servers")
+		case len(o.InitAddress) == 0:
+			return nil, nil, settings.Refuse(addr, "an InitAddress without addresses", "give it those that the client has")
 		case o.ReplicaOnly:
 			return nil, nil, settings.Refuse(addr, "ReplicaOnly", "give the options for the master")
 		case o.Standalone.EnableRedirect:
 			return nil, nil, settings.Refuse(addr, "Standalone.EnableRedirect", "a redirect is a failover, which loses locks; leave it out if there is none")
+		case sentinels && o.AuthCredentialsFn != nil:
+			return nil, nil, settings.Refuse(addr, "AuthCredentialsFn for Sentinels",
+				"set it to nil in a copy of the options, give Sentinel.Username and Sentinel.Password, and for the servers set Credentials in the result")
+		case !sentinels && several && o.ForceSingleClient:
+			return nil, nil, settings.Refuse(addr, "ForceSingleClient with several addresses", "rueidis uses the first alone; give that one")
+		case (sentinels || several) && len(servers) > 1:
+			return nil, nil, settings.Refuse(addr, "a client of Sentinels or of a cluster, in a set,",
+				"give one such client; for a set of masters with Sentinels give redlock.Open a Node with Failover for each")
 		}
 		all[i] = settings.Server{
 			Addr: addr, Dial: dialer(o), Credentials: credentials(o), DB: o.SelectDB, ClientName: o.ClientName, Timeout: o.Dialer.Timeout,
 		}
+		switch {
+		case sentinels:
+			all[i].Dial = either(o)
+			return settings.Failover(all[i], &redlock.Failover{
+				Sentinels: o.InitAddress, Master: o.Sentinel.MasterSet, Username: o.Sentinel.Username, Password: o.Sentinel.Password,
+			})
+		case several:
+			return settings.Cluster(all[i], o.InitAddress)
+		}
 	}
 	return settings.Join(all)
+}
+
+// either dials Sentinels and servers, each as rueidis does.
+func either(o rueidis.ClientOption) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	server := dialer(o)
+	o.Dialer, o.TLSConfig = o.Sentinel.Dialer, o.Sentinel.TLSConfig
+	sentinel, sentinels := dialer(o), o.InitAddress
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slices.Contains(sentinels, addr) {
+			return sentinel(ctx, network, addr)
+		}
+		return server(ctx, network, addr)
+	}
 }
 
 func dialer(o rueidis.ClientOption) func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -50,6 +50,12 @@ func locks(t *testing.T, server *redisproc.Server, opt rueidis.ClientOption) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	connects(t, server, opt.SelectDB, nodes, opts)
+}
+
+func connects(t *testing.T, server *redisproc.Server, db int, nodes []redlock.Node, opts *redlock.Options) {
+	t.Helper()
+	opts.NoQuarantine = true
 	drv, err := redlock.Open(t.Context(), nodes, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +73,7 @@ func locks(t *testing.T, server *redisproc.Server, opt rueidis.ClientOption) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"name=billing ", " db=3 ", " user=app "} {
+	for _, want := range []string{"name=billing ", fmt.Sprintf(" db=%d ", db), " user=app "} {
 		if !strings.Contains(fmt.Sprint(list), want) {
 			t.Errorf("CLIENT LIST has no %q:\n%v", want, list)
 		}
@@ -128,11 +134,77 @@ func TestCredentialsComeFromTheirSource(t *testing.T) {
 	locks(t, server, opt)
 }
 
+func TestTheMasterIsFoundAsTheClientFindsIt(t *testing.T) {
+	t.Parallel()
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := cert.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := redistest.StartGroup(t, &redisproc.GroupOptions{
+		Servers: 2, Sentinels: 1, Server: redisproc.Options{Password: "of-replicas", ACL: []string{"app on >s3cret ~* &* +@all"}},
+		Sentinel: redisproc.Options{
+			TLS: cert, Args: []string{"--tls-replication", "no"}, // to the servers
+			ACL: []string{"finder on >of-finder ~* &* +@all"},
+		},
+	})
+	patient := net.Dialer{Timeout: 5 * time.Second}
+	opt := rueidis.ClientOption{
+		InitAddress: group.Addrs(), Username: "app", Password: "s3cret", SelectDB: 3, ClientName: "billing", Dialer: patient, DisableCache: true,
+		Sentinel: rueidis.SentinelOption{MasterSet: redisproc.GroupName, Username: "finder", Password: "of-finder", Dialer: patient, TLSConfig: secure},
+	}
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	locks(t, group.Master(), opt)
+
+	opt.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{}, nil
+	}
+	if _, _, err = fromrueidis.Settings(opt); !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), "set Credentials in the result") {
+		t.Errorf("%v, want ErrInvalid with the mend", err)
+	}
+	opt.AuthCredentialsFn, opt.Username, opt.Password = nil, "", "" // the mend
+	nodes, opts, err := fromrueidis.Settings(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Credentials = func(context.Context, string) (string, string, error) { return "app", "s3cret", nil }
+	connects(t, group.Master(), 3, nodes, opts)
+}
+
+func TestTheClusterIsReachedAsTheClientReachesIt(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{ACL: []string{"app on >s3cret ~* &* +@all"}}})
+	opt := rueidis.ClientOption{
+		InitAddress: []string{cluster.Servers[0].Addr(), cluster.Servers[1].Addr()}, ClientName: "billing", Dialer: net.Dialer{Timeout: 5 * time.Second},
+		AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			return rueidis.AuthCredentials{Username: "app", Password: "s3cret"}, nil
+		},
+	}
+	locks(t, cluster.Servers[1], opt)
+
+	opt.InitAddress = opt.InitAddress[:1] // to rueidis a cluster as well
+	nodes, opts, err := fromrueidis.Settings(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redlock.Open(t.Context(), nodes, opts); !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), "Options.Cluster") {
+		t.Errorf("%v, want ErrConfig with the mend", err)
+	}
+	opts.Cluster = true
+	connects(t, cluster.Servers[1], 0, nodes, opts)
+}
+
 func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 	t.Parallel()
 	for words, opt := range map[string]rueidis.ClientOption{
-		"h:1: Sentinels cannot be":    {InitAddress: []string{"h:1"}, Sentinel: rueidis.SentinelOption{MasterSet: "m"}, Password: "s3cret"},
-		"these are a cluster":         {InitAddress: []string{"h:1", "h:2"}, Password: "s3cret"},
+		"give that one":               {InitAddress: []string{"h:1", "h:2"}, ForceSingleClient: true, Password: "s3cret"},
 		"a server without an address": {Password: "s3cret"},
 		"ReplicaOnly cannot be":       {InitAddress: []string{"h:1"}, ReplicaOnly: true},
 		"a redirect is a failover":    {InitAddress: []string{"h:1"}, Standalone: rueidis.StandaloneOption{EnableRedirect: true}},
@@ -140,6 +212,15 @@ func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 		_, _, err := fromrueidis.Settings(opt)
 		if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%v, want ErrInvalid with %q", err, words)
+		}
+	}
+	for _, opt := range []rueidis.ClientOption{
+		{InitAddress: []string{"h:1"}, Sentinel: rueidis.SentinelOption{MasterSet: "m"}},
+		{InitAddress: []string{"h:1", "h:2"}},
+	} {
+		_, _, err := fromrueidis.Settings(rueidis.ClientOption{InitAddress: []string{"i:1"}}, opt)
+		if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), "Node with Failover for each") {
+			t.Errorf("among several: %v", err)
 		}
 	}
 	if _, _, err := fromrueidis.Settings(); !errors.Is(err, redlock.ErrInvalid) {

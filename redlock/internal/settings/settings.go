@@ -40,12 +40,39 @@ func Join(servers []Server) ([]redlock.Node, *redlock.Options, error) {
 		byAddr[s.Addr] = s
 		nodes = append(nodes, redlock.Node{Addr: s.Addr})
 	}
+	at := func(addr string) Server {
+		if s, ok := byAddr[addr]; ok {
+			return s
+		}
+		return first // the caller has set Cluster, and this is another node of it
+	}
 	opts.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return byAddr[addr].Dial(ctx, network, addr)
+		return at(addr).Dial(ctx, network, addr)
 	}
 	opts.Credentials = func(ctx context.Context, addr string) (string, string, error) {
-		return byAddr[addr].Credentials(ctx, addr)
+		return at(addr).Credentials(ctx, addr)
 	}
+	return nodes, opts, nil
+}
+
+// options are those of a connection, whichever server it leads to.
+func (s Server) options() *redlock.Options {
+	return &redlock.Options{DB: s.DB, ClientName: s.ClientName, Timeout: s.Timeout, Dial: s.Dial, Credentials: s.Credentials}
+}
+
+// Failover makes one node of the servers that f leads to. They and the Sentinels are dialled as s is; its credentials are
+// for the servers alone.
+func Failover(s Server, f *redlock.Failover) ([]redlock.Node, *redlock.Options, error) {
+	return []redlock.Node{{Failover: f}}, s.options(), nil
+}
+
+// Cluster makes a cluster of which some nodes are at addrs, all of whose nodes are reached as s is.
+func Cluster(s Server, addrs []string) (nodes []redlock.Node, opts *redlock.Options, err error) {
+	for _, addr := range addrs {
+		nodes = append(nodes, redlock.Node{Addr: addr})
+	}
+	opts = s.options()
+	opts.Cluster = true
 	return nodes, opts, nil
 }
 
