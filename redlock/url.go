@@ -27,6 +27,12 @@ import (
 //	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
 //	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
 //
+// Several URLs with blanks between them make one set, each a node of it: so a node may be a
+// master that moves. The first has the parameters for all; user and password stand in the
+// first for all, or in each:
+//
+//	redis+sentinel://s1,s2,s3/one redis+sentinel://s4,s5,s6/two redis://h3
+//
 // Parameters: username and password (in place of those before the host), passwordfile
 // (a file with the password of all servers, read at each new connection), prefix, bare
 // (true), format (redisson), sentinel_username and sentinel_password (for the Sentinels, which do not get
@@ -61,6 +67,9 @@ func LimitsURL(rawURL string, opts *Options) (driver.Limits, error) {
 // parseURL reads rawURL. What it says of a URL that cannot be read does not show
 // a password, not even one with a / or ? that was not escaped.
 func parseURL(rawURL string, opts *Options) ([]Node, Options, error) {
+	if urls := split(rawURL); len(urls) > 1 {
+		return readSet(urls, opts)
+	}
 	nodes, o, err := readURL(rawURL, opts)
 	_, rest, _ := strings.Cut(rawURL, "://")
 	if at := strings.IndexAny(rest, "/?"); err != nil && at >= 0 && strings.Contains(rest[at:], "@") {
