@@ -98,6 +98,66 @@ func (n *node) close() (errs error) {
 	return errs
 }
 
+// ensemble is the members of a service that decides by itself, each with its proxies, and the network between them.
+type ensemble struct {
+	members []*node
+	mesh    *faultproxy.Mesh
+	direct  driver.Driver
+	end     func() error // of the members
+}
+
+// join adds a member.
+func (e *ensemble) join(m server, addr string) (err error) {
+	n := &node{server: m}
+	e.members = append(e.members, n)
+	for i := range n.proxies {
+		if n.proxies[i], err = faultproxy.NewOpaque(addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *ensemble) stop() (errs error) {
+	if e.direct != nil {
+		errs = e.direct.Close()
+	}
+	for _, n := range e.members {
+		errs = errors.Join(errs, n.close())
+	}
+	if e.end != nil {
+		errs = errors.Join(errs, e.end())
+	}
+	return errs
+}
+
+func (e *ensemble) nodes() []*node { return e.members }
+
+// actions cut a member off from the others, but from no client: what it hears of them, what they hear of it, or both.
+func (e *ensemble) actions() map[string]action {
+	isolate := func(in, out bool) action {
+		return func(f Fault, victim int, rest func(time.Duration)) error {
+			e.mesh.Isolate(victim, in, out)
+			rest(time.Duration(f.For))
+			e.mesh.Isolate(victim, false, false)
+			return nil
+		}
+	}
+	return map[string]action{"isolate": isolate(true, true), "deafen": isolate(true, false), "silence": isolate(false, true)}
+}
+
+func (e *ensemble) equip(o *order, client int) {
+	for _, n := range e.members {
+		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
+	}
+}
+
+func (e *ensemble) values() string { return "" }
+
+func (e *ensemble) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standing(ctx, e.direct, span, ttl)
+}
+
 // clock is a file that says how far the wall clock of a server is ahead; see shim/clock.c. Empty: it cannot be set.
 type clock string
 

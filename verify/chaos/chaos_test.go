@@ -25,8 +25,8 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 	for backend, only := range map[string][]string{
 		"redis":     nil,
 		"cluster":   {"reshard-paused"}, // its failovers take minutes, and have a test of their own in redlock
-		"etcd":      {"client-pause", "leader-kill", "node-pause", "client-close"},
-		"zookeeper": {"client-pause", "leader-kill", "node-pause", "client-close"},
+		"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
+		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close"},
 		"postgres":  {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
 	} {
 		t.Run(backend, func(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
-	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
 //go:embed schedule-etcd.json
@@ -52,6 +51,9 @@ var etcdClasses = map[string]class{
 	"node-pause":          {lives: true, extra: election},
 	"node-pause-majority": {from: fromEnd, extra: election},
 	"node-kill-majority":  {from: fromEnd, extra: election},
+	"leader-isolated":     {lives: true, extra: election},
+	"node-isolated":       {lives: true, extra: election},
+	"node-one-way":        {from: fromEnd, extra: election},
 	"rolling-restart":     {lives: true, extra: election},
 	"net-delay":           {},
 	"net-reset":           {from: fromEnd},
@@ -62,59 +64,26 @@ var etcdClasses = map[string]class{
 
 // etcdSite is the members of a cluster.
 type etcdSite struct {
+	ensemble
 	cluster *etcdproc.Cluster
-	members []*node
-	direct  driver.Driver
 }
 
 func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
-	if s.cluster, err = etcdproc.Start(ctx, schedule.Nodes); err != nil {
+	if s.cluster, err = etcdproc.StartMeshed(ctx, schedule.Nodes); err != nil {
 		return err
 	}
+	s.mesh, s.end = s.cluster.Mesh, s.cluster.Stop
 	for _, m := range s.cluster.Members {
-		n := &node{server: m}
-		s.members = append(s.members, n)
-		for i := range n.proxies {
-			if n.proxies[i], err = faultproxy.NewOpaque(m.Addr); err != nil {
-				return err
-			}
-		}
+		err = errors.Join(err, s.join(m, m.Addr))
 	}
-	s.direct, err = etcd.New(s.cluster.Addrs(), nil)
+	if err == nil {
+		s.direct, err = etcd.New(s.cluster.Addrs(), nil)
+	}
 	return err
 }
 
-func (s *etcdSite) stop() (errs error) {
-	if s.direct != nil {
-		errs = s.direct.Close()
-	}
-	for _, n := range s.members {
-		errs = errors.Join(errs, n.close())
-	}
-	if s.cluster != nil {
-		errs = errors.Join(errs, s.cluster.Stop())
-	}
-	return errs
-}
-
-func (s *etcdSite) nodes() []*node { return s.members }
-
 func (s *etcdSite) leader(ctx context.Context) int {
 	return slices.Index(s.cluster.Members, s.cluster.Leader(ctx))
-}
-
-func (s *etcdSite) actions() map[string]action { return nil }
-
-func (s *etcdSite) equip(o *order, client int) {
-	for _, n := range s.members {
-		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
-	}
-}
-
-func (s *etcdSite) values() string { return "" }
-
-func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, s.direct, span, ttl)
 }
 
 // mutexes is concurrency.Mutex with a session for each lock, so that one lock that is lost takes no other with it.

@@ -12,7 +12,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
@@ -44,6 +43,9 @@ var zookeeperClasses = map[string]class{
 	"node-kill":           {extra: reign},
 	"node-pause-majority": {from: fromEnd, extra: reign},
 	"node-kill-majority":  {from: fromEnd, extra: reign},
+	"leader-isolated":     {extra: reign},
+	"node-isolated":       {extra: reign},
+	"node-one-way":        {from: fromEnd, extra: reign},
 	"net-reset":           {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"mixed":               {from: fromEnd, extra: reign},
@@ -51,59 +53,26 @@ var zookeeperClasses = map[string]class{
 
 // zookeeperSite is the members of an ensemble.
 type zookeeperSite struct {
-	ensemble *zkproc.Ensemble
-	members  []*node
-	direct   driver.Driver
+	ensemble
+	servers *zkproc.Ensemble
 }
 
 func (s *zookeeperSite) start(ctx context.Context, schedule *Schedule) (err error) {
-	if s.ensemble, err = zkproc.Start(ctx, schedule.Nodes, syncLimit); err != nil {
+	if s.servers, err = zkproc.StartMeshed(ctx, schedule.Nodes, syncLimit); err != nil {
 		return err
 	}
-	for _, m := range s.ensemble.Members {
-		n := &node{server: m}
-		s.members = append(s.members, n)
-		for i := range n.proxies {
-			if n.proxies[i], err = faultproxy.NewOpaque(m.Addr); err != nil {
-				return err
-			}
-		}
+	s.mesh, s.end = s.servers.Mesh, s.servers.Stop
+	for _, m := range s.servers.Members {
+		err = errors.Join(err, s.join(m, m.Addr))
 	}
-	s.direct, err = zookeeper.New(s.ensemble.Addrs(), nil)
+	if err == nil {
+		s.direct, err = zookeeper.New(s.servers.Addrs(), nil)
+	}
 	return err
 }
 
-func (s *zookeeperSite) stop() (errs error) {
-	if s.direct != nil {
-		errs = s.direct.Close()
-	}
-	for _, n := range s.members {
-		errs = errors.Join(errs, n.close())
-	}
-	if s.ensemble != nil {
-		errs = errors.Join(errs, s.ensemble.Stop())
-	}
-	return errs
-}
-
-func (s *zookeeperSite) nodes() []*node { return s.members }
-
 func (s *zookeeperSite) leader(context.Context) int {
-	return slices.Index(s.ensemble.Members, s.ensemble.Leader())
-}
-
-func (s *zookeeperSite) actions() map[string]action { return nil }
-
-func (s *zookeeperSite) equip(o *order, client int) {
-	for _, n := range s.members {
-		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
-	}
-}
-
-func (s *zookeeperSite) values() string { return "" }
-
-func (s *zookeeperSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, s.direct, span, ttl)
+	return slices.Index(s.servers.Members, s.servers.Leader())
 }
 
 // zkLocks is zk.Lock over one session for each process. It says nothing of its end, so that a holder believes in it until its

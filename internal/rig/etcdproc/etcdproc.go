@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
 // ErrNotInstalled is returned by Start when there is no etcd on this machine.
@@ -32,6 +34,7 @@ const (
 // Cluster is some etcd members that know each other.
 type Cluster struct {
 	Members []*Member
+	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
 	dir     string
 }
 
@@ -41,6 +44,7 @@ type Member struct {
 	Addr    string // where clients reach it
 	metrics string
 	args    []string
+	env     []string
 	log     string
 }
 
@@ -48,6 +52,15 @@ type Member struct {
 // "--cert-file=server.crt"; with that one, clients have to speak TLS. It blocks until every
 // member answers, ctx ends or a minute is over.
 func Start(ctx context.Context, n int, args ...string) (*Cluster, error) {
+	return launch(ctx, n, false, args)
+}
+
+// StartMeshed is Start for members that can be cut off from each other, by Cluster.Mesh.
+func StartMeshed(ctx context.Context, n int, args ...string) (*Cluster, error) {
+	return launch(ctx, n, true, args)
+}
+
+func launch(ctx context.Context, n int, meshed bool, args []string) (*Cluster, error) {
 	program, err := exec.LookPath("etcd")
 	if err != nil {
 		return nil, ErrNotInstalled
@@ -55,7 +68,7 @@ func Start(ctx context.Context, n int, args ...string) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for range attempts {
-		c, err := start(ctx, program, n, args)
+		c, err := start(ctx, program, n, meshed, args)
 		if err == nil {
 			return c, nil
 		}
@@ -67,7 +80,7 @@ func Start(ctx context.Context, n int, args ...string) (*Cluster, error) {
 	return nil, errors.New("start etcd: no free ports")
 }
 
-func start(ctx context.Context, program string, n int, args []string) (c *Cluster, err error) {
+func start(ctx context.Context, program string, n int, meshed bool, args []string) (c *Cluster, err error) {
 	c = &Cluster{}
 	if c.dir, err = os.MkdirTemp("", "holdfast-etcd-"); err != nil {
 		return c, err
@@ -83,8 +96,14 @@ func start(ctx context.Context, program string, n int, args []string) (c *Cluste
 		}
 	}
 	var peers []string
+	var listens [][]string
 	for i := range n {
-		peers = append(peers, fmt.Sprintf("m%d=http://%s", i, addrs[3*i]))
+		peers, listens = append(peers, fmt.Sprintf("m%d=http://%s", i, advertised(addrs[3*i], meshed))), append(listens, addrs[3*i:3*i+1])
+	}
+	if meshed {
+		if c.Mesh, err = faultproxy.NewMesh(listens); err != nil {
+			return c, err
+		}
 	}
 	for i := range n {
 		peer, addr, metrics := addrs[3*i], addrs[3*i+1], addrs[3*i+2]
@@ -92,10 +111,13 @@ func start(ctx context.Context, program string, n int, args []string) (c *Cluste
 		m := &Member{Addr: addr, metrics: metrics, log: filepath.Join(c.dir, name+".log")}
 		m.args = append([]string{
 			program, "--name=" + name, "--data-dir=" + filepath.Join(c.dir, name), "--logger=zap", "--log-outputs=stderr", "--log-level=warn",
-			"--listen-peer-urls=http://" + peer, "--initial-advertise-peer-urls=http://" + peer,
+			"--listen-peer-urls=http://" + peer, "--initial-advertise-peer-urls=http://" + advertised(peer, meshed),
 			"--listen-client-urls=" + scheme + addr, "--advertise-client-urls=" + scheme + addr, "--listen-metrics-urls=http://" + metrics,
 			"--initial-cluster=" + strings.Join(peers, ","), "--initial-cluster-token=" + c.dir,
 		}, args...)
+		if meshed {
+			m.env = []string{"HTTP_PROXY=socks5://" + c.Mesh.Front(i), "NO_PROXY="}
+		}
 		if err := m.run(); err != nil {
 			return c, err
 		}
@@ -109,23 +131,36 @@ func start(ctx context.Context, program string, n int, args []string) (c *Cluste
 	return c, nil
 }
 
+// advertised is where the others reach a member. In a mesh that is no address of this machine, as Go uses no proxy for those.
+func advertised(peer string, meshed bool) string {
+	if _, port, err := net.SplitHostPort(peer); err == nil && meshed {
+		return net.JoinHostPort("192.0.2.1", port)
+	}
+	return peer
+}
+
 func (m *Member) run() (err error) {
 	cmd := exec.Command(m.args[0], m.args[1:]...)
+	cmd.Env = append(os.Environ(), m.env...)
 	cmd.Dir = filepath.Dir(m.log)
 	m.Process, err = child.Run(cmd, m.log, syscall.SIGKILL)
 	return err
 }
 
-// awaitReady blocks until the member says that it is in good health, which it does once it
-// has a leader.
+// awaitReady blocks until the member serves clients.
 func (m *Member) awaitReady(ctx context.Context) error {
-	return m.Await(ctx, func() error {
-		text, err := m.get(ctx, "/health")
-		if err == nil && !strings.Contains(text, `"true"`) {
-			err = errors.New(text)
-		}
-		return err
-	})
+	return m.Await(ctx, func() error { return m.ready(ctx) })
+}
+
+// Serves says whether the member is in good health, which it is while it has a leader.
+func (m *Member) Serves(ctx context.Context) bool { return m.ready(ctx) == nil }
+
+func (m *Member) ready(ctx context.Context) error {
+	text, err := m.get(ctx, "/health")
+	if err == nil && !strings.Contains(text, `"true"`) {
+		err = errors.New(text)
+	}
+	return err
 }
 
 func (m *Member) get(ctx context.Context, path string) (string, error) {
@@ -174,12 +209,15 @@ func (m *Member) Restart(ctx context.Context) error {
 }
 
 // Stop kills all members and removes their folder. A second Stop does nothing.
-func (c *Cluster) Stop() error {
+func (c *Cluster) Stop() (err error) {
 	for _, m := range c.Members {
 		m.Kill()
 	}
-	if c.dir == "" {
-		return nil
+	if c.Mesh != nil {
+		err = c.Mesh.Close()
 	}
-	return os.RemoveAll(c.dir)
+	if c.dir == "" {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(c.dir))
 }

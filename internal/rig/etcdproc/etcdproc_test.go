@@ -5,8 +5,10 @@ package etcdproc_test
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
@@ -37,6 +39,28 @@ func TestAClusterHasALeaderAndOutlivesIt(t *testing.T) {
 		if err := c.Stop(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// If a message took another way than the mesh, the member would go on serving clients, and the test would not end.
+func TestALeaderThatIsCutOffIsReplaced(t *testing.T) {
+	t.Parallel()
+	c, err := etcdproc.StartMeshed(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Stop() })
+	first := c.Leader(t.Context())
+	c.Mesh.Isolate(slices.Index(c.Members, first), true, true)
+	for next := first; next == first || next == nil; {
+		next = c.Leader(t.Context())
+	}
+	for first.Serves(t.Context()) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.Mesh.Isolate(slices.Index(c.Members, first), false, false)
+	for !first.Serves(t.Context()) {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

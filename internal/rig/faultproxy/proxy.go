@@ -33,7 +33,7 @@ const (
 
 // Proxy is safe for concurrent use.
 type Proxy struct {
-	listener net.Listener
+	listener net.Listener    // nil in a Mesh
 	ctx      context.Context // ends with Close; for dialing
 	cancel   context.CancelFunc
 	running  sync.WaitGroup // accept and one per connection
@@ -75,10 +75,15 @@ func start(p *Proxy) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy for %s: %w", p.upstream, err)
 	}
-	p.listener, p.conns = listener, map[*conn]struct{}{}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.running.Go(p.accept)
+	p.listener = listener
+	prepare(p).running.Go(p.accept)
 	return p, nil
+}
+
+func prepare(p *Proxy) *Proxy {
+	p.conns = map[*conn]struct{}{}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
 }
 
 // Addr is where clients connect.
@@ -87,7 +92,10 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // Close ends every connection, loses what is stopped in the proxy and waits until all its goroutines have ended.
 func (p *Proxy) Close() error {
 	p.cancel()
-	err := p.listener.Close()
+	var err error
+	if p.listener != nil {
+		err = p.listener.Close()
+	}
 	p.change(func() {
 		p.closed = true
 		for c := range p.conns {
@@ -159,13 +167,18 @@ func (p *Proxy) accept() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		upstream, cuts, ok := p.admit()
-		if !ok {
-			reset(client)
-			continue
-		}
-		p.running.Go(func() { p.serve(client, upstream, cuts) })
+		p.take(client)
 	}
+}
+
+// take passes a new connection on, or resets it.
+func (p *Proxy) take(client net.Conn) {
+	upstream, cuts, ok := p.admit()
+	if !ok {
+		reset(client)
+		return
+	}
+	p.running.Go(func() { p.serve(client, upstream, cuts) })
 }
 
 func (p *Proxy) admit() (upstream string, cuts int, ok bool) {

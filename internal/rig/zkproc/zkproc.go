@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
 // ErrNotInstalled is returned by Start when there is no ZooKeeper or no Java on this machine.
@@ -49,6 +50,7 @@ admin.enableServer=false
 // Ensemble is some ZooKeeper members that know each other.
 type Ensemble struct {
 	Members []*Member
+	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
 	dir     string
 }
 
@@ -59,6 +61,7 @@ type Member struct {
 	Safe string // where they reach it over TLS; empty where the settings have none
 	dir  string
 	java string
+	way  []string // properties of Java, for the way to the others
 }
 
 // Start starts an ensemble of n members; a single one stands alone. more are further lines of
@@ -66,6 +69,15 @@ type Member struct {
 // is given a free port. It blocks until every member answers, ctx ends or two minutes are
 // over.
 func Start(ctx context.Context, n int, more ...string) (*Ensemble, error) {
+	return launch(ctx, n, false, more)
+}
+
+// StartMeshed is Start for members that can be cut off from each other, by Ensemble.Mesh.
+func StartMeshed(ctx context.Context, n int, more ...string) (*Ensemble, error) {
+	return launch(ctx, n, true, more)
+}
+
+func launch(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, error) {
 	java, err := exec.LookPath("java")
 	if _, missing := os.Stat(jars + "zookeeper.jar"); err != nil || missing != nil {
 		return nil, ErrNotInstalled
@@ -73,7 +85,7 @@ func Start(ctx context.Context, n int, more ...string) (*Ensemble, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for range attempts {
-		e, err := start(ctx, java, n, more)
+		e, err := start(ctx, java, n, meshed, more)
 		if err == nil {
 			return e, nil
 		}
@@ -85,7 +97,7 @@ func Start(ctx context.Context, n int, more ...string) (*Ensemble, error) {
 	return nil, errors.New("start ZooKeeper: no free ports")
 }
 
-func start(ctx context.Context, java string, n int, more []string) (e *Ensemble, err error) {
+func start(ctx context.Context, java string, n int, meshed bool, more []string) (e *Ensemble, err error) {
 	e = &Ensemble{}
 	if e.dir, err = os.MkdirTemp("", "holdfast-zk-"); err != nil {
 		return e, err
@@ -96,14 +108,25 @@ func start(ctx context.Context, java string, n int, more []string) (e *Ensemble,
 	}
 	var common strings.Builder
 	common.WriteString(settings)
+	var peers [][]string
 	for i := range n {
+		peers = append(peers, addrs[4*i:4*i+2])
 		if n > 1 { // for the others, and for elections
 			_, port, _ := net.SplitHostPort(addrs[4*i+1])
 			common.WriteString(fmt.Sprintf("server.%d=%s:%s\n", i+1, addrs[4*i], port))
 		}
 	}
+	if meshed {
+		if e.Mesh, err = faultproxy.NewMesh(peers); err != nil {
+			return e, err
+		}
+	}
 	for i := range n {
 		m := &Member{Addr: addrs[4*i+2], dir: filepath.Join(e.dir, strconv.Itoa(i+1)), java: java}
+		if meshed {
+			host, port, _ := net.SplitHostPort(e.Mesh.Front(i))
+			m.way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
+		}
 		host, port, _ := net.SplitHostPort(m.Addr)
 		var config strings.Builder
 		config.WriteString(common.String() + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n")
@@ -142,15 +165,18 @@ func (m *Member) run() (err error) {
 		path += ":" + jars + "netty-codec.jar:" + jars + "netty-resolver.jar"
 		args = append(args, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
 	}
+	args = append(args, m.way...)
 	cmd := exec.Command(m.java, append(args, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(m.dir, "zoo.cfg"))...)
 	cmd.Dir = m.dir
 	m.Process, err = child.Run(cmd, filepath.Join(m.dir, "log"), syscall.SIGKILL)
 	return err
 }
 
-// ready returns nil once the member serves clients.
+// Serves says whether the member serves clients, which it does while it follows a leader or leads.
+func (m *Member) Serves() bool { return m.mode() != "" }
+
 func (m *Member) ready() error {
-	if mode := m.mode(); mode == "" {
+	if !m.Serves() {
 		return errors.New("it does not serve clients yet")
 	}
 	return nil
@@ -211,12 +237,15 @@ func (m *Member) Restart(ctx context.Context) error {
 }
 
 // Stop kills all members and removes their folder. A second Stop does nothing.
-func (e *Ensemble) Stop() error {
+func (e *Ensemble) Stop() (err error) {
 	for _, m := range e.Members {
 		m.Kill()
 	}
-	if e.dir == "" {
-		return nil
+	if e.Mesh != nil {
+		err = e.Mesh.Close()
 	}
-	return os.RemoveAll(e.dir)
+	if e.dir == "" {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(e.dir))
 }

@@ -5,8 +5,10 @@ package zkproc_test
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
@@ -37,6 +39,28 @@ func TestAnEnsembleHasALeaderAndOutlivesIt(t *testing.T) {
 		if err := e.Stop(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// If a message took another way than the mesh, the member would go on serving clients, and the test would not end.
+func TestALeaderThatIsCutOffIsReplaced(t *testing.T) {
+	t.Parallel()
+	e, err := zkproc.StartMeshed(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Stop() })
+	first := e.Leader()
+	e.Mesh.Isolate(slices.Index(e.Members, first), true, true)
+	for next := first; next == first || next == nil; {
+		next = e.Leader()
+	}
+	for first.Serves() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	e.Mesh.Isolate(slices.Index(e.Members, first), false, false)
+	for !first.Serves() {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -1,0 +1,141 @@
+package faultproxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const greetTimeout = 5 * time.Second
+
+// Mesh is the network between servers that talk to each other, in which one of them can be cut off from the others while clients
+// still reach all. Each server dials the others through a SOCKS 5 proxy of its own, which shows who dials whom. It is safe for
+// concurrent use.
+type Mesh struct {
+	fronts  []net.Listener
+	links   []map[string]*Proxy // by the server that dials, and the port that it dials
+	owners  map[string]int      // of the ports
+	running sync.WaitGroup      // accept of each front, and a greeting per connection
+}
+
+// NewMesh starts the network of servers that reach each other at these addresses of 127.0.0.1, some for each server.
+func NewMesh(servers [][]string) (*Mesh, error) {
+	m := &Mesh{owners: map[string]int{}}
+	for i, addrs := range servers {
+		for _, addr := range addrs {
+			_, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			m.owners[port] = i
+		}
+	}
+	for range servers {
+		front, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+		ways := map[string]*Proxy{}
+		for port := range m.owners {
+			ways[port] = prepare(&Proxy{upstream: net.JoinHostPort("127.0.0.1", port), opaque: true})
+		}
+		m.fronts, m.links = append(m.fronts, front), append(m.links, ways)
+		m.running.Go(func() { m.accept(front, ways) })
+	}
+	return m, nil
+}
+
+// Front is the address of the SOCKS 5 proxy through which the server with that number has to dial the others. It looks at the port
+// alone, and goes to 127.0.0.1 whatever the host is.
+func (m *Mesh) Front(server int) string { return m.fronts[server].Addr().String() }
+
+// Isolate stops what the others send to a server (in), what it sends to them (out), or both. Isolate(server, false, false) delivers
+// what was stopped, late.
+func (m *Mesh) Isolate(server int, in, out bool) {
+	for from, ways := range m.links {
+		for port, p := range ways {
+			switch to := m.owners[port]; {
+			case from == to:
+			case from == server:
+				p.Blackhole(out, in)
+			case to == server:
+				p.Blackhole(in, out)
+			}
+		}
+	}
+}
+
+// Close ends every connection and waits until all goroutines have ended.
+func (m *Mesh) Close() (errs error) {
+	for _, front := range m.fronts {
+		if err := front.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = errors.Join(errs, err)
+		}
+	}
+	m.running.Wait()
+	for _, ways := range m.links {
+		for _, p := range ways {
+			errs = errors.Join(errs, p.Close())
+		}
+	}
+	return errs
+}
+
+func (m *Mesh) accept(front net.Listener, ways map[string]*Proxy) {
+	for {
+		conn, err := front.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(acceptPause)
+			continue
+		}
+		m.running.Go(func() {
+			port, err := greet(conn)
+			if p := ways[port]; err == nil && p != nil {
+				p.take(conn)
+			} else {
+				reset(conn)
+			}
+		})
+	}
+}
+
+// greet answers the handshake of SOCKS 5 (RFC 1928), and returns the port that the client asks for.
+func greet(conn net.Conn) (port string, err error) {
+	conn.SetDeadline(time.Now().Add(greetTimeout))
+	var head [4]byte
+	if _, err := io.ReadFull(conn, head[:2]); err != nil { // version, number of ways to log in
+		return "", err
+	}
+	if _, err := io.CopyN(io.Discard, conn, int64(head[1])); err != nil {
+		return "", err
+	}
+	conn.Write([]byte{5, 0})                              // without a login
+	if _, err := io.ReadFull(conn, head[:]); err != nil { // version, command, 0, kind of the address
+		return "", err
+	}
+	length := int64(net.IPv4len)
+	switch head[3] {
+	case 3: // a name
+		if _, err := io.ReadFull(conn, head[:1]); err != nil {
+			return "", err
+		}
+		length = int64(head[0])
+	case 4:
+		length = net.IPv6len
+	}
+	if _, err := io.CopyN(io.Discard, conn, length); err != nil {
+		return "", err
+	}
+	if _, err := io.ReadFull(conn, head[:2]); err != nil {
+		return "", err
+	}
+	conn.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}) // connected
+	conn.SetDeadline(time.Time{})
+	return fmt.Sprint(int(head[0])<<8 | int(head[1])), nil
+}
