@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -31,18 +32,14 @@ const (
 // ErrInvalid.
 func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
 	d, err := open(url, opts)
-	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
-	}
-	defer d.Close()
-	return d.Diagnose(ctx, ttl), nil
+	return direct.Diagnosed(ctx, "etcd", d, err, ttl)
 }
 
 // Diagnose implements driver.Doctor. It writes no key, but has a lease granted and gives it
 // back: only that tells the servers' floor of TTLs.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
+		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, exam.TTL)

@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -60,18 +59,7 @@ func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 	r := start(t)
 	for _, noWait := range []bool{true, false} {
 		d := r.driver()
-		r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "Txn", true })
-		ctx, cancel := context.WithCancel(t.Context())
-		failed := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: noWait})
-			failed <- err
-		}()
-		caught := r.Caught(d)
-		cancel()
-		if err := <-failed; !errors.Is(err, context.Canceled) {
-			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
-		}
+		caught := fixture.Cancels(r.Rig, d, "Txn", noWait)
 		r.Must(d.Close()) // which waits for the revocation
 		r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 		<-caught.Late

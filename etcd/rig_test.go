@@ -3,7 +3,6 @@ package etcd_test
 import (
 	"context"
 	"crypto/tls"
-	"flag"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -28,11 +27,8 @@ var (
 	prefixes atomic.Int32
 )
 
-// TestMain lets more tests run at once than there are processors, as most of them wait.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	flag.Set("test.parallel", "4")
-	fixture.Main(m, func(ctx context.Context) (stop func() error, err error) {
+	fixture.Main(m, 4, func(ctx context.Context) (stop func() error, err error) {
 		if cluster, err = etcdproc.Start(ctx, 3); err != nil {
 			return nil, err
 		}
@@ -65,15 +61,7 @@ func aloneWith(t *testing.T, config *tls.Config, members int, args ...string) *r
 	t.Helper()
 	t.Parallel()
 	c, err := etcdproc.Start(t.Context(), members, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return newRigWith(t, c, config)
+	return newRigWith(t, fixture.Stopped(t, c, err), config)
 }
 
 func newRig(t testing.TB, c *etcdproc.Cluster) *rig { t.Helper(); return newRigWith(t, c, nil) }

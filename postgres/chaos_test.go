@@ -43,11 +43,7 @@ type chaos struct {
 // and the server crashes.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	s, err := pgproc.Start(t.Context(), "max_connections=100")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Stop() })
+	s := own(t, "max_connections=100")
 	c := &chaos{rig: newRigOn(t, s)}
 	c.exec("CREATE TABLE holdfast.account AS SELECT 0 AS balance")
 	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)

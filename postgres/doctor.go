@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -25,21 +26,16 @@ const (
 // ErrInvalid.
 func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
 	d, err := open(url, opts)
-	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	defer d.Close()
-	return d.Diagnose(ctx, ttl), nil
+	return direct.Diagnosed(ctx, "postgres", d, err, ttl)
 }
 
 // Diagnose implements driver.Doctor.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
 	if err := d.calls.Enter(); err != nil {
-		l.Fault("reach", err)
-		return l.Found
+		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
 	conn, err := d.dial()
 	if err != nil {
 		l.failed(ctx, "reach", err)

@@ -54,12 +54,7 @@ func (r *rig) only(dsn, check string, v driver.Verdict, words ...string) {
 // kept starts a server that keeps what it has answered, unlike that of the other tests.
 func kept(t *testing.T, settings ...string) *pgproc.Server {
 	t.Helper()
-	s, err := pgproc.Start(t.Context(), append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Stop() })
-	return s
+	return own(t, append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
 }
 
 func TestASoundDatabaseHasNoFindings(t *testing.T) {

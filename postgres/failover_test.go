@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
@@ -26,16 +27,9 @@ type pair struct {
 
 func startPair(t *testing.T) *pair {
 	t.Helper()
-	primary, err := pgproc.Start(t.Context(), "max_connections=50")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { primary.Stop() })
-	p := &pair{rig: newRigOn(t, primary), primary: primary}
-	if p.replica, err = primary.StartReplica(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.replica.Stop() })
+	primary := own(t, "max_connections=50")
+	replica, err := primary.StartReplica(t.Context())
+	p := &pair{rig: newRigOn(t, primary), primary: primary, replica: fixture.Stopped(t, replica, err)}
 	p.standby = p.connect(p.replica.DSN())
 	return p
 }

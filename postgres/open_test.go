@@ -14,7 +14,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -84,11 +83,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 
 func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 	t.Parallel()
-	s, err := pgproc.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Stop() })
+	s := own(t)
 	r := newRigOn(t, s)
 	r.exec("CREATE ROLE locked LOGIN PASSWORD 'hunter1'")
 	var dir string

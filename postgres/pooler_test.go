@@ -77,11 +77,7 @@ func TestBehindAPoolerADriverSaysOnceThatItPolls(t *testing.T) {
 // TestALockIsAsDurableAsTheDatabase crashes a server that has locks and waiters.
 func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
 	t.Parallel()
-	s, err := pgproc.Start(t.Context(), "synchronous_commit=on")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Stop() })
+	s := own(t, "synchronous_commit=on")
 	r := newRigOn(t, s)
 	d := r.driver()
 	l := r.Acquire(r.Client(d), "k", long)

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -27,12 +26,8 @@ var (
 	schemas atomic.Int32
 )
 
-// TestMain lets more tests run at once than there are processors, as most of them
-// wait.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	flag.Set("test.parallel", "6")
-	fixture.Main(m, func(ctx context.Context) (stop func() error, err error) {
+	fixture.Main(m, 6, func(ctx context.Context) (stop func() error, err error) {
 		if server, err = pgproc.Start(ctx, "max_connections=400"); err != nil {
 			return nil, err
 		}
@@ -44,6 +39,13 @@ func TestMain(m *testing.M) {
 func socket(dsn string) string {
 	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
 	return dir + "/.s.PGSQL.5432"
+}
+
+// own starts a server that the test may break.
+func own(t *testing.T, settings ...string) *pgproc.Server {
+	t.Helper()
+	s, err := pgproc.Start(t.Context(), settings...)
+	return fixture.Stopped(t, s, err)
 }
 
 // rig is a schema of the server and its clients.

@@ -22,17 +22,13 @@ const calmTTL = 6 * time.Second
 // ErrInvalid.
 func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
 	d, err := open(url, opts)
-	if err != nil {
-		return nil, fmt.Errorf("zookeeper: %w", err)
-	}
-	defer d.Close()
-	return d.Diagnose(ctx, ttl), nil
+	return direct.Diagnosed(ctx, "zookeeper", d, err, ttl)
 }
 
 // Diagnose implements driver.Doctor. It opens a session, and creates no node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
+		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, exam.TTL)

@@ -151,18 +151,7 @@ func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 	for _, noWait := range []bool{true, false} {
 		d := r.driver()
 		r.Grant(d, fmt.Sprint("other", noWait), long) // which keeps the session
-		r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "create", true })
-		ctx, cancel := context.WithCancel(t.Context())
-		failed := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: noWait})
-			failed <- err
-		}()
-		caught := r.Caught(d)
-		cancel()
-		if err := <-failed; !errors.Is(err, context.Canceled) {
-			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
-		}
+		caught := fixture.Cancels(r.Rig, d, "create", noWait)
 		looked := r.Counts(d)["sync"]
 		r.Eventually("the driver has looked for the node", func() bool { return r.Counts(d)["sync"] > looked })
 		r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })

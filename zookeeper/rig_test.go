@@ -2,7 +2,6 @@ package zookeeper_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -23,11 +22,8 @@ var (
 	paths    atomic.Int32
 )
 
-// TestMain lets more tests run at once than there are processors, as most of them wait.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	flag.Set("test.parallel", "4")
-	fixture.Main(m, func(ctx context.Context) (stop func() error, err error) {
+	fixture.Main(m, 4, func(ctx context.Context) (stop func() error, err error) {
 		if ensemble, err = zkproc.Start(ctx, 3); err != nil {
 			return nil, err
 		}
@@ -54,15 +50,7 @@ func alone(t *testing.T, members int, more ...string) *rig {
 	t.Helper()
 	t.Parallel()
 	e, err := zkproc.Start(t.Context(), members, more...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return newRig(t, e)
+	return newRig(t, fixture.Stopped(t, e, err))
 }
 
 func newRig(t testing.TB, e *zkproc.Ensemble) *rig {

@@ -140,6 +140,18 @@ func Opened[D io.Closer](ctx context.Context, service string, d D, err error, lo
 	return none, fmt.Errorf("%s: %w", service, err)
 }
 
+// Diagnosed is what the doctor of d finds, which is closed then, unless it could not be made.
+func Diagnosed[D interface {
+	driver.Doctor
+	io.Closer
+}](ctx context.Context, service string, d D, err error, ttl time.Duration) ([]driver.Finding, error) {
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", service, err)
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
+}
+
 // mistaken says whether err is a mistake where a driver has just been opened: one that lasts,
 // or that all members failed for want of fit certificates. As these may be replaced, they end
 // no wait.

@@ -39,6 +39,11 @@ var usual = map[string]string{
 	"quorum": "start those that are down, or mend the network to them",
 }
 
+// Closed is what a doctor finds whose driver has been closed.
+func Closed(err error) []driver.Finding {
+	return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
+}
+
 // Fault notes an error that says at its end, behind a semicolon, what mends it.
 func (n *Notes) Fault(check string, err error) {
 	text, mend := err.Error(), ""

@@ -7,7 +7,6 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
@@ -21,14 +20,7 @@ func startEtcd(ctx context.Context, name string) (*service, error) {
 	return &service{
 		name: name,
 		peers: []peer{
-			{"holdfast", func(context.Context) (client, error) {
-				d, err := etcd.New(cluster.Addrs(), nil)
-				if err != nil {
-					return nil, err
-				}
-				c, err := holdfast.New(d, nil)
-				return holdfastClient{c}, err
-			}},
+			{"holdfast", func(context.Context) (client, error) { return overDriver(etcd.New(cluster.Addrs(), nil)) }},
 			// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
 			{"concurrency.Mutex", func(context.Context) (client, error) {
 				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})

@@ -11,6 +11,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
@@ -21,7 +22,7 @@ func startPostgres(ctx context.Context, name string, settings ...string) (*servi
 		return nil, err
 	}
 	s := &service{name: name, peers: []peer{
-		{"holdfast", func(ctx context.Context) (client, error) { return openHoldfast(ctx, server.DSN()) }},
+		{"holdfast", func(ctx context.Context) (client, error) { return overDriver(postgres.Open(ctx, server.DSN(), nil)) }},
 		// As its README has it: a waiter looks again when a lease, of 20 s, could be over.
 		{"pglock", func(context.Context) (client, error) { return openPglock(server.DSN()) }},
 		// Tuned for short waits, with a heartbeat each half second.
@@ -59,8 +60,7 @@ func startPostgres(ctx context.Context, name string, settings ...string) (*servi
 
 type holdfastClient struct{ *holdfast.Client }
 
-func openHoldfast(ctx context.Context, dsn string) (client, error) {
-	d, err := postgres.Open(ctx, dsn, nil)
+func overDriver(d driver.Driver, err error) (client, error) {
 	if err != nil {
 		return nil, err
 	}

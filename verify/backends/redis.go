@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -27,12 +26,7 @@ func startRedis(ctx context.Context, name string, count int) (*service, error) {
 		nodes = append(nodes, redlock.Node{Addr: server.Addr()})
 	}
 	s.peers = []peer{{"holdfast", func(ctx context.Context) (client, error) {
-		d, err := redlock.Open(ctx, nodes, &redlock.Options{NoQuarantine: true})
-		if err != nil {
-			return nil, err
-		}
-		c, err := holdfast.New(d, nil)
-		return holdfastClient{c}, err
+		return overDriver(redlock.Open(ctx, nodes, &redlock.Options{NoQuarantine: true}))
 	}}}
 	s.written = func(context.Context) (int64, error) { return 0, nil }
 	return s, nil

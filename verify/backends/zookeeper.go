@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
@@ -22,14 +21,7 @@ func startZooKeeper(ctx context.Context, name string) (*service, error) {
 	return &service{
 		name: name,
 		peers: []peer{
-			{"holdfast", func(context.Context) (client, error) {
-				d, err := zookeeper.New(ensemble.Addrs(), nil)
-				if err != nil {
-					return nil, err
-				}
-				c, err := holdfast.New(d, nil)
-				return holdfastClient{c}, err
-			}},
+			{"holdfast", func(context.Context) (client, error) { return overDriver(zookeeper.New(ensemble.Addrs(), nil)) }},
 			// As its documentation has it: all locks of a client share its session.
 			{"zk.Lock", func(context.Context) (client, error) {
 				c, _, err := zk.Connect(ensemble.Addrs(), 10*time.Second, zk.WithLogger(silent{}))

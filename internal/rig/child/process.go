@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -93,6 +94,24 @@ func (p *Process) End(signals ...syscall.Signal) {
 func (p *Process) Kill() {
 	p.cmd.Process.Kill() // an error means that it has ended
 	<-p.exited
+}
+
+// OnFreePorts calls start until no other program has taken a port that it chose, and stops what it has started in vain. It gives up
+// after some times, or when limit is over.
+func OnFreePorts[S interface{ Stop() error }](ctx context.Context, limit time.Duration, start func(context.Context) (S, error)) (none S, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for range 5 {
+		s, err := start(ctx)
+		if err == nil {
+			return s, nil
+		}
+		err = errors.Join(err, s.Stop())
+		if !strings.Contains(strings.ToLower(err.Error()), "address already in use") {
+			return none, err
+		}
+	}
+	return none, errors.New("no free ports")
 }
 
 // FreeAddrs are addresses of 127.0.0.1 whose ports are free, and different. Another program

@@ -26,10 +26,7 @@ import (
 // ErrNotInstalled is returned by Start when there is no etcd on this machine.
 var ErrNotInstalled = errors.New("etcd is not installed (on Debian and Ubuntu: apt-get install etcd-server)")
 
-const (
-	startTimeout = time.Minute
-	attempts     = 5 // at a start, as another program may take a port
-)
+const startTimeout = time.Minute
 
 // Cluster is some etcd members that know each other.
 type Cluster struct {
@@ -65,19 +62,11 @@ func launch(ctx context.Context, n int, meshed bool, args []string) (*Cluster, e
 	if err != nil {
 		return nil, ErrNotInstalled
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for range attempts {
-		c, err := start(ctx, program, n, meshed, args)
-		if err == nil {
-			return c, nil
-		}
-		err = errors.Join(err, c.Stop())
-		if !strings.Contains(err.Error(), "address already in use") {
-			return nil, fmt.Errorf("start etcd: %w", err)
-		}
+	c, err := child.OnFreePorts(ctx, startTimeout, func(ctx context.Context) (*Cluster, error) { return start(ctx, program, n, meshed, args) })
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
 	}
-	return nil, errors.New("start etcd: no free ports")
+	return c, nil
 }
 
 func start(ctx context.Context, program string, n int, meshed bool, args []string) (c *Cluster, err error) {

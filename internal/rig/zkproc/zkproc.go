@@ -29,7 +29,6 @@ var ErrNotInstalled = errors.New("ZooKeeper is not installed (on Debian and Ubun
 
 const (
 	startTimeout = 2 * time.Minute
-	attempts     = 5 // at a start, as another program may take a port
 	probeTime    = time.Second
 	jars         = "/usr/share/java/"
 )
@@ -82,19 +81,11 @@ func launch(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, 
 	if _, missing := os.Stat(jars + "zookeeper.jar"); err != nil || missing != nil {
 		return nil, ErrNotInstalled
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for range attempts {
-		e, err := start(ctx, java, n, meshed, more)
-		if err == nil {
-			return e, nil
-		}
-		err = errors.Join(err, e.Stop())
-		if !strings.Contains(err.Error(), "Address already in use") {
-			return nil, fmt.Errorf("start ZooKeeper: %w", err)
-		}
+	e, err := child.OnFreePorts(ctx, startTimeout, func(ctx context.Context) (*Ensemble, error) { return start(ctx, java, n, meshed, more) })
+	if err != nil {
+		return nil, fmt.Errorf("start ZooKeeper: %w", err)
 	}
-	return nil, errors.New("start ZooKeeper: no free ports")
+	return e, nil
 }
 
 func start(ctx context.Context, java string, n int, meshed bool, more []string) (e *Ensemble, err error) {
