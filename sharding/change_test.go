@@ -344,6 +344,22 @@ func TestANameThatMovesExcludesClientsOfTheStepsBeforeAndAfter(t *testing.T) {
 	})
 }
 
+func TestTheNodesOfANameThatMovesHaveItsOwner(t *testing.T) {
+	changing(t, func(t *testing.T, s *step) {
+		l := s.take(s.both, s.name)
+		st, err := s.both.Inspect(t.Context(), s.name)
+		if err != nil || st.Owner != l.Owner() || len(st.Nodes) != 2 {
+			t.Errorf("Inspect() = %+v, %v, want owner %s", st, err, l.Owner())
+		}
+		for _, n := range st.Nodes {
+			if n.Owner != l.Owner() {
+				t.Errorf("node %s has %s, want %s", n.Node, n.Owner, l.Owner())
+			}
+		}
+		l.Release(t.Context())
+	})
+}
+
 func TestTheLossOfEitherHalfIsTheLoss(t *testing.T) {
 	changing(t, func(t *testing.T, s *step) {
 		for _, set := range []string{"a", "c"} {

@@ -99,6 +99,13 @@ func (d *Driver) merge(sts [2]driver.Status, sets [2]int) driver.Status {
 	switch {
 	case first.Held && second.Held && first.Token == second.Token && first.Holder == second.Holder:
 		out.Owner = d.owner(&pair{{set: sets[0], grant: driver.Grant{Owner: first.Owner}}, {set: sets[1], grant: driver.Grant{Owner: second.Owner}}})
+		for i, nodes := range [][]driver.NodeStatus{first.Nodes, second.Nodes} {
+			for n := range nodes {
+				if nodes[n].Owner == sts[i].Owner {
+					nodes[n].Owner = out.Owner // what the node has is that owner's
+				}
+			}
+		}
 		if second.Remaining >= 0 && (out.Remaining < 0 || second.Remaining < out.Remaining) {
 			out.Remaining = second.Remaining
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,10 +53,13 @@ func (a *app) noBackend() error {
 	return exitcode.Usagef("%s", text)
 }
 
-// scheme is the part of the URL that holds no secrets.
+// scheme is the part of the URL that holds no secrets; of several, those parts.
 func (a *app) scheme() string {
-	scheme, _, _ := strings.Cut(a.backend, "://")
-	return scheme
+	var schemes []string
+	for _, m := range beginning().FindAllStringSubmatch(a.backend, -1) {
+		schemes = append(schemes, m[3])
+	}
+	return strings.Join(slices.Compact(schemes), ",")
 }
 
 // open opens the backend for a holder. One that is patient also waits for a backend that
@@ -71,16 +75,22 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 
 // fits refuses a time for which the backend keeps no lock, before it is asked for anything.
 func (a *app) fits(flag string, d time.Duration) error {
-	if services[a.scheme()] != nil {
-		return nil
+	all, _ := parts(a.backend)
+	var most time.Duration // 0: no limit is known
+	for _, p := range all {
+		if scheme, _, _ := strings.Cut(p.url, "://"); services[scheme] != nil {
+			continue
+		}
+		if l, err := redlock.LimitsURL(p.url, nil); err == nil && (most == 0 || l.MaxTTL < most) {
+			most = l.MaxTTL
+		}
 	}
-	l, err := redlock.LimitsURL(a.backend, nil)
-	if err != nil || d <= l.MaxTTL {
+	if most == 0 || d <= most {
 		return nil // what is wrong with the URL is said when it is opened
 	}
 	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; ?maxttl=%v in the URL of all clients raises that, and of several nodes "+
 		"one that restarts without its data then stays silent for as long; or hold the lock by a process that lives so long, as run does, which renews; "+
-		"or take one Redis (24h), PostgreSQL or etcd", flag, d, l.MaxTTL, d)
+		"or take one Redis (24h), PostgreSQL or etcd", flag, d, most, d)
 }
 
 // waiter are the options of a command that may wait for a lock.

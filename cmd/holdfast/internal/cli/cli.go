@@ -156,7 +156,8 @@ func (a *app) root() *cobra.Command {
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db, etcd://a,b,c or zk://a,b,c")
+	f.StringVarP(&a.backend, "backend", "b", "",
+		"`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db, etcd://a,b,c or zk://a,b,c; of several sets, 'a=URL b=URL'")
 	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL of the backend, for one with a password")
 	f.StringVar(&a.config, "config", "", "config `file` to read in place of the user's and the system's; see holdfast config --help")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")

@@ -101,6 +101,9 @@ func (a *app) leaking(ctx context.Context, opts *redlock.Options) (*redlock.Driv
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
+	if _, err := a.sole("leaks"); err != nil {
+		return nil, err
+	}
 	if services[a.scheme()] != nil {
 		return nil, exitcode.Usagef("leaks is for Redis and Valkey; %s removes by itself what a client leaves", a.scheme())
 	}

@@ -25,10 +25,13 @@ var services = map[string]func(ctx context.Context, url string) (driver.Driver, 
 	"zks":        openZooKeeper,
 }
 
-// openURL opens the backend at url. opts are for Redis.
-func openURL(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+// openOne opens one set. opts are for Redis.
+func openOne(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
 	scheme, _, _ := strings.Cut(url, "://")
 	if open := services[scheme]; open != nil {
+		if len(beginning().FindAllStringIndex(url, 2)) > 1 {
+			return nil, exitcode.Usagef("%s:// is a whole set; give each of several sets a name, as in a=%s://… b=%s://…", scheme, scheme, scheme)
+		}
 		return open(ctx, url)
 	}
 	return redlock.OpenURL(ctx, url, opts)
@@ -44,8 +47,8 @@ var doctors = map[string]func(ctx context.Context, url string, ttl time.Duration
 	"zks":        diagnoseZooKeeper,
 }
 
-// diagnoseURL looks for what is wrong with the backend at url, also where it cannot be opened.
-func diagnoseURL(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
+// diagnoseOne looks for what is wrong with one set, also where it cannot be opened.
+func diagnoseOne(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
 	scheme, _, _ := strings.Cut(url, "://")
 	if diagnose := doctors[scheme]; diagnose != nil {
 		return diagnose(ctx, url, ttl)
@@ -95,10 +98,14 @@ func (a *app) migrate() error {
 	if err := a.loadBackend(); err != nil {
 		return err
 	}
-	if !strings.HasPrefix(a.scheme(), "postgres") {
+	url, err := a.sole("migrate")
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(url, "postgres") {
 		return exitcode.Usagef("migrate is for a postgres:// backend; others need no preparation")
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	return interruptedBy(ctx, postgres.MigrateURL(ctx, a.backend, nil))
+	return interruptedBy(ctx, postgres.MigrateURL(ctx, url, nil))
 }

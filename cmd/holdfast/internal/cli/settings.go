@@ -161,11 +161,11 @@ func (a *app) loadBackend() error {
 	return nil
 }
 
-// passwordParameter is how a URL of PostgreSQL may give a password as well.
-var passwordParameter = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)([?&](?:ssl)?password=)[^&]*`) })
+// passwordParameter is how URLs may give a password as well.
+var passwordParameter = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)([?&](?:ssl|sentinel_)?password=)[^&]*`) })
 
-// masked is url without what is a password, or may be a part of one.
-func masked(url string) string {
+// maskedURL is url without what is a password, or may be a part of one.
+func maskedURL(url string) string {
 	if strings.Contains(url, "?") {
 		url = passwordParameter().ReplaceAllString(url, "${1}***")
 	}

@@ -32,6 +32,11 @@ func TestMaskedShowsNoPartOfAPassword(t *testing.T) {
 		"postgres://u:s3cret@h/db?sslmode=require":           "postgres://u:***@h/db?sslmode=require",
 		"postgres://h/db?user=u&password=s3cret&x=1":         "postgres://h/db?user=u&password=***&x=1",
 		"postgres://h/db?sslpassword=s3cret&PASSWORD=s3cret": "postgres://h/db?sslpassword=***&PASSWORD=***",
+		"redis://u:s3cret@h redis+sentinel://v:t@s,t/m?sentinel_password=s3cret redis://i": "redis://u:***@h redis+sentinel://v:***@s,t/m?sentinel_password=*** redis://i",
+		"a=redis://u:s3cret@h -b=redlock://v:t3cret@i,j redis://k\n+c=etcd://l":            "a=redis://u:***@h -b=redlock://v:***@i,j redis://k\n+c=etcd://l",
+		"redis://u:s3 redis://cret@h":   "redis://***@h",
+		"redis://u:s3 a=redis://cret@h": "redis://***@h",
+		"a=redis://h b=redis://:s3@i":   "a=redis://***@i",
 	} {
 		if got := masked(url); got != want {
 			t.Errorf("%s is shown as %s, want %s", url, got, want)
@@ -40,7 +45,10 @@ func TestMaskedShowsNoPartOfAPassword(t *testing.T) {
 }
 
 func FuzzMasked(f *testing.F) {
-	for _, text := range []string{"redis://u:%s@h", "redlock://u:%s@a,v:%s@b", "redis://u:,%s@h", "redis://u:/%s@h", "redlock://a,u:%s@b"} {
+	for _, text := range []string{
+		"redis://u:%s@h", "redlock://u:%s@a,v:%s@b", "redis://u:,%s@h", "redis://u:/%s@h", "redlock://a,u:%s@b",
+		"redis://u:x redis://%s@h", "a=redis://u: b=redis://%s@h",
+	} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, pattern string) {

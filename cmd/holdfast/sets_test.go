@@ -1,0 +1,140 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sharding"
+)
+
+// program is a program with sets of its own, by the addresses of their servers.
+func (b *bench) program(sets map[string]string, changes map[string]sharding.Change) (*holdfast.Client, *sharding.Driver) {
+	b.t.Helper()
+	var all []sharding.Set
+	for name, addr := range sets {
+		d, err := redlock.Open(b.t.Context(), []redlock.Node{{Addr: addr}}, &redlock.Options{Timeout: 5 * time.Second})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		all = append(all, sharding.Set{Name: name, Driver: d, Change: changes[name]})
+	}
+	d, err := sharding.New(all, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c, err := holdfast.New(d, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c, d
+}
+
+// prints runs holdfast, and wants its exit code and text.
+func (b *bench) prints(code int, text string, args ...string) {
+	b.t.Helper()
+	j := b.start(args...)
+	if got := j.code(); got != code || !strings.Contains(j.out.String()+j.log.String(), text) {
+		b.t.Errorf("holdfast %q: exit code %d, want %d and %q:\n%s%s", args, got, code, text, j.out.String(), j.log.String())
+	}
+}
+
+// nameIn is a name with these homes.
+func nameIn(d *sharding.Driver, homes ...string) string {
+	for i := 0; ; i++ {
+		if name := fmt.Sprint("job-", i); fmt.Sprint(d.Homes(name)) == fmt.Sprint(homes) {
+			return name
+		}
+	}
+}
+
+func TestTheCommandFindsANameWhereAProgramKeepsIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2)
+	first, second := b.servers[0].Addr(), b.servers[1].Addr()
+	b.backend = fmt.Sprintf("a=redis://%s?timeout=5s b=redis://%s?timeout=5s", first, second)
+	client, d := b.program(map[string]string{"a": first, "b": second}, nil)
+	for i, home := range []string{"a", "b"} {
+		name := nameIn(d, home)
+		acquire := func() *holdfast.Lease {
+			t.Helper()
+			l, err := client.Acquire(t.Context(), name, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		lease := acquire()
+		if n, err := b.servers[i].Do("EXISTS", "lock:"+name); n != int64(1) {
+			t.Errorf("%s is not in set %s: %v, %v", name, home, n, err)
+		}
+		b.prints(0, "held", "show", name)
+		b.prints(0, name, "ls")
+		b.prints(75, "is held", "run", "-n", name, "--", "true")
+		waiter := b.start("run", name, "--", "true")
+		eventually(t.Fatalf, "the command waits", func() bool {
+			st, err := client.Inspect(t.Context(), name)
+			return err == nil && st.Waiters == 1
+		})
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if code := waiter.code(); code != 0 {
+			t.Errorf("the command that waited: exit code %d:\n%s", code, waiter.log.String())
+		}
+		lease = acquire()
+		b.prints(0, "", "force-release", name, "--token", fmt.Sprint(lease.Token()), "--reason", "test", "--yes")
+		<-lease.Context().Done()
+	}
+	b.prints(0, "a/"+first, "doctor", "--ignore", "persistence,tls,rights,memory")
+
+	b.servers[1].Kill() // takes its names with it, and no others
+	b.prints(0, "", "run", "-n", nameIn(d, "a"), "--", "true")
+	b.prints(69, "set b", "run", "-n", nameIn(d, "b"), "--", "true")
+	b.prints(1, "b/"+second, "doctor")
+}
+
+// A name that moves is held in both of its homes, so that clients with either list wait for it.
+func TestTheCommandTakesANameThatMovesInBothHomes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2)
+	first, second := b.servers[0].Addr(), b.servers[1].Addr()
+	_, d := b.program(map[string]string{"a": first, "b": second}, map[string]sharding.Change{"a": sharding.Leaves, "b": sharding.Joins})
+	name := nameIn(d, "a", "b")
+	b.backend = fmt.Sprintf("-a=redis://%s?timeout=5s +b=redis://%s?timeout=5s", first, second)
+	b.prints(0, "", "acquire", name, "--ttl", "60s", "--file", b.dir+"/lease")
+	for set, addr := range map[string]string{"a": first, "b": second} {
+		client, _ := b.program(map[string]string{set: addr}, nil)
+		if _, err := client.TryAcquire(t.Context(), name, nil); !errors.Is(err, holdfast.ErrHeld) {
+			t.Errorf("a client with set %s alone: %v, want ErrHeld", set, err)
+		}
+	}
+	b.prints(0, "", "release", "--file", b.dir+"/lease")
+}
+
+func TestBackendsThatAreNoSetsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	one := b.servers[0].Addr()
+	for _, refused := range []struct{ backend, mend, command string }{
+		{"redis://" + one + " b=redis://" + one, "the first has not", "ls"},
+		{"a=redis://" + one + " a=redis://" + one, `two sets have the name "a"`, "ls"},
+		{"+a=redis://" + one, "no set is in the old list", "ls"},
+		{"a=zk://u:hunter2@h zk://i", "zk:// is a whole set", "ls"},
+		{"a=redis://" + one + "?nonsense=1 b=redis://" + one, "set a: ", "ls"},
+		{"a=redis://" + one + " b=redis://" + one, "one set at a time", "leaks"},
+		{"a=postgres://h/d b=postgres://i/d", "one set at a time", "migrate"},
+	} {
+		b.backend = refused.backend
+		b.prints(64, refused.mend, refused.command)
+	}
+	b.backend = "a=redis://" + one + " b=redlock://h,i,j?maxttl=20s" // bounds the TTL, also where the other set is the home
+	b.prints(64, "20s at most", "acquire", "k", "--ttl", "30s")
+}
