@@ -57,33 +57,45 @@ func skip(t *testing.T, err error) {
 
 func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrong := strings.NewReplacer(`"reply": "now-31"`, `"reply": "now-32"`, `{"channel":"holdfast:wake:b"`, `{"channel":"holdfast:wake:c"`).Replace(string(text))
-	for language, file := range map[string]string{"python": "vectors.py", "node": "vectors.cjs"} {
-		for name, vectors := range map[string]string{"as they are": string(text), "with errors": wrong} {
-			t.Run(language+" "+name, func(t *testing.T) {
-				t.Parallel()
-				path := filepath.Join(t.TempDir(), "vectors.json")
-				if err := os.WriteFile(path, []byte(vectors), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				addr := redistest.Start(t, nil).Addr()
-				cmd, err := foreign.Program(t.Context(), language, file, path, addr[strings.LastIndex(addr, ":")+1:])
-				skip(t, err)
-				if err != nil {
-					t.Fatal(err)
-				}
-				out, err := cmd.CombinedOutput()
-				if right := vectors == string(text); (err == nil) != right || strings.Contains(string(out), "cases, 0 differences") != right {
-					t.Errorf("%v\n%s", err, out)
-				}
-				if vectors == wrong && !(strings.Contains(string(out), "now-32") && strings.Contains(string(out), "wake-ups")) {
-					t.Errorf("the errors are not named:\n%s", out)
-				}
-			})
+	for _, book := range []struct {
+		file   string
+		format []string // arguments of the programs
+		errors []string // what is put in, each after what it stands for
+	}{
+		{"vectors.json", nil, []string{`"reply": "now-31"`, `"reply": "now-32"`, `{"channel":"holdfast:wake:b"`, `{"channel":"holdfast:wake:c"`}},
+		{"vectors-redisson.json", []string{"redisson"}, []string{
+			`"reply": "now-31"`, `"reply": "now-32"`, `{"channel":"redisson_lock__channel:{vector}"`, `{"channel":"redisson_lock__channel:vector"`,
+		}},
+	} {
+		text, err := os.ReadFile("../../docs/" + book.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong := strings.NewReplacer(book.errors...).Replace(string(text))
+		for language, file := range map[string]string{"python": "vectors.py", "node": "vectors.cjs"} {
+			for name, vectors := range map[string]string{"as they are": string(text), "with errors": wrong} {
+				t.Run(fmt.Sprintf("%s %s %s", language, book.file, name), func(t *testing.T) {
+					t.Parallel()
+					path := filepath.Join(t.TempDir(), book.file)
+					if err := os.WriteFile(path, []byte(vectors), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					addr := redistest.Start(t, nil).Addr()
+					args := append([]string{path, addr[strings.LastIndex(addr, ":")+1:]}, book.format...)
+					cmd, err := foreign.Program(t.Context(), language, file, args...)
+					skip(t, err)
+					if err != nil {
+						t.Fatal(err)
+					}
+					out, err := cmd.CombinedOutput()
+					if right := vectors == string(text); (err == nil) != right || strings.Contains(string(out), "cases, 0 differences") != right {
+						t.Errorf("%v\n%s", err, out)
+					}
+					if vectors == wrong && !(strings.Contains(string(out), "now-32") && strings.Contains(string(out), "wake-ups")) {
+						t.Errorf("the errors are not named:\n%s", out)
+					}
+				})
+			}
 		}
 	}
 }

@@ -25,12 +25,15 @@ function slotTag(number) {
   return String(i);
 }
 
-// keys are those of the lock, its counter and its queue.
-const keys = (lock) => ({ lock, fence: "holdfast:fence:" + tagged(lock), queue: "holdfast:queue:" + tagged(lock) });
+// keys are those of the lock, its counter and its queue, in Holdfast's own format or in that of Redisson.
+function keys(lock, redisson = false) {
+  const fence = redisson ? "redisson_lock_token:" + (lock.includes("{") ? lock : `{${lock}}`) : "holdfast:fence:" + tagged(lock);
+  return { lock, fence, queue: "holdfast:queue:" + tagged(lock) };
+}
 
 // call calls a script; marker is that of a set of several nodes.
-function call(client, scripts, name, lock, args, marker) {
-  const names = Object.values(keys(lock));
+function call(client, scripts, name, lockKeys, args, marker) {
+  const names = Object.values(lockKeys);
   if (marker) names.push("holdfast:set");
   return client.eval(scripts[name].text, names.length, ...names, ...args, ...(marker ? [marker] : []));
 }

@@ -1,4 +1,5 @@
-"""Runs the vectors of Holdfast's wire format: vectors.py VECTORS PORT. Prints each case that differs, and how many there are."""
+"""Runs the vectors of Holdfast's wire format: vectors.py VECTORS PORT [redisson]. Prints each case that differs, and how
+many there are."""
 import json
 import sys
 import time
@@ -33,25 +34,30 @@ def micros(client):
     return seconds * 1_000_000 + rest
 
 
-def put(client, key, want, now):
-    if want["value"] == "(hash)":
-        client.hset(key, "field", 1)
-        client.pexpire(key, want["px"])
+def put(client, key, want, now, thread):
+    """Sets a key; thread says that it is a lock of Redisson, a hash with the owner as its field."""
+    value = want["value"]
+    if thread or value == "(hash)":
+        client.hset(key, "name" if value == "(hash)" else value, 1)
     else:
-        client.set(key, "" if want["value"] == "(empty)" else number(want["value"], now), px=want["px"])
+        client.set(key, "" if value == "(empty)" else number(value, now))
+    if want["px"]:
+        client.pexpire(key, want["px"])
 
 
-def held(client, key):
+def held(client, key, thread):
     kind = client.type(key)
+    if kind == "hash" and thread:
+        fields = client.hgetall(key)
+        return next(iter(fields)) if list(fields.values()) == ["1"] and "name" not in fields else "(hash)"
     if kind != "string":
         return None if kind == "none" else "(" + kind + ")"
     return client.get(key) or "(empty)"
 
 
-def check(client, vectors, case):
+def check(client, vectors, case, redisson):
     """The differences of one case."""
-    lock = "lock:vector"
-    k = wire.keys(lock)
+    k = wire.keys("vector", True) if redisson else wire.keys("lock:vector")
     client.delete(*k.values(), "holdfast:set")
     now = time.time_ns() // 1000
     given, then = case["given"], case["then"]
@@ -59,18 +65,21 @@ def check(client, vectors, case):
         client.set("holdfast:set", given["set"])
     for part in ("lock", "fence"):
         if part in given:
-            put(client, k[part], given[part], now)
+            put(client, k[part], given[part], now, redisson and part == "lock")
     if "queue" in given:
         client.zadd(k["queue"], {w["owner"]: w["stamp"] for w in given["queue"]["waiters"]})
         client.pexpire(k["queue"], given["queue"]["px"])
 
     ears = client.pubsub(ignore_subscribe_messages=True)
-    for name in case.get("listening", []):
-        ears.subscribe("holdfast:wake:" + name)
+    channels = ["holdfast:wake:" + name for name in case.get("listening", [])]
+    if redisson:
+        channels.append("redisson_lock__channel:{vector}")
+    for channel in channels:
+        ears.subscribe(channel)
         ears.get_message(timeout=5)  # the confirmation
     clocks = {"now": now, "before": micros(client)}
     try:
-        reply = wire.call(client, vectors["scripts"], case["script"], lock, [number(a, now) for a in case["args"]], case.get("marker"))
+        reply = wire.call(client, vectors["scripts"], case["script"], k, [number(a, now) for a in case["args"]], case.get("marker"))
     except redis.ResponseError as error:
         reply = error
     clocks["after"] = micros(client)
@@ -78,7 +87,7 @@ def check(client, vectors, case):
     for _ in case.get("wakes", []):
         message = ears.get_message(timeout=5)
         wakes.append(message and {"channel": message["channel"], "message": message["data"]})
-    if case.get("listening"):
+    if channels:
         extra = ears.get_message(timeout=0.01)
         wakes += [extra] if extra else []
     ears.close()
@@ -92,10 +101,10 @@ def check(client, vectors, case):
     if (client.get("holdfast:set") or "") != then.get("set", ""):
         yield "the marker has changed"
     for part in ("lock", "fence"):
-        got, left, want = held(client, k[part]), client.pttl(k[part]), then.get(part)
+        got, left, want = held(client, k[part], redisson and part == "lock"), client.pttl(k[part]), then.get(part)
         if (got is None) != (want is None) or want and not matches(want["value"], got, clocks, slack()):
             yield f"{part} {got!r}, want {want!r}"
-        elif want and not 0 <= want["px"] - left <= slack():
+        elif want and not (0 <= want["px"] - left <= slack() if want["px"] else left == -1):
             yield f"{part} expires in {left}, want {want['px']}"
     queue = [{"owner": owner, "stamp": int(stamp)} for owner, stamp in client.zrange(k["queue"], 0, -1, withscores=True)]
     if queue != then.get("queue", {}).get("waiters", []):
@@ -108,9 +117,10 @@ def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         vectors = json.load(file)
     client = redis.Redis(port=int(sys.argv[2]), decode_responses=True)
-    bad = [f"keys of {names['lock']}" for names in vectors["names"] if wire.keys(names["lock"]) != names]
+    redisson = sys.argv[3:] == ["redisson"]
+    bad = [f"keys of {names['lock']}" for names in vectors["names"] if wire.keys(names["lock"], redisson) != names]
     for case in vectors["cases"]:
-        bad += [f"{case['name']}: {what}" for what in check(client, vectors, case)]
+        bad += [f"{case['name']}: {what}" for what in check(client, vectors, case, redisson)]
     print("\n".join(bad + [f"{len(vectors['cases'])} cases, {len(bad)} differences"]))
     sys.exit(1 if bad else 0)
 

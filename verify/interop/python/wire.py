@@ -25,15 +25,17 @@ def slot_tag(number):
     return next(text for text in map(str, itertools.count()) if slot(text) == number)
 
 
-def keys(lock):
-    """The keys of the lock, its counter and its queue."""
-    return {"lock": lock, "fence": "holdfast:fence:" + tagged(lock), "queue": "holdfast:queue:" + tagged(lock)}
+def keys(lock, redisson=False):
+    """The keys of the lock, its counter and its queue, in Holdfast's own format or in that of Redisson."""
+    fence = "holdfast:fence:" + tagged(lock)
+    if redisson:
+        fence = "redisson_lock_token:" + (lock if "{" in lock else "{" + lock + "}")
+    return {"lock": lock, "fence": fence, "queue": "holdfast:queue:" + tagged(lock)}
 
 
-def call(client, scripts, name, lock, args, marker=None):
+def call(client, scripts, name, lock_keys, args, marker=None):
     """Calls a script; marker is that of a set of several nodes."""
-    k = keys(lock)
-    names = list(k.values())
+    names = list(lock_keys.values())
     if marker:
         names.append("holdfast:set")
         args = [*args, marker]
