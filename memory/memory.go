@@ -314,7 +314,7 @@ func (c *cluster) wake(node int, w quorum.Wake) {
 	cl := c.clients[quorum.ClientOf(w.Owner)]
 	c.mu.Unlock()
 	if cl != nil {
-		cl.engine.Wake(node, w)
+		cl.engine.Wake(node, w, 0)
 	}
 }
 

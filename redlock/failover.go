@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/quorum"
-	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
@@ -331,34 +329,3 @@ func (n *node) at(server string, err error) error {
 	}
 	return err
 }
-
-// low says whether v grants a lock with a token that may have been given out before: by
-// this server, which has come back with older data, or by the one whose place it took.
-func (l *link) low(asked quorum.AskKind, v resp.Value) bool {
-	base, ok := v.Int()
-	return ok && 0 < base && base < l.least() && (asked == quorum.AskAcquire || asked == quorum.AskAdopt)
-}
-
-// raise answers r, which the node has granted with a token that is too low, once the token
-// is the least that it may give. To the protocol both steps are one answer: the lock is the
-// owner's all the while, and nobody has heard of the lower token.
-func (l *link) raise(r *engine.Request) {
-	floor := l.least()
-	c := newCall([][]string{l.member.call(l.n.d.opts.format().Commit, *r.Lock, r.Owner, decimal(quorum.Top(floor)), decimal(r.Keep()))})
-	c.then = func() {
-		err := c.err
-		if err == nil {
-			if c.replies[0] == int64(1) {
-				r.Granted(floor)
-				return
-			}
-			if err, _ = c.replies[0].(error); err == nil {
-				err = errLapsed
-			}
-		}
-		r.Fail(engine.Failure{Err: err})
-	}
-	l.send(entry{call: c, at: l.n.engine.Now()})
-}
-
-var errLapsed = errors.New("the lock lapsed before its token was fixed")

@@ -82,11 +82,7 @@ func (l *link) answer(v resp.Value) bool {
 		if e.route != nil {
 			l.n.d.cluster.over(e.route, e.req)
 		}
-		if l.low(e.req.Kind, v) {
-			l.raise(e.req)
-			break
-		}
-		deliver(e.req, v)
+		deliver(e.req, v, l.least())
 	default:
 		e.call.replies = append(e.call.replies, decode(v))
 		e.call.end(nil)

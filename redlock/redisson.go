@@ -183,7 +183,7 @@ func (l *link) listen(cmd, channel, name string) {
 // freed has those ask who wait for a message on channel.
 func (n *node) freed(channel string) {
 	for _, owner := range n.d.channels.take(channel) {
-		n.engine.Wake(n.index, quorum.Wake{Owner: owner})
+		n.engine.Wake(n.index, quorum.Wake{Owner: owner}, 0)
 	}
 }
 

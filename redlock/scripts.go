@@ -177,7 +177,7 @@ var (
 )
 
 // deliver answers r with what the server said.
-func deliver(r *engine.Request, v resp.Value) {
+func deliver(r *engine.Request, v resp.Value, floor int64) {
 	if v.IsError() {
 		r.Fail(engine.Failure{Err: serverError(v), Fatal: fatal(code(v.Text))})
 		return
@@ -192,7 +192,7 @@ func deliver(r *engine.Request, v resp.Value) {
 	case asks && number <= 0:
 		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
 	case asks:
-		r.Granted(number)
+		r.Granted(number, floor)
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)
 	case (r.Kind == quorum.AskRenew || r.Kind == quorum.AskReclaim) && number == -1:

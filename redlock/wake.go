@@ -55,8 +55,7 @@ func (n *node) heard(l *link, c *call) {
 	n.engine.Hears(n.index, refused == nil)
 }
 
-// woken delivers a wake-up to its claim, and the news of a Force to the client. A token
-// below floor may have been given out before.
+// woken delivers a wake-up to its claim, and the news of a Force to the client.
 func (n *node) woken(push resp.Value, floor int64) {
 	switch kind := string(push.Elems[0].Text); {
 	case kind == "pmessage" && len(push.Elems) == 4:
@@ -76,10 +75,10 @@ func (n *node) woken(push resp.Value, floor int64) {
 			return
 		}
 		w := quorum.ParseWake(text)
-		if !n.inOrder() || w.Base < floor {
-			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7), or its token too low: ask
+		if !n.inOrder() {
+			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
 		}
-		n.engine.Wake(n.index, w)
+		n.engine.Wake(n.index, w, floor)
 	}
 }
 

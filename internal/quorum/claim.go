@@ -43,6 +43,7 @@ type Event struct {
 	Sent  int64  // answers: when the request was handed on for sending
 	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over
 	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told; Raise: the new one
+	Floor int64  // Granted, Woken: the first token that may be used at the node, whatever its base is
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
@@ -118,7 +119,7 @@ type Claim struct {
 	Sends [MaxNodes]uint8
 	// Epoch counts per node the give-backs: an answer from before one is void.
 	Epoch [MaxNodes]uint8
-	Base  [MaxNodes]int64 // first token of the node's block, where granted; its counter, where Free or Ripe
+	Base  [MaxNodes]int64 // first token of the node's block, or its floor if that is higher, where granted; its counter, where Free or Ripe
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
 	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
 	// Answered is when the last request of this id was sent that the node has answered.
@@ -142,6 +143,7 @@ type Seek struct {
 	Queued  Set // the id has a place in the queue there
 	Back    Set // given back and not asked since: the lock there may be nobody's
 	Handed  Set // granted by a wake-up alone
+	Low     Set // the node's block is below its floor: a commit raises it
 	Heard   Set // nodes whose wake-ups reach this client
 
 	Queueing bool  // asks with the stamp
@@ -331,6 +333,7 @@ func (c *Claim) drop(s Set) {
 	c.Kept &^= s
 	c.Pending &^= s
 	c.Handed &^= s
+	c.Low &^= s
 	c.Raising &^= s
 	c.Raised &^= s
 	for n := range s.Nodes {

@@ -166,6 +166,9 @@
 //     the other.
 //   - C10. A raised token counts once a quorum has accepted it, by answers to the commits
 //     that asked for it. An answer to an earlier commit is about a lower one.
+//   - C11. A node that may have gone back to older data has a floor: its lower tokens may
+//     have been given out, so the claim commits a token from the floor on before it counts
+//     the grant.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

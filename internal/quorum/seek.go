@@ -151,7 +151,8 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	}
 	c.Denied &^= n
 	c.Queued &^= n
-	if c.Base[e.Node] != e.Token {
+	base := max(e.Token, e.Floor)
+	if c.Base[e.Node] != base {
 		c.drop(n) // the node forgot the lock meanwhile, and granted it anew
 	}
 	c.Granted |= n
@@ -159,7 +160,11 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	if e.Kind == Woken {
 		c.Handed |= n
 	}
-	c.Base[e.Node] = e.Token
+	c.Low &^= n
+	if e.Token < base {
+		c.Low |= n
+	}
+	c.Base[e.Node] = base
 	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
 	if c.Token != 0 {
 		c.agree(e.Node, e.At, a)
@@ -185,9 +190,9 @@ func (c *Claim) agree(node int, at int64, a *Actions) {
 	n := Only(node)
 	switch {
 	case c.Agreed&n != 0:
-	case c.Base[node] == c.Token:
+	case c.Base[node] == c.Token && c.Low&n == 0:
 		c.Agreed |= n
-	case c.Base[node] < c.Token:
+	case c.Base[node] <= c.Token:
 		a.Commit |= n
 		c.Pending |= n
 		c.expect(n, at)

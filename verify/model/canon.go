@@ -34,11 +34,11 @@ func (s *setup) tidy(w *world) {
 		if nd.ghosts.n == 0 {
 			nd.ghost = 0
 		}
-		if w.left.over == 0 {
-			nd.replica = quorum.Lock{}
+		if w.left.over+w.left.older == 0 {
+			nd.saved = quorum.Lock{}
 		}
 		l := &nd.lock
-		for _, l := range []*quorum.Lock{l, &nd.replica} {
+		for _, l := range []*quorum.Lock{l, &nd.saved} {
 			if l.Owner != "" {
 				l.Until = far
 			}
@@ -187,7 +187,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 			}
 		}
 		wire.woken = woken
-		for _, l := range []*quorum.Lock{&nd.lock, &nd.replica} {
+		for _, l := range []*quorum.Lock{&nd.lock, &nd.saved} {
 			if l.Owner != "" {
 				if o, id := split(l.Owner); o == c {
 					l.Owner = owners[c][to(id)]
@@ -209,7 +209,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, f.older, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.round, cl.rests)
@@ -247,11 +247,11 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 		b = append(b, owner...)
 		b = append(b, byte(stamp))
 	}
-	if s.faults.over > 0 {
-		r := &nd.replica
-		b = append(append(b, '/'), r.Owner...)
-		b = append32(append32(b, int32(r.Fence)), int32(nd.floor))
-		for stamp, owner := range r.Queue.Entries {
+	if s.faults.over+s.faults.older > 0 {
+		o := &nd.saved
+		b = append(append(b, '/'), o.Owner...)
+		b = append32(append32(b, int32(o.Fence)), int32(nd.floor))
+		for stamp, owner := range o.Queue.Entries {
 			b = append(append(b, owner...), byte(stamp))
 		}
 	}
@@ -264,7 +264,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			b = append(b,
 				flags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Away)&set != 0),
 				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
-				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Raising&set != 0, k.Raised&set != 0), k.Epoch[n])
+				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Raising&set != 0, k.Raised&set != 0, k.Low&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 		}
 		wire := &nd.wires[c]

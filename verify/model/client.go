@@ -10,9 +10,13 @@ func (s *setup) cares(w *world, c, n int, a message) bool {
 }
 
 func (s *setup) hear(w *world, c, n int, a message) string {
+	floor := w.nodes[n].floor // no answer is of before it rose: the connection broke then
+	if s.mutant.lowTokens {
+		floor = 0
+	}
 	return s.event(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
-		Sent: now + int64(a.round), TTL: ttl, Token: int64(a.token), Left: ttl, Queued: a.marked,
+		Sent: now + int64(a.round), TTL: ttl, Token: int64(a.token), Floor: floor, Left: ttl, Queued: a.marked,
 	})
 }
 

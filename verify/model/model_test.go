@@ -64,6 +64,12 @@ func rows() []row {
 	// A node that fails over.
 	fails := setup{nodes: 1, clients: 3, renews: 1, alone: true, orders: true, gate: true, faults: faults{over: 2}}
 	failsWaiting := with(fails, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel = 2, 0b11, 1, true })
+	// A server that comes back with older data. Of three nodes the one is it that both clients reach.
+	older := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{older: 2}}
+	olderWaiting := with(older, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel = 2, 0b11, 1, true })
+	olderOfThree := setup{
+		nodes: 3, clients: 2, alone: true, orders: true, gate: true, cut: [3]uint8{third, second}, fences: []int64{level, above, above}, faults: faults{older: 1},
+	}
 	// One node and a counter that is lost.
 	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
 	forgets := setup{
@@ -210,8 +216,13 @@ func rows() []row {
 		},
 		{name: "a replica that lags takes over, holders renew in its quarantine", world: fails, large: true},
 		{name: "- no quarantine", world: with(fails, func(s *setup) { s.gate = false }), want: both},
-		{name: "- tokens go on where the replica was", world: without(fails, mutant{lowTokens: true}), want: same},
+		{name: "- C11: tokens go on where the replica was", world: without(fails, mutant{lowTokens: true}), want: same},
 		{name: "a replica that lags takes over, and clients wait", world: failsWaiting, large: true},
+		{name: "a server comes back with older data: tokens", world: older, large: true},
+		{name: "- C11: … and its tokens go on", world: without(older, mutant{lowTokens: true}), want: same},
+		{name: "a server comes back with older data, and clients wait: tokens", world: olderWaiting, large: true},
+		{name: "a node of three comes back with older data", world: olderOfThree, large: true},
+		{name: "- C11: … and its tokens go on, of three", world: without(olderOfThree, mutant{lowTokens: true}), want: same, large: true},
 		{name: "a counter is lost before a hand-over", world: handOver},
 		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},
 		{name: "a node forgets the lock, and hands it over: tokens", world: forgets, large: true},

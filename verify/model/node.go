@@ -57,10 +57,6 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	before := nd.lock
 	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
 	s.mend(before, &l, &ask, &reply, &woken)
-	if reply.Kind == quorum.Granted && reply.Token < nd.floor && !s.mutant.lowTokens { // the client commits the floor before it counts the grant
-		l, _ = l.Commit(clock, ask.Owner, nd.floor, ask.Keep())
-		reply.Token = nd.floor
-	}
 	a := message{kind: uint8(reply.Kind), of: r.kind, id: r.id, epoch: r.epoch, round: r.round, marked: reply.Queued, token: int32(reply.Token)}
 	if s.mutant.shortLife && l.FenceUntil > before.FenceUntil {
 		l.FenceUntil -= ask.Keep() - tooShort
@@ -138,9 +134,6 @@ func (s *setup) wake(w *world, n int, woken quorum.Wake) {
 		return
 	}
 	m := message{kind: uint8(quorum.Woken), of: wakeUp, id: id, token: int32(woken.Base)}
-	if woken.Base < nd.floor && !s.mutant.lowTokens {
-		m.token = 0 // it makes the client ask
-	}
 	if nd.frozen != 0 && m.token != 0 {
 		m.token = int32(nd.frozen)
 	}
@@ -166,10 +159,10 @@ func (s *setup) reply(w *world, c, n int, a message) {
 	}
 }
 
-// wipe lets a node start anew, without anything it knew.
-func (s *setup) wipe(w *world, n int) {
+// restart lets a node start anew, with no more than lock.
+func (s *setup) restart(w *world, n int, lock quorum.Lock) {
 	nd := &w.nodes[n]
-	nd.lock = quorum.Lock{}
+	nd.lock = lock
 	nd.ghosts = line{}
 	w.clock += clockStep
 	for c := range s.clients {
@@ -181,12 +174,18 @@ func (s *setup) wipe(w *world, n int) {
 	}
 }
 
+// rewind lets a node start anew with older data.
+func (s *setup) rewind(w *world, n int) {
+	s.restart(w, n, w.nodes[n].saved)
+	w.nodes[n].floor = quorum.Base(w.clock)
+}
+
 // takeOver lets another server take the place of a node, with what it had received. With the
 // gate it only keeps what it has, until all that the other may have granted is over or has
 // been renewed on it.
 func (s *setup) takeOver(w *world, n int) {
 	nd := &w.nodes[n]
-	nd.lock = nd.replica
+	nd.lock = nd.saved
 	w.clock += clockStep
 	nd.floor = quorum.Base(w.clock)
 	for c := range s.clients {

@@ -93,10 +93,12 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("%s forgets the counter", node)
 	case wipe:
 		return fmt.Sprintf("%s forgets everything", node)
-	case replicate:
-		return fmt.Sprintf("the replica of %s has all that it has", node)
+	case save:
+		return fmt.Sprintf("all that %s has is saved", node)
 	case takeOver:
-		return fmt.Sprintf("the replica takes the place of %s", node)
+		return fmt.Sprintf("a replica takes the place of %s, with what was saved", node)
+	case rewind:
+		return fmt.Sprintf("%s is restarted with what was saved", node)
 	case flush:
 		return fmt.Sprintf("the data of %s are wiped, and its connections go on", node)
 	case repeat:

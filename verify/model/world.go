@@ -87,8 +87,8 @@ type node struct {
 	ahead  bool  // its clock is wrong
 	frozen int64 // the counter stays here; 0: it counts
 
-	replica quorum.Lock // what a server has that may take its place
-	floor   int64       // the least token that it may give since then
+	saved quorum.Lock // what its replica has, or its disk
+	floor int64       // the first token that may be used since it went back to that
 }
 
 type life uint8
@@ -134,6 +134,7 @@ type faults struct {
 	age    uint8 // time passes
 	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
 	over   uint8 // a replica takes over from a node
+	older  uint8 // a node is restarted with older data
 }
 
 // setup is a world to begin with, and how it behaves.
@@ -186,7 +187,7 @@ type mutant struct {
 	byArrival        bool // each node orders waiters as they come
 	barge            bool // C6: a free lock goes to any client that asks
 	anyOrder         bool // C7: wake-ups grant that come apart from the answers
-	lowTokens        bool // a node that failed over gives tokens that the other server may have given
+	lowTokens        bool // C11: a node that went back to older data gives tokens that it may have given since
 	reclaimNever     bool // C8: a node where others had the lock stays lost
 	reclaimAtOnce    bool // C8: … is reclaimed before a quorum has kept the lock in the round
 	reclaimUnchecked bool // C8: … or when it has, but maybe before others had the node
@@ -233,8 +234,9 @@ const (
 	jump                  // the clock of a node jumps
 	outage                // a node forgets a lock
 	age                   // time passes
-	replicate             // a node's replica has all that the node has
+	save                  // a node's replica, or its disk, has all that the node has
 	takeOver              // the replica takes the node's place
+	rewind                // a node goes on from its disk
 )
 
 func (s *setup) initial() world {
@@ -446,11 +448,14 @@ func (s *setup) moves(w *world, out []move) []move {
 		if w.left.flush > 0 && node.lock != (quorum.Lock{}) {
 			add(flush, 0, n, 0)
 		}
+		if w.left.over+w.left.older > 0 && node.saved != node.lock {
+			add(save, 0, n, 0)
+		}
 		if w.left.over > 0 {
-			if node.replica != node.lock {
-				add(replicate, 0, n, 0)
-			}
 			add(takeOver, 0, n, 0)
+		}
+		if w.left.older > 0 {
+			add(rewind, 0, n, 0)
 		}
 		if w.left.jump > 0 {
 			add(jump, 0, n, 0)
@@ -566,12 +571,15 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		w.clock += clockStep
 	case wipe:
 		w.left.wipe--
-		s.wipe(&w, n)
-	case replicate:
-		nd.replica = nd.lock
+		s.restart(&w, n, quorum.Lock{})
+	case save:
+		nd.saved = nd.lock
 	case takeOver:
 		w.left.over--
 		s.takeOver(&w, n)
+	case rewind:
+		w.left.older--
+		s.rewind(&w, n)
 	case flush:
 		w.left.flush--
 		s.flush(&w, n)

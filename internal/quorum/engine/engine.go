@@ -463,10 +463,10 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 // Wake brings the claim with the id w.Owner the news that node has handed it
 // the lock. A wake-up for an id that is gone needs no answer: its release is on
 // the way. It comes in its place among the answers of the node, or without a
-// token.
-func (e *Engine) Wake(node int, w quorum.Wake) {
+// token. No token below floor may be used at the node.
+func (e *Engine) Wake(node int, w quorum.Wake, floor int64) {
 	if c := e.find(w.Owner); c != nil {
-		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
+		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, Floor: floor, TTL: w.Left * int64(time.Millisecond)})
 		a.woken = w.Owner
 		c.post(a)
 	}

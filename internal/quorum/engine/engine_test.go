@@ -74,7 +74,7 @@ func take(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	t.Helper()
 	go func() {
 		for _, d := range desks {
-			(<-d.in).Granted(100)
+			(<-d.in).Granted(100, 0)
 		}
 	}()
 	g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
@@ -181,7 +181,7 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 		for _, d := range desks {
 			again = append(again, d.next(t, quorum.AskAcquire))
 		}
-		again[0].Granted(100)
+		again[0].Granted(100, 0)
 		again[1].Denied(int64(time.Second), "x", 0)
 		again[2].Denied(int64(time.Second), "x", 0) // no quorum: on under a fresh id
 		cancel()
@@ -237,10 +237,42 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 			t.Fatalf("a wake-up for %s counted for %s", old, fresh)
 		}
 		for i := range desks[:2] {
-			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000})
+			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000}, 0)
 		}
 		if g := <-won; g.Token != 132 || g.Owner != fresh {
 			t.Errorf("%s holds with token %d", g.Owner, g.Token)
+		}
+	})
+}
+
+func TestAWakeUpBringsTheFloorOfItsNode(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+		for i := range desks {
+			e.Hears(i, true)
+		}
+		won := make(chan driver.Grant, 1)
+		go func() {
+			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, Renews: true})
+			if err != nil {
+				t.Error(err)
+			}
+			won <- g
+		}()
+		var owner string
+		for _, d := range desks {
+			r := d.next(t, quorum.AskAcquire)
+			owner = r.Owner
+			r.Denied(int64(time.Minute), "x", 0)
+		}
+		synctest.Wait()
+		for i := range desks[:2] {
+			e.Wake(i, quorum.Wake{Owner: owner, Base: 132, Left: 1000}, 5000)
+		}
+		for _, d := range desks[:2] {
+			d.next(t, quorum.AskCommit).Committed(true)
+		}
+		if g := <-won; g.Token != 5000 {
+			t.Errorf("token %d is below the floor", g.Token)
 		}
 	})
 }

@@ -34,9 +34,10 @@ type answer struct {
 // event is e for a claim.
 func event(e quorum.Event) answer { return answer{Reply: quorum.Reply{Event: e}} }
 
-// Granted answers acquire and adopt: the lock is the owner's, and base its first token.
-func (r *Request) Granted(base int64) {
-	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
+// Granted answers acquire and adopt: the lock is the owner's, and base its first token. No
+// token below floor may be used at the node.
+func (r *Request) Granted(base, floor int64) {
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base, Floor: floor}})
 }
 
 // Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
