@@ -118,7 +118,7 @@ func (w *world) checkOverlap(k *key) {
 // TTL that a dead holder's lock stands, after the last fault. That the wait ends at
 // all is P5, which Run looks after.
 func (w *world) checkRecovery(k *key) {
-	if w.cfg.Class.Has(Wipe) {
+	if w.cfg.Class.Has(Wipe) || w.cfg.Class.Has(Older) {
 		return // a quarantine may come in between
 	}
 	idle := w.calm

@@ -74,7 +74,7 @@ func (c *client) wake(node int, wake quorum.Wake, issued int64) {
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}
-			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, TTL: wake.Left * ms})
+			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, Floor: c.links[node].floor(), TTL: wake.Left * ms})
 			return
 		}
 	}
@@ -153,6 +153,9 @@ func (cl *claim) post(e quorum.Event) {
 	}
 	if w.cfg.Rules.TrustFromReply && e.Kind == quorum.Granted {
 		e.Sent = now + quorum.Drift(e.TTL)
+	}
+	if w.cfg.Rules.NoDrift && (e.Kind == quorum.Granted || e.Kind == quorum.Kept) {
+		e.Sent += quorum.Drift(e.TTL)
 	}
 	if w.cfg.Rules.TrustFromWake && e.Kind == quorum.Woken {
 		cl.st.Answered[e.Node] = now

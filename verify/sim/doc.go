@@ -11,8 +11,9 @@
 // prints it. What the simulation adds to the core is what package engine and
 // package redlock add to it: an id for each claim, alarms, connections that keep
 // the order of requests, the release that is sent again on the next connection,
-// the gate that does not let a node vote that has forgotten what it granted, and a
-// holder that renews and stops when its trust is over.
+// the gate that does not let a node vote that has forgotten what it granted, and has
+// its tokens begin at the clock, and a holder that renews and stops when its trust is
+// over.
 //
 // # The network
 //
@@ -22,6 +23,13 @@
 // requests of the next connection. A node may go on believing for a while that a
 // broken connection listens for wake-ups. A request may be executed twice. A
 // frozen node executes what it was sent when it wakes up.
+//
+// # Clocks
+//
+// Each clock runs as slow or as fast as it may, so that any two of them are either
+// level or apart by all that quorum.Drift allows for. That matters to a lease that is
+// trusted to its end while another client waits: half of the clients that are stopped
+// hold a lock then, and are stopped for longer than their trust lasts.
 //
 // # What is checked
 //

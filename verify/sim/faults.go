@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -20,6 +21,7 @@ const (
 	Freeze                // a node is stopped, and goes on
 	Restart               // a node is restarted and knows what it knew
 	Wipe                  // a node is restarted and knows nothing
+	Older                 // a node is restarted and knows what it knew some time before
 	Forget                // a lock lapses early
 	Jump                  // a node's clock is set, by half a minute, as often as you like
 	JumpFar               // likewise by three minutes; nodes keep counters for ten
@@ -69,7 +71,8 @@ var Classes = []Class{
 	{"clients", clients, all},
 	{"nodes", nodes, all},
 	{"amnesia", []Fault{Wipe}, all},
-	{"everything", slices.Concat(network, clients, nodes, []Fault{Wipe}), all},
+	{"everything", slices.Concat(network, clients, nodes, []Fault{Wipe, Older}), all},
+	{"older", slices.Concat(network, clients, []Fault{Older, Older}), []Property{P1, P2, P4, P5, P7}}, // and P3, of several nodes
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
@@ -137,6 +140,9 @@ func (w *world) strike(kind Fault, left int64) {
 	case Cut:
 		w.partition(w.now + long)
 	case Sleep:
+		if holders := w.holders(); len(holders) > 0 && w.chance(0.5) { // few hold a lock at any time: let it outlast their trust
+			c, long = holders[w.rng.IntN(len(holders))], min(w.ttl+w.upTo(w.ttl), left)
+		}
 		w.log("FAULT %s is stopped for %d ms", c.name, long/ms)
 		c.asleep = max(c.asleep, w.now+long)
 	case Die:
@@ -161,7 +167,14 @@ func (w *world) strike(kind Fault, left int64) {
 		}
 		w.log("FAULT node %d is down for %d ms; forgets everything: %v", n.i, long/ms, kind == Wipe)
 		n.stop()
-		w.after(long, func() { n.start(kind == Wipe) })
+		w.after(long, func() {
+			if n.start(); kind == Wipe {
+				n.recall(make(map[*key]quorum.Lock))
+			}
+		})
+	case Older:
+		saved, lost := maps.Clone(n.locks), w.upTo(long)
+		w.after(lost, func() { n.rewind(saved, long-lost) })
 	case Forget:
 		k := w.keys[w.rng.IntN(len(w.keys))]
 		w.log("FAULT %s lapses on node %d", k.name, n.i)
@@ -199,6 +212,33 @@ func (w *world) strike(kind Fault, left int64) {
 			w.after(long, func() { n.off = 0 })
 		}
 	}
+}
+
+// holders are the clients that trust a lock.
+func (w *world) holders() (out []*client) {
+	for _, c := range w.clients {
+		if slices.ContainsFunc(c.workers, func(wk *worker) bool { return wk.grant != nil }) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// rewind has the node restarted with what it knew some time before. One server alone is down
+// for longer than clocks differ: in its place a quarantine sees to that.
+func (n *node) rewind(saved map[*key]quorum.Lock, long int64) {
+	if n.down {
+		return
+	}
+	if len(n.w.nodes) == 1 {
+		long = max(long, 2*second)
+	}
+	n.w.log("FAULT node %d is down for %d ms, and goes back to older data", n.i, long/ms)
+	n.stop()
+	n.w.after(long, func() {
+		n.start()
+		n.recall(saved)
+	})
 }
 
 // A clock swings so often, and so fast.

@@ -42,7 +42,7 @@ type owed struct {
 }
 
 func (w *world) newLink(c *client, n *node) *link {
-	return &link{w: w, c: c, n: n, up: n.ready(), boot: n.boot, fate: make(map[int]fate)}
+	return &link{w: w, c: c, n: n, up: n.admit(c), boot: n.boot, fate: make(map[int]fate)}
 }
 
 // delay is how long a message takes.
@@ -121,10 +121,20 @@ func (l *link) finish(r *request, rep reply) {
 	}
 	r.done = true
 	e := r.Reply(rep.Reply).Event
+	e.Floor = l.floor()
 	if e.Kind == quorum.Granted && e.ID == r.claim.st.ID {
 		r.claim.issued[l.n.i] = rep.issued
 	}
 	r.claim.post(e)
+}
+
+// floor is the first token that may be used at the node. It is the same for all that comes
+// over one connection.
+func (l *link) floor() int64 {
+	if l.w.cfg.Rules.NoFloor {
+		return 0
+	}
+	return l.n.floor
 }
 
 func (l *link) fail(r *request, unsent bool) {
@@ -179,7 +189,7 @@ func (l *link) sever(nodeLives bool) {
 func (l *link) redial() {
 	wait := max(l.n.votes-l.w.now, 0) // trying earlier would only take longer to simulate
 	l.w.schedule(l.c, wait+redialLeast+l.w.upTo(min(redialMost, 8*l.w.pause)), func() {
-		if !l.n.ready() || l.w.now < l.cut {
+		if l.w.now < l.cut || !l.n.admit(l.c) {
 			l.redial()
 			return
 		}

@@ -20,19 +20,22 @@ type node struct {
 	frozen  bool
 	boot    int      // counts its processes
 	votes   int64    // not before then
+	floor   int64    // the first token that may be used, since its last admission
+	away    bool     // not admitted since it may have forgotten something
 	backlog []func() // of a frozen node
 }
 
 func (w *world) newNode(i int) *node {
 	n := &node{
 		w: w, i: i, rate: w.rate(), off: w.rng.Int64N(600_000) - 300_000,
-		locks: make(map[*key]quorum.Lock), issued: make(map[*key]int64), ears: make(map[*link]int),
+		locks: make(map[*key]quorum.Lock), issued: make(map[*key]int64), ears: make(map[*link]int), away: true,
 	}
 	return n
 }
 
-// rate is that of a clock. Two of them together stay within quorum.Drift.
-func (w *world) rate() float64 { return 1 + (w.rng.Float64()-0.5)/110 }
+// rate is that of a clock, as slow or as fast as it may be: two of them together stay within
+// quorum.Drift.
+func (w *world) rate() float64 { return 1 + []float64{-1, 1}[w.rng.IntN(2)]/201 }
 
 // clock is the node's wall clock in µs.
 func (n *node) clock() int64 {
@@ -150,16 +153,26 @@ func (n *node) stop() {
 	}
 }
 
-// start starts the process, with or without what the last one knew.
-func (n *node) start(empty bool) {
-	n.down = false
-	if !empty {
-		return
-	}
-	clear(n.locks)
+// start starts the process, with what the last one knew.
+func (n *node) start() { n.down = false }
+
+// recall has the node know no more than locks.
+func (n *node) recall(locks map[*key]quorum.Lock) {
+	n.locks, n.away = locks, true
 	if len(n.w.nodes) > 1 && !n.w.cfg.Rules.NoQuarantine {
 		n.votes = n.w.now + n.w.quarantine()
 	}
+}
+
+// admit lets the node vote, and its tokens begin at the clock, if c and the node agree on that.
+func (n *node) admit(c *client) bool {
+	if n.ready() && n.away {
+		floor, ok := quorum.Seed(n.clock(), c.wall())
+		if n.away = !ok; ok {
+			n.floor = floor
+		}
+	}
+	return n.ready() && !n.away
 }
 
 func (n *node) thaw() {

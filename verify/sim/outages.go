@@ -98,7 +98,10 @@ func (wk *worker) outage(n *node, order []int) {
 		if kind == Freeze {
 			n.thaw()
 		} else {
-			n.start(kind == Wipe)
+			n.start()
+		}
+		if kind == Wipe {
+			n.recall(make(map[*key]quorum.Lock))
 		}
 		w.log("OUTAGE of node %d is over; it forgets everything: %v", n.i, kind == Wipe)
 		wait := max(n.votes-w.now, 0)

@@ -236,13 +236,16 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		breaks Property
 		rare   bool
 	}{
-		"commit looks at the owner":               {"early", true, Rules{CommitAnybody: true}, P1, false},
-		"commit looks at what is promised":        {"early", true, Rules{CommitAnyToken: true}, P1, true},
-		"who forgot does not vote":                {"amnesia", true, Rules{NoQuarantine: true}, P3, false},
-		"trust counts from the send":              {"network", true, Rules{TrustFromReply: true}, P3, true},
-		"an id whose give-back is open ends":      {"network", true, Rules{ReuseID: true}, P3, true},
-		"trust in a hand-over counts from a send": {"network", true, Rules{TrustFromWake: true}, P3, false},
-		"trust ends": {"clients", false, Rules{TrustForever: true}, P3, false},
+		"commit looks at the owner":                           {"early", true, Rules{CommitAnybody: true}, P1, false},
+		"commit looks at what is promised":                    {"early", true, Rules{CommitAnyToken: true}, P1, true},
+		"tokens begin at the clock in older data":             {"older", false, Rules{NoFloor: true}, P1, false},
+		"… and rise":                                          {"older", false, Rules{NoFloor: true}, P2, false},
+		"who forgot does not vote":                            {"amnesia", true, Rules{NoQuarantine: true}, P3, false},
+		"trust counts from the send":                          {"network", true, Rules{TrustFromReply: true}, P3, true},
+		"an id whose give-back is open ends":                  {"network", true, Rules{ReuseID: true}, P3, true},
+		"trust in a hand-over counts from a send":             {"network", true, Rules{TrustFromWake: true}, P3, false},
+		"trust is shorter by what clocks drift":               {"clients", false, Rules{NoDrift: true}, P3, false},
+		"trust ends":                                          {"clients", false, Rules{TrustForever: true}, P3, false},
 		"counters start at a time that two clocks agree on":   {"majority", false, Rules{SeedAtAnyTime: true}, P2, false},
 		"counters outlive what clocks go within their minute": {"minute", false, Rules{ShortLife: true}, P2, false},
 		"… and what clocks go that are set by hand":           {"by hand", false, Rules{LeastLife: true}, P2, false},

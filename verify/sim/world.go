@@ -23,12 +23,14 @@ type Rules struct {
 	CommitAnyToken bool // commit does not look what has been promised
 	NoQuarantine   bool // who has forgotten everything votes at once
 	TrustFromReply bool // trust counts from the answer and without drift
+	NoDrift        bool // trust takes all clocks to run at the same rate
 	TrustForever   bool // a holder that is cut off goes on
 	KeepSuperseded bool // a node that others had since is never reclaimed
 	ReuseID        bool // an id is used again after its give-back went unanswered
 	ShortLife      bool // a counter expires after a minute
 	LeastLife      bool // a counter expires after 150 s, whatever the clients have agreed on
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
+	NoFloor        bool // a node that went back to older data goes on from its older counters
 	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
 }
 
@@ -195,10 +197,10 @@ func (w *world) build() {
 	if w.cfg.Class.Has(Wipe) {
 		n = max(n, 3) // one node that forgets has nobody to remember for it
 	}
-	w.ttl = []int64{200 * ms, second, second, 4 * second}[r.IntN(4)]
+	w.ttl = []int64{200 * ms, second, 4 * second, 10 * second}[r.IntN(4)]
 	w.maxTTL = w.ttl * int64(1+r.IntN(2))
 	clients, workers, keys := 2+r.IntN(6), 1+r.IntN(3), 1+r.IntN(3)
-	length := w.ttl * int64(6+r.IntN(10))
+	length := min(w.ttl*int64(6+r.IntN(10)), 60*second)
 	if r.IntN(100) == 0 { // a crowd
 		clients, keys, length = 100+r.IntN(200), 50+r.IntN(150), w.ttl*3
 	}
