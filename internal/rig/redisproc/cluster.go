@@ -255,6 +255,41 @@ func (c *Cluster) Move(from, to *Server, pause func(), slots ...int) error {
 	return nil
 }
 
+// Migrate moves a slot with its keys at once, as Redis 8.4 and Valkey 9 do by themselves. It blocks until the slot has
+// arrived. Where the servers are older, the error matches errors.ErrUnsupported.
+func (c *Cluster) Migrate(ctx context.Context, from, to *Server, slot int) error {
+	number := strconv.Itoa(slot)
+	target, err := to.ID()
+	if err != nil {
+		return err
+	}
+	unknown := func(err error) bool { return err != nil && strings.Contains(err.Error(), "nknown") }
+	able := false
+	err = until(ctx, func() error { // the last one may not be over yet
+		_, err := to.Do("CLUSTER", "MIGRATION", "IMPORT", number, number)
+		if unknown(err) {
+			_, err = from.Do("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", target)
+		}
+		if able = !unknown(err); !able {
+			return nil
+		}
+		return err
+	})
+	if err == nil && !able {
+		err = errors.ErrUnsupported
+	}
+	if err != nil {
+		return err
+	}
+	return until(ctx, func() error {
+		slots, err := c.Slots(to)
+		if err == nil && !slices.Contains(slots, slot) {
+			err = fmt.Errorf("slot %d has not arrived", slot)
+		}
+		return err
+	})
+}
+
 func (c *Cluster) password() string { return c.Servers[0].opts.Password }
 
 // Stop ends all servers.
