@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -72,8 +73,8 @@ func TestGuard(t *testing.T) {
 	t.Run("KillsAtTheMomentItWasToldLast", func(t *testing.T) {
 		g := newGuarded(t)
 		pid := g.command.Process.Pid
-		at := boot.Now().Add(80 * time.Millisecond)
-		g.tell(t, order{Group: pid, KillAt: boot.Now().Add(20 * time.Millisecond), Lease: json.RawMessage(`"the lease"`)})
+		at := boot.Now().Add(1050 * time.Millisecond)
+		g.tell(t, order{Group: pid, KillAt: boot.Now().Add(time.Second), Lease: json.RawMessage(`"the lease"`)})
 		g.tell(t, order{Group: pid, KillAt: at})
 		g.command.Wait()
 		if now := boot.Now(); now < at {
@@ -118,14 +119,19 @@ func TestGuard(t *testing.T) {
 	})
 }
 
+// TestDescendantsAreFoundAtAnyDepth, except for the guard and the heir that it starts.
 func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	t.Parallel()
-	all := []Process{{PID: 1}, {PID: 10, parent: 1}, {PID: 11, parent: 10}, {PID: 12, parent: 11}, {PID: 20, parent: 1}}
+	all := []Process{
+		{PID: 1}, {PID: 10, parent: 1}, {PID: 11, parent: 10}, {PID: 12, parent: 11}, {PID: 20, parent: 1},
+		{PID: 13, parent: 10}, {PID: 14, parent: 13},
+	}
+	j := &Job{guard: &guardLink{pid: 13}}
 	var got []int
-	for _, p := range descendants(10, all) {
+	for _, p := range descendants(10, all, j.foreign) {
 		got = append(got, p.PID)
 	}
-	if len(got) != 2 || got[0] != 11 || got[1] != 12 {
+	if !slices.Equal(got, []int{11, 12}) {
 		t.Errorf("descendants of 10: %v, want 11 and 12", got)
 	}
 }

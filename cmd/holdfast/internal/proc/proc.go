@@ -121,7 +121,7 @@ func Start(c Command, killAt boot.Instant) (*Job, error) {
 	becomeReaper()
 	j := &Job{terminal: openTerminal(), before: make(map[int]bool)}
 	if !childless() {
-		for _, p := range descendants(os.Getpid(), processes()) {
+		for _, p := range descendants(os.Getpid(), processes(), j.foreign) {
 			j.before[p.PID] = true
 		}
 	}
@@ -284,7 +284,8 @@ func (j *Job) Escaped() []Process {
 	return escaped
 }
 
-// foreign says that a process did not come of the command.
+// foreign says that a process did not come of the command, nor did what comes of it: the
+// guard has an heir, which frees the lock.
 func (j *Job) foreign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
 
 // Kill kills the group and all other descendants of this process, and reports
@@ -292,16 +293,17 @@ func (j *Job) foreign(pid int) bool { return j.before[pid] || j.guard != nil && 
 // it until none is left.
 func (j *Job) Kill() bool {
 	left := unix.Kill(-j.pid, unix.SIGKILL) == nil
-	for _, p := range descendants(os.Getpid(), processes()) {
-		if !j.foreign(p.PID) && unix.Kill(p.PID, unix.SIGKILL) == nil {
+	for _, p := range descendants(os.Getpid(), processes(), j.foreign) {
+		if unix.Kill(p.PID, unix.SIGKILL) == nil {
 			left = true
 		}
 	}
 	return left
 }
 
-// descendants are those of all that come of root, at any depth.
-func descendants(root int, all []Process) []Process {
+// descendants are those of all that come of root, at any depth, except for some and what
+// comes of these.
+func descendants(root int, all []Process, except func(pid int) bool) []Process {
 	children := make(map[int][]Process)
 	for _, p := range all {
 		children[p.parent] = append(children[p.parent], p)
@@ -309,8 +311,11 @@ func descendants(root int, all []Process) []Process {
 	var found []Process
 	for next := children[root]; len(next) > 0; {
 		p := next[0]
-		next = append(next[1:len(next):len(next)], children[p.PID]...)
-		found = append(found, p)
+		next = next[1:len(next):len(next)]
+		if !except(p.PID) {
+			next = append(next, children[p.PID]...)
+			found = append(found, p)
+		}
 	}
 	return found
 }
