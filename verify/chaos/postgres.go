@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"cirello.io/pglock"
@@ -61,6 +62,7 @@ type postgresSite struct {
 	dir    string // of the clock; the server's user can read it
 	server *pgproc.Server
 	pooler *pgproc.Pooler
+	life   sync.Mutex // held by the fault that kills the pooler
 	only   []*node
 	direct driver.Driver
 }
@@ -144,6 +146,8 @@ func (s *postgresSite) actions() map[string]action {
 }
 
 func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) error {
+	s.life.Lock()
+	defer s.life.Unlock()
 	s.pooler.Kill()
 	rest(time.Duration(f.For))
 	return restart(s.pooler.Restart)
