@@ -158,14 +158,18 @@ type finding struct {
 	What string `json:"what"`
 }
 
-// losses finds leases that were lost, though their client was not closed.
-func (l *lockHistory) losses() (out []finding) {
+// losses finds leases that were lost, though their client was not closed. Those that are excused are counted only.
+func (l *lockHistory) losses(excused func(lost int64) bool) (out []finding, others int) {
 	for _, a := range l.granted() {
 		if a.lost != 0 && (a.left == 0 || a.lost < a.left) && (a.closed == 0 || a.lost < a.closed) {
+			if excused(a.lost) {
+				others++
+				continue
+			}
 			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d), granted at %d, at %d: %s", a.try, a.token, a.got, a.lost, a.why)})
 		}
 	}
-	return out
+	return out, others
 }
 
 // within finds grants between two times.

@@ -25,6 +25,13 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 	t.Parallel()
 	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
 	worked := func(l *lockHistory) []finding { return l.overlaps((*attempt).worked) }
+	still := &standstill{least: 2}
+	still.note(120, 121)
+	still.note(105, 108)
+	losses := func(l *lockHistory) []finding {
+		found, _ := l.losses(func(lost int64) bool { return still.within(lost-5, lost) })
+		return found
+	}
 	for _, row := range []struct {
 		name  string
 		check func(*lockHistory) []finding
@@ -61,10 +68,14 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 			&attempt{got: 1, until: 10, lost: 5, left: 9}, &attempt{got: 4, until: 14})},
 		{"the first one's client was closed", trusted, 0, history(
 			&attempt{got: 1, until: 10, closed: 3, left: 9}, &attempt{got: 4, until: 14})},
-		{"a lease is lost", (*lockHistory).losses, 1, history(
+		{"a lease is lost", losses, 1, history(
 			&attempt{got: 1, until: 10, lost: 3, left: 9}, &attempt{got: 4, until: 14})},
-		{"a lease ends by its release, or as its client is closed", (*lockHistory).losses, 0, history(
+		{"a lease ends by its release, or as its client is closed", losses, 0, history(
 			&attempt{got: 1, until: 10, lost: 9, left: 9}, &attempt{got: 11, until: 14, lost: 13, closed: 12})},
+		{"a lease is lost as the machine stands still", losses, 0, history(
+			&attempt{got: 101, until: 110, lost: 109})},
+		{"a lease is lost long after that, and after a moment", losses, 1, history(
+			&attempt{got: 121, until: 130, lost: 129})},
 		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.within(5, 9) }, 1, history(
 			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 6, until: 10, left: 7}, &attempt{got: 10, until: 14})},
 		{"a long one reaches over a short one", trusted, 2, history(

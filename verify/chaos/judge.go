@@ -17,6 +17,7 @@ type judge struct {
 	stores   *openStores
 	nemesis  *nemesis
 	schedule *Schedule
+	still    *standstill
 	dir      string // of the histories
 	keep     bool   // all of them
 	report   *Report
@@ -99,8 +100,9 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		if cl.shared == "" {
 			add(exclusion, overlaps)
 		}
-		lapsed := l.losses()
-		c.Lost += len(lapsed)
+		lapsed, excused := l.losses(func(lost int64) bool { return j.still.within(lost-int64(j.schedule.TTL), lost) })
+		c.Lost += len(lapsed) + excused
+		j.report.Excused += excused
 		if cl.lives {
 			add(leasesLive, lapsed)
 		}

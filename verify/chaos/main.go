@@ -168,8 +168,13 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 		Findings: []Finding{},
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
+	// A lease is renewed after a third of its TTL, and again until its end.
+	still := &standstill{least: time.Duration(schedule.TTL) / 6}
+	watched, rest := context.WithCancel(ctx)
+	defer rest()
+	go still.watch(watched)
 	j := &judge{
-		site: place, stores: stores, nemesis: nem, schedule: schedule, dir: histories, keep: set.keep, report: r,
+		site: place, stores: stores, nemesis: nem, schedule: schedule, still: still, dir: histories, keep: set.keep, report: r,
 		timeline: &timeline{start: start, keys: schedule.Keys},
 	}
 	var all sync.WaitGroup
@@ -194,6 +199,8 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err := crew.await(grace); err != nil {
 		r.Troubles = append(r.Troubles, err.Error())
 	}
+	stills, longest := still.sum()
+	r.Stills, r.Longest = stills, Duration(longest)
 	for _, err := range nem.errs {
 		r.Troubles = append(r.Troubles, err.Error())
 	}

@@ -24,6 +24,9 @@ type Report struct {
 	Findings []Finding                `json:"findings"`
 	Slow     []Finding                `json:"slow,omitempty"`     // recoveries beyond their bound: one in a hundred may be
 	Troubles []string                 `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
+	Stills   int                      `json:"standstills"`        // of the machine
+	Longest  Duration                 `json:"longest_standstill"`
+	Excused  int                      `json:"losses_by_standstill"` // leases that were lost then
 }
 
 // Finding is a broken promise.
@@ -171,6 +174,8 @@ func (r *Report) Text() string {
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
+	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v, and %d leases were lost then, for which no promise is broken.\n",
+		r.Stills, round(time.Duration(r.Longest)), r.Excused)
 	r.verdict(&b)
 	return b.String()
 }

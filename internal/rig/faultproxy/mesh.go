@@ -9,7 +9,11 @@ import (
 	"time"
 )
 
-const greetTimeout = 5 * time.Second
+const (
+	greetTimeout = 5 * time.Second
+	// Replies of SOCKS 5.
+	connected, refused = 0, 5
+)
 
 // Mesh is the network between servers that talk to each other, in which one of them can be cut off from the others while clients
 // still reach all. Each server dials the others through a SOCKS 5 proxy of its own, which shows who dials whom. It is safe for
@@ -19,11 +23,12 @@ type Mesh struct {
 	links   []map[string]*Proxy // by the server that dials, and the port that it dials
 	owners  map[string]int      // of the ports
 	running sync.WaitGroup      // accept of each front, and a greeting per connection
+	closing chan struct{}
 }
 
 // NewMesh starts the network of servers that reach each other at these addresses of 127.0.0.1, some for each server.
 func NewMesh(servers [][]string) (*Mesh, error) {
-	m := &Mesh{owners: map[string]int{}}
+	m := &Mesh{owners: map[string]int{}, closing: make(chan struct{})}
 	for i, addrs := range servers {
 		for _, addr := range addrs {
 			_, port, err := net.SplitHostPort(addr)
@@ -52,8 +57,8 @@ func NewMesh(servers [][]string) (*Mesh, error) {
 // alone, and goes to 127.0.0.1 whatever the host is.
 func (m *Mesh) Front(server int) string { return m.fronts[server].Addr().String() }
 
-// Isolate stops what the others send to a server (in), what it sends to them (out), or both. Isolate(server, false, false) delivers
-// what was stopped, late.
+// Isolate stops what the others send to a server (in), what it sends to them (out), or both, and new connections with either.
+// Isolate(server, false, false) delivers what was stopped, late.
 func (m *Mesh) Isolate(server int, in, out bool) {
 	for from, ways := range m.links {
 		for port, p := range ways {
@@ -70,6 +75,11 @@ func (m *Mesh) Isolate(server int, in, out bool) {
 
 // Close ends every connection and waits until all goroutines have ended.
 func (m *Mesh) Close() (errs error) {
+	select {
+	case <-m.closing:
+	default:
+		close(m.closing)
+	}
 	for _, front := range m.fronts {
 		if err := front.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = errors.Join(errs, err)
@@ -96,16 +106,43 @@ func (m *Mesh) accept(front net.Listener, ways map[string]*Proxy) {
 		}
 		m.running.Go(func() {
 			port, err := greet(conn)
-			if p := ways[port]; err == nil && p != nil {
-				p.take(conn)
-			} else {
+			p := ways[port]
+			if err != nil || p == nil || !m.reaches(p) {
 				reset(conn)
+				return
 			}
+			upstream, cuts, _ := p.admit()
+			server, err := p.dial(upstream)
+			if err != nil {
+				conn.Write([]byte{5, refused, 0, 1, 0, 0, 0, 0, 0, 0})
+				conn.Close()
+				return
+			}
+			conn.Write([]byte{5, connected, 0, 1, 0, 0, 0, 0, 0, 0})
+			p.running.Go(func() { p.serve(conn, server, cuts) })
 		})
 	}
 }
 
-// greet answers the handshake of SOCKS 5 (RFC 1928), and returns the port that the client asks for.
+// reaches blocks until bytes pass both ways, as a connection begins with some. It returns false when the mesh is closed.
+func (m *Mesh) reaches(p *Proxy) bool {
+	for !p.passes() {
+		select {
+		case <-m.closing:
+			return false
+		case <-time.After(acceptPause):
+		}
+	}
+	return true
+}
+
+func (p *Proxy) passes() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.stopUp && !p.stopDown
+}
+
+// greet reads the handshake of SOCKS 5 (RFC 1928), and returns the port that the client asks for.
 func greet(conn net.Conn) (port string, err error) {
 	conn.SetDeadline(time.Now().Add(greetTimeout))
 	var head [4]byte
@@ -135,7 +172,6 @@ func greet(conn net.Conn) (port string, err error) {
 	if _, err := io.ReadFull(conn, head[:2]); err != nil {
 		return "", err
 	}
-	conn.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}) // connected
 	conn.SetDeadline(time.Time{})
 	return fmt.Sprint(int(head[0])<<8 | int(head[1])), nil
 }

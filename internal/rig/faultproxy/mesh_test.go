@@ -22,6 +22,9 @@ func TestAMeshIsolatesOneServerFromTheOthersAndNoOthers(t *testing.T) {
 		t.Cleanup(s.Close)
 		addrs = append(addrs, []string{strings.TrimPrefix(s.URL, "http://")})
 	}
+	port := func(addr string) string { _, p, _ := strings.Cut(addr, ":"); return p }
+	const gone = "127.0.0.1:2"
+	addrs[2] = append(addrs[2], gone)
 	mesh, err := faultproxy.NewMesh(addrs)
 	if err != nil {
 		t.Fatal(err)
@@ -33,14 +36,17 @@ func TestAMeshIsolatesOneServerFromTheOthersAndNoOthers(t *testing.T) {
 			}
 		}
 	})
+	clients := make([]*http.Client, servers)
+	for i := range clients {
+		front := &url.URL{Scheme: "socks5", Host: mesh.Front(i)}
+		clients[i] = &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(front)}, Timeout: patience}
+		t.Cleanup(clients[i].CloseIdleConnections)
+	}
 	// ask sends a request; the channel receives once it has an answer or failed.
 	ask := func(from, to int) <-chan bool {
-		front := &url.URL{Scheme: "socks5", Host: mesh.Front(from)}
 		answered := make(chan bool, 1)
 		go func() {
-			c := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(front), DisableKeepAlives: true}, Timeout: patience}
-			_, port, _ := strings.Cut(addrs[to][0], ":")
-			resp, err := c.Get("http://192.0.2.1:" + port)
+			resp, err := clients[from].Get("http://192.0.2.1:" + port(addrs[to][0]))
 			if err == nil {
 				resp.Body.Close()
 			}
@@ -48,18 +54,38 @@ func TestAMeshIsolatesOneServerFromTheOthersAndNoOthers(t *testing.T) {
 		}()
 		return answered
 	}
-	for _, c := range []struct{ in, out bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+	// A server that does not listen refuses, and does not accept first.
+	if _, err := clients[0].Get("http://192.0.2.1:1"); err == nil {
+		t.Error("a port of nobody answers")
+	}
+	if _, err := clients[0].Get("http://192.0.2.1:" + port(gone)); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("%v from a server that is down, want that it refuses", err)
+	}
+	for _, c := range []struct{ in, out, fresh bool }{
+		{false, false, true}, {true, true, false}, {true, false, false}, {false, true, false},
+		{true, true, true}, {true, false, true}, {false, true, true},
+	} {
+		if c.fresh { // with new connections, which need both ways
+			for _, client := range clients {
+				client.CloseIdleConnections()
+			}
+		}
 		mesh.Isolate(0, c.in, c.out)
 		to, from, beside := ask(0, 1), ask(1, 0), ask(1, 2)
 		if !<-beside {
 			t.Fatalf("%+v: no answer between the others", c)
 		}
 		time.Sleep(moment)
-		if len(to)+len(from) > 0 && (c.in || c.out) {
+		cut := c.in || c.out
+		if len(to)+len(from) > 0 && cut {
 			t.Errorf("%+v: an answer across the cut", c)
 		}
-		if c.out && len(heard[1]) > 0 || c.in && len(heard[0]) > 0 {
+		if (c.out || cut && c.fresh) && len(heard[1]) > 0 || (c.in || cut && c.fresh) && len(heard[0]) > 0 {
 			t.Errorf("%+v: a request across the cut", c)
+		}
+		if !c.fresh && !c.out {
+			<-heard[1] // what is not stopped comes
+			heard[1] <- true
 		}
 		mesh.Isolate(0, false, false)
 		if !<-to || !<-from {

@@ -167,18 +167,19 @@ func (p *Proxy) accept() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		p.take(client)
+		upstream, cuts, ok := p.admit()
+		if !ok {
+			reset(client)
+			continue
+		}
+		p.running.Go(func() {
+			if server, err := p.dial(upstream); err == nil {
+				p.serve(client, server, cuts)
+			} else {
+				reset(client)
+			}
+		})
 	}
-}
-
-// take passes a new connection on, or resets it.
-func (p *Proxy) take(client net.Conn) {
-	upstream, cuts, ok := p.admit()
-	if !ok {
-		reset(client)
-		return
-	}
-	p.running.Go(func() { p.serve(client, upstream, cuts) })
 }
 
 func (p *Proxy) admit() (upstream string, cuts int, ok bool) {
@@ -187,16 +188,15 @@ func (p *Proxy) admit() (upstream string, cuts int, ok bool) {
 	return p.upstream, p.cuts, !p.refuse
 }
 
-func (p *Proxy) serve(client net.Conn, upstream string, cuts int) {
+func (p *Proxy) dial(upstream string) (net.Conn, error) {
 	network := "tcp"
 	if strings.HasPrefix(upstream, "/") {
 		network = "unix"
 	}
-	server, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, network, upstream)
-	if err != nil {
-		reset(client)
-		return
-	}
+	return (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, network, upstream)
+}
+
+func (p *Proxy) serve(client, server net.Conn, cuts int) {
 	c := newConn(p, client, server.(stream))
 	if !p.register(c, cuts) {
 		client.Close()
