@@ -143,6 +143,10 @@ func explain(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code, text = e.Code(), e.Error()
 	}
+	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // which says little
+		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
+	}
+	mend := direct.MendTLS(errors.New(text))
 	denied := func(mend string) error { return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", ErrAuth, text, mend)} }
 	switch {
 	case ctx.Err() != nil:
@@ -157,11 +161,12 @@ func explain(ctx context.Context, err error) error {
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
 		return direct.Refusal{Err: errors.New(text)}
-	case strings.Contains(text, "server preface"):
-		text += "; if the members speak TLS, write etcds://"
+	case mend == "" && strings.Contains(text, "server preface"):
+		mend = "; if the members speak TLS, write etcds://"
+	case mend == "" && strings.Contains(text, "handshake failed"):
+		mend = "; if the members do not speak TLS, write etcd://"
 	}
-	err = errors.New(text)
-	return errors.New(text + direct.MendTLS(err))
+	return errors.New(text + mend)
 }
 
 // order is the members in the order in which to ask them: those that are up, and then the

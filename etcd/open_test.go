@@ -122,6 +122,19 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 	r.Release(<-next)
 }
 
+// TestPlainMembersAreNotSpokenToOverTLS, and what the network says comes without words that say nothing.
+func TestPlainMembersAreNotSpokenToOverTLS(t *testing.T) {
+	r := start(t)
+	fixture.MendsTLS(r.Rig, plain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
+	d, err := etcd.Open(r.Within(), "etcd://127.0.0.1:1", nil)
+	r.Must(err)
+	defer d.Close()
+	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	if want := "node 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"; err == nil || err.Error() != want {
+		t.Errorf("Acquire() = %v, want %s", err, want)
+	}
+}
+
 // TestTLS: the members show a certificate, and so does the client.
 func TestTLS(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())

@@ -36,6 +36,7 @@ func TestABadURLSaysHowToMendIt(t *testing.T) {
 		"zk://h1/a//b":                      "no path for locks",
 		"zk://h1/a/../b":                    "no path for locks",
 		"zk://h1/a%00b":                     "no path for locks",
+		"zk://h1/zookeeper/quota":           "the servers' own",
 		"zk://me:h1dden%zz@h1:2181":         "is not shown",
 		"zk://me@h1:2181":                   "without a password",
 		"zk://me%3Ayou:h1dden@h1:2181":      "no colon",

@@ -432,5 +432,8 @@ func checkPath(at string) error {
 	if !strings.HasPrefix(at, "/") || path.Clean(at) != at || at == "/" || strings.ContainsFunc(at, odd) {
 		return fmt.Errorf("%w: %q is no path for locks; write one like /holdfast, without an empty part, dots or control characters", driver.ErrInvalid, at)
 	}
+	if at == "/zookeeper" || strings.HasPrefix(at, "/zookeeper/") {
+		return fmt.Errorf("%w: %q is no path for locks, as /zookeeper is the servers' own; write one like /holdfast", driver.ErrInvalid, at)
+	}
 	return nil
 }

@@ -49,7 +49,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 
 // WithLimit is context.WithTimeout with a cause that people understand.
 func WithLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit.Round(time.Millisecond)))
 }
 
 // Insist repeats fn while the service does not answer, until ctx ends.
