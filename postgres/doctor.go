@@ -248,12 +248,12 @@ func (l *look) transport(context.Context) error {
 }
 
 func (l *look) schema(ctx context.Context) error {
-	v, err := l.d.schema.read(ctx, l.conn)
+	in, err := l.d.schema.read(ctx, l.conn)
 	if err == nil {
-		err = l.d.schema.fits(v)
+		err = l.d.schema.fits(in)
 	}
 	if err == nil {
-		l.OK("schema", "version %d", v)
+		l.OK("schema", "version %d", in.version)
 	}
 	return err
 }

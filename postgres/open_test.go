@@ -55,10 +55,17 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "version 1000") {
 		t.Errorf("Migrate() of a newer schema = %v", err)
 	}
-	r.exec("DROP FUNCTION holdfast.force")
 	r.exec("UPDATE holdfast.version SET version = 1")
-	_, err = r.driver().Force(r.Within(), "k", 1, "")
-	r.says(err, driver.ErrUnavailable, "Migrate")
+	d := r.driver()
+	for _, part := range []string{"FUNCTION holdfast.force", "TABLE holdfast.ticket CASCADE"} {
+		r.exec("DROP " + part)
+		_, err = d.Force(r.Within(), "k", 1, "")
+		r.says(err, driver.ErrUnavailable, "Migrate")
+		_, name, _ := strings.Cut(strings.TrimSuffix(part, " CASCADE"), ".")
+		r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "lacks", name, "Migrate")
+	}
+	r.Must(postgres.Migrate(t.Context(), r.pool, &r.opts))
+	r.Grant(r.driver(), "k", long)
 	r.refuses(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }
 
@@ -107,6 +114,20 @@ func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 		r.refuses(bad, nil, driver.ErrInvalid, "postgres://")
 	}
 	r.refuses("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
+}
+
+// TestAnAddressThatIsTriedTwiceIsNamedOnce: with TLS and without.
+func TestAnAddressThatIsTriedTwiceIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	d, err := postgres.Open(t.Context(), "postgres://me:hunter2@127.0.0.1:1/postgres", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	_, err = d.Inspect(t.Context(), "k")
+	if err == nil || strings.Count(err.Error(), "refused") != 1 || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Inspect() = %v, want one line that names the address once", err)
+	}
 }
 
 // TestADatabaseThatIsDownIsWaitedFor: opening is no error, a try is, and a wait goes on.

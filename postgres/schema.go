@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +23,8 @@ const defaultSchema = "holdfast"
 //go:embed schema.sql
 var schemaSQL string
 
-// errVersion is a schema that another version of this package has made.
-var errVersion = errors.New("schema of another version")
+// errVersion is a schema that another version of this package has made, or of which something is missing.
+var errVersion = errors.New("the schema does not fit")
 
 // takeSQL takes a lock that is free, or was handed to the owner. What else it finds is for the
 // function, which sees what has happened while this statement waited for the row; that nobody
@@ -78,7 +80,9 @@ func newSchema(name string) (schema, error) {
 			AND expires > clock_timestamp() FOR KEY SHARE`,
 		&s.inspect: columns + `WHERE l.name = $1::text`,
 		&s.list:    columns + `WHERE starts_with(l.name, $1::text) AND (h OR holdfast.waiters(l.name) > 0)`,
-		&s.version: `SELECT version FROM holdfast.version`,
+		&s.version: `SELECT version, ARRAY(SELECT unnest($2::text[]) EXCEPT
+			SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) EXCEPT
+			SELECT proname::text FROM pg_proc WHERE pronamespace = to_regnamespace($1::text) ORDER BY 1) FROM holdfast.version`,
 	} {
 		*to = s.in(text)
 	}
@@ -91,13 +95,26 @@ func (s schema) in(text string) string {
 	return strings.ReplaceAll(text, "holdfast.", s.name+".")
 }
 
-// read returns the version of the schema in the database.
+// parts are the names of the tables and functions that schema.sql makes.
+var parts = sync.OnceValue(func() (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^CREATE (?:TABLE IF NOT EXISTS|OR REPLACE FUNCTION) holdfast\.(\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
+		names = append(names, m[1])
+	}
+	return names
+})
+
+// state is what is in the database.
+type state struct {
+	version int
+	missing []string // parts
+}
+
 func (s schema) read(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },
-) (v int, err error) {
-	err = q.QueryRow(ctx, s.version, pgx.QueryExecModeExec).Scan(&v)
-	return v, err
+) (in state, err error) {
+	err = q.QueryRow(ctx, s.version, pgx.QueryExecModeExec, s.name, parts()).Scan(&in.version, &in.missing)
+	return in, err
 }
 
 // check looks once whether the schema is the one that this package works with.
@@ -105,11 +122,11 @@ func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
 	if d.checked.Load() {
 		return nil
 	}
-	v, err := d.schema.read(ctx, conn)
+	in, err := d.schema.read(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if err := d.schema.fits(v); err != nil {
+	if err := d.schema.fits(in); err != nil {
 		return err
 	}
 	d.checked.Store(true)
@@ -129,11 +146,14 @@ func straight(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	return pid == conn.PgConn().PID(), err
 }
 
-func (s schema) fits(v int) error {
-	switch {
+func (s schema) fits(in state) error {
+	switch v := in.version; {
 	case v < version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate, or holdfast migrate",
 			errVersion, s.name, v, version)
+	case v == version && len(in.missing) > 0:
+		return fmt.Errorf("%w: schema %s lacks %s, which somebody has dropped; call postgres.Migrate, or holdfast migrate",
+			errVersion, s.name, strings.Join(in.missing, ", "))
 	case v > version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and this program knows version %d; update the program", errVersion, s.name, v, version)
 	}
@@ -197,11 +217,11 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if there {
-		switch v, err := s.read(ctx, tx); {
+		switch in, err := s.read(ctx, tx); {
 		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
-		case err == nil && v >= version:
-			return s.fits(v)
+		case err == nil && (in.version > version || in.version == version && len(in.missing) == 0):
+			return s.fits(in)
 		}
 	}
 	_, err = tx.Exec(ctx, s.in(schemaSQL), pgx.QueryExecModeSimpleProtocol)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -159,14 +161,16 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	case noDatabase:
 		lasts("%w; create it, or name another", err)
 	case noSchema, noTable, noFunction:
-		lasts("schema %s has no tables for locks, or not all of them; make them with postgres.Migrate, or holdfast migrate: %w", d.schema.name, err)
+		lasts("schema %s has no tables for locks, or not all of them: %w; make them with postgres.Migrate, or holdfast migrate", d.schema.name, err)
 	case noRights:
 		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", ErrAuth, err, d.schema.name)
 	case readOnly:
-		f.err = fmt.Errorf("the server is a standby, which keeps no locks: %w", err)
+		f.err = fmt.Errorf("no writes are taken: %w; name the primary if this is a standby, or else set default_transaction_read_only off", err)
 	default:
 		if errors.Is(err, errVersion) {
 			f.err = direct.Refusal{Err: err}
+		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+			f.err = apart{err}
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			f.err = d.late(f.err)
@@ -174,6 +178,16 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	}
 	return f
 }
+
+// apart is an error of connecting, in which pgx gives each attempt a line: it tries each address with TLS and without.
+type apart struct{ error }
+
+func (a apart) Error() string {
+	head, rest, _ := strings.Cut(a.error.Error(), "\n\t")
+	return strings.TrimSpace(head + " " + strings.Join(slices.CompactFunc(strings.Split(rest, "\n\t"), strings.Contains), ", "))
+}
+
+func (a apart) Unwrap() error { return a.error }
 
 // late says why there was no answer in time.
 func (d *Driver) late(err error) error {
