@@ -52,6 +52,7 @@ type app struct {
 
 	from   map[string]string // where the value of a flag comes from; no entry: it is the default
 	unread []error           // of config files that are there
+	warned bool              // that ps shows a password
 }
 
 // Main runs the program with args, of which the first is its name, and returns

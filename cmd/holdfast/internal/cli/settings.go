@@ -155,7 +155,8 @@ func (a *app) loadBackend() error {
 		}
 		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
 	}
-	if a.from["backend"] == "--backend" && masked(a.backend) != a.backend {
+	if a.from["backend"] == "--backend" && masked(a.backend) != a.backend && !a.warned {
+		a.warned = true
 		a.log.Warn("ps shows the password in --backend to everybody; put the URL into a file and name that by --backend-file")
 	}
 	return nil
