@@ -102,9 +102,9 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		}
 		lapsed, excused := l.losses(func(lost int64) bool { return j.still.within(lost-int64(j.schedule.TTL), lost) })
 		c.Lost += len(lapsed) + excused
-		j.report.Excused += excused
 		if cl.lives {
 			add(leasesLive, lapsed)
+			j.report.Excused += excused
 		}
 		if cl.unfit {
 			from, to := j.unfit(faults)

@@ -174,7 +174,7 @@ func (r *Report) Text() string {
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
-	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v, and %d leases were lost then, for which no promise is broken.\n",
+	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v; %d leases that were lost then are no broken promise.\n",
 		r.Stills, round(time.Duration(r.Longest)), r.Excused)
 	r.verdict(&b)
 	return b.String()
