@@ -62,8 +62,13 @@ func TestAMeshIsolatesOneServerFromTheOthersAndNoOthers(t *testing.T) {
 		t.Errorf("%v from a server that is down, want that it refuses", err)
 	}
 	for _, c := range []struct{ in, out, fresh bool }{
-		{false, false, true}, {true, true, false}, {true, false, false}, {false, true, false},
-		{true, true, true}, {true, false, true}, {false, true, true},
+		{false, false, true},
+		{true, true, false},
+		{true, false, false},
+		{false, true, false},
+		{true, true, true},
+		{true, false, true},
+		{false, true, true},
 	} {
 		if c.fresh { // with new connections, which need both ways
 			for _, client := range clients {
