@@ -411,6 +411,10 @@ func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, view
 			}
 			for j, v := range n.views(ctx, asked) {
 				if isRedirection(v.Err) {
+					said, _ := errors.AsType[resp.Error](v.Err)
+					if kind, rest, _ := strings.Cut(string(said), " "); kind == "MOVED" {
+						c.moved(n, rest)
+					}
 					nudge(c.doubt)
 				}
 				views[part[j]][0] = v

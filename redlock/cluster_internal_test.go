@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -157,5 +158,25 @@ func TestAShardThatIsAskedIsToldSo(t *testing.T) {
 		}
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		giveUp()
+	})
+}
+
+// The map may be read from a node that has not heard of a move yet, so what a shard says counts for those who look, too.
+func TestALookFollowsItsSlot(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		seen := make(chan engine.View, 1)
+		go func() { seen <- d.cluster.views(t.Context(), []engine.Lock{d.opts.keys("k")})[0][0] }()
+		gathered(atA)
+		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
+		time.Sleep(tryAgainAfter)
+		if at := gathered(atB); len(at) != 1 {
+			t.Fatalf("b was sent %q, want the look; a %q", at, gathered(atA))
+		}
+		b.Write([]byte("*4\r\n$1\r\nx\r\n:5000\r\n$1\r\n7\r\n:0\r\n"))
+		if v := <-seen; v.Err != nil || v.Owner != "x" {
+			t.Errorf("the look has %+v", v)
+		}
 	})
 }
