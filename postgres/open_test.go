@@ -116,6 +116,16 @@ func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 	r.refuses("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
 }
 
+// TestADatabaseThatOnlyReadsIsNamed, and is taken for no standby.
+func TestADatabaseThatOnlyReadsIsNamed(t *testing.T) {
+	r := start(t)
+	d, err := postgres.Open(t.Context(), server.DSN()+" options='-c default_transaction_read_only=on'", &r.opts)
+	r.Must(err)
+	defer d.Close()
+	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	r.says(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
+}
+
 // TestAnAddressThatIsTriedTwiceIsNamedOnce: with TLS and without.
 func TestAnAddressThatIsTriedTwiceIsNamedOnce(t *testing.T) {
 	t.Parallel()
