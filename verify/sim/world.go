@@ -207,7 +207,7 @@ func (w *world) build() {
 	w.lag = 2 * ms
 	w.pause = w.ttl / int64(1+r.IntN(6))
 	if w.cfg.Class.faulty() && (r.IntN(3) == 0 || w.cfg.Storm) { // a storm: many faults within one exchange of messages
-		w.lag = w.ttl / int64(10+r.IntN(40))
+		w.lag = min(w.ttl, 4*second) / int64(10+r.IntN(40))
 		w.pause = w.lag / int64(1+r.IntN(3))
 		clients, keys, length = 2+r.IntN(3), 1, min(length, 150*w.lag)
 	}
