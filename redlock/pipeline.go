@@ -17,9 +17,14 @@ import (
 
 const (
 	// directMost is how many bytes, about four requests, may be under way for the
-	// caller of another request to write it itself. So little fits into any socket:
-	// the write does not wait for the node.
+	// caller of another request to write it itself.
 	directMost = 1200
+	// groupMost is how many requests to a single node wait at most until one of their callers
+	// writes them, unless groupRoom bytes are under way: the node works on them while the
+	// client puts the next together. Where there are several nodes, the client has enough to
+	// do with the others, and larger batches are cheaper.
+	groupMost = 12
+	groupRoom = 16 << 10
 	// batchMost is how many requests travel in one write: few enough that the node
 	// has something to do while the next are put together.
 	batchMost = 32
@@ -45,13 +50,14 @@ var (
 )
 
 // link is one checked connection to a node. Requests go out in the order in which
-// they were sent and are answered in that order. Where few are under way, the
-// goroutine that sends one writes it. Otherwise the requests that come while a
+// they were sent and are answered in that order. Where few are under way, or many wait, the
+// goroutine that sends one writes. Otherwise the requests that come while a
 // write is under way travel together in the next. The goroutine that reads
 // answers delivers them.
 type link struct {
 	n      *node
 	member member
+	group  int // how many requests wait at most, see groupMost
 	conn   net.Conn
 	in     *resp.Reader
 	wake   chan struct{} // for writes
@@ -154,9 +160,12 @@ func (f *fifo) pop() (e entry) {
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, c *resp.Conn, rep report) *link {
 	l := &link{
-		n: n, member: rep.member, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
+		n: n, member: rep.member, group: batchMost, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
 		text:   texts{member: rep.member, heads: n.d.opts.format().heads},
 		server: rep.server, since: rep.since, floor: rep.floor, stay: rep.stay,
+	}
+	if len(n.d.nodes) == 1 {
+		l.group = groupMost
 	}
 	if l.stay != nil {
 		l.votes = n.engine.Now() + int64(l.stay.wait)

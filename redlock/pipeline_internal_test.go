@@ -107,6 +107,44 @@ func TestAnAnswerIsDeliveredAsItComes(t *testing.T) {
 	}
 }
 
+// TestTheLastOfAGroupWritesIt, though much is under way and nobody else writes.
+func TestTheLastOfAGroupWritesIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		l := newLink(d.nodes[0], resp.NewConn(newSocket(near)), report{})
+		l.flight.push(entry{call: newCall(nil), size: directMost + 1})
+		go l.reads()
+		d.nodes[0].raise(l)
+		arrived := 0
+		go func() {
+			for in := resp.NewReader(far); ; arrived++ {
+				if _, _, err := in.ReadCommand(); err != nil {
+					return
+				}
+			}
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range groupMost {
+			if synctest.Wait(); arrived > 0 {
+				t.Errorf("%d requests are written when %d wait", arrived, i)
+			}
+			go try(ctx, d)
+		}
+		if synctest.Wait(); arrived != groupMost {
+			t.Errorf("%d requests are written, want %d", arrived, groupMost)
+		}
+		cancel()
+		l.hangUp(errHungUp)
+		far.Close()
+		<-l.gone
+	})
+}
+
 func TestTheEndOfAContextIsNoticedWhileReading(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, d *Driver, _ *link, far net.Conn) {

@@ -25,7 +25,7 @@ func (l *link) send(e entry) {
 	switch {
 	case l.writing || l.held: // the goroutine that writes will see it
 		l.mu.Unlock()
-	case e.call != nil || len(l.queue) > 1 || l.flight.size > directMost:
+	case e.call != nil || !l.light():
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:
@@ -33,6 +33,15 @@ func (l *link) send(e entry) {
 			nudge(l.wake)
 		}
 	}
+}
+
+// light says whether the goroutine that has sent the last request may write what waits: so
+// little fits into any socket, and the write does not wait for the node. The caller holds mu.
+func (l *link) light() bool {
+	if len(l.queue) == 1 {
+		return l.flight.size <= directMost
+	}
+	return len(l.queue) >= l.group && l.flight.size <= groupRoom
 }
 
 func nudge(c chan struct{}) {
