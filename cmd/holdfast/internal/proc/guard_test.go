@@ -123,8 +123,13 @@ func TestGuard(t *testing.T) {
 func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	all := []Process{
-		{PID: 1}, {PID: 10, parent: 1}, {PID: 11, parent: 10}, {PID: 12, parent: 11}, {PID: 20, parent: 1},
-		{PID: 13, parent: 10}, {PID: 14, parent: 13},
+		{PID: 1},
+		{PID: 10, parent: 1},
+		{PID: 11, parent: 10},
+		{PID: 12, parent: 11},
+		{PID: 20, parent: 1},
+		{PID: 13, parent: 10},
+		{PID: 14, parent: 13},
 	}
 	j := &Job{guard: &guardLink{pid: 13}}
 	var got []int
