@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +144,29 @@ func TestTheLastOfAGroupWritesIt(t *testing.T) {
 		l.hangUp(errHungUp)
 		far.Close()
 		<-l.gone
+	})
+}
+
+// TestABatchOfLongNamesFitsIntoASocket, so that no caller waits for a node that does not read.
+func TestABatchOfLongNamesFitsIntoASocket(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *link, _ net.Conn) {
+		l.mu.Lock()
+		l.writing = true // until all wait
+		l.mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range batchMost {
+			key := strings.Repeat("x", 500) + strconv.Itoa(i)
+			go d.engine.Acquire(ctx, driver.Request{Key: key, TTL: 10 * time.Second})
+		}
+		synctest.Wait()
+		l.mu.Lock()
+		late := l.load(l.n.engine.Now())
+		if most := groupRoom + 2048; len(l.out) > most || len(late) > 0 || l.flight.len()+len(l.queue) != batchMost {
+			t.Errorf("%d bytes, %d late, %d written, %d wait; want at most %d bytes and all of %d", len(l.out), len(late), l.flight.len(), len(l.queue), most, batchMost)
+		}
+		l.mu.Unlock()
+		cancel()
 	})
 }
 

@@ -78,8 +78,9 @@ func (l *link) write(now int64) (more bool) {
 // is late. The caller holds mu.
 func (l *link) load(now int64) (late []entry) {
 	l.out = l.out[:0]
-	n := min(len(l.queue), batchMost)
-	for _, e := range l.queue[:n] {
+	n := 0
+	for ; n < min(len(l.queue), batchMost) && len(l.out) < groupRoom; n++ {
+		e := l.queue[n]
 		before := len(l.out)
 		switch {
 		case e.call != nil:
