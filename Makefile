@@ -77,7 +77,7 @@ sharing: deps ## How much of a bare key Holdfast and another library leave to on
 interop: deps ## Increment a counter beside lock libraries of Go, Python, Node and Java (5 min); writes docs/interop.md
 	@cd verify && go run ./interop -md ../docs/interop.md $(INTEROPFLAGS)
 
-model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (2 min)
+model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (3 min)
 	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
