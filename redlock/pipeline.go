@@ -51,14 +51,14 @@ var (
 )
 
 // link is one checked connection to a node. Requests go out in the order in which
-// they were sent and are answered in that order. Where few are under way, or many wait, the
-// goroutine that sends one writes. Otherwise the requests that come while a
+// they were sent and are answered in that order. Where few are under way, or many wait for a
+// single node, the goroutine that sends one writes. Otherwise the requests that come while a
 // write is under way travel together in the next. The goroutine that reads
 // answers delivers them.
 type link struct {
 	n      *node
 	member member
-	group  int // how many requests wait at most, see groupMost
+	alone  bool // the set has no other node
 	conn   net.Conn
 	in     *resp.Reader
 	wake   chan struct{} // for writes
@@ -161,12 +161,9 @@ func (f *fifo) pop() (e entry) {
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, c *resp.Conn, rep report) *link {
 	l := &link{
-		n: n, member: rep.member, group: batchMost, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
+		n: n, member: rep.member, alone: len(n.d.nodes) == 1, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
 		text:   texts{member: rep.member, heads: n.d.opts.format().heads},
 		server: rep.server, since: rep.since, floor: rep.floor, stay: rep.stay,
-	}
-	if len(n.d.nodes) == 1 {
-		l.group = groupMost
 	}
 	if l.stay != nil {
 		l.votes = n.engine.Now() + int64(l.stay.wait)

@@ -41,7 +41,7 @@ func (l *link) light() bool {
 	if len(l.queue) == 1 {
 		return l.flight.size <= directMost
 	}
-	return len(l.queue) >= l.group && l.flight.size <= groupRoom
+	return l.alone && len(l.queue) >= groupMost && l.flight.size <= groupRoom
 }
 
 func nudge(c chan struct{}) {
