@@ -25,7 +25,7 @@ if not free and holder == owner then -- an earlier reply was lost, or the lock w
 end
 if stamp ~= '' then
   redis.call('ZADD', queue, 'NX', stamp, owner)
-  redis.call('PEXPIRE', queue, 60000)
+  redis.call('PEXPIRE', queue, '60000')
 end
 if free then -- it lapsed, or was given back: the first in the queue has it
   holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), '')

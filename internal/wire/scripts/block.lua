@@ -2,7 +2,7 @@
 -- where the counter is new and must not start. Numbers are never joined with ..,
 -- which loses digits.
 local function block(fence, clock, keep)
-  local top = redis.call('INCRBY', fence, 32)
+  local top = redis.call('INCRBY', fence, '32')
   if top ~= 32 then
     redis.call('PEXPIRE', fence, keep)
     return top

@@ -10,7 +10,7 @@ local free = call('SET', lock, owner, 'NX', 'PX', ttl)
 local top
 if free then
   if not call('SET', fence, clock, 'NX', 'PX', keep) then
-    top = call('INCRBY', fence, 32)
+    top = call('INCRBY', fence, '32')
     call('PEXPIRE', fence, keep)
   else -- the counter is new, and stays where the two clocks agree to a second
     local t = call('TIME')

@@ -18,7 +18,7 @@ if mine then
 end
 if stamp ~= '' then
   redis.call('ZADD', queue, 'NX', stamp, owner)
-  redis.call('PEXPIRE', queue, 60000)
+  redis.call('PEXPIRE', queue, '60000')
 end
 if not holder then -- it lapsed, or was freed: the first in the queue has it
   holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), '')

@@ -2,7 +2,7 @@
 -- nothing, and why, where the counter is new and must not start. It never expires: Java would
 -- begin at 1 again. Numbers are never joined with .., which loses digits.
 local function block(fence, clock)
-  local top = redis.call('INCRBY', fence, 32)
+  local top = redis.call('INCRBY', fence, '32')
   if top ~= 32 then
     return top
   end

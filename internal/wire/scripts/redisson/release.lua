@@ -9,7 +9,7 @@ if stamp == '' then
   redis.call('ZREM', queue, owner)
 else
   redis.call('ZADD', queue, 'NX', stamp, owner)
-  redis.call('PEXPIRE', queue, 60000)
+  redis.call('PEXPIRE', queue, '60000')
 end
 if mine or not holder and stamp == '' then
   pass(lock, fence, queue, owner, ARGV[3] or '1000', stamp == '')
