@@ -94,13 +94,13 @@ func TestEveryClaimIsJudgedOnceAllIsMeasured(t *testing.T) {
 	t.Parallel()
 	r := report{
 		Waiters: &waiters{FewCommands: 1, ManyCommands: 1, Crowd: crowd{FewHandOver: 1}}, Left: []leftover{{Peer: holdfastName}},
-		Older: []aged{{Old: 1, New: 1}},
+		Older: []aged{{Old: 1, New: 1, Ratio: 1}},
 	}
 	s := settings{peers: names(allPeers)}
 	for _, sc := range allScenarios {
 		for _, n := range []int{1, 5} {
 			for _, p := range s.chosen(sc, n) {
-				r.Rows = append(r.Rows, row{Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1, Rates: []float64{1}})
+				r.Rows = append(r.Rows, row{Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1, Rates: []float64{1}, P50s: []float64{1}, Healthy: []float64{1}})
 			}
 		}
 	}
@@ -119,6 +119,10 @@ func TestAClaimComparesRunsOfTheSameRound(t *testing.T) {
 	}}
 	if got, ok := best("throughput", 1, others)(&r); !ok || got != 200./300 {
 		t.Errorf("got %v, %v, want 2/3, the median of 1/2, 2/3 and 5/6", got, ok)
+	}
+	r = report{Rows: []row{{Scenario: "hung", Nodes: 5, Peer: holdfastName, P50s: []float64{1, 3, 12}, Healthy: []float64{2, 2, 4}}}}
+	if got, ok := besideHealthy("hung", 5)(&r); !ok || got != 1.5 {
+		t.Errorf("beside healthy nodes: got %v, %v, want the median of 1/2, 3/2 and 3", got, ok)
 	}
 }
 

@@ -68,8 +68,8 @@ var judgements = []judgement{
 	{"latency, 5 nodes: locks/s against the best redsync's", 1, false, best("latency", 5, defaults)},
 	{"latency, 1 node: median wait against the best redsync's", 1, true, least("latency", 1, p50, defaults)},
 	{"latency, 5 nodes: median wait against the best redsync's", 1, true, least("latency", 5, p50, defaults)},
-	{"dead: median wait against that of all nodes healthy", 1.3, true, against("dead", "latency", 5)},
-	{"hung: median wait against that of all nodes healthy", 1.3, true, against("hung", "latency", 5)},
+	{"dead: median wait against that of all nodes healthy", 1.3, true, besideHealthy("dead", 5)},
+	{"hung: median wait against that of all nodes healthy", 1.3, true, besideHealthy("hung", 5)},
 	{"slow, 1 node: median wait of 8 workers against that of one", 1.5, true, against("slow-8", "slow-1", 1)},
 	{"slow, 5 nodes: median wait of 8 workers against that of one", 1.5, true, against("slow-8", "slow-1", 5)},
 	{"relay, 1 node: locks/s against redsync's", 1.9, false, best("relay", 1, defaults)},
@@ -115,8 +115,8 @@ var judgements = []judgement{
 	{"names that come back: least rate beside the older checkout", 0.97, false, func(r *report) (float64, bool) {
 		least, ok := 0., false
 		for _, a := range r.Older {
-			if v := a.New / a.Old; !ok || v < least {
-				least, ok = v, true
+			if !ok || a.Ratio < least {
+				least, ok = a.Ratio, true
 			}
 		}
 		return least, ok
@@ -150,24 +150,32 @@ func (r *report) rivals(scenario string, nodes int, want func(string) bool) []ro
 	return out
 }
 
-// best is Holdfast's rate divided by that of the rival that comes off best: the median over
-// the rounds, in each of which all ran within seconds of one another.
+// best is Holdfast's rate divided by that of the rival that comes off best.
 func best(scenario string, nodes int, want func(string) bool) func(*report) (float64, bool) {
 	return func(r *report) (found float64, ok bool) {
 		ours, measured := r.row(scenario, nodes, holdfastName)
 		for _, rival := range r.rivals(scenario, nodes, want) {
-			var ratios []float64
-			for i, rate := range rival.Rates[:min(len(rival.Rates), len(ours.Rates))] {
-				if rate > 0 {
-					ratios = append(ratios, ours.Rates[i]/rate)
-				}
-			}
-			if len(ratios) > 0 && (!ok || median(ratios) < found) {
-				found, ok = median(ratios), true
+			if v, some := medianRatio(ours.Rates, rival.Rates); some && (!ok || v < found) {
+				found, ok = v, true
 			}
 		}
 		return found, ok && measured
 	}
+}
+
+// medianRatio is the median of a[i]/b[i]: of rounds, in each of which all ran within seconds of
+// one another.
+func medianRatio(a, b []float64) (found float64, ok bool) {
+	var ratios []float64
+	for i := range min(len(a), len(b)) {
+		if b[i] > 0 {
+			ratios = append(ratios, a[i]/b[i])
+		}
+	}
+	if len(ratios) == 0 {
+		return 0, false
+	}
+	return median(ratios), true
 }
 
 // least is a wait of Holdfast's divided by the shortest of the rivals'.
@@ -190,6 +198,14 @@ func against(scenario, other string, nodes int) func(*report) (float64, bool) {
 		a, ok1 := r.row(scenario, nodes, holdfastName)
 		b, ok2 := r.row(other, nodes, holdfastName)
 		return a.P50 / b.P50, ok1 && ok2 && b.P50 > 0
+	}
+}
+
+// besideHealthy is Holdfast's median wait while a node fails, divided by that while none does.
+func besideHealthy(scenario string, nodes int) func(*report) (float64, bool) {
+	return func(r *report) (float64, bool) {
+		line, _ := r.row(scenario, nodes, holdfastName)
+		return medianRatio(line.P50s, line.Healthy)
 	}
 }
 

@@ -33,33 +33,42 @@ func (c crowd) String() string {
 
 // measureCrowd measures both numbers of clients on one node.
 func measureCrowd(ctx context.Context, s settings, node servers) (crowd, error) {
-	few, err := waitInCrowd(ctx, s, node, fewWaiters)
+	many, gaps, err := waitInCrowd(ctx, s, node, s.crowd)
 	if err != nil {
 		return crowd{}, err
 	}
-	many, err := waitInCrowd(ctx, s, node, s.crowd)
-	many.FewHandOver = few.HandOver
-	return many, err
+	many.HandOver = median(gaps)
+	var few []float64
+	s.settle, s.idle = s.settle/50, s.idle/50
+	for len(few) < len(gaps) { // eight hand-overs say little
+		_, more, err := waitInCrowd(ctx, s, node, fewWaiters)
+		if err != nil {
+			return crowd{}, err
+		}
+		few = append(few, more...)
+	}
+	many.FewHandOver = median(few)
+	return many, nil
 }
 
 // turn is one waiter's: when it began to wait, and when it had the lock and let go of it.
 type turn struct{ asked, got, left time.Time }
 
 // waitInCrowd has n clients wait, each with a connection of its own, looks at the node for
-// a while, and then lets the lock go from one to the next.
-func waitInCrowd(ctx context.Context, s settings, node servers, n int) (out crowd, err error) {
+// a while, and then lets the lock go from one to the next. gaps are the ms of these hand-overs.
+func waitInCrowd(ctx context.Context, s settings, node servers, n int) (out crowd, gaps []float64, err error) {
 	out.Clients = n
 	if err := node.flush(); err != nil {
-		return out, err
+		return out, nil, err
 	}
 	clients, err := openAll(ctx, allPeers[0], scenario{clients: n + 1, workers: 1}, node.addrs())
 	defer closeAll(clients)
 	if err != nil {
-		return out, err
+		return out, nil, err
 	}
 	first, err := clients[n].lock(ctx, "bench")
 	if err != nil {
-		return out, err
+		return out, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var waiting sync.WaitGroup
@@ -88,17 +97,16 @@ func waitInCrowd(ctx context.Context, s settings, node servers, n int) (out crow
 		})
 	}
 	if err := awaitQueue(ctx, node, n); err != nil {
-		return out, err
+		return out, nil, err
 	}
 	time.Sleep(s.settle) // for what they asked as they came, and for their times to spread
 	if out.Load, out.Asked, err = node.idle(s.idle); err != nil {
-		return out, err
+		return out, nil, err
 	}
 	if err := first.unlock(ctx); err != nil {
-		return out, err
+		return out, nil, err
 	}
 	waiting.Wait()
-	var gaps []float64
 	slices.SortFunc(turns, func(a, b turn) int { return a.got.Compare(b.got) })
 	for i := 1; i < len(turns); i++ {
 		gaps = append(gaps, ms(turns[i].got.Sub(turns[i-1].left)))
@@ -107,10 +115,9 @@ func waitInCrowd(ctx context.Context, s settings, node servers, n int) (out crow
 		}
 	}
 	if len(gaps) == 0 {
-		return out, errors.New("the lock was not handed on")
+		return out, nil, errors.New("the lock was not handed on")
 	}
-	out.HandOver = median(gaps)
-	return out, nil
+	return out, gaps, nil
 }
 
 // awaitQueue blocks until the node keeps a place for n clients.

@@ -55,6 +55,7 @@ func compare(ctx context.Context, s settings, all servers, progress io.Writer) (
 			fmt.Fprintf(progress, "%s on %d …\n", sc.name, n)
 			peers := s.chosen(sc, n)
 			samples := make([][]sample, len(peers))
+			var healthy []float64
 			s := s.rounds(sc)
 			for range s.reps {
 				for i, p := range peers {
@@ -64,9 +65,22 @@ func compare(ctx context.Context, s settings, all servers, progress io.Writer) (
 					}
 					samples[i] = append(samples[i], one)
 				}
+				if sc.fails() {
+					well := sc
+					well.fault = noFault
+					one, err := measure(ctx, s, well, allPeers[0], all[:n])
+					if err != nil {
+						return nil, fmt.Errorf("%s on %d nodes without the fault: %w", sc.name, n, err)
+					}
+					healthy = append(healthy, ms(one.percentile(0.50)))
+				}
 			}
 			for i, p := range peers {
-				rows = append(rows, newRow(sc.name, n, p.name, samples[i]))
+				line := newRow(sc.name, n, p.name, samples[i])
+				if p.name == holdfastName {
+					line.Healthy = healthy
+				}
+				rows = append(rows, line)
 			}
 		}
 	}

@@ -25,6 +25,7 @@ type aged struct {
 	Nodes    int     `json:"nodes"`
 	Old      float64 `json:"old_locks_per_second"`
 	New      float64 `json:"new_locks_per_second"`
+	Ratio    float64 `json:"new_by_old"` // the median over the rounds
 }
 
 // older builds the bench of the checkout at s.old and runs it by turns with this one, each
@@ -45,7 +46,7 @@ func older(ctx context.Context, s settings, progress io.Writer) ([]aged, error) 
 		return nil, fmt.Errorf("building the bench of %s: %w", s.old, err)
 	}
 	rates := make(map[string]map[aged][]float64) // by program
-	for i := range 2 * s.reps {
+	for i := range 4 * s.reps {
 		fmt.Fprintf(progress, "beside %s, round %d …\n", s.old, i+1)
 		programs := []string{was, is}
 		if i%2 == 1 {
@@ -59,7 +60,9 @@ func older(ctx context.Context, s settings, progress io.Writer) ([]aged, error) 
 	}
 	var out []aged
 	for key, list := range rates[is] {
-		key.Old, key.New = median(rates[was][key]), median(list)
+		before := rates[was][key]
+		ratio, _ := medianRatio(list, before)
+		key.Old, key.New, key.Ratio = median(before), median(list), ratio
 		out = append(out, key)
 	}
 	slices.SortFunc(out, func(a, b aged) int {
@@ -104,7 +107,7 @@ func olderTable(list []aged) string {
 	cells := [][]string{{"scenario", "nodes", "locks/s before", "now", "now / before"}}
 	for _, a := range list {
 		cells = append(cells, []string{
-			a.Scenario, strconv.Itoa(a.Nodes), fmt.Sprintf("%.0f", a.Old), fmt.Sprintf("%.0f", a.New), digits(a.New / a.Old),
+			a.Scenario, strconv.Itoa(a.Nodes), fmt.Sprintf("%.0f", a.Old), fmt.Sprintf("%.0f", a.New), digits(a.Ratio),
 		})
 	}
 	return "Names that come back, beside an older checkout, run by turns:\n\n" + markdown(cells, 2)

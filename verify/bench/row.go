@@ -23,7 +23,9 @@ type row struct {
 	Stuck    int       `json:"stuck"`  // waits without end, over all repetitions
 	Failed   int       `json:"failed"` // calls that returned an error
 	Rates    []float64 `json:"all_locks_per_second"`
-	Metered  bool      `json:"metered"` // requests, commands and allocations were counted
+	P50s     []float64 `json:"all_wait_p50_ms"`
+	Healthy  []float64 `json:"all_healthy_wait_p50_ms,omitempty"` // of rounds without the fault, by turns with the others
+	Metered  bool      `json:"metered"`                           // requests, commands and allocations were counted
 }
 
 func newRow(scenario string, nodes int, peer string, samples []sample) row {
@@ -32,10 +34,11 @@ func newRow(scenario string, nodes int, peer string, samples []sample) row {
 		r.Stuck += s.stuck
 		r.Failed += s.failed
 		r.Rates = append(r.Rates, s.rate())
+		r.P50s = append(r.P50s, ms(s.percentile(0.50)))
 	}
 	perLock := func(n int64, s sample) float64 { return float64(n) / max(float64(s.locks), 1) }
 	r.Rate = median(r.Rates)
-	r.P50 = medianOf(samples, func(s sample) float64 { return ms(s.percentile(0.50)) })
+	r.P50 = median(r.P50s)
 	r.P99 = medianOf(samples, func(s sample) float64 { return ms(s.percentile(0.99)) })
 	r.Max = medianOf(samples, func(s sample) float64 { return ms(s.longest) })
 	r.Requests = medianOf(samples, func(s sample) float64 { return perLock(s.requests, s) })

@@ -51,6 +51,9 @@ func (s scenario) String() string { return s.name }
 // contended says whether anybody has to wait for somebody else.
 func (s scenario) contended() bool { return s.shared && s.clients*s.workers > 1 }
 
+// fails says whether a node fails while the others go on.
+func (s scenario) fails() bool { return s.fault == killed || s.fault == hung }
+
 // on says whether s is run on n nodes.
 func (s scenario) on(n int) bool { return s.nodes == nil || s.nodes(n) }
 
