@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redlock"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
@@ -38,7 +39,12 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 			if r.Lost != 0 || r.Theirs.Locks != count {
 				t.Errorf("%d increments are lost, of %d and %d", r.Lost, r.Ours.Locks, r.Theirs.Locks)
 			}
-			if all := r.Ours.Locks + r.Theirs.Locks; r.Ours.Locks*20 < all || r.Theirs.Locks*40 < all {
+			// Most others ask a few times a second while we take hundreds of turns. Redisson is woken.
+			least := 100
+			if l.Format == redlock.FormatRedisson {
+				least = 40
+			}
+			if all := r.Ours.Locks + r.Theirs.Locks; r.Ours.Locks*20 < all || r.Theirs.Locks*least < all {
 				t.Errorf("one side had %d of %d turns, the other %d", r.Ours.Locks, all, r.Theirs.Locks)
 			}
 		})
