@@ -28,7 +28,12 @@ const (
 	owedBatch  = 256    // of them sent together
 )
 
-var errNotOpen = errors.New("not connected yet")
+var (
+	errNotOpen = errors.New("not connected yet")
+	// errOlder is why a token is not committed that was chosen before the node came back, perhaps with older data: it may
+	// have been given to another since (trace C11).
+	errOlder = errors.New("it has come back since it granted the lock")
+)
 
 // node is one server: the connection to it, and whether it may vote.
 type node struct {
@@ -277,6 +282,10 @@ func (n *node) send(e entry) {
 	r, l := e.req, n.link.Load()
 	if l != nil && l.stay != nil && r.Kind.Frees() {
 		r.HandOver = 0 // a hand-over is a grant
+	}
+	if l != nil && r.Kind == quorum.AskCommit && r.Token < l.least() {
+		n.fail(e, engine.Failure{Err: errOlder, Unsent: true})
+		return
 	}
 	if l != nil && (l.stay == nil || r.Kind == quorum.AskRenew || r.Kind.Frees()) {
 		l.send(e)

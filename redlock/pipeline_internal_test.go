@@ -387,3 +387,66 @@ func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
 		}
 	})
 }
+
+// TestNoTokenIsCommittedThatIsOlderThanTheConnection holds that a node accepts no token from before its floor rose. Any
+// other may have it since.
+func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "c:1"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func(node int, floor int64) (l *link, commands chan string, far net.Conn) {
+			near, far := net.Pipe()
+			l, commands = newLink(d.nodes[node], resp.NewConn(newSocket(near)), report{floor: floor}), make(chan string, 10)
+			go l.reads()
+			d.nodes[node].raise(l)
+			go func() {
+				defer close(commands)
+				for in := resp.NewReader(far); ; {
+					args, _, err := in.ReadCommand()
+					if err != nil {
+						return
+					}
+					commands <- string(args[1])
+				}
+			}()
+			return l, commands, far
+		}
+		first, asked, far := open(0, 0)
+		var others []*link
+		var fars []net.Conn
+		for node := 1; node < 3; node++ {
+			l, _, far := open(node, 0)
+			others, fars = append(others, l), append(fars, far)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := try(t.Context(), d)
+			done <- err
+		}()
+		<-asked
+		far.Write([]byte(":100\r\n"))
+		synctest.Wait()
+		first.hangUp(errHungUp)
+		<-first.gone
+		second, asked, _ := open(0, 5000)
+		for _, far := range fars {
+			far.Write([]byte(":132\r\n"))
+		}
+		if err := <-done; err != nil {
+			t.Errorf("the other two have granted: %v", err)
+		}
+		synctest.Wait()
+		for len(asked) > 0 {
+			if sha := <-asked; sha == d.opts.format().Commit.SHA {
+				t.Error("the token is committed")
+			}
+		}
+		for _, l := range append(others, second) {
+			l.hangUp(errHungUp)
+			<-l.gone
+		}
+	})
+}

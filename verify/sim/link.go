@@ -67,6 +67,9 @@ func (l *link) send(r *request) {
 	case !r.Kind.Frees() && len(l.away) > 0 && l.w.now-l.away[0].began > stallAfter:
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
+	case r.Kind == quorum.AskCommit && r.Token < l.floor(): // it was chosen over an earlier connection (trace C11)
+		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
+		return
 	}
 	r.began, r.Clock = l.w.now, l.c.wall()
 	l.away = append(l.away, r)
