@@ -75,3 +75,66 @@ func TestADetachedLockIsRenewedByItsIDAlone(t *testing.T) {
 	p.step(Event{Kind: Release})
 	p.want("released everywhere", p.did.Release == All(3))
 }
+
+// Its commit was lost with the server that came back: the floor has risen, and nobody has the old token.
+func TestAnAdopterFollowsAFloorThatRises(t *testing.T) {
+	t.Parallel()
+	p := adopting(t, 1)
+	p.low(0, 100, 5000)
+	p.want("the floor is committed", p.did.Commit == set(0) && p.c.Token == 5000)
+	p.failed(AskCommit, 0)
+	p.wantOutcome(None)
+	p.tick()
+	p.want("it asks again", p.did.Acquire == set(0))
+	p.low(0, 100, 9000)
+	p.wantOutcome(None)
+	p.want("the later floor is committed", p.did.Commit == set(0) && p.c.Token == 9000)
+	p.raised(0)
+	p.wantOutcome(Won)
+	p.want("held", p.c.Phase == Held && p.c.Token == 9000)
+}
+
+// The node that gave the token agrees to it, and the one that was to follow is gone.
+func TestAnAdopterTakesTheHigherBaseWhereNoQuorumHasItsToken(t *testing.T) {
+	t.Parallel()
+	p := adopting(t, 3)
+	p.granted(0, 100)
+	p.granted(1, 132)
+	p.granted(2, 164)
+	p.want("a quorum can still come", p.did.Commit == 0 && p.c.Token == 132)
+	p.failed(AskCommit, 0)
+	p.wantOutcome(None)
+	p.want("the others share the highest", p.did.Commit == set(1) && p.c.Token == 164)
+	p.raised(1)
+	p.wantOutcome(Won)
+	p.want("relied on", p.c.Token == 164 && p.c.Kept == set(1, 2))
+}
+
+// A commit of the old token that is executed late lowers nothing: see TestCommitNeverLowersTheCounter.
+func TestAnAdopterCountsNoAnswerAboutItsOldToken(t *testing.T) {
+	t.Parallel()
+	p := adopting(t, 3)
+	p.granted(0, 100)
+	p.granted(1, 132)
+	epoch := p.c.Epoch[0]
+	p.denied(1) // it has forgotten the lock, and another has it
+	p.granted(2, 164)
+	p.want("the token is chosen anew", p.did.Commit == set(0) && p.c.Token == 164)
+	p.promised(Accepted, 0, epoch)
+	p.wantOutcome(None)
+	p.promised(Failed, 0, epoch)
+	p.want("nor a failure", p.c.Granted.Has(0) && p.c.Pending == set(0))
+	p.raised(0)
+	p.wantOutcome(Won)
+}
+
+// Only a claim that adopts has no other id to begin anew with.
+func TestAnAttemptChoosesItsTokenOnce(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 3, 0)
+	p.granted(0, 100)
+	p.granted(1, 132)
+	p.granted(2, 164)
+	p.failed(AskCommit, 0)
+	p.wantOutcome(Unavailable)
+}

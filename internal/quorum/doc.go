@@ -109,7 +109,8 @@
 //     knows the id. By request:
 //     acquire: the node counts as silent. A claim that waits asks again, and the node
 //     grants the same tokens with a fresh TTL. One that does not wait releases everywhere.
-//     commit: it does not count. A claim that then has no quorum goes on under a fresh id.
+//     commit: it does not count. A claim that then has no quorum goes on under a fresh id;
+//     one that adopts keeps its id, asks again, and may choose its token anew (trace C12).
 //     renewal: it does not count. The client tries again while trust lasts, every tenth
 //     of the TTL, once a second at least.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
@@ -168,7 +169,10 @@
 //     that asked for it. An answer to an earlier commit is about a lower one.
 //   - C11. A node that may have gone back to older data has a floor: its lower tokens may
 //     have been given out, so the claim commits a token from the floor on before it counts
-//     the grant.
+//     the grant. No lower one is committed over a connection that has that floor.
+//   - C12. An adopter whose token no quorum can share any more takes the highest base for
+//     its token, once it has a quorum of grants. Any other claim goes on under a fresh
+//     id; to that of an adopter no node would give the lock.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

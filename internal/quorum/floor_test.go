@@ -81,3 +81,18 @@ func (p *play) low(node int, base, floor int64) {
 	p.t.Helper()
 	p.answer(Event{Kind: Granted, Of: AskAcquire, Node: node, Token: base, Floor: floor, TTL: p.c.TTL})
 }
+
+// It has accepted the token, and its counter is below the floor again.
+func TestANodeThatIsBelowItsFloorAgainHasForgottenTheToken(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 3, 0)
+	p.low(0, 100, 5000)
+	p.low(1, 100, 5000)
+	p.say(Accepted, 0)
+	p.low(0, 100, 5000)
+	p.want("it is asked to accept it once more", p.did.Commit == set(0) && p.c.Agreed == 0)
+	p.say(Accepted, 1)
+	p.wantOutcome(None)
+	p.say(Accepted, 0)
+	p.wantOutcome(Won)
+}

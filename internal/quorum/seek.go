@@ -152,8 +152,8 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	c.Denied &^= n
 	c.Queued &^= n
 	base := max(e.Token, e.Floor)
-	if c.Base[e.Node] != base {
-		c.drop(n) // the node forgot the lock meanwhile, and granted it anew
+	if c.Base[e.Node] != base || e.Token < base {
+		c.drop(n) // the node forgot the lock meanwhile and granted it anew, or forgot the token
 	}
 	c.Granted |= n
 	c.Handed &^= n
@@ -256,7 +256,7 @@ func (c *Claim) missing() Set {
 
 // decide looks whether the votes make a quorum, or can no longer make one.
 func (c *Claim) decide(e *Event, a *Actions) {
-	if c.Token == 0 {
+	if c.Token == 0 || c.outgrown() {
 		c.elect(e.At, a)
 	}
 	if c.Token != 0 && c.possible(c.Agreed) {
@@ -342,10 +342,23 @@ func (c *Claim) elect(at int64, a *Actions) {
 	if !c.possible(c.Granted) {
 		return
 	}
+	if c.Token != 0 { // what a node answers to an earlier request may be about the old one (trace C10)
+		c.Asked, c.Agreed, c.Pending = 0, 0, 0
+		for n := range c.all().Nodes {
+			c.Epoch[n]++
+		}
+	}
 	c.Token = top
 	for n := range c.Granted.Nodes {
 		c.agree(n, at, a)
 	}
+}
+
+// outgrown says that a quorum has granted but can no longer share the token, because a node
+// has promised later ones. A claim that adopts then takes the highest base for its token: it
+// cannot begin anew under a fresh id, to which no node would give the lock (trace C12).
+func (c *Claim) outgrown() bool {
+	return c.Adopts && c.possible(c.Granted) && !c.possible(c.Asked|c.Agreed|c.Pending)
 }
 
 // expire handles a quorum that came too late to be of use.

@@ -113,6 +113,10 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 	if e.Kind == quorum.Raise && s.mutant.raiseStale {
 		next.Epoch = was.Epoch
 	}
+	if s.mutant.keepToken && was.Token != 0 && next.Token > was.Token && next.Phase == quorum.Seeking {
+		next.Token, next.Agreed, next.Epoch, next.Rest = was.Token, was.Agreed&next.Granted, was.Epoch, soon
+		next.Pending, a.Commit = 0, 0
+	}
 	if s.mutant.ignoreOwed {
 		next.Owed = 0
 	}

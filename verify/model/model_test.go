@@ -176,6 +176,15 @@ func rows() []row {
 		nodes: 3, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, holds: 3, renews: 1,
 		cut: [3]uint8{0, first}, fences: even,
 	}
+	// B adopts it from one server that comes back with older data, and C wants the lock.
+	adoptsOlder := setup{
+		nodes: 1, clients: 3, adopts: 0b010, rests: 255, calm: true, orders: true, holds: 1, fences: []int64{level}, faults: faults{older: 2},
+	}
+	// B adopts it from three nodes whose counters differ, and one executes its commit late. C cannot reach node 3.
+	adoptsUneven := setup{
+		nodes: 3, clients: 3, adopts: 0b010, rests: 1, calm: true, alone: true, orders: true, holds: 3,
+		fences: []int64{level, above, above + 32}, cut: [3]uint8{0, 0, third}, fragile: 0b010, faults: faults{broken: 1},
+	}
 	// Each holder raises its token by less than a block.
 	raises := setup{nodes: 3, clients: 2, alone: true, orders: true, raise: 5}
 	raiseLoss := with(twice, func(s *setup) { s.raise = 5 })
@@ -272,6 +281,9 @@ func rows() []row {
 		{name: "- C9: a lease is adopted whosever it is", world: without(adopters, mutant{adoptAny: true}), want: both},
 		{name: "- C9: … or nobody's", world: without(adopters, mutant{adoptFree: true}), want: twiceOver},
 		{name: "a lease is adopted whose holder goes on", world: undetached},
+		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 1},
+		{name: "- C12: … and the adopter keeps its token", world: without(adoptsOlder, mutant{keepToken: true}), live: true, timers: 1, want: stuckForEver},
+		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven},
 		{name: "tokens are raised", world: raises},
 		{name: "tokens are raised, a node forgets the lock, an acquire comes twice", world: raiseLoss, large: true},
 		{name: "- C10: a token is raised without the nodes", world: without(raises, mutant{raiseAlone: true}), want: same},

@@ -196,6 +196,7 @@ type mutant struct {
 	adoptFree        bool // C9: … and also where nobody has it
 	raiseAlone       bool // C10: a token is raised without the nodes
 	raiseStale       bool // C10: an answer to the commit of the old token counts for the new one
+	keepToken        bool // C12: who adopts keeps its token, though the nodes have promised later ones
 }
 
 // move is one thing that can happen.
