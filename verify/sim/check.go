@@ -15,6 +15,8 @@ type Report struct {
 	Events     int
 	Attempts   int
 	Grants     int
+	Adopted    int     // of the grants
+	Anew       int     // tokens that an adopter chose in place of another
 	Lost       int     // leases
 	Writes     int     // tried
 	Refused    int     // by the store that looks at tokens

@@ -112,7 +112,8 @@ type claim struct {
 	key    *key
 	st     quorum.Claim
 	owner  string
-	alarm  int64 // by the client's clock
+	from   string // the owner whose lock it adopts
+	alarm  int64  // by the client's clock
 	issued [quorum.MaxNodes]int64
 	told   func(quorum.Outcome)
 }
@@ -166,6 +167,9 @@ func (cl *claim) post(e quorum.Event) {
 		do.Reclaim = 0
 	}
 	cl.st = st
+	if before.Adopts && before.Token != 0 && st.Token > before.Token {
+		w.report.Anew++
+	}
 	if do.FreshID {
 		if w.cfg.Rules.ReuseID {
 			do.Release = 0
@@ -176,6 +180,7 @@ func (cl *claim) post(e quorum.Event) {
 		w.log("%s goes on as %s", owner, cl.owner)
 	}
 	for ask := range do.Asks(before.ID, &cl.st, now) {
+		ask.From = cl.from
 		if ask.Owner = cl.owner; ask.ID != cl.st.ID {
 			ask.Owner = owner
 		}

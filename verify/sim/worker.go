@@ -88,12 +88,36 @@ func (wk *worker) decided(o quorum.Outcome) {
 	cl.key.grants = append(cl.key.grants, g)
 	w.report.Grants++
 	w.log("%s holds %s, token %d", cl.owner, cl.key.name, g.token)
+	if cl.st.Adopts {
+		w.report.Adopted++
+	}
+	if w.cfg.Adopt && w.chance(0.5) {
+		wk.passOn()
+		return
+	}
 	wk.watch()
 	if wk.keeps != nil {
 		wk.keeps()
 		return
 	}
 	wk.work()
+}
+
+// passOn has the lease adopted under another id, as by another client. That ends with the TTL.
+func (wk *worker) passOn() {
+	w, from, cycle := wk.c.w, wk.claim, wk.cycle
+	wk.leave()
+	from.forget()
+	wk.asked = w.now
+	cl := wk.c.newClaim(from.key, from.st.TTL, false)
+	cl.st.Adopts, cl.from, wk.claim = true, from.owner, cl
+	w.log("%s adopts %s from %s", cl.owner, cl.key.name, cl.from)
+	wk.c.after(cl.st.TTL, func() {
+		if wk.cycle == cycle && wk.claim == cl && cl.st.Phase == quorum.Seeking {
+			wk.giveUp()
+		}
+	})
+	cl.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
 }
 
 // trusts says whether the lock can still be relied on, as the holder sees it.

@@ -40,6 +40,7 @@ type Config struct {
 	Class Class
 	Rules Rules
 	Storm bool      // make it one in any case
+	Adopt bool      // half of the leases are adopted before they are used
 	Log   io.Writer // nil: no history
 }
 
