@@ -260,8 +260,8 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 	c := a.client
 	c.mu.Lock()
 	s.answered()
-	t := &term{client: c, slot: s, grant: grant, asked: a.opts.TTL, taken: taken, granted: grant.TrustedUntil, at: unscheduled}
-	t.given = clock.Until(t.granted, taken)
+	t := &term{client: c, slot: s, grant: grant, asked: a.opts.TTL, taken: taken, keptUntil: grant.TrustedUntil, at: unscheduled}
+	t.given = clock.Until(t.keptUntil, taken)
 	s.term = t
 	l := t.begin(a, taken)
 	ending := c.ending

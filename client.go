@@ -82,8 +82,8 @@ func (c *Client) named(note string) Holder {
 
 // Nodes returns the present state of each node of the service, in the order of opening,
 // with the cause where it does not vote and the time that it takes to answer: for
-// readiness checks and gauges. It asks no
-// node and does not block. It is nil where the driver's service has no nodes to tell of.
+// readiness checks and gauges. It asks no node and does not block. It is nil where the
+// driver's service has no nodes to tell of.
 func (c *Client) Nodes() []NodeEvent {
 	if n, ok := driver.As[driver.Notifier](c.drv); ok {
 		return n.Nodes()

@@ -14,19 +14,19 @@ import (
 // Its holders in this process follow one another and share its deadline.
 // Client.mu guards it.
 type term struct {
-	client  *Client
-	slot    *slot
-	grant   driver.Grant
-	asked   time.Duration // the TTL that was asked for; grant.TTL may be more
-	taken   time.Time     // when it was granted
-	granted time.Time     // until when the service keeps it, with both clock readings
-	trusted time.Time     // the same, or the end of MaxHold
-	ends    time.Time     // Margin before trusted; when that has been reached: trusted
-	given   time.Duration // for how long it was granted by the last grant or renewal
-	passed  int           // hand-overs so far
-	now     holder
-	atRisk  bool // the last renewal said so
-	over    bool
+	client    *Client
+	slot      *slot
+	grant     driver.Grant
+	asked     time.Duration // the TTL that was asked for; grant.TTL may be more
+	taken     time.Time     // when it was granted
+	keptUntil time.Time     // until when the service keeps it, with both clock readings
+	trusted   time.Time     // the same, or the end of MaxHold
+	ends      time.Time     // Margin before trusted; when that has been reached: trusted
+	given     time.Duration // for how long it was granted by the last grant or renewal
+	passed    int           // hand-overs so far
+	now       holder
+	atRisk    bool // the last renewal said so
+	over      bool
 
 	alerts   int    // that ForceRelease took it away, and that no answer has refuted
 	why      string // the last of them
@@ -76,7 +76,7 @@ func leaseIn(ctx context.Context) *Lease {
 func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
 	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now}
-	t.trust(t.granted)
+	t.trust(t.keptUntil)
 	t.plan(t.taken)
 	return t.hold(a.ctx, a.outer)
 }
@@ -121,7 +121,7 @@ func (l *Lease) Deadline() time.Time {
 // trust says until when the service keeps t. The holder may have it for no longer
 // than MaxHold. The caller holds mu.
 func (t *term) trust(until time.Time) {
-	t.granted, t.trusted = until, until
+	t.keptUntil, t.trusted = until, until
 	if most := t.now.opts.MaxHold; most > 0 && clock.Until(t.now.since.Add(most), until) < 0 {
 		t.trusted = t.now.since.Add(most)
 	}
@@ -204,7 +204,7 @@ func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start ti
 		grant.TTL = ttl
 	}
 	// A shorter TTL may be in force before its answer is here.
-	if bound := start.Add(ttl - ttl/50 - 3*time.Millisecond); grant.TTL < t.grant.TTL && bound.Before(t.granted) {
+	if bound := start.Add(ttl - ttl/50 - 3*time.Millisecond); grant.TTL < t.grant.TTL && bound.Before(t.keptUntil) {
 		t.trust(bound)
 	}
 	c.reschedule(t, t.ends)

@@ -197,16 +197,16 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 }
 
 // successor returns the attempt that may have t next without asking the service, or nil.
-// There is none where the lock is lost or kept for MinHold. Other clients get their turn
-// when the grant's tokens or its share of time are used up. And trust must be left: half of
-// what was granted and, for an attempt that does not renew soon, half of what it asked for.
-// The caller holds mu.
+// There is none where the lock is lost or kept for MinHold, or the attempt wants another TTL
+// or note. Other clients get their turn when the grant's tokens or its share of time are
+// used up. And trust must be left: half of what was granted and, for an attempt that does
+// not renew soon, half of what it asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *attempt {
 	next := t.slot.queue.Front()
 	if next == nil {
 		return nil
 	}
-	w, ttl, left := next.Value.(*attempt), t.grant.TTL, clock.Until(t.granted, now)
+	w, ttl, left := next.Value.(*attempt), t.grant.TTL, clock.Until(t.keptUntil, now)
 	switch {
 	case t.stopping, t.keep(now) > 0:
 	case t.passed+1 >= t.grant.Block:

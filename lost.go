@@ -38,11 +38,11 @@ func (e *lossError) Error() string        { return ErrLost.Error() + ": " + e.te
 func (e *lossError) Is(target error) bool { return target == ErrLost || target == e.kind }
 
 var (
-	errGone  error = &lossError{ErrGone, "the service gave it away or forgot it"}
-	errTaken       = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
+	errGone            error = &lossError{ErrGone, "the service gave it away or forgot it"}
+	errReleasedByClose       = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
 )
 
-// forcedError is the loss of a lease that ForceRelease took away, for why.
+// forcedError is the loss of a lease that ForceRelease took away; why is the reason that was given.
 func forcedError(why string) error {
 	text := "ForceRelease took it away"
 	if why != "" {
@@ -76,8 +76,8 @@ func (t *term) gone() error {
 // checkTime bounds how long a check after an alert waits.
 const checkTime = time.Second
 
-// alerted asks the service whether it still has the grant of owner. Somebody has said that it was
-// taken away, for why.
+// alerted asks the service whether it still has the grant of owner. A message says that somebody
+// took it away; why is the reason that it gives.
 func (c *Client) alerted(owner, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,7 @@ func (t *term) expiry() error {
 	o := t.now.opts
 	kind, text, early := ErrExpired, "it was not renewed in time", "its deadline it had not been renewed"
 	switch {
-	case t.trusted.Before(t.granted):
+	case t.trusted.Before(t.keptUntil):
 		kind, text, early = ErrMaxHold, fmt.Sprintf("MaxHold %v is over", o.MaxHold), fmt.Sprintf("the end of MaxHold %v", o.MaxHold)
 	case o.NoRenew:
 		text, early = "its TTL is over, and nothing has renewed it", "the end of its TTL, which nothing has renewed"

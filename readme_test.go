@@ -24,14 +24,14 @@ func payInvoice(ctx context.Context, url string, pay func(context.Context, holdf
 	defer client.Close() // releases what the client still holds
 
 	return client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
-		return pay(ctx, lease.Token()) // UPDATE … SET fence = $1 WHERE fence <= $1; an error where that changes no row
-	}) // ctx ends with cause ErrLost when the lease is lost; Do then returns an error that matches ErrLost
+		return pay(ctx, lease.Token()) // UPDATE … SET fence = $1 WHERE id = 42 AND fence <= $1; an error where that changes no row
+	}) // ctx ends when the lease is lost; its cause, and the error of Do then, match ErrLost
 }
 
 func tryReport(ctx context.Context, client *holdfast.Client, report func(context.Context) error) (err error) {
 	lease, err := client.TryAcquire(ctx, "report", &holdfast.AcquireOptions{TTL: 8 * time.Second})
 	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
-		return fmt.Errorf("busy: %v holds the report for up to %v, %d are waiting", held.Holder, held.Remaining, held.Waiters)
+		return fmt.Errorf("busy: %v holds the report, and %d wait for it", held.Holder, held.Waiters)
 	}
 	if err != nil {
 		return err // an UnavailableError names each node that did not answer, and why

@@ -296,7 +296,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 			t.alerts = 0
 		}
 		t.trust(r.TrustedUntil)
-		t.given = clock.Until(t.granted, start)
+		t.given = clock.Until(t.keptUntil, start)
 		t.plan(start)
 	default:
 		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late

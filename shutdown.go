@@ -112,7 +112,7 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 		all.Go(func() {
 			defer func() { <-gate }()
 			c.mu.Lock()
-			end := t.end(errTaken, time.Now())
+			end := t.end(errReleasedByClose, time.Now())
 			c.mu.Unlock()
 			end.tell(c)
 			c.free(ctx, end)

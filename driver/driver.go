@@ -470,7 +470,7 @@ type HeldError struct {
 	Owner     string
 	Holder    Holder
 	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
-	Remaining time.Duration // negative: the holder set no end
+	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
 	Waiters   int
 }
 

@@ -19,19 +19,21 @@ import (
 //
 //	it is a single master                strange, below
 //	it evicts nothing                    evicts, below, unless AllowEviction
-//	it is on the list once               arrive, below
+//	it is on the list once               arrive, below; of a shard of a Cluster: identify
+//	it gives this client the rights      prepare, in abilities.go
+//	its clients agree on the set         conflict, below
 //	its marker names its present run     admit and judge, below
-//	its marker is the one that was read  each script compares it, member.lua; not on one server alone
+//	its marker is the one that was read  each script compares it, member.lua; not on one server alone, nor in a Cluster
 //
 // A run is one life of a server process: Redis gives each a run_id. Of a node that
-// fails over it ends as well when another server takes its place, and comes back.
+// fails over it also ends when another server takes its place, and again when the first comes back.
 //
 // A node that has forgotten what it granted must not vote before all those leases
 // are over (the Redlock page, "Performance, crash recovery and fsync"). Neither its
 // configuration nor a clock says whether it has forgotten. The marker does: a key
 // without an end that the node itself keeps.
 //
-//	                  not of this run                       quarantine is over
+//	                  not seen in it                        quarantine is over
 //	nothing, or ──────────────────────────► first seen ──────────────────────► admitted
 //	an earlier run                          in this run                        in this run
 //	    │                                                                          ▲

@@ -108,9 +108,11 @@
 //   - A reply is lost. The client may repeat every request but a give-back: the node
 //     knows the id. By request:
 //     acquire: the node counts as silent. A claim that waits asks again, and the node
-//     grants the same tokens with a fresh TTL. One that does not wait releases everywhere.
-//     commit: it does not count. A claim that then has no quorum goes on under a fresh id;
-//     one that adopts keeps its id, asks again, and may choose its token anew (trace C12).
+//     grants the same tokens with a fresh TTL. One that does not wait releases everywhere
+//     if no quorum is left.
+//     commit: it does not count. A claim that waits and then has no quorum goes on under a
+//     fresh id; one that adopts keeps its id, asks again, and may choose its token anew
+//     (trace C12).
 //     renewal: it does not count. The client tries again while trust lasts, every tenth
 //     of the TTL, once a second at least.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).

@@ -9,9 +9,9 @@ import (
 // Lock is one lock on one node: the Go twin of the Lua scripts of package
 // redlock. Each method is one script, a pure function of the lock, the node's
 // clock now (µs since 1970) and its arguments; TTLs, hand-overs and for how long it
-// keeps the counter are in milliseconds. The
-// zero value is a lock that was never taken. Times of expiry are kept in
-// milliseconds, and something expires once the clock is past them, as in Redis.
+// keeps the counter are in milliseconds. The zero value is a lock that was never
+// taken. Times of expiry are kept in milliseconds, and something expires once the
+// clock is past them, as in Redis.
 type Lock struct {
 	Owner      string // "" while free
 	Until      int64
@@ -38,7 +38,7 @@ func (l Lock) At(now int64) Lock {
 
 // ClockError says why a node did not start a counter of tokens.
 type ClockError struct {
-	Ahead int64 // the node's clock of the client's, in µs
+	Ahead int64 // how far the node's clock is ahead of the client's, in µs
 }
 
 // Error is what the scripts say.
@@ -109,7 +109,7 @@ func ParseWake(text string) Wake {
 // forced is what the message to a holder has behind its id.
 const forced = " forced "
 
-// Forced is the message to the client of owner, from which Force took the lock, for why.
+// Forced is the message to the client of owner, whose lock Force took; why is the reason.
 func Forced(owner, why string) string { return owner + forced + why }
 
 // ParseForced reads what Forced has written; ok is false for anything else.
@@ -229,7 +229,7 @@ func (l Lock) Reclaim(now int64, owner string, ttl, fence, keep int64) (Lock, Re
 // its place. If owner holds the lock, it passes to the first waiter that hears
 // its wake-up, for the time handOver, and Release returns what that is told;
 // else it is free. It is free also where the counter is lost, for no client's clock
-// is at hand: the waiter that was woken takes it by its own. Without a stamp, a lock
+// is at hand: the waiter that was woken takes it by its own clock. Without a stamp, a lock
 // that nobody holds passes on as well.
 func (l Lock) Release(now int64, owner string, stamp, handOver, keep int64, hears func(owner string) bool) (Lock, Wake) {
 	l = l.At(now)
