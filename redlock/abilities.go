@@ -27,8 +27,10 @@ func parseInfo(text string) map[string]string {
 }
 
 // parseTime reads the reply to TIME, in µs since 1970.
-func parseTime(v resp.Value) (int64, error) {
-	list, _ := v.Decode().([]any)
+func parseTime(v resp.Value) (int64, error) { return timeOf(v.Decode()) }
+
+func timeOf(reply any) (int64, error) {
+	list, _ := reply.([]any)
 	if len(list) != 2 {
 		return 0, unexpected(errors.New("not a time"))
 	}

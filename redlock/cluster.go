@@ -43,7 +43,9 @@ type cluster struct {
 	slots  [wire.Slots]atomic.Pointer[node]  // who has the slot; nil: nobody
 	routes [wire.Slots]atomic.Pointer[route] // made when first needed
 
-	floor atomic.Int64 // the first token that a shard may give
+	floor  atomic.Int64            // the first token that a shard may give
+	looked atomic.Pointer[glimpse] // the last look at the map, or when tokens began after it; nil: there was none
+	came   atomic.Bool             // a slot was found at another shard after floor was raised
 
 	mu     sync.Mutex // guards what follows
 	shards []*node    // masters with slots
@@ -243,6 +245,9 @@ func isRedirection(err error) bool {
 // moved takes the place of a slot from a MOVED of n.
 func (c *cluster) moved(n *node, rest string) {
 	if slot, to := c.place(n, rest); to != nil {
+		if c.slots[slot].Load() != to {
+			c.arrived() // before a request goes there
+		}
 		c.slots[slot].Store(to)
 		nudge(c.doubt)
 	}

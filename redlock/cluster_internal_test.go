@@ -52,7 +52,7 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 	})
 }
 
-// received yields the names of the scripts that come over a connection.
+// received yields the names of the scripts that come over a connection; of a commit also the last token.
 func received(far net.Conn) chan string {
 	names := make(chan string, 100)
 	go func() {
@@ -62,6 +62,9 @@ func received(far net.Conn) chan string {
 				return
 			}
 			name := string(args[0])
+			if len(args) > 7 && string(args[1]) == wire.Commit.SHA {
+				name = "commit " + string(args[7])
+			}
 			for script, s := range map[string]*wire.Script{"acquire": wire.Acquire, "release": wire.Release} {
 				if len(args) > 6 && string(args[1]) == s.SHA {
 					_, seq, _ := strings.Cut(string(args[6]), ".")

@@ -28,6 +28,18 @@ type span struct {
 	id, addr    string // of the master
 }
 
+// glimpse is when a map was read.
+type glimpse struct {
+	at           time.Time
+	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
+}
+
+// chart is a map.
+type chart struct {
+	glimpse
+	spans []span
+}
+
 // follow keeps the map up to date.
 func (c *cluster) follow() {
 	tick := time.NewTicker(lookAgain)
@@ -46,15 +58,15 @@ func (c *cluster) follow() {
 
 // look asks one node after the other for the map, until one has it.
 func (c *cluster) look(ctx context.Context) error {
-	spans, err := c.read(ctx)
+	m, err := c.read(ctx)
 	if err == nil {
-		c.apply(spans)
+		c.apply(m)
 	}
 	return err
 }
 
 // read asks one node after the other who has which slots, each time another one first.
-func (c *cluster) read(ctx context.Context) ([]span, error) {
+func (c *cluster) read(ctx context.Context) (chart, error) {
 	candidates := c.d.members()
 	slices.SortStableFunc(candidates, func(a, b *node) int { // those that are connected come first
 		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
@@ -79,54 +91,58 @@ func (c *cluster) read(ctx context.Context) ([]span, error) {
 	}
 	u := &driver.UnavailableError{Need: 1}
 	for _, n := range candidates {
-		spans, err := c.mapOf(ctx, n)
+		m, err := c.mapOf(ctx, n)
 		if err == nil {
-			return spans, nil
+			return m, nil
 		}
 		if lasting(err) {
-			return nil, fmt.Errorf("node %s: %w", n.addr, err)
+			return m, fmt.Errorf("node %s: %w", n.addr, err)
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, u)
+		return chart{}, fmt.Errorf("%w: %w", err, u)
 	}
-	return nil, u
+	return chart{}, u
 }
 
 // mapCommands ask for the map. SLOTS is known to all versions.
-var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}}
+var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}, {"TIME"}}
 
 // mapOf asks n who has which slots.
-func (c *cluster) mapOf(ctx context.Context, n *node) ([]span, error) {
+func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
 	defer cancel()
 	var replies []any
-	var err error
 	if n.link.Load() != nil {
 		replies, err = n.do(ctx, mapCommands...)
 	} else {
 		replies, err = c.d.gate.inquire(ctx, n, mapCommands)
 	}
+	m.at = time.Now()
+	m.client = m.at.UnixMicro()
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	for _, r := range replies {
 		if err, ok := r.(error); ok {
-			return nil, mend(err, c.d.opts.TLS != nil)
+			return m, mend(err, c.d.opts.TLS != nil)
 		}
 	}
 	state, _ := replies[1].(string)
-	spans, err := parseSlots(replies[0], n.addr)
+	if m.node, err = timeOf(replies[2]); err != nil {
+		return m, err
+	}
+	m.spans, err = parseSlots(replies[0], n.addr)
 	switch {
 	case err != nil:
-		return nil, err
-	case len(spans) == 0:
-		return nil, unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
+		return m, err
+	case len(m.spans) == 0:
+		return m, unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
 	case !strings.Contains(state, "cluster_state:ok") && c.known():
-		return nil, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
+		return m, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
 	}
-	return spans, nil
+	return m, nil
 }
 
 // known says whether there is a map.
@@ -202,13 +218,13 @@ func ipOf(v any) string {
 // examined are the masters, for a doctor, and what is wrong with the cluster as a whole.
 func (c *cluster) examined(ctx context.Context) (masters []*node, found []driver.Finding) {
 	e := look{Notes: exam.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
-	spans, err := c.read(ctx)
+	m, err := c.read(ctx)
 	if err != nil {
 		e.failed("reach", err)
 		return nil, e.Found
 	}
 	covered := 0
-	for _, s := range spans {
+	for _, s := range m.spans {
 		covered += s.last - s.first + 1
 		if !slices.ContainsFunc(masters, func(n *node) bool { return n.addr == s.addr }) {
 			n := newNode(c.d, 0, Node{Addr: s.addr})
@@ -226,22 +242,25 @@ func (c *cluster) examined(ctx context.Context) (masters []*node, found []driver
 }
 
 // apply takes over a map.
-func (c *cluster) apply(spans []span) {
+func (c *cluster) apply(m chart) {
+	came := c.outdated(m.at)
 	has := make(map[*node]bool)
-	var seen [wire.Slots]bool
-	for _, s := range spans {
+	var seen [wire.Slots]*node
+	for _, s := range m.spans {
 		n := c.shard(s.addr)
 		has[n] = true
 		for i := s.first; i <= s.last; i++ {
-			seen[i] = true
-			if c.slots[i].Load() != n {
-				c.slots[i].Store(n)
-			}
+			came = came || c.slots[i].Load() != n
+			seen[i] = n
 		}
 	}
-	for i, yes := range seen {
-		if !yes {
-			c.slots[i].Store(nil)
+	if came {
+		c.arrived() // before the requests go there
+	}
+	c.looked.Store(&m.glimpse)
+	for i, n := range seen {
+		if c.slots[i].Load() != n {
+			c.slots[i].Store(n)
 		}
 	}
 	c.mu.Lock()

@@ -371,7 +371,7 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 func (g *gate) admission(s sight) (string, error) {
 	floor, ok := quorum.Seed(s.node, s.client)
 	if !ok {
-		return "", advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
+		return "", errClocks
 	}
 	m := marker{run: s.run, shard: s.shard, floor: floor}
 	if g.n > 1 && !s.moves && s.durable() { // what another server granted, one that took over does not know
@@ -379,6 +379,9 @@ func (g *gate) admission(s sight) (string, error) {
 	}
 	return g.charter(s.moves) + m.String(), nil
 }
+
+// errClocks is why tokens cannot begin at the clock.
+var errClocks = advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
 
 func (g *gate) conflict(text, charter string) error {
 	if strings.Contains(text, " v=") {

@@ -283,9 +283,11 @@ func (n *node) send(e entry) {
 	if l != nil && l.stay != nil && r.Kind.Frees() {
 		r.HandOver = 0 // a hand-over is a grant
 	}
-	if l != nil && r.Kind == quorum.AskCommit && r.Token < l.least() {
-		n.fail(e, engine.Failure{Err: errOlder, Unsent: true})
-		return
+	if l != nil && r.Kind == quorum.AskCommit {
+		if least, err := l.least(); err != nil || r.Token < least {
+			n.fail(e, engine.Failure{Err: cmp.Or(err, errOlder), Unsent: true})
+			return
+		}
 	}
 	if l != nil && (l.stay == nil || r.Kind == quorum.AskRenew || r.Kind.Frees()) {
 		l.send(e)

@@ -27,7 +27,7 @@ func (l *link) next() error {
 	}
 	switch {
 	case v.Kind == '>' && !l.confirms(v):
-		l.n.woken(v, l.least())
+		l.n.woken(v, l)
 	case !l.answer(v):
 		return fmt.Errorf("%w: a reply without a request", resp.ErrFormat)
 	}
@@ -82,7 +82,7 @@ func (l *link) answer(v resp.Value) bool {
 		if e.route != nil {
 			l.n.d.cluster.over(e.route, e.req)
 		}
-		deliver(e.req, v, l.least())
+		deliver(e.req, v, l)
 	default:
 		e.call.replies = append(e.call.replies, decode(v))
 		e.call.end(nil)

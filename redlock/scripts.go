@@ -176,8 +176,8 @@ var (
 	errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
 )
 
-// deliver answers r with what the server said.
-func deliver(r *engine.Request, v resp.Value, floor int64) {
+// deliver answers r with what the server said over l.
+func deliver(r *engine.Request, v resp.Value, l *link) {
 	if v.IsError() {
 		r.Fail(engine.Failure{Err: serverError(v), Fatal: fatal(code(v.Text))})
 		return
@@ -192,6 +192,11 @@ func deliver(r *engine.Request, v resp.Value, floor int64) {
 	case asks && number <= 0:
 		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
 	case asks:
+		floor, err := l.least()
+		if err != nil {
+			r.Fail(engine.Failure{Err: err})
+			return
+		}
 		r.Granted(number, floor)
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)

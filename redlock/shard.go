@@ -4,7 +4,10 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -65,13 +68,69 @@ func (g *gate) remembers(m marker, s sight) bool {
 	return slices.ContainsFunc(g.admitted[s.addr], in) || !strings.Contains(s.run, "/") && m.shard != s.shard
 }
 
-// least is the first token that a grant over l may have. A slot may have come from any
-// shard, with counters that are older than its promotion.
-func (l *link) least() int64 {
+// A slot that leaves a shard takes its counters along, and not the floor in the shard's marker.
+// So where a client finds a slot at another shard than before, its tokens begin at its clock,
+// as they do where a slot may have left its shard and come back unseen: after half of the
+// time for which a shard whose data went back keeps its slots in quarantine. To a client that
+// starts, each slot has come. ASK says nothing new: the data are those of the shard that says
+// so, whose floor this client has.
+
+// least is the first token that a grant over l may have.
+func (l *link) least() (int64, error) {
 	if c := l.n.d.cluster; c != nil {
-		return c.floor.Load()
+		return c.least()
 	}
-	return l.floor
+	return l.floor, nil
+}
+
+func (c *cluster) least() (int64, error) {
+	if c.came.Load() || c.outdated(time.Now()) {
+		if err := c.begin(); err != nil {
+			nudge(c.doubt)
+			return 0, err
+		}
+	}
+	return c.floor.Load(), nil
+}
+
+// arrived notes that a slot was found at another shard than before.
+func (c *cluster) arrived() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.came.Store(true)
+}
+
+// outdated says whether a slot may have left its shard and come back after the last look.
+func (c *cluster) outdated(now time.Time) bool {
+	last := c.looked.Load()
+	return last == nil || clock.Elapsed(last.at, now) > c.quarantine()/2
+}
+
+// quarantine is how long a shard that may have lost counters keeps its slots.
+func (c *cluster) quarantine() time.Duration { return c.d.opts.MaxTTL + restartMargin }
+
+// begin lets tokens begin at the clock. It goes by the client's and that of a node, as a new
+// counter does.
+func (c *cluster) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, now := c.looked.Load(), time.Now()
+	if last == nil {
+		return errNoShard
+	}
+	passed := now.Sub(last.at).Microseconds()
+	next := &glimpse{at: now, client: now.UnixMicro(), node: last.node + passed}
+	if step := next.client - last.client - passed; max(step, -step) > quorum.ClockTrust {
+		return errStep
+	}
+	floor, ok := quorum.Seed(next.node, next.client)
+	if !ok {
+		return errClocks
+	}
+	c.learn(floor)
+	c.looked.Store(next)
+	c.came.Store(false)
+	return nil
 }
 
 // learn notes the floor of a shard.
@@ -93,5 +152,8 @@ func (c *cluster) suspect() {
 		nudge(c.doubt)
 	}
 }
+
+// errStep is why a clock is not believed until it was compared with a node's once more.
+var errStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")
 
 var errNotMaster = errors.New("it is no master with hash slots, or no longer")

@@ -55,8 +55,8 @@ func (n *node) heard(l *link, c *call) {
 	n.engine.Hears(n.index, refused == nil)
 }
 
-// woken delivers a wake-up to its claim, and the news of a Force to the client.
-func (n *node) woken(push resp.Value, floor int64) {
+// woken delivers a wake-up that came over l to its claim, and the news of a Force to the client.
+func (n *node) woken(push resp.Value, l *link) {
 	switch kind := string(push.Elems[0].Text); {
 	case kind == "pmessage" && len(push.Elems) == 4:
 		n.freed(string(push.Elems[2].Text))
@@ -75,7 +75,8 @@ func (n *node) woken(push resp.Value, floor int64) {
 			return
 		}
 		w := quorum.ParseWake(text)
-		if !n.inOrder() {
+		floor, err := l.least()
+		if err != nil || !n.inOrder() {
 			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
 		}
 		n.engine.Wake(n.index, w, floor)

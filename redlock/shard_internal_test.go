@@ -1,0 +1,184 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// seen has a client look at the map: a has all slots but the last, and a node's clock is ahead.
+func (c *cluster) seen(ahead time.Duration) { c.seenWith(wire.Slots-1, ahead) }
+
+// seenWith is seen where b has the slots from first on.
+func (c *cluster) seenWith(first int, ahead time.Duration) {
+	now := time.Now()
+	c.apply(chart{
+		glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.Add(ahead).UnixMicro()},
+		spans:   []span{{0, first - 1, "a", "a:6379"}, {first, wire.Slots - 1, "b", "b:6379"}},
+	})
+}
+
+// start is the first token of a counter that is new now.
+func start() int64 {
+	now := time.Now().UnixMicro()
+	floor, _ := quorum.Seed(now, now)
+	return floor
+}
+
+func wantLeast(t *testing.T, c *cluster, want int64) {
+	t.Helper()
+	if got, err := c.least(); got != want || err != nil {
+		t.Errorf("the least token is %d, %v, want %d", got, err, want)
+	}
+}
+
+// half of the quarantine, with the default MaxTTL
+const half = out / 2
+
+func TestTokensBeginAtTheClockOnceWhereNoSlotMoves(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		d.cluster.seen(0)
+		first := start()
+		wantLeast(t, d.cluster, first)
+		for range 10 {
+			time.Sleep(half)
+			d.cluster.seen(0)
+			wantLeast(t, d.cluster, first)
+		}
+	})
+}
+
+// It may come from a shard that lost counters, and whose floor this client does not know.
+func TestTokensBeginAtTheClockWhereTheMapShowsASlotElsewhere(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		for _, first := range []int{9, 8, 9} {
+			time.Sleep(time.Second)
+			d.cluster.seenWith(first, 0)
+			wantLeast(t, d.cluster, start())
+		}
+	})
+}
+
+// A slot may have gone to another shard, which lost counters, and have come back meanwhile.
+func TestTokensBeginAtTheClockWhereTheMapIsOld(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		d.cluster.seen(0)
+		wantLeast(t, d.cluster, start())
+		time.Sleep(half + time.Millisecond)
+		begun := start()
+		wantLeast(t, d.cluster, begun) // before the client looks again
+		time.Sleep(half)
+		wantLeast(t, d.cluster, begun) // once for as long as a map counts
+		time.Sleep(time.Millisecond)
+		begun = start()
+		wantLeast(t, d.cluster, begun)
+		time.Sleep(time.Second)
+		d.cluster.seen(0)
+		wantLeast(t, d.cluster, begun)
+		time.Sleep(half + time.Millisecond)
+		d.cluster.seen(0)
+		then := start()
+		time.Sleep(time.Millisecond)
+		wantLeast(t, d.cluster, then+1000) // no grant was asked for while the map was old
+	})
+}
+
+func TestTokensBeginAtTheClockOnlyWhereClocksAgreeToAMinute(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[time.Duration]time.Duration{
+		0: 0, -time.Second: 0, 30 * time.Second: 30 * time.Second, -30 * time.Second: -30 * time.Second,
+	} {
+		shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+			d.cluster.seen(ahead)
+			wantLeast(t, d.cluster, start()+want.Microseconds())
+		})
+	}
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		d.cluster.seen(61 * time.Second)
+		if floor, err := d.cluster.least(); !errors.Is(err, errClocks) {
+			t.Errorf("the least token is %d, %v", floor, err)
+		}
+		d.cluster.seen(0)
+		wantLeast(t, d.cluster, start())
+	})
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		d.cluster.seen(0)
+		d.cluster.looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
+		if floor, err := d.cluster.least(); !errors.Is(err, errStep) {
+			t.Errorf("the least token is %d, %v", floor, err)
+		}
+	})
+}
+
+// What was granted where the slot was before may be unknown where it is now.
+func TestAGrantWhereASlotWasFoundIsCommittedAtTheClock(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		d.cluster.seen(0)
+		wantLeast(t, d.cluster, start())
+		time.Sleep(time.Second)
+		atA, atB := received(a), received(b)
+		token := make(chan int64, 1)
+		go func() {
+			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+			if err != nil {
+				t.Error(err)
+			}
+			token <- g.Token
+		}()
+		gathered(atA)
+		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
+		gathered(atB)
+		b.Write([]byte(":100\r\n"))
+		want := start()
+		commit := gathered(atB)
+		if !slices.Equal(commit, []string{"commit " + decimal(quorum.Top(want))}) {
+			t.Errorf("after the grant it sent %q, want a commit of %d", commit, quorum.Top(want))
+		}
+		if len(commit) > 0 {
+			b.Write([]byte(":1\r\n"))
+		}
+		if got := <-token; got != want {
+			t.Errorf("the token is %d, want %d", got, want)
+		}
+	})
+}
+
+// The token was chosen by what the client knew of the other shard.
+func TestNoTokenIsCommittedWhereItsSlotHasGone(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		d.cluster.seen(0)
+		atA, atB := received(a), received(b)
+		done := make(chan error, 1)
+		go func() {
+			_, err := d.engine.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+			done <- err
+		}()
+		gathered(atA)
+		a.Write([]byte(":100\r\n"))
+		if commit := gathered(atA); len(commit) != 1 || !strings.HasPrefix(commit[0], "commit") {
+			t.Errorf("after the grant it sent %q, want a commit", commit)
+		}
+		time.Sleep(time.Millisecond)
+		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
+		if sent := gathered(atB); len(sent) != 1 || !strings.HasPrefix(sent[0], "release") {
+			t.Errorf("the other shard was sent %q, want the release alone", sent)
+		}
+		b.Write([]byte(":1\r\n"))
+		if err := <-done; !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("Acquire() = %v", err)
+		}
+	})
+}
