@@ -13,7 +13,7 @@ func (s *setup) tidy(w *world) {
 		cl := &w.clients[c]
 		if cl.life == ended || cl.life == crashed {
 			cl.claim = quorum.Claim{ID: maxIDs}
-			cl.before, cl.renews, cl.round, cl.rests, cl.raised = 0, 0, 0, 0, false
+			cl.before, cl.renews, cl.round, cl.rests, cl.raised, cl.since = 0, 0, 0, 0, false, 0
 		}
 		for n := range s.nodes {
 			s.tidyWire(w, c, n)
@@ -221,6 +221,9 @@ func (s *setup) encode(w *world, b []byte) []byte {
 		b = append(b, byte(k.Phase), byte(k.ID), k.Again,
 			flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0, cl.raised, k.Lifts))
 		b = append32(b, int32(k.Token))
+		if s.slot {
+			b = append32(b, int32(cl.since))
+		}
 	}
 	var parts [maxNodes][]byte
 	var space [maxNodes][512]byte

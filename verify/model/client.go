@@ -11,7 +11,12 @@ func (s *setup) cares(w *world, c, n int, a message) bool {
 
 func (s *setup) hear(w *world, c, n int, a message) string {
 	floor := w.nodes[n].floor // no answer is of before it rose: the connection broke then
-	if s.mutant.lowTokens {
+	switch {
+	case s.mutant.lowTokens:
+		floor = 0
+	case s.slot && w.clients[c].since != 0:
+		floor = quorum.Base(w.clients[c].since)
+	case s.slot: // it went with the server
 		floor = 0
 	}
 	return s.event(w, c, quorum.Event{

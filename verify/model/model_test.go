@@ -67,6 +67,8 @@ func rows() []row {
 	// A server that comes back with older data. Of three nodes the one is it that both clients reach.
 	older := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{older: 2}}
 	olderWaiting := with(older, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel, s.faults.older = 2, 0b11, 1, true, 1 })
+	moves := with(older, func(s *setup) { s.slot = true })
+	movesWaiting := with(olderWaiting, func(s *setup) { s.slot = true })
 	olderOfThree := setup{
 		nodes: 3, clients: 2, alone: true, orders: true, gate: true, cut: [3]uint8{third, second}, fences: []int64{level, above, above}, faults: faults{older: 1},
 	}
@@ -230,6 +232,10 @@ func rows() []row {
 		{name: "a server comes back with older data: tokens", world: older, large: true},
 		{name: "- C11: … and its tokens go on", world: without(older, mutant{lowTokens: true}), want: same},
 		{name: "a server comes back with older data, and clients wait: tokens", world: olderWaiting, large: true},
+		{name: "a slot leaves a shard with older data, and no floor is known: tokens", world: moves, large: true},
+		{name: "- C13: a client starts later", world: without(moves, mutant{lateLow: true}), want: same},
+		{name: "a slot leaves such a shard, and clients wait: tokens", world: movesWaiting, large: true},
+		{name: "- C13: a client finds the slot elsewhere", world: without(movesWaiting, mutant{foundLow: true}), want: same},
 		{name: "a node of three comes back with older data", world: olderOfThree, large: true},
 		{name: "a counter is lost before a hand-over", world: handOver},
 		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},

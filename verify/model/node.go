@@ -215,6 +215,9 @@ func (s *setup) flush(w *world, n int) {
 func (s *setup) sever(w *world, c, n, sent int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
+	if s.slot && !s.mutant.foundLow && w.clients[c].life == running {
+		w.clients[c].since = w.clock
+	}
 	fail := func(of uint8, m message) {
 		a := message{kind: uint8(quorum.Failed), of: of, id: m.id, epoch: m.epoch, round: m.round}
 		if s.cares(w, c, n, a) {

@@ -109,6 +109,7 @@ type client struct {
 	round  uint8 // of renewals
 	rests  uint8 // left
 	raised bool  // has asked for a later token, where setup.raise says so
+	since  int64 // where setup.slot says so: the clock when the node was found where it is
 }
 
 // world is the state of everything.
@@ -164,6 +165,7 @@ type setup struct {
 	marker  bool              // so does one that was wiped over open connections: each request shows that
 	life    int64             // quorum.Ask.Life
 	ages    bool              // time passes, counters expire in their time, and clocks jump from one end of their minute to the other
+	slot    bool              // the node is a hash slot: clients find it elsewhere, and go by their own clocks
 	faults  faults
 	hasty   bool   // patience and deadlines count as slow too, not only what lasts a second
 	prelude []move // made before everything else
@@ -188,6 +190,8 @@ type mutant struct {
 	barge            bool // C6: a free lock goes to any client that asks
 	anyOrder         bool // C7: wake-ups grant that come apart from the answers
 	lowTokens        bool // C11: a node that went back to older data gives tokens that it may have given since
+	lateLow          bool // C13: a client that starts goes by the floors that it hears of
+	foundLow         bool // C13: … and a client that finds its slot elsewhere
 	reclaimNever     bool // C8: a node where others had the lock stays lost
 	reclaimAtOnce    bool // C8: … is reclaimed before a quorum has kept the lock in the round
 	reclaimUnchecked bool // C8: … or when it has, but maybe before others had the node
@@ -500,6 +504,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	switch m.kind {
 	case begin:
 		cl.life = running
+		if s.slot && !s.mutant.lateLow {
+			cl.since = w.clock
+		}
 		for o := range s.clients {
 			if w.clients[o].token != 0 {
 				cl.before |= 1 << o
