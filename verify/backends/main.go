@@ -1,7 +1,7 @@
 // Backends measures what a lock costs on services other than Redis, beside the library
 // or recipe that programs use there today, on servers that it starts itself.
 //
-//	go run ./backends                                 everything, eight minutes
+//	go run ./backends                                 everything, ten minutes
 //	go run ./backends -time 1s -scenarios handover    some of it
 //
 // All peers run in this process, one after another within a repetition, so that other work of
@@ -137,13 +137,15 @@ func (s *service) compare(ctx context.Context, out io.Writer, only string, reps 
 			continue
 		}
 		rows := make([][]row, len(s.peers))
-		for range reps {
+		for rep := range 1 + reps { // the first is for the compilers and caches of the servers
 			for i, p := range s.peers {
 				r, err := s.measure(ctx, p, sc, length)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", p.name, sc.name, err)
 				}
-				rows[i] = append(rows[i], r)
+				if rep > 0 {
+					rows[i] = append(rows[i], r)
+				}
 			}
 		}
 		for i, p := range s.peers {
