@@ -86,7 +86,7 @@ sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual tim
 screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
 	@cd verify && go run ./console -out ../docs/console
 
-mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (10 min)
+mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (an hour)
 	@cd verify && go run ./mutants -table ../docs/mutants.md $(MUTANTFLAGS)
 
 chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|etcd|postgres|zookeeper -schedule FILE -out FOLDER -seed N"
