@@ -165,19 +165,40 @@ func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
 	r.cleared()
 }
 
-// TestTokensFollowTheClock: a row that was lost does not bring back tokens that were
-// given.
+// TestTokensFollowTheClock: a row that was lost, or is older than the last grant, does not bring
+// back tokens that were given.
 func TestTokensFollowTheClock(t *testing.T) {
-	r := start(t)
-	c := r.client()
-	l := r.Acquire(c, "k", long)
-	r.Release(l)
-	r.exec("DELETE FROM holdfast.lock")
-	next := r.Acquire(c, "k", long)
-	if next.Token() <= l.Token() {
-		t.Errorf("token %d after %d", next.Token(), l.Token())
+	const older = "UPDATE holdfast.lock SET token = 1"
+	for name, grant := range map[string]func(r *rig, l *holdfast.Lease) *holdfast.Lease{
+		"no row": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
+			r.Release(l)
+			r.exec("DELETE FROM holdfast.lock")
+			return r.Acquire(r.client(), "k", long)
+		},
+		"an older row": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
+			r.Release(l)
+			r.exec(older)
+			return r.Acquire(r.client(), "k", long)
+		},
+		"an older row, handed over": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
+			next, waiter := make(chan *holdfast.Lease, 1), r.client()
+			go func() { next <- r.Acquire(waiter, "k", long) }()
+			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
+			r.exec(older)
+			r.Release(l)
+			return <-next
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t)
+			l := r.Acquire(r.client(), "k", long)
+			next := grant(r, l)
+			if next.Token() <= l.Token() {
+				t.Errorf("token %d after %d", next.Token(), l.Token())
+			}
+			r.Release(next)
+		})
 	}
-	r.Release(next)
 }
 
 // TestALateRenewalRevivesNothing: a renewal that comes after the lock has lapsed finds
