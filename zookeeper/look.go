@@ -237,10 +237,14 @@ func (d *Driver) heed(owner string) *request {
 	return getData(h.path, true)
 }
 
-// fate says whether the node of a hold is gone, and why.
+// fate says whether the node of a hold is gone, and why. It asks again over the next connection
+// where one ends with the session that had the node.
 func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
-	node, folder := getData(h.path, false), getData(path.Dir(h.path), false)
-	err := h.s.do(ctx, node, folder)
+	var node, folder *request
+	err := direct.Insist(ctx, func() error {
+		node, folder = getData(h.path, false), getData(path.Dir(h.path), false)
+		return h.s.do(ctx, node, folder)
+	})
 	switch {
 	case errors.Is(err, errOver):
 		return "", true
