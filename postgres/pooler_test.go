@@ -11,14 +11,35 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// pooler starts a pgbouncer before the server.
+// pooler starts a pgbouncer before the server, and starts it again when it ends by itself: 1.18 can when statements are
+// cancelled while the server is busy (pgbouncer/pgbouncer#822).
 func pooler(t testing.TB, mode string) *pgproc.Pooler {
 	t.Helper()
-	p, err := pgproc.StartPooler(t.Context(), server, mode, 20)
+	ctx := t.Context()
+	p, err := pgproc.StartPooler(ctx, server, mode, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Stop() })
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		for {
+			select {
+			case <-p.Exited():
+			case <-ctx.Done():
+				return
+			}
+			t.Logf("pgbouncer is started again; before, it said: %s", p.Log())
+			if err := p.Restart(ctx); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		<-kept
+		p.Stop()
+	})
 	return p
 }
 

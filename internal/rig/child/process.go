@@ -63,6 +63,9 @@ func (p *Process) Await(ctx context.Context, ready func() error) error {
 	}
 }
 
+// Exited is closed once the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
 // Pid is the id of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 

@@ -66,6 +66,12 @@ max_client_conn = 400
 
 func (p *Pooler) config() string { return filepath.Join(p.dir, "pgbouncer.ini") }
 
+// Exited is closed once the pooler has ended.
+func (p *Pooler) Exited() <-chan struct{} { return p.running.Exited() }
+
+// Log is what the pooler has said since it was started; empty if that cannot be read.
+func (p *Pooler) Log() string { return p.running.Log() }
+
 // Kill ends the pooler at once, without regard to its clients, and blocks until it is gone.
 func (p *Pooler) Kill() { p.running.Kill() }
 
