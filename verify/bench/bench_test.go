@@ -100,7 +100,10 @@ func TestEveryClaimIsJudgedOnceAllIsMeasured(t *testing.T) {
 	for _, sc := range allScenarios {
 		for _, n := range []int{1, 5} {
 			for _, p := range s.chosen(sc, n) {
-				r.Rows = append(r.Rows, row{Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1, Rates: []float64{1}, P50s: []float64{1}, Healthy: []float64{1}})
+				r.Rows = append(r.Rows, row{
+					Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1,
+					Rates: []float64{1}, P50s: []float64{1}, Healthy: []float64{1},
+				})
 			}
 		}
 	}
