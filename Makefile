@@ -68,7 +68,7 @@ fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, each step compared with its twin in Go
 	@cd verify && SEQUENCES=$(SEQUENCES) go test -count=1 -timeout 2h ./differential
 
-bench: deps ## Measure against other lock libraries (10 min); writes docs/bench.md, bench.json and waits.svg
+bench: deps ## Measure against other lock libraries (20 min); writes docs/bench.md, bench.json and waits.svg
 	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg -md ../docs/bench.md $(BENCHFLAGS)
 
 sharing: deps ## How much of a bare key Holdfast and another library leave to one another (4 min)
@@ -80,16 +80,16 @@ interop: deps ## Increment a counter beside lock libraries of Go, Python, Node a
 model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (3 min)
 	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model
 
-sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run TestSim -seed N -v prints one
+sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run 'TestSim$$' -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without|TestALeaseLives' ./sim
 
 screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
 	@cd verify && go run ./console -out ../docs/console
 
-mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (an hour)
+mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (over an hour)
 	@cd verify && go run ./mutants -table ../docs/mutants.md $(MUTANTFLAGS)
 
-chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|etcd|postgres|zookeeper -schedule FILE -out FOLDER -seed N"
+chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|postgres|zookeeper -schedule FILE -out FOLDER -seed N"
 	@cd verify && go run ./chaos -minutes $(MINUTES) $(CHAOSFLAGS)
 
 soak: deps ## As chaos for HOURS (24), and what the clients use must stay flat

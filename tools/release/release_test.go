@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// all is for the rehearsal by hand; it takes some ten minutes, and needs buildah.
+// all is for the rehearsal by hand; it takes some twenty minutes, and needs buildah.
 var all = flag.Bool("all", false, "build every target, the second time with an empty cache, and the image")
 
 func TestMain(m *testing.M) {

@@ -1,7 +1,7 @@
 // Bench compares Holdfast with the Redis lock libraries that Go programs use
 // today, on redis-servers that it starts itself, and prints one table.
 //
-//	go run ./bench                         everything, about ten minutes
+//	go run ./bench                         everything, about twenty minutes
 //	go run ./bench -scenarios relay,herd   some of it; -peers, -nodes, -reps and -time likewise
 //	go run ./bench -old /path/to/checkout  also beside an older checkout of this repository
 //	go run ./bench -leases                 what 10,000 held leases cost a process

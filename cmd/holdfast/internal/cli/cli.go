@@ -96,8 +96,9 @@ func explain(err error) string {
 }
 
 const about = `Holdfast runs commands under a lock that several machines share, and looks
-after such locks. The locks are kept on one Redis or Valkey server, or on
-several independent ones of which a majority decides.
+after such locks. The locks are kept on one Redis or Valkey server or several
+independent ones, of which a majority decides, or on PostgreSQL, etcd or
+ZooKeeper.
 
   export HOLDFAST_BACKEND=redis://localhost:6379
   holdfast run nightly-report -- ./report.sh
