@@ -41,6 +41,8 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 		for i := range d.cluster.slots {
 			d.cluster.slots[i].Store(d.cluster.shards[0])
 		}
+		now := time.Now()
+		d.cluster.looked.Store(&glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()})
 		fn(t, d, fars[0], fars[1])
 		d.engine.Close()
 		for i, l := range links {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	lookAgain = 5 * time.Second        // between two looks at the map of a cluster that is well
+	lookMost  = 5 * time.Second        // between two looks at the map of a cluster that is well
 	lookPause = 200 * time.Millisecond // from a doubt to the next look
 )
 
@@ -34,6 +35,15 @@ type glimpse struct {
 	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
 }
 
+// glimpsed is a look that was asked for at sent and answered by at, of a node with the clock node.
+// That may have gone on until at: of the times that it may show then it is the one next to this
+// machine's. Otherwise an answer that came late would let tokens begin in the past.
+func glimpsed(sent, at time.Time, node int64) glimpse {
+	g := glimpse{at: at, client: at.UnixMicro(), node: node}
+	g.node += min(max(g.client-node, 0), clock.Elapsed(sent, at).Microseconds())
+	return g
+}
+
 // chart is a map.
 type chart struct {
 	glimpse
@@ -42,7 +52,7 @@ type chart struct {
 
 // follow keeps the map up to date.
 func (c *cluster) follow() {
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(c.lookEvery())
 	defer tick.Stop()
 	for {
 		select {
@@ -114,13 +124,13 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
 	defer cancel()
 	var replies []any
+	sent := time.Now()
 	if n.link.Load() != nil {
 		replies, err = n.do(ctx, mapCommands...)
 	} else {
 		replies, err = c.d.gate.inquire(ctx, n, mapCommands)
 	}
 	m.at = time.Now()
-	m.client = m.at.UnixMicro()
 	if err != nil {
 		return m, err
 	}
@@ -130,9 +140,11 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 		}
 	}
 	state, _ := replies[1].(string)
-	if m.node, err = timeOf(replies[2]); err != nil {
+	node, err := timeOf(replies[2])
+	if err != nil {
 		return m, err
 	}
+	m.glimpse = glimpsed(sent, m.at, node)
 	m.spans, err = parseSlots(replies[0], n.addr)
 	switch {
 	case err != nil:

@@ -283,9 +283,9 @@ func (n *node) send(e entry) {
 	if l != nil && l.stay != nil && r.Kind.Frees() {
 		r.HandOver = 0 // a hand-over is a grant
 	}
-	if l != nil && r.Kind == quorum.AskCommit {
-		if least, err := l.least(); err != nil || r.Token < least {
-			n.fail(e, engine.Failure{Err: cmp.Or(err, errOlder), Unsent: true})
+	if l != nil {
+		if err := l.vain(r); err != nil {
+			n.fail(e, engine.Failure{Err: err, Unsent: true})
 			return
 		}
 	}

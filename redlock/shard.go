@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -93,6 +95,25 @@ func (c *cluster) least() (int64, error) {
 	return c.floor.Load(), nil
 }
 
+// vain is why r is not sent, though l is there: its answer could not be used. What asks for the lock
+// again and again would keep it from all others. A commit that raises a lock that is held may be below
+// the least token: it is above all that the holder's node gave before.
+func (l *link) vain(r *engine.Request) error {
+	switch r.Kind {
+	case quorum.AskAcquire, quorum.AskAdopt:
+		_, err := l.least()
+		return err
+	case quorum.AskCommit:
+		if r.Raises {
+			return nil
+		}
+		if least, err := l.least(); err != nil || r.Token < least {
+			return cmp.Or(err, errOlder)
+		}
+	}
+	return nil
+}
+
 // arrived notes that a slot was found at another shard than before.
 func (c *cluster) arrived() {
 	c.mu.Lock()
@@ -108,6 +129,10 @@ func (c *cluster) outdated(now time.Time) bool {
 
 // quarantine is how long a shard that may have lost counters keeps its slots.
 func (c *cluster) quarantine() time.Duration { return c.d.opts.MaxTTL + restartMargin }
+
+// lookEvery is the time between two looks at a cluster that is well. No map is outdated by the
+// next look, also where a node lets the client wait: or tokens would begin anew with each look.
+func (c *cluster) lookEvery() time.Duration { return min(lookMost, c.quarantine()/4) }
 
 // begin lets tokens begin at the clock. It goes by the client's and that of a node, as a new
 // counter does.

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -181,4 +182,101 @@ func TestNoTokenIsCommittedWhereItsSlotHasGone(t *testing.T) {
 			t.Errorf("Acquire() = %v", err)
 		}
 	})
+}
+
+// What such a client was granted it could not use, and each time it asks it would keep the lock from all others for a TTL.
+func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
+	t.Parallel()
+	grant := driver.Grant{Key: "k", Owner: quorum.Owner(quorum.NewClient(), 1, ""), TTL: 10 * time.Second, Token: 7}
+	for what, ask := range map[string]func(context.Context, *Driver) error{
+		"a lock": func(ctx context.Context, d *Driver) error {
+			_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: grant.TTL})
+			return err
+		},
+		"another's lease": func(ctx context.Context, d *Driver) error {
+			_, err := d.engine.Adopt(ctx, grant)
+			return err
+		},
+	} {
+		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+			d.cluster.seen(61 * time.Second)
+			atA := received(a)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := ask(ctx, d); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "differ by more than a minute") {
+				t.Errorf("%s: %v", what, err)
+			}
+			if sent := slices.DeleteFunc(gathered(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
+				t.Errorf("for %s it was sent %q", what, sent)
+			}
+		})
+	}
+}
+
+// The holder's token is above all that were given before, and so is every later one.
+func TestALeaseIsRaisedThoughTokensBeginAtTheClock(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		atA := received(a)
+		granted := make(chan driver.Grant, 1)
+		go func() {
+			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- g
+		}()
+		gathered(atA)
+		a.Write([]byte(":100\r\n"))
+		g := <-granted
+		gathered(atA)
+		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"))
+		d.cluster.seen(0)
+		raised := make(chan error, 1)
+		go func() {
+			_, err := d.engine.Raise(t.Context(), g, 1000)
+			raised <- err
+		}()
+		if sent := gathered(atA); !slices.Equal(sent, []string{"commit " + decimal(quorum.Top(1000))}) {
+			t.Errorf("it sent %q, want the commit", sent)
+		}
+		a.Write([]byte(":1\r\n"))
+		if err := <-raised; err != nil {
+			t.Errorf("Raise() = %v", err)
+		}
+	})
+}
+
+// The node's clock has gone on since it was read, for up to the time that the answer took.
+func TestALateAnswerDoesNotLetTokensBeginInThePast(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	for _, c := range []struct{ took, ahead, want time.Duration }{
+		{0, 0, 0},
+		{4 * time.Second, -4 * time.Second, 0},
+		{4 * time.Second, -2 * time.Second, 0},
+		{4 * time.Second, -30 * time.Second, -26 * time.Second},
+		{4 * time.Second, 3 * time.Second, 3 * time.Second},
+	} {
+		g := glimpsed(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
+		if got := time.Duration(g.node-g.client) * time.Microsecond; got != c.want {
+			t.Errorf("an answer that took %v, of a clock %v ahead by then, counts as one %v ahead, want %v", c.took, c.ahead, got, c.want)
+		}
+	}
+}
+
+// Or each look at the map would let tokens begin anew, and every grant would need a commit.
+func TestNoMapIsOutdatedByTheLookAfterTheNext(t *testing.T) {
+	t.Parallel()
+	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
+		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, MaxTTL: most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		d.cluster.looked.Store(&glimpse{at: now})
+		if d.cluster.outdated(now.Add(2 * d.cluster.lookEvery())) {
+			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, d.cluster.lookEvery())
+		}
+	}
 }

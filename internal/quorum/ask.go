@@ -37,6 +37,7 @@ type Ask struct {
 	TTL      int64  // ns
 	Life     int64  // how long the node keeps a counter that nobody uses, in ns; CounterLife at least
 	Token    int64  // commit, renew: the first token of the grant; reclaim: the counter
+	Raises   bool   // commit: the lock is held, and has a later token from now on
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: the lock is handed to no one
 	Sent     int64  // when it is sent, by the claim's time
@@ -83,7 +84,7 @@ func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) 
 			case ask.Kind.Frees():
 				ask.HandOver = HandOver(c.TTL)
 			case ask.Kind == AskCommit, ask.Kind == AskRenew:
-				ask.Token = c.Token
+				ask.Token, ask.Raises = c.Token, ask.Kind == AskCommit && c.Raising&Only(n) != 0
 			case ask.Kind == AskReclaim:
 				ask.Token = c.Base[n]
 			}
