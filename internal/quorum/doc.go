@@ -171,7 +171,8 @@
 //     that asked for it. An answer to an earlier commit is about a lower one.
 //   - C11. A node that may have gone back to older data has a floor: its lower tokens may
 //     have been given out, so the claim commits a token from the floor on before it counts
-//     the grant. No lower one is committed over a connection that has that floor.
+//     the grant. No lower one is committed over a connection that has that floor, unless
+//     it raises that of a lease: it is above all that others were given before.
 //   - C12. An adopter whose token no quorum can share any more takes the highest base for
 //     its token, once it has a quorum of grants. Any other claim goes on under a fresh
 //     id; to that of an adopter no node would give the lock.

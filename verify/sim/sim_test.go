@@ -41,6 +41,12 @@ func config(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[seed%uint64(len(Classes))]}
 }
 
+// adoptions is the run of a seed in which leases are adopted. Without faults a lock may stand a while under the id that it was
+// adopted from.
+func adoptions(seed uint64) Config {
+	return Config{Seed: seed, Class: Classes[1+seed%uint64(len(Classes)-1)], Storm: true, Adopt: true}
+}
+
 // total adds up runs.
 type total struct {
 	mu         sync.Mutex // guards what follows
@@ -129,7 +135,7 @@ func sweep(n uint64, cfg func(seed uint64) Config, enough int) map[string]*total
 func TestSim(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
-		replay(t, *oneSeed)
+		replay(t, config(*oneSeed))
 		return
 	}
 	n := seeds(t)
@@ -146,7 +152,7 @@ func TestSim(t *testing.T) {
 		}
 		slices.SortFunc(sum.broken, func(a, b Report) int { return a.Events - b.Events })
 		for _, r := range sum.broken {
-			t.Errorf("seed %d (%s, %d events): %v\n\tgo test ./sim -run TestSim -seed %d -v", r.Seed, r.Class, r.Events, r.Broken[0], r.Seed)
+			t.Errorf("seed %d (%s, %d events): %v\n\tgo test ./sim -run 'TestSim$' -seed %d -v", r.Seed, r.Class, r.Events, r.Broken[0], r.Seed)
 		}
 	}
 	if runs >= 100 && (unfenced == 0 || overlaps == 0) {
@@ -155,20 +161,18 @@ func TestSim(t *testing.T) {
 	t.Logf("%d seeds, %d grants in %v", runs, grants, time.Since(start).Round(time.Millisecond))
 }
 
-// The promises stand where leases are adopted, again and again. One adopter in tens of thousands chooses its token anew. Without
-// faults a lock may stand a while under the id that it was adopted from.
+// The promises stand where leases are adopted, again and again. One adopter in tens of thousands chooses its token anew.
 func TestSimOfAdoptions(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
-		t.Skip("the seed is one of TestSim")
+		replay(t, adoptions(*oneSeed))
+		return
 	}
 	grants, adopted, anew := 0, 0, 0
-	for name, sum := range sweep(seeds(t)/10, func(seed uint64) Config {
-		return Config{Seed: seed, Class: Classes[1+seed%uint64(len(Classes)-1)], Storm: true, Adopt: true}
-	}, 20) {
+	for name, sum := range sweep(seeds(t)/10, adoptions, 20) {
 		grants, adopted, anew = grants+sum.grants, adopted+sum.adopted, anew+sum.anew
 		for _, r := range sum.broken {
-			t.Errorf("seed %d (%s, %d events): %v", r.Seed, name, r.Events, r.Broken[0])
+			t.Errorf("seed %d (%s, %d events): %v\n\tgo test ./sim -run TestSimOfAdoptions -seed %d -v", r.Seed, name, r.Events, r.Broken[0], r.Seed)
 		}
 	}
 	t.Logf("%d grants, of them %d adoptions; %d tokens were chosen anew", grants, adopted, anew)
@@ -224,12 +228,11 @@ func TestWithoutReclaimOutagesEndTheLease(t *testing.T) {
 	}
 }
 
-func replay(t *testing.T, seed uint64) {
+func replay(t *testing.T, cfg Config) {
 	var history strings.Builder
-	cfg := config(seed)
 	cfg.Log = &history
 	r := Run(cfg)
-	t.Logf("seed %d\n%s%+v", seed, history.String(), r)
+	t.Logf("seed %d\n%s%+v", cfg.Seed, history.String(), r)
 	for _, v := range r.Broken {
 		t.Error(v)
 	}
