@@ -19,6 +19,9 @@ const (
 	// directMost is how many bytes, about four requests, may be under way for the
 	// caller of another request to write it itself.
 	directMost = 1200
+	// sharedMost is the same, about one request, where each goes to several nodes: the client has
+	// enough to do meanwhile, and requests that travel together cost each node less.
+	sharedMost = 300
 	// groupMost is how many requests to a single node wait at most until one of their callers
 	// writes them, unless groupRoom bytes are under way: the node works on them while the
 	// client puts the next together. Where there are several nodes, the client has enough to
@@ -59,6 +62,7 @@ type link struct {
 	n      *node
 	member member
 	alone  bool // the set has no other node
+	direct int  // bytes that may be under way for a caller to write its request itself
 	conn   net.Conn
 	in     *resp.Reader
 	wake   chan struct{} // for writes
@@ -162,8 +166,11 @@ func (f *fifo) pop() (e entry) {
 func newLink(n *node, c *resp.Conn, rep report) *link {
 	l := &link{
 		n: n, member: rep.member, alone: len(n.d.nodes) == 1, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
-		text:   texts{member: rep.member, heads: n.d.opts.format().heads},
+		direct: directMost, text: texts{member: rep.member, heads: n.d.opts.format().heads},
 		server: rep.server, since: rep.since, floor: rep.floor, stay: rep.stay,
+	}
+	if len(n.d.nodes) > 1 {
+		l.direct = sharedMost
 	}
 	if l.stay != nil {
 		l.votes = n.engine.Now() + int64(l.stay.wait)

@@ -39,7 +39,7 @@ func (l *link) send(e entry) {
 // little fits into any socket, and the write does not wait for the node. The caller holds mu.
 func (l *link) light() bool {
 	if len(l.queue) == 1 {
-		return l.flight.size <= directMost
+		return l.flight.size <= l.direct
 	}
 	return l.alone && len(l.queue) >= groupMost && l.flight.size <= groupRoom
 }
