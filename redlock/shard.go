@@ -95,9 +95,9 @@ func (c *cluster) least() (int64, error) {
 	return c.floor.Load(), nil
 }
 
-// vain is why r is not sent, though l is there: its answer could not be used. What asks for the lock
-// again and again would keep it from all others. A commit that raises a lock that is held may be below
-// the least token: it is above all that the holder's node gave before.
+// vain is why r is not sent, though l is there: its answer could not be used. A client that asked for a
+// lock nevertheless would be granted it, and with each try keep it from all others for another TTL. A
+// commit that raises the token of a lease may be below the least token: no other was given since.
 func (l *link) vain(r *engine.Request) error {
 	switch r.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:
