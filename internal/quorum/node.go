@@ -11,7 +11,7 @@ import (
 // clock now (µs since 1970) and its arguments; TTLs, hand-overs and for how long it
 // keeps the counter are in milliseconds. The zero value is a lock that was never
 // taken. Times of expiry are kept in milliseconds, and something expires once the
-// clock is past them, as in Redis.
+// clock is past them, as in Redis 7; a newer server may drop it a millisecond sooner.
 type Lock struct {
 	Owner      string // "" while free
 	Until      int64
