@@ -1,0 +1,50 @@
+package tools
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestAFolderIsNoProgram holds tools/deps to look for programs in PATH alone: this repository has a
+// folder for etcd.
+func TestAFolderIsNoProgram(t *testing.T) {
+	text, err := os.ReadFile("deps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	needs := regexp.MustCompile(`(?m)^([a-z-]+) +([a-z-]+)$`).FindAllStringSubmatch(string(text), -1)
+	if len(needs) < 10 {
+		t.Fatalf("%d programs in the list", len(needs))
+	}
+	work, bin := t.TempDir(), t.TempDir()
+	for _, need := range needs {
+		if err := os.Mkdir(filepath.Join(work, need[1]), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A machine that has bash alone, and a user who may not install. Its folders are not this one's.
+	for name, does := range map[string]string{"apt-get": "exit 1", "id": "echo 1000"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bash, "-c", regexp.MustCompile(`(?m)PATH=\$PATH:.*?(;|$)`).ReplaceAllString(string(text), ":$1"), "tools/deps")
+	cmd.Dir, cmd.Env = work, []string{"PATH=" + bin}
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Errorf("deps says that nothing is missing:\n%s", out)
+	}
+	for _, need := range needs {
+		if !strings.Contains(string(out), need[2]) {
+			t.Errorf("%s is not among what is missing:\n%s", need[2], out)
+		}
+	}
+}
