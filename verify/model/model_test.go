@@ -20,7 +20,7 @@ type row struct {
 	// timers how many timers have to run out on the way at most.
 	live   bool
 	timers int
-	large  bool // left out under the race detector and with -short
+	large  bool // of over 100,000 states or so: left out under the race detector and with -short
 }
 
 // What breaks in rows about waiting.
@@ -241,7 +241,7 @@ func rows() []row {
 		{name: "- C1: a hand-over does not seed it", world: without(handOver, mutant{handOverUnseeded: true}), want: lower},
 		{name: "a node forgets the lock, and hands it over: tokens", world: forgets, large: true},
 		{name: "a counter is lost before a late renewal: tokens", world: paused, large: true},
-		{name: "- C2: the renewal seeds it from its token", world: without(paused, mutant{renewSeedsToken: true}), want: same},
+		{name: "- C2: the renewal seeds it from its token", world: without(paused, mutant{renewSeedsToken: true}), want: same, large: true},
 		{name: "a clock jumps, and counters expire: tokens", world: jumps},
 		{name: "- C5: a counter starts at any time", world: without(jumps, mutant{seedAnyTime: true}), want: lower},
 		{name: "a clock goes within its minute, and counters expire: tokens", world: ages, large: true},
@@ -276,12 +276,12 @@ func rows() []row {
 		{name: "- waiters in order of arrival", world: without(hasty, mutant{byArrival: true}), live: true, want: tooSlow},
 		{name: "- C4: a node is kept for its giver", world: without(hasty, mutant{keepForGiver: true}), live: true, want: tooSlow},
 		{name: "- C4: a wake-up asks one node", world: without(waiters, mutant{askOne: true}), live: true, want: tooSlow},
-		{name: "a holder, a waiter, one node forgets after the other", world: outages, live: true},
+		{name: "a holder, a waiter, one node forgets after the other", world: outages, live: true, large: true},
 		{name: "- C8: what others had stays lost", world: without(outages, mutant{reclaimNever: true}), live: true, want: stuckForEver},
 		{name: "a holder is superseded, and a node forgets", world: superseded},
 		{name: "- C8: reclaim without a quorum of kept", world: without(superseded, mutant{reclaimAtOnce: true}), want: goes},
-		{name: "a holder reclaims, and a node forgets", world: reclaims},
-		{name: "- C8: reclaim on what was kept before the node was free", world: without(reclaims, mutant{reclaimUnchecked: true}), want: goes},
+		{name: "a holder reclaims, and a node forgets", world: reclaims, large: true},
+		{name: "- C8: reclaim on what was kept before the node was free", world: without(reclaims, mutant{reclaimUnchecked: true}), want: goes, large: true},
 		{name: "- C8: reclaim whatever the counter is", world: without(reclaims, mutant{reclaimAny: true}), want: goes},
 		{name: "2 adopters, a connection breaks", world: adopters},
 		{name: "- C9: a lease is adopted whosever it is", world: without(adopters, mutant{adoptAny: true}), want: both},
@@ -290,12 +290,12 @@ func rows() []row {
 		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 1},
 		{name: "- C12: … and the adopter keeps its token", world: without(adoptsOlder, mutant{keepToken: true}), live: true, timers: 1, want: stuckForEver},
 		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven},
-		{name: "tokens are raised", world: raises},
+		{name: "tokens are raised", world: raises, large: true},
 		{name: "tokens are raised, a node forgets the lock, an acquire comes twice", world: raiseLoss, large: true},
 		{name: "- C10: a token is raised without the nodes", world: without(raises, mutant{raiseAlone: true}), want: same},
 		{name: "a token is raised while nodes are slow and forget the lock", world: raiseSlow, large: true},
-		{name: "- C10: an answer about the old token counts", world: without(raiseSlow, mutant{raiseStale: true}), want: same},
-		{name: "a token is raised after renewals, and a node forgets", world: raiseBack},
+		{name: "- C10: an answer about the old token counts", world: without(raiseSlow, mutant{raiseStale: true}), want: same, large: true},
+		{name: "a token is raised after renewals, and a node forgets", world: raiseBack, large: true},
 		{
 			name: "- known to a minority, and stays", world: without(minority, mutant{stay: true}), large: true,
 			live: true, timers: 2, want: tooSlow,
@@ -305,13 +305,17 @@ func rows() []row {
 
 // TestModel explores every row. Run it with -v for the table and the traces.
 func TestModel(t *testing.T) {
-	var table strings.Builder
-	fmt.Fprintf(&table, "%-58s %9s %9s %7s  %s\n", "row", "states", "steps", "time", "result")
-	for _, r := range rows() {
+	rows := rows()
+	lines := make([]string, len(rows))
+	t.Cleanup(func() {
+		t.Logf("\n%-58s %9s %9s %7s  %s\n%s", "row", "states", "steps", "time", "result", strings.Join(lines, ""))
+	})
+	for i, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			if r.large && (raced || testing.Short()) {
 				t.Skip("too large for the race detector and for -short; make model runs it")
 			}
+			t.Parallel()
 			start := time.Now()
 			got := explore[world, move](&r.world, enough, r.live)
 			broken := r.judge(got)
@@ -323,7 +327,7 @@ func TestModel(t *testing.T) {
 			case r.live:
 				says = fmt.Sprintf("all can finish, timers needed: %d", got.timers)
 			}
-			fmt.Fprintf(&table, "%-58s %9d %9d %7s  %s\n", r.name, got.states, got.edges, took, says)
+			lines[i] = fmt.Sprintf("%-58s %9d %9d %7s  %s\n", r.name, got.states, got.edges, took, says)
 			if broken != r.want {
 				t.Errorf("got %q, want %q", broken, r.want)
 			}
@@ -332,7 +336,6 @@ func TestModel(t *testing.T) {
 			}
 		})
 	}
-	t.Log("\n" + table.String())
 }
 
 // judge names what broke.
