@@ -31,14 +31,13 @@ short: deps ## As test, without the race detector and without what testing.Short
 	@$(GOTESTSUM) -short -timeout 30m $(EVERYTHING)
 
 servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
-	@for name in $(SERVERS); do \
-		program=$$(tools/servers $$name) || exit 1; \
-		echo "against $$name:"; \
-		export HOLDFAST_REDIS_SERVER=$$program; \
-		go test -race -count=1 ./redlock ./fence/rueidisfence ./fence/goredisfence ./internal/rig/redisproc || exit 1; \
-		(cd verify && SEQUENCES=1000 go test -count=1 ./differential && \
-			go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority) || exit 1; \
-	done
+	@$(MAKE) --no-print-directory --jobs --output-sync $(SERVERS:%=server-%)
+
+server-%:
+	@program=$$(tools/servers $*) && export HOLDFAST_REDIS_SERVER=$$program && echo "against $*:" && \
+	go test -race -count=1 ./redlock ./fence/rueidisfence ./fence/goredisfence ./internal/rig/redisproc && \
+	cd verify && SEQUENCES=1000 go test -count=1 ./differential && \
+	go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority
 
 # Rows of tables and lines with a link may be longer than 160 columns.
 LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.go' --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
