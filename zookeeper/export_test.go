@@ -33,15 +33,34 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	s.mu.Lock()
 	hello := greeting{0, int32(ttl / time.Millisecond), s.id, s.password}
 	s.mu.Unlock()
-	conn, err := l.member.dial(ctx)
+	// A session has one connection, the last that greeted. So the driver, which loses its own by
+	// this, may take the session back before the goodbye counts: at another member it is ignored.
+	for ctx.Err() == nil {
+		over, err := l.member.bid(ctx, s, hello)
+		if over {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// bid goes on with the session that hello names and ends it, unless it is over.
+func (m *member) bid(ctx context.Context, s *session, hello greeting) (over bool, err error) {
+	conn, err := m.dial(ctx)
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer conn.Close()
-	other := &link{s: s, member: l.member, conn: conn, in: bufio.NewReader(conn)}
-	_, err = other.exchange(hello.packet())
-	if err == nil {
-		other.exchange(other.form(goodbye())) // the answer may be that the connection ends
+	conn.SetDeadline(time.Now().Add(time.Second))
+	l := &link{s: s, member: m, conn: conn, in: bufio.NewReader(conn)}
+	reply, err := l.exchange(hello.packet())
+	if err != nil {
+		return false, nil
 	}
-	return err
+	g, err := welcome(reply)
+	if err == nil && g.id != 0 {
+		l.exchange(l.form(goodbye()))
+		return false, nil
+	}
+	return true, err
 }
