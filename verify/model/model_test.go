@@ -20,7 +20,7 @@ type row struct {
 	// timers how many timers have to run out on the way at most.
 	live   bool
 	timers int
-	large  bool // of over 100,000 states or so: left out under the race detector and with -short
+	large  bool // left out under the race detector and with -short, as each of over 100,000 states is
 }
 
 // What breaks in rows about waiting.
