@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -219,20 +220,26 @@ func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
 	r.Release(l)
 }
 
+// levels are the isolation levels that are stricter than the usual one.
+var levels = []string{"repeatable read", "serializable"}
+
+// isolated is the driver of a client for whose statements a level is the default.
+func (r *rig) isolated(level string) *postgres.Driver {
+	r.Helper()
+	d, err := postgres.Open(r.Context(), server.DSN()+" default_transaction_isolation='"+level+"'", &r.opts)
+	return fixture.Closed(r.Rig, d, err)
+}
+
 // TestAnotherIsolationLevelChangesNothing: the database's default may be stricter.
 func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
-	for _, level := range []string{"repeatable read", "serializable"} {
+	for _, level := range levels {
 		t.Run(level, func(t *testing.T) {
 			r := start(t)
 			held := 0
 			var mu sync.Mutex
 			var all sync.WaitGroup
 			for range 3 {
-				d, err := postgres.Open(t.Context(), server.DSN()+" default_transaction_isolation='"+level+"'", &r.opts)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c := r.Client(d)
+				c := r.Client(r.isolated(level))
 				all.Go(func() {
 					for range 15 {
 						l := r.Acquire(c, "k", long)
@@ -252,6 +259,43 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 			}
 			all.Wait()
 			r.cleared()
+		})
+	}
+}
+
+// TestAReleaseFindsATicketThatIsNewerThanItsSnapshot: it waited for the row while another
+// queued up, behind one who waits already.
+func TestAReleaseFindsATicketThatIsNewerThanItsSnapshot(t *testing.T) {
+	for _, level := range append(levels, "read committed") {
+		t.Run(level, func(t *testing.T) {
+			r := start(t)
+			d := r.isolated(level)
+			for i, owner := range []string{"holder", "first"} {
+				if ok, err := d.Take(r.Within(), "k", owner); err != nil || ok != (i == 0) {
+					t.Fatalf("%s: Take() = %v, %v", owner, ok, err)
+				}
+			}
+			free := func(owner string) error {
+				return d.Release(r.Within(), driver.Grant{Key: "k", Owner: owner, TTL: long}, 0)
+			}
+			tx := r.begun()
+			_, err := tx.Exec(t.Context(), r.in("SELECT FROM holdfast.lock WHERE name = 'k' FOR UPDATE"))
+			r.Must(err)
+			done := make(chan error, 2)
+			go func() {
+				_, err := d.Take(r.Within(), "k", "second")
+				done <- err
+			}()
+			r.blocked(1)
+			go func() { done <- free("holder") }()
+			r.blocked(2)
+			r.Must(tx.Commit(r.Within()))
+			r.Must(<-done)
+			r.Must(<-done)
+			r.Must(free("first"))
+			if r.count("SELECT count(*) FROM holdfast.lock WHERE owner = 'second'") != 1 {
+				t.Error("the lock was not handed to the one who waits")
+			}
 		})
 	}
 }

@@ -125,10 +125,12 @@ BEGIN
 	o_waiters := holdfast.waiters(p_name);
 END $$;
 
--- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row.
+-- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row, which changes even where it is marked
+-- already: where the isolation is stricter than READ COMMITTED, a release whose snapshot is older does not see the ticket, and is
+-- refused, and so repeated, only because the row is another.
 CREATE OR REPLACE FUNCTION holdfast.queue(p_name text, p_owner text, p_holder jsonb, p_channel text, p_grace bigint, p_expires timestamptz)
 RETURNS void LANGUAGE sql AS $$
-	UPDATE holdfast.lock SET queued = true WHERE name = p_name AND NOT queued;
+	UPDATE holdfast.lock SET queued = true WHERE name = p_name;
 	DELETE FROM holdfast.ticket WHERE (name, owner) IN (
 		SELECT w.name, w.owner FROM holdfast.ticket w WHERE w.expires <= clock_timestamp() AND w.owner <> p_owner FOR UPDATE SKIP LOCKED);
 	INSERT INTO holdfast.ticket (name, owner, holder, channel, grace, expires)
