@@ -137,6 +137,7 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 }
 
 func (c *chaos) judge(t *testing.T) {
+	c.pool.Reset() // the server may have crashed since each connection was last used
 	balance := c.count("SELECT balance FROM holdfast.account")
 	t.Logf("%d leases, %d commits, %d refused; balance %d", len(c.leases), c.committed, c.refused, balance)
 	if balance < c.committed { // a commit without an answer may have happened
