@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -161,12 +162,20 @@ func explain(ctx context.Context, err error) error {
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
 		return direct.Refusal{Err: errors.New(text)}
+	case gaveUp(text):
+		return direct.Stall{Err: fmt.Errorf("no answer in %v", callTime)}
 	case mend == "" && strings.Contains(text, "server preface"):
 		mend = "; if the members speak TLS, write etcds://"
 	case mend == "" && strings.Contains(text, "handshake failed"):
 		mend = "; if the members do not speak TLS, write etcd://"
 	}
 	return errors.New(text + mend)
+}
+
+// gaveUp says whether text is what is left of a connection to a member that hangs: nothing came until gRPC closed it.
+func gaveUp(text string) bool {
+	return strings.Contains(text, "server preface") && strings.Contains(text, net.ErrClosed.Error()) ||
+		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
 }
 
 // order is the members in the order in which to ask them: those that are up, and then the
