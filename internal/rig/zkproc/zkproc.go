@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -193,10 +194,14 @@ func (m *Member) ask(command string) string {
 	return string(text)
 }
 
-// Whole says whether there is a leader whom all others follow: then one of three may fail.
+// Whole says whether there is a leader whom all others follow: then one of three may fail. A
+// leader counts those, too, that have yet to begin, and in which that may fail.
 func (e *Ensemble) Whole() bool {
 	leader := e.Leader()
-	return leader != nil && (len(e.Members) == 1 || strings.Contains(leader.ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)))
+	if leader == nil || len(e.Members) > 1 && !strings.Contains(leader.ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)) {
+		return false
+	}
+	return !slices.ContainsFunc(e.Members, func(m *Member) bool { return !m.Serves() })
 }
 
 // Leader is the member that leads the others; nil: none says so.
