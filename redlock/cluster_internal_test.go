@@ -114,6 +114,7 @@ func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write(moved)
+		synctest.Wait()
 		giveUp := attempt(t, d) // known to be b's, but a has not answered the release
 		if early := gathered(atB); len(early) > 0 {
 			t.Errorf("b was sent %q before a had answered all", early)
