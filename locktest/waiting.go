@@ -150,6 +150,7 @@ func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context,
 			}
 		})
 		b.awaitWaiters(all[0], key, i+1)
+		time.Sleep(time.Millisecond) // in a bubble the next might come at the same time otherwise
 	}
 	return waiters.Wait
 }
