@@ -73,9 +73,9 @@ func (d *Driver) mode() pgx.QueryExecMode {
 	return pgx.QueryExecModeExec
 }
 
-// query runs a statement that may be repeated, until ctx ends. It does so at once
-// if the connection breaks meanwhile, as one does that a restarted server has left in
-// the pool, and if the server asks for it.
+// query runs a statement that may be repeated, until ctx ends. It does so at once if the
+// connection breaks meanwhile, as one does that a restarted server has left in the pool, and
+// as often as the server asks for it: then another's statement was carried out.
 func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	doubt := false
 	for tries := 1; ; tries++ {
@@ -86,7 +86,8 @@ func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql str
 			return r, nil
 		}
 		doubt = doubt || err.doubt
-		if again := err.doubt || code(err) == conflict || code(err) == deadlock; again && tries < mostTries && ctx.Err() == nil {
+		yields := code(err) == conflict || code(err) == deadlock
+		if (yields || err.doubt && tries < mostTries) && ctx.Err() == nil {
 			continue
 		}
 		err.doubt = doubt
