@@ -30,33 +30,18 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// homes are the old home of key and the new one: the same set, but for a name that moves.
-func (d *Driver) homes(key string) (a, b int) {
+// home is the set with the highest score for key. Scores differ, as seeds do: mix is one to one.
+func (d *Driver) home(key string) (best *set) {
 	h := seed(key)
-	return d.home(h, Joins), d.home(h, Leaves)
-}
-
-// home is the set with the highest score, without those in the given change. Scores differ, as
-// seeds do: mix is one to one.
-func (d *Driver) home(h uint64, without Change) (best int) {
-	best = -1
 	var top uint64
-	for i, s := range d.sets {
-		if s.Change == without {
-			continue
-		}
-		if score := mix(s.seed ^ h); best < 0 || score > top {
-			best, top = i, score
+	for i := range d.sets {
+		s := &d.sets[i]
+		if score := mix(s.seed ^ h); best == nil || score > top {
+			best, top = s, score
 		}
 	}
 	return best
 }
 
-// Homes names the set where key lives, or for a name that moves its old home and its new one.
-func (d *Driver) Homes(key string) []string {
-	a, b := d.homes(key)
-	if a == b {
-		return []string{d.sets[a].Name}
-	}
-	return []string{d.sets[a].Name, d.sets[b].Name}
-}
+// Home names the set where key lives.
+func (d *Driver) Home(key string) string { return d.home(key).Name }

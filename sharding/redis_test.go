@@ -3,13 +3,10 @@ package sharding_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/locktest"
@@ -54,59 +51,14 @@ func TestConformanceOverTwoRedisSets(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service {
 		prefix := fmt.Sprintf("test%d/", tests.Add(1))
 		return locktest.Service{Nodes: 1, Open: func() (driver.Driver, error) {
-			d, err := r.open(prefix, moves...)
+			d, err := r.open(prefix, named("a", "b")...)
 			if err != nil {
 				return nil, err
 			}
-			return &seen{d}, nil
+			return struct {
+				*seen
+				driver.Queuer
+			}{&seen{d, d}, d}, nil
 		}}
 	}})
-}
-
-// Clients change one by one from set a alone to both sets, and back, under load.
-func TestAChangeOfRedisSetsKeepsExclusionAndOrder(t *testing.T) {
-	t.Parallel()
-	r := startRedis(t)
-	old := []sharding.Set{{Name: "a"}}
-	book := &ledger{holders: make(map[string]*holdfast.Lease), tokens: make(map[string]holdfast.Token)}
-	names := []string{"k", "job-1", "job-2", "nightly"}
-	const clients, steps, locks = 4, 6, 12
-	var all sync.WaitGroup
-	for range clients {
-		all.Go(func() {
-			for step := range steps {
-				d, err := r.open("", [][]sharding.Set{old, moves}[step%2]...)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				c, err := holdfast.New(d, nil)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for range locks {
-					name := names[rand.IntN(len(names))]
-					before := book.last(name)
-					l, err := c.Acquire(t.Context(), name, nil)
-					if err != nil {
-						t.Error(err)
-						continue
-					}
-					book.enter(l, before)
-					time.Sleep(rand.N(time.Millisecond))
-					book.leave(l)
-					l.Release(t.Context())
-				}
-				c.Close()
-			}
-		})
-	}
-	all.Wait()
-	for _, fault := range book.faults {
-		t.Error(fault)
-	}
-	if want := clients * steps * locks; book.grants != want {
-		t.Errorf("%d grants, want %d", book.grants, want)
-	}
 }
