@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,9 @@ import (
 // over; ErrNested, ErrInvalid, ErrClosed. Acquire waits for the end of an outage as
 // it waits for a holder. An obstacle that time does not remove, such as a wrong
 // password, is ErrUnavailable at once. When ctx ends, the error matches both
-// ctx.Err() and the last obstacle, if one is known. After an error nothing stays
-// behind.
+// ctx.Err() and the last obstacle, if one is known. Where the process stood still past
+// the end of the wait, the error is of the kind of that obstacle, and is no *HeldError
+// or *UnavailableError. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	l, err := c.acquire(ctx, &attempt{key: key}, opts)
 	return l, wrap("acquire", key, err)
@@ -36,13 +38,18 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOption
 
 // Do acquires key, calls fn and releases, also when fn panics. fn's context ends
 // when ctx ends and, with cause ErrLost, when the lease is lost; fn should pass
-// lease.Token to what it writes to.
+// lease.Token to what it writes to. Do panics at once where fn is nil, a bug of the
+// caller's.
 //
 // Do returns the error of Acquire, or fn's error, or one that matches ErrLost if
 // the lease ended before fn returned, or both of these. If it was Close that ended
-// the lease, the error matches ErrClosed as well. A release that fails is reported
-// to Hooks and does not change the error: the lock lapses by itself.
+// the lease, the error matches ErrClosed as well. Ask for ErrLost before any other:
+// that error also matches what the last renewal failed with. A release that fails is
+// reported to Hooks and does not change the error: the lock lapses by itself.
 func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
+	if fn == nil {
+		panic("holdfast: Client.Do: fn is nil; give the function to call under the lock")
+	}
 	lease, err := c.Acquire(ctx, key, opts)
 	if err != nil {
 		return err
@@ -130,13 +137,24 @@ func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) 
 	}
 	return c.run(ctx, a, func() (*Lease, error) {
 		l, err := a.compete()
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			if err = obstacleIn(err); err == nil { // Wait is over, which is no fault of the caller's context
-				err = errTooShort
-			}
-		}
-		return l, err
+		return l, a.over(ctx, err)
 	})
+}
+
+// over is err of a wait that may have reached its end. caller is the context without Wait.
+func (a *attempt) over(caller context.Context, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	obstacle := obstacleIn(err)
+	if end, ok := a.wait.Deadline(); ok && obstacle != nil && time.Since(end) >= standstill {
+		obstacle = &formerError{obstacle, time.Since(end)}
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, obstacle)
+	}
+	if caller.Err() == nil { // Wait is over, which is no fault of the caller's context
+		return cmp.Or(obstacle, errTooShort)
+	}
+	return err
 }
 
 // run calls take for a, and tells the hook if it fails. Close waits for it.
@@ -218,7 +236,7 @@ func (a *attempt) ask(s *slot) (*Lease, error) {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon(), Holder: c.named(a.opts.Note),
+		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon(), Adoptable: a.opts.Adoptable, Holder: c.named(a.opts.Note),
 		Obstacle: func(err error) { a.stands(s, q, err) },
 	})
 	if err != nil {
@@ -279,6 +297,29 @@ func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, e
 
 // errTooShort is the end of a Wait that was over before any answer.
 var errTooShort error = &UnavailableError{Err: errors.New("the wait was over before an answer")}
+
+// standstill is how late the end of a wait is noticed by a process that was stopped meanwhile,
+// and not only busy.
+const standstill = 2 * time.Second
+
+// formerError is an obstacle of before a standstill of this process. It is of the same kind, and
+// names no holder and no node as what stands in the way now.
+type formerError struct {
+	obstacle error
+	late     time.Duration // from the end of the wait to the end of the standstill
+}
+
+func (e *formerError) Error() string {
+	before := "there was no answer of the service"
+	if errors.Is(e.obstacle, ErrHeld) {
+		before = "the lock was " + e.obstacle.Error()
+	}
+	return fmt.Sprintf("this process stood still until %v after the end of its wait; before that, %s; try again", e.late.Round(time.Millisecond), before)
+}
+
+func (e *formerError) Is(target error) bool {
+	return (target == ErrHeld || target == ErrUnavailable) && errors.Is(e.obstacle, target)
+}
 
 // obstacleIn is the obstacle that err names, or nil.
 func obstacleIn(err error) error {

@@ -8,17 +8,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Detach leaves the lock standing for another process, which can Adopt it by the
-// lease's Key, Owner and Token: it lapses at Deadline unless that happens. This
+// Detach leaves the lock of a lease that is Adoptable standing for another process, which can
+// Adopt it by the lease's Key, Owner and Token: it lapses at Deadline unless that happens. This
 // client forgets it: the contexts of all its holds end with cause ErrDetached,
 // the client neither renews nor releases it any more, and a waiter for the key
 // in this process asks the service. It does not block. Errors: ErrLost, when the
-// lease has ended before; ErrUnsupported.
+// lease has ended before; ErrInvalid, when it is not Adoptable; ErrUnsupported.
 func (l *Lease) Detach() (err error) {
 	defer func() { err = wrap("detach", l.Key(), err) }()
 	t := l.term
 	c := t.client
-	a, ok := driver.As[driver.Adopter](c.drv)
+	a, ok := c.drv.(driver.Adopter)
 	if !ok {
 		return errOneProcess
 	}
@@ -26,6 +26,10 @@ func (l *Lease) Detach() (err error) {
 	if err := l.live(); err != nil {
 		c.mu.Unlock()
 		return err
+	}
+	if !driver.IsAdoptable(t.grant.Owner) {
+		c.mu.Unlock()
+		return errNotAdoptable
 	}
 	end := t.end(ErrDetached, time.Now())
 	c.mu.Unlock()
@@ -42,6 +46,14 @@ func (l *Lease) Detach() (err error) {
 // errElsewhere is the obstacle of an Adopt while an Acquire of this client has no
 // answer yet.
 var errElsewhere error = &UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
+
+var errNotAdoptable = invalid("the lease cannot be continued by another process; acquire it with AcquireOptions.Adoptable")
+
+// adopts says whether the driver's grants can be continued by another process.
+func (c *Client) adopts() bool {
+	_, ok := c.drv.(driver.Adopter)
+	return ok
+}
 
 var errOneProcess = unsupported("its leases cannot be continued by another process")
 
@@ -64,24 +76,26 @@ func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*slot, erro
 	return s, nil
 }
 
-// Adopt takes over a lease that another client has detached, by its Key, Owner and Token,
-// and returns a lease with an Owner and a Token of its own, later than the old one. Of
+// Adopt takes over a lease that another client has acquired with Adoptable, by its Key, Owner
+// and Token, and returns a lease with an Owner and a Token of its own, later than the old one,
+// which can be adopted as well. Of
 // several clients that adopt one lease, one succeeds. A holder that still works under the
 // old lease has lost it, and learns that at its next renewal or at its Deadline, not
 // before. So detach a lease before another client adopts it. The watchdog treats it like
 // any other.
 //
 // Adopt blocks until the lease is its own or known to be over, at most for opts.TTL.
-// Errors: ErrLost when it was released, has lapsed or is another's; ErrUnavailable when
-// too few nodes have answered: then no client has adopted it, and it lapses;
-// ErrUnsupported, ErrInvalid, ErrHeld when this client itself holds or awaits the key.
+// Errors: ErrLost when it was released, also where the lock still stands for its MinHold, has
+// lapsed or is another's; ErrUnavailable when too few nodes have answered: then no client has
+// adopted it, and it lapses; ErrInvalid, also for a lease that was acquired without Adoptable;
+// ErrUnsupported, ErrHeld when this client itself holds or awaits the key.
 func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (l *Lease, err error) {
 	defer func() { err = wrap("adopt", key, err) }()
 	o, err := c.check(key, opts)
 	if err != nil {
 		return nil, err
 	}
-	adopter, ok := driver.As[driver.Adopter](c.drv)
+	adopter, ok := c.drv.(driver.Adopter)
 	if !ok {
 		return nil, errOneProcess
 	}
@@ -90,6 +104,9 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	}
 	if o.Note != "" {
 		return nil, invalid("Note %q: an adopted lease keeps the note that it has", o.Note)
+	}
+	if !driver.IsAdoptable(owner) {
+		return nil, errNotAdoptable
 	}
 	a := &attempt{key: key, opts: o, wait: ctx, outer: leaseIn(ctx)}
 	return c.run(ctx, a, func() (*Lease, error) {

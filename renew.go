@@ -284,23 +284,27 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	if !t.due.IsZero() {
 		late, t.due = max(clock.Elapsed(t.due, now), 0), time.Time{}
 	}
+	if r.Err != nil && !errors.Is(r.Err, ErrLost) {
+		t.failed = r.Err
+	}
 	switch {
 	case t.over, t.stopping:
 		return followUp{}
 	case left <= 0:
 		return t.expire(now)
 	case errors.Is(r.Err, ErrLost):
-		return t.end(t.gone(), now)
+		return t.end(t.gone(r.Err), now)
 	case r.Err == nil:
+		t.failed = nil
 		if !t.checking {
 			t.alerts = 0
 		}
-		t.trust(r.TrustedUntil)
+		t.lengthen(r.TrustedUntil, now)
 		t.given = clock.Until(t.keptUntil, start)
 		t.plan(start)
 	default:
-		if !r.TrustedUntil.IsZero() { // shorter after Extend, longer by answers that came late
-			t.trust(r.TrustedUntil)
+		if !r.TrustedUntil.IsZero() { // by answers that came late
+			t.lengthen(r.TrustedUntil, now)
 		}
 		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))

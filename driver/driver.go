@@ -59,8 +59,10 @@
 // Keeping and losing:
 //
 //   - Renew. Renew returns one Renewal for each grant, in order. Grant.TTL is the TTL to
-//     renew it for; the client changes it only with Limits.ChangeTTL.
-//     (ManyGrantsAreRenewedInOneCall, TheWatchdogKeepsALease, ExtendLonger, ExtendShorter)
+//     renew it for; the client changes it only with Limits.ChangeTTL. Renew never shortens
+//     what the grant has: a request may be carried out late, after its sender has gone and
+//     after a later one, and nothing that it does then may end what is trusted.
+//     (ManyGrantsAreRenewedInOneCall, TheWatchdogKeepsALease, ExtendLonger, ExtendNeverShortens)
 //   - Loss. ErrLost means that the service has said that the owner does not have the lock.
 //     Every other error, such as an answer that did not come, leaves the old trust standing.
 //     (ARenewalWithoutAnAnswerLosesNothing, LostRepliesToRenewalsLoseNothing,
@@ -70,12 +72,15 @@
 //     the grant is under way, which then does not bring the lock back.
 //     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
 //     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
-//   - Prompt. Release returns within about two seconds, even where the service does not answer
-//     and ctx does not end. What it has sent by then may still be carried out.
+//   - Prompt. Release returns within about two seconds where the service does not answer, even if
+//     ctx does not end. What it has sent by then may still be carried out. Behind a crowd of its
+//     own client it may wait for longer, while the service answers that.
 //     (AReleaseEndsByItself)
 //   - Keep. A release with keep above 0 leaves the lock standing for that time, rounded up
-//     like a TTL, and then it lapses. The client asks for it only with Limits.MinHold, and
-//     sends nothing more for the grant. (MinHoldOutlastsTheRelease)
+//     like a TTL, and then it lapses. It is nobody's meanwhile: Status.Kept says so, it has no
+//     token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
+//     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
+//     grant. (MinHoldOutlastsTheRelease, AKeptLockIsNobodys)
 //   - Close. Close ends every Acquire with ErrClosed and returns when what was begun before,
 //     such as a release, has been sent and no goroutine of the driver is left. It releases
 //     no lock: the client does that first. A second Close returns nil.
@@ -96,16 +101,20 @@
 //     alert is a hint: the client asks Check, which decides. Without it the next renewal
 //     finds out. (AForcedHolderHearsWhy)
 //   - Adopt. A grant has one life. One client adopts it at most, and what is over, released
-//     or another owner's is never taken anew in its name. (AdoptContinuesAGrant,
-//     OneGrantIsAdoptedOnce, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
+//     or another owner's is never taken anew in its name. That holds while Keep lets the lock
+//     stand, too. Only a grant that was asked for with Request.Adoptable is adopted: it serves
+//     one holder, so that nobody else in the process relies on it. (AdoptContinuesAGrant,
+//     OneGrantIsAdoptedOnce, OnlyAnAdoptableGrantIsAdopted,
+//     AnAdoptableGrantServesOneHolder, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
 //     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
 //     DetachLeavesTheLockUntilItsDeadline)
-//   - Raise. A token is raised for a grant that stands, and before anybody was given it. What
-//     was raised keeps the rule Tokens. (ARaisedTokenCounts)
 //   - Nodes. Nodes lists each node with its present state and how long it takes to answer.
 //     (NodesTellTheirState, NodesTellTheirRoundTrip)
 //
 // # Optional interfaces
+//
+// A driver that is made of others may have one that some of these lack. Its methods then return
+// ErrUnsupported for their locks, as Acquire does with Request.Adoptable.
 //
 //	Checker    asks whether a grant still stands      Lease.Check
 //	Inspector  says who holds a lock                  Client.Inspect
@@ -114,7 +123,6 @@
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
 //	Alerter    tells the holder of that at once       the cause of Lease.Context
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
-//	Raiser     gives a grant a later token            package sharding
 //	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
 //	Doctor     looks for what should be mended        Client.Diagnose
 package driver
@@ -146,8 +154,8 @@ type Driver interface {
 	Renew(ctx context.Context, grants []Grant) []Renewal
 
 	// Release frees the lock for the next holder, or with keep above 0 leaves it standing
-	// for that time (Release, Keep). It blocks until the service has answered, for two
-	// seconds at most (Prompt); the end of ctx shortens that wait and nothing else.
+	// for that time (Release, Keep). It blocks until the service has answered, or has
+	// been silent for two seconds (Prompt); the end of ctx shortens that wait and nothing else.
 	//
 	// Errors: none where the lock was released, or had passed on; *UnavailableError or
 	// ctx.Err() where that is not known. The lock then lapses by itself.
@@ -195,6 +203,7 @@ type Forcer interface {
 	// Force frees key if token belongs to its present holder, and reports
 	// whether it did. Token 0 stands for a holder without a token, one that
 	// uses another library. The holder is told why, a line of text, if it listens.
+	// With true and ErrUnconfirmed it has freed the key, on a service that may forget it.
 	Force(ctx context.Context, key string, token int64, why string) (bool, error)
 }
 
@@ -226,40 +235,6 @@ type Adopter interface {
 	// nodes where it has taken it; on the others the lock stands until its TTL
 	// is over.
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
-}
-
-// Raiser is a Driver that can raise the token of a grant. So the tokens of a name that moves
-// from one service to another rise there as well (Raise).
-type Raiser interface {
-	// Raise gives grant, whose token nobody has been given yet, the later one token. It blocks
-	// until the service has answered or ctx ends. After an error the token of the grant is not
-	// known, and the caller releases it. Errors: ErrLost; *UnavailableError where too few nodes
-	// have promised the token.
-	Raise(ctx context.Context, grant Grant, token int64) (Grant, error)
-	// TokenLife is how long the service remembers the tokens of a key that nobody uses, by its
-	// own clock, where TTLs are most at the longest. The tokens of a key that it has forgotten
-	// begin at the time, in µs since 1970.
-	TokenLife(most time.Duration) time.Duration
-}
-
-// Composite is a Driver made of others. It has an optional interface where all of them have.
-type Composite interface {
-	Driver
-	// Parts are these drivers, which never change.
-	Parts() []Driver
-}
-
-// As is d as the optional interface T, and whether it has that.
-func As[T any](d Driver) (t T, ok bool) {
-	if c, composed := d.(Composite); composed {
-		for _, part := range c.Parts() {
-			if _, ok := As[T](part); !ok {
-				return t, false
-			}
-		}
-	}
-	t, ok = d.(T)
-	return t, ok
 }
 
 // Checker is a Driver that can ask the service whether a grant still stands.
@@ -322,7 +297,11 @@ type Request struct {
 	// than half of TTL: then the driver may return a grant with less trust, such as
 	// one that the last holder has handed over and the service has not confirmed yet.
 	Renews bool
-	Holder Holder
+	// Adoptable asks for a grant that another process may adopt. Its owner id is made by the
+	// function of that name, and so it is for what Adopter.Adopt returns. A driver that is no
+	// Adopter is not asked for it.
+	Adoptable bool
+	Holder    Holder
 	// Obstacle, if set, is called with what stands in the way of a wait (Obstacle). Calls
 	// come one after the other, perhaps a little later than the change, and the last one
 	// perhaps after Acquire has returned. The driver holds no mutex meanwhile. The
@@ -400,6 +379,9 @@ type Renewal struct {
 type Limits struct {
 	MinTTL time.Duration // the smallest TTL it can honour; above 0
 	MaxTTL time.Duration // the largest; 0 means no bound
+	// Longer says how to have a longer MaxTTL, and at what price, in words for an error. Empty:
+	// there is no way.
+	Longer string
 	// Granularity is what TTLs are rounded up to a multiple of. 0: they are not rounded.
 	Granularity time.Duration
 	Token       bool // whether grants carry a fencing token
@@ -412,6 +394,7 @@ type Limits struct {
 type Status struct {
 	Key       string
 	Held      bool // the service, or a quorum of its nodes, names one holder
+	Kept      bool // the holder has released the lock, which stands for its MinHold until Remaining is over
 	Owner     string
 	Holder    Holder
 	Since     time.Time     // when the holder asked for it, by its own clock; zero if unknown
@@ -463,7 +446,18 @@ var (
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")
 	ErrUnsupported = errors.New("not supported by this driver")
+	ErrUnconfirmed = errors.New("the lock was taken away, but no replica has confirmed it: a failover now may bring the old holder back")
 )
+
+// LostError is ErrLost where the service knows why, and no ForceRelease was the reason. It
+// matches ErrLost.
+type LostError struct{ Why string }
+
+// Error has the reason.
+func (e *LostError) Error() string { return ErrLost.Error() + ": " + e.Why }
+
+// Is matches ErrLost.
+func (e *LostError) Is(target error) bool { return target == ErrLost }
 
 // HeldError says that another holder has the lock. It matches ErrHeld.
 type HeldError struct {
@@ -471,15 +465,24 @@ type HeldError struct {
 	Holder    Holder
 	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
+	Kept      bool          // the holder has released the lock, which stands for its MinHold
 	Waiters   int
+	Here      bool // by the same client; only the client sets it
 }
 
 // Error names the holder.
 func (e *HeldError) Error() string {
-	if e.Holder == (Holder{}) {
-		return "held by " + quoteOwner(e.Owner)
+	who := quoteOwner(e.Owner)
+	if e.Holder != (Holder{}) {
+		who = e.Holder.String()
 	}
-	return "held by " + e.Holder.String()
+	switch {
+	case e.Kept:
+		return fmt.Sprintf("released by %s, and kept for another %v as it asked (MinHold)", who, e.Remaining.Round(time.Millisecond))
+	case e.Here:
+		return "held by this process, " + who
+	}
+	return "held by " + who
 }
 
 // Is matches ErrHeld.

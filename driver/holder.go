@@ -17,6 +17,16 @@ func (g Grant) Of(i int) (owner string, token int64) {
 	return owner, token
 }
 
+// adoptable ends the owner id of a grant that was asked for with Request.Adoptable.
+const adoptable = "*"
+
+// Adoptable is owner as the id of a grant that another process may adopt.
+func Adoptable(owner string) string { return owner + adoptable }
+
+// IsAdoptable says whether owner is the id of a grant that another process may adopt. Such a
+// grant serves one holder.
+func IsAdoptable(owner string) bool { return strings.HasSuffix(owner, adoptable) }
+
 // GrantOf gives the owner and the token of the grant that serves a holder with that owner
 // and that token: it undoes Grant.Of.
 func GrantOf(owner string, token int64) (grant string, first int64) {

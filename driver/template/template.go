@@ -97,7 +97,9 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 	for i, g := range grants {
 		sent := time.Now()
 		out[i].Err = d.service.of(g, func(l *lock) {
-			l.until = time.Now().Add(g.TTL)
+			if until := time.Now().Add(g.TTL); until.After(l.until) { // it never shortens [Renew]
+				l.until = until
+			}
 			out[i].TrustedUntil, out[i].Waiters = trust(sent, g.TTL), len(l.queue)
 		})
 	}
@@ -108,7 +110,7 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 // context.WithoutCancel [Release] and a time limit of two seconds [Prompt].
 func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) error {
 	d.service.of(g, func(l *lock) {
-		l.until = time.Now().Add(keep)
+		l.until, l.kept = time.Now().Add(keep), true // nobody's until then [Keep]
 		if keep <= 0 {
 			l.has = nil
 		}
@@ -133,8 +135,10 @@ func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
 	d.service.at(key, func(l *lock) {
 		st.Waiters = len(l.queue)
 		if c := l.has; c != nil {
-			st.Held, st.Owner, st.Holder, st.Since, st.Token = true, c.owner, c.holder, c.since, c.token
-			st.Remaining = time.Until(l.until)
+			st.Held, st.Kept, st.Owner, st.Holder, st.Since, st.Token = true, l.kept, c.owner, c.holder, c.since, c.token
+			if st.Remaining = time.Until(l.until); l.kept {
+				st.Token = 0
+			}
 		}
 	})
 	return st, nil
@@ -158,7 +162,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 // Force implements driver.Forcer.
 func (d *Driver) Force(_ context.Context, key string, token int64, _ string) (done bool, err error) {
 	d.service.at(key, func(l *lock) {
-		if done = l.has != nil && l.has.token == token; done {
+		if done = l.has != nil && (!l.kept && l.has.token == token || l.kept && token == 0); done {
 			l.has = nil
 		}
 	})
@@ -176,6 +180,7 @@ type lock struct {
 	service *service
 	has     *claim    // nil: nobody
 	until   time.Time // has loses it then
+	kept    bool      // has has released it, and it stands until then
 	queue   []*claim  // those who wait, the first in line first
 }
 
@@ -218,7 +223,7 @@ func (s *service) at(key string, do func(*lock)) {
 func (s *service) of(g driver.Grant, do func(*lock)) error {
 	err := driver.ErrLost
 	s.at(g.Key, func(l *lock) {
-		if l.has != nil && l.has.owner == g.Owner {
+		if l.has != nil && !l.kept && l.has.owner == g.Owner {
 			do(l)
 			err = nil
 		}
@@ -236,17 +241,17 @@ func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
 			l.queue = append(l.queue, c)
 		}
 	}
-	before := l.has
+	before, kept := l.has, l.kept
 	if before == nil && place > 0 {
-		before = l.queue[0] // it has been woken, and is on its way
+		before, kept = l.queue[0], false // it has been woken, and is on its way
 	}
 	if before == nil {
 		l.service.last++
-		c.token, l.has, l.until = l.service.last, c, time.Now().Add(req.TTL)
+		c.token, l.has, l.until, l.kept = l.service.last, c, time.Now().Add(req.TTL), false
 		return nil
 	}
 	return &driver.HeldError{
-		Owner: before.owner, Holder: before.holder, Since: before.since, Remaining: max(time.Until(l.until), 0), Waiters: place,
+		Owner: before.owner, Holder: before.holder, Since: before.since, Remaining: max(time.Until(l.until), 0), Kept: kept, Waiters: place,
 	}
 }
 

@@ -89,7 +89,7 @@ func TestAnAdopterFollowsAFloorThatRises(t *testing.T) {
 	p.low(0, 100, 9000)
 	p.wantOutcome(None)
 	p.want("the later floor is committed", p.did.Commit == set(0) && p.c.Token == 9000)
-	p.raised(0)
+	p.accepted(0)
 	p.wantOutcome(Won)
 	p.want("held", p.c.Phase == Held && p.c.Token == 9000)
 }
@@ -105,7 +105,7 @@ func TestAnAdopterTakesTheHigherBaseWhereNoQuorumHasItsToken(t *testing.T) {
 	p.failed(AskCommit, 0)
 	p.wantOutcome(None)
 	p.want("the others share the highest", p.did.Commit == set(1) && p.c.Token == 164)
-	p.raised(1)
+	p.accepted(1)
 	p.wantOutcome(Won)
 	p.want("relied on", p.c.Token == 164 && p.c.Kept == set(1, 2))
 }
@@ -124,7 +124,7 @@ func TestAnAdopterCountsNoAnswerAboutItsOldToken(t *testing.T) {
 	p.wantOutcome(None)
 	p.promised(Failed, 0, epoch)
 	p.want("nor a failure", p.c.Granted.Has(0) && p.c.Pending == set(0))
-	p.raised(0)
+	p.accepted(0)
 	p.wantOutcome(Won)
 }
 
@@ -137,4 +137,12 @@ func TestAnAttemptChoosesItsTokenOnce(t *testing.T) {
 	p.granted(2, 164)
 	p.failed(AskCommit, 0)
 	p.wantOutcome(Unavailable)
+}
+
+func (p *play) accepted(node int) { p.t.Helper(); p.promised(Accepted, node, p.c.Epoch[node]) }
+
+// promised is an answer to a commit that was sent in epoch.
+func (p *play) promised(kind Kind, node int, epoch uint8) {
+	p.t.Helper()
+	p.step(Event{Kind: kind, Of: AskCommit, Node: node, ID: p.c.ID, Epoch: epoch, Sent: p.now})
 }

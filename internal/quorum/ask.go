@@ -37,9 +37,9 @@ type Ask struct {
 	TTL      int64  // ns
 	Life     int64  // how long the node keeps a counter that nobody uses, in ns; CounterLife at least
 	Token    int64  // commit, renew: the first token of the grant; reclaim: the counter
-	Raises   bool   // commit: the lock is held, and has a later token from now on
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: the lock is handed to no one
+	MinHold  int64  // release: for how many ns the lock stands from now on, although nobody holds it; 0: it passes on
 	Sent     int64  // when it is sent, by the claim's time
 
 	Owner string // the owner id that ID stands for
@@ -48,7 +48,7 @@ type Ask struct {
 }
 
 // Keep is how long the node keeps the counter from now on, in milliseconds.
-func (k *Ask) Keep() int64 { return FenceKeep(k.TTL, k.Life) }
+func (k *Ask) Keep() int64 { return FenceKeep(max(k.TTL, k.MinHold), k.Life) }
 
 // Asks yields the requests of a, in the one order in which they are sent. A release comes
 // first, under the id that it ends; a commit and a renewal come after the acquire of the same
@@ -82,9 +82,9 @@ func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) 
 			}
 			switch {
 			case ask.Kind.Frees():
-				ask.HandOver = HandOver(c.TTL)
+				ask.HandOver, ask.MinHold = HandOver(c.TTL), c.MinHold
 			case ask.Kind == AskCommit, ask.Kind == AskRenew:
-				ask.Token, ask.Raises = c.Token, ask.Kind == AskCommit && c.Raising&Only(n) != 0
+				ask.Token = c.Token
 			case ask.Kind == AskReclaim:
 				ask.Token = c.Base[n]
 			}
@@ -128,7 +128,11 @@ func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, 
 	case AskReclaim:
 		l, r = l.Reclaim(now, ask.Owner, ttl, ask.Token, keep)
 	default:
-		l, woken = l.Release(now, ask.Owner, ask.Stamp, Millis(ask.HandOver), keep, hears)
+		if ask.MinHold > 0 {
+			l = l.Keep(now, ask.Owner, Millis(ask.MinHold), keep)
+		} else {
+			l, woken = l.Release(now, ask.Owner, ask.Stamp, Millis(ask.HandOver), keep, hears)
+		}
 		r = reply(Freed)
 	}
 	return l, ask.Reply(r), woken

@@ -29,7 +29,6 @@ const (
 	Audible              // the nodes whose wake-ups reach this client are now Nodes
 	Renew                // start a round of renewals with TTL
 	Release              // give up what is held or sought
-	Raise                // have the nodes promise a later Token for the lock that is held
 )
 
 // Event is one thing that happened to a Claim.
@@ -41,8 +40,8 @@ type Event struct {
 	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent
 	At    int64  // now
 	Sent  int64  // answers: when the request was handed on for sending
-	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over
-	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told; Raise: the new one
+	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over; Release: Ask.MinHold
+	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told
 	Floor int64  // Granted, Woken: the first token that may be used at the node, whatever its base is
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
@@ -67,12 +66,11 @@ type Outcome uint8
 // The outcomes.
 const (
 	None        Outcome = iota
-	Won                 // the lock is held, with Claim.Token, until Claim.Trusted; also after Raise
+	Won                 // the lock is held, with Claim.Token, until Claim.Trusted
 	Busy                // a quorum answered, and another holds the lock
 	Unavailable         // too few nodes answered
 	Renewed             // a quorum kept the lock: see Claim.Trusted
 	NotRenewed          // this round found no quorum; the old trust stands
-	NotRaised           // no quorum has promised the token: the lock is of no use
 	Lost                // the nodes have said that the lock cannot be kept
 	Released            // a quorum has freed the lock
 	NotReleased         // too few nodes answered the release
@@ -108,7 +106,7 @@ type Claim struct {
 	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
 	Adopts bool  // asks for the lock that another id has, which is not going to answer for it
 	Renews bool  // the holder soon renews what is trusted for less than half of TTL
-	Token  int64 // fixed once a quorum has granted, but for Raise and Adopts; 0 before
+	Token  int64 // fixed once a quorum has granted, but for Adopts; 0 before
 
 	Granted Set   // the lock there is this id's
 	Owed    Set   // a give-back is unanswered: what the node grants may be freed by it
@@ -163,23 +161,20 @@ type Hold struct {
 	Free     Set // nobody has the lock there, but another had it since; so this round has shown
 	Ripe     Set // so an earlier round has shown, and Base is still what it was
 	Taken    Set // another has the lock there; so this round has shown
-	Raising  Set // a commit of the token that Raise gave is unanswered
-	Raised   Set // has promised that token
-
-	Lifts bool // the outcome of a Raise has not been reported
 
 	AtRisk bool  // the last round that was finished has found a quorum and no more
 	Again  uint8 // how often nodes that are not this id's were asked again since Renew
 
-	Trust   int64 // a quorum keeps the lock until then; 0: none has yet
-	Round   int64 // when this round of renewals began
-	Changed int64 // when the TTL last changed
+	Trust int64 // a quorum keeps the lock until then; 0: none has yet
+	Round int64 // when this round of renewals began
 }
 
 // End is what a claim knows that is over.
 type End struct {
 	Releasing Set // a release is unanswered
 	Released  Set // has released the lock, or never had a request
+
+	MinHold int64 // Ask.MinHold of the release
 }
 
 // Detached is a claim to a lock that another client has left standing: it has only the
@@ -245,6 +240,12 @@ func (c *Claim) all() Set { return All(int(c.N)) }
 
 // possible says whether a quorum can still come from s.
 func (c *Claim) possible(s Set) bool { return s.Len() >= c.Quorum() }
+
+// promised notes until when the node of an answer keeps the lock at least: for the TTL from when
+// it was asked, and not from its answer, which may be slow.
+func (c *Claim) promised(e *Event) {
+	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
+}
 
 // keptUntil is until when a quorum of the nodes in s keeps the lock: the quorum-th
 // latest of their times.
@@ -312,7 +313,7 @@ func (c *Claim) expect(s Set, at int64) {
 // Unanswered is the nodes that still owe an answer: to an acquire or a commit, in the
 // phases that follow to a renewal or a release.
 func (c *Claim) Unanswered() Set {
-	return c.Asked | c.Pending | c.Renewing | c.Raising | c.Releasing
+	return c.Asked | c.Pending | c.Renewing | c.Releasing
 }
 
 // overdue is the nodes whose request has run out of time.
@@ -334,8 +335,6 @@ func (c *Claim) drop(s Set) {
 	c.Pending &^= s
 	c.Handed &^= s
 	c.Low &^= s
-	c.Raising &^= s
-	c.Raised &^= s
 	for n := range s.Nodes {
 		c.Until[n] = 0
 	}

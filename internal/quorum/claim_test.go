@@ -488,37 +488,34 @@ func TestATickEndsARoundOfRenewals(t *testing.T) {
 	p.wantOutcome(NotRenewed)
 }
 
-func TestShorterTTLShortensTrustAtOnce(t *testing.T) {
+// No request shortens what a node has promised, whenever the node executes it.
+func TestAShorterTTLDoesNotShortenTrust(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
+	trust := p.c.Trusted()
 	p.step(Event{Kind: Renew, TTL: second})
-	if want := p.now + second - Drift(second); p.c.Trusted() != want {
-		t.Fatalf("trusted until %d, want %d", p.c.Trusted(), want)
-	}
-	p.step(Event{Kind: Kept, Node: 2, Sent: p.now, TTL: lease}) // of the round before
-	if want := p.now + second - Drift(second); p.c.Trusted() != want {
-		t.Fatalf("after an old answer trusted until %d, want %d", p.c.Trusted(), want)
-	}
+	p.say(Kept, 0, 1)
+	p.wantOutcome(Renewed)
+	p.want("the old trust", p.c.Trusted() == trust)
+	p.now = trust - 100*ms
+	p.step(Event{Kind: Renew, TTL: second})
+	p.say(Kept, 0, 1)
+	p.want("and then that of the shorter TTL", p.c.Trusted() == p.now+second-Drift(second))
 }
 
-// The node may have executed the renewal with the short TTL since.
-func TestAnswersOfBeforeAChangeOfTTLDoNotExtendTrust(t *testing.T) {
+func TestALateAnswerToALongerRenewalExtendsTrust(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
+	p.now += lease / 2
 	p.step(Event{Kind: Renew, TTL: lease})
 	old := Event{Kind: Kept, Sent: p.now, TTL: lease}
 	p.now += ms
 	p.step(Event{Kind: Renew, TTL: second})
-	trust := p.c.Trusted()
-	p.now += ms
-	p.step(Event{Kind: Renew, TTL: lease})
-	for n := range 3 {
+	for n := range 2 {
 		old.Node = n
 		p.step(old)
 	}
-	if p.c.Trusted() != trust {
-		t.Fatalf("trusted until %d, want %d", p.c.Trusted(), trust)
-	}
+	p.want("by the time at which it was sent", p.c.Trusted() == old.Sent+lease-Drift(lease))
 }
 
 func TestAMajorityOfNotMineIsALoss(t *testing.T) {

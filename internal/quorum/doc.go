@@ -167,15 +167,16 @@
 //   - C9. Adoption compares the owner of the lock, and takes no free lock.
 //     Otherwise two clients would have one lease, at the same time or one after
 //     the other.
-//   - C10. A raised token counts once a quorum has accepted it, by answers to the commits
-//     that asked for it. An answer to an earlier commit is about a lower one.
 //   - C11. A node that may have gone back to older data has a floor: its lower tokens may
 //     have been given out, so the claim commits a token from the floor on before it counts
-//     the grant. No lower one is committed over a connection that has that floor, unless
-//     it raises that of a lease: it is above all that others were given before.
+//     the grant. No lower one is committed over a connection that has that floor.
 //   - C12. An adopter whose token no quorum can share any more takes the highest base for
-//     its token, once it has a quorum of grants. Any other claim goes on under a fresh
+//     its token, once it has a quorum of grants. Answers to its earlier requests are void, as
+//     they may be about the old token. Any other claim goes on under a fresh
 //     id; to that of an adopter no node would give the lock.
+//   - C14. No request of an owner shortens its lock. A node may execute a request after a
+//     later one, over a connection that has gone; the lock would end while its holder
+//     trusts it.
 //   - Commit is refused unless the id has the lock and no higher token was
 //     promised. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

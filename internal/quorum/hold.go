@@ -21,6 +21,7 @@ func (c *Claim) hold(e *Event, a *Actions) {
 			a.Commit |= n
 		}
 	case Release:
+		c.MinHold = e.TTL
 		c.over(e.At, a)
 		return
 	case Granted: // late, after the commit: kept as redundancy
@@ -29,11 +30,6 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		if e.Token < c.Token {
 			a.Commit |= n
 		}
-	case Raise:
-		c.raise(e, a)
-	case Accepted:
-		c.Raised |= c.Raising & n
-		c.Raising &^= n
 	case Denied, Refused:
 		c.drop(n)
 	case Kept:
@@ -62,45 +58,11 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
 			c.Renewing &^= n
 		}
-		if e.Of == AskCommit {
-			c.Raising &^= n
-		}
 	case Tick: // the driver says when the round of a held lock is over
-		c.Renewing, c.Raising = 0, 0
-	}
-	if c.Lifts {
-		c.lifted(a)
-		return
+		c.Renewing = 0
 	}
 	c.report(c.Kept, c.Renewing, Renewed, NotRenewed, a)
 	c.regain(e.At, a)
-}
-
-// raise has the nodes that granted promise a later token. What they answered before is void,
-// for it may be about the old one.
-func (c *Claim) raise(e *Event, a *Actions) {
-	c.Lifts, c.Unreported = true, true
-	c.Raising, c.Raised = 0, 0
-	if e.Token <= c.Token {
-		return
-	}
-	c.Token = e.Token
-	c.Raising = c.Granted
-	for n := range c.Granted.Nodes {
-		c.Epoch[n]++
-	}
-	c.expect(c.Granted, e.At)
-	a.Commit |= c.Granted
-}
-
-// lifted reports what has become of a Raise. The trust is that of the nodes with the token.
-func (c *Claim) lifted(a *Actions) {
-	if c.report(c.Raised, c.Raising, Won, NotRaised, a); c.Unreported {
-		return
-	}
-	if c.Lifts = false; a.Outcome == Won {
-		c.Trust = min(c.Trust, c.keptUntil(c.Raised))
-	}
 }
 
 // displaced notes that another owner has the lock of a node, or had it since.
@@ -166,19 +128,12 @@ func (c *Claim) lose(at int64, a *Actions) {
 	c.over(at, a)
 }
 
-// renew starts a round of renewals. A shorter TTL counts at once, for the
-// nodes may have it before they answer.
+// renew starts a round of renewals. With a shorter TTL than before the lock stands for as
+// long as it did: nodes never shorten what they have promised (trace C14).
 func (c *Claim) renew(e *Event, a *Actions) {
 	c.assess(e.At)
-	until := e.At + e.TTL - Drift(e.TTL)
-	for n := range c.Granted.Nodes {
-		c.Until[n] = min(c.Until[n], until)
-	}
-	c.Trust = min(c.Trust, until)
-	if e.TTL != c.TTL {
-		c.TTL, c.Changed = e.TTL, e.At
-	}
-	c.Unreported, c.Lifts, c.Again = true, false, 0
+	c.TTL = e.TTL
+	c.Unreported, c.Again = true, 0
 	c.round(c.all(), e.At, a)
 }
 
@@ -196,19 +151,16 @@ func (c *Claim) assess(at int64) {
 	}
 }
 
-// confirm notes that the node of an answer has the lock, and until when. What was
-// asked before the TTL changed says nothing of how long it has it now, and a
-// give-back that is still out may take it away at any time (trace C3).
+// confirm notes that the node of an answer has the lock, and until when: no request of this
+// id shortens that, whenever it is executed (trace C14). A give-back that is still out may
+// take the lock away at any time (trace C3).
 func (c *Claim) confirm(e *Event) {
 	n := Only(e.Node)
 	if c.Owed&n != 0 {
 		return
 	}
 	c.Granted |= n
-	if e.Sent >= c.Changed {
-		ttl := min(e.TTL, c.TTL)
-		c.Until[e.Node] = max(c.Until[e.Node], e.Sent+ttl-Drift(ttl))
-	}
+	c.promised(e)
 	c.Trust = max(c.Trust, c.keptUntil(c.Granted))
 }
 
@@ -216,7 +168,7 @@ func (c *Claim) confirm(e *Event) {
 func (c *Claim) over(at int64, a *Actions) {
 	c.Phase = Over
 	a.Release |= c.touched()
-	c.Asked, c.Pending, c.Renewing, c.Raising = 0, 0, 0, 0
+	c.Asked, c.Pending, c.Renewing = 0, 0, 0
 	c.Releasing = a.Release
 	c.Released = c.all() &^ a.Release
 	c.Unreported = true

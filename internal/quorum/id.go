@@ -13,7 +13,9 @@ import (
 // An owner id is <client>.<seq>, and ~<note> behind it where the claim has a note. The
 // client part is the same for all ids of a client. seq is in base 36; ours counts up and
 // runs ahead of the clock in µs, so that people can see how old a claim is. The note is
-// percent-encoded: an id has no space, no comma and no plus sign.
+// percent-encoded: an id has no space, no comma, no plus sign and none of the marks that may
+// end it. These are * for a grant that can be adopted, and ! for a lock that was released and
+// stands for its MinHold.
 //
 // Where the locks are shared with Redisson, an id looks like one of its threads,
 // <uuid>:<seq>, with seq in base 10. Such a uuid is of version 8, and Redisson's are of
@@ -53,6 +55,15 @@ func Owner(client string, seq int64, note string) string {
 	return string(id)
 }
 
+// kept ends what a lock has in place of an owner that has released it for its MinHold.
+const kept = "!"
+
+// KeptID is what a lock has for its owner that owner has released, and that stands for its MinHold.
+func KeptID(owner string) string { return owner + kept }
+
+// IsKept says whether a lock with that owner was released and stands for its MinHold.
+func IsKept(owner string) bool { return strings.HasSuffix(owner, kept) }
+
 // ClientOf is the client's part of an owner id, or "" if owner is not one.
 func ClientOf(owner string) string {
 	client, _, _, _ := parse(owner)
@@ -78,6 +89,7 @@ func NoteOf(owner string) string {
 
 func parse(owner string) (client string, seq int64, note string, ok bool) {
 	base := 36
+	owner = strings.TrimSuffix(strings.TrimSuffix(owner, kept), "*") // the mark is driver.Adoptable's
 	client, rest, found := strings.Cut(owner, ".")
 	if !found || len(client) != clientLen || strings.Trim(client, clientLetters) != "" {
 		base = 10

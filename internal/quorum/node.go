@@ -71,6 +71,11 @@ func (l *Lock) take(owner string, now, ttl int64) {
 	l.Owner, l.Until = owner, now/1000+ttl
 }
 
+// prolong lets the lock stand for ttl from now on, or longer: it never shortens what the lock has.
+// A request may be executed long after a later one of the same owner, over a connection that has
+// gone, and must not end what was promised since (trace C14).
+func (l *Lock) prolong(now, ttl int64) { l.Until = max(l.Until, now/1000+ttl) }
+
 func (l *Lock) free() { l.Owner, l.Until = "", 0 }
 
 func (l *Lock) queue(owner string, now, stamp int64) {
@@ -142,7 +147,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp, keep int64, he
 		} else if !l.block(now, clock, keep) {
 			return l, noCounter(now, clock), Wake{}
 		}
-		l.Until = now/1000 + ttl
+		l.prolong(now, ttl)
 	default:
 		if stamp != 0 {
 			l.queue(owner, now, stamp)
@@ -168,7 +173,11 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, keep int64) (Lock
 	} else if !l.block(now, clock, keep) {
 		return l, noCounter(now, clock)
 	}
-	l.take(owner, now, ttl)
+	if l.Owner == owner {
+		l.prolong(now, ttl)
+	} else {
+		l.take(owner, now, ttl)
+	}
 	l.Queue = l.Queue.Without(from)
 	return l, l.granted()
 }
@@ -184,7 +193,7 @@ func (l Lock) Commit(now int64, owner string, token, keep int64) (Lock, Reply) {
 	return l, reply(Accepted)
 }
 
-// Renew prolongs the lock, and takes it again where the node has lost it and
+// Renew prolongs the lock, never shortens it, and takes it again where the node has lost it and
 // knows of no newer grant; with token 0 not even then. Where there was one and the lock is
 // free, the reply has the counter. clock is the client's wall clock in
 // µs.
@@ -195,6 +204,8 @@ func (l Lock) Renew(now int64, owner string, ttl, clock, token, keep int64) (Loc
 		if l.Fence != 0 {
 			l.FenceUntil = now/1000 + keep
 		}
+		l.prolong(now, ttl)
+		return l, l.kept()
 	case l.Owner != "", token == 0:
 		return l, reply(NotMine)
 	case l.Fence > Top(token):
@@ -244,6 +255,20 @@ func (l Lock) Release(now int64, owner string, stamp, handOver, keep int64, hear
 	return l.pass(now, owner, handOver, keep, stamp == 0, hears)
 }
 
+// Keep releases the lock for owner and lets it stand for minHold: it is nobody's then, and no
+// request about the owner changes it any more. A lock that is not the owner's stays as it is.
+func (l Lock) Keep(now int64, owner string, minHold, keep int64) Lock {
+	l = l.At(now)
+	l.Queue = l.Queue.Without(owner)
+	if l.Owner == owner {
+		l.take(KeptID(owner), now, minHold)
+		if l.Fence != 0 {
+			l.FenceUntil = now/1000 + keep
+		}
+	}
+	return l
+}
+
 // first is the first in the queue, or "" where from is it, or nobody waits.
 func (l *Lock) first(from string) string {
 	if head, _ := l.Queue.Head(); head != from {
@@ -287,10 +312,11 @@ func (l Lock) pass(now int64, from string, handOver, keep int64, everywhere bool
 }
 
 // Force takes the lock away from the grant that token belongs to, so that the
-// old holder can neither renew nor pass a storage that has seen a newer token.
+// old holder can neither renew nor pass a storage that has seen a newer token. A lock that was
+// released, and stands for its MinHold, is no grant's.
 func (l Lock) Force(now, token, handOver, keep int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
-	if l.Owner == "" || l.Fence == 0 || !InBlock(token, Base(l.Fence)) {
+	if l.Owner == "" || IsKept(l.Owner) || l.Fence == 0 || !InBlock(token, Base(l.Fence)) {
 		return l, false, Wake{}
 	}
 	l.block(now, noClock, keep)

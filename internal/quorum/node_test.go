@@ -592,3 +592,42 @@ func TestNothingIsLeftOfALockAfterItsCounterExpired(t *testing.T) {
 		t.Fatalf("left %+v", l)
 	}
 }
+
+func TestNoRequestOfTheOwnerShortensItsLock(t *testing.T) {
+	t.Parallel()
+	const brief = 1000
+	l := Lock{Owner: "a", Until: noon/1000 + 5000, Fence: 31, FenceUntil: noon/1000 + keep}
+	deaf := func(string) bool { return false }
+	acquired, _, _ := l.Acquire(noon, "a", brief, noon, 0, keep, deaf)
+	adopted, _ := l.Adopt(noon, "b", "a", brief, noon, keep)
+	renewed, _ := l.Renew(noon, "a", brief, noon, Base(31), keep)
+	for what, got := range map[string]Lock{"acquire": acquired, "adopt": adopted, "renew": renewed} {
+		if got.Owner != "a" || got.Until != l.Until {
+			t.Errorf("%s: %+v, want it until %d", what, got, l.Until)
+		}
+	}
+}
+
+func TestALockThatIsKeptIsNobodys(t *testing.T) {
+	t.Parallel()
+	deaf := func(string) bool { return false }
+	l := Lock{Owner: "a", Until: noon/1000 + 5000, Fence: 31, FenceUntil: noon/1000 + keep}.Keep(noon, "a", 3000, keep)
+	if !IsKept(l.Owner) || l.Until != noon/1000+3000 {
+		t.Fatalf("%+v, want it kept for 3 s", l)
+	}
+	if got, r := l.Renew(noon, "a", 9000, noon, Base(31), keep); got != l || r.Kind != NotMine {
+		t.Errorf("renew: %v, %+v", r.Kind, got)
+	}
+	if got, r := l.Adopt(noon, "a", "b", 9000, noon, keep); got != l || r.Kind != Denied {
+		t.Errorf("adopt: %v, %+v", r.Kind, got)
+	}
+	if got, ok, _ := l.Force(noon, Base(31), 1000, keep, deaf); got != l || ok {
+		t.Errorf("force: %v, %+v", ok, got)
+	}
+	if got, _ := l.Release(noon, "a", 0, 1000, keep, deaf); got != l {
+		t.Errorf("release: %+v", got)
+	}
+	if got := l.Keep(noon, "a", 9000, keep); got != l {
+		t.Errorf("a second release for a time: %+v", got)
+	}
+}

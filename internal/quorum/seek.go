@@ -126,7 +126,6 @@ func (c *Claim) wake(e *Event, n Set, a *Actions) {
 // renewal, also where round trips are slow or this process gets little time.
 func (c *Claim) grants(e *Event, n Set) bool {
 	e.Sent = c.Answered[e.Node]
-	e.TTL = min(e.TTL, HandOver(c.TTL)) // a request that is out may shorten what the last holder gave
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
 	return c.Renews && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.Trip)
 }
@@ -165,7 +164,7 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 		c.Low |= n
 	}
 	c.Base[e.Node] = base
-	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
+	c.promised(e)
 	if c.Token != 0 {
 		c.agree(e.Node, e.At, a)
 	}
@@ -342,7 +341,7 @@ func (c *Claim) elect(at int64, a *Actions) {
 	if !c.possible(c.Granted) {
 		return
 	}
-	if c.Token != 0 { // what a node answers to an earlier request may be about the old one (trace C10)
+	if c.Token != 0 { // what a node answers to an earlier request may be about the old one (trace C12)
 		c.Asked, c.Agreed, c.Pending = 0, 0, 0
 		for n := range c.all().Nodes {
 			c.Epoch[n]++

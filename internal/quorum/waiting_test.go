@@ -176,21 +176,6 @@ func TestAWakeUpWithATokenIsAGrant(t *testing.T) {
 	p.want("who hands over after that is renewed", p.did.Renew == set(2))
 }
 
-// The last holder had a longer TTL. An acquire that was out when it handed over gives
-// the lock this claim's, and its answer may be behind the wake-up.
-func TestAHandOverIsTrustedForNoMoreThanTheOwnTTL(t *testing.T) {
-	t.Parallel()
-	p := queued(t, 1)
-	p.c.TTL = 200 * ms
-	asked := p.now
-	p.now += 50 * ms
-	p.handed(0, 100)
-	p.wantOutcome(Won)
-	if got, want := p.c.Trusted(), asked+200*ms-Drift(200*ms); got != want {
-		t.Errorf("trusted until %d, want %d", got, want)
-	}
-}
-
 // late is a queued claim over n nodes that node 0 has told of its grant 400 ms before
 // node 1 grants.
 func late(t *testing.T, n int) *play {
@@ -400,6 +385,16 @@ func TestASilentQueueIsNoPlace(t *testing.T) {
 	p.denied(0)
 	p.tick() // nodes 1 and 2 do not answer
 	p.want("withdraws", p.did.FreshID && p.did.Release == All(3))
+}
+
+// The node passes the lock on to a waiter that listens, or its message is lost: the claim would wait for it in vain.
+func TestAPlaceWhoseWakeUpIsNotHeardDoesNotCount(t *testing.T) {
+	t.Parallel()
+	p := queued(t, 3)
+	p.step(Event{Kind: Audible, Nodes: set(0, 1)})
+	p.want("two places", p.c.Queued == set(0, 1))
+	p.handed(0, 100)
+	p.want("the third node does not say it itself", p.did.Acquire == set(2))
 }
 
 func TestNobodyQueuesBeforeItHears(t *testing.T) {

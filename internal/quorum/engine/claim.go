@@ -16,6 +16,9 @@ type claim struct {
 	lock   Lock
 	from   string // the owner id whose lock it adopts
 	note   string // the note in its owner ids
+	lane   *Lane  // where its rounds begin
+
+	adoptable bool // another process may adopt what it is granted
 
 	mu    sync.Mutex // guards what follows; never held while sending
 	state quorum.Claim
@@ -33,6 +36,14 @@ type claim struct {
 
 	timer *time.Timer
 	alarm int64 // what timer is set to
+
+	turn   turn                    // in lane
+	queued bool                    // it waits for its turn, or has not heard yet that it has come
+	places int                     // how many of those under way in lane are its: 1 in a round, and for a moment 2
+	sent   int64                   // when the last requests of that round were
+	owed   [quorum.MaxNodes]uint16 // requests to each node that it has not answered
+	exit   exit                    // of step's last event, where that has ended the round
+	exits  int                     // the places that it leaves then
 
 	holder  string // of the last denial
 	left    int64
@@ -65,6 +76,7 @@ func (c *claim) post(a answer) {
 			continue
 		}
 		overtaken, told, do := c.step(c.inbox[c.read-1])
+		exits, end := c.exits, c.exit
 		c.mu.Unlock()
 		if overtaken != nil {
 			overtaken(quorum.None)
@@ -78,6 +90,10 @@ func (c *claim) post(a answer) {
 		if told != nil {
 			told(do.Outcome)
 		}
+		for range exits {
+			c.lane.leave(end)
+			end = exit{}
+		}
 		c.mu.Lock()
 	}
 	c.inbox, c.read, c.busy = c.inbox[:0], 0, false
@@ -88,21 +104,40 @@ func (c *claim) post(a answer) {
 // caller holds mu. It returns the caller that gets no outcome any more, and the
 // one that gets do.Outcome.
 func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
-	c.out = c.out[:0]
-	if (a.Kind == quorum.Renew || a.Kind == quorum.Raise) && c.state.Phase == quorum.Over {
+	c.out, c.exits = c.out[:0], 0
+	if a.answers {
+		c.owed[a.Node]--
+	}
+	if a.enters && a.Kind == quorum.Tick {
+		c.queued = false
+		if c.gone || c.state.Phase != quorum.Seeking { // its caller has left, or a wake-up has come first
+			c.exits, c.exit = 1, exit{}
+			return nil, nil, quorum.Actions{}
+		}
+	}
+	if a.enters {
+		c.places++
+		c.sent = 0
+	}
+	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
 		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // a caller that waits for its release goes on waiting
 	}
 	if a.Kind == quorum.Woken && a.woken != c.owner {
 		return nil, nil, quorum.Actions{} // it has a fresh id since
 	}
+	read := time.Now()
+	now := c.engine.clock.Of(read)
+	if a.answers && a.Kind != quorum.Failed {
+		c.lane.answered[a.Node].Store(now)
+	}
 	if c.gone && c.state.Phase == quorum.Held && c.told == nil && !a.begins {
-		return nil, nil, quorum.Actions{} // it is to lapse: nothing is renewed or taken back for it
+		c.round(a.Kind, &do, now)
+		c.setTimer(now)
+		return nil, nil, do // it is to lapse: nothing is renewed or taken back for it
 	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
 	}
-	read := time.Now()
-	now := c.engine.clock.Of(read)
 	a.At = now
 	switch a.Kind {
 	case quorum.Start, quorum.Audible:
@@ -123,6 +158,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 		}
 		c.request(ask, owner)
 	}
+	c.round(a.Kind, &do, now)
 	c.setTimer(now)
 	if do.Outcome == quorum.Won {
 		c.won = now
@@ -166,7 +202,9 @@ func (c *claim) blame(now int64) {
 
 // request puts ask into c.out. owner is the id before the step.
 func (c *claim) request(ask quorum.Ask, owner string) {
-	if ask.Kind != quorum.AskGiveBack {
+	switch ask.Kind {
+	case quorum.AskGiveBack, quorum.AskRenew: // the last tries before the end of a lease have no time to blame a node anew
+	default:
 		c.errs[ask.Node] = nil
 	}
 	deadline := ask.Sent + quorum.RequestTimeout(ask.TTL)
@@ -186,6 +224,7 @@ func (c *claim) request(ask quorum.Ask, owner string) {
 	}
 	*r = Request{Ask: ask, Lock: &c.lock, Deadline: deadline, NoWait: c.hasty(), claim: c}
 	c.out = append(c.out, r)
+	c.owed[ask.Node]++
 }
 
 // hasty says whether the claim makes one attempt and no more. The caller holds mu.
@@ -201,6 +240,11 @@ func (c *claim) setTimer(now int64) {
 	if c.state.Phase == quorum.Held {
 		alarm = 0
 	}
+	if c.places > 0 && c.decided() {
+		if end := c.end(); alarm == 0 || end < alarm {
+			alarm = end
+		}
+	}
 	switch {
 	case alarm == 0:
 		if c.alarm != 0 {
@@ -209,12 +253,115 @@ func (c *claim) setTimer(now int64) {
 		}
 	case c.alarm != 0 && c.alarm > now && c.alarm <= alarm:
 	case c.timer == nil:
-		c.timer = time.AfterFunc(time.Duration(alarm-now), func() { c.post(event(quorum.Event{Kind: quorum.Tick})) })
+		c.timer = time.AfterFunc(time.Duration(alarm-now), c.ring)
 		c.alarm = alarm
 	default:
 		c.timer.Reset(time.Duration(alarm - now))
 		c.alarm = alarm
 	}
+}
+
+// round notes what the requests of do mean for the place of the claim in its lane, where kind has
+// led to them. The caller holds mu.
+func (c *claim) round(kind quorum.Kind, do *quorum.Actions, now int64) {
+	if c.places == 0 {
+		return
+	}
+	if do.Acquire|do.Commit|do.Release != 0 {
+		c.sent = now
+	}
+	if !c.decided() || now < c.end() && c.awaits(now) {
+		return
+	}
+	c.places, c.exits, c.exit = 0, c.places, exit{at: now}
+	switch kind {
+	case quorum.Granted, quorum.Denied, quorum.Accepted, quorum.Refused, quorum.Freed:
+		c.exit.heard = true
+	case quorum.Tick:
+	default:
+		return
+	}
+	if c.sent != 0 {
+		c.exit.took = max(now-c.sent, 1)
+	}
+}
+
+// decided says whether the claim needs no answer to what it has asked. The caller holds mu.
+func (c *claim) decided() bool {
+	switch c.state.Phase {
+	case quorum.Seeking:
+		return c.state.Rest != 0
+	case quorum.Over:
+		return c.state.Releasing == 0 || !c.state.Unreported
+	}
+	return true
+}
+
+// awaits says whether a node is still to answer that is not silent. It would fall behind the
+// others without bound, if rounds did not wait for it, and could not stand in for one of them any
+// more. The caller holds mu.
+func (c *claim) awaits(now int64) bool {
+	for n := range c.engine.nodes {
+		if c.owed[n] > 0 && !c.lane.silent(n, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// end is when the round ends at the latest, once it is decided. The caller holds mu.
+func (c *claim) end() int64 {
+	return c.sent + min(quorum.RequestTimeout(c.state.TTL), overdue)
+}
+
+// ring is the alarm. A claim that has rested asks the nodes again in its turn.
+func (c *claim) ring() {
+	c.mu.Lock()
+	if c.gone && c.state.Phase == quorum.Seeking { // its release waits for its turn
+		c.mu.Unlock()
+		return
+	}
+	again := c.state.Rest != 0 && c.state.Patience == 0 && c.engine.clock.Now() >= c.state.Rest
+	if c.state.Adopts || c.places > 0 || !again {
+		c.mu.Unlock()
+		c.post(event(quorum.Event{Kind: quorum.Tick}))
+		return
+	}
+	c.queue()
+}
+
+// hears tells the claim which wake-ups can be heard. One that rests asks for a place in the
+// queue of a node whose wake-ups can be heard now; it does so in its turn.
+func (c *claim) hears(more bool) {
+	c.mu.Lock()
+	if c.state.Adopts || c.places > 0 || !more || c.state.Rest == 0 {
+		c.mu.Unlock()
+		c.post(event(quorum.Event{Kind: quorum.Audible}))
+		return
+	}
+	c.queue()
+}
+
+// queue has the claim ask in its turn. The caller holds mu, which queue unlocks.
+func (c *claim) queue() {
+	if c.queued {
+		c.mu.Unlock()
+		return
+	}
+	c.queued = true
+	c.turn.kind, c.turn.begin = asks, func() { c.engine.spawn(c.ask) }
+	c.mu.Unlock()
+	if c.lane.enter(&c.turn, c.engine.clock.Now()) {
+		c.ask()
+	}
+}
+
+// ask begins the round of a claim whose turn has come.
+func (c *claim) ask() {
+	c.post(event(quorum.Event{Kind: quorum.Audible}))
+	a := event(quorum.Event{Kind: quorum.Tick})
+	a.enters = true
+	c.post(a)
 }
 
 // leave has the release of a shared lock that is held give others a chance, where one

@@ -4,7 +4,7 @@
 // redlock are two kinds of nodes under one engine.
 //
 // Lock order: claim.mu before Engine.mu. Neither is held while a request is sent or
-// an outcome reported.
+// an outcome reported. Lane.mu is locked alone.
 package engine
 
 import (
@@ -43,6 +43,9 @@ type Config struct {
 	Keys func(name string) Lock
 	// Shared says that others take these locks who know neither queue nor wake-ups.
 	Shared bool
+	// Lane is where the claims to a lock take their turn; nil: in one for all locks. It is for
+	// nodes that do not answer all locks alike.
+	Lane func(Lock) *Lane
 	// CounterLife is quorum.Ask.Life of every request.
 	CounterLife time.Duration
 	// Client is the first part of every owner id. Default quorum.NewClient().
@@ -56,6 +59,7 @@ type Engine struct {
 	client string
 	clock  *clock.Clock
 	shared *chances // nil: locks are taken by clients of this protocol alone
+	lane   func(Lock) *Lane
 	life   time.Duration
 	seq    atomic.Int64
 
@@ -68,7 +72,9 @@ type Engine struct {
 	claims map[string]*claim // by owner id
 	closed bool
 
-	reports sync.WaitGroup // goroutines that call Request.Obstacle; none begins once closed
+	closing chan struct{} // closed once closed is true
+
+	spawned sync.WaitGroup // goroutines of spawn; none begins once closed
 }
 
 // New returns an Engine.
@@ -78,7 +84,11 @@ func New(cfg Config) *Engine {
 	}
 	e := &Engine{
 		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), clock: clock.New(), life: cfg.CounterLife,
-		claims: make(map[string]*claim),
+		lane: cfg.Lane, claims: make(map[string]*claim), closing: make(chan struct{}),
+	}
+	if e.lane == nil {
+		all := new(Lane)
+		e.lane = func(Lock) *Lane { return all }
 	}
 	if cfg.Shared {
 		e.shared = new(chances)
@@ -92,19 +102,24 @@ func (e *Engine) Client() string { return e.client }
 // Now is the engine's time, in the unit of Request.Deadline.
 func (e *Engine) Now() int64 { return e.clock.Now() }
 
-// nextOwner makes an owner id that was never used.
-func (e *Engine) nextOwner(note string, now time.Time) string {
+// nextOwner makes an owner id for c that was never used.
+func (e *Engine) nextOwner(c *claim, now time.Time) string {
 	for {
 		last := e.seq.Load()
 		next := max(last+1, now.UnixMicro())
-		if e.seq.CompareAndSwap(last, next) {
-			return quorum.Owner(e.client, next, note)
+		if !e.seq.CompareAndSwap(last, next) {
+			continue
 		}
+		owner := quorum.Owner(e.client, next, c.note)
+		if c.adoptable {
+			owner = driver.Adoptable(owner)
+		}
+		return owner
 	}
 }
 
-func (e *Engine) newClaim(name string, ttl time.Duration) *claim {
-	c := &claim{engine: e, lock: e.keys(name)}
+func (e *Engine) newClaim(lock Lock, lane *Lane, ttl time.Duration) *claim {
+	c := &claim{engine: e, lock: lock, lane: lane}
 	c.out, c.inbox = c.firstOut[:0], c.firstIn[:0]
 	c.state.N, c.state.TTL = int8(len(e.nodes)), int64(ttl)
 	return c
@@ -125,7 +140,7 @@ func (e *Engine) add(owner string, c *claim) error {
 // rename registers c under a fresh id instead of owner, unless c is forgotten.
 // The caller holds c.mu.
 func (e *Engine) rename(c *claim, owner string) string {
-	fresh := e.nextOwner(c.note, time.Now())
+	fresh := e.nextOwner(c, time.Now())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.claims, owner)
@@ -161,13 +176,21 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	c := e.newClaim(req.Key, req.TTL)
-	c.note = req.Holder.Note
-	now := time.Now()
-	if !req.NoWait {
-		c.state.Stamp, c.state.Renews, c.report = now.UnixMicro(), req.Renews, req.Obstacle
+	came, lock, patience := time.Now(), e.keys(req.Key), time.Duration(0)
+	if req.NoWait {
+		patience = time.Duration(quorum.RequestTimeout(int64(req.TTL)))
 	}
-	if err := e.add(e.nextOwner(c.note, now), c); err != nil {
+	lane := e.lane(lock)
+	if err := e.await(ctx, lane, patience); err != nil {
+		return driver.Grant{}, err
+	}
+	c := e.newClaim(lock, lane, req.TTL)
+	c.note, c.adoptable, c.places = req.Holder.Note, req.Adoptable, 1
+	if !req.NoWait {
+		c.state.Stamp, c.state.Renews, c.report = came.UnixMicro(), req.Renews, req.Obstacle
+	}
+	if err := e.add(e.nextOwner(c, time.Now()), c); err != nil {
+		lane.leave(exit{})
 		return driver.Grant{}, err
 	}
 	if c.report != nil {
@@ -187,8 +210,9 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	case <-ctx.Done():
 		err := c.gaveUp(ctx.Err())
+		lane.withdraw(&c.turn)
 		// The claim may have won meanwhile: releasing covers both.
-		c.begin(quorum.Event{Kind: quorum.Release}, nil)
+		c.depart(0, nil)
 		c.flush()
 		e.remove(c)
 		return driver.Grant{}, err
@@ -282,86 +306,25 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	}
 }
 
-// Raise gives a grant a later token; see driver.Raiser.
-func (e *Engine) Raise(ctx context.Context, g driver.Grant, token int64) (driver.Grant, error) {
-	c := e.find(g.Owner)
-	if c == nil {
-		return driver.Grant{}, driver.ErrLost
-	}
-	done := make(chan error, 1)
-	c.begin(quorum.Event{Kind: quorum.Raise, Token: token}, func(o quorum.Outcome) { done <- c.raised(o) })
-	late := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
-	defer late.Stop()
-	select {
-	case err := <-done:
-		return c.risen(err)
-	case <-late.C:
-	case <-ctx.Done():
-	}
-	c.post(event(quorum.Event{Kind: quorum.Tick})) // it has reported its outcome at the latest now
-	return c.risen(<-done)
-}
-
-func (c *claim) raised(o quorum.Outcome) error {
-	switch o {
-	case quorum.Won:
-		return nil
-	case quorum.None:
-		return errOvertaken
-	case quorum.Lost:
-		return driver.ErrLost
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lack(o)
-}
-
-func (c *claim) risen(err error) (driver.Grant, error) {
-	g, ok := c.grant()
-	switch {
-	case err != nil:
-		return driver.Grant{}, err
-	case !ok: // it was over before anybody looked
-		return driver.Grant{}, driver.ErrLost
-	}
-	return g, nil
-}
-
-// TokenLife is how long nodes remember the counter of a key that nobody uses, for TTLs up to most.
-func (e *Engine) TokenLife(most time.Duration) time.Duration {
-	return time.Duration(quorum.FenceKeep(int64(most), int64(e.life))) * time.Millisecond
-}
-
 // Release frees a lock; see driver.Driver.
 func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	c := e.claimOf(g)
 	if c == nil {
 		return nil
 	}
-	want, event := quorum.Released, quorum.Event{Kind: quorum.Release}
 	if e.shared != nil && keep == 0 {
 		c.leave()
 	}
-	if keep > 0 {
-		want, event = quorum.Renewed, quorum.Event{Kind: quorum.Renew, TTL: int64(keep)}
-	}
 	done := make(chan error, 1)
-	c.begin(event, func(o quorum.Outcome) { done <- c.release(o, want) })
 	defer e.remove(c)
-	var late <-chan time.Time // nil: a claim that is over times its release itself
-	if keep > 0 {
-		timer := time.NewTimer(time.Duration(quorum.RequestTimeout(int64(g.TTL))))
-		defer timer.Stop()
-		late = timer.C
+	if begun := c.depart(keep, func(o quorum.Outcome) { done <- c.release(o) }); begun != nil {
+		if err := c.awaitTurn(ctx, begun); err != nil {
+			return err
+		}
 	}
 	select {
 	case err := <-done:
 		return err
-	case <-late:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.blame(e.clock.Now())
-		return c.unavailable()
 	case <-ctx.Done():
 		select {
 		case err := <-done:
@@ -373,8 +336,8 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	}
 }
 
-func (c *claim) release(o, want quorum.Outcome) error {
-	if o == want {
+func (c *claim) release(o quorum.Outcome) error {
+	if o == quorum.Released {
 		return nil
 	}
 	c.mu.Lock()
@@ -393,9 +356,10 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	case e.find(g.Owner) != nil:
 		return driver.Grant{}, errors.New("this client holds that lease itself; detach it first")
 	}
-	c := e.newClaim(g.Key, g.TTL)
-	c.state.Adopts, c.from, c.note = true, g.Owner, quorum.NoteOf(g.Owner)
-	if err := e.add(e.nextOwner(c.note, time.Now()), c); err != nil {
+	lock := e.keys(g.Key)
+	c := e.newClaim(lock, e.lane(lock), g.TTL)
+	c.state.Adopts, c.from, c.note, c.adoptable = true, g.Owner, quorum.NoteOf(g.Owner), true
+	if err := e.add(e.nextOwner(c, time.Now()), c); err != nil {
 		return driver.Grant{}, err
 	}
 	done := make(chan error, 1)
@@ -433,6 +397,8 @@ func (c *claim) adoption(o quorum.Outcome) error {
 		return driver.ErrClosed
 	case o == quorum.Busy && c.holder == "":
 		return fmt.Errorf("%w: nobody has the lock", driver.ErrLost)
+	case o == quorum.Busy && quorum.IsKept(c.holder):
+		return fmt.Errorf("%w: its holder has released it, and the lock stands for its MinHold", driver.ErrLost)
 	case o == quorum.Busy:
 		return fmt.Errorf("%w: the lock is another's", driver.ErrLost)
 	}
@@ -455,7 +421,8 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 	if client := quorum.ClientOf(g.Owner); client == "" || client == e.client {
 		return nil
 	}
-	c := e.newClaim(g.Key, g.TTL)
+	lock := e.keys(g.Key)
+	c := e.newClaim(lock, e.lane(lock), g.TTL)
 	c.state, c.owner = quorum.Detached(len(e.nodes), int64(g.TTL)), g.Owner
 	return c
 }
@@ -504,7 +471,7 @@ func (e *Engine) Hears(node int, yes bool) {
 	}
 	// A claim that is not in the map yet reads the new set when it starts.
 	for _, c := range e.all() {
-		c.post(event(quorum.Event{Kind: quorum.Audible}))
+		c.hears(yes)
 	}
 }
 
@@ -519,12 +486,15 @@ func (e *Engine) all() []*claim {
 // have been handed to the nodes by then, which send them.
 func (e *Engine) Close() {
 	e.mu.Lock()
-	e.closed = true
+	if !e.closed {
+		e.closed = true
+		close(e.closing)
+	}
 	e.mu.Unlock()
 	for _, c := range e.all() {
 		c.abandon()
 	}
-	e.reports.Wait()
+	e.spawned.Wait()
 }
 
 // abandon releases a claim that still seeks, and ends the wait of its caller.

@@ -45,7 +45,7 @@ func (c *claim) failure(o quorum.Outcome) error {
 // The caller holds mu.
 func (c *claim) lack(o quorum.Outcome) error {
 	switch o {
-	case quorum.Unavailable, quorum.NotRenewed, quorum.NotRaised, quorum.NotReleased:
+	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
 		return c.down
 	}
 	if c.obstacle == quorum.Unavailable {
@@ -78,7 +78,7 @@ func (c *claim) gaveUp(end error) error {
 // held is what the last denial said. The caller holds mu.
 func (c *claim) held() *driver.HeldError {
 	return &driver.HeldError{
-		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters,
+		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters, Kept: quorum.IsKept(c.holder),
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *claim) noteObstacle(do quorum.Actions) {
 	switch do.Outcome {
 	case quorum.Won:
 		c.obstacle = quorum.None
-	case quorum.Unavailable, quorum.NotRenewed, quorum.NotRaised, quorum.NotReleased:
+	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
 		c.down = c.unavailable()
 	}
 	if do.Obstacle == quorum.None {
@@ -159,7 +159,7 @@ func (e *Engine) spawn(fn func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {
-		e.reports.Go(fn)
+		e.spawned.Go(fn)
 	}
 	return !e.closed
 }

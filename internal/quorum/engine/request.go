@@ -26,9 +26,11 @@ type answer struct {
 
 	woken string // Woken: the owner id that was
 
-	begins bool // told is to hear the next outcome
-	told   func(quorum.Outcome)
-	sent   chan struct{} // not an event: closed when those before have been carried out
+	answers bool // it is the answer to a request
+	enters  bool // the claim's turn in its lane has come
+	begins  bool // told is to hear the next outcome
+	told    func(quorum.Outcome)
+	sent    chan struct{} // not an event: closed when those before have been carried out
 }
 
 // event is e for a claim.
@@ -89,7 +91,7 @@ type Failure struct {
 // Answer answers r.
 func (r *Request) Answer(reply quorum.Reply) {
 	c := r.claim
-	a := answer{Reply: r.Reply(reply)}
+	a := answer{Reply: r.Reply(reply), answers: true}
 	if a.Kind == quorum.Denied {
 		a.Strange = c.engine.shared != nil || quorum.ClientOf(a.Holder) == ""
 		if a.Queued {

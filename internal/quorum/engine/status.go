@@ -48,7 +48,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 			continue
 		}
 		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // what never lapses, negative, comes first
-		st.Held, st.Owner, st.Since, st.Remaining = true, owner, quorum.Since(owner), left[u.Need-1]
+		st.Held, st.Owner, st.Since, st.Remaining, st.Kept = true, owner, quorum.Since(owner), left[u.Need-1], quorum.IsKept(owner)
 	}
 	if st.Held {
 		st.Token = token(views, st.Owner)
@@ -134,11 +134,15 @@ func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 	return false, nil
 }
 
-// base is the first token of the block that ends at the node's counter. Under a
-// lock of another library the counter is that of an older grant.
+// base is the first token of the block that ends at the node's counter. Under a lock without a
+// token the counter is that of an older grant.
 func base(v View) int64 {
-	if v.Fence == 0 || quorum.ClientOf(v.Owner) == "" {
+	if v.Fence == 0 || Tokenless(v.Owner) {
 		return 0
 	}
 	return quorum.Base(v.Fence)
 }
+
+// Tokenless says whether a lock with that owner has no token: it is another library's, or was
+// released and stands for its MinHold.
+func Tokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsKept(owner) }

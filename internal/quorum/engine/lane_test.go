@@ -1,0 +1,443 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// clerk is a node that serves one request after the other, each in the same time.
+type clerk struct {
+	name   string
+	each   atomic.Int64 // how long it takes
+	most   int          // requests that have waited at once
+	in     chan *Request
+	served [quorum.AskAdopt + 1]atomic.Int64 // by kind
+	order  []string                          // the owners and keys of acquires
+	silent atomic.Bool                       // no request is answered
+	down   atomic.Bool                       // no request gets there
+}
+
+func (k *clerk) Name() string { return k.name }
+
+func (k *clerk) Subscribe() {}
+
+func (k *clerk) Send(r *Request) {
+	switch {
+	case k.down.Load():
+		r.Fail(Failure{Err: errors.New("down"), Unsent: true})
+	case !k.silent.Load():
+		k.in <- r
+	}
+}
+
+// work serves until the test is over.
+func (k *clerk) work(ctx context.Context) {
+	locks := make(map[string]quorum.Lock)
+	for {
+		select {
+		case r := <-k.in:
+			k.most = max(k.most, len(k.in)+1)
+			time.Sleep(time.Duration(k.each.Load()))
+			k.served[r.Kind].Add(1)
+			if r.Kind == quorum.AskAcquire {
+				k.order = append(k.order, r.Lock.Name)
+			}
+			lock, reply, _ := locks[r.Lock.Name].Answer(time.Now().UnixMicro(), &r.Ask, func(string) bool { return false })
+			locks[r.Lock.Name] = lock
+			r.Answer(reply)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// counter runs fn with an engine over n clerks who serve a request in each, in virtual time.
+func counter(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *Engine, clerks []*clerk)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var clerks []*clerk
+		var nodes []Node
+		for i := range n {
+			k := &clerk{name: fmt.Sprint("node-", i), in: make(chan *Request, 1_000_000)}
+			k.each.Store(int64(each))
+			clerks, nodes = append(clerks, k), append(nodes, k)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		for _, k := range clerks {
+			working.Go(func() { k.work(ctx) })
+		}
+		fn(t, New(Config{Nodes: nodes}), clerks)
+		cancel()
+		working.Wait()
+	})
+}
+
+func (k *clerk) sum() (n int64) {
+	for i := range k.served {
+		n += k.served[i].Load()
+	}
+	return n
+}
+
+// storm has n callers ask at once for names of their own, each of which then calls done in its
+// goroutine with what it got.
+func storm(ctx context.Context, e *Engine, n int, ttl time.Duration, done func(i int, g driver.Grant, err error)) (wait func()) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			g, err := e.Acquire(ctx, driver.Request{Key: fmt.Sprint(i), TTL: ttl})
+			done(i, g, err)
+		})
+		synctest.Wait() // one comes after the other
+	}
+	return all.Wait
+}
+
+// granted fails the test where a caller got no lock.
+func granted(t *testing.T) func(int, driver.Grant, error) {
+	return func(i int, _ driver.Grant, err error) {
+		if err != nil {
+			t.Errorf("caller %d: %v", i, err)
+		}
+	}
+}
+
+const (
+	crowdTTL   = 2 * time.Second
+	perRequest = time.Millisecond
+	crowdSize  = 1500 // seven times what a node serves in quorum.RequestTimeout
+)
+
+// prompt fails the test where it took longer since begin than a node needs for n requests.
+func prompt(t *testing.T, begin time.Time, n int) {
+	t.Helper()
+	if took, least := time.Since(begin), time.Duration(n)*perRequest; took > least+least/10 {
+		t.Errorf("it took %v, want %v and at most a tenth more", took, least)
+	}
+}
+
+// empty checks that no round is under way.
+func empty(t *testing.T, e *Engine) {
+	t.Helper()
+	l := e.lane(Lock{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.out != 0 || l.waiting != 0 {
+		t.Errorf("%d rounds are under way, and %d wait", l.out, l.waiting)
+	}
+}
+
+func TestACrowdIsServedInItsOrderAndInTheTimeThatTheNodesNeed(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
+			counter(t, nodes, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+				begin := time.Now()
+				storm(t.Context(), e, crowdSize, crowdTTL, granted(t))()
+				prompt(t, begin, crowdSize)
+				time.Sleep(time.Second) // a third node may be behind
+				synctest.Wait()
+				for _, k := range clerks {
+					if n := k.sum(); n != crowdSize {
+						t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
+					}
+					for i, name := range k.order {
+						if came, _ := strconv.Atoi(name); max(came-i, i-came) > 5 { // some begin together
+							t.Fatalf("%s was asked for lock %s in place %d", k.name, name, i)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestANodeThatIsSilentHoldsUpNoCrowd(t *testing.T) {
+	counter(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		clerks[2].silent.Store(true)
+		begin := time.Now()
+		storm(t.Context(), e, crowdSize, crowdTTL, granted(t))()
+		prompt(t, begin, crowdSize)
+	})
+}
+
+// TestANodeThatFallsSilentHoldsUpACrowdUntilThatIsKnown, and no longer.
+func TestANodeThatFallsSilentHoldsUpACrowdUntilThatIsKnown(t *testing.T) {
+	counter(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		begin := time.Now()
+		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+		time.Sleep(300 * perRequest)
+		clerks[2].silent.Store(true)
+		wait()
+		prompt(t, begin, crowdSize+int(overdue/int64(perRequest)))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		empty(t, e)
+	})
+}
+
+// TestASlowNodeDoesNotFallBehind so far that it is of no use when another one stops.
+func TestASlowNodeDoesNotFallBehind(t *testing.T) {
+	counter(t, 3, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		clerks[2].each.Store(int64(2 * perRequest))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		wait := storm(ctx, e, crowdSize, crowdTTL, granted(t))
+		time.Sleep(crowdSize / 2 * perRequest)
+		clerks[0].silent.Store(true)
+		wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for _, k := range clerks[1:] {
+			if n := k.sum(); n != crowdSize {
+				t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
+			}
+			if k.most > 2*roomFirst {
+				t.Errorf("%d requests waited at %s", k.most, k.name)
+			}
+		}
+		empty(t, e)
+	})
+}
+
+func TestACrowdOutlastsAnOutage(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+		time.Sleep(100 * perRequest)
+		clerks[0].down.Store(true)
+		time.Sleep(2 * time.Second)
+		clerks[0].down.Store(false)
+		begin := time.Now()
+		wait()
+		prompt(t, begin, crowdSize)
+	})
+}
+
+func TestACallerThatLeavesBeforeItsTurnCostsTheNodesNothing(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var got, left atomic.Int64
+		wait := storm(ctx, e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
+			if err == nil {
+				got.Add(1)
+				return
+			}
+			u, ok := errors.AsType[*driver.UnavailableError](err)
+			if !errors.Is(err, context.Canceled) || ok && len(u.Nodes) > 0 {
+				t.Errorf("a caller that left got %v", err)
+			}
+			if ok && strings.Contains(err.Error(), "requests waiting for their turn") {
+				left.Add(1)
+			}
+		})
+		time.Sleep(100 * perRequest)
+		synctest.Wait()
+		cancel()
+		wait()
+		time.Sleep(time.Second)
+		served := &clerks[0].served
+		asked, freed := served[quorum.AskAcquire].Load(), served[quorum.AskRelease].Load()
+		if asked+left.Load() != crowdSize || asked != got.Load()+freed {
+			t.Errorf("%d callers had a lock, %d left before their turn; the node served %d acquires and %d releases", got.Load(), left.Load(), asked, freed)
+		}
+		empty(t, e)
+	})
+}
+
+// TestOneTryWaitsForItsTurnAndNoLonger: it hears why it has failed, and no node is blamed.
+func TestOneTryWaitsForItsTurnAndNoLonger(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
+		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+		begin := time.Now()
+		_, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: crowdTTL, NoWait: true})
+		if took := time.Since(begin); took != time.Duration(quorum.RequestTimeout(int64(crowdTTL))) {
+			t.Errorf("one try took %v", took)
+		}
+		u, ok := errors.AsType[*driver.UnavailableError](err)
+		if !ok || len(u.Nodes) > 0 || !strings.HasPrefix(err.Error(), "this client has ") {
+			t.Errorf("one try in a crowd got %v", err)
+		}
+		wait()
+		if _, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: crowdTTL, NoWait: true}); err != nil {
+			t.Errorf("one try after it got %v", err)
+		}
+	})
+}
+
+// TestRenewalsAndReleasesDoNotWaitBehindACrowd: with a TTL of 1 s a renewal has 100 ms.
+func TestRenewalsAndReleasesDoNotWaitBehindACrowd(t *testing.T) {
+	counter(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
+		g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+		for range 2 { // half of the crowd waits then
+			time.Sleep(time.Second / 3)
+			if r := e.Renew(t.Context(), []driver.Grant{g})[0]; r.Err != nil {
+				t.Errorf("a renewal beside the crowd: %v", r.Err)
+			}
+		}
+		begin := time.Now()
+		if err := e.Release(t.Context(), g, 0); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 200*time.Millisecond {
+			t.Errorf("the release beside the crowd took %v", took)
+		}
+		wait()
+	})
+}
+
+func TestACrowdReleasesInTheTimeThatTheNodesNeed(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		grants := make([]driver.Grant, crowdSize)
+		storm(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
+		begin := time.Now()
+		var all sync.WaitGroup
+		for _, g := range grants {
+			all.Go(func() {
+				if err := e.Release(t.Context(), g, 0); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		}
+		all.Wait()
+		prompt(t, begin, crowdSize)
+		if n := clerks[0].served[quorum.AskRelease].Load(); n != crowdSize {
+			t.Errorf("the node served %d releases", n)
+		}
+	})
+}
+
+// TestAReleaseIsSentThoughItsCallerLeftBeforeItsTurn, and when the engine closes before it.
+func TestAReleaseIsSentThoughItsCallerLeftBeforeItsTurn(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(fmt.Sprint("closes: ", closes), func(t *testing.T) {
+			counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+				grants := make([]driver.Grant, crowdSize)
+				storm(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
+				ctx, cancel := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				for _, g := range grants {
+					all.Go(func() { e.Release(ctx, g, 0) })
+				}
+				synctest.Wait()
+				cancel()
+				all.Wait()
+				if closes {
+					e.Close()
+				}
+				time.Sleep(crowdSize*perRequest + time.Second)
+				if n := clerks[0].served[quorum.AskRelease].Load(); n != crowdSize {
+					t.Errorf("the node served %d releases", n)
+				}
+			})
+		})
+	}
+}
+
+// TestAReleaseEndsThoughNoNodeAnswers, also if it waits for its turn.
+func TestAReleaseEndsThoughNoNodeAnswers(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		const n = 500
+		grants := make([]driver.Grant, n)
+		storm(t.Context(), e, n, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
+		clerks[0].silent.Store(true)
+		begin := time.Now()
+		var all sync.WaitGroup
+		for _, g := range grants {
+			all.Go(func() {
+				if err := e.Release(t.Context(), g, 0); !errors.Is(err, driver.ErrUnavailable) {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("the releases took %v", took)
+		}
+		e.Close()
+		synctest.Wait()
+	})
+}
+
+// TestClaimsThatRestLeaveRoomForOthers: they wait for a holder, and not for an answer.
+func TestClaimsThatRestLeaveRoomForOthers(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		const n = 4 * roomFirst
+		storm(t.Context(), e, n, time.Minute, granted(t))()
+		other := New(Config{Nodes: []Node{clerks[0]}})
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := storm(ctx, other, n, crowdTTL, func(_ int, _ driver.Grant, err error) {
+			if !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("a caller that waited for a holder got %v", err)
+			}
+		})
+		time.Sleep(3 * time.Second)
+		begin := time.Now()
+		if _, err := other.Acquire(t.Context(), driver.Request{Key: "free", TTL: crowdTTL}); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("a free lock took %v beside %d callers that wait for holders", took, n)
+		}
+		cancel()
+		wait()
+		time.Sleep(2 * time.Second)
+		empty(t, other)
+	})
+}
+
+func TestCloseEndsACrowdAtOnce(t *testing.T) {
+	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		wait := storm(t.Context(), e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
+			if err != nil && !errors.Is(err, driver.ErrClosed) {
+				t.Errorf("Acquire: %v", err)
+			}
+		})
+		time.Sleep(100 * perRequest)
+		begin := time.Now()
+		e.Close()
+		wait()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+		time.Sleep(time.Second)
+		if n := clerks[0].served[quorum.AskAcquire].Load(); n > 100+2*roomFirst {
+			t.Errorf("the node served %d acquires", n)
+		}
+	})
+}
+
+// TestALaneLearnsHowLongTheWayIs, also where it becomes longer or shorter while it is in use.
+func TestALaneLearnsHowLongTheWayIs(t *testing.T) {
+	t.Parallel()
+	l := Lane{room: roomFirst, waiting: 1}
+	var now int64
+	for _, way := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond} {
+		for range 100 { // round trips
+			now += int64(way)
+			for range l.room {
+				l.out = l.room
+				l.fit(exit{at: now, took: int64(way), heard: true})
+			}
+		}
+		if l.room != roomMost {
+			t.Errorf("there is room for %d where each answer takes %v", l.room, way)
+		}
+	}
+}
