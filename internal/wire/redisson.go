@@ -56,10 +56,10 @@ var (
 
 // Redisson is the format of Redisson's RLock, on one node.
 var Redisson = &Format{
-	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, redissonPass, redissonAcquire),
-	Adopt:   script(redissonNames, seedLua, redissonBlock, redissonAdopt),
+	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, redissonPass, prolongLua, redissonAcquire),
+	Adopt:   script(redissonNames, seedLua, redissonBlock, prolongLua, redissonAdopt),
 	Commit:  script(redissonNames, redissonCommit),
-	Renew:   script(redissonNames, redissonRenew),
+	Renew:   script(redissonNames, prolongLua, redissonRenew),
 	Reclaim: script(redissonNever),
 	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonRelease),
 	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonForce),

@@ -116,6 +116,8 @@ var (
 	queueLua string
 	//go:embed scripts/pass.lua
 	passLua string
+	//go:embed scripts/prolong.lua
+	prolongLua string
 	//go:embed scripts/adopt.lua
 	adoptLua string
 	//go:embed scripts/take.lua
@@ -148,10 +150,10 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
-	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, passLua, acquireLua)
-	Adopt   = script(memberLua, holderLua, seedLua, blockLua, adoptLua)
+	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, passLua, prolongLua, acquireLua)
+	Adopt   = script(memberLua, holderLua, seedLua, blockLua, prolongLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
-	Renew   = script(memberLua, holderLua, seedLua, renewLua)
+	Renew   = script(memberLua, holderLua, seedLua, prolongLua, renewLua)
 	Reclaim = script(memberLua, reclaimLua)
 	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, passLua, releaseLua)
 	Force   = script(memberLua, holderLua, seedLua, blockLua, queueLua, passLua, forceLua)

@@ -20,7 +20,7 @@ if not free and holder == owner then -- an earlier reply was lost, or the lock w
   else -- for as long as this client wants: a hand-over went by another's TTL
     redis.call('PEXPIRE', fence, keep)
   end
-  redis.call('PEXPIRE', lock, ttl)
+  prolong(lock, ttl)
   return tonumber(top) - 31
 end
 if stamp ~= '' then

@@ -18,6 +18,10 @@ else
     return refused
   end
 end
-redis.call('SET', lock, owner, 'PX', ttl)
+if holder == owner then
+  prolong(lock, ttl)
+else
+  redis.call('SET', lock, owner, 'PX', ttl)
+end
 redis.call('ZREM', queue, from)
 return tonumber(top) - 31

@@ -4,7 +4,7 @@
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token = tonumber(ARGV[1])
 local holder, top = holding(lock), redis.call('GET', fence)
-if not holder or not top then
+if not holder or not top or string.sub(holder, -1) == '!' then -- nobody's: it stands for its MinHold
   return 0
 end
 top = tonumber(top)

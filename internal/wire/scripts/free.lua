@@ -1,11 +1,12 @@
--- KEYS lock fence queue set; ARGV owner [stamp [handover [keep]]] marker
+-- KEYS lock fence queue set; ARGV owner [stamp [handover [keep [minhold]]]] marker
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
--- passes on the lock if it is the owner's or, without a stamp, nobody's.
+-- passes on the lock if it is the owner's or, without a stamp, nobody's. With a minhold the
+-- owner's lock stands for so long, and is nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, stamp = ARGV[1], ARGV[2] or ''
+local owner, stamp, minhold = ARGV[1], ARGV[2] or '', ARGV[5]
 local call = redis.call
 -- The usual case, as in acquire: the lock is the owner's, and nobody waits.
-if stamp == '' and redis.pcall('GET', lock) == owner and call('ZCARD', queue) == 0 then
+if stamp == '' and not minhold and redis.pcall('GET', lock) == owner and call('ZCARD', queue) == 0 then
   call('DEL', lock)
   return 1
 end

@@ -6,7 +6,10 @@ else
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, '60000')
 end
-if mine or not holder and stamp == '' then
+if minhold and mine then
+  redis.call('SET', lock, owner .. '!', 'PX', minhold)
+  redis.call('PEXPIRE', fence, ARGV[4])
+elseif not minhold and (mine or not holder and stamp == '') then
   pass(lock, fence, queue, owner, ARGV[3] or '1000', ARGV[4] or '150000', stamp == '')
 end
 return mine and 1 or 0

@@ -6,7 +6,7 @@ local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, top, clock, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local holder = holding(lock)
 if holder == owner then
-  redis.call('PEXPIRE', lock, ttl)
+  prolong(lock, ttl)
   redis.call('PEXPIRE', fence, keep)
   return redis.call('ZCARD', queue)
 end

@@ -13,7 +13,7 @@ if not top and (mine or not holder) then
   end
 end
 if mine then
-  redis.call('PEXPIRE', lock, ttl)
+  prolong(lock, ttl)
   return tonumber(top) - 31
 end
 if stamp ~= '' then

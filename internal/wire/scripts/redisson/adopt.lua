@@ -15,6 +15,10 @@ if not top then
     return refused
   end
 end
-give(lock, owner, ttl)
+if holder == owner then
+  prolong(lock, ttl)
+else
+  give(lock, owner, ttl)
+end
 redis.call('ZREM', queue, from)
 return tonumber(top) - 31

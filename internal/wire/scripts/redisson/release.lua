@@ -1,8 +1,9 @@
--- KEYS lock fence queue; ARGV owner [stamp [handover [keep]]]
+-- KEYS lock fence queue; ARGV owner [stamp [handover [keep [minhold]]]]
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
--- passes on the lock if it is the owner's or, without a stamp, nobody's.
+-- passes on the lock if it is the owner's or, without a stamp, nobody's. With a minhold the
+-- owner's lock stands for so long, and is nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, stamp = ARGV[1], ARGV[2] or ''
+local owner, stamp, minhold = ARGV[1], ARGV[2] or '', ARGV[5]
 local holder = holding(lock)
 local mine = holder == owner
 if stamp == '' then
@@ -11,7 +12,9 @@ else
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, '60000')
 end
-if mine or not holder and stamp == '' then
+if minhold and mine then
+  give(lock, owner .. '!', minhold)
+elseif not minhold and (mine or not holder and stamp == '') then
   pass(lock, fence, queue, owner, ARGV[3] or '1000', stamp == '')
 end
 return mine and 1 or 0

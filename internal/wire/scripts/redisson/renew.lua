@@ -4,5 +4,5 @@
 if holding(KEYS[1]) ~= ARGV[1] then
   return -1
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+prolong(KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[3])
