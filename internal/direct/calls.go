@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// closeTime bounds how long Close waits for requests that are under way, and ReleaseTime
-	// how long a release waits for its answer.
+	// closeTime bounds how long Close waits for requests that are under way, and releaseTime
+	// how long a release waits for its answer, moment beyond the context of its caller.
 	closeTime   = 2 * time.Second
-	ReleaseTime = 2 * time.Second
+	releaseTime = 2 * time.Second
+	moment      = 100 * time.Millisecond
 
 	// ShortPause is how long to wait before a request is repeated for the first time, and
 	// LongPause the longest such wait.
@@ -100,25 +101,44 @@ func (c *Calls) Leave() { c.tasks.Done() }
 // makes the driver.
 func (c *Calls) Go(fn func()) { c.tasks.Go(fn) }
 
-// Finish runs fn, which frees a lock, to its end, and returns its error. It returns before,
-// with what is not known, if ctx ends or the release, which began at begin, takes too long
-// (driver: Prompt). The caller is inside a call.
-func (c *Calls) Finish(ctx context.Context, s *States, begin time.Time, fn func() error) error {
-	done := make(chan error, 1)
-	c.Go(func() { done <- fn() })
-	late := time.NewTimer(time.Until(begin.Add(ReleaseTime)))
+// Finish runs fn, which frees a lock, to its end, and returns its error. fn calls begun when it is
+// its turn in l; without l it has begun. Finish returns before, with what is not known, a moment
+// after ctx has ended, and if the service is silent for too long (driver: Prompt). The caller is
+// inside a call.
+func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun func()) error) error {
+	done, turn := make(chan error, 1), make(chan struct{})
+	begun := sync.OnceFunc(func() { close(turn) })
+	if l == nil {
+		begun()
+	}
+	c.Go(func() { done <- fn(begun) })
+	late := time.NewTimer(releaseTime)
 	defer late.Stop()
-	select {
-	case err := <-done:
+	waits, ends := turn, ctx.Done()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-waits:
+			waits = nil
+			late.Reset(releaseTime)
+			continue
+		case <-ends:
+			waits, ends = nil, nil
+			late.Reset(moment)
+			continue
+		case <-late.C:
+			if waits != nil && l.silence() < releaseTime {
+				late.Reset(releaseTime - l.silence())
+				continue
+			}
+		}
+		err := s.Unavailable(errors.New("the release is not confirmed yet"))
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
 		return err
-	case <-late.C:
-	case <-ctx.Done():
 	}
-	err := s.Unavailable(errors.New("the release is not confirmed yet"))
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), err)
-	}
-	return err
 }
 
 // Close ends Alive, waits for all calls and what they have left, and ends Work, at the latest

@@ -137,6 +137,21 @@ func (s *States) Unavailable(err error, blame ...driver.NodeError) *driver.Unava
 	return &driver.UnavailableError{Need: len(s.nodes)/2 + 1, Nodes: blame, Err: err}
 }
 
+// down is the error of a call that had to wait while a majority of the nodes does not answer; nil:
+// it does.
+func (s *States) down() error {
+	var blame []driver.NodeError
+	for _, n := range s.Nodes() {
+		if n.State == driver.NodeDown || n.State == driver.NodeStalled {
+			blame = append(blame, driver.NodeError{Node: n.Node, Err: n.Err})
+		}
+	}
+	if failed := s.Unavailable(nil, blame...); len(blame) >= failed.Need {
+		return failed
+	}
+	return nil
+}
+
 // Nodes is for driver.Notifier.
 func (s *States) Nodes() []driver.NodeEvent {
 	s.mu.Lock()

@@ -26,6 +26,14 @@ func (w *Wait) Note(err error) {
 	w.Last = err
 }
 
+// Leave notes err where it is of a Lane in which the wait has ended, and nothing else stood in the
+// way before.
+func (w *Wait) Leave(err error) {
+	if _, crowd := errors.AsType[crowd](err); crowd && w.Last == nil {
+		w.Last = err
+	}
+}
+
 // Over is why the wait is over, with what stood in its way last; nil: it is not.
 func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	switch {
@@ -49,6 +57,7 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 		if err == nil {
 			return nil
 		}
+		w.Leave(err)
 		over := w.Over(caller, c)
 		switch {
 		case over != nil:

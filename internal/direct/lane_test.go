@@ -1,0 +1,136 @@
+package direct_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+// errSilent is a request that had no answer.
+var errSilent = &driver.UnavailableError{}
+
+// busy is a lane for one request, which is under way until free is called.
+func busy(states *direct.States) (l *direct.Lane, free func()) {
+	l = direct.NewLane(states, 1)
+	over := make(chan struct{})
+	go l.Do(context.Background(), direct.Later, nil, func() error { <-over; return nil })
+	synctest.Wait()
+	return l, func() { close(over); synctest.Wait() }
+}
+
+func TestALaneServesThemAsTheyCame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, free := busy(direct.NewStates("a"))
+		var served []int
+		ask := func(i int, rank direct.Rank) {
+			go l.Do(t.Context(), rank, nil, func() error { served = append(served, i); return nil })
+			synctest.Wait()
+		}
+		for i := range 3 {
+			ask(i, direct.Later)
+		}
+		for i := 10; i < 16; i++ {
+			ask(i, direct.Soon)
+		}
+		free()
+		if want := []int{10, 11, 12, 0, 13, 14, 15, 1, 2}; !slices.Equal(served, want) {
+			t.Errorf("served %v, want %v: what is urgent first, and what began before as every fourth", served, want)
+		}
+	})
+}
+
+func TestWhoLeavesALaneKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, free := busy(direct.NewStates("a"))
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { left <- l.Do(ctx, direct.Later, nil, func() error { t.Error("it has left"); return nil }) }()
+		synctest.Wait()
+		served := false
+		go l.Do(t.Context(), direct.Later, nil, func() error { served = true; return nil })
+		synctest.Wait()
+		cancel()
+		err := <-left
+		if down, ok := errors.AsType[*driver.UnavailableError](err); !ok || len(down.Nodes) > 0 {
+			t.Errorf("%v, want that no node is to blame", err)
+		}
+		free()
+		if !served {
+			t.Error("the next has not had its turn")
+		}
+	})
+}
+
+// TestWhoIsCalledTakesNoTurn, such as a waiter to which a lock was handed.
+func TestWhoIsCalledTakesNoTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, free := busy(direct.NewStates("a"))
+		called, ran := make(chan struct{}, 1), make(chan struct{})
+		go l.Do(t.Context(), direct.Soon, called, func() error { close(ran); return nil })
+		called <- struct{}{}
+		<-ran
+		held := true
+		go l.Do(t.Context(), direct.Later, nil, func() error { held = false; return nil })
+		synctest.Wait()
+		if !held {
+			t.Error("its end has given a turn away that it never had")
+		}
+		free()
+	})
+}
+
+func TestALaneBehindNodesThatAreDownNamesThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		states := direct.NewStates("a", "b", "c")
+		l, free := busy(states)
+		defer free()
+		states.Report(0, errors.New("refused"))
+		states.Report(2, direct.Stall{Err: errors.New("silent")})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := l.Do(ctx, direct.Later, nil, nil)
+		if down, ok := errors.AsType[*driver.UnavailableError](err); !ok || len(down.Nodes) != 2 {
+			t.Errorf("%v, want that two nodes are down", err)
+		}
+	})
+}
+
+// TestAReleaseWaitsForItsTurnWhileOthersAreAnswered, and no longer.
+func TestAReleaseWaitsForItsTurnWhileOthersAreAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		states, calls := direct.NewStates("a"), direct.NewCalls()
+		l := direct.NewLane(states, 1)
+		answer := func(err error) {
+			l.Do(t.Context(), direct.Soon, nil, func() error { time.Sleep(time.Second); return err })
+		}
+		release := func(requests int, last error) (took time.Duration, err error) {
+			for range requests {
+				go answer(last)
+				synctest.Wait()
+			}
+			begin := time.Now()
+			err = calls.Finish(t.Context(), states, l, func(begun func()) error {
+				return l.Do(t.Context(), direct.Soon, nil, func() error { begun(); return nil })
+			})
+			return time.Since(begin), err
+		}
+		if took, err := release(10, nil); err != nil || took < 9*time.Second {
+			t.Errorf("behind ten requests that are answered: %v after %v", err, took)
+		}
+		if took, err := release(10, errSilent); !errors.Is(err, driver.ErrUnavailable) || took > 3*time.Second {
+			t.Errorf("behind ten requests without an answer: %v after %v", err, took)
+		}
+		calls.Close()
+	})
+}
