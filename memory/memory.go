@@ -25,9 +25,9 @@ import (
 const (
 	// sweepEvery is how many grants pass between two sweeps of expired counters.
 	sweepEvery = 1 << 14
-	// maxTTL is what package redlock allows by default: a program that works here
-	// must work there.
-	maxTTL = time.Minute
+	// maxTTLOfOne and maxTTLOfMany are what package redlock allows by default: a program that
+	// works here works there.
+	maxTTLOfOne, maxTTLOfMany = 24 * time.Hour, time.Minute
 )
 
 // Driver is one client's way to the nodes.
@@ -60,7 +60,8 @@ type inlet struct {
 }
 
 // New returns a driver over n fresh nodes, 1 to 9. It panics on another n,
-// which is a programming error.
+// which is a programming error. A TTL is at most 24 hours on one node, and a
+// minute on several.
 func New(n int) *Driver {
 	if n < 1 || n > quorum.MaxNodes {
 		panic(fmt.Sprintf("memory.New(%d): give 1 to %d nodes", n, quorum.MaxNodes))
@@ -123,17 +124,13 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return d.engine.Adopt(ctx, g)
 }
 
-// Raise implements driver.Raiser.
-func (d *Driver) Raise(ctx context.Context, g driver.Grant, token int64) (driver.Grant, error) {
-	return d.engine.Raise(ctx, g, token)
-}
-
-// TokenLife implements driver.Raiser.
-func (d *Driver) TokenLife(most time.Duration) time.Duration { return d.engine.TokenLife(most) }
-
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
-	return driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}
+	l := driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTLOfOne, Token: true, Order: true, MinHold: true, ChangeTTL: true}
+	if len(d.cluster.nodes) > 1 {
+		l.MaxTTL, l.Longer = maxTTLOfMany, fmt.Sprintf("as package redlock does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
+	}
+	return l
 }
 
 // Close implements driver.Driver. The nodes live on for other clients.
@@ -227,6 +224,13 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 	var done quorum.Set
 	errs := make([]error, len(d.cluster.nodes))
 	for i, n := range d.cluster.nodes {
+		if token == 0 {
+			var dropped bool
+			if dropped, errs[i] = n.drop(key, st); dropped {
+				done |= quorum.Only(i)
+			}
+			continue
+		}
 		from, woken, err := n.force(key, aims[i], func(owner string) bool { return d.cluster.hears(i, owner) })
 		if from != "" {
 			done |= quorum.Only(i)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,19 +42,31 @@ func TestConformanceInRealTime(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service { return service(3, 0) }})
 }
 
-// What works over nodes in the process shall work over servers with their defaults.
+// What works over nodes in the process works over as many servers with their defaults. An error
+// names what there is in memory.
 func TestMemoryTakesNoLongerTTLThanServersDo(t *testing.T) {
 	t.Parallel()
-	c, err := holdfast.New(memory.New(1), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: time.Minute + 1}); !errors.Is(err, holdfast.ErrInvalid) {
-		t.Errorf("with a TTL of more than a minute: %v, want ErrInvalid", err)
-	}
-	if _, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: time.Minute}); err != nil {
-		t.Errorf("with a TTL of a minute: %v", err)
+	for _, tt := range []struct {
+		nodes int
+		most  time.Duration
+		words string
+	}{
+		{1, 24 * time.Hour, "up to 24h0m0s"},
+		{2, time.Minute, "memory.New(1), takes up to 24h0m0s"},
+		{3, time.Minute, "memory.New(1), takes up to 24h0m0s"},
+	} {
+		c, err := holdfast.New(memory.New(tt.nodes), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: tt.most + 1})
+		if text := fmt.Sprint(err); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(text, tt.words) || strings.Contains(text, "maxttl") {
+			t.Errorf("%d nodes, with a TTL of more than %v: %v, want ErrInvalid and %q", tt.nodes, tt.most, err, tt.words)
+		}
+		if _, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: tt.most}); err != nil {
+			t.Errorf("%d nodes, with a TTL of %v: %v", tt.nodes, tt.most, err)
+		}
 	}
 }
 
@@ -132,7 +145,7 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 	t.Parallel()
 	ctx, root := t.Context(), memory.New(3)
 	a, b := root.Peer(), root.Peer()
-	req := driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true, Holder: driver.Holder{Host: "web-3", Note: "import, 50 %"}}
+	req := driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true, Adoptable: true, Holder: driver.Holder{Host: "web-3", Note: "import, 50 %"}}
 	g, err := a.Acquire(ctx, req)
 	if err != nil {
 		t.Fatal(err)

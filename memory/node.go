@@ -230,6 +230,21 @@ func (n *Node) force(name string, token int64, hears func(owner string) bool) (f
 	return from, w.Owner, nil
 }
 
+// drop frees a lock that was released and stands for its MinHold, if it is still that of st.
+func (n *Node) drop(name string, st driver.Status) (done bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != running {
+		return false, errStopped
+	}
+	l := n.locks[name].At(n.now())
+	if done = st.Kept && l.Owner == st.Owner; done {
+		l.Owner, l.Until = "", 0
+		n.keep(name, l)
+	}
+	return done, nil
+}
+
 // sweep forgets what has expired and returns the names of the locks that are
 // held or waited for.
 func (n *Node) sweep() []string {

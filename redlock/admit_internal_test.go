@@ -148,6 +148,7 @@ func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
 func TestAWatchEndsWithTheMarkerThatItWatched(t *testing.T) {
 	n, early, c := newClinic(t), newClient(3, nil), newClient(3, nil)
 	n.waits(early)
+	n.waits(c)
 	n.pass(out, early, c)
 	n.votes(c)
 	n.marker = ""
@@ -162,6 +163,8 @@ func TestANodesClockThatIsSetDoesNotEndItsQuarantine(t *testing.T) {
 	n.pass(out-time.Second, c)
 	n.waits(c)
 	n.waits(newClient(3, &Options{}))
+	n.clock = n.clock.Add(time.Hour) // once more
+	n.waits(newClient(3, nil))
 }
 
 func TestOneClientsWrongClockDoesNotEndAQuarantine(t *testing.T) {
@@ -171,6 +174,9 @@ func TestOneClientsWrongClockDoesNotEndAQuarantine(t *testing.T) {
 	n.waits(behind)
 	n.pass(out-time.Second, behind, ahead)
 	n.waits(ahead)
+	further := newClient(3, nil)
+	further.clock = ahead.clock.Add(time.Hour)
+	n.waits(further)
 }
 
 func TestAWrongClockAtTheFirstSightDelaysAndNoMore(t *testing.T) {
@@ -184,17 +190,53 @@ func TestAWrongClockAtTheFirstSightDelaysAndNoMore(t *testing.T) {
 	n.votes(c) // by its own monotonic clock
 }
 
-// Programs that run for a second each, as of cron, let a node vote all the same.
+// The node and a client on its machine boot with a clock that is behind. Both times of the first sight are that clock's, and
+// both seem long ago once it is set.
+func TestClocksThatAreSetTogetherDoNotEndAQuarantine(t *testing.T) {
+	n, local, c := newClinic(t), newClient(3, nil), newClient(3, nil)
+	n.clock, local.clock = n.clock.Add(-time.Hour), local.clock.Add(-time.Hour)
+	n.waits(local)
+	n.clock, local.clock = n.clock.Add(time.Hour), local.clock.Add(time.Hour)
+	n.pass(time.Second, local, c)
+	n.waits(c)
+	n.waits(local)
+	n.pass(out-2*time.Second, local, c)
+	n.waits(c)
+	n.waits(local)
+	n.waits(newClient(3, nil))
+	n.pass(time.Second, local, c)
+	n.votes(local) // by its own monotonic clock
+}
+
+// Programs that run for a second each, as of cron, let a node vote all the same. They have wall clocks alone, and one of two
+// periods may be a clock that was set.
 func TestClientsThatLiveForSecondsLetANodeVote(t *testing.T) {
 	n := newClinic(t)
-	for range 3 {
+	brief := func() *client {
 		c := newClient(3, nil)
 		c.clock = n.clock
-		n.waits(c)
-		n.pass(out/3+time.Second, c)
+		return c
 	}
-	c := newClient(3, nil)
-	c.clock = n.clock
+	for range 6 {
+		n.waits(brief())
+		n.pass(out/3 + time.Second)
+	}
+	n.votes(brief())
+}
+
+// A client that has seen the node all the time is not put off by those that come and go.
+func TestAPeriodByWallClocksPutsOffNoClientThatWatches(t *testing.T) {
+	n, c := newClinic(t), newClient(3, nil)
+	n.waits(newClient(3, nil))
+	n.pass(out/2, c)
+	n.waits(c)
+	n.pass(out/2, c)
+	brief := newClient(3, nil)
+	brief.clock = n.clock
+	n.waits(brief) // the first period is over
+	n.pass(out/2-time.Second, c)
+	n.waits(c)
+	n.pass(time.Second, c)
 	n.votes(c)
 }
 
@@ -383,6 +425,7 @@ func FuzzMarker(f *testing.F) {
 	f.Add(" run=r2 durable=b:1")
 	f.Add(" seen=r1 client=5 node=6")
 	f.Add(" run=r0 durable=b:1 seen=r1 client=5 node=6")
+	f.Add(" seen=r1 client=5 node=6 client2=7 node2=8")
 	f.Add(" seen=r1 client=-9223372036854775808 node=9223372036854775807")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := newClient(3, nil)

@@ -70,6 +70,34 @@ func TestADurableNodeThatWasReplacedSitsOutItsQuarantine(t *testing.T) {
 	}(), "n=3", "n=1") // it is of the set from the first sight on
 }
 
+// It has the marker of the node and is durable itself, and clients call it by the same address. What it has on disk is
+// what it heard of before its master went.
+func TestADurableReplicaAtTheAddressOfItsMasterSitsOutItsQuarantine(t *testing.T) {
+	r := startAlways(t, 3)
+	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
+	way := newRoute(t, r.servers)
+	opts := &redlock.Options{MaxTTL: time.Minute, Timeout: busy}
+	r.driver(way.nodes(), opts).Close() // without quarantine
+	if marker := fmt.Sprint(r.do(0, "GET", "holdfast:set")); !strings.Contains(marker, "durable=") {
+		t.Fatalf("the marker of the master is %q", marker)
+	}
+	r.eventually("the replica has the marker", func() bool {
+		marker, err := replica.Do("GET", "holdfast:set")
+		return err == nil && strings.Contains(fmt.Sprint(marker), "durable=")
+	})
+	r.servers[0].Kill()
+	if _, err := replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	way[0].Redirect(replica.Addr())
+	d, err := redlock.Open(t.Context(), way.nodes(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.clientOf(d, nil)
+	r.quarantined(d, 0)
+}
+
 // Most releases of Redis and Valkey leave out of what they read back what the default user may not write. The marker may be
 // there all the same: an append-only file that was rewritten begins with a copy of the data.
 func TestADurableNodeThatCannotReadBackItsFileSitsOutItsQuarantine(t *testing.T) {
@@ -330,6 +358,66 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 			r.awaitCause(events, addr, words[name])
 		})
 	}
+}
+
+// A client that keeps quarantine=off lets in a node that was wiped, beside those that hold a lock there.
+func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
+	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redlock.Node){
+		"three nodes":            func(t *testing.T) (*rig, []redlock.Node) { r := start(t, 3); return r, r.nodes() },
+		"a node that fails over": func(t *testing.T) (*rig, []redlock.Node) { c := startCouple(t); return c.rig, c.nodes() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, nodes := begin(t)
+			log := new(notes)
+			opened := func() (warnings int) {
+				before := len(log.lines())
+				r.driver(nodes, &redlock.Options{Logger: slog.New(log)}).Close()
+				for _, line := range log.lines()[before:] {
+					if strings.Contains(line, "quarantine=off") && strings.Contains(line, "two may hold one") {
+						warnings++
+					}
+				}
+				return warnings
+			}
+			if n := opened(); n != len(nodes) {
+				t.Errorf("a new set: %d warnings, want %d: %q", n, len(nodes), log.lines())
+			}
+			if n := opened(); n != 0 {
+				t.Errorf("a set that votes: %d warnings: %q", n, log.lines())
+			}
+			r.do(0, "FLUSHALL")
+			if n := opened(); n != 1 {
+				t.Errorf("one node was wiped: %d warnings: %q", n, log.lines())
+			}
+		})
+	}
+	t.Run("one server", func(t *testing.T) {
+		r, log := start(t, 1), new(notes)
+		r.driver(r.nodes(), &redlock.Options{Logger: slog.New(log)}).Close()
+		if log.has("quarantine=off") {
+			t.Errorf("it has no quarantine: %q", log.lines())
+		}
+	})
+}
+
+// A master that had replicas says after a restart from a snapshot what a replica says that was promoted.
+func TestARestartFromASnapshotIsNotTakenForAPromotionAlone(t *testing.T) {
+	c := startCouple(t)
+	c.eventually("a snapshot", func() bool { // the one for the replica may be under way
+		_, err := c.servers[0].Do("SAVE")
+		return err == nil
+	})
+	c.servers[0].Kill()
+	c.servers[1].Kill()
+	if err := c.servers[0].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if reply := c.do(0, "INFO", "replication").(string); strings.Contains(reply, "master_replid2:0000") {
+		t.Skip("this release does not note it")
+	}
+	d := c.driver([]redlock.Node{{Addr: c.servers[0].Addr()}}, nil)
+	defer d.Close()
+	mentions(t, d.Nodes()[0].Err, "was a replica before", "a restart has read back a snapshot")
 }
 
 // awaitCause waits for an event of a node that says why.

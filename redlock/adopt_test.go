@@ -19,7 +19,7 @@ func TestAnAdoptionOutlivesAServerThatComesBackBeforeItsCommit(t *testing.T) {
 		}
 	}
 	giver := r.client()
-	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}

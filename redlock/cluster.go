@@ -43,6 +43,8 @@ type cluster struct {
 	slots  [wire.Slots]atomic.Pointer[node]  // who has the slot; nil: nobody
 	routes [wire.Slots]atomic.Pointer[route] // made when first needed
 
+	astray engine.Lane // of locks whose hash slot nobody has
+
 	floor  atomic.Int64            // the first token that a shard may give
 	looked atomic.Pointer[glimpse] // the last look at the map, or when tokens began after it; nil: there was none
 	came   atomic.Bool             // a slot was found at another shard after floor was raised
@@ -92,6 +94,15 @@ func (c *cluster) Send(r *engine.Request) {
 	to := rt.on
 	rt.mu.Unlock()
 	c.hand(to, e)
+}
+
+// lane is where the claims to a lock take their turn: that of its shard, so that one that is
+// slow or silent keeps no lock of another waiting.
+func (c *cluster) lane(lock engine.Lock) *engine.Lane {
+	if n := c.slots[wire.Slot(lock.Key)].Load(); n != nil {
+		return &n.lane
+	}
+	return &c.astray
 }
 
 // hand sends e to a shard.

@@ -186,3 +186,76 @@ func TestALookFollowsItsSlot(t *testing.T) {
 		}
 	})
 }
+
+// It may say of itself that it has all slots, long after another took its place.
+func TestTheMapOfANodeThatIsCutOffIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for state, believed := range map[string]bool{"cluster_state:ok": true, "cluster_state:fail": false} {
+		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+			atA := received(a)
+			read := make(chan error, 1)
+			go func() {
+				_, err := d.cluster.mapOf(t.Context(), d.cluster.shards[0])
+				read <- err
+			}()
+			if at := gathered(atA); len(at) != len(mapCommands) {
+				t.Fatalf("a was sent %q", at)
+			}
+			a.Write([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$1\r\na\r\n:6379\r\n$2\r\nid\r\n")) // all slots are a's
+			a.Write(fmt.Appendf(nil, "$%d\r\n%s\r\n*2\r\n$10\r\n1767355200\r\n$1\r\n0\r\n", len(state), state))
+			if err := <-read; (err == nil) != believed {
+				t.Errorf("%s: %v", state, err)
+			}
+		})
+	}
+}
+
+// The lock would stand for its TTL on the shard that has its slot now.
+func TestAReleaseThatWasOwedToARetiredShardIsSentToItsSuccessor(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		attempt(t, d)()
+		first := gathered(atA)
+		if len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Close()
+		synctest.Wait()
+		old, next := d.cluster.shards[0], d.cluster.shards[1]
+		old.stop = func() {}
+		now := time.Now()
+		d.cluster.apply(chart{
+			glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()},
+			spans:   []span{{0, wire.Slots - 1, "b", "b:6379"}},
+		})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			next.settle(next.link.Load())
+		}()
+		if at := gathered(atB); !slices.Contains(at, first[1]) {
+			t.Errorf("b was sent %q, want the %s", at, first[1])
+		}
+		<-done
+	})
+}
+
+// Nobody waits for its answer any more, but the lock stands until it is carried out.
+func TestAReleaseLooksForItsShardPastItsDeadline(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		atA := received(a)
+		attempt(t, d)()
+		first := gathered(atA)
+		if len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		time.Sleep(time.Second + 100*time.Millisecond) // the longest that a request may take is over
+		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
+		time.Sleep(2 * tryAgainAfter)
+		if again := gathered(atA); !slices.Equal(again, first[1:]) {
+			t.Errorf("a was sent %q again, want the release", again)
+		}
+	})
+}

@@ -35,6 +35,9 @@ const redissonRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +
 // clusterRights are what it needs in a cluster besides.
 const clusterRights = "+cluster|myid +cluster|slots +cluster|info +asking"
 
+// failoverRights are what it needs besides where another server may take over.
+const failoverRights = "+wait"
+
 // DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
 // where they are so ill that no driver can be opened. Errors: ErrInvalid.
 func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
@@ -69,7 +72,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	if n := len(d.nodes); n%2 == 0 && n > 0 {
 		set.bad("nodes", driver.VerdictWarning, even(n))
 	}
-	if len(d.nodes) > 1 && d.opts.NoQuarantine {
+	if d.opts.NoQuarantine && (d.cluster != nil || g.marks(d.nodes[0])) {
 		set.bad("quarantine", driver.VerdictFault, advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
@@ -188,6 +191,9 @@ func (e *look) grant() string {
 	if e.g.opts.Cluster {
 		line += " " + clusterRights
 	}
+	if e.n.moves() {
+		line += " " + failoverRights
+	}
 	return line
 }
 
@@ -246,6 +252,9 @@ func (e *look) distinct(context.Context) error {
 		}
 		return err
 	}
+	if run == "" && !e.g.marks(e.n) {
+		e.bad("run", driver.VerdictWarning, errHidden)
+	}
 	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.marks(e.n) {
 		return err
 	}
@@ -255,6 +264,10 @@ func (e *look) distinct(context.Context) error {
 	e.OK("distinct", "listed once")
 	return nil
 }
+
+// errHidden is why the tokens of one server may fall.
+var errHidden = advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
+	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
 func (e *look) version(context.Context) error {
 	name, number := "Redis", e.info["redis_version"]

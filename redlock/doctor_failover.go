@@ -24,9 +24,15 @@ func (e *look) failover(ctx context.Context) error {
 		e.OK("replicas", "%s", e.info["connected_slaves"])
 	}
 	down := e.sentinels(ctx)
-	values, err := e.l.Do([]string{"CONFIG", "GET", "min-replicas-max-lag"})
+	values, err := e.l.Do([]string{"CONFIG", "GET", "min-replicas-max-lag"}, []string{"WAIT", "0", "0"})
 	if err != nil {
 		return err
+	}
+	if values[1].IsError() {
+		e.bad("force", driver.VerdictWarning, advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
+			"a failover may bring the old holder back: %w", serverError(values[1])), e.grant()))
+	} else {
+		e.OK("force", "a replica can confirm that a lock was taken away")
 	}
 	lag, err := strconv.Atoi(setting(values[0]))
 	switch stops := time.Duration(lag+1) * time.Second; {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -203,6 +204,10 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			r.do(0, "DEL", "holdfast:set") // of the set of three
 			return urlOf(r.servers[0].Addr()), nil
 		}, "persistence", driver.VerdictWarning, []string{"forgets who holds what", "appendfsync always"}},
+		{"a single node whose restarts nobody notices", func(r *rig) (string, *redlock.Options) {
+			r.servers = []*redisproc.Server{redistest.Start(r, &redisproc.Options{AppendOnly: "always"})}
+			return urlOf(r.disguised("INFO", "run_id:", "other_id:")[0].Addr()), nil
+		}, "run", driver.VerdictWarning, []string{"no run_id", "tokens", "not a proxy"}},
 		{"a node that is durable no more", func(r *rig) (string, *redlock.Options) {
 			durable := redistest.Start(r, &redisproc.Options{AppendOnly: "always"})
 			r.servers[2] = durable
@@ -463,11 +468,15 @@ func TestTheDoctorLooksAtWhatAFailoverNeeds(t *testing.T) {
 	found := look()
 	for check, verdict := range map[string]driver.Verdict{
 		"reach": driver.VerdictOK, "role": driver.VerdictOK, "replicas": driver.VerdictOK, "sentinels": driver.VerdictOK, "min-replicas": driver.VerdictWarning,
-		"persistence": driver.VerdictOK, "quarantine": driver.VerdictWarning,
+		"persistence": driver.VerdictOK, "quarantine": driver.VerdictWarning, "force": driver.VerdictOK,
 	} {
 		if f, ok := found[check]; !ok || f.Verdict != verdict {
 			t.Errorf("%s: %+v, want it %v", check, f, verdict)
 		}
+	}
+	b.do(0, "ACL", "SETUSER", "default", "-wait")
+	if f := look()["force"]; f.Verdict != driver.VerdictWarning || !strings.Contains(f.Mend, "+wait") {
+		t.Errorf("%+v, want a warning that names the right", f)
 	}
 	b.do(0, "CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "10")
 	if f := look()["isolation"]; f.Verdict != driver.VerdictWarning || !strings.Contains(f.Mend, "down-after-milliseconds") {
@@ -485,6 +494,40 @@ func TestTheDoctorLooksAtWhatAFailoverNeeds(t *testing.T) {
 	if f := look()["sentinels"]; f.Verdict != driver.VerdictWarning || !strings.Contains(f.Text, b.group.Addrs()[0]) {
 		t.Errorf("%+v, want a warning about %s", f, b.group.Addrs()[0])
 	}
+}
+
+// The file has what scripts wrote to locks, by SET, and to queues, by ZADD. Without the right to either the server leaves out
+// the transaction as a whole.
+func TestAFileIsReadBackOnlyWithTheRightsToAllThatItHas(t *testing.T) {
+	for _, right := range []string{"set", "zadd"} {
+		t.Run(right, func(t *testing.T) {
+			r := startWith(t, &redisproc.Options{
+				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secret + " ~* &* +@all"},
+			})
+			found, err := redlock.DiagnoseURL(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout=5s", 0, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(found, func(f driver.Finding) bool { return f.Check == "replay" && f.Verdict == driver.VerdictFault }) {
+				t.Errorf("without the right to %s: %+v", right, found)
+			}
+		})
+	}
+}
+
+func TestTheDoctorFindsAQuarantineThatIsOffWhereAServerFailsOver(t *testing.T) {
+	c := startCouple(t)
+	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout=5s&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
+	found, err := redlock.DiagnoseURL(t.Context(), url, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Check == "quarantine" && f.Verdict == driver.VerdictFault {
+			return
+		}
+	}
+	t.Errorf("found %+v, want that quarantine=off is a fault", found)
 }
 
 func TestAnotherProgramsPortIsTakenForThat(t *testing.T) {

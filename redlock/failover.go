@@ -14,7 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // Failover says where the master of a node is found, if another server may take its
@@ -328,4 +330,74 @@ func (n *node) at(server string, err error) error {
 		return fmt.Errorf("%s: %w", server, err)
 	}
 	return err
+}
+
+// confirmMost is how long a replica may take to say that it has what its master did.
+const confirmMost = time.Second
+
+// confirm waits until a replica has what the server of l had done for lock before, and returns nil at once for a node that does
+// not fail over. It asks over a connection of its own, because WAIT keeps all that comes after it on its connection waiting.
+// What it writes comes after what was done, and is what it waits for.
+func (n *node) confirm(ctx context.Context, l *link, lock engine.Lock) error {
+	if !n.moves() {
+		return nil
+	}
+	if l == nil || n.link.Load() != l {
+		return errMoved
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*confirmMost)
+	defer cancel()
+	g := n.d.gate
+	conn, err := g.connect(ctx, l.server)
+	if err != nil {
+		return mend(err, g.opts.TLS != nil)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	if _, err := g.login(ctx, n, l.server, conn); err != nil {
+		return err
+	}
+	name := n.engine.Client()
+	if n.d.cluster != nil {
+		name += "{" + wire.SlotTag(wire.Slot(lock.Key)) + "}"
+	}
+	probe := g.opts.probeKeys(name).Key
+	values, err := ask(conn, []string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", millis(int64(confirmMost))})
+	if err != nil {
+		return err
+	}
+	info := parseInfo(string(values[0].Text))
+	has, _ := values[3].Int()
+	switch {
+	case !marker{run: l.run}.in(reign(info["run_id"], promotion(info))):
+		return errMoved
+	case has > 0:
+		return nil
+	case info["connected_slaves"] != "0":
+		return fmt.Errorf("no replica has answered within %v", confirmMost)
+	case n.d.cluster != nil:
+		return n.unreplicated(conn)
+	}
+	return errNoReplica
+}
+
+var errNoReplica = errors.New("it has no replica connected")
+
+// unreplicated returns nil if the cluster knows no replica of the shard, so that none can take over.
+func (n *node) unreplicated(conn *resp.Conn) error {
+	values, err := ask(conn, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
+	if err != nil {
+		return err
+	}
+	ranges, _ := values[1].Decode().([]any)
+	for _, r := range ranges {
+		servers, _ := r.([]any)
+		if len(servers) < 4 { // the first slot, the last, and the master
+			continue
+		}
+		if master, _ := servers[2].([]any); len(master) > 2 && master[2] == values[0].Decode() {
+			return errNoReplica
+		}
+	}
+	return nil
 }

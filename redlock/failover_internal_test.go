@@ -41,6 +41,17 @@ func TestAServerThatTookOverSitsOutItsQuarantine(t *testing.T) {
 	}
 }
 
+// SWAPDB would bring the marker of another database, and so its locks.
+func TestANodeThatFailsOverHasOneDatabase(t *testing.T) {
+	n, _ := newMover(t)
+	opts := &Options{DB: 1}
+	opts.defaults([]Node{{Failover: new(Failover)}})
+	other := &client{gate: newGate(opts, 1), clock: noon, mono: time.Hour}
+	if err := n.look(other); !errors.Is(err, ErrConfig) {
+		t.Errorf("with %q a client of database 1: %v, want ErrConfig", n.marker, err)
+	}
+}
+
 // A server forgets its promotion when it has had no replica for an hour.
 func TestAServerThatForgetsItsPromotionGoesOnVoting(t *testing.T) {
 	n, c := newMover(t)

@@ -176,6 +176,46 @@ func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
 	}
 }
 
+// A holder that is cut off while its lock is taken away goes on at a replica that takes over, unless that has heard of it.
+func TestAForceThatNoReplicaHasConfirmedSaysSo(t *testing.T) {
+	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
+		t.Run(name, func(t *testing.T) {
+			c := startCouple(t)
+			operator := c.clientOf(c.voting(long), nil)
+			way := newRoute(t, c.servers)
+			d, err := redlock.Open(t.Context(), c.nodes(), &redlock.Options{MaxTTL: long, Timeout: busy, Dial: way.dial(c.servers)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := c.acquire(c.clientOf(d, nil), "k", &holdfast.AcquireOptions{TTL: long})
+			c.do(0, "WAIT", "1", "5000")
+			way[0].Blackhole(true, true)
+			way[0].Refuse(true)
+			if !heard {
+				c.holdUp()
+			}
+			err = c.insist(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
+			if heard && err != nil {
+				t.Errorf("ForceRelease() = %v", err)
+			}
+			if !heard {
+				mentions(t, err, "no replica has answered", "a failover now may bring the old holder back")
+				if !errors.Is(err, holdfast.ErrUnconfirmed) {
+					t.Errorf("%v does not match ErrUnconfirmed", err)
+				}
+			}
+			if owner := c.do(0, "GET", "lock:k"); owner != nil {
+				t.Errorf("the lock is still %v's", owner)
+			}
+			c.promote()
+			err = c.insist(func() error { return l.Extend(c.within(), long) })
+			if heard != errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("at the new master the old holder's Extend() = %v", err)
+			}
+		})
+	}
+}
+
 // Nobody else is granted the lock before the holder's trust is over, whatever the new
 // master knows of it.
 func TestANewMasterGrantsNothingWhileAnOldLeaseMayBeTrusted(t *testing.T) {

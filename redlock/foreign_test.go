@@ -332,6 +332,35 @@ func TestClientsWithAndWithoutBareKeysHearOfOneAnother(t *testing.T) {
 
 // With bare keys the names themselves are keys, and still do not touch the
 // companions of one another.
+// In the middle of a change from redsync both have the lock, if the one has a prefix.
+func TestAKeyOfTheBareNameBesideALockIsInTheLog(t *testing.T) {
+	r, log := start(t, 3), new(notes)
+	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{Logger: slog.New(log)}), nil)
+	for i := range r.servers {
+		r.do(i, "SET", "job", "value", "NX", "PX", "40000") // as redsync does
+		r.do(i, "SET", "page", "1")                         // no lock: it does not end
+	}
+	warned := func(name string) (times int) {
+		for _, line := range log.lines() {
+			if strings.Contains(line, fmt.Sprintf("%q", name)) && strings.Contains(line, "BareKeys") {
+				times++
+			}
+		}
+		return times
+	}
+	r.eventually("the log has it", func() bool {
+		r.release(r.acquire(c, "job", nil))
+		return warned("job") > 0
+	})
+	for _, name := range []string{"page", "free", "job"} {
+		time.Sleep(1500 * time.Millisecond) // until the next look
+		r.release(r.acquire(c, name, nil))
+	}
+	if warned("job") != 1 || warned("page") != 0 || warned("free") != 0 {
+		t.Errorf("the log has %q", log.lines())
+	}
+}
+
 func TestOddBareKeys(t *testing.T) {
 	r := start(t, 1)
 	drv := r.driver(r.nodes(), &redlock.Options{BareKeys: true})

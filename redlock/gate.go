@@ -39,6 +39,11 @@ import (
 //	    │                                                                          ▲
 //	    └────────── admitted in a run that was durable, and durable now ───────────┘
 //
+// The quarantine is over when one client has seen the marker for so long by its own monotonic clock. Clients that live
+// shorter have wall clocks alone, and one that is set may be that of the first sight and of the node, both on one machine. No
+// rule over times that were stored can tell that from time that has passed. So by wall clocks it takes two such periods in a
+// row, and the sight that begins the second one stands in the marker too: clocks that are set once spoil one of them.
+//
 // Each step is one compare-and-swap: it fails if the data are wiped between the
 // look and the step. Data that are wiped later take the marker with them. NoQuarantine
 // goes to admitted at once, and so does one server alone. Each admission but that by
@@ -78,9 +83,11 @@ type report struct {
 	deaf    error            // this client cannot subscribe; the first wait finds that out again
 	ordered bool             // wake-ups come in their place among the replies
 	server  string           // the address that was dialled
+	run     string           // of the server; of a node that fails over also names its last promotion
 	since   string           // its last promotion, of a node that fails over
 	floor   int64            // the least token that it may give
 	stay    *quarantineError // it votes not yet, but keeps what it still has
+	skipped bool             // this client let it vote without a quarantine
 	warns   map[string]error // by what they are about
 }
 
@@ -135,10 +142,11 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 		rep.since = promotion(info)
 		run = reign(run, rep.since)
 	}
+	rep.run = run
 	if g.opts.ReadOnly {
 		return rep, g.look(l, n, run)
 	}
-	marker, err := g.admit(l, n, run, rep.warns["promoted"] != nil) // first: a client of a node in quarantine comes again each second
+	marker, err := g.admit(l, n, run, &rep) // first: a client of a node in quarantine comes again each second
 	if stay, ok := errors.AsType[*quarantineError](err); ok && g.n == 1 {
 		rep.stay, err = stay, nil
 	}
@@ -152,7 +160,9 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 		return rep, err
 	}
 	if g.opts.Format != FormatRedisson { // its counters are Redisson's, too
-		rep.floor = floorOf(marker)
+		if rep.floor, err = leastOf(marker, run, node, before.UnixMicro()); err != nil {
+			return rep, err
+		}
 	}
 	if g.marks(n) && !g.opts.Cluster { // where the marker is in another hash slot than the lock
 		rep.member = member{set: g.opts.setKey(), marker: marker}
@@ -215,7 +225,8 @@ func (o *Options) placed(hello, info map[string]string, moves bool, rep *report)
 		rep.warn("replicas", advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none"))
 	}
 	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
-		rep.warn("promoted", errors.New("it was a replica before: locks that its master had granted last may be lost"))
+		rep.warn("promoted", errors.New("it was a replica before, or a restart has read back a snapshot that it saved while it had replicas: "+
+			"locks that were granted last may be lost"))
 	}
 	return nil
 }
@@ -255,10 +266,10 @@ func (g *gate) leave(addr string) {
 
 // admit returns the marker with which the server may vote. One that was promoted has
 // data that another server wrote, and so is not durable.
-func (g *gate) admit(l *resp.Conn, n *node, run string, promoted bool) (string, error) {
+func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (string, error) {
 	key := g.markerKey(n)
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
-	onDisk := sync.OnceValue(func() bool { return !promoted && g.durable(l) })
+	onDisk := sync.OnceValue(func() bool { return rep.warns["promoted"] == nil && g.durable(l) })
 	for range admitTries {
 		values, err := ask(l, look...)
 		if err != nil {
@@ -269,10 +280,11 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, promoted bool) (string, 
 		if err != nil {
 			return "", err
 		}
-		next, err := g.judge(text, sight{
+		s := sight{
 			addr: n.addr, run: run, moves: n.moves(), shard: n.id, durable: onDisk,
 			mono: time.Since(g.start), client: time.Now().UnixMicro(), node: node,
-		})
+		}
+		next, err := g.judge(text, s)
 		switch {
 		case err != nil:
 			return next, err
@@ -280,12 +292,26 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, promoted bool) (string, 
 			g.enter(n.addr, run)
 			return text, nil
 		}
-		if err := g.swap(l, key, text, next); err != nil {
+		skips := g.skips(text, next, s)
+		done, err := g.swap(l, key, text, next)
+		if err != nil {
 			return "", err
 		}
+		rep.skipped = rep.skipped || done && skips
 	}
 	return "", errMarker
 }
+
+// skips says whether next lets a node vote that may have forgotten what it granted, because quarantine=off says so.
+func (g *gate) skips(text, next string, s sight) bool {
+	m, _ := parseMarker(strings.TrimPrefix(text, g.charter(s.moves)))
+	remembers := s.shard != "" && g.remembers(m, s) || floorOf(next) == floorOf(text)
+	return g.opts.NoQuarantine && (g.n > 1 || s.moves) && !remembers
+}
+
+// errSkipped is in the log whenever a client skips a quarantine.
+var errSkipped = advise(errors.New("quarantine=off (NoQuarantine) has let it vote at once, though it may have forgotten locks that still stand: "+
+	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
 
 // marks says whether the node keeps a marker of its run: another node, or another server
 // in its place, could vote against what it forgot.
@@ -323,7 +349,7 @@ type sight struct {
 
 // watch is how long this client knows a node that is not admitted.
 type watch struct {
-	marker string // it has not changed since: nothing was wiped, and no client was admitted
+	marker string // without its second sight. It has not changed since: nothing was wiped, and no client was admitted
 	since  time.Duration
 }
 
@@ -359,11 +385,26 @@ func (g *gate) judge(text string, s sight) (next string, err error) {
 		}
 		return charter + first.String(), nil
 	}
-	out := max(g.watched(text, s), time.Duration(min(s.client-m.client, s.node-m.node))*time.Microsecond)
-	if wait := g.opts.MaxTTL + restartMargin - out; wait > 0 {
-		return text, &quarantineError{out: out, wait: wait}
+	period := g.opts.MaxTTL + restartMargin
+	watched, first, second := g.watched(charter, m, s), s.since(m.client, m.node), s.since(m.client2, m.node2)
+	again := m.client2 > 0 && m.node2 > 0
+	switch {
+	case watched >= period, again && second >= period:
+		return g.admission(s)
+	case !again && first >= period:
+		m.client2, m.node2 = s.client, s.node
+		return charter + m.String(), nil
 	}
-	return g.admission(s)
+	wait := 2*period - first
+	if again {
+		wait = period - second
+	}
+	return text, &quarantineError{out: max(watched, first), wait: min(period-watched, wait)}
+}
+
+// since is how long ago two clocks had these readings, by the one that says less.
+func (s sight) since(client, node int64) time.Duration {
+	return time.Duration(min(s.client-client, s.node-node)) * time.Microsecond
 }
 
 // admission is the marker of a node that may have forgotten what it granted, or gone back to
@@ -378,6 +419,20 @@ func (g *gate) admission(s sight) (string, error) {
 		m.durable = label(s.addr)
 	}
 	return g.charter(s.moves) + m.String(), nil
+}
+
+// leastOf is the first token that a server may give over a connection. A server that names no run may have been restarted
+// before any connection, and may have come back with older counters: its tokens begin at the clock each time.
+func leastOf(marker, run string, node, client int64) (int64, error) {
+	floor := floorOf(marker)
+	if run != "" {
+		return floor, nil
+	}
+	start, ok := quorum.Seed(node, client)
+	if !ok {
+		return 0, errClocks
+	}
+	return max(floor, start), nil
 }
 
 // errClocks is why tokens cannot begin at the clock.
@@ -396,11 +451,13 @@ func (g *gate) conflict(text, charter string) error {
 }
 
 // watched is for how long, by this client's own monotonic clock, the node has been
-// seen with the same marker. So a clock that was wrong at the first sight delays
+// seen with the same first sight. So a clock that was wrong at the first sight delays
 // the node, and does not exclude it for good.
-func (g *gate) watched(text string, s sight) time.Duration {
+func (g *gate) watched(charter string, m marker, s sight) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	m.client2, m.node2 = 0, 0
+	text := charter + m.String()
 	if g.watches[s.addr].marker != text {
 		g.watches[s.addr] = watch{marker: text, since: s.mono}
 	}

@@ -492,20 +492,22 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		return false, fmt.Errorf("%w: the lock is a key of type %s, which has no token: remove it with the program that made it", driver.ErrInvalid, kind)
 	}
 	aims := engine.Aims(st, views, token)
-	var mu sync.Mutex // guards done
-	var done quorum.Set
+	var mu sync.Mutex // guards what follows
+	var done, lasting quorum.Set
+	var unsure []string
 	nodes := d.voters(lock)
 	errs := make([]error, len(nodes))
-	each(ctx, nodes, func(ctx context.Context, n *node) {
+	each(ctx, nodes, func(asking context.Context, n *node) {
+		link := n.link.Load()
 		owner := views[n.index].Owner
-		foreign := owner != "" && quorum.ClientOf(owner) == ""
+		tokenless := owner != "" && engine.Tokenless(owner)
 		var reply any
 		var err error
 		switch {
-		case token != 0 && !foreign: // the counter under a foreign lock is that of an older grant
-			reply, err = n.force(ctx, lock, aims[n.index], why)
-		case token == 0 && foreign && st.Held && owner == st.Owner:
-			reply, err = n.eval(ctx, evalsha(d.opts.format().Drop, lock, st.Owner))
+		case token != 0 && !tokenless: // the counter under such a lock is that of an older grant
+			reply, err = n.force(asking, lock, aims[n.index], why)
+		case token == 0 && tokenless && st.Held && owner == st.Owner:
+			reply, err = n.eval(asking, evalsha(d.opts.format().Drop, lock, st.Owner))
 		default:
 			return
 		}
@@ -513,13 +515,24 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 			err = unexpected(errNumber)
 		}
 		errs[n.index] = err
-		if reply == int64(1) {
-			mu.Lock()
-			defer mu.Unlock()
-			done |= quorum.Only(n.index)
+		if reply != int64(1) {
+			return
+		}
+		err = n.confirm(ctx, link, lock)
+		mu.Lock()
+		defer mu.Unlock()
+		done |= quorum.Only(n.index)
+		if err == nil {
+			lasting |= quorum.Only(n.index)
+		} else {
+			unsure = append(unsure, n.addr+": "+err.Error())
 		}
 	})
-	return d.engine.Forced(done, errs)
+	took, err := d.engine.Forced(done, errs)
+	if lasts, _ := d.engine.Forced(lasting, errs); took && !lasts {
+		return true, fmt.Errorf("%w (%s)", driver.ErrUnconfirmed, strings.Join(unsure, "; "))
+	}
+	return took, err
 }
 
 // force takes the lock away from the grant of token, on one node.

@@ -160,6 +160,47 @@ func TestAWaiterThatListensIsNoLeak(t *testing.T) {
 	r.release(<-waits)
 }
 
+// TestAWaiterThatHasJustComeIsNoLeak: its client queues first and may subscribe a moment later.
+func TestAWaiterThatHasJustComeIsNoLeak(t *testing.T) {
+	r := start(t, 1)
+	d := r.driver(r.nodes(), &redlock.Options{ReadOnly: true})
+	t.Cleanup(func() { d.Close() })
+	const queue, young = "holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1"
+	r.do(0, "ZADD", queue, "1", gone)
+	r.do(0, "PEXPIRE", queue, "600000")
+	steps, found := 0, make(map[string]bool)
+	for l, err := range d.Leaks(r.within(), func(int64, int64) {
+		if steps++; steps == 2 { // the queue has been read for the first time
+			r.do(0, "ZADD", queue, "2", young)
+		}
+	}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[l.Owner] = true
+	}
+	if steps != 2 || !found[gone] || found[young] {
+		t.Errorf("in %d steps leaks of %v, want the one of %s alone", steps, found, gone)
+	}
+}
+
+// TestACounterThatIsPutBackLivesAsLongAsALongMaxTTLNeeds: while a lease may last, its name is not
+// to begin again with lower tokens.
+func TestACounterThatIsPutBackLivesAsLongAsALongMaxTTLNeeds(t *testing.T) {
+	r := start(t, 1)
+	d := r.driver(r.nodes(), &redlock.Options{MaxTTL: 12 * time.Hour})
+	t.Cleanup(func() { d.Close() })
+	const key = "holdfast:fence:{lock:old}"
+	r.do(0, "SET", key, "7")
+	l := r.leaks(d)[key+" "]
+	if done, err := d.Plug(t.Context(), l); !done || err != nil {
+		t.Fatalf("Plug(%+v) = %v, %v", l, done, err)
+	}
+	if left, _ := r.do(0, "PTTL", key).(int64); time.Duration(left)*time.Millisecond < 23*time.Hour {
+		t.Errorf("the counter ends in %d ms, want twice MaxTTL", left)
+	}
+}
+
 // TestLeaksOfBareKeysAreThoseWithACounter: other keys are data.
 func TestLeaksOfBareKeysAreThoseWithACounter(t *testing.T) {
 	r := start(t, 1)

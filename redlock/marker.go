@@ -24,6 +24,8 @@ type marker struct {
 	seen   string // a later run, in which it was first seen, but not admitted yet
 	client int64  // when that was by that client's clock, in µs since 1970
 	node   int64  // and by the node's
+
+	client2, node2 int64 // the same, when a quarantine was over since by these clocks
 }
 
 // in says whether the node was admitted in this run.
@@ -46,6 +48,9 @@ func (m marker) String() (text string) {
 	}
 	if m.seen != "" {
 		text += fmt.Sprintf(" seen=%s client=%d node=%d", m.seen, m.client, m.node)
+		if m.client2 != 0 {
+			text += fmt.Sprintf(" client2=%d node2=%d", m.client2, m.node2)
+		}
 	}
 	return text
 }
@@ -70,6 +75,10 @@ func parseMarker(text string) (m marker, ok bool) {
 			m.client, _ = strconv.ParseInt(value, 10, 64)
 		case "node":
 			m.node, _ = strconv.ParseInt(value, 10, 64)
+		case "client2":
+			m.client2, _ = strconv.ParseInt(value, 10, 64)
+		case "node2":
+			m.node2, _ = strconv.ParseInt(value, 10, 64)
 		default:
 			return m, false
 		}
@@ -80,12 +89,14 @@ func parseMarker(text string) (m marker, ok bool) {
 // label is addr as a marker has it, without spaces.
 func label(addr string) string { return url.PathEscape(addr) }
 
-// swap replaces the marker, if it is still old.
-func (g *gate) swap(l *resp.Conn, key, old, next string) error {
-	if _, err := ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next}); err != nil {
-		return fmt.Errorf("its marker %s cannot be written: %w", key, err)
+// swap replaces the marker, if it is still old, and says whether it was.
+func (g *gate) swap(l *resp.Conn, key, old, next string) (done bool, err error) {
+	values, err := ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
+	if err != nil {
+		return false, fmt.Errorf("its marker %s cannot be written: %w", key, err)
 	}
-	return nil
+	number, _ := values[1].Int()
+	return number == 1, nil
 }
 
 // durable says whether the server writes everything to disk before it answers, and reads it

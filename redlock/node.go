@@ -52,6 +52,7 @@ type node struct {
 	id     string        // by which the cluster knows it
 	slots  int           // how many hash slots it had when it was dialled
 	top    int           // the highest of them
+	lane   engine.Lane   // of the locks in them
 
 	link      atomic.Pointer[link] // connected and checked; nil: down
 	listening atomic.Bool          // wake-ups are wanted
@@ -151,6 +152,11 @@ func (n *node) keep(l *link) {
 // it. With an error there is none, or one over which the node does not vote yet.
 func (n *node) dial(ctx context.Context) (*link, error) {
 	line, rep, err := n.d.gate.dial(ctx, n)
+	if rep.skipped {
+		n.mu.Lock()
+		n.news = append(n.news, errSkipped)
+		n.mu.Unlock()
+	}
 	if err != nil {
 		n.mu.Lock()
 		n.err = err
@@ -251,6 +257,7 @@ func (n *node) tend(l *link, age time.Duration) {
 	}
 	if age%probeMost == 0 {
 		l.leave()
+		n.lookForBare(l)
 	}
 	if n.d.cluster != nil && age%time.Second == 0 {
 		n.verify(l)
@@ -345,8 +352,8 @@ func (n *node) owe(r *engine.Request) {
 	defer n.mu.Unlock()
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
-			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, quorum.QueueKeep*int64(time.Millisecond)),
-			args: []string{r.Owner, "", millis(r.HandOver), decimal(r.Keep())},
+			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, r.MinHold, quorum.QueueKeep*int64(time.Millisecond)),
+			args: releaseArgs(r),
 		}
 	}
 }

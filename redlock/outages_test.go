@@ -111,7 +111,7 @@ func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
 	adopted, nobody := 0, 0
 	for round := range *adoptions {
 		key := strconv.Itoa(round)
-		l := r.acquire(giver, key, &holdfast.AcquireOptions{TTL: ttl})
+		l := r.acquire(giver, key, &holdfast.AcquireOptions{TTL: ttl, Adoptable: true})
 		if err := l.Detach(); err != nil {
 			continue // this machine is busy: it is over
 		}

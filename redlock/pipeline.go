@@ -32,11 +32,11 @@ const (
 	// batchMost is how many requests travel in one write: few enough that the node
 	// has something to do while the next are put together.
 	batchMost = 32
-	// stallAfter is how long the oldest request may be without an answer before
-	// requests that can do without this node are no longer queued behind it: those
+	// stallAfter is how long the node may answer nothing, while requests are under way,
+	// before those that can do without it are no longer queued there: those
 	// that do not wait, and all where the other nodes are a quorum.
 	stallAfter = int64(250 * time.Millisecond)
-	// breakAfter is how long it may be so before the link is closed, because its
+	// breakAfter is for how long it may do so before the link is closed, because its
 	// other end may be gone without a message.
 	breakAfter = int64(2 * time.Second)
 	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
@@ -70,6 +70,7 @@ type link struct {
 
 	// Of a node that fails over.
 	server string           // the address at the other end
+	run    string           // its run
 	since  string           // its last promotion
 	floor  int64            // the least token that it may give
 	stay   *quarantineError // the node only keeps what it has; nil: it votes
@@ -86,6 +87,7 @@ type link struct {
 	queue   []entry // not written yet
 	flight  fifo    // written, not answered
 	again   []entry // to be sent again once the server knows the scripts
+	heard   int64   // when the node answered last
 
 	// The goroutine that writes owns these.
 	out  []byte
@@ -167,7 +169,7 @@ func newLink(n *node, c *resp.Conn, rep report) *link {
 	l := &link{
 		n: n, member: rep.member, alone: len(n.d.nodes) == 1, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
 		direct: directMost, text: texts{member: rep.member, heads: n.d.opts.format().heads},
-		server: rep.server, since: rep.since, floor: rep.floor, stay: rep.stay,
+		server: rep.server, run: rep.run, since: rep.since, floor: rep.floor, stay: rep.stay,
 	}
 	if len(n.d.nodes) > 1 {
 		l.direct = sharedMost
@@ -196,20 +198,21 @@ func (l *link) tell(cmd ...string) {
 	l.send(entry{call: newCall([][]string{cmd}), at: l.n.engine.Now()})
 }
 
-// oldest is how long what was written first has been without an answer. The
-// caller holds mu.
-func (l *link) oldest(now int64) int64 {
+// silence is for how long the node has answered nothing while requests were under way. One that
+// works through many of them is not silent, however long the last of them takes. The caller
+// holds mu.
+func (l *link) silence(now int64) int64 {
 	if l.flight.len() == 0 {
 		return 0
 	}
-	return now - l.flight.first().at
+	return now - max(l.flight.first().at, l.heard)
 }
 
-// silent is how long the node has not answered.
+// silent is silence for a caller that does not hold mu.
 func (l *link) silent(now int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.oldest(now)
+	return l.silence(now)
 }
 
 func (l *link) broken() bool {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -448,5 +449,36 @@ func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
 			l.hangUp(errHungUp)
 			<-l.gone
 		}
+	})
+}
+
+// TestANodeThatWorksThroughItsRequestsIsNotSilent, however long the last of them takes.
+func TestANodeThatWorksThroughItsRequestsIsNotSilent(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *link, far net.Conn) {
+		const requests, each = 30, 200 * time.Millisecond // together longer than breakAfter
+		ctx, cancel := context.WithCancel(t.Context())
+		var asking sync.WaitGroup
+		for range requests {
+			asking.Go(func() { l.do(ctx, []string{"PING"}) })
+		}
+		in := resp.NewReader(far)
+		for range requests / 2 {
+			if _, _, err := in.ReadCommand(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(each)
+			if silent := l.silent(d.engine.Now()); silent > int64(each) {
+				t.Errorf("the node is said to be silent for %v", time.Duration(silent))
+			}
+			far.Write([]byte("+PONG\r\n"))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		if silent := l.silent(d.engine.Now()); silent != int64(time.Second) {
+			t.Errorf("after a second without an answer the node is said to be silent for %v", time.Duration(silent))
+		}
+		cancel()
+		asking.Wait()
 	})
 }

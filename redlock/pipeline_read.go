@@ -59,6 +59,7 @@ func (l *link) answer(v resp.Value) bool {
 		return true
 	}
 	e := l.flight.pop()
+	l.heard = l.n.engine.Now()
 	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
 	repeat := l.held && e.req != nil
 	if repeat {

@@ -3,6 +3,7 @@ package redlock
 import (
 	"runtime"
 
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
@@ -16,7 +17,7 @@ func (l *link) send(e entry) {
 		l.mu.Unlock()
 		l.n.fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.req != nil && !e.release() && l.oldest(e.at) > stallAfter && (e.req.NoWait || l.n.spare()):
+	case e.req != nil && !e.release() && l.silence(e.at) > stallAfter && (e.req.NoWait || l.n.spare()):
 		l.mu.Unlock()
 		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
 		return
@@ -25,7 +26,8 @@ func (l *link) send(e entry) {
 	switch {
 	case l.writing || l.held: // the goroutine that writes will see it
 		l.mu.Unlock()
-	case e.call != nil || !l.light():
+	case e.call != nil || l.alone && e.req.Kind == quorum.AskCommit || !l.light():
+		// The goroutine that reads sends a commit. Where a write waits for the other end, as on a pipe in memory, nobody would read.
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:

@@ -140,15 +140,22 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	const channel = "redisson_lock__channel:{job}"
 	listeners := func() int64 { return r.do(0, "PUBSUB", "NUMSUB", channel).([]any)[1].(int64) }
 	r.eventually("the waiter listens", func() bool { return listeners() == 1 && asked.Load() > 1 })
-	ctx := r.within()
-	for range 8 {
-		for before := asked.Load(); asked.Load() == before; time.Sleep(time.Millisecond) {
-			r.do(0, "PUBLISH", channel, "0")
-			if ctx.Err() != nil {
-				t.Fatal("messages that the lock is free do not make the waiter ask")
+	hears := func() {
+		t.Helper()
+		ctx := r.within()
+		for range 8 {
+			for before := asked.Load(); asked.Load() == before; time.Sleep(time.Millisecond) {
+				r.do(0, "PUBLISH", channel, "0")
+				if ctx.Err() != nil {
+					t.Fatal("messages that the lock is free do not make the waiter ask")
+				}
 			}
 		}
 	}
+	hears()
+	p.Cut()
+	hears() // over the next connection
+	ctx := r.within()
 	// A thread that waits by RFairLock is told by a channel of its own. The waiter hears that, too.
 	r.do(0, "RPUSH", "redisson_lock_queue:{job}", string(javaOther))
 	r.do(0, "PUBLISH", channel, "0")

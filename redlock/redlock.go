@@ -132,6 +132,7 @@ type Driver struct {
 	nodes    []*node
 	holder   holderCache
 	channels channels
+	bare     bareLooks
 
 	cluster    *cluster    // nil: nodes has the nodes
 	subscribed atomic.Bool // wake-ups are wanted, of a cluster
@@ -272,6 +273,9 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		d.nodes, all = nil, []engine.Node{d.cluster}
 	}
 	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife}
+	if d.cluster != nil {
+		cfg.Lane = d.cluster.lane
+	}
 	if d.opts.Format == FormatRedisson {
 		cfg.Shared, cfg.Client = true, quorum.NewUUID()
 	}
@@ -377,6 +381,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if d.opts.Format == FormatRedisson && !req.NoWait {
 		defer d.channels.await(wire.RedissonChannel(d.opts.keys(req.Key).Key))()
 	}
+	d.bare.note(req.Key)
 	g, err := d.engine.Acquire(ctx, req)
 	if err != nil {
 		d.introduceHolder(context.WithoutCancel(ctx), err)
@@ -418,23 +423,13 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return d.engine.Adopt(ctx, g)
 }
 
-// Raise implements driver.Raiser.
-func (d *Driver) Raise(ctx context.Context, g driver.Grant, token int64) (driver.Grant, error) {
-	if d.opts.ReadOnly {
-		return driver.Grant{}, errReadOnly
-	}
-	return d.engine.Raise(ctx, g, token)
-}
-
-// TokenLife implements driver.Raiser.
-func (d *Driver) TokenLife(most time.Duration) time.Duration { return d.engine.TokenLife(most) }
-
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
 
 func (o *Options) limits() driver.Limits {
 	return driver.Limits{
 		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
+		Longer: "option MaxTTL, or ?maxttl= in the URL, the same for all clients; a node that restarts without its data stays silent for as long",
 	}
 }
 

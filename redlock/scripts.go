@@ -58,7 +58,7 @@ var usualKeep, usualHandOver = millis(quorum.CounterLife), millis(quorum.HandOve
 // append appends the call of r's script to dst.
 func (t *texts) append(dst []byte, r *engine.Request) []byte {
 	t.use(r)
-	short := t.usual && r.Stamp == 0
+	short := t.usual && r.Stamp == 0 && r.MinHold == 0
 	switch r.Kind {
 	case quorum.AskAcquire:
 		head := &t.heads.acquire
@@ -86,17 +86,31 @@ func (t *texts) append(dst []byte, r *engine.Request) []byte {
 			dst = resp.AppendString(t.begin(dst, &t.heads.releaseShort, r.Lock), r.Owner)
 			break
 		}
-		handOver := t.handOver
-		if r.HandOver == 0 {
-			handOver = "0"
+		head, args := &t.heads.release, releaseArgs(r)
+		if len(args) == keepArgs {
+			head = &t.heads.keep
 		}
-		dst = resp.AppendString(t.begin(dst, &t.heads.release, r.Lock), r.Owner)
-		dst = appendAll(appendStamp(dst, r.Stamp), handOver, t.keep)
+		dst = appendAll(t.begin(dst, head, r.Lock), args...)
 	}
 	if t.set != "" {
 		dst = resp.AppendString(dst, t.marker)
 	}
 	return dst
+}
+
+// keepArgs is how many arguments a release has that lets the lock stand.
+const keepArgs = 5
+
+// releaseArgs are the arguments of a release, or of a give-back.
+func releaseArgs(r *engine.Request) []string {
+	args := []string{r.Owner, "", millis(r.HandOver), decimal(r.Keep())}
+	if r.Stamp != 0 {
+		args[1] = decimal(r.Stamp)
+	}
+	if r.MinHold > 0 {
+		args = append(args, millis(r.MinHold))
+	}
+	return args
 }
 
 // call is the call of a script that compares the marker, for calls that are few.
@@ -120,6 +134,7 @@ func (t *texts) begin(dst []byte, h *head, l *engine.Lock) []byte {
 // heads are how the calls of the scripts of a format begin.
 type heads struct {
 	acquire, adopt, commit, renew, reclaim, release head
+	keep                                            head // a release that lets the lock stand
 	acquireShort                                    head // stamp and keep have their defaults
 	releaseShort                                    head // all but the owner have their defaults
 }
@@ -127,7 +142,8 @@ type heads struct {
 func headsOf(f *wire.Format) *heads {
 	return &heads{
 		acquire: headOf(f.Acquire, 5), acquireShort: headOf(f.Acquire, 3), adopt: headOf(f.Adopt, 5), commit: headOf(f.Commit, 3),
-		renew: headOf(f.Renew, 5), reclaim: headOf(f.Reclaim, 4), release: headOf(f.Release, 4), releaseShort: headOf(f.Release, 1),
+		renew: headOf(f.Renew, 5), reclaim: headOf(f.Reclaim, 4), release: headOf(f.Release, 4),
+		keep: headOf(f.Release, keepArgs), releaseShort: headOf(f.Release, 1),
 	}
 }
 

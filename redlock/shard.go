@@ -96,17 +96,13 @@ func (c *cluster) least() (int64, error) {
 }
 
 // vain is why r is not sent, though l is there: its answer could not be used. A client that asked for a
-// lock nevertheless would be granted it, and with each try keep it from all others for another TTL. A
-// commit that raises the token of a lease may be below the least token: no other was given since.
+// lock nevertheless would be granted it, and with each try keep it from all others for another TTL.
 func (l *link) vain(r *engine.Request) error {
 	switch r.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:
 		_, err := l.least()
 		return err
 	case quorum.AskCommit:
-		if r.Raises {
-			return nil
-		}
 		if least, err := l.least(); err != nil || r.Token < least {
 			return cmp.Or(err, errOlder)
 		}

@@ -187,7 +187,7 @@ func TestNoTokenIsCommittedWhereItsSlotHasGone(t *testing.T) {
 // What such a client was granted it could not use, and each time it asks it would keep the lock from all others for a TTL.
 func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
 	t.Parallel()
-	grant := driver.Grant{Key: "k", Owner: quorum.Owner(quorum.NewClient(), 1, ""), TTL: 10 * time.Second, Token: 7}
+	grant := driver.Grant{Key: "k", Owner: driver.Adoptable(quorum.Owner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
 	for what, ask := range map[string]func(context.Context, *Driver) error{
 		"a lock": func(ctx context.Context, d *Driver) error {
 			_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: grant.TTL})
@@ -211,40 +211,6 @@ func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The holder's token is above all that were given before, and so is every later one.
-func TestALeaseIsRaisedThoughTokensBeginAtTheClock(t *testing.T) {
-	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-		atA := received(a)
-		granted := make(chan driver.Grant, 1)
-		go func() {
-			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
-			if err != nil {
-				t.Error(err)
-			}
-			granted <- g
-		}()
-		gathered(atA)
-		a.Write([]byte(":100\r\n"))
-		g := <-granted
-		gathered(atA)
-		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"))
-		d.cluster.seen(0)
-		raised := make(chan error, 1)
-		go func() {
-			_, err := d.engine.Raise(t.Context(), g, 1000)
-			raised <- err
-		}()
-		if sent := gathered(atA); !slices.Equal(sent, []string{"commit " + decimal(quorum.Top(1000))}) {
-			t.Errorf("it sent %q, want the commit", sent)
-		}
-		a.Write([]byte(":1\r\n"))
-		if err := <-raised; err != nil {
-			t.Errorf("Raise() = %v", err)
-		}
-	})
 }
 
 // The node's clock has gone on since it was read, for up to the time that the answer took.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -120,13 +121,33 @@ func TestCounterLifeIsHowLongAServerKeepsTheCounter(t *testing.T) {
 	}
 }
 
+// Without that the counter ends while a lock stands that was reclaimed and is renewed seldom, and the next one may begin lower.
+func TestAReclaimProlongsTheCounter(t *testing.T) {
+	r := start(t, 1)
+	r.do(0, "SET", fence("lock:k"), "1000", "PX", "5000")
+	if kept := r.do(0, "EVAL", wire.Reclaim.Text, "3", "lock:k", fence("lock:k"), "holdfast:queue:{lock:k}", "a.1", "40000", "1000", "150000"); kept != int64(0) {
+		t.Fatalf("reclaim answers %v, want that nobody waits", kept)
+	}
+	if left := r.do(0, "PTTL", fence("lock:k")).(int64); left <= 100_000 {
+		t.Errorf("the counter ends in %d ms", left)
+	}
+}
+
 // A server that comes back with an older snapshot has counters that go on below what it had
 // promised since. They live as long as the names are used.
 func TestTokensRiseOnAServerThatComesBackWithOlderData(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+	for _, n := range []int{1, 3, 0} {
+		name, hidden := fmt.Sprintf("nodes=%d", n), n == 0
+		if hidden {
+			name, n = "one node whose INFO has no run_id", 1
+		}
+		t.Run(name, func(t *testing.T) {
 			r := start(t, n)
-			c := r.client()
+			nodes := r.nodes()
+			if hidden {
+				nodes = r.disguised("INFO", "run_id:", "other_id:").nodes()
+			}
+			c := r.clientOf(r.driver(nodes, nil), nil)
 			r.release(r.acquire(c, "k", nil))
 			for i := range n {
 				r.do(i, "SAVE")
