@@ -2,23 +2,16 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
-
-// loan is a lease of etcd, which this package calls so because a holder has a lease too.
-type loan struct {
-	id   clientv3.LeaseID
-	ttl  time.Duration
-	sent time.Time // when its last renewal was, or it was asked for
-}
 
 // claim is one attempt at a lock.
 type claim struct {
@@ -27,7 +20,9 @@ type claim struct {
 	place    string // in the folder of the lock
 	lease    loan
 	revision int64 // that created the key; 0: it is not known to exist
+	moves    int64 // as in id
 	token    int64
+	loose    bool // whether a request to create the key may still be carried out
 	wait     direct.Wait
 }
 
@@ -38,11 +33,43 @@ func (c *claim) compete(ctx context.Context) error {
 	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.advance)
 }
 
-// advance does what is to be done next, and returns nil when the claim has the lock.
+// advance does what is to be done next, and returns nil when the claim has the lock. What it asks
+// for waits for its turn, and what it waits for then does not keep others from theirs.
 func (c *claim) advance(ctx context.Context) error {
+	rank := direct.Later
+	if c.lease.id != clientv3.NoLease {
+		rank = direct.Soon // it lapses
+	}
+	turn := ctx
+	if c.req.NoWait {
+		var cancel context.CancelFunc
+		turn, cancel = context.WithTimeout(ctx, patience(c.req.TTL))
+		defer cancel()
+	}
+	var first *rivals
+	err := c.d.lane.Do(turn, rank, nil, func() (err error) {
+		first, err = c.ask(ctx)
+		return err
+	})
+	if err != nil || first == nil {
+		return err
+	}
+	return c.await(ctx, *first)
+}
+
+// rivals are who comes before a claim, as of a revision.
+type rivals struct {
+	before   entry // for whose end it waits
+	line     lineUp
+	revision int64
+}
+
+// ask gets what the claim lacks: a lease, a key, the lock. It has the lock if there is neither an
+// error nor anybody ahead.
+func (c *claim) ask(ctx context.Context) (*rivals, error) {
 	if c.lease.id == clientv3.NoLease {
 		if err := c.borrow(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if c.revision == 0 {
@@ -51,9 +78,16 @@ func (c *claim) advance(ctx context.Context) error {
 	return c.look(ctx)
 }
 
-// borrow gets a lease. A try looks first, so that one in vain changes nothing. A lease that
-// comes when its claim has gone is revoked.
+// borrow gets a lease. A try that would need a new one looks first, so that one in vain changes nothing. A lease that comes
+// when its claim has gone is revoked.
 func (c *claim) borrow(ctx context.Context) error {
+	c.place, c.loose = c.d.newPlace(), false
+	if c.req.Renews {
+		var ok bool
+		if c.lease, ok = c.d.loans.take(c.req.TTL); ok {
+			return nil
+		}
+	}
 	if c.req.NoWait {
 		if l, err := c.d.look(ctx, c.req.Key); err != nil {
 			return err
@@ -61,7 +95,6 @@ func (c *claim) borrow(ctx context.Context) error {
 			return c.d.heldBy(ctx, l)
 		}
 	}
-	c.place = c.d.newPlace()
 	var lease loan
 	lent := make(chan error, 1)
 	c.d.calls.Go(func() { lent <- c.d.call(c.d.calls.Work, patience(c.req.TTL), lending(c.req.TTL, &lease)) })
@@ -75,49 +108,68 @@ func (c *claim) borrow(ctx context.Context) error {
 	}
 }
 
+// giveUp ends a claim that has failed. A lease that has no key and gets none is spare.
+func (c *claim) giveUp() {
+	if c.revision != 0 || c.loose || !c.d.loans.save(c.lease) {
+		c.d.abandon(c.lease)
+	}
+}
+
 // queue creates the key; that of a try, only where there is no other. Of a key that is there
 // already the answer was lost. The last key before one that was created just now is the one
 // to wait for.
-func (c *claim) queue(ctx context.Context) error {
+func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	folder := c.d.folder(c.req.Key)
+	base, known := c.d.base.known(c.d.baseKey())
 	none := clientv3.Compare(clientv3.CreateRevision(c.key()), "=", 0)
 	if c.req.NoWait {
 		none = clientv3.Compare(clientv3.CreateRevision(folder).WithPrefix(), "=", 0)
 	}
-	text, _ := json.Marshal(value{c.req.Holder, time.Now()}) // strings, a number and a time
-	put := clientv3.OpPut(c.key(), string(text), clientv3.WithLease(c.lease.id))
-	own, first := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key)
+	says := value{Holder: c.req.Holder, Since: time.Now(), Adoptable: c.req.Adoptable, Base: base}
+	put := clientv3.OpPut(c.key(), says.text(), clientv3.WithLease(c.lease.id))
+	own, first, tokens := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key), clientv3.OpGet(c.d.baseKey())
 	last := clientv3.OpGet(folder, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
-		resp, err = cl.Txn(ctx).If(none).Then(put, first, last).Else(own, first).Commit()
+		resp, err = cl.Txn(ctx).If(none, known).Then(put, last).Else(own, first, tokens).Commit()
+		c.loose = c.loose || err != nil
 		return err
 	})
 	switch {
 	case errors.Is(err, driver.ErrLost): // the lease is over
 		c.reset()
-		return direct.ErrAgain
+		return nil, direct.ErrAgain
 	case err != nil:
-		return err
+		return nil, err
 	case resp.Succeeded:
 		c.revision = resp.Header.Revision
-		keys := resp.Responses[2].GetResponseRange().Kvs
-		if len(keys) == 1 {
-			return c.take(ctx, read(keys[0]))
+		keys, count := resp.Responses[1].GetResponseRange().Kvs, line(resp, 1).keys
+		switch count {
+		case 1:
+			return nil, c.take(ctx, read(keys[0]))
+		case 2:
+			return &rivals{read(keys[1]), lineUp{read(keys[1]), count}, c.revision}, nil
 		}
-		return c.await(ctx, read(keys[1]), line(resp, 1), c.revision)
+		return nil, direct.ErrAgain // to look who has the lock
 	}
-	if c.revision = line(resp, 0).first.revision; c.revision == 0 {
-		return c.d.heldBy(ctx, line(resp, 1))
+	c.revision = line(resp, 0).first.revision
+	switch {
+	case c.revision != 0:
+		return nil, direct.ErrAgain
+	case c.req.NoWait && line(resp, 1).keys > 0:
+		return nil, c.d.heldBy(ctx, line(resp, 1))
 	}
-	return direct.ErrAgain
+	if err := c.d.rebase(ctx, c.req.TTL, resp.Responses[2].GetResponseRange().Kvs, resp.Header.Revision); err != nil {
+		return nil, err
+	}
+	return nil, direct.ErrAgain
 }
 
-// reset forgets a lease that is over, and the place in line with it.
+// reset forgets a lease that is over, and the place in line with it. Nothing can be created under it.
 func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
 
-// look looks who is before the claim, and waits until that may be otherwise.
-func (c *claim) look(ctx context.Context) error {
+// look looks who is before the claim.
+func (c *claim) look(ctx context.Context) (*rivals, error) {
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).Then(
@@ -127,31 +179,39 @@ func (c *claim) look(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	own, before := line(resp, 0).first, line(resp, 1).first
 	switch {
 	case own.lease != c.lease.id:
 		c.reset()
-		return direct.ErrAgain
+		return nil, direct.ErrAgain
 	case before.key == "":
-		return c.take(ctx, own)
+		return nil, c.take(ctx, own)
 	}
-	return c.await(ctx, before, line(resp, 2), resp.Header.Revision)
+	return &rivals{before, line(resp, 2), resp.Header.Revision}, nil
 }
 
-// take says that the claim has the lock. The lease may be old by now.
+// take says that the claim has the lock. The lease may be old by now: a holder that renews it gets no less than half of the TTL,
+// and one that does not gets what one request may take less than all of it.
 func (c *claim) take(ctx context.Context, own entry) error {
 	c.token = own.token
-	if time.Until(direct.Trust(c.lease.sent, c.lease.ttl)) > c.lease.ttl/2 {
+	age := c.lease.ttl / 2
+	if !c.req.Renews {
+		age = patience(c.lease.ttl)
+	}
+	if time.Since(c.lease.sent) < age {
 		return nil
 	}
 	return c.keep(ctx)
 }
 
 func (c *claim) grant() driver.Grant {
+	if !c.loose {
+		c.d.loans.use(c.lease)
+	}
 	return driver.Grant{
-		Key: c.req.Key, Owner: ownerOf(c.place, c.lease.id), Token: c.token, Block: block,
+		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: block,
 		TTL: c.lease.ttl, TrustedUntil: direct.Trust(c.lease.sent, c.lease.ttl),
 	}
 }
@@ -173,17 +233,23 @@ func (c *claim) keep(ctx context.Context) error {
 
 // await returns when the key before the claim's or its own is deleted, when the member that
 // watches them fails, and when it cannot renew the lease.
-func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int64) error {
+func (c *claim) await(ctx context.Context, a rivals) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n := c.d.order()[0]
 	up, changed := c.d.states.Up(n.place)
 	gone := make(chan error, 2)
-	for _, key := range []string{before.key, c.key()} {
-		c.d.calls.Go(func() { gone <- n.awaitDelete(ctx, key, revision+1) })
+	for _, key := range []string{a.before.key, c.key()} {
+		c.d.calls.Go(func() { gone <- n.awaitDelete(ctx, key, a.revision+1) })
 	}
-	held, left := l.held(), make(chan time.Duration, 1)
-	c.d.calls.Go(func() { left <- c.d.remaining(ctx, l.first.lease) }) // which must not hold up the others
+	held, left := a.line.held(), make(chan time.Duration, 1)
+	c.d.calls.Go(func() { // which must not hold up the others
+		c.d.lane.Do(ctx, direct.Later, nil, func() error {
+			known, err := c.d.remaining(ctx, a.line.first.lease)
+			left <- known
+			return err
+		})
+	})
 	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
 	defer due.Stop()
 	for up {
@@ -215,20 +281,21 @@ func (c *claim) await(ctx context.Context, before entry, l lineUp, revision int6
 // awaitDelete returns nil when key has been deleted, at revision or later. The servers look
 // only ten times a second for what happened before a watch was there, so it asks for that.
 func (n *node) awaitDelete(ctx context.Context, key string, revision int64) error {
-	c, err := n.open(ctx)
+	in, _, err := n.enter(ctx)
 	if err != nil {
-		return explain(ctx, err)
+		return err
 	}
-	events := c.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithRev(revision), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-	for resp := range events {
-		if err := resp.Err(); err != nil {
-			return explain(ctx, err)
-		}
-		if len(resp.Events) > 0 {
+	for resp := range n.client.Watch(clientv3.WithRequireLeader(in), key, clientv3.WithRev(revision), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
+		err := resp.Err()
+		switch {
+		case errors.Is(err, rpctypes.ErrCompacted): // what happened before the connection was made anew is not known
 			return nil
-		}
-		if resp.Created && resp.Header.Revision >= revision {
-			if now, err := c.Get(ctx, key, clientv3.WithCountOnly()); err == nil && now.Count == 0 {
+		case err != nil:
+			return n.unwatched(ctx, key, err)
+		case len(resp.Events) > 0:
+			return nil
+		case resp.Created && resp.Header.Revision >= revision:
+			if now, err := n.client.Get(in, key, clientv3.WithCountOnly()); err == nil && now.Count == 0 {
 				return nil
 			}
 		}
@@ -236,15 +303,30 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 	return explain(ctx, errors.New("the watch has ended"))
 }
 
+// unwatched is the error of a watch. One that is refused may have come with an old login: a read renews that, or tells what right
+// the user lacks, and then all is looked at anew.
+func (n *node) unwatched(ctx context.Context, key string, err error) error {
+	if err = explain(ctx, err); !direct.Lasts(err) {
+		return err
+	}
+	err = n.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+		return errorOf(c.Get(ctx, key, clientv3.WithCountOnly()))
+	})
+	direct.Sleep(ctx, direct.LongPause)
+	return err
+}
+
+func errorOf[T any](_ T, err error) error { return err }
+
 // heldBy is who has the lock, and for how long.
 func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
 	held := l.held()
-	held.Remaining = d.remaining(ctx, l.first.lease)
+	held.Remaining, _ = d.remaining(ctx, l.first.lease)
 	return held
 }
 
 func (l lineUp) held() *driver.HeldError {
-	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Waiters: l.waiters()}
+	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiters()}
 }
 
 // look reads who has a lock.
@@ -288,45 +370,55 @@ func (l loan) tooLong(asked time.Duration) error {
 		driver.ErrInvalid, l.ttl, asked)
 }
 
-// move puts a key under another lease, where it keeps its place in line.
-func (d *Driver) move(ctx context.Context, key string, from clientv3.LeaseID, to loan) (moved entry, err error) {
-	err = d.insist(ctx, to.ttl, func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", from)).
-			Then(clientv3.OpPut(key, "", clientv3.WithLease(to.id), clientv3.WithIgnoreValue()), clientv3.OpGet(key)).
-			Else(clientv3.OpGet(key), clientv3.OpGet(key)).Commit()
-		if err == nil {
-			moved = line(resp, 1).first
-		}
-		return err
-	})
-	return moved, err
-}
-
-// adopt takes over the key of g, if that has the lock. Once first in line, a key stays so.
-func (c *claim) adopt(ctx context.Context, g driver.Grant, old clientv3.LeaseID) error {
+// adopt takes over the key of g, if that has the lock. Once first in line, a key stays so. The lease stays as well: so it does
+// not matter how late the change is carried out, as it ends nothing sooner than the last renewal has promised.
+func (c *claim) adopt(ctx context.Context, g driver.Grant) error {
 	var l lineUp
 	err := c.d.insist(ctx, g.TTL, c.d.looking(g.Key, &l))
 	switch {
 	case err != nil:
 		return err
-	case l.first.owner != g.Owner:
+	case l.first.owner != g.Owner || l.first.value.Kept:
 		return driver.ErrLost
+	case !l.first.value.Adoptable:
+		return fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	case l.first.moves >= adoptions-1:
 		return fmt.Errorf("%w: this lease was adopted %d times, and etcd has no later token for it; release it and take the lock anew",
 			driver.ErrUnsupported, l.first.moves)
 	}
-	if err := c.d.insist(ctx, g.TTL, lending(g.TTL, &c.lease)); err != nil {
-		return err
-	}
-	moved, err := c.d.move(ctx, c.key(), old, c.lease)
+	says := l.first.value
+	says.Adopter = c.d.newPlace()
+	now, err := c.d.change(ctx, g.TTL, l.first, clientv3.OpPut(l.first.key, says.text(), clientv3.WithIgnoreLease()))
 	switch {
 	case err != nil:
 		return err
-	case moved.lease != c.lease.id:
+	case now.value.Adopter != says.Adopter:
 		return driver.ErrLost
 	}
-	c.token = moved.token
+	c.place, c.lease, c.moves, c.token, c.revision = now.place, loan{id: now.lease, ttl: g.TTL}, now.moves, now.token, now.revision
+	var r renewal
+	err = c.d.insist(ctx, g.TTL, renewing([]clientv3.LeaseID{now.lease}, []clientv3.Op{clientv3.OpGet(now.key)}, &r))
+	switch {
+	case err != nil:
+		return err
+	case r.ttls[now.lease] <= 0 || line(r.seen, 0).first.owner != now.owner:
+		return driver.ErrLost
+	}
+	c.lease.ttl, c.lease.sent = r.ttls[now.lease], r.sent
 	return nil
+}
+
+// change does something to a key if that is as it was, and returns the key as it is then.
+func (d *Driver) change(ctx context.Context, ttl time.Duration, was entry, do clientv3.Op) (now entry, err error) {
+	err = d.insist(ctx, ttl, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(was.stands(was.key[:len(was.key)-len(was.place)])).
+			Then(do, clientv3.OpGet(was.key)).Else(clientv3.OpGet(was.key), clientv3.OpGet(was.key)).Commit()
+		if err == nil {
+			now = line(resp, 1).first
+		}
+		return err
+	})
+	return now, err
 }
 
 // revoke ends a lease, and deletes the key under it.
@@ -336,7 +428,7 @@ func (d *Driver) revoke(l loan) error {
 	}
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(l.ttl, minTTL))
 	defer cancel()
-	err := d.insist(ctx, l.ttl, func(ctx context.Context, c *clientv3.Client) error {
+	err := d.queued(ctx, l.ttl, func() {}, func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, l.id)
 		return err
 	})

@@ -147,7 +147,7 @@ func (m *member) alarmed() bool { return m.status != nil && len(m.status.Errors)
 func (m *member) transport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	config := m.node.config.TLS
+	config := m.node.tls
 	dial, now := new(net.Dialer).DialContext, time.Now
 	if config != nil {
 		dial = (&tls.Dialer{Config: config}).DialContext
@@ -161,7 +161,7 @@ func (m *member) transport(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	m.Transport(conn, m.node.config.Password != "", now)
+	m.Transport(conn, m.node.password != "", now)
 }
 
 // examine looks at what is no single member's.
@@ -186,7 +186,9 @@ func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Durati
 	if first < 0 {
 		return whole
 	}
-	if err := d.call(ctx, callTime, d.rehearse); errors.Is(err, ErrAuth) {
+	if err := d.call(ctx, callTime, d.rehearse); errors.Is(err, errForeign) {
+		return whole // it is said already
+	} else if errors.Is(err, ErrAuth) {
 		whole.Fault("rights", err)
 	} else if err != nil {
 		whole.Fault("quorum", err)

@@ -26,13 +26,19 @@
 //	                             the own key is gone
 //
 // A look reads in one transaction that the own key still stands and who is before it, so
-// that nobody takes the lock for a key that has lapsed during the wait. A release revokes
-// the lease, and with it deletes this attempt's key and no other, however often it is
-// repeated. That is also how an attempt ends that has failed: a request to create the key
-// that arrives later finds no lease, and does nothing.
+// that nobody takes the lock for a key that has lapsed during the wait. A release deletes
+// this attempt's key and no other, however often it is repeated. The lease is used for the
+// next lock then. One that may still get a key, by a request whose answer was lost, is
+// revoked, as is that of an attempt that has failed: a request to create the key that
+// arrives later finds no lease, and does nothing.
+//
+// A lock changes its owner by a change of its key, which compares that nobody else has
+// changed it since, and keeps its place and its lease. So a change that is carried out when
+// its sender has long gone takes the lock from nobody who came later, and ends it no sooner
+// than the last renewal has promised.
 //
 // Tokens come from the revision that created the key, with room for a block of tokens, and
-// for further holders that adopt the lease.
+// for further holders that adopt the lease, and begin at the time (tokens.go).
 //
 // Trust in a lease is counted from before its last renewal was sent. A renewal also reads
 // that the key stands: old servers confirm a lease that they have just revoked, and people
@@ -49,8 +55,10 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,13 +73,17 @@ const (
 	minTTL = 2 * time.Second
 	// batch is how many grants are renewed together. A transaction may have 128 parts.
 	batch = 64
+	// room is for how many requests at once that begin locks or free them. The members write those
+	// together to the disk that come together.
+	room = 64
 )
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// Prefix begins the names of all keys, and keeps apart those who use one cluster. A
-	// user of etcd needs the right to read and write the keys that begin with it. Default
-	// "holdfast/".
+	// Prefix begins the names of all keys, and keeps apart those who use one cluster, also
+	// where one prefix begins with another. It gets a slash at its end if it has none, and has
+	// no comma. A user of etcd needs the right to read and write the keys that begin with it.
+	// Default "holdfast/".
 	Prefix string
 	// TLS, if set, is how to speak TLS to the members.
 	TLS *tls.Config
@@ -88,6 +100,10 @@ type Driver struct {
 
 	calls  *direct.Calls
 	states *direct.States
+	lane   *direct.Lane // of what claims begin and what frees locks
+	union  *union
+	loans  loans
+	base   base
 
 	mu    sync.Mutex // guards what follows
 	alert func(owner, why string)
@@ -104,11 +120,23 @@ func New(members []string, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: direct.NewCalls(), states: direct.NewStates(members...)}
-	if d.prefix == "" {
+	d.lane = direct.NewLane(d.states, room)
+	d.union = &union{ids: make([]uint64, len(members))}
+	switch {
+	case d.prefix == "":
 		d.prefix = "holdfast/"
+	case strings.Contains(d.prefix, mark):
+		return nil, fmt.Errorf("%w: the prefix %q has a comma, which marks the end of a name", driver.ErrInvalid, d.prefix)
+	case !strings.HasSuffix(d.prefix, "/"):
+		d.prefix += "/"
 	}
 	for i, name := range members {
-		d.nodes = append(d.nodes, newNode(d.calls.Work, i, name, opts))
+		n, err := newNode(d.calls.Work, i, name, d.folder("holdfast"), opts, d.union)
+		if err != nil {
+			d.Close()
+			return nil, fmt.Errorf("%w: %s: %w", driver.ErrInvalid, name, err)
+		}
+		d.nodes = append(d.nodes, n)
 	}
 	first := mathrand.N(len(d.nodes)) // so that clients do not all ask the same one
 	d.nodes = slices.Concat(d.nodes[first:], d.nodes[:first])
@@ -123,6 +151,12 @@ func (d *Driver) Limits() driver.Limits {
 
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
+	if err := d.calls.Enter(); err == nil {
+		for _, l := range d.loans.drain() {
+			d.abandon(l)
+		}
+		d.calls.Leave()
+	}
 	if !d.calls.Close() {
 		return nil
 	}
@@ -143,7 +177,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 	c := &claim{d: d, req: req, wait: direct.Wait{Tell: req.Obstacle}}
 	if err := c.compete(ctx); err != nil {
-		d.abandon(c.lease)
+		c.giveUp()
 		return driver.Grant{}, err
 	}
 	d.hear()
@@ -165,7 +199,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.Renewal) {
 	leases, gets, shortest := make([]clientv3.LeaseID, len(grants)), make([]clientv3.Op, len(grants)), grants[0].TTL
 	for i, g := range grants {
-		_, leases[i] = parse(g.Owner)
+		leases[i] = parse(g.Owner).lease
 		gets[i] = d.getFirst(g.Key)
 		shortest = min(shortest, g.TTL)
 	}
@@ -191,33 +225,46 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	return d.calls.Finish(ctx, d.states, time.Now(), func() error { return d.free(g, keep) })
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.free(g, keep, begun) })
 }
 
-// free revokes the lease of g. To keep the lock, it puts the key under another lease
-// before, which nobody renews.
-func (d *Driver) free(g driver.Grant, keep time.Duration) error {
-	place, lease := parse(g.Owner)
+// free deletes the key of g, if that is still its own, and has the lease used again or revoked. To keep the lock, it leaves
+// the key, under another lease, which nobody renews.
+//
+// It does not just revoke the lease: one that was adopted has another holder, and a spare one another lock.
+func (d *Driver) free(g driver.Grant, keep time.Duration, begun func()) error {
+	was := parse(g.Owner)
+	ctx, cancel := context.WithTimeout(d.calls.Work, g.TTL)
+	defer cancel()
+	do := clientv3.OpDelete(d.folder(g.Key) + was.place)
 	if keep > 0 {
-		ctx, cancel := context.WithTimeout(d.calls.Work, g.TTL)
-		defer cancel()
+		var l lineUp
 		var last loan
-		err := d.insist(ctx, g.TTL, lending(max(keep, minTTL), &last))
-		if err == nil {
-			_, err = d.move(ctx, d.folder(g.Key)+place, lease, last)
-		}
-		if err != nil {
+		if err := d.queued(ctx, g.TTL, begun, d.looking(g.Key, &l)); err != nil || l.first.owner != g.Owner {
+			return err
+		} else if err := d.queued(ctx, g.TTL, begun, lending(max(keep, minTTL), &last)); err != nil {
 			return err // nothing is revoked: the lock may stand under either
 		}
+		says := l.first.value
+		says.Kept, says.Adoptable = true, false
+		do = clientv3.OpPut(l.first.key, says.text(), clientv3.WithLease(last.id))
 	}
-	return d.revoke(loan{id: lease, ttl: g.TTL})
+	var done bool
+	err := d.queued(ctx, g.TTL, begun, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(was.stands(d.folder(g.Key))).Then(do).Commit()
+		done = err == nil && resp.Succeeded
+		return err
+	})
+	if done && !d.loans.back(was.lease) {
+		d.abandon(loan{id: was.lease, ttl: g.TTL})
+	}
+	return err
 }
 
-// Detach implements driver.Adopter: there is nothing to forget.
-func (d *Driver) Detach(driver.Grant) {}
+// Detach implements driver.Adopter: the lease may get another holder, and so never another lock.
+func (d *Driver) Detach(g driver.Grant) { d.loans.forget(parse(g.Owner).lease) }
 
-// Adopt implements driver.Adopter. It puts the key, which keeps its place, under a lease of
-// this client.
+// Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
 	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err
@@ -226,16 +273,16 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
 	defer context.AfterFunc(d.calls.Alive, cancel)()
-	place, old := parse(g.Owner)
-	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL}, place: place}
-	if err := c.adopt(ctx, g, old); err != nil {
-		d.abandon(c.lease)
+	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true}, loose: true}
+	if err := c.adopt(ctx, g); err != nil {
+		if c.revision != 0 { // it has the lock
+			d.calls.Go(func() { d.free(c.grant(), 0, func() {}) })
+		}
 		if d.calls.Alive.Err() != nil {
 			err = driver.ErrClosed
 		}
 		return driver.Grant{}, err
 	}
-	d.abandon(loan{id: old, ttl: g.TTL})
 	d.hear()
 	return c.grant(), nil
 }

@@ -47,6 +47,45 @@ func TestAWaitDoesNotHangOnADeadWatch(t *testing.T) {
 	r.On(waiting, func(_ int, p *fixture.Link) { p.Hole = false })
 }
 
+// TestAWaitGoesOnAfterACompaction, which takes away what a watch would have to begin with once its connection was cut.
+func TestAWaitGoesOnAfterACompaction(t *testing.T) {
+	r := alone(t, 1)
+	holder, waiting := r.Client(r.straight()), r.driver()
+	l := r.Acquire(holder, "k", long)
+	next := make(chan *holdfast.Lease, 1)
+	waiter := r.Client(waiting)
+	go func() {
+		l, err := waiter.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			t.Errorf("Acquire() = %v", err)
+		}
+		next <- l
+	}()
+	watches := func() int { return r.Counts(waiting)["Watch"] }
+	r.Eventually("the waiter watches", func() bool { return watches() > 0 && r.Counts(waiting)["LeaseTimeToLive"] > 0 })
+	for range 3 {
+		r.Must(errorOf(r.direct.Put(r.Within(), "another", "")))
+		resp, err := r.direct.Put(r.Within(), "another", "")
+		r.Must(err)
+		_, err = r.direct.Compact(r.Within(), resp.Header.Revision)
+		r.Must(err)
+		before := watches()
+		for _, l := range r.Links(waiting) {
+			l.Cut()
+		}
+		r.Eventually("the waiter watches again", func() bool { return watches() > before })
+	}
+	select {
+	case l := <-next:
+		t.Fatalf("the wait has ended, with %v", l)
+	case <-time.After(200 * time.Millisecond):
+	}
+	r.Release(l)
+	if l := <-next; l != nil {
+		r.Release(l)
+	}
+}
+
 // TestALostReplyCostsNoLock of whatever request.
 func TestALostReplyCostsNoLock(t *testing.T) {
 	r := start(t)
@@ -75,7 +114,7 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	waiting := r.driver()
 	watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
 	// With its first lease a client begins to watch for what Force tells it.
-	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "LeaseRevoke", "Status")
+	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "Txn", "Status")
 }
 
 // TestARenewalByADeposedLeaderIsNone: one that was stopped confirms renewals before it learns of its successor, who does not know
@@ -158,7 +197,7 @@ func TestAWaiterThatLosesItsKeyQueuesUpAgain(t *testing.T) {
 func TestALeaseIsAdoptedAsOftenAsThereAreTokens(t *testing.T) {
 	r := start(t)
 	d, other := r.straight(), r.straight()
-	g := r.Grant(d, "k", long)
+	g := r.adoptable(d)
 	next := make(chan *holdfast.Lease, 1)
 	waiter := r.Client(r.straight())
 	go func() { next <- r.Acquire(waiter, "k", long) }()

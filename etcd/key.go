@@ -13,12 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The keys of a lock are a folder, <prefix><name>/, with a key for each attempt that has
-// the lock or waits for it: <client>.<number>. An owner is that place in the folder and the
-// lease of the key, <client>.<number>.<lease>, so that a lease that is adopted keeps its
-// place and has a new owner.
+// The keys of a lock are a folder, <prefix><name>,, with a key for each attempt that has
+// the lock or waits for it: <client>.<number>. An owner is that place in the folder, the
+// lease of the key, and how often the key was changed: <client>.<number>.<lease>.<changes>. So
+// a lock that is adopted keeps its place and its lease, and has a new owner.
+//
+// Prefixes end in a slash and have no comma, and names have neither of them in a key. So no
+// key is of two locks, even where one prefix begins with another.
 
 const (
+	// mark ends a name.
+	mark = ","
 	// block is how many tokens a grant has.
 	block = 32
 	// adoptions is how many grants have room between two revisions: the first one, and
@@ -29,61 +34,103 @@ const (
 // value is what a key says.
 type value struct {
 	driver.Holder
-	Since time.Time `json:"since"`
+	Since     time.Time `json:"since"`
+	Adoptable bool      `json:"adoptable,omitempty"` // driver.Request.Adoptable
+	Adopter   string    `json:"adopter,omitempty"`   // a place that is of no other adopter
+	Base      int64     `json:"base,omitempty"`      // of its tokens
+	Kept      bool      `json:"kept,omitempty"`      // the holder has released it, and it stands for its MinHold
+}
+
+func (v value) text() string {
+	text, _ := json.Marshal(v) // strings, numbers and a time
+	return string(text)
+}
+
+// id is what an owner says.
+type id struct {
+	place string
+	lease clientv3.LeaseID
+	moves int64 // how often the key was changed since it was created
 }
 
 // entry is a key.
 type entry struct {
+	id
 	key      string // empty: there is none
 	revision int64  // that created it
-	lease    clientv3.LeaseID
-	moves    int64 // how often it was put under another lease
 	owner    string
-	token    int64
+	token    int64 // 0: it is nobody's
 	value    value
 }
 
 func read(kv *mvccpb.KeyValue) entry {
-	e := entry{key: string(kv.Key), revision: kv.CreateRevision, lease: clientv3.LeaseID(kv.Lease), moves: kv.Version - 1}
-	e.owner = ownerOf(e.key[strings.LastIndexByte(e.key, '/')+1:], e.lease)
-	e.token = tokenOf(e.revision, e.moves)
+	e := entry{key: string(kv.Key), revision: kv.CreateRevision}
+	e.id = id{e.key[strings.LastIndex(e.key, mark)+1:], clientv3.LeaseID(kv.Lease), kv.Version - 1}
 	json.Unmarshal(kv.Value, &e.value) // the key of another program names no holder
+	e.owner = e.id.owner(e.value.Adoptable)
+	if !e.value.Kept {
+		e.token = tokenOf(e.value.Base, e.revision, e.moves)
+	}
 	return e
 }
 
-// tokenOf is the first token of a grant.
-func tokenOf(revision, moves int64) int64 {
-	return (revision*adoptions + min(moves, adoptions-1)) * block
-}
-
-func ownerOf(place string, lease clientv3.LeaseID) string {
-	return place + "." + strconv.FormatInt(int64(lease), 16)
-}
-
-// parse is the reverse of ownerOf. An owner of another form has the lease 0, which none is.
-func parse(owner string) (place string, lease clientv3.LeaseID) {
-	i := max(strings.LastIndexByte(owner, '.'), 0)
-	id, err := strconv.ParseInt(strings.TrimPrefix(owner[i:], "."), 16, 64)
-	if err != nil {
-		return owner, clientv3.NoLease
+// has says whether the token is one of the grant that the key stands for.
+func (e entry) has(token int64) bool {
+	if e.value.Kept {
+		return token == 0
 	}
-	return owner[:i], clientv3.LeaseID(id)
+	return e.key != "" && token >= e.token && token < e.token+block
 }
 
-// escape leaves no / in a name, and works byte by byte, so that it keeps prefixes.
+// tokenOf is the first token of a grant.
+func tokenOf(base, revision, moves int64) int64 {
+	return base + (revision*adoptions+min(moves, adoptions-1))*block
+}
+
+func (i id) owner(adoptable bool) string {
+	owner := i.place + "." + strconv.FormatInt(int64(i.lease), 16) + "." + strconv.FormatInt(i.moves, 10)
+	if adoptable {
+		owner = driver.Adoptable(owner)
+	}
+	return owner
+}
+
+// parse is the reverse of id.owner. An owner of another form has the lease 0, which none is.
+func parse(owner string) (i id) {
+	if driver.IsAdoptable(owner) {
+		owner = strings.TrimSuffix(owner, driver.Adoptable(""))
+	}
+	parts := strings.Split(owner, ".")
+	if len(parts) != 4 {
+		return id{}
+	}
+	lease, bad := strconv.ParseInt(parts[2], 16, 64)
+	moves, worse := strconv.ParseInt(parts[3], 10, 64)
+	if bad != nil || worse != nil {
+		return id{}
+	}
+	return id{parts[0] + "." + parts[1], clientv3.LeaseID(lease), moves}
+}
+
+// stands compares that nobody has changed the key since, nor deleted it. A place is never used for another key.
+func (i id) stands(folder string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Version(folder+i.place), "=", i.moves+1)
+}
+
+// escape leaves no slash and no mark in a name, and works byte by byte, so that it keeps prefixes.
 func escape(name string) string { return url.PathEscape(name) }
 
 // messages begins the names of the keys by which Force tells a holder, of which the owner
 // follows. No name of a lock is empty.
-func (d *Driver) messages() string { return d.prefix + "/" }
+func (d *Driver) messages() string { return d.prefix + mark }
 
-func (d *Driver) folder(name string) string { return d.prefix + escape(name) + "/" }
+func (d *Driver) folder(name string) string { return d.prefix + escape(name) + mark }
 
 // nameOf is the name of the lock that key is for.
 func (d *Driver) nameOf(key string) (string, bool) {
-	name, place, ok := strings.Cut(strings.TrimPrefix(key, d.prefix), "/")
-	name, err := url.PathUnescape(name)
-	return name, ok && err == nil && name != "" && !strings.Contains(place, "/")
+	text, _, ok := strings.Cut(strings.TrimPrefix(key, d.prefix), mark)
+	name, err := url.PathUnescape(text)
+	return name, ok && err == nil && name != "" && !strings.Contains(text, "/")
 }
 
 // newPlace is a place that was never used.

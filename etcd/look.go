@@ -31,7 +31,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	}
 	defer d.calls.Leave()
 	l, err := d.look(ctx, key)
-	if err != nil || token < l.first.token || token >= l.first.token+block || l.first.key == "" {
+	if err != nil || !l.first.has(token) {
 		return false, err
 	}
 	var message loan // of the key that tells the holder
@@ -39,16 +39,15 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		return false, err
 	}
 	defer d.abandon(message) // who watches it hears of it all the same
-	tries := 0
+	unknown := false         // whether a try before may have done it
 	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
-		tries++
-		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(l.first.key), "=", l.first.lease)).
+		resp, err := c.Txn(ctx).If(l.first.stands(d.folder(key))).
 			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messages()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
-		done = err == nil && (resp.Succeeded || tries > 1) // the try before may have done it
+		done = err == nil && (resp.Succeeded || unknown)
+		unknown = unknown || err != nil && !stale(err)
 		return err
 	})
-	d.abandon(loan{id: l.first.lease, ttl: minTTL})
-	return done, err
+	return done, err // its lease lapses: the holder may have given it another lock
 }
 
 // Alert implements driver.Alerter.
@@ -82,11 +81,11 @@ func (d *Driver) attend(alert func(owner, why string)) {
 	ctx, cancel := context.WithCancel(d.calls.Alive)
 	defer cancel()
 	n := d.order()[0]
-	c, err := n.open(ctx)
+	in, _, err := n.enter(ctx)
 	if err != nil {
 		return
 	}
-	events := c.Watch(clientv3.WithRequireLeader(ctx), d.messages()+d.client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
+	events := n.client.Watch(clientv3.WithRequireLeader(in), d.messages()+d.client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
 	for up, changed := d.states.Up(n.place); up; {
 		select {
 		case resp, ok := <-events:
@@ -198,27 +197,27 @@ func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) err
 func (d *Driver) status(ctx context.Context, key string, l lineUp) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiters()}
 	if l.first.key != "" {
-		st.Held, st.Owner, st.Token = true, l.first.owner, l.first.token
+		st.Held, st.Kept, st.Owner, st.Token = true, l.first.value.Kept, l.first.owner, l.first.token
 		st.Holder, st.Since = l.first.value.Holder, l.first.value.Since
-		st.Remaining = d.remaining(ctx, l.first.lease)
+		st.Remaining, _ = d.remaining(ctx, l.first.lease)
 	}
 	return st
 }
 
 // remaining is how long a lease still lasts unless it is renewed; 0 if that is not known.
-func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) time.Duration {
+func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) (time.Duration, error) {
 	if lease == clientv3.NoLease {
-		return -1 // another program has put the key there
+		return -1, nil // another program has put the key there
 	}
 	var left int64
-	d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+	err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.TimeToLive(ctx, lease)
 		if err == nil {
 			left = max(resp.TTL, 0)
 		}
 		return err
 	})
-	return time.Duration(left) * time.Second
+	return time.Duration(left) * time.Second, err
 }
 
 // Nodes implements driver.Notifier.

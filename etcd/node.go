@@ -2,13 +2,14 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -29,8 +30,6 @@ const (
 	callTime = 2 * time.Second
 	// probeEvery is how often the members are asked for their state.
 	probeEvery = 2 * time.Second
-	// loginTime bounds a login, which etcd makes slow on purpose.
-	loginTime = 2 * time.Second
 )
 
 // patience is how long one member may take to answer for a lock with this TTL: so short
@@ -45,39 +44,52 @@ type request func(context.Context, *clientv3.Client) error
 // node is one member of the cluster. It has a client of its own, because one for all
 // members would choose the member itself.
 type node struct {
-	name    string
-	place   int // in the order of opening
-	config  clientv3.Config
-	work    context.Context // of all requests
-	opening chan struct{}   // has an element while one opens the client, and after close
-	client  atomic.Pointer[clientv3.Client]
+	name   string
+	place  int // in the order of opening
+	tls    *tls.Config
+	test   string          // a key of which a read shows whether the login is good
+	work   context.Context // of all requests
+	client *clientv3.Client
+	login
+	union *union
 }
 
-func newNode(work context.Context, place int, name string, opts *Options) *node {
+func newNode(work context.Context, place int, name, test string, opts *Options, u *union) (n *node, err error) {
 	scheme := "http://"
 	if opts.TLS != nil {
 		scheme = "https://"
 	}
-	return &node{name: name, place: place, work: work, opening: make(chan struct{}, 1), config: clientv3.Config{
-		Endpoints: []string{scheme + name}, TLS: opts.TLS, Username: opts.Username, Password: opts.Password,
-		DialTimeout: loginTime, Logger: zap.NewNop(),
-		MaxUnaryRetries: 2, // a second try has a new login
+	n = &node{name: name, place: place, tls: opts.TLS, test: test, work: work, union: u}
+	n.username, n.password = opts.Username, opts.Password
+	n.client, err = clientv3.New(clientv3.Config{ // without user and password: see login
+		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
+		MaxUnaryRetries: 2, // a read whose connection broke, and what came while users or roles were changed, is asked again
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: direct.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: direct.LongPause},
 				MinConnectTimeout: callTime,
 			}),
-			grpc.WithChainUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
+			grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream),
 		},
-	}}
+	})
+	return n, err
 }
 
 // unary and stream have a request fail at once while the member is down: another may serve
-// it. stream also stands in for the package's own, which logs in again for each stream, and
-// so for each renewal.
+// it. unary looks from which cluster an answer comes. stream stands in for the package's own,
+// which cannot be told not to wait.
 
-func unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false))...)
+func (n *node) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false))...)
+	answer, ok := reply.(interface{ GetHeader() *pb.ResponseHeader })
+	if err != nil || !ok {
+		return err
+	}
+	n.union.note(n.place, answer.GetHeader().GetClusterId())
+	if _, status := reply.(*pb.StatusResponse); status {
+		return nil // which also a doctor wants to see
+	}
+	return n.union.foreign(n.place)
 }
 
 func stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
@@ -85,34 +97,10 @@ func stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, m
 	return next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
 }
 
-// open returns the client, which logs in when it is made.
-func (n *node) open(ctx context.Context) (*clientv3.Client, error) {
-	if c := n.client.Load(); c != nil {
-		return c, nil
-	}
-	select {
-	case n.opening <- struct{}{}:
-		defer func() { <-n.opening }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if c := n.client.Load(); c != nil {
-		return c, nil
-	}
-	c, err := clientv3.New(n.config)
-	if err != nil {
-		return nil, err
-	}
-	n.client.Store(c)
-	return c, nil
-}
-
-// close waits for one who opens the client.
+// close waits for a login that is under way.
 func (n *node) close() {
-	n.opening <- struct{}{}
-	if c := n.client.Load(); c != nil {
-		c.Close()
-	}
+	n.login.close()
+	n.client.Close()
 }
 
 // try runs fn against this member, for limit at most.
@@ -120,18 +108,35 @@ func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
 	ctx, cancel := direct.WithLimit(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(n.work, cancel)()
-	c, err := n.open(ctx)
-	if err == nil {
-		err = fn(ctx, c)
+	err := n.admitted(ctx, fn)
+	if errors.Is(err, driver.ErrLost) || direct.Lasts(err) { // an error does not say from which cluster it comes
+		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+		if other := n.union.foreign(n.place); other != nil {
+			return other
+		}
 	}
-	if err == nil || errors.Is(err, driver.ErrLost) {
-		return err
+	return err
+}
+
+// admitted runs fn with a login. One that the member does not accept any more is replaced.
+func (n *node) admitted(ctx context.Context, fn request) error {
+	for again := false; ; again = true {
+		in, p, err := n.enter(ctx)
+		if err != nil {
+			return err
+		}
+		err = fn(in, n.client)
+		switch {
+		case err == nil || errors.Is(err, driver.ErrLost):
+			return err
+		case p == nil || !stale(err):
+			return explain(ctx, err)
+		}
+		n.forget(p)
+		if again { // time may mend it
+			return fmt.Errorf("login: the member does not accept its own: %w", err)
+		}
 	}
-	err = rpctypes.Error(err)
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return driver.ErrLost
-	}
-	return explain(ctx, err)
 }
 
 // ErrAuth is in an ErrUnavailable when the members refuse user or password, or the user has
@@ -140,6 +145,13 @@ var ErrAuth = errors.New("access denied")
 
 // explain gives an error of a member in words of use to its reader.
 func explain(ctx context.Context, err error) error {
+	err = rpctypes.Error(err)
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return driver.ErrLost
+	case errors.Is(err, errForeign):
+		return err
+	}
 	code, text := status.Code(err), status.Convert(err).Message()
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code, text = e.Code(), e.Error()
@@ -197,6 +209,9 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 	if d.calls.Work.Err() != nil {
 		return driver.ErrClosed
 	}
+	if err := d.meet(ctx, limit); err != nil {
+		return err
+	}
 	failed := d.states.Unavailable(nil)
 	for _, n := range d.order() {
 		err := n.try(ctx, limit, fn)
@@ -216,9 +231,57 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 	return failed
 }
 
+// meet asks all members for their state, for limit at most, until most are known to be of one cluster.
+func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
+	if d.union.known() {
+		return nil
+	}
+	inner, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	type answer struct {
+		*node
+		err error
+	}
+	answers := make(chan answer, len(d.nodes))
+	for _, n := range d.nodes {
+		all.Go(func() { answers <- answer{n, n.try(inner, limit, n.probe)} })
+	}
+	failed := d.states.Unavailable(nil)
+	for range d.nodes {
+		a := <-answers
+		if d.union.known() {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", ctx.Err(), failed)
+		}
+		d.report(a.node, a.err)
+		if a.err != nil {
+			failed.Nodes = append(failed.Nodes, driver.NodeError{Node: a.name, Err: a.err})
+		}
+		if direct.Lasts(a.err) {
+			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
+			break
+		}
+	}
+	return failed
+}
+
 // insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
 func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
 	return direct.Insist(ctx, func() error { return d.call(ctx, patience(ttl), fn) })
+}
+
+// queued is insist for what waits for its turn, at each of which it calls begun.
+func (d *Driver) queued(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
+	return direct.Insist(ctx, func() error {
+		return d.lane.Do(ctx, direct.Soon, nil, func() error {
+			begun()
+			return d.call(ctx, patience(ttl), fn)
+		})
+	})
 }
 
 // watch asks the members for their state until Close.
@@ -227,7 +290,7 @@ func (d *Driver) watch() {
 		for _, n := range d.nodes {
 			d.calls.Go(func() {
 				begin := time.Now()
-				err := n.try(d.calls.Alive, callTime/2, probe)
+				err := n.try(d.calls.Alive, callTime/2, n.probe)
 				if err == nil {
 					d.states.Timed(n.place, time.Since(begin))
 				}
@@ -240,10 +303,23 @@ func (d *Driver) watch() {
 	}
 }
 
-func probe(ctx context.Context, c *clientv3.Client) error {
+// probe asks for a member's state, and whether it is of the cluster. A read keeps the login from running out, or has it renewed
+// before a request needs it. Whether the user may read that is no matter of one member.
+func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	resp, err := pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
-	if err == nil && resp.Leader == 0 {
-		err = rpctypes.ErrNoLeader
+	switch {
+	case err != nil:
+		return err
+	case n.union.foreign(n.place) != nil:
+		return n.union.foreign(n.place)
+	case resp.Leader == 0:
+		return rpctypes.ErrNoLeader
+	case n.username == "":
+		return nil
+	}
+	_, err = c.Get(ctx, n.test, clientv3.WithSerializable(), clientv3.WithCountOnly())
+	if status.Code(err) == codes.PermissionDenied {
+		return nil
 	}
 	return err
 }

@@ -20,9 +20,12 @@ func TestAMemberThatHangsIsNotTakenForOneThatSpeaksTLS(t *testing.T) {
 	for name, opts := range map[string]*Options{"plain": {}, "TLS": {TLS: &tls.Config{InsecureSkipVerify: true}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t.Context(), 0, silent.Addr().String(), opts)
+			n, err := newNode(t.Context(), 0, silent.Addr().String(), "", opts, &union{ids: make([]uint64, 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer n.close()
-			err := n.try(t.Context(), 3*callTime, probe)
+			err = n.try(t.Context(), 3*callTime, n.probe)
 			if _, stalled := errors.AsType[direct.Stall](err); !stalled || err.Error() != "no answer in 2s" {
 				t.Errorf("stalled %v: %v", stalled, err)
 			}

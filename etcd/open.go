@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
@@ -25,10 +27,22 @@ var form = direct.Form{Service: "an etcd cluster", Scheme: "etcd", Port: "2379",
 // ErrUnavailable.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	d, err := open(url, opts)
-	return direct.Opened(ctx, "etcd", d, err, func(ctx context.Context) error {
-		_, err := d.look(ctx, "holdfast")
-		return err
-	})
+	return direct.Opened(ctx, "etcd", d, err, d.first)
+}
+
+// first looks at the cluster for the first time.
+func (d *Driver) first(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, n := range d.nodes {
+		all.Go(func() { n.try(ctx, callTime/2, n.probe) })
+	}
+	all.Wait()
+	if d.union.mixed() {
+		return direct.Refusal{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
+			"name members of one cluster")}
+	}
+	_, err := d.look(ctx, "holdfast")
+	return err
 }
 
 func open(text string, opts *Options) (*Driver, error) {

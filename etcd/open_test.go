@@ -51,7 +51,7 @@ func TestAURLNamesMembersAndPrefix(t *testing.T) {
 		d, err := etcd.Open(r.Within(), url+path, nil)
 		r.Must(err)
 		g := r.Grant(d, t.Name(), long)
-		resp, err := r.direct.Get(r.Within(), prefix+t.Name()+"/", clientv3.WithPrefix())
+		resp, err := r.direct.Get(r.Within(), prefix+t.Name()+",", clientv3.WithPrefix())
 		if err != nil || resp.Count != 1 {
 			t.Errorf("%q: %d keys, %v, want one", path, resp.Count, err)
 		}

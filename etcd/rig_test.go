@@ -107,7 +107,7 @@ func (r *rig) straight() *etcd.Driver {
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// leftovers are all keys.
+// leftovers are all keys but that of the base of tokens.
 func (r *rig) leftovers() (left []string, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience)
 	defer cancel()
@@ -116,7 +116,9 @@ func (r *rig) leftovers() (left []string, err error) {
 		return nil, err
 	}
 	for _, kv := range resp.Kvs {
-		left = append(left, string(kv.Key))
+		if key := string(kv.Key); !strings.HasSuffix(key, ",tokens") {
+			left = append(left, key)
+		}
 	}
 	return left, nil
 }
@@ -135,7 +137,7 @@ func (r *rig) keys(name string, n int) {
 		left, err := r.leftovers()
 		count := 0
 		for _, key := range left {
-			if strings.HasPrefix(key, r.opts.Prefix+name+"/") {
+			if strings.HasPrefix(key, r.opts.Prefix+name+",") {
 				count++
 			}
 		}

@@ -1,0 +1,111 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+// loginTime bounds a login. The servers make it slow on purpose, and many clients may log in to a member that has just
+// come back.
+const loginTime = 5 * time.Second
+
+// login logs in to one member. The client of etcd is not left to do it: it sends the token that has run out with the
+// request for a new one, which servers of version 3.4 refuse therefore, and it logs in for each request by itself.
+//
+// All who need a login wait for the same one. It goes on when they have given up, so that whoever comes next finds it done.
+type login struct {
+	username, password string
+
+	mu     sync.Mutex // guards what follows
+	last   *pass      // under way, or accepted so far; nil: there is none
+	closed bool
+	tasks  sync.WaitGroup // nothing is added after closed
+}
+
+// pass is one login.
+type pass struct {
+	done  chan struct{} // closed once the others are set
+	token string        // empty: the member asks for none
+	err   error
+}
+
+// stale says whether the member wants a new login. After a change of users or roles it refuses tokens of the kind JWT that
+// are from before.
+func stale(err error) bool {
+	err = rpctypes.Error(err)
+	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
+}
+
+// enter returns ctx with what requests need, and the login that it stands for; nil: there is no user to log in.
+func (n *node) enter(ctx context.Context) (context.Context, *pass, error) {
+	if n.username == "" {
+		return ctx, nil, nil
+	}
+	p := n.present()
+	if p == nil {
+		return nil, nil, driver.ErrClosed
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return nil, nil, direct.Stall{Err: fmt.Errorf("login: %w", context.Cause(ctx))}
+	}
+	if p.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, p.token)
+	}
+	return ctx, p, p.err
+}
+
+// present is the last login, or one that begins now; nil after close.
+func (n *node) present() *pass {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	if n.last == nil {
+		p := &pass{done: make(chan struct{})}
+		n.last = p
+		n.tasks.Go(func() { n.authenticate(p) })
+	}
+	return n.last
+}
+
+func (n *node) authenticate(p *pass) {
+	defer close(p.done)
+	ctx, cancel := direct.WithLimit(n.work, loginTime)
+	defer cancel()
+	resp, err := n.client.Authenticate(ctx, n.username, n.password)
+	switch {
+	case err == nil:
+		p.token = resp.Token
+	case !errors.Is(err, rpctypes.ErrAuthNotEnabled):
+		p.err = fmt.Errorf("login: %w", explain(ctx, err))
+		n.forget(p)
+	}
+}
+
+// forget has the next caller log in anew, unless somebody has done so since p.
+func (l *login) forget(p *pass) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == p {
+		l.last = nil
+	}
+}
+
+func (l *login) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.tasks.Wait()
+}

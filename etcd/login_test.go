@@ -1,0 +1,242 @@
+package etcd_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+)
+
+// guarded is a rig with a cluster that wants a login, as which its drivers log in.
+func guarded(t *testing.T, members int, args ...string) *rig {
+	t.Helper()
+	r := alone(t, members, append(args, "--bcrypt-cost=4")...)
+	for _, do := range []func() error{
+		func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
+		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "root", "root")) },
+		func() error { return errorOf(r.direct.UserAdd(t.Context(), "me", fixture.Secret)) },
+		func() error { return errorOf(r.direct.RoleAdd(t.Context(), "locker")) },
+		func() error {
+			return errorOf(r.direct.RoleGrantPermission(t.Context(), "locker", r.opts.Prefix, clientv3.GetPrefixRangeEnd(r.opts.Prefix),
+				clientv3.PermissionType(clientv3.PermReadWrite)))
+		},
+		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "locker")) },
+		func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
+	} {
+		r.Must(do())
+	}
+	r.opts.Username, r.opts.Password = "me", fixture.Secret
+	return r
+}
+
+// jwt is an argument of etcd: logins are tokens that end after ttl, however often they are used.
+func jwt(t *testing.T, ttl string) string {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var arg strings.Builder
+	arg.WriteString("--auth-token=jwt,sign-method=RS256,ttl=" + ttl)
+	for name, block := range map[string]*pem.Block{
+		"pub-key": {Type: "PUBLIC KEY", Bytes: public}, "priv-key": {Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)},
+	} {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		arg.WriteString("," + name + "=" + file)
+	}
+	return arg.String()
+}
+
+// root does something to users and roles.
+func (r *rig) root(do func(c *clientv3.Client) error) {
+	r.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.Patience})
+	r.Must(err)
+	defer c.Close()
+	r.Must(do(c))
+}
+
+// TestALoginThatExpiredIsRenewedOnce for each member, and no lease is lost over it.
+func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
+	r := guarded(t, 3, jwt(t, "4s"))
+	d := r.driver()
+	began := time.Now()
+	holder, waiter := r.Client(d), r.Client(r.straight())
+	l := r.Acquire(holder, "k", 3*time.Second)
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- r.Acquire(waiter, "k", 3*time.Second) }()
+	var busy sync.WaitGroup
+	done := make(chan struct{})
+	for range 8 { // who all learn at once that the login is over
+		busy.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(20 * time.Millisecond):
+					if _, err := holder.Inspect(r.Within(), "k"); err != nil {
+						t.Errorf("Inspect() = %v", err)
+					}
+				}
+			}
+		})
+	}
+	r.Renewed(l, 12) // three times as long as a login lasts
+	close(done)
+	busy.Wait()
+	if err := context.Cause(l.Context()); err != nil {
+		t.Errorf("the lease ended: %v", err)
+	}
+	lives := 2 + int(time.Since(began)/(4*time.Second))
+	for i, l := range r.Links(d) {
+		if n := l.Count("Authenticate"); n > lives {
+			t.Errorf("%d logins at member %d, want %d at most", n, i, lives)
+		}
+	}
+	r.Release(l)
+	r.Release(<-next)
+}
+
+// TestALoginIsRenewedWhenRolesChange: tokens of the kind JWT are refused then.
+func TestALoginIsRenewedWhenRolesChange(t *testing.T) {
+	r := guarded(t, 1, jwt(t, "1h"))
+	d := r.driver()
+	g := r.Grant(d, "k", long)
+	r.root(func(c *clientv3.Client) error { return errorOf(c.UserRevokeRole(t.Context(), "me", "locker")) })
+	_, err := d.Acquire(r.Within(), driver.Request{Key: "other", TTL: long, NoWait: true})
+	if err == nil || !strings.Contains(err.Error(), "grant a role") {
+		t.Errorf("without its role: Acquire() = %v", err)
+	}
+	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err == nil || !strings.Contains(err.Error(), "grant a role") {
+		t.Errorf("without its role: Renew() = %v", err)
+	}
+	r.root(func(c *clientv3.Client) error { return errorOf(c.UserGrantRole(t.Context(), "me", "locker")) })
+	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+	r.Must(d.Release(r.Within(), g, 0))
+}
+
+// TestALoginOutlivesItsMembers: they are restarted one by one, and each forgets its logins.
+func TestALoginOutlivesItsMembers(t *testing.T) {
+	r := guarded(t, 3)
+	const clients = 10
+	var leases []*holdfast.Lease
+	var drivers []driver.Driver
+	for i := range clients {
+		drivers = append(drivers, r.driver())
+		leases = append(leases, r.Acquire(r.Client(drivers[i]), string(rune('a'+i)), 10*time.Second))
+	}
+	for _, m := range r.cluster.Members {
+		m.Kill()
+		r.Must(m.Restart(r.Within()))
+		for _, l := range leases {
+			r.Renewed(l, 1)
+		}
+	}
+	for i, l := range leases {
+		if err := context.Cause(l.Context()); err != nil {
+			t.Errorf("lease %d ended: %v", i, err)
+		}
+		for j, link := range r.Links(drivers[i]) {
+			if n := link.Count("Authenticate"); n > 4 {
+				t.Errorf("client %d has logged in %d times at member %d", i, n, j)
+			}
+		}
+		r.Release(l)
+	}
+}
+
+// TestALoginThatRanOutOnTheOtherMembersIsRenewed: those that a client does not use end it after a while.
+func TestALoginThatRanOutOnTheOtherMembersIsRenewed(t *testing.T) {
+	r := guarded(t, 3, "--auth-token-ttl=1")
+	d := r.driver()
+	c := r.Client(d)
+	l := r.Acquire(c, "k", 10*time.Second)
+	for _, m := range r.cluster.Members {
+		r.Renewed(l, 1) // seconds later
+		r.Must(m.Pause())
+		other := r.Acquire(c, "other", 5*time.Second)
+		r.Release(other)
+		r.Must(m.Resume())
+	}
+	if err := context.Cause(l.Context()); err != nil {
+		t.Errorf("the lease ended: %v", err)
+	}
+	r.Release(l)
+}
+
+// TestALoginWithoutAnAnswerIsNamed in the error, and goes on when its caller has given up.
+func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
+	r := guarded(t, 1)
+	d := r.driver()
+	r.Grant(d, "k", long)
+	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Authenticate", true })
+	r.root(func(c *clientv3.Client) error {
+		return errorOf(c.UserChangePassword(t.Context(), "me", fixture.Secret))
+	}) // ends all logins
+	var err error
+	r.Eventually("the login is asked for", func() bool {
+		_, err = d.Acquire(r.Within(), driver.Request{Key: "other", TTL: 2 * time.Second, NoWait: true})
+		return err != nil && strings.Contains(err.Error(), "login: no answer in")
+	})
+	before := r.Counts(d)["Authenticate"]
+	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+	g := r.Grant(d, "other", long)
+	if n := r.Counts(d)["Authenticate"]; n > before+1 {
+		t.Errorf("%d logins more, want none or one", n-before)
+	}
+	r.Must(d.Release(r.Within(), g, 0))
+}
+
+// TestAWatchIsMadeAnewWithANewLogin where the old one has run out when its connection is cut.
+func TestAWatchIsMadeAnewWithANewLogin(t *testing.T) {
+	r := guarded(t, 1, jwt(t, "4s"))
+	waiting := r.driver()
+	l := r.Acquire(r.Client(r.straight()), "k", 5*time.Second)
+	next := make(chan *holdfast.Lease, 1)
+	waiter := r.Client(waiting)
+	go func() { next <- r.Acquire(waiter, "k", 30*time.Second) }()
+	r.Eventually("the waiter watches", func() bool { return r.Counts(waiting)["Watch"] > 0 })
+	logins := r.Counts(waiting)["Authenticate"]
+	r.Eventually("its login has run out", func() bool { return r.Counts(waiting)["Authenticate"] > logins })
+	before := r.Counts(waiting)["Watch"]
+	for _, l := range r.Links(waiting) {
+		l.Cut()
+	}
+	r.Eventually("the waiter watches again", func() bool { return r.Counts(waiting)["Watch"] > before })
+	r.Release(l)
+	r.Release(<-next)
+}
+
+// TestALoginIsNeededOnceUsersAreAsked for one: a cluster may begin to ask for it while clients have leases.
+func TestALoginIsNeededOnceUsersAreAsked(t *testing.T) {
+	r := guarded(t, 1)
+	r.root(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
+	d, err := etcd.New(r.cluster.Addrs(), &r.opts)
+	r.Must(err)
+	defer d.Close()
+	g := r.Grant(d, "k", long)
+	r.Must(errorOf(r.direct.AuthEnable(t.Context())))
+	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+	r.Must(d.Release(r.Within(), g, 0))
+}

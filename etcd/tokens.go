@@ -1,0 +1,86 @@
+package etcd
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Tokens are the revision that created a key, times the tokens between two revisions, and a base. The base is in a key beside
+// the locks, and makes them begin at the time, in µs since 1970, as those of Redis and PostgreSQL do: so a row that was fenced
+// with their tokens goes on with these. It only rises. A client raises it when it begins and finds the tokens behind its clock.
+//
+// A key of a lock is created on condition that the base is still the one that it says, so that whoever comes later has a later
+// token, and nobody has to ask for the base.
+
+// ahead is how far before its clock a client raises the tokens, so that not each one that begins does so.
+const ahead = 10 * time.Second
+
+// base is what a client knows of the base of tokens.
+type base struct {
+	mu       sync.Mutex // guards what follows
+	begun    bool       // it was not behind the clock
+	value    int64
+	revision int64 // that wrote it; 0: none is known
+}
+
+// known is the base and what compares that it is still so, which fails where none is known.
+func (b *base) known(key string) (int64, clientv3.Cmp) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.revision == 0 {
+		return 0, clientv3.Compare(clientv3.ModRevision(key), "<", 0)
+	}
+	return b.value, clientv3.Compare(clientv3.ModRevision(key), "=", b.revision)
+}
+
+// read notes what the key says at a revision of the cluster, and returns what to write there, if anything, where that was
+// written last at revision before.
+func (b *base) read(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (raised, before int64, raise bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.revision = 0
+	var stored int64
+	for _, kv := range kvs {
+		b.revision = kv.ModRevision
+		stored, _ = strconv.ParseInt(string(kv.Value), 10, 64)
+	}
+	clock := now.UnixMicro() - tokenOf(0, revision, 0)
+	lost := b.revision == 0 || stored < b.value // people delete keys
+	b.value = max(b.value, stored)
+	if !lost && (b.begun || stored >= clock) {
+		b.begun = true
+		return 0, 0, false
+	}
+	before, b.revision = b.revision, 0
+	return max(b.value, clock+ahead.Microseconds()), before, true
+}
+
+// note notes what this client has written.
+func (b *base) note(value, revision int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.begun, b.value, b.revision = true, value, revision
+}
+
+func (d *Driver) baseKey() string { return d.messages() + "tokens" }
+
+// rebase reads the base of tokens that another client has written since, or writes one.
+func (d *Driver) rebase(ctx context.Context, ttl time.Duration, kvs []*mvccpb.KeyValue, revision int64) error {
+	value, before, raise := d.base.read(kvs, revision, time.Now())
+	if !raise {
+		return nil
+	}
+	return d.call(ctx, patience(ttl), func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(d.baseKey()), "=", before)).
+			Then(clientv3.OpPut(d.baseKey(), strconv.FormatInt(value, 10))).Commit()
+		if err == nil && resp.Succeeded {
+			d.base.note(value, resp.Header.Revision)
+		}
+		return err
+	})
+}

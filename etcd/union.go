@@ -1,0 +1,68 @@
+package etcd
+
+import (
+	"errors"
+	"slices"
+	"sync"
+)
+
+// errForeign is what a member has said that is of another cluster than most others.
+var errForeign = errors.New("it belongs to another cluster than most of the members that are named, so that their locks would not exclude one another; " +
+	"name members of one cluster")
+
+// union is which clusters the members say that they belong to. Most of those that are named have to be of one cluster, as
+// otherwise two clients could each reach another one, and both get a lock. It needs no more members than the cluster
+// itself needs to work.
+type union struct {
+	mu  sync.Mutex // guards what follows
+	ids []uint64   // as each member has said last; 0: it has said nothing yet
+}
+
+// note notes which cluster a member belongs to; 0: its answer does not say.
+func (u *union) note(place int, id uint64) {
+	if id != 0 {
+		u.mu.Lock()
+		u.ids[place] = id
+		u.mu.Unlock()
+	}
+}
+
+// foreign is an error if the member is of another cluster than most, or no cluster has most of them.
+func (u *union) foreign(place int) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if id := u.ids[place]; id == 0 || u.most(id) || !u.decided() && u.count(0) > 0 {
+		return nil
+	}
+	return errForeign
+}
+
+// known says whether most members are known to be of one cluster.
+func (u *union) known() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.decided()
+}
+
+func (u *union) decided() bool {
+	return slices.ContainsFunc(u.ids, func(id uint64) bool { return id != 0 && u.most(id) })
+}
+
+func (u *union) most(id uint64) bool { return u.count(id) > len(u.ids)/2 }
+
+func (u *union) count(id uint64) (n int) {
+	for _, other := range u.ids {
+		if other == id {
+			n++
+		}
+	}
+	return n
+}
+
+// mixed says whether some members are of different clusters.
+func (u *union) mixed() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	ids := slices.DeleteFunc(slices.Clone(u.ids), func(id uint64) bool { return id == 0 })
+	return len(ids) > 0 && u.count(ids[0]) < len(ids)
+}

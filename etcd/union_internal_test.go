@@ -1,0 +1,30 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+)
+
+// TestAMemberOfAnotherClusterLosesNoLease: that it does not know a lease says nothing, though such an answer does not say where it is from.
+func TestAMemberOfAnotherClusterLosesNoLease(t *testing.T) {
+	t.Parallel()
+	other, err := etcdproc.Start(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Stop() })
+	n, err := newNode(t.Context(), 2, other.Addrs()[0], "", &Options{}, &union{ids: []uint64{7, 7, 0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.close()
+	err = n.try(t.Context(), 3*callTime, func(ctx context.Context, c *clientv3.Client) error { return errorOf(c.Revoke(ctx, 1)) })
+	if !errors.Is(err, errForeign) {
+		t.Errorf("Revoke() = %v, want that the member is of another cluster", err)
+	}
+}

@@ -1,0 +1,159 @@
+package etcd_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+)
+
+// foreign is a cluster of one member, of which nobody here has heard.
+func (r *rig) foreign(args ...string) *rig {
+	r.Helper()
+	c, err := etcdproc.Start(r.Within(), 1, args...)
+	return newRig(r.TB, fixture.Stopped(r.TB, c, err))
+}
+
+// TestTwoClustersUnderOneNameAreRefused, by Open at once and otherwise by each request: else each could grant the same lock.
+func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
+	r := alone(t, 1)
+	other := r.foreign()
+	addrs := []string{r.cluster.Addrs()[0], other.cluster.Addrs()[0]}
+	d, err := etcd.Open(r.Within(), "etcd://"+strings.Join(addrs, ","), nil)
+	if err == nil {
+		d.Close()
+		t.Error("Open() takes both")
+	} else if !strings.Contains(err.Error(), "different clusters") {
+		t.Errorf("Open() = %v", err)
+	}
+	d, err = etcd.New(addrs, nil)
+	d = fixture.Closed(r.Rig, d, err)
+	for range 10 {
+		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) ||
+			!strings.Contains(err.Error(), "another cluster") {
+			t.Fatalf("Acquire() = %v, want that there are two clusters", err)
+		}
+	}
+}
+
+// TestHalfOfTheMembersIsNoCluster: the others may be of another one, which a second client reaches.
+func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
+	r := alone(t, 1)
+	d, err := etcd.New([]string{r.cluster.Addrs()[0], "127.0.0.1:1"}, nil)
+	d = fixture.Closed(r.Rig, d, err)
+	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	if want := "need 2 nodes: node 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"; err == nil || err.Error() != want {
+		t.Errorf("Acquire() = %v, want %s", err, want)
+	}
+}
+
+// TestAMemberThatIsReplacedByAnotherClustersIsNotAsked, and is named as what it is.
+func TestAMemberThatIsReplacedByAnotherClustersIsNotAsked(t *testing.T) {
+	r := alone(t, 3)
+	d := r.straight()
+	c := r.Client(d)
+	l := r.Acquire(c, "k", 10*time.Second)
+	old := r.cluster.Members[0]
+	old.Kill()
+	other := r.foreign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
+	at := func(d *etcd.Driver) driver.NodeEvent {
+		for _, n := range d.Nodes() {
+			if n.Node == old.Addr {
+				return n
+			}
+		}
+		return driver.NodeEvent{}
+	}
+	clients := []*etcd.Driver{d, r.straight(), r.straight(), r.straight()}
+	for _, d := range clients {
+		for range 5 {
+			g := r.Grant(d, "other", long)
+			r.Must(d.Release(r.Within(), g, 0))
+		}
+		r.Eventually("it is known for what it is", func() bool { n := at(d); return n.Err != nil && strings.Contains(n.Err.Error(), "another cluster") })
+	}
+	r.Renewed(l, 2)
+	direct, err := clientv3.New(clientv3.Config{Endpoints: []string{old.Addr}})
+	r.Must(err)
+	defer direct.Close()
+	if resp, err := direct.Get(r.Within(), r.opts.Prefix, clientv3.WithPrefix()); err != nil || resp.Count > 0 {
+		t.Errorf("the other cluster has %v, %v", resp, err)
+	}
+	other.cluster.Stop()
+	r.Must(old.Restart(r.Within()))
+	for _, d := range clients {
+		r.Eventually("it is back", func() bool { return at(d).State == driver.NodeUp })
+	}
+	r.Must(l.Context().Err())
+	r.Release(l)
+}
+
+// TestAClusterThatIsReplacedAsAWholeServesItsClients, as after a restore: what they held is lost, and they need no restart.
+func TestAClusterThatIsReplacedAsAWholeServesItsClients(t *testing.T) {
+	r := alone(t, 1)
+	d := r.straight()
+	g := r.Grant(d, "k", long)
+	old := r.cluster.Members[0]
+	old.Kill()
+	r.foreign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
+	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew() = %v, want ErrLost", err)
+	}
+	next := r.Grant(d, "k", long)
+	if next.Token < g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+	r.Must(d.Release(r.Within(), next, 0))
+}
+
+// TestPrefixesWithinOneAnotherAreApart: the keys of the inner one are no locks of the outer one, whatever their names.
+func TestPrefixesWithinOneAnotherAreApart(t *testing.T) {
+	r := start(t)
+	outer := r.straight()
+	prefix := r.opts.Prefix
+	for _, inner := range []string{"team/", "team", "team//", "/"} {
+		r.opts.Prefix = prefix + inner
+		d := r.straight()
+		for _, name := range []string{"x", "team", "team/x", "/"} {
+			g := r.Grant(d, name, long)
+			var taken []driver.Grant
+			for _, mine := range []string{"team", "team/x", "team/" + name, "x", "/"} {
+				o, err := outer.Acquire(r.Within(), driver.Request{Key: mine, TTL: long, NoWait: true})
+				if err != nil {
+					t.Errorf("%q in %q: the outer lock %q: %v", name, inner, mine, err)
+					continue
+				}
+				if st, err := outer.Inspect(r.Within(), mine); err != nil || st.Owner != o.Owner || st.Waiters != 0 {
+					t.Errorf("%q in %q: Inspect(%q) = %+v, %v", name, inner, mine, st, err)
+				}
+				if done, err := outer.Force(r.Within(), mine, o.Token, ""); !done || err != nil {
+					t.Errorf("%q in %q: Force(%q) = %v, %v", name, inner, mine, done, err)
+				}
+				taken = append(taken, o)
+			}
+			if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err != nil {
+				t.Errorf("%q in %q is lost: %v", name, inner, err)
+			}
+			r.Must(outer.List(r.Within(), "", func(st driver.Status) bool {
+				t.Errorf("%q in %q: the outer prefix has %+v", name, inner, st)
+				return true
+			}))
+			for _, o := range taken {
+				r.Must(outer.Release(r.Within(), o, 0))
+			}
+			r.Must(d.Release(r.Within(), g, 0))
+		}
+	}
+	r.opts.Prefix = "a,b/"
+	if _, err := etcd.New(r.cluster.Addrs(), &r.opts); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Errorf("New() with a comma in the prefix: %v", err)
+	}
+}
