@@ -7,8 +7,13 @@
 // that writes around it. Its memory ends with the process: a storage that
 // outlives the process keeps the highest token with its data, and passes it to
 // Claim when the process starts again. Several processes that write to one
-// storage need the check inside that storage (UPDATE … WHERE fence <= $1), not
-// a Guard each.
+// storage need the check inside that storage (package sqlfence has the statement),
+// not a Guard each.
+//
+// Tokens of one lock service compare with tokens of that service alone. After a move to another
+// one, or a restore of an old snapshot, they may begin far below what a storage has seen: it
+// refuses every holder then, and the error says so. When no holder of the old service is left,
+// Forget the key.
 //
 // # The rule
 //
@@ -55,8 +60,15 @@ func (e *StaleError) Error() string {
 	case e.Token == e.Highest:
 		return fmt.Sprintf("stale fencing token: token %d of %q belongs to another lease", e.Token, e.Key)
 	}
-	return fmt.Sprintf("stale fencing token: %q has seen token %d, and %d is older", e.Key, e.Highest, e.Token)
+	text := fmt.Sprintf("stale fencing token: %q has seen token %d, and %d is older", e.Key, e.Highest, e.Token)
+	if e.Highest >= far && e.Token <= e.Highest/1000 {
+		text += "; tokens so far apart are of two lock services, or of one that was restored: when no holder of the first is left, call Forget for it"
+	}
+	return text
 }
+
+// far is a token that a late holder of the same service is not a thousand times below.
+const far = 1e9
 
 // Is matches ErrStale.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }

@@ -159,3 +159,29 @@ func TestForgetSparesKeysInUse(t *testing.T) {
 		t.Errorf("highest %d after Forget", token)
 	}
 }
+
+// TestTokensOfTwoServicesAreToldFromALateHolder: only where they are far apart, and with what mends it.
+func TestTokensOfTwoServicesAreToldFromALateHolder(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		seen, token holdfast.Token
+		other       bool
+	}{
+		{1795433319149690, 4773888, true},
+		{1795433319149690, 1, true},
+		{1795433319149690, 1795433319149658, false},
+		{1795433319149690, 1700000000000000, false},
+		{4773888, 4773000, false},
+		{4773888, 12, false},
+	} {
+		var g fence.Guard
+		g.Claim("k", row.seen, "before")
+		err := g.Claim("k", row.token, "now")
+		if !errors.Is(err, fence.ErrStale) {
+			t.Fatalf("%d after %d: %v, want ErrStale", row.token, row.seen, err)
+		}
+		if text := err.Error(); strings.Contains(text, "two lock services") != row.other || strings.Contains(text, "Forget") != row.other {
+			t.Errorf("%d after %d: %v; want that it names another service: %v", row.token, row.seen, err, row.other)
+		}
+	}
+}

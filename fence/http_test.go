@@ -65,10 +65,20 @@ func TestHandlerAnswers(t *testing.T) {
 
 func TestHandlerReadClaimsItsToken(t *testing.T) {
 	t.Parallel()
-	var g fence.Guard
-	request(&g, http.MethodGet, lease("ledger", "8", "b")...)
-	if w := request(&g, http.MethodPut, lease("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
-		t.Errorf("a write behind a newer reader: status %d, want 412", w.Code)
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		var g fence.Guard
+		if w := request(&g, method, lease("ledger", "8", "b")...); w.Code != http.StatusNoContent {
+			t.Errorf("%s: status %d, want 204", method, w.Code)
+		}
+		if w := request(&g, http.MethodPut, lease("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
+			t.Errorf("a write behind a newer %s: status %d, want 412", method, w.Code)
+		}
+		if w := request(&g, method, lease("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
+			t.Errorf("a stale %s: status %d, want 412", method, w.Code)
+		}
+		if w := request(&g, method); w.Code != http.StatusNoContent {
+			t.Errorf("a %s without a lease: status %d, want 204", method, w.Code)
+		}
 	}
 }
 

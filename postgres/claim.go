@@ -31,15 +31,20 @@ type claim struct {
 	req    driver.Request
 	owner  string
 	holder string
-	from   string // whose lock it takes over; empty: nobody's
-	wake   chan struct{}
+	from   string        // whose lock it takes over; empty: nobody's
+	wake   chan struct{} // it is its turn to have the lock
 
 	left  bool // there may be something on the server
 	doubt bool // a statement had no answer, and may be executed late
+	woken bool // and nobody has asked since
+	place bool // it has one in the queue
+
+	channel *string         // where its client listens, as the server knows; nil: nowhere
+	tuned   <-chan struct{} // closed when that is otherwise
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, owner: d.newOwner(), holder: asJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, owner: d.newOwner(req.Adoptable), holder: asJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -65,9 +70,8 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 		if err := wait.Over(ctx, c.d.calls); err != nil {
 			return driver.Grant{}, err
 		}
-		asking, done := c.d.linger(ctx, patience(c.req.TTL))
-		g, err := c.try(asking)
-		done()
+		g, err := c.ask(ctx)
+		wait.Leave(err)
 		if over := wait.Over(ctx, c.d.calls); over != nil { // what it was granted too late, it gives back
 			return driver.Grant{}, over
 		}
@@ -78,6 +82,34 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 		c.d.listen()
 		c.pause(ctx, err, tries)
 	}
+}
+
+// ask asks the server once, in its turn. What was handed to it a claim confirms at once.
+func (c *claim) ask(ctx context.Context) (g driver.Grant, err error) {
+	once := func() (err error) {
+		ctx, done := c.d.linger(ctx, patience(c.req.TTL))
+		defer done()
+		g, err = c.try(ctx)
+		return err
+	}
+	if c.woken {
+		c.woken = false
+		return g, once()
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.d.calls.Alive, cancel)()
+	if c.req.NoWait {
+		var late context.CancelFunc
+		waiting, late = context.WithTimeout(waiting, patience(c.req.TTL))
+		defer late()
+	}
+	rank := direct.Later
+	if c.place || c.from != "" {
+		rank = direct.Soon
+	}
+	err = c.d.lane.Do(waiting, rank, c.wake, once)
+	return g, err
 }
 
 // answer is what acquire returns.
@@ -107,7 +139,8 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 		c.left = c.left || c.doubt
 		return driver.Grant{}, err
 	case r.rows[0].Token == nil:
-		c.left = c.left || c.doubt || !c.req.NoWait
+		c.place = !c.req.NoWait
+		c.left = c.left || c.doubt || c.place
 		return driver.Grant{}, r.rows[0].held()
 	}
 	c.left = true
@@ -121,8 +154,9 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 
 // take asks for the lock, or for a place in the queue.
 func (c *claim) take(ctx context.Context) (reply[answer], error) {
+	c.channel, c.tuned = c.d.hears()
 	return query(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, inMicros(c.req.TTL),
-		c.holder, !c.req.NoWait, c.d.hears(), inMicros(grace), inMicros(place))
+		c.holder, !c.req.NoWait, c.channel, inMicros(grace), inMicros(place))
 }
 
 // adopt asks for the lock that another owner has.
@@ -147,7 +181,7 @@ func (a answer) held() error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
 		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(micros(*a.Left), 0), int(*a.Waiters)
-		held.Since = time.Now().Add(-micros(*a.Age))
+		held.Since, held.Kept = time.Now().Add(-micros(*a.Age)), isKept(*a.Owner)
 	}
 	if a.Holder != nil {
 		held.Holder = *a.Holder
@@ -159,10 +193,14 @@ func (a answer) held() error {
 // every now and then.
 func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	wait := relaxed
-	if c.d.hears() == nil {
+	if c.channel == nil {
 		wait = min(direct.ShortPause<<min(tries, 10), hasty)
 	}
-	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
+	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
+		// A transaction outlives the lease (Fenced), and its end wakes nobody. Whoever asks next hands
+		// the lock to the first: all together ask so often.
+		wait = min(wait, direct.ShortPause*time.Duration(max(held.Waiters, 1)))
+	} else if ok {
 		wait = min(wait, held.Remaining+direct.ShortPause)
 	} else {
 		wait = min(direct.ShortPause<<min(tries, 10), direct.LongPause)
@@ -171,6 +209,8 @@ func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	defer timer.Stop()
 	select {
 	case <-c.wake:
+		c.woken = true
+	case <-c.tuned:
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-c.d.calls.Alive.Done():
@@ -185,5 +225,5 @@ func (c *claim) abandon() {
 	}
 	c.d.doubts(c.owner, c.doubt)
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
-	c.d.calls.Go(func() { c.d.insistOnFree(g, 0) })
+	c.d.calls.Go(func() { c.d.insistOnFree(g, 0, func() {}) })
 }

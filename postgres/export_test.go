@@ -18,3 +18,13 @@ func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
 	_, err := tx.Exec(ctx, d.schema.release, key, owner, 0, true)
 	return err
 }
+
+// LockedTable is the table of which RowLock would lock a row, and what the server sees of the query.
+func LockedTable(query string) (table string, seen []string, err error) {
+	all, _ := lexemes(query)
+	for _, l := range all {
+		seen = append(seen, l.text)
+	}
+	table, err = tableOf(query)
+	return table, seen, err
+}

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -239,5 +240,19 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 	}
 	if err := d.Release(r.Within(), g, 0); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestALateAnswerWithABriefLeaseIsNotForAHolderThatDoesNotRenew: it leaves less than half of the TTL.
+func TestALateAnswerWithABriefLeaseIsNotForAHolderThatDoesNotRenew(t *testing.T) {
+	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond // and 300 ms is how long a statement may take
+	r := start(t)
+	d := r.driver()
+	r.route(d).Set(func() { r.route(d).Slow = slow })
+	for i := range 3 {
+		g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint(i), TTL: ttl, NoWait: true})
+		if !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%v of %v are left, %v; want ErrUnavailable", time.Until(g.TrustedUntil), ttl, err)
+		}
 	}
 }

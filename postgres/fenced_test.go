@@ -3,7 +3,9 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -29,7 +31,7 @@ func (r *rig) begin() pgx.Tx {
 // hold has a driver take a lock that nothing renews.
 func (r *rig) hold(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	r.Helper()
-	l, err := r.Client(d).Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true})
+	l, err := r.Client(d).Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true, Adoptable: true})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -212,25 +214,38 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 	}
 }
 
-func TestARowLockThatAnotherHasIsHeld(t *testing.T) {
+// TestFencedEndsWithItsContext on a connection that has gone dead, and so does the transaction: its roll-back has nothing to
+// wait for then. After a refusal that was not asked of the server, the roll-back ends with its own context.
+func TestFencedEndsWithItsContext(t *testing.T) {
 	r := start(t)
-	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id, 100 AS balance")
-	var balance int
-	first, second := r.begin(), r.begin()
-	query := r.in("SELECT balance FROM holdfast.account WHERE id = $1")
-	if err := postgres.RowLock(t.Context(), first, query, 7).Scan(&balance); err != nil || balance != 100 {
-		t.Fatalf("RowLock() = %v, balance %d", err, balance)
-	}
-	err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance)
-	if held, ok := errors.AsType[*driver.HeldError](err); !errors.Is(err, holdfast.ErrHeld) || !ok || held.Owner != "" {
-		t.Errorf("a row that is locked: %v, want ErrHeld", err)
-	}
-	first.Rollback(t.Context())
-	second = r.begin()
-	if err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance); err != nil {
-		t.Errorf("after the first transaction: %v", err)
-	}
-	if err := postgres.RowLock(t.Context(), second, query, 8).Scan(&balance); !errors.Is(err, pgx.ErrNoRows) {
-		t.Errorf("no such row: %v, want pgx.ErrNoRows", err)
+	l := r.hold(r.driver(), long)
+	for _, over := range []bool{false, true} {
+		link := r.relay()
+		host, port, _ := strings.Cut(link.Addr, ":")
+		pool := r.connect(fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port))
+		tx, err := pool.Begin(r.Within())
+		r.Must(err)
+		if over {
+			r.Release(l)
+		}
+		link.Set(func() { link.Hole = true })
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		err = postgres.Fenced(ctx, tx, l)
+		if !over && !errors.Is(err, context.DeadlineExceeded) || over && !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("Fenced() = %v", err)
+		}
+		bound := context.Background()
+		if over {
+			bound = ctx
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- tx.Rollback(bound) }()
+		select {
+		case <-ended:
+		case <-time.After(fixture.Patience / 2):
+			t.Errorf("over %v: the roll-back does not end", over)
+		}
+		cancel()
+		link.Set(func() { link.Hole = false })
 	}
 }

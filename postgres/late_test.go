@@ -1,10 +1,16 @@
 package postgres_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -98,4 +104,223 @@ func TestANameIsQuickAgainAfterABurial(t *testing.T) {
 	if n := r.count("SELECT count(*) FROM holdfast.ticket"); n != 0 {
 		t.Errorf("%d tickets are left", n)
 	}
+}
+
+// Texts by which a proxy knows a statement.
+const (
+	anAcquire  = ".acquire("
+	anAdoption = ".adopt("
+	aRenewal   = "::bigint[])"
+)
+
+// stuck has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
+// What is returned has it carried out. With repeat, send goes on, and is over when stuck returns; otherwise it fails.
+func (r *rig) stuck(d *postgres.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
+	r.Helper()
+	p := r.route(d)
+	p.Halt(text)
+	ctx, cancel := context.WithCancel(r.Within())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		send(ctx)
+	}()
+	caught := <-p.Caught
+	p.Set(func() { p.Stop = "" })
+	if !repeat {
+		cancel()
+		<-over
+	}
+	caught.Drop()
+	<-over
+	cancel()
+	return func() {
+		p.Resume()
+		<-p.Late
+	}
+}
+
+// left is how long the lock "k" stands yet, as the server sees it.
+func (r *rig) left() time.Duration {
+	r.Helper()
+	const query = "SELECT (extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM holdfast.lock WHERE name = 'k'"
+	return time.Duration(r.count(query)) * time.Microsecond
+}
+
+// renew renews g for ttl, which succeeds.
+func (r *rig) renew(d *postgres.Driver, g driver.Grant, ttl time.Duration) {
+	r.Helper()
+	g.TTL = ttl
+	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+}
+
+// adoptable is a grant of "k" that another client may adopt.
+func (r *rig) adoptable(d *postgres.Driver, ttl time.Duration) (g driver.Grant) {
+	r.Helper()
+	r.ask(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
+	return g
+}
+
+// ask is send of stuck for an Acquire.
+func (r *rig) ask(d *postgres.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
+	return func(ctx context.Context) {
+		var err error
+		if *into, err = d.Acquire(ctx, req); err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+// TestALateStatementDoesNotShortenWhatIsTrusted: whatever was sent before for a shorter time, and is carried out after a renewal
+// for a longer one that was confirmed.
+func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
+	const short = 1500 * time.Millisecond
+	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
+		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
+			g := r.Grant(d, "k", short)
+			return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+		},
+		"acquire": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
+			pass = r.stuck(d, anAcquire, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			return g, pass
+		},
+		"adopt": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
+			from := r.adoptable(r.driver(), short)
+			pass = r.stuck(d, anAdoption, true, func(ctx context.Context) {
+				var err error
+				if g, err = d.Adopt(ctx, from); err != nil {
+					r.Error(err)
+				}
+			})
+			return g, pass
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t)
+			d := r.driver()
+			g, pass := late(r, d)
+			r.renew(d, g, long)
+			pass()
+			if left := r.left(); left < long/2 {
+				t.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
+			}
+			r.Must(d.Release(r.Within(), g, 0))
+			r.cleared()
+		})
+	}
+}
+
+// TestALateStatementRevivesNothing: what is over is neither taken nor kept for longer by what was sent before.
+func TestALateStatementRevivesNothing(t *testing.T) {
+	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
+		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
+		"release, kept": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			r.Must(d.Release(r.Within(), g, brief))
+		},
+		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			r.Must(err)
+			r.Must(d.Release(r.Within(), g, 0)) // as the client does with what it has lost
+		},
+		"adoption": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			d.Detach(g)
+			heir := r.driver()
+			own, err := heir.Adopt(r.Within(), g)
+			r.Must(err)
+			r.Must(d.Close()) // which ends what Detach has begun
+			r.Must(heir.Release(r.Within(), own, 0))
+		},
+		"lapse of what was detached": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			d.Detach(g)
+			r.Must(d.Close())
+			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
+		},
+	} {
+		for text, send := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
+			anAcquire: func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
+				pass = r.stuck(d, anAcquire, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				return g, pass
+			},
+			aRenewal: func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
+				g := r.adoptable(d, long)
+				return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			},
+		} {
+			t.Run(name+" "+text, func(t *testing.T) {
+				r := start(t)
+				d := r.driver()
+				g, pass := send(r, d)
+				end(r, d, g)
+				pass()
+				if left := r.left(); left > brief {
+					t.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
+				}
+				r.cleared()
+			})
+		}
+	}
+}
+
+// TestWithoutRoomForNotificationsTheLockIsHandedOver: a waiter that cannot be told of its turn finds it when it asks.
+func TestWithoutRoomForNotificationsTheLockIsHandedOver(t *testing.T) {
+	r := start(t)
+	r.exec("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
+	l := r.Acquire(r.client(), "k", long)
+	first, second := make(chan *holdfast.Lease, 1), make(chan *holdfast.Lease, 1)
+	for i, next := range []chan *holdfast.Lease{first, second} {
+		waiter := r.client()
+		go func() { next <- r.Acquire(waiter, "k", long) }()
+		r.Eventually("it listens", func() bool {
+			return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == i+1
+		})
+	}
+	r.Release(l)
+	select {
+	case l = <-first:
+		r.Release(l)
+		r.Release(<-second)
+	case l = <-second:
+		t.Error("the second has it before the first")
+		r.Release(l)
+		r.Release(<-first)
+	}
+}
+
+// TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue: neither by the owner that released it, nor by one that Inspect names.
+func TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue(t *testing.T) {
+	r := start(t)
+	d, heir := r.driver(), r.driver()
+	g := r.adoptable(d, long)
+	r.Must(d.Release(r.Within(), g, 6*brief))
+	st, err := heir.Inspect(r.Within(), "k")
+	if r.Must(err); !st.Held || !st.Kept || st.Token != 0 || !strings.HasPrefix(st.Owner, g.Owner) {
+		t.Errorf("Inspect() = %+v, want that it is kept after its release by %s, without a token", st, g.Owner)
+	}
+	_, err = heir.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	if held, ok := errors.AsType[*driver.HeldError](err); !ok || !held.Kept {
+		t.Errorf("Acquire() = %v, want that it is kept", err)
+	}
+	if _, err := heir.Adopt(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Adopt() = %v, want ErrLost", err)
+	}
+	if _, err := heir.Adopt(r.Within(), driver.Grant{Key: "k", Owner: st.Owner, TTL: long}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("Adopt() by the name of what is kept = %v, want ErrInvalid", err)
+	}
+	if ok, err := heir.Force(r.Within(), "k", g.Token, ""); ok || err != nil {
+		t.Errorf("Force() by its old token = %v, %v", ok, err)
+	}
+	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew() = %v, want ErrLost", err)
+	}
+	if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Check() = %v, want ErrLost", err)
+	}
+	r.Must(d.Release(r.Within(), g, 0))
+	if left := r.left(); left < brief || left > 6*brief {
+		t.Errorf("the lock stands for %v, want what is left of %v", left, 6*brief)
+	}
+	if ok, err := heir.Force(r.Within(), "k", 0, ""); !ok || err != nil {
+		t.Errorf("Force() without a token = %v, %v", ok, err)
+	}
+	r.cleared()
 }

@@ -25,11 +25,12 @@ const (
 // errPooled is why a driver polls.
 var errPooled = errors.New("LISTEN does not work through this connection pooler, so waiters poll; it does on a direct connection, or in session mode")
 
-// hears is the channel on which the driver listens; nil: it does not.
-func (d *Driver) hears() *string {
+// hears is the channel on which the driver listens, nil where it does not, and a channel that is
+// closed when that changes.
+func (d *Driver) hears() (channel *string, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.channel
+	return d.channel, d.tuned
 }
 
 // tune sets the channel and has all that wait ask again, so that the server knows.
@@ -37,16 +38,8 @@ func (d *Driver) tune(channel *string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.channel = channel
-	for _, wake := range d.waiting {
-		rouse(wake)
-	}
-}
-
-func rouse(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
+	close(d.tuned)
+	d.tuned = make(chan struct{})
 }
 
 // listen opens, once, the connection on which the driver listens until Close. The
@@ -92,7 +85,10 @@ func (d *Driver) attend() error {
 		}
 		d.mu.Lock()
 		if wake := d.waiting[n]; wake != nil {
-			rouse(wake)
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
 		}
 		alert := d.alert
 		d.mu.Unlock()

@@ -57,6 +57,8 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 		t.Errorf("Migrate() of a newer schema = %v", err)
 	}
 	r.exec("UPDATE holdfast.version SET version = 1")
+	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1", "Migrate")
+	r.Must(postgres.Migrate(t.Context(), r.pool, &r.opts))
 	d := r.driver()
 	for _, part := range []string{"FUNCTION holdfast.force", "TABLE holdfast.ticket CASCADE"} {
 		r.exec("DROP " + part)
@@ -191,6 +193,9 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 	}
 	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
 	r.says(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
+	if e := d.Nodes()[0]; e.State != driver.NodeUp {
+		t.Errorf("the database is %s: %v", e.State, e.Err)
+	}
 }
 
 func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {

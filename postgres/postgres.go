@@ -41,16 +41,29 @@
 // statement of it got no answer, the release also marks the owner as gone: should the
 // statement be executed after all, it finds that and takes nothing.
 //
+// # Statements that come late
+//
+// A statement may be executed after its sender and its connection have gone, and after later
+// ones. Why none of them ends a lock that somebody trusts, or revives one that is over:
+//
+//	acquire, adopt   take what is free or was named; repeated, they set the later of two ends
+//	renew            compares owner and time, and sets the later of two ends
+//	release          compares the owner; one that is gone stays so for ten minutes
+//	release, kept    leaves an owner that no grant has: nothing prolongs or adopts it
+//	force            compares the token of one grant
+//
 // Trust in a grant is counted from before its statement was sent.
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"math"
+	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -98,11 +111,13 @@ type Driver struct {
 
 	calls  *direct.Calls
 	states *direct.States // of one node
+	lane   *direct.Lane   // of what claims and releases send
 
 	mu      sync.Mutex                 // guards what follows
 	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
-	waiting map[string]chan<- struct{} // by owner: wakes a claim
+	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
 	channel *string                    // where the driver listens; nil: it does not
+	tuned   chan struct{}              // closed when channel changes
 	listens bool                       // or is about to
 	alert   func(owner, why string)
 }
@@ -122,8 +137,9 @@ func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
 		pool: pool, schema: s, client: rand.Text(), listens: opts.NoListen, node: node, calls: direct.NewCalls(), states: direct.NewStates(node),
-		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}),
+		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
+	d.lane = direct.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
 	d.first = time.Now().UnixMicro()
 	d.seq.Store(d.first)
 	d.calls.Go(d.watch)
@@ -183,18 +199,16 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	defer d.calls.Leave()
 	d.listen() // from the first long lease on: somebody may take it away
-	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
-	shortest := time.Duration(math.MaxInt64)
-	for i, g := range grants {
-		names[i], owners[i], ttls[i] = g.Key, g.Owner, inMicros(g.TTL)
-		shortest = min(shortest, g.TTL)
+	if len(grants) == 0 {
+		return out
 	}
-	type renewed struct {
-		Name    string
-		Waiters int
-	}
+	shortest := slices.MinFunc(grants, func(a, b driver.Grant) int { return cmp.Compare(a.TTL, b.TTL) }).TTL
 	ctx, cancel := context.WithTimeout(ctx, shortest)
 	defer cancel()
+	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
+	for i, g := range grants {
+		names[i], owners[i], ttls[i] = g.Key, g.Owner, inMicros(g.TTL)
+	}
 	var r reply[renewed]
 	err := direct.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, patience(shortest))
@@ -207,17 +221,23 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		waiters[row.Name] = row.Waiters
 	}
 	for i, g := range grants {
-		n, ok := waiters[g.Key]
+		n, found := waiters[g.Key]
 		switch {
 		case err != nil:
 			out[i].Err = err
-		case !ok:
+		case !found:
 			out[i].Err = driver.ErrLost
 		default:
 			out[i] = driver.Renewal{TrustedUntil: direct.Trust(r.sent, g.TTL), Waiters: n}
 		}
 	}
 	return out
+}
+
+// renewed is what the server says of a lock that it has renewed.
+type renewed struct {
+	Name    string
+	Waiters int
 }
 
 // Release implements driver.Driver. The release is repeated, in the background if need be,
@@ -227,23 +247,22 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	begin := time.Now()
-	asking, done := d.linger(ctx, min(patience(g.TTL), direct.ReleaseTime))
-	err := d.free(asking, g, keep)
-	done()
-	if err == nil || direct.Lasts(err) {
-		return err
-	}
-	return d.calls.Finish(ctx, d.states, begin, func() error { return d.insistOnFree(g, keep) })
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.insistOnFree(g, keep, begun) })
 }
 
-// free releases what g may have.
+// detached in place of the time for which a released lock is kept: the lock is not released.
+const detached = time.Duration(-1)
+
+// free releases what g may have, once.
 func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
 	bury := d.doubted[g.Owner]
 	d.mu.Unlock()
 	sql, args := d.schema.free, []any{g.Key, g.Owner}
-	if keep > 0 || bury {
+	switch {
+	case keep == detached:
+		sql, args = d.schema.release, append(args, -1, bury)
+	case keep > 0 || bury:
 		sql, args = d.schema.release, append(args, inMicros(keep), bury)
 	}
 	_, err := query(ctx, d, pgx.RowTo[any], sql, args...)
@@ -253,14 +272,18 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	return err
 }
 
-// insistOnFree repeats a release until it is confirmed, or the lock has lapsed.
-func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration) error {
+// insistOnFree repeats a release, each time in its turn, until it is confirmed, or the lock has
+// lapsed. It calls begun at each turn.
+func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
 	return direct.Insist(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, patience(g.TTL))
-		defer cancel()
-		return d.free(ctx, g, keep)
+		return d.lane.Do(ctx, direct.Soon, nil, func() error {
+			begun()
+			ctx, cancel := context.WithTimeout(ctx, patience(g.TTL))
+			defer cancel()
+			return d.free(ctx, g, keep)
+		})
 	})
 }
 
@@ -287,8 +310,18 @@ func (d *Driver) linger(ctx context.Context, limit time.Duration) (context.Conte
 	}
 }
 
-// Detach implements driver.Adopter.
-func (d *Driver) Detach(g driver.Grant) { d.doubts(g.Owner, false) }
+// Detach implements driver.Adopter. It does not block: if a statement of the owner may be carried
+// out late, it is marked as gone in the background, until the lock lapses.
+func (d *Driver) Detach(g driver.Grant) {
+	d.mu.Lock()
+	doubt := d.doubted[g.Owner]
+	d.mu.Unlock()
+	if !doubt || d.calls.Enter() != nil {
+		return
+	}
+	defer d.calls.Leave()
+	d.calls.Go(func() { d.insistOnFree(g, detached, func() {}) })
+}
 
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
@@ -296,7 +329,10 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL})
+	if !driver.IsAdoptable(g.Owner) { // nor is what the owner of a kept lock is called
+		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
+	}
+	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
 	defer c.leave()
 	c.from = g.Owner
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
@@ -315,7 +351,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		return false, err
 	}
 	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
-	if ok && err == nil && st.Owner != "" {
+	if ok && err == nil && st.Owner != "" && !st.Kept {
 		channel, _, _ := strings.Cut(st.Owner, ".")
 		one(ctx, d, pgx.RowTo[any], "SELECT pg_notify($1::text, $2::text)", channel, st.Owner+forced+why) // a hint: its error changes nothing
 	}
@@ -358,6 +394,9 @@ func (d *Driver) status(v view) driver.Status {
 	if v.Owner != nil {
 		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, micros(v.Left)
 		st.Since = time.Now().Add(-micros(v.Age))
+		if st.Kept = isKept(st.Owner); st.Kept {
+			st.Token = 0
+		}
 	}
 	if v.Holder != nil {
 		st.Holder = *v.Holder
@@ -401,7 +440,17 @@ func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 func inMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
 // newOwner is an owner that was never used.
-func (d *Driver) newOwner() string { return d.client + "." + strconv.FormatInt(d.seq.Add(1), 36) }
+func (d *Driver) newOwner(adoptable bool) string {
+	owner := d.client + "." + strconv.FormatInt(d.seq.Add(1), 36)
+	if adoptable {
+		owner = driver.Adoptable(owner)
+	}
+	return owner
+}
+
+// isKept says whether a lock with that owner was released, and stands for its MinHold. The functions
+// of the schema write the mark.
+func isKept(owner string) bool { return strings.HasSuffix(owner, "!") }
 
 // asJSON is what others see of a holder.
 func asJSON(h driver.Holder) string {

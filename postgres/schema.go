@@ -16,7 +16,7 @@ import (
 )
 
 // version is that of schema.sql.
-const version = 1
+const version = 2
 
 const defaultSchema = "holdfast"
 
@@ -33,7 +33,8 @@ const takeSQL = `WITH taken AS (
 	UPDATE holdfast.lock SET
 		token = CASE WHEN owner = $2 THEN token ELSE greatest(token + 32, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
 		since = CASE WHEN owner = $2 THEN since ELSE clock_timestamp() END,
-		owner = $2, holder = $4, expires = clock_timestamp() + $3 * interval '1 microsecond'
+		owner = $2, holder = $4,
+		expires = greatest(clock_timestamp() + $3 * interval '1 microsecond', CASE WHEN owner = $2 THEN expires END)
 	WHERE name = $1 AND (owner = $2 AND expires > clock_timestamp() OR owner IS NULL AND NOT queued) RETURNING token
 ), made AS (
 	INSERT INTO holdfast.lock SELECT $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, $4, clock_timestamp(),
@@ -50,6 +51,13 @@ const freeSQL = `WITH freed AS (
 		SELECT name FROM holdfast.lock WHERE name = $1 AND owner = $2 AND NOT queued FOR UPDATE SKIP LOCKED)
 	RETURNING set_config('synchronous_commit', 'off', true)
 ) SELECT CASE WHEN NOT EXISTS (SELECT FROM freed) THEN holdfast.release($1::text, $2::text, 0, false) END`
+
+// renewSQL renews each lock that its owner still has, and never shortens one: it may be carried
+// out after another renewal that asked for more.
+const renewSQL = `UPDATE holdfast.lock l SET expires = greatest(l.expires, clock_timestamp() + g.ttl * interval '1 microsecond')
+	FROM unnest($1::text[], $2::text[], $3::bigint[]) AS g (name, owner, ttl)
+	WHERE l.name = g.name AND l.owner = g.owner AND l.expires > clock_timestamp()
+	RETURNING l.name, holdfast.waiters(l.name)`
 
 // schema has the statements for one schema.
 type schema struct {
@@ -71,7 +79,7 @@ func newSchema(name string) (schema, error) {
 	for to, text := range map[*string]string{
 		&s.acquire: takeSQL,
 		&s.adopt:   `SELECT holdfast.adopt($1::text, $2::text, $3::text, $4::bigint, $5::jsonb)`,
-		&s.renew:   `SELECT * FROM holdfast.renew($1::text[], $2::text[], $3::bigint[])`,
+		&s.renew:   renewSQL,
 		&s.free:    freeSQL,
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,

@@ -23,6 +23,7 @@ var ErrAuth = errors.New("access denied")
 type failure struct {
 	err   error
 	doubt bool // it may have been executed, or may be yet
+	busy  bool // it was not sent, as no connection of the pool was free: no fault of the server
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -44,6 +45,10 @@ type reply[T any] struct {
 // once runs a statement.
 func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	conn, err := d.pool.Acquire(ctx)
+	if s := d.pool.Stat(); err != nil && ctx.Err() != nil && s.AcquiredConns() >= s.MaxConns() {
+		err = fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxConns(), err)
+		return r, &failure{err: err, busy: true}
+	}
 	if err != nil {
 		return r, d.diagnose(ctx, err, false)
 	}
@@ -91,6 +96,9 @@ func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql str
 			continue
 		}
 		err.doubt = doubt
+		if err.busy {
+			return r, d.states.Unavailable(err)
+		}
 		down := d.unavailable(err)
 		if !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the server
 			d.report(down)
@@ -174,7 +182,7 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 			f.err = apart{err}
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			f.err = d.late(f.err)
+			f.err = fmt.Errorf("no answer in time: %w", f.err)
 		}
 	}
 	return f
@@ -189,11 +197,3 @@ func (a apart) Error() string {
 }
 
 func (a apart) Unwrap() error { return a.error }
-
-// late says why there was no answer in time.
-func (d *Driver) late(err error) error {
-	if s := d.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && s.MaxConns() > 1 {
-		return fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxConns(), err)
-	}
-	return fmt.Errorf("no answer in time: %w", err)
-}

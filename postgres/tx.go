@@ -21,6 +21,9 @@ type Lease interface {
 // that. What the transaction writes is therefore written under the lock, however
 // late; no other guard is needed. The schema is the default one; see Driver.Fenced.
 //
+// It blocks until the server has answered or ctx ends. Bound the roll-back as well: on a connection
+// that has gone dead it waits for as long as its own context lets it.
+//
 // Renewals go on meanwhile. Call it first in the transaction, at the latest before
 // the first read that feeds a write. Errors: ErrLost when the lease has ended, and
 // then nothing must be written: roll back.
@@ -50,24 +53,4 @@ func (s schema) fence(ctx context.Context, tx pgx.Tx, lease Lease) error {
 		return fmt.Errorf("postgres: fenced %q: %w", lease.Key(), err)
 	}
 	return nil
-}
-
-// RowLock runs query, a SELECT of one row, with FOR UPDATE NOWAIT behind it: the row
-// is locked until tx ends, and that is a lock without any lock service, for work
-// that fits into one transaction. As with QueryRow, Scan returns the error:
-// ErrHeld when another transaction has the row locked, pgx.ErrNoRows when there is
-// none. After ErrHeld roll back, as after any error.
-func RowLock(ctx context.Context, tx pgx.Tx, query string, args ...any) pgx.Row {
-	return rowLock{tx.QueryRow(ctx, query+" FOR UPDATE NOWAIT", args...)}
-}
-
-type rowLock struct{ row pgx.Row }
-
-// Scan implements pgx.Row.
-func (r rowLock) Scan(dest ...any) error {
-	err := r.row.Scan(dest...)
-	if code(err) == lockNotAvailable {
-		return fmt.Errorf("postgres: row: %w: %w", &driver.HeldError{}, err)
-	}
-	return err
 }

@@ -6,7 +6,8 @@
 //
 // A Fence does not hold back a program that writes around the check. The highest
 // token is as durable as the rows: a database that fails over and loses its last
-// commits forgets both.
+// commits forgets both. Tokens of two lock services do not compare: see package
+// fence.
 //
 // # The rule
 //
@@ -20,6 +21,7 @@ package pgxfence
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -98,7 +100,7 @@ func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfas
 	if err != nil {
 		return f.table.Failure(guard, err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // says nothing new: the transaction is over, or its error is on its way
+	defer rollBack(ctx, tx)
 	if err := f.Claim(ctx, tx, guard, token, owner); err != nil {
 		return err
 	}
@@ -110,6 +112,17 @@ func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfas
 	}
 	return nil
 }
+
+// rollBack ends tx also where ctx has ended, as another writer may wait for it, but waits for a
+// connection that has gone dead for rollBackTime at most. Its error says nothing new: the
+// transaction is over, or its error is on its way.
+func rollBack(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollBackTime)
+	defer cancel()
+	tx.Rollback(ctx)
+}
+
+const rollBackTime = 2 * time.Second
 
 // Claim records a token. In a transaction it comes first, and covers what the
 // transaction reads and writes until it ends. On a pool or a connection it shuts

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -175,6 +179,108 @@ func TestRowsWithTheirOwnToken(t *testing.T) {
 		if err := pgxfence.Applied("k", row.token, tag, err); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
 			t.Errorf("write %d: %v, want stale %v", i, err, row.stale)
 		}
+	}
+}
+
+// TestAnAbortedWriteCostsNoConnection: it is rolled back although its context has ended. Else the next writer is held up
+// until the server has noticed that the connection is gone.
+func TestAnAbortedWriteCostsNoConnection(t *testing.T) {
+	shared, f := open(t)
+	config := shared.Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var before, after int
+	const pid = "SELECT pg_backend_pid()"
+	for _, panics := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		func() {
+			defer func() { recover() }()
+			err = f.Do(ctx, pool, "k", 9, "a", func(tx pgx.Tx) error {
+				if err := tx.QueryRow(ctx, pid).Scan(&before); err != nil {
+					t.Error(err)
+				}
+				cancel()
+				if panics {
+					panic("abort")
+				}
+				return ctx.Err()
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Do() = %v, want the write's error", err)
+			}
+		}()
+		if err := pool.QueryRow(t.Context(), pid).Scan(&after); err != nil || after != before {
+			t.Errorf("the connection to process %d is lost: %d, %v", before, after, err)
+		}
+		if err := f.Claim(t.Context(), pool, "k", 1, "b"); err != nil { // which an older claim that stands would refuse
+			t.Errorf("a claim after one that was rolled back: %v", err)
+		}
+		if err := f.Forget(t.Context(), pool, "k"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// silent is a connection that sends nothing any more, and hears nothing, once it has gone dead.
+type silent struct {
+	net.Conn
+	dead atomic.Bool
+}
+
+func (s *silent) Write(p []byte) (int, error) {
+	if s.dead.Load() {
+		return len(p), nil
+	}
+	return s.Conn.Write(p)
+}
+
+// TestAWriteOnADeadConnectionEnds: the roll-back waits for an answer that does not come.
+func TestAWriteOnADeadConnectionEnds(t *testing.T) {
+	shared, f := open(t)
+	config := shared.Config()
+	var first atomic.Pointer[silent]
+	config.MaxConns = 1
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		conn := &silent{Conn: c}
+		first.CompareAndSwap(nil, conn)
+		return conn, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed, ended := errors.New("failed"), make(chan error, 1)
+	go func() {
+		ended <- f.Do(t.Context(), pool, "k", 9, "a", func(pgx.Tx) error {
+			first.Load().dead.Store(true)
+			return failed
+		})
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, failed) {
+			t.Errorf("Do() = %v, want the write's error", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not end")
+	}
+	first.Load().Close()
+	pool.Close()
+}
+
+// TestTokensOfAnotherServiceAreNamed, with what to do, as by package fence.
+func TestTokensOfAnotherServiceAreNamed(t *testing.T) {
+	pool, f := open(t)
+	if err := f.Claim(t.Context(), pool, "k", 1795433319149690, "before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Claim(t.Context(), pool, "k", 4773888, "now"); !errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "Forget") {
+		t.Errorf("Claim() = %v, want ErrStale that names Forget", err)
 	}
 }
 

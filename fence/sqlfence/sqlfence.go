@@ -6,7 +6,8 @@
 //
 // The package does not hold back a program that writes around the check. The
 // highest token is as durable as the rows: a database that fails over and loses
-// its last commits forgets both.
+// its last commits forgets both. Tokens of two lock services do not compare: see
+// package fence.
 //
 // # The rule
 //

@@ -30,6 +30,7 @@ func Run(t *testing.T, open Open) {
 		{"Rule", rule},
 		{"ClaimShutsOutOlderWriters", claimShutsOutOlderWriters},
 		{"GetClaims", getClaims},
+		{"TokensOfAnotherServiceAreNamed", tokensOfAnotherServiceAreNamed},
 		{"EvalRunsOnKeysAndArguments", evalRunsOnKeysAndArguments},
 		{"EvalOfNilIsNoError", evalOfNilIsNoError},
 		{"FailedScriptKeepsItsTokenRecorded", failedScriptKeepsItsTokenRecorded},
@@ -125,6 +126,16 @@ func claimShutsOutOlderWriters(t *testing.T, open Open) {
 	}
 	if got := value(t, server, "k"); got != "first" {
 		t.Errorf("value %v after a refused write", got)
+	}
+}
+
+func tokensOfAnotherServiceAreNamed(t *testing.T, open Open) {
+	store, _ := start(t, open)
+	if err := store.Claim(t.Context(), "k", 1795433319149690, "before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Claim(t.Context(), "k", 4773888, "now"); !errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "Forget") {
+		t.Errorf("Claim() = %v, want ErrStale that names Forget", err)
 	}
 }
 

@@ -1,0 +1,132 @@
+package postgres_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// outlived has a transaction rely on a lease of "k" that is over, with so many waiters, each a client of its own.
+func (r *rig) outlived(d *postgres.Driver, waiters int) (commit func(), next <-chan driver.Grant) {
+	r.Helper()
+	l, tx := r.hold(r.driver(), long), r.begin()
+	r.Must(d.Fenced(r.Context(), tx, l))
+	got := make(chan driver.Grant, waiters)
+	ctx, cancel := context.WithCancel(r.Context())
+	var all sync.WaitGroup
+	for range waiters {
+		all.Go(func() {
+			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long}); err == nil {
+				got <- g
+			}
+		})
+	}
+	r.Cleanup(func() { cancel(); all.Wait() })
+	r.Eventually("they wait", func() bool { return r.waiters("k") == waiters })
+	r.Release(l)
+	return func() { r.Must(tx.Commit(r.Context())) }, got
+}
+
+// TestWaitersChangeNoRowWhileATransactionOutlivesItsLease: the row of the lock stays the version that the release has made,
+// and a place in the queue is kept without a change of it.
+func TestWaitersChangeNoRowWhileATransactionOutlivesItsLease(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	commit, next := r.outlived(d, 3)
+	row := func() (version string) {
+		r.Must(r.pool.QueryRow(t.Context(), r.in("SELECT l::text || ' ' || xmin FROM holdfast.lock l WHERE name = 'k'")).Scan(&version))
+		return version
+	}
+	before, sent := row(), r.Counts(d)["statement"]
+	r.exec("UPDATE holdfast.ticket SET expires = clock_timestamp() + interval '3.9 seconds'") // each place is due to be kept
+	r.Eventually("they have asked many times, and kept their places", func() bool {
+		return r.Counts(d)["statement"] > sent+30 &&
+			r.count("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 3
+	})
+	if after := row(); after != before {
+		t.Errorf("the row of the lock has changed from %s to %s", before, after)
+	}
+	commit()
+	<-next
+}
+
+// TestAPlaceInTheQueueIsKeptBeforeItLapses: its client asks for it anew when half of its time is over. One that has lapsed
+// another waiter sweeps.
+func TestAPlaceInTheQueueIsKeptBeforeItLapses(t *testing.T) {
+	r := start(t)
+	l := r.Acquire(r.client(), "k", long)
+	next := make(chan *holdfast.Lease, 2)
+	for range 2 {
+		waiter := r.client()
+		go func() { next <- r.Acquire(waiter, "k", long) }()
+	}
+	r.Eventually("they listen", func() bool { return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 2 })
+	places := r.count("SELECT sum(place) FROM holdfast.ticket")
+	r.exec("UPDATE holdfast.ticket SET expires = clock_timestamp() + interval '3.9 seconds'")
+	r.Eventually("the places are kept", func() bool {
+		return r.count("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 2
+	})
+	if now := r.count("SELECT sum(place) FROM holdfast.ticket"); now != places {
+		t.Errorf("the sum of the places is %d, want %d", now, places)
+	}
+	r.Release(l)
+	r.Release(<-next)
+	r.Release(<-next)
+}
+
+// TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives, and looks often from then on.
+func TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives(t *testing.T) {
+	r := start(t)
+	l, tx, waiting := r.hold(r.driver(), long), r.begin(), r.driver()
+	r.Must(waiting.Fenced(t.Context(), tx, l))
+	got := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		got <- err
+	}()
+	r.Eventually("it listens", func() bool { return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1 })
+	heard := r.Counts(waiting)["notice"]
+	r.Release(l)
+	r.Eventually("it hears", func() bool { return r.Counts(waiting)["notice"] > heard })
+	r.Must(tx.Commit(t.Context()))
+	r.Must(<-got)
+}
+
+// BenchmarkOutlivedLease says what 100 waiters cost while a transaction outlives its lease, and how soon one has the lock
+// when that ends. It takes ten seconds.
+func BenchmarkOutlivedLease(b *testing.B) {
+	r := newRig(b)
+	pool := r.connect(server.DSN() + " pool_max_conns=40")
+	d, err := postgres.New(pool, &r.opts)
+	r.Must(err)
+	r.Cleanup(func() { d.Close() })
+	commit, next := r.outlived(d, 100)
+	updates := func() int {
+		return r.count("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = to_regclass($1)", r.in("holdfast.lock"))
+	}
+	time.Sleep(3 * time.Second)
+	before, begin := updates(), time.Now()
+	var busy, looks atomic.Int64
+	for range 500 {
+		busy.Add(int64(pool.Stat().AcquiredConns()))
+		looks.Add(1)
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(time.Second) // until the server has counted
+	b.ReportMetric(float64(updates()-before)/time.Since(begin).Seconds(), "updates/s")
+	b.ReportMetric(float64(busy.Load())/float64(looks.Load()), "connections")
+	b.ReportMetric(float64(r.count("SELECT pg_total_relation_size(to_regclass($1))", r.in("holdfast.lock")))/1e3, "kB")
+	committed := time.Now()
+	commit()
+	<-next
+	b.ReportMetric(float64(time.Since(committed).Milliseconds()), "ms-to-grant")
+	b.ReportMetric(0, "ns/op")
+}

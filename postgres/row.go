@@ -1,0 +1,240 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// RowLock runs query, a SELECT of one row of one table, with FOR UPDATE NOWAIT behind
+// it: the row is locked until tx ends, and that is a lock without any lock service,
+// for work that fits into one transaction. It blocks for two answers of the server.
+//
+// PostgreSQL itself takes FOR UPDATE behind a WITH, a function, a subquery and some
+// views, and locks nothing that they return. So RowLock refuses, before it is sent, a
+// query that reads from anything but one table, with its partitions, or has a second
+// SELECT in it. Give what such a SELECT finds as an argument. What a function reads
+// that the query calls is not locked.
+//
+// As with QueryRow, Scan returns the error: ErrInvalid for a query that was refused,
+// after which tx goes on; ErrHeld when another transaction has the row locked;
+// pgx.ErrNoRows when there is none. After ErrHeld roll back, as after any error of the
+// server.
+func RowLock(ctx context.Context, tx pgx.Tx, query string, args ...any) pgx.Row {
+	query, args, err := rewritten(ctx, tx, query, args)
+	if err == nil {
+		err = lockable(ctx, tx, query)
+	}
+	if err != nil {
+		return rowLock{err: fmt.Errorf("postgres: row: %w", err)}
+	}
+	return rowLock{row: tx.QueryRow(ctx, query+"\nFOR UPDATE NOWAIT", args...)}
+}
+
+type rowLock struct {
+	row pgx.Row
+	err error // of a query that was not sent
+}
+
+// Scan implements pgx.Row.
+func (r rowLock) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	err := r.row.Scan(dest...)
+	if code(err) == lockNotAvailable {
+		return fmt.Errorf("postgres: row: %w: %w", &driver.HeldError{}, err)
+	}
+	return err
+}
+
+// rewritten has a pgx.QueryRewriter among args, such as pgx.NamedArgs, write the query now, so that
+// what is looked at is what is sent.
+func rewritten(ctx context.Context, tx pgx.Tx, query string, args []any) (string, []any, error) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		case pgx.QueryRewriter:
+			text, rest, err := arg.RewriteQuery(ctx, tx.Conn(), query, args[i+1:])
+			return text, append(slices.Clone(args[:i]), rest...), err
+		default:
+			return query, args, nil
+		}
+	}
+	return query, args, nil
+}
+
+// kindSQL finds what is no table of this database that keeps rows of its own, among a relation
+// and all that is below it.
+const kindSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1::text)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
+	SELECT coalesce(relname, $1::text), CASE relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table'
+		ELSE 'no table' END FROM part LEFT JOIN pg_class ON oid = id WHERE relkind IS NULL OR relkind NOT IN ('r', 'p')`
+
+// lockable returns nil if FOR UPDATE behind query locks each row that it returns.
+func lockable(ctx context.Context, tx pgx.Tx, query string) error {
+	table, err := tableOf(query)
+	if err != nil {
+		return err
+	}
+	var name, kind string
+	err = tx.QueryRow(ctx, kindSQL, pgx.QueryExecModeExec, table).Scan(&name, &kind)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%w: %s is %s, whose rows FOR UPDATE does not lock for sure; read from the table itself", driver.ErrInvalid, name, kind)
+}
+
+// ends are the words behind a table that end FROM where there is nothing else in it.
+var ends = []string{"", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "OFFSET", "FETCH", "FOR"}
+
+// tableOf is the one table that query reads from, as it is written there, or says why FOR UPDATE
+// behind it might lock none of its rows.
+func tableOf(query string) (string, error) {
+	all, err := lexemes(query)
+	refuse := func(format string, args ...any) (string, error) {
+		return "", fmt.Errorf("%w: the query "+format, append([]any{driver.ErrInvalid}, args...)...)
+	}
+	switch {
+	case err != nil:
+		return refuse("%w", err)
+	case len(all) == 0 || all[0].word != "SELECT":
+		return refuse("can lock no row for sure; begin it with SELECT")
+	}
+	from, depth := 0, 0
+	for i, l := range all {
+		switch {
+		case l.text == "(":
+			depth++
+		case l.text == ")":
+			depth--
+		case l.text == ";":
+			return refuse("has a semicolon; give one statement without it")
+		case l.word == "TABLE", l.word == "SELECT" && i > 0:
+			return refuse("has a second %s, whose rows it would not lock; give what that finds as an argument", l.word)
+		case l.word == "INTO":
+			return refuse("makes a table by INTO; leave that out")
+		case l.word == "FROM" && from == 0 && depth == 0 && !slices.Contains([]string{"DISTINCT", "AS", "."}, cmp.Or(all[i-1].word, all[i-1].text)):
+			from = i
+		}
+	}
+	if from == 0 {
+		return refuse("has no FROM, and so no row to lock")
+	}
+	at := func(i int) lexeme { return append(all, lexeme{}, lexeme{})[min(i, len(all))] }
+	i := from + 1
+	if at(i).word == "ONLY" {
+		i++
+	}
+	var table strings.Builder
+	table.WriteString(at(i).text)
+	named := at(i).name
+	for i++; at(i).text == "." && named; i += 2 {
+		table.WriteString("." + at(i+1).text)
+		named = at(i + 1).name
+	}
+	if at(i).word == "AS" {
+		i++
+	}
+	if at(i).name && !slices.Contains(ends, at(i).word) {
+		i++ // another name for the table
+	}
+	if !named || !slices.Contains(ends, at(i).word) || at(i).word == "" && at(i).text != "" {
+		return refuse("reads from more than a table, near %q; name one table behind FROM, and nothing else", at(i).text)
+	}
+	return table.String(), nil
+}
+
+// lexeme is what the server reads as one: a word, a name in quotes, a string, a number or any
+// other character.
+type lexeme struct {
+	text string // as it is written
+	word string // in upper case; empty: it is no word
+	name bool   // it can name a table
+}
+
+// errOpen is a query whose end the server may see elsewhere. By a setting of the server, a
+// backslash hides the end of a string.
+var errOpen = errors.New("has a comment, string or name that does not end, or a string with a backslash; give strings as arguments")
+
+var (
+	space  = regexp.MustCompile(`^(?:[ \t\n\r\f\v]+|--[^\n\r]*)`)
+	word   = regexp.MustCompile(`^[A-Za-z_\x80-\x{10FFFF}][A-Za-z0-9_$\x80-\x{10FFFF}]*`)
+	quoted = regexp.MustCompile(`^"(?:[^"]|"")+"`)
+	text   = regexp.MustCompile(`^'(?:[^'\\]|'')*'`)
+	dollar = regexp.MustCompile(`^\$(?:[A-Za-z_\x80-\x{10FFFF}][A-Za-z0-9_\x80-\x{10FFFF}]*)?\$`)
+)
+
+// lexemes are those of a query, without spaces and comments.
+func lexemes(query string) (all []lexeme, err error) {
+	if !utf8.ValidString(query) {
+		return nil, errors.New("is no UTF-8")
+	}
+	for rest := query; rest != ""; {
+		var l lexeme
+		size := 0
+		switch c := rest[0]; {
+		case space.MatchString(rest):
+			rest = rest[len(space.FindString(rest)):]
+			continue
+		case strings.HasPrefix(rest, "/*"):
+			if size = comment(rest); size == 0 {
+				return nil, errOpen
+			}
+			rest = rest[size:]
+			continue
+		case word.MatchString(rest):
+			l.text, l.name = word.FindString(rest), true
+			l.word = strings.ToUpper(l.text)
+		case c == '"':
+			l.text, l.name = quoted.FindString(rest), true
+		case c == '\'':
+			l.text = text.FindString(rest)
+		case dollar.MatchString(rest):
+			tag := dollar.FindString(rest)
+			if size = strings.Index(rest[len(tag):], tag); size >= 0 {
+				l.text = rest[:size+2*len(tag)]
+			}
+		default:
+			_, size = utf8.DecodeRuneInString(rest)
+			l.text = rest[:size]
+		}
+		if l.text == "" {
+			return nil, errOpen
+		}
+		all = append(all, l)
+		rest = rest[len(l.text):]
+	}
+	return all, nil
+}
+
+// comment is the length of the comment with which query begins, which may have others in it; 0:
+// it does not end.
+func comment(query string) int {
+	depth := 0
+	for i := 0; i+1 < len(query); i++ {
+		switch query[i : i+2] {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			depth--
+			i++
+		}
+		if depth == 0 {
+			return i + 1
+		}
+	}
+	return 0
+}

@@ -1,0 +1,29 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// FuzzRowLock: what RowLock puts behind a query that it takes is part of no comment and no string, and changes no table.
+func FuzzRowLock(f *testing.F) {
+	for _, query := range []string{
+		"SELECT balance FROM account WHERE id = $1", `select a."x""y" from only s."A" as a -- c`, "SELECT '' /* /* */ */ FROM a b ORDER BY 1",
+		"SELECT $$'$$, $a$ $$ $a$ FROM t", "SELECT x IS DISTINCT FROM y FROM t;", "SELECT (TABLE b) FROM a", "SELECT 'x",
+		`SELECT '\' FROM a`, "SELECT é FROM ü.ö",
+	} {
+		f.Add(query)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		table, seen, err := postgres.LockedTable(query)
+		if err != nil {
+			return
+		}
+		again, more, err := postgres.LockedTable(query + "\nFOR UPDATE NOWAIT")
+		if err != nil || again != table || !slices.Equal(more, append(seen, "FOR", "UPDATE", "NOWAIT")) {
+			t.Errorf("%q reads %q and %q; with the lock %q and %q, %v", query, table, seen, again, more, err)
+		}
+	})
+}
