@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -12,6 +13,9 @@ import (
 
 // mostCuts is how often a claim goes on at once when its connection has ended.
 const mostCuts = 3
+
+// errSpent stands in the way of a claim until the folder of its lock is empty.
+var errSpent = errors.New("the numbers of this lock are used up; they begin anew when nobody has it or waits for it")
 
 // claim is one attempt at a lock.
 type claim struct {
@@ -61,31 +65,66 @@ func (c *claim) reset() {
 	c.s, c.doubt, c.path, c.czxid = nil, false, "", 0
 }
 
-// advance does what is to be done next, and returns nil when the claim has the lock.
+// advance does what is to be done next, and returns nil when the claim has the lock. What it asks
+// for waits for its turn, and what it waits for then does not keep others from theirs.
 func (c *claim) advance(ctx context.Context) error {
+	rank := direct.Later
+	if c.doubt || c.path != "" {
+		rank = direct.Soon // others wait behind its node
+	}
+	turn := ctx
+	if c.req.NoWait {
+		var cancel context.CancelFunc
+		turn, cancel = context.WithTimeout(ctx, patience(c.req.TTL))
+		defer cancel()
+	}
+	var w *watches
+	err := c.d.lane.Do(turn, rank, nil, func() (err error) {
+		w, err = c.ask(ctx)
+		return err
+	})
+	if err != nil || w == nil {
+		return err
+	}
+	return c.await(ctx, w)
+}
+
+// watches are what a claim waits for that is not the first in line.
+type watches struct {
+	gone <-chan struct{}   // the node before it is deleted
+	own  <-chan struct{}   // its own is
+	held *driver.HeldError // who has the lock; nil: not known
+}
+
+// ask gets what the claim lacks: a session, a node, the lock. It has the lock if there is neither
+// an error nor anything to wait for.
+func (c *claim) ask(ctx context.Context) (*watches, error) {
 	if c.s == nil {
 		c.s, c.owner = c.d.session(c.req.TTL), c.d.newOwner()
 	}
 	switch {
 	case c.doubt:
-		return c.find(ctx)
+		return nil, c.find(ctx)
 	case c.path == "":
 		return c.queue(ctx)
+	}
+	if e, _ := readEntry(path.Base(c.path)); isSpent(e.seq) {
+		return nil, c.begin(ctx)
 	}
 	return c.look(ctx)
 }
 
 // queue creates the node, and looks in the same breath who is before it. A try looks first,
 // so that one in vain changes nothing.
-func (c *claim) queue(ctx context.Context) error {
+func (c *claim) queue(ctx context.Context) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	if c.req.NoWait {
 		r := getChildren(folder)
 		if err := c.s.do(ctx, r); err != nil {
-			return err
+			return nil, err
 		}
 		if l := line(r.reply.texts()); r.err == nil && len(l) > 0 {
-			return c.heldBy(ctx, l)
+			return nil, c.heldBy(ctx, l)
 		}
 	}
 	own := create(folder+"/"+c.owner+"-", value{c.req.Holder, time.Now(), c.req.TTL}.text(), c.d.acl)
@@ -93,19 +132,36 @@ func (c *claim) queue(ctx context.Context) error {
 	c.doubt = true
 	err := c.s.do(ctx, own, others)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.doubt = false
 	if errors.Is(own.err, codeNoNode) {
-		return c.d.make(ctx, c.s, folder)
+		if err := c.d.make(ctx, c.s, folder); err != nil {
+			return nil, err
+		}
+		return c.queue(ctx)
 	}
 	if own.err == nil {
 		c.path, c.czxid = own.reply.text(), own.reply.stat().czxid
 	}
 	if err := cmp.Or(own.err, others.err); err != nil {
-		return c.d.refused(err)
+		return nil, c.d.refused(err)
 	}
 	return c.place(ctx, line(others.reply.texts()))
+}
+
+// begin has the servers count from 0 again. They do for a new folder, and delete the old one when
+// all who have or want the lock by its numbers are through. Until then the claim stands aside.
+func (c *claim) begin(ctx context.Context) error {
+	if err := c.s.remove(ctx, c.path); err != nil {
+		return err
+	}
+	c.path, c.czxid = "", 0
+	r := remove(c.d.folder(c.req.Key))
+	if err := c.s.do(ctx, r); err != nil || r.err == nil {
+		return cmp.Or(err, direct.ErrAgain)
+	}
+	return c.d.states.Unavailable(errSpent)
 }
 
 // make creates the folder of a lock, and what is above it.
@@ -135,7 +191,7 @@ func (d *Driver) make(ctx context.Context, s *session, folder string) error {
 			return d.refused(r.err)
 		}
 	}
-	return direct.ErrAgain
+	return nil
 }
 
 // find looks for a node whose creation had no answer. A member that has just taken over the
@@ -152,22 +208,23 @@ func (c *claim) find(ctx context.Context) error {
 	default:
 		return c.d.refused(all.err)
 	}
-	l := line(all.reply.texts())
 	c.doubt = false
-	if i := of(c.owner, l); i >= 0 {
-		c.path = folder + "/" + l[i].name
+	for _, name := range all.reply.texts() {
+		if e, ok := readEntry(name); ok && e.owner == c.owner { // whatever its number
+			c.path = folder + "/" + name
+		}
 	}
 	return direct.ErrAgain
 }
 
 // look makes sure that the node stands, and looks who is before it. A session that is trusted for
 // long enough keeps the node, and who has no one before him never will: so one read will do.
-func (c *claim) look(ctx context.Context) error {
+func (c *claim) look(ctx context.Context) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	all := getChildren(folder)
 	if c.czxid != 0 && c.fresh() {
 		if err := c.s.do(ctx, all); err != nil {
-			return err
+			return nil, err
 		}
 		l := line(all.reply.texts())
 		if all.err == nil && of(c.owner, l) >= 0 {
@@ -179,12 +236,12 @@ func (c *claim) look(ctx context.Context) error {
 	_, stands, err := c.s.confirm(ctx, []string{c.path}, all, own)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case !stands[0]:
 		c.reset()
-		return direct.ErrAgain
+		return nil, direct.ErrAgain
 	case all.err != nil, own.err != nil:
-		return direct.ErrAgain
+		return nil, direct.ErrAgain
 	}
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
@@ -194,17 +251,17 @@ func (c *claim) look(ctx context.Context) error {
 // fresh says whether the session is trusted for most of its TTL.
 func (c *claim) fresh() bool { return time.Until(c.s.trusted()) > c.req.TTL*3/4 }
 
-// place takes the lock if the claim is the first in line, and waits otherwise.
-func (c *claim) place(ctx context.Context, l []entry) error {
+// place takes the lock if the claim is the first in line, and watches the node before it otherwise.
+func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
 	switch i := of(c.owner, l); {
 	case i < 0: // somebody has deleted the node: the next look makes sure
-		return direct.ErrAgain
+		return nil, direct.ErrAgain
 	case i == 0:
-		return c.take(ctx)
+		return nil, c.take(ctx)
 	case c.req.NoWait: // another one was faster
-		return c.heldBy(ctx, l)
+		return nil, c.heldBy(ctx, l)
 	default:
-		return c.await(ctx, l, i)
+		return c.watch(ctx, l, i)
 	}
 }
 
@@ -236,30 +293,38 @@ func (c *claim) grant() driver.Grant {
 	return g
 }
 
-// await returns when the node before the claim's or its own is deleted, and when the
-// connection ends, with which the watches are gone.
-func (c *claim) await(ctx context.Context, l []entry, place int) error {
+// watch has the servers tell when the node before the claim's or its own is deleted, and reads
+// who has the lock.
+func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	before := folder + "/" + l[place-1].name
 	gone, own := c.s.watch(before), c.s.watch(c.path)
 	watched, self, first := getData(before, true), getData(c.path, true), getData(folder+"/"+l[0].name, false)
 	if err := c.s.do(ctx, watched, self, first); err != nil {
-		return err
+		return nil, err
 	}
 	for path, r := range map[string]*request{before: watched, c.path: self} {
 		if r.err != nil { // the servers do not watch what is not there
 			c.s.fire(path)
 		}
 	}
-	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1}
+	w := &watches{gone: gone, own: own}
 	if first.err == nil {
 		v := readValue(first.reply.bytes())
-		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
-		c.wait.Note(held)
+		w.held = &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1, Holder: v.Holder, Since: v.Since, Remaining: v.TTL}
+	}
+	return w, nil
+}
+
+// await returns when one of the nodes is deleted, and when the connection ends, with which the
+// watches are gone.
+func (c *claim) await(ctx context.Context, w *watches) error {
+	if w.held != nil {
+		c.wait.Note(w.held)
 	}
 	select {
-	case <-gone:
-	case <-own:
+	case <-w.gone:
+	case <-w.own:
 	case <-c.s.quit.Done():
 	case <-ctx.Done():
 	}
@@ -293,31 +358,46 @@ func (c *claim) abandon() {
 		defer c.d.done(c.s)
 		ctx := c.d.calls.Work
 		for c.doubt {
-			err := direct.Insist(ctx, func() error { return c.find(ctx) })
+			err := c.d.queued(ctx, func() {}, func() error { return c.find(ctx) })
 			if !errors.Is(err, direct.ErrAgain) {
 				return // the session is over
 			}
 		}
 		if c.path != "" {
-			c.s.delete(ctx, c.path)
+			c.s.delete(ctx, c.path, func() {})
 		}
 	})
 }
 
-// delete deletes a node, and returns nil when it is gone.
-func (s *session) delete(ctx context.Context, path string) error {
-	err := direct.Insist(ctx, func() error {
-		r := remove(path)
-		if err := s.do(ctx, r); err != nil {
-			return err
-		}
-		if errors.Is(r.err, codeNoNode) {
-			return nil
-		}
-		return r.err
+// queued repeats fn, which waits for its turn, while the servers do not answer, until ctx ends. At
+// each turn it calls begun.
+func (d *Driver) queued(ctx context.Context, begun func(), fn func() error) error {
+	return direct.Insist(ctx, func() error {
+		return d.lane.Do(ctx, direct.Soon, nil, func() error {
+			begun()
+			return fn()
+		})
 	})
+}
+
+// delete deletes a node, and returns nil when it is gone. It waits for its turn, and calls begun
+// then.
+func (s *session) delete(ctx context.Context, path string, begun func()) error {
+	err := s.d.queued(ctx, begun, func() error { return s.remove(ctx, path) })
 	if errors.Is(err, errOver) {
 		return nil
 	}
 	return err
+}
+
+// remove asks once that a node be deleted, and returns nil when it is gone.
+func (s *session) remove(ctx context.Context, path string) error {
+	r := remove(path)
+	if err := s.do(ctx, r); err != nil {
+		return err
+	}
+	if errors.Is(r.err, codeNoNode) {
+		return nil
+	}
+	return s.d.refused(r.err)
 }

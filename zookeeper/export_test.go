@@ -9,6 +9,29 @@ import (
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
+// Spent is the first number that nobody has a lock by.
+const Spent = spent
+
+// Most sets how many users a session has at most, before the first.
+func (d *Driver) Most(n int) { d.most = n }
+
+// Room sets for how many claims and releases at once there is room, before the first.
+func (d *Driver) Room(n int) { d.lane = direct.NewLane(d.states, n) }
+
+// Put creates a node with a value, and what is above it.
+func (d *Driver) Put(ctx context.Context, at, value string) error {
+	s := d.session(lookTTL)
+	defer d.done(s)
+	var all []*request
+	for i := range at {
+		if i > 0 && at[i] == '/' {
+			all = append(all, persistent(at[:i], everybody))
+		}
+	}
+	last := &request{op: opPersistent, write: creation(at, value, everybody, 0)}
+	return errors.Join(s.do(ctx, append(all, last)...), last.err)
+}
+
 // Delete deletes the node of an owner, as people do by hand.
 func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
@@ -18,7 +41,7 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	}
 	s := d.session(lookTTL)
 	defer d.done(s)
-	return s.delete(ctx, d.folder(key)+"/"+l.entries[i].name)
+	return s.remove(ctx, d.folder(key)+"/"+l.entries[i].name)
 }
 
 // Expire has the servers end the session for locks with this TTL, as they do when they have

@@ -1,15 +1,23 @@
 package zookeeper_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/adler32"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
 // TestALeaseOutlivesAMember, the one that leads too.
@@ -65,6 +73,8 @@ func TestASessionThatIsOverLosesItsLeasesAtOnce(t *testing.T) {
 	<-mine.Context().Done()
 	if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
 		t.Errorf("the lease ended with %v, want ErrLost and ErrGone", err)
+	} else if !strings.Contains(err.Error(), "session") || strings.Contains(err.Error(), "ForceRelease") {
+		t.Errorf("the lease ended with %q, which does not say that its session is over", err)
 	}
 	r.Eventually("the waiter queues anew", func() bool { return r.waiter(looker, "theirs") != first })
 	r.Must(looker.Release(r.Within(), theirs, 0))
@@ -202,6 +212,111 @@ func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
 	if sessions := r.Counts(d)["greeting"]; sessions != 2 {
 		t.Errorf("%d sessions for leases of two TTLs", sessions)
 	}
+}
+
+// TestASessionHasRoomForSomeNodesOnly: the servers do not survive the end of one with too many.
+// What a session has no room for is in another, which is renewed, released and closed like the first.
+func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
+	r := start(t)
+	d, looker := r.driver().(*zookeeper.Driver), r.straight()
+	d.Most(4)
+	var held []driver.Grant
+	for i := range 10 {
+		held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
+	}
+	if sessions := r.Counts(d)["greeting"]; sessions != 3 {
+		t.Errorf("%d sessions for ten locks, four in each at most", sessions)
+	}
+	for i, n := range d.Renew(r.Within(), held) {
+		if n.Err != nil || !n.TrustedUntil.After(time.Now()) {
+			t.Errorf("lock %d: Renew() = %+v", i, n)
+		}
+	}
+	for _, g := range held[:5] {
+		r.Must(d.Release(r.Within(), g, 0))
+	}
+	for i := range 5 { // there is room again
+		held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
+	}
+	if sessions := r.Counts(d)["greeting"]; sessions != 3 {
+		t.Errorf("%d sessions for ten locks once more", sessions)
+	}
+	for _, g := range held[5:] {
+		r.Must(looker.Check(r.Within(), g))
+		r.Must(d.Release(r.Within(), g, 0))
+	}
+	r.Must(d.Close())
+	if n := r.Counts(d)["close"]; n != 3 {
+		t.Errorf("%d of 3 sessions were closed", n)
+	}
+}
+
+// TestNobodyHasALockByANumberThatComesAgain: the servers number the nodes of a folder with 31 bits,
+// and give the last number to all who come behind it. Before that, the folder is made anew.
+func TestNobodyHasALockByANumberThatComesAgain(t *testing.T) {
+	r := alone(t, 1)
+	d := r.straight()
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	m := r.ensemble.Members[0]
+	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
+		m.Kill()
+		r.Must(m.Restart(r.Context())) // which takes a snapshot
+		m.Kill()
+		count(r.Rig, m.Data(), r.opts.Path+"/lock:k", begin)
+		r.Must(m.Restart(r.Context()))
+		d := r.driver().(*zookeeper.Driver)
+		last := r.Grant(d, "k", long)
+		r.On(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
+		const waiters = 5
+		granted := make(chan driver.Grant, waiters)
+		for range waiters {
+			go func() { granted <- r.Grant(d, "k", long) }()
+		}
+		for range waiters {
+			if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("%s: a try beside the holder: %v", name, err)
+			}
+			r.Must(d.Check(r.Within(), last))
+			r.Must(d.Release(r.Within(), last, 0))
+			var next driver.Grant
+			select {
+			case next = <-granted:
+			case <-time.After(2 * fixture.Patience):
+				t.Fatalf("%s: a waiter does not get the lock", name)
+			}
+			if next.Token <= last.Token {
+				t.Errorf("%s: token %d after %d", name, next.Token, last.Token)
+			}
+			last = next
+		}
+		r.Must(d.Release(r.Within(), last, 0))
+		r.nodes(d, "k", 0)
+	}
+}
+
+// count changes, in the newest snapshot of a server that stands still, how often the children of
+// a node have changed, from which the servers number them.
+func count(r *fixture.Rig, data, node string, n int32) {
+	r.Helper()
+	all, err := filepath.Glob(filepath.Join(data, "snapshot.*"))
+	r.Must(err)
+	for _, name := range all {
+		text, err := os.ReadFile(name)
+		r.Must(err)
+		at := bytes.Index(text, []byte(node))
+		if at < 0 {
+			continue
+		}
+		at += len(node) + 4 + 8 + 4*8 + 4 // behind the value, the rights, two transactions and their times, and a version
+		binary.BigEndian.PutUint32(text[at:], uint32(n))
+		const seal, digest = 8 + 4 + 1, 8 + 4 + 8 // a sum of all that is before, with a mark; and what is between the two
+		for _, end := range []int{len(text) - 2*seal - digest, len(text) - seal} {
+			binary.BigEndian.PutUint64(text[end:], uint64(adler32.Checksum(text[:end])))
+		}
+		r.Must(os.WriteFile(name, text, 0o600))
+		return
+	}
+	r.Fatalf("no snapshot has %s", node)
 }
 
 // TestForceComparesTheTransaction that created the node: the next holder is not hit.

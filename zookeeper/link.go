@@ -31,6 +31,7 @@ type link struct {
 	mu      sync.Mutex // guards what follows
 	out     []byte     // to be written
 	pending []flight   // in the order of sending, which is that of the answers
+	heard   time.Time  // when a request was answered last
 	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
 	xid     int32
 	dead    error
@@ -119,7 +120,8 @@ func (l *link) stir() {
 	l.due()
 }
 
-// due sets until when the member has to answer. The caller has the mutex.
+// due sets until when the member has to answer. It answers one request after the other, so that each answer gives it the time
+// for the next. The caller has the mutex.
 func (l *link) due() {
 	oldest := l.pinged
 	if len(l.pending) > 0 && (oldest.IsZero() || l.pending[0].sent.Before(oldest)) {
@@ -127,6 +129,9 @@ func (l *link) due() {
 	}
 	var end time.Time
 	if !oldest.IsZero() {
+		if l.heard.After(oldest) {
+			oldest = l.heard
+		}
 		end = oldest.Add(l.limit)
 	}
 	l.conn.SetReadDeadline(end)
@@ -220,6 +225,7 @@ func (l *link) receive(p []byte) error {
 	}
 	f := l.pending[0]
 	l.pending = l.pending[1:]
+	l.heard = time.Now()
 	l.due()
 	l.mu.Unlock()
 	if c != 0 {

@@ -73,8 +73,8 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 func (d *Driver) some() *session {
 	d.mu.Lock()
 	ttl := anyTTL
-	for t, s := range d.sessions {
-		if s.connected() {
+	for t, some := range d.sessions {
+		if slices.ContainsFunc(some, (*session).connected) {
 			ttl = t
 			break
 		}
@@ -148,9 +148,19 @@ func (l *lineUp) read(first *request) (bool, error) {
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	l, err := d.lookUp(ctx, g.Key)
 	if err == nil && l.owner() != g.Owner {
-		err = driver.ErrLost
+		err = d.loss(g.Owner)
 	}
 	return err
+}
+
+// loss is why an owner does not have its lock, as far as the driver knows.
+func (d *Driver) loss(owner string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.holds[owner]; h != nil && h.s.ended() {
+		return errEnded
+	}
+	return driver.ErrLost
 }
 
 // message is what Force leaves in the folder of a lock for the holder that it ended.

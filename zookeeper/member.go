@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
@@ -66,6 +68,9 @@ type health struct {
 	version string
 }
 
+// epoch counts elections.
+func (h health) epoch() int64 { return h.zxid >> 32 }
+
 // leads says whether the member decides by itself how long sessions last.
 func (h health) leads() bool { return h.mode == "leader" || h.mode == "standalone" }
 
@@ -113,6 +118,8 @@ func readHealth(text string, cut error) (h health, err error) {
 		}
 	}
 	switch {
+	case h.mode == "read-only":
+		return health{}, errNoQuorum
 	case h.mode != "":
 		return h, nil
 	case cut != nil:
@@ -163,6 +170,16 @@ func (d *Driver) ask(ctx context.Context, m *member, limit time.Duration) (healt
 	return h, err
 }
 
+// down is the members that are not up, with what is wrong.
+func (d *Driver) down() (all []driver.NodeError) {
+	for _, e := range d.states.Nodes() {
+		if e.Err != nil {
+			all = append(all, driver.NodeError{Node: e.Node, Err: e.Err})
+		}
+	}
+	return all
+}
+
 // survey asks all members who leads. It returns as soon as one says that it does.
 func (d *Driver) survey(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -208,14 +225,66 @@ func (d *Driver) order() []*member {
 
 // watch asks the members for their state until Close.
 func (d *Driver) watch() {
-	var all sync.WaitGroup
-	defer all.Wait()
 	for {
-		for _, m := range d.members {
-			all.Go(func() { d.ask(d.calls.Alive, m, callTime) })
-		}
+		err := d.apart(d.calls.Alive)
+		d.mu.Lock()
+		d.split = err
+		d.mu.Unlock()
 		if !direct.Sleep(d.calls.Alive, probeEvery) {
 			return
 		}
 	}
+}
+
+// apart asks all members for their state, and returns an error if two of them serve ensembles of
+// their own. Locks of the one and of the other do not exclude one another.
+//
+// Two members may lead for a while where one was deposed and has not noticed. That one has no
+// majority for what it is asked after the other leads, and the other has the later epoch. So there
+// are two ensembles if the member with the earlier epoch carries out a transaction, and both lead
+// in their epochs before and after it.
+func (d *Driver) apart(ctx context.Context) error {
+	all := make([]health, len(d.members))
+	var wait sync.WaitGroup
+	for i, m := range d.members {
+		wait.Go(func() { all[i], _ = d.ask(ctx, m, callTime) })
+	}
+	wait.Wait()
+	var lead []int // indices of members
+	for i, h := range all {
+		if h.leads() {
+			lead = append(lead, i)
+		}
+	}
+	if len(lead) < 2 {
+		return nil
+	}
+	slices.SortFunc(lead, func(i, j int) int { return cmp.Compare(all[i].epoch(), all[j].epoch()) })
+	if d.members[lead[0]].commits(ctx, d) != nil {
+		return nil
+	}
+	for _, i := range lead[:2] {
+		if h, _ := d.members[i].probe(ctx, callTime); !h.leads() || h.epoch() != all[i].epoch() {
+			return nil
+		}
+	}
+	return direct.Refusal{Err: fmt.Errorf("%s and %s lead two ensembles, and the locks of one do not exclude those of the other; name the members of one ensemble",
+		d.members[lead[0]].name, d.members[lead[1]].name)}
+}
+
+// commits returns nil if m has carried out a transaction.
+func (m *member) commits(ctx context.Context, d *Driver) error {
+	ctx, cancel := direct.WithLimit(ctx, callTime)
+	defer cancel()
+	s := &session{d: d, key: anyTTL, ttl: lookTTL, quit: ctx, password: make([]byte, 16)}
+	l, err := s.greet(m, callTime)
+	if err != nil {
+		return err
+	}
+	defer l.conn.Close()
+	defer context.AfterFunc(ctx, func() { l.conn.Close() })()
+	if _, err = l.exchange(l.form(confirm([]string{"/"}))); err == nil {
+		l.exchange(l.form(goodbye()))
+	}
+	return err
 }

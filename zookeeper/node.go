@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"slices"
@@ -11,9 +12,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A lock is a folder <path>/<name>, a container that the servers delete some time after its
+// A lock is a folder <path>/lock:<name>, a container that the servers delete some time after its
 // last child. Each attempt that has the lock or waits for it is a child
 // <client>.<number>-<sequence>, of which the first part is the owner.
+
+// mark begins the name of each folder of a lock. No part of a path for locks begins with it. So
+// the folder of a lock is never the path of other locks, whose folders would be in it.
+const mark = "lock:"
 
 // block is how many tokens a grant has.
 const block = 32
@@ -35,7 +40,9 @@ func readValue(text []byte) (v value) {
 	return v
 }
 
-// tokenOf is the first token of a grant.
+// tokenOf is the first token of a grant. Other services begin at the clock. An offset that is kept
+// beside the locks would bring these tokens there only if it was raised again and again, each time
+// with the transaction from which on it counts, as two clients must not add different ones.
 func tokenOf(czxid int64) int64 { return czxid * block }
 
 // entry is a child of a lock's folder.
@@ -52,15 +59,21 @@ func readEntry(name string) (e entry, ok bool) {
 	return entry{name, owner, int32(n)}, ok && err == nil && owner != ""
 }
 
-// line is the children of a folder in the order in which they have the lock. The servers
-// count on from the highest number to the lowest, so that the difference tells the order.
+// spent is the first number that nobody has the lock by. Numbers have 31 bits. Behind the last one
+// the servers give numbers again, and the order of those who wait is lost.
+const spent = 1<<31 - 1<<24
+
+// isSpent says that the numbers of a folder are used up, by one of its nodes.
+func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
+
+// line is the children of a folder in the order in which they have the lock.
 func line(names []string) (l []entry) {
 	for _, name := range names {
-		if e, ok := readEntry(name); ok {
+		if e, ok := readEntry(name); ok && !isSpent(e.seq) {
 			l = append(l, e)
 		}
 	}
-	slices.SortFunc(l, func(a, b entry) int { return int(a.seq - b.seq) })
+	slices.SortFunc(l, func(a, b entry) int { return cmp.Compare(a.seq, b.seq) })
 	return l
 }
 
@@ -70,18 +83,13 @@ func of(owner string, l []entry) int {
 }
 
 // folder is where the attempts at a lock are.
-func (d *Driver) folder(name string) string {
-	part := url.PathEscape(name)
-	if part == "." || part == ".." {
-		part = strings.ReplaceAll(part, ".", "%2E")
-	}
-	return d.root + "/" + part
-}
+func (d *Driver) folder(name string) string { return d.root + "/" + mark + url.PathEscape(name) }
 
-// nameOf is the name of the lock that a child of the root is for.
+// nameOf is the name of the lock that a child of the root is for, if it is for one.
 func nameOf(part string) (string, bool) {
-	name, err := url.PathUnescape(part)
-	return name, err == nil && name != ""
+	escaped, ok := strings.CutPrefix(part, mark)
+	name, err := url.PathUnescape(escaped)
+	return name, ok && err == nil && name != ""
 }
 
 // newOwner is an owner that was never used.

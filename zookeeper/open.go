@@ -21,11 +21,14 @@ var form = direct.Form{Service: "a ZooKeeper ensemble", Scheme: "zk", Port: "218
 // system's, cert and key what the client shows. The parameter tls=true with zk:// is zks://.
 //
 // Open asks the ensemble once, so that what time does not mend is an error here, such as a
-// user without rights. An ensemble that is down is none; calls wait for it or return
+// user without rights, or members of two ensembles. An ensemble that is down is none; calls wait for it or return
 // ErrUnavailable.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	d, err := open(url, opts)
 	return direct.Opened(ctx, "zookeeper", d, err, func(ctx context.Context) error {
+		if err := d.apart(ctx); err != nil {
+			return err
+		}
 		_, err := d.lookUp(ctx, "holdfast")
 		return err
 	})

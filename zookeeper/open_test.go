@@ -3,9 +3,14 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +42,7 @@ func TestABadURLSaysHowToMendIt(t *testing.T) {
 		"zk://h1/a/../b":                    "no path for locks",
 		"zk://h1/a%00b":                     "no path for locks",
 		"zk://h1/zookeeper/quota":           "the servers' own",
+		"zk://h1/locks/lock:team":           "are locks",
 		"zk://me:h1dden%zz@h1:2181":         "is not shown",
 		"zk://me@h1:2181":                   "without a password",
 		"zk://me%3Ayou:h1dden@h1:2181":      "no colon",
@@ -179,5 +185,139 @@ func TestATTLThatTheServersWouldChangeIsAnError(t *testing.T) {
 	}
 	if st, err := c.Inspect(r.Within(), "k"); err != nil || st.Held {
 		t.Errorf("Inspect() = %+v, %v", st, err)
+	}
+}
+
+// TestASessionThatWasRefusedIsClosed: it would stay with the servers for as long as they granted.
+func TestASessionThatWasRefusedIsClosed(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	for n := range 3 {
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 2 * time.Minute})
+		if !errors.Is(err, driver.ErrInvalid) {
+			t.Fatalf("Acquire() = %v, want ErrInvalid, as these servers grant 1m", err)
+		}
+		if counts := r.Counts(d); counts["greeting"] != n+1 || counts["close"] != n+1 {
+			t.Errorf("%d sessions were opened and %d closed, want %d", counts["greeting"], counts["close"], n+1)
+		}
+	}
+}
+
+// TestMembersOfTwoEnsemblesAreRefused, as the locks of one do not exclude those of the other.
+func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
+	r := alone(t, 1)
+	both := append(r.ensemble.Addrs(), ensemble.Addrs()...)
+	d, err := zookeeper.Open(r.Within(), "zk://"+strings.Join(both, ","), nil)
+	if err == nil {
+		d.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
+		t.Errorf("Open() = %v", err)
+	}
+	d, err = zookeeper.New(both, &r.opts)
+	d = fixture.Closed(r.Rig, d, err)
+	r.Eventually("Acquire is refused", func() bool {
+		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+		if err == nil { // it has not looked at all members yet
+			r.Must(d.Release(r.Within(), g, 0))
+		}
+		return err != nil && strings.Contains(err.Error(), "lead two ensembles")
+	})
+}
+
+// TestALeaderWithoutAMajorityIsNoEnsemble of its own: one that was deposed says that it leads until
+// it notices.
+func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
+	t.Parallel()
+	var addrs []string
+	for epoch := range 2 { // members that answer srvr, and nothing else
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, l.Addr().String())
+		var served sync.WaitGroup
+		t.Cleanup(func() { l.Close(); served.Wait() })
+		served.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				word := make([]byte, 4)
+				io.ReadFull(conn, word)
+				if string(word) == "srvr" {
+					fmt.Fprintf(conn, "Zookeeper version: 3.8.0\nZxid: %#x\nMode: leader\n", (epoch+1)<<32)
+				}
+				conn.Close()
+			}
+		})
+	}
+	d, err := zookeeper.Open(t.Context(), "zk://"+strings.Join(addrs, ","), nil)
+	if err != nil {
+		t.Fatalf("Open() = %v", err)
+	}
+	d.Close()
+}
+
+// TestAQuotaThatIsUsedUpRefusesNewLocks, and touches none that is held.
+func TestAQuotaThatIsUsedUpRefusesNewLocks(t *testing.T) {
+	r := alone(t, 1, "enforceQuota=true")
+	d := r.straight()
+	held := r.Grant(d, "held", long)
+	quota := "/zookeeper/quota" + r.opts.Path
+	r.Must(d.Put(r.Within(), quota+"/zookeeper_limits", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5"))
+	r.Must(d.Put(r.Within(), quota+"/zookeeper_stats", "count=5,bytes=0"))
+	var err error
+	for i := 0; err == nil && i < 10; i++ {
+		_, err = d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("k", i), TTL: long})
+	}
+	if err == nil || !strings.Contains(err.Error(), "quota") || !strings.Contains(err.Error(), "raise it") {
+		t.Errorf("Acquire() = %v, want what to do about the quota", err)
+	}
+	r.Must(d.Renew(r.Within(), []driver.Grant{held})[0].Err)
+	r.Must(d.Release(r.Within(), held, 0))
+	r.Grant(d, "held", long) // there is room for one again
+}
+
+// TestPathsWithinOneAnotherShareNoLock: the locks below a path are not attempts at the lock that
+// an outer path has of its name, neither while they are held nor afterwards.
+func TestPathsWithinOneAnotherShareNoLock(t *testing.T) {
+	r := start(t)
+	within := func(more string) *zookeeper.Driver {
+		d, err := zookeeper.New(r.ensemble.Addrs(), &zookeeper.Options{Path: r.opts.Path + more})
+		return fixture.Closed(r.Rig, d, err)
+	}
+	outer, inner := within(""), within("/team")
+	listed := func(d *zookeeper.Driver) (keys []string) {
+		r.Must(d.List(r.Within(), "", func(st driver.Status) bool { keys = append(keys, st.Key); return true }))
+		slices.Sort(keys)
+		return keys
+	}
+	for _, name := range []string{"job-7", "ABCDEFGHIJKLMNOPQRSTUVWXYZ.1-0000000000", "lock:job-7", "-1"} {
+		below := r.Grant(inner, name, long)
+		for _, held := range []bool{true, false} {
+			if st, err := outer.Inspect(r.Within(), "team"); err != nil || st.Held {
+				t.Errorf("%q held is %v below: Inspect() of the outer lock = %+v, %v", name, held, st, err)
+			}
+			g, err := outer.Acquire(r.Within(), driver.Request{Key: "team", TTL: long, NoWait: true})
+			if err != nil {
+				t.Fatalf("%q held is %v below: the outer lock: %v", name, held, err)
+			}
+			if n := outer.Renew(r.Within(), []driver.Grant{g})[0]; n.Err != nil || n.Waiters != 0 {
+				t.Errorf("%q held is %v below: Renew() = %+v", name, held, n)
+			}
+			if keys := listed(outer); !slices.Equal(keys, []string{"team"}) {
+				t.Errorf("the outer path has %q", keys)
+			}
+			if keys := listed(inner); held != slices.Equal(keys, []string{name}) || !held && len(keys) > 0 {
+				t.Errorf("the inner path has %q, and %q held is %v", keys, name, held)
+			}
+			r.Must(outer.Release(r.Within(), g, 0))
+			if held {
+				r.Must(inner.Check(r.Within(), below))
+				r.Must(inner.Release(r.Within(), below, 0))
+			}
+		}
 	}
 }

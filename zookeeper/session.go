@@ -26,6 +26,8 @@ const (
 var (
 	// errOver says that a session is over, and all nodes that it made are gone.
 	errOver = errors.New("the session is over")
+	// errEnded is the loss of a lease by that.
+	errEnded = &driver.LostError{Why: "the servers have ended its session, as they had not heard of this client for the TTL"}
 	// errMove has a session go on over another connection.
 	errMove = errors.New("the connection is renewed")
 )
@@ -69,6 +71,13 @@ func (d *Driver) newSession(key time.Duration) *session {
 	s.quit, s.end = context.WithCancel(context.Background())
 	d.links.Go(s.run)
 	return s
+}
+
+// ended says whether the session is over.
+func (s *session) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over != nil
 }
 
 // change sets something about s and wakes those who wait for it.
@@ -235,7 +244,7 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), s.d.states.Unavailable(errors.New("no connection yet")))
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), s.d.states.Unavailable(errors.New("no connection yet"), s.d.down()...))
 		}
 	}
 }

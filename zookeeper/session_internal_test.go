@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -27,5 +28,14 @@ func TestOnlyTheLeaderProlongsASession(t *testing.T) {
 		if !s.base.Equal(c.want) {
 			t.Errorf("leads %v, request %d, %v: the TTL counts from %v, want %v", c.leads, c.r.op, c.r.err, s.base, c.want)
 		}
+	}
+}
+
+// TestAMemberThatOnlyReadsHasNoMajority: it answers all the same, where readonlymode.enabled is set.
+func TestAMemberThatOnlyReadsHasNoMajority(t *testing.T) {
+	t.Parallel()
+	const text = "Zookeeper version: 3.8.0-1, built on 2022\nZxid: 0x100000004\nMode: read-only\nNode count: 5\n"
+	if h, err := readHealth(text, nil); !errors.Is(err, errNoQuorum) || h.mode != "" {
+		t.Errorf("readHealth() = %+v, %v, want %v", h, err, errNoQuorum)
 	}
 }

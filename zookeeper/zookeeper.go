@@ -41,13 +41,26 @@
 //
 // All leases with the same TTL share a session, because a TTL in ZooKeeper belongs to a
 // session, and because the servers allow few connections for each machine. So they also end
-// together if it ends. A session that no lock needs is closed.
+// together if it ends. Another one begins where a session has 1,000 locks and waiters, as the
+// servers do not survive the end of one that has too many. A session that no lock needs is closed.
 //
 // Trust in a lease is counted from before a transaction was sent to the member that leads,
 // which the driver looks for and connects to. The answers of another member would not do:
 // it answers pings even when it cannot tell the one that leads, which then ends the session
 // early. Where the driver can reach no other member, each renewal opens the connection anew,
 // which the member that leads is asked about.
+//
+// # Late requests
+//
+// A request may be executed after its sender and its connection have gone. The servers carry out
+// only what comes over the last connection of a session: a member closes the one before, and the
+// member that leads refuses what comes through another. So no creation, renewal or release is
+// executed once the driver has gone on over a new connection. What comes before, the driver
+// sees, as it looks for its node over the new connection and behind a sync. Whenever they are
+// executed, a release and a force delete one attempt's node, whose name never comes again, and a
+// renewal changes nothing: it lets the session last longer, and trust counts from before it was
+// sent. A late greeting takes the session to a connection that is gone. The driver loses its own
+// by that, and takes the session back.
 package zookeeper
 
 import (
@@ -74,12 +87,21 @@ const (
 	granularity = time.Millisecond // of timeouts of sessions
 	// batchSize is how many grants are renewed together.
 	batchSize = 64
+	// room is for how many claims and releases at once that ask for something. The members write
+	// what comes together to the disk together, and renewals are behind it on their connections.
+	room = 32
+	// mostUsers is how many nodes a session has at most. The servers write the paths of all into
+	// the transaction that ends the session. Where that is longer than a packet may be, which is
+	// twice jute.maxbuffer or 2 MB, no member can read it: the ensemble is down, and does not start
+	// again (ZOOKEEPER-4306). So many of the longest paths have less.
+	mostUsers = 1000
 )
 
 // Options configure a Driver. The zero value works.
 type Options struct {
 	// Path is the node below which the locks are, and keeps apart those who use one
-	// ensemble. It is created when it is needed. Default "/holdfast".
+	// ensemble, also where one path is below another. It is created when it is needed. No
+	// part of it begins with "lock:". Default "/holdfast".
 	Path string
 	// TLS, if set, is how to speak TLS to the members.
 	TLS *tls.Config
@@ -99,12 +121,15 @@ type Driver struct {
 	seq     atomic.Int64
 	calls   *direct.Calls
 	states  *direct.States
+	lane    *direct.Lane   // of what claims ask for and what deletes their nodes
 	links   sync.WaitGroup // the sessions
+	most    int            // users of a session: mostUsers
 
 	mu       sync.Mutex // guards what follows
-	sessions map[time.Duration]*session
+	sessions map[time.Duration][]*session
 	holds    map[string]*hold // by owner
 	alert    func(owner, why string)
+	split    error // the members are of two ensembles; nil: as far as is known they are not
 }
 
 // hold is a node that has a lock. The session goes on for others, so that the driver itself
@@ -136,8 +161,9 @@ func New(members []string, opts *Options) (*Driver, error) {
 	d := &Driver{
 		root: root, acl: everybody, client: rand.Text(),
 		calls: direct.NewCalls(), states: direct.NewStates(members...),
-		sessions: make(map[time.Duration]*session), holds: make(map[string]*hold),
+		most: mostUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
 	}
+	d.lane = direct.NewLane(d.states, room)
 	if opts.Username != "" {
 		d.auth, d.acl = opts.Username+":"+opts.Password, creator
 	}
@@ -166,23 +192,28 @@ func (d *Driver) Close() error {
 		h.lapse.Stop()
 		held[h.s] = true
 	}
-	for _, s := range d.sessions {
-		d.links.Go(func() { s.close(held[s]) })
+	for _, some := range d.sessions {
+		for _, s := range some {
+			d.links.Go(func() { s.close(held[s]) })
+		}
 	}
 	d.mu.Unlock()
 	d.links.Wait()
 	return nil
 }
 
-// session returns the session for locks with this TTL. The caller gives it back by done.
+// session returns a session for locks with this TTL that has room. The caller gives it back by
+// done.
 func (d *Driver) session(ttl time.Duration) *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.sessions[ttl]
-	if s == nil {
-		s = d.newSession(ttl)
-		d.sessions[ttl] = s
+	some := d.sessions[ttl]
+	i := slices.IndexFunc(some, func(s *session) bool { return s.users < d.most })
+	if i < 0 {
+		i = len(some)
+		d.sessions[ttl] = append(some, d.newSession(ttl))
 	}
+	s := d.sessions[ttl][i]
 	s.users++
 	return s
 }
@@ -198,19 +229,32 @@ func (d *Driver) done(s *session) {
 func (d *Driver) forget(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.sessions[s.key] == s {
+	d.drop(s)
+}
+
+// drop takes a session from those that are there for new users; false: it was not among them.
+// The caller has the mutex.
+func (d *Driver) drop(s *session) bool {
+	some := d.sessions[s.key]
+	i := slices.Index(some, s)
+	switch {
+	case i < 0:
+		return false
+	case len(some) == 1:
 		delete(d.sessions, s.key)
+	default:
+		d.sessions[s.key] = slices.Delete(some, i, i+1)
 	}
+	return true
 }
 
 // retire ends a session that no lock has needed for a while, and says whether it does.
 func (d *Driver) retire(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s.users > 0 || time.Since(s.idle) < idleTime || d.sessions[s.key] != s {
+	if s.users > 0 || time.Since(s.idle) < idleTime || !d.drop(s) {
 		return false
 	}
-	delete(d.sessions, s.key)
 	d.links.Go(func() { s.close(false) })
 	return true
 }
@@ -223,6 +267,12 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	defer d.calls.Leave()
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
+	}
+	d.mu.Lock()
+	split := d.split
+	d.mu.Unlock()
+	if split != nil {
+		return driver.Grant{}, d.final(split)
 	}
 	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
 	c := &claim{d: d, req: req, wait: direct.Wait{Tell: req.Obstacle}}
@@ -300,7 +350,7 @@ func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []dri
 		return err
 	})
 	if errors.Is(err, errOver) {
-		err = driver.ErrLost
+		err = errEnded
 	}
 	for i, n := range some {
 		switch {
@@ -333,8 +383,8 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case h == nil:
 		return nil // it was released before
 	}
-	return d.calls.Finish(ctx, d.states, time.Now(), func() error {
-		err := h.s.delete(d.calls.Work, h.path)
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
+		err := h.s.delete(d.calls.Work, h.path, begun)
 		if err == nil {
 			d.let(g.Owner)
 		}
@@ -379,7 +429,7 @@ func (d *Driver) lapse(owner string) {
 	}
 	defer d.calls.Leave()
 	defer d.done(h.s)
-	h.s.delete(d.calls.Work, h.path)
+	h.s.delete(d.calls.Work, h.path, func() {})
 }
 
 // let forgets a hold.
@@ -434,6 +484,9 @@ func checkPath(at string) error {
 	}
 	if at == "/zookeeper" || strings.HasPrefix(at, "/zookeeper/") {
 		return fmt.Errorf("%w: %q is no path for locks, as /zookeeper is the servers' own; write one like /holdfast", driver.ErrInvalid, at)
+	}
+	if strings.Contains(at, "/"+mark) {
+		return fmt.Errorf("%w: %q is no path for locks, as nodes whose name begins with %q are locks; write one like /holdfast", driver.ErrInvalid, at, mark)
 	}
 	return nil
 }

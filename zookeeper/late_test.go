@@ -1,0 +1,202 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/zookeeper"
+)
+
+// late is a request that is stopped on its way, and whose sender and connection have gone since.
+type late struct {
+	*rig
+	d     driver.Driver
+	there *fixture.Link
+}
+
+// stop stops the next request of a kind that do has d send, and drops its connection. d goes on
+// over the same member, or over others only until the request passes. What do begins may go on.
+func (r *rig) stop(d driver.Driver, kind string, elsewhere bool, do func()) late {
+	r.Helper()
+	r.On(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
+	do()
+	var l late
+	r.Eventually("a request is stopped: "+kind, func() bool {
+		for _, link := range r.Links(d) {
+			select {
+			case flow := <-link.Caught:
+				l = late{r, d, link}
+				r.On(d, func(_ int, other *fixture.Link) { other.Stop, other.Hole = "", elsewhere && other == link })
+				flow.Drop()
+				return true
+			default:
+			}
+		}
+		return false
+	})
+	return l
+}
+
+// mend lets d come back after it was cut off.
+func (r *rig) mend(d driver.Driver) { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = false }) }
+
+// passes lets the request pass, and returns when the server has answered it, or has closed its
+// connection.
+func (l late) passes() {
+	l.Helper()
+	l.On(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
+	select {
+	case <-l.there.Late:
+	case <-time.After(fixture.Patience):
+		l.Fatal("the late request has come to no end")
+	}
+}
+
+// waits begins to take a lock, and says what came of it.
+func (r *rig) waits(ctx context.Context, d driver.Driver, ttl time.Duration) (begin func(), got func() (driver.Grant, error)) {
+	var g driver.Grant
+	var err error
+	done := make(chan struct{})
+	begin = func() {
+		go func() {
+			defer close(done)
+			g, err = d.Acquire(ctx, driver.Request{Key: "k", TTL: ttl})
+		}()
+	}
+	return begin, func() (driver.Grant, error) { <-done; return g, err }
+}
+
+// TestALateRequestChangesNothing: what is executed after its sender and its connection have gone
+// ends no lock that is held, and leaves none that nobody holds. Each request is stopped on its way
+// to the servers while the driver goes on, over a new connection to the same member, or to others.
+func TestALateRequestChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64){
+		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			begin, got := r.waits(r.Within(), d, long)
+			l := stop("create", begin)
+			g, err := got()
+			r.Must(err)
+			l.passes()
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			r.Must(d.Release(r.Within(), g, 0))
+			return g.Token
+		},
+		"creation, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			begin, got := r.waits(r.Within(), d, long)
+			l := stop("create", begin)
+			g, err := got()
+			r.Must(err)
+			r.Must(d.Release(r.Within(), g, 0))
+			l.passes()
+			return g.Token
+		},
+		"creation, and the caller has left": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			ctx, cancel := context.WithCancel(r.Within())
+			begin, got := r.waits(ctx, d, long)
+			l := stop("create", begin)
+			cancel()
+			if _, err := got(); err != nil && !errors.Is(err, context.Canceled) {
+				r.Errorf("Acquire() = %v", err)
+			}
+			l.passes()
+			return 0
+		},
+		"creation, and the session is over": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			begin, got := r.waits(r.Within(), d, long)
+			l := stop("create", begin)
+			g, err := got()
+			r.Must(err)
+			r.Must(d.(*zookeeper.Driver).Expire(r.Within(), long))
+			l.passes()
+			if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+				r.Errorf("Renew() = %v, want ErrLost", err)
+			}
+			return g.Token
+		},
+		"renewal, and the lock was renewed": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			g := r.Grant(d, "k", long)
+			renewed := make(chan driver.Renewal, 1)
+			l := stop("multi", func() { go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g})[0] }() })
+			r.Must((<-renewed).Err)
+			l.passes()
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			r.Must(d.Release(r.Within(), g, 0))
+			return g.Token
+		},
+		"renewal, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			g := r.Grant(d, "k", long)
+			l := stop("multi", func() { go d.Renew(r.Within(), []driver.Grant{g}) })
+			if err := d.Release(r.Within(), g, 0); err != nil && !errors.Is(err, driver.ErrUnavailable) {
+				r.Errorf("Release() = %v", err)
+			}
+			l.passes()
+			return g.Token
+		},
+		"release, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			g := r.Grant(d, "k", long)
+			l := stop("delete", func() { go d.Release(r.Within(), g, 0) })
+			next := r.Grant(d, "k", long)
+			l.passes()
+			r.Must(d.Renew(r.Within(), []driver.Grant{next})[0].Err)
+			r.Must(d.Release(r.Within(), next, 0))
+			return next.Token
+		},
+		"force, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			holder := r.straight()
+			g := r.Grant(holder, "k", long)
+			l := stop("multi", func() { go d.(driver.Forcer).Force(r.Within(), "k", g.Token, "for a test") })
+			next := r.Grant(holder, "k", long)
+			l.passes()
+			r.Must(holder.Renew(r.Within(), []driver.Grant{next})[0].Err)
+			r.Must(holder.Release(r.Within(), next, 0))
+			return next.Token
+		},
+		"greeting, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			g := r.Grant(d, "k", long)
+			l := stop("greeting", func() { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.mend(d) })
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			l.passes()
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			r.Must(d.Release(r.Within(), g, 0))
+			return g.Token
+		},
+		"greeting, and then a release": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			g := r.Grant(d, "k", long)
+			l := stop("greeting", func() { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.mend(d) })
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			l.passes()
+			r.Must(d.Release(r.Within(), g, 0)) // which finds that the session has moved
+			return g.Token
+		},
+		"greeting of a new session": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+			begin, got := r.waits(r.Within(), d, long-time.Second)
+			l := stop("greeting", begin)
+			g, err := got()
+			r.Must(err)
+			l.passes()
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			r.Must(d.Release(r.Within(), g, 0))
+			return g.Token
+		},
+	} {
+		for where, elsewhere := range map[string]bool{"the same member": false, "others": true} {
+			t.Run(name+", over "+where, func(t *testing.T) {
+				r := start(t)
+				d, looker := r.driver(), r.straight()
+				r.Grant(d, "other", long) // which keeps the session
+				newest := run(r, d, func(kind string, do func()) late { return r.stop(d, kind, elsewhere, do) })
+				next := r.Grant(looker, "k", long)
+				if next.Token <= newest {
+					t.Errorf("token %d after %d", next.Token, newest)
+				}
+				r.Must(looker.Release(r.Within(), next, 0))
+				r.nodes(looker, "k", 0)
+			})
+		}
+	}
+}
