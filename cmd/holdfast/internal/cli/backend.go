@@ -69,7 +69,7 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	if err != nil {
 		return nil, err
 	}
-	_, a.leaves = driver.As[driver.Adopter](drv)
+	_, a.leaves = drv.(driver.Adopter)
 	return holdfast.New(drv, opts)
 }
 
@@ -173,6 +173,9 @@ func (e *busyError) Unwrap() error { return e.err }
 // holder's clock, and counts from when it asked for the lock: nobody knows more.
 func heldBy(name string, held *holdfast.HeldError) string {
 	var b strings.Builder
+	if held.Kept {
+		return fmt.Sprintf("%q was released by %v, and stands for another %s as it asked (--hold-at-least)", name, held.Holder, view.Short(held.Remaining))
+	}
 	fmt.Fprintf(&b, "%q is %v", name, held)
 	if !held.Since.IsZero() {
 		fmt.Fprintf(&b, ", who asked for it %s ago by its clock", view.Age(held.Since))

@@ -32,6 +32,9 @@ func (a *app) forceCommand() *cobra.Command {
 away if --token is still the holder's. It never takes it from a later holder. The
 holder hears at once by whom and why, if it can be reached, and otherwise finds out at
 its next renewal. Until then it may go on. The command prints a record as JSON.
+
+Where another server may take over, the command waits up to a second for a replica. If
+none confirms, the record has a warning: a failover may bring the old holder back.
 `,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
@@ -49,7 +52,7 @@ its next renewal. Until then it may go on. The command prints a record as JSON.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Int64Var(&fl.token, "token", 0, "fencing token of the holder, as show prints it; 0 for a holder without one")
+	f.Int64Var(&fl.token, "token", 0, "fencing token of the holder, as show prints it; 0 for a holder without one, or a lock that was released and is kept")
 	f.StringVar(&fl.reason, "reason", "", "`text` for the record, and for the holder")
 	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
 	return cmd
@@ -63,6 +66,13 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 	switch {
 	case !st.Held:
 		return exitcode.With(exitcode.No, fmt.Errorf("nobody holds %q", name))
+	case st.Kept && fl.token == 0 && !given:
+		return exitcode.Usagef("%q was released by %v, and stands for another %s as it asked (--hold-at-least); to end that, give --token 0",
+			name, view.Holder(st), view.Short(st.Remaining))
+	case st.Kept && fl.token != 0:
+		return exitcode.With(exitcode.No, fmt.Errorf(
+			"token %d has no holder any more: %q was released by %v, and stands for another %s as it asked; --token 0 ends that",
+			fl.token, name, view.Holder(st), view.Short(st.Remaining)))
 	case !given && fl.token == 0:
 		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, view.Holder(st), st.Token)
 	case st.Token != holdfast.Token(fl.token):
@@ -74,6 +84,9 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 	record, err := force.Release(ctx, client, st, fl.reason)
 	if err != nil {
 		return err
+	}
+	if record.Warning != "" {
+		fmt.Fprintln(a.io.Err, "holdfast: warning: "+explain(errors.New(record.Warning)))
 	}
 	return a.writeJSON(record)
 }
@@ -89,7 +102,14 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	for _, row := range describe(st) {
 		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], view.Printable(row[1]))
 	}
-	err := a.confirmed(ctx, "To take the lock away from this holder, type its name: ", st.Key)
+	if a.failsOver() {
+		fmt.Fprintln(a.io.Err, "If a replica takes over that has not heard of this, the holder may come back. Stop its process first, if you can.")
+	}
+	question := "To take the lock away from this holder, type its name: "
+	if st.Kept {
+		question = "The holder has released the lock, and asked to keep it for so long. To end that, type the name of the lock: "
+	}
+	err := a.confirmed(ctx, question, st.Key)
 	if errors.Is(err, errNotConfirmed) {
 		return exitcode.Usagef("that is not the name of the lock; nothing was done")
 	}
@@ -119,4 +139,14 @@ func (a *app) confirmed(ctx context.Context, question, want string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// failsOver says whether another server may take the place of one of the backend.
+func (a *app) failsOver() bool {
+	for _, kind := range []string{"+sentinel", "+replicas", "+cluster"} {
+		if strings.Contains(a.scheme(), kind) {
+			return true
+		}
+	}
+	return false
 }

@@ -96,6 +96,14 @@ func (a *app) leaks(fl *leakFlags) error {
 	return nil
 }
 
+// rows is what a service keeps on purpose, by scheme.
+var rows = map[string]string{
+	"postgres":   rowsStay,
+	"postgresql": rowsStay,
+}
+
+const rowsStay = ", and each name keeps a row, which has its token: docs/postgres.md says how to purge them"
+
 // leaking opens the backend, which has to be Redis or Valkey.
 func (a *app) leaking(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {
 	if err := a.loadBackend(); err != nil {
@@ -105,7 +113,7 @@ func (a *app) leaking(ctx context.Context, opts *redlock.Options) (*redlock.Driv
 		return nil, err
 	}
 	if services[a.scheme()] != nil {
-		return nil, exitcode.Usagef("leaks is for Redis and Valkey; %s removes by itself what a client leaves", a.scheme())
+		return nil, exitcode.Usagef("leaks is for Redis and Valkey; on %s locks and places in the queue lapse by themselves%s", a.scheme(), rows[a.scheme()])
 	}
 	drv, err := a.dialWith(ctx, opts)
 	if err != nil {

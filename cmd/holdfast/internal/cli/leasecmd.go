@@ -117,7 +117,7 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 			if err != nil {
 				return err
 			}
-			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl.duration), Wait: time.Duration(wait.duration), NoRenew: true, Note: note}
+			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl.duration), Wait: time.Duration(wait.duration), NoRenew: true, Adoptable: true, Note: note}
 			return a.acquire(name, file, opts, now)
 		},
 	}

@@ -16,9 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// A backend may be several sets, over which package sharding spreads the names: NAME=URL, with a
-// + before the name of a set that joins and a - before that of one that leaves. A URL without a
-// name is one more node of the set before it.
+// A backend may be several sets, over which package sharding spreads the names: NAME=URL. A URL
+// without a name is one more node of the set before it. A sign before a name is refused.
 
 // beginning is where a URL of a backend begins.
 var beginning = sync.OnceValue(func() *regexp.Regexp {
@@ -28,7 +27,6 @@ var beginning = sync.OnceValue(func() *regexp.Regexp {
 // part is one set of a backend, or a backend that has no names.
 type part struct {
 	name, url string
-	change    sharding.Change
 }
 
 // parts are the sets of a backend. One without names is one part, also if it cannot be read.
@@ -42,8 +40,11 @@ func parts(backend string) (all []part, err error) {
 		url := strings.TrimSpace(backend[m[6]:end])
 		switch {
 		case m[4] >= 0:
-			signs := map[string]sharding.Change{"": sharding.Stays, "+": sharding.Joins, "-": sharding.Leaves}
-			all = append(all, part{backend[m[4]:m[5]], url, signs[backend[m[2]:m[3]]]})
+			if sign := backend[m[2]:m[3]]; sign != "" {
+				return nil, exitcode.Usagef("set %s%s: all clients have one list of sets, without signs; to change it, stop them all, wait, "+
+					"and start them with the new list (docs/operations.md, Several sets)", sign, backend[m[4]:m[5]])
+			}
+			all = append(all, part{backend[m[4]:m[5]], url})
 		case len(all) > 0:
 			all[len(all)-1].url += " " + url
 		default:
@@ -84,7 +85,7 @@ func openURL(ctx context.Context, text string, opts *redlock.Options) (driver.Dr
 	down.AllowDown = true // a set that is down takes its names with it, and no others
 	sets, errs := make([]sharding.Set, len(all)), make([]error, len(all))
 	forEach(all, func(i int, p part) {
-		sets[i] = sharding.Set{Name: p.name, Change: p.change}
+		sets[i] = sharding.Set{Name: p.name}
 		if sets[i].Driver, errs[i] = openOne(ctx, p.url, &down); errs[i] != nil {
 			errs[i] = fmt.Errorf("set %s: %w", p.name, errs[i])
 		}
@@ -95,7 +96,6 @@ func openURL(ctx context.Context, text string, opts *redlock.Options) (driver.Dr
 		if d, err = sharding.New(sets, nil); err == nil {
 			return d, nil
 		}
-		err = fmt.Errorf("%w (sharding.Options are for programs: the command has none)", err)
 	}
 	for i, s := range sets {
 		if errs[i] == nil {

@@ -69,7 +69,7 @@ func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Dur
 	case !st.Held:
 		return text + fmt.Sprintf("nobody holds %q at this moment%s", w.name, w.place(st))
 	}
-	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining}
+	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining, Kept: st.Kept}
 	return text + heldBy(w.name, held) + w.place(st)
 }
 

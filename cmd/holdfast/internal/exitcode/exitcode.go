@@ -120,19 +120,20 @@ func Of(err error) Code {
 	return Bug
 }
 
-// kinds is in the order of asking: an ErrAuth may come from within an
-// ErrUnavailable, and is what has to be mended.
+// kinds is in the order of asking: a lease that was lost names what its last renewal
+// failed with; and an ErrAuth may come from within an ErrUnavailable, and is what has to
+// be mended.
 var kinds = []struct {
 	err  error
 	code Code
 }{
+	{holdfast.ErrLost, Lost},
 	{redlock.ErrAuth, Auth},
 	{postgres.ErrAuth, Auth},
 	{etcd.ErrAuth, Auth},
 	{zookeeper.ErrAuth, Auth},
 	{redlock.ErrConfig, Unavailable},
 	{holdfast.ErrInvalid, Usage},
-	{holdfast.ErrLost, Lost},
 	{holdfast.ErrHeld, Busy},
 	{holdfast.ErrUnavailable, Unavailable},
 	{holdfast.ErrUnsupported, Usage},

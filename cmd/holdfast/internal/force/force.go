@@ -21,6 +21,8 @@ type Record struct {
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 	Lock   view.Lock `json:"lock"` // as it was before
+	// Warning says how the old holder may come back; "": it cannot.
+	Warning string `json:"warning,omitempty"`
 }
 
 // Release takes the lock away from the holder that st shows, and from no later one, and tells
@@ -32,10 +34,14 @@ func Release(ctx context.Context, client *holdfast.Client, st holdfast.Status, r
 	if errors.Is(err, holdfast.ErrLost) {
 		return Record{}, exitcode.With(exitcode.No, fmt.Errorf("the holder of token %d has gone by itself; nothing was done", st.Token))
 	}
-	if err != nil {
+	warning := ""
+	switch {
+	case errors.Is(err, holdfast.ErrUnconfirmed) && !errors.Is(err, holdfast.ErrUnavailable):
+		warning = err.Error()
+	case err != nil:
 		return Record{}, err
 	}
-	return Record{Time: time.Now().UTC(), Action: "force-release", By: by, Reason: reason, Lock: view.NewLock(st, nil)}, nil
+	return Record{Time: time.Now().UTC(), Action: "force-release", By: by, Reason: reason, Lock: view.NewLock(st, nil), Warning: warning}, nil
 }
 
 // operator is who runs this program, and where.

@@ -210,6 +210,27 @@ func TestHandOversThatAreSeenAreCounted(t *testing.T) {
 	})
 }
 
+// A part of a second would make the rate rise and fall within it.
+func TestRatesLeaveOutTheSecondThatIsNotOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(&service{}, nil)
+		for range 30 {
+			s.mu.Lock()
+			s.count(time.Now())
+			s.mu.Unlock()
+			time.Sleep(time.Second / 2)
+			if p := s.Picture(); time.Now().Unix()-bubble > rateOver && (p.HandOvers < 0.99 || p.HandOvers > 1.01) {
+				t.Fatalf("%v hand-overs a second, want 1", p.HandOvers)
+			}
+			time.Sleep(time.Second / 2)
+		}
+	})
+}
+
+// bubble is when time begins in package synctest.
+const bubble = 946684800
+
 func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
 	b := &service{hang: true}
 	run(t, b, nil, func(t *testing.T, s *Source) {

@@ -108,6 +108,8 @@ func (p *Picture) State(r *Row) (word string, level Level, why string) {
 		return "no end", Warn, "its key has no TTL: where its holder dies it stays locked"
 	case r.Held && lack > 0 && mine == len(r.Nodes)/2+1:
 		return "at risk", Warn, fmt.Sprintf("only %d of %d nodes have it: the loss of one more costs the lease", mine, len(r.Nodes))
+	case r.Kept:
+		return "kept", Fine, "its holder has released it, and asked to keep it for so long"
 	case r.Held:
 		return "held", Fine, ""
 	case r.votes() > 0 && r.Waiters == 0:

@@ -149,19 +149,25 @@ func (p *Place) write(text []byte) error {
 	if err := p.regular(); err != nil {
 		return err
 	}
-	f, err := p.temporary()
+	draft, err := p.temporary()
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
+	return p.replace(draft, text)
+}
+
+// replace puts text into draft, and draft in the place of the file. After an error the
+// draft is removed and the file is what it was.
+func (p *Place) replace(draft *os.File, text []byte) error {
+	_, err := draft.Write(text)
 	if p.public {
-		err = errors.Join(err, f.Chmod(0o644))
+		err = errors.Join(err, draft.Chmod(0o644))
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), p.path)
+	if err = errors.Join(err, draft.Close()); err == nil {
+		err = os.Rename(draft.Name(), p.path)
 	}
 	if err != nil {
-		os.Remove(f.Name())
+		os.Remove(draft.Name())
 	}
 	return err
 }

@@ -151,6 +151,54 @@ func TestFileIsReplacedWholeAndForItsOwnerAlone(t *testing.T) {
 	}
 }
 
+// TestAReportThatFailsLeavesNoDraft, as on a disk that is full, and keeps the last report.
+func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	place, err := File("--file", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := place.Write([]byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	draft, err := place.temporary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	draft.Close() // so that it cannot be written
+	if err := place.replace(draft, []byte("new")); err == nil {
+		t.Error("the failure is not reported")
+	}
+	if text, err := os.ReadFile(path); string(text) != "old" || err != nil {
+		t.Errorf("the last report is %q, %v", text, err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestAFileThatIsAMountIsCutToItsNewLength: it is overwritten, as nothing can replace it.
+func TestAFileThatIsAMountIsCutToItsNewLength(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "f")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := &Place{flag: "--file", path: path, stream: f} // as File opens a mount
+	defer place.Close()
+	for _, want := range []string{"a longer text than the next", "new"} {
+		if err := place.Write([]byte(want)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); string(got) != want || err != nil {
+			t.Errorf("the file has %q, %v, want %q", got, err, want)
+		}
+	}
+}
+
 // TestFIFOWithoutAReaderDoesNotBlock holds that a report waits for nobody.
 func TestFIFOWithoutAReaderDoesNotBlock(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -20,10 +19,11 @@ import (
 // is over by a clock which goes on while the machine sleeps.
 func (s *session) loss() error {
 	cause := context.Cause(s.lease.Context())
-	if cause == nil {
-		cause = fmt.Errorf("%w: %w", holdfast.ErrLost, holdfast.ErrExpired)
+	if cause != nil {
+		return cause
 	}
-	if s.failing != nil && errors.Is(cause, holdfast.ErrExpired) {
+	cause = fmt.Errorf("%w: %w", holdfast.ErrLost, holdfast.ErrExpired)
+	if s.failing != nil {
 		cause = fmt.Errorf("%w; the last renewal failed: %w", cause, s.failing)
 	}
 	return cause

@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -67,8 +68,12 @@ func (s *session) giveBack() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	if err = s.client.ForceRelease(ctx, s.plan.Name, s.lease.Token(), ""); errors.Is(err, holdfast.ErrLost) {
-		return nil // that time is over already
+	st, err := s.client.Inspect(ctx, s.plan.Name)
+	if err != nil || !st.Kept || !strings.HasPrefix(st.Owner, s.lease.Owner()) {
+		return err
+	}
+	if err = s.client.ForceRelease(ctx, s.plan.Name, 0, ""); errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnconfirmed) {
+		return nil // that time is over already, or its holder is this command, which does not come back
 	}
 	return err
 }

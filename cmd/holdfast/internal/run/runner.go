@@ -170,8 +170,11 @@ func (p *Plan) refusal(err error) Result {
 		res.Err = fmt.Errorf("%s ended the wait for %q; the command was not run", signalName(why.Signal), p.Name)
 		return res
 	}
-	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
-		st.Outcome, st.ExitCode, st.Holder = Busy, p.Busy, &held.Holder
+	if errors.Is(err, holdfast.ErrHeld) {
+		st.Outcome, st.ExitCode = Busy, p.Busy
+		if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
+			st.Holder = &held.Holder
+		}
 		return res
 	}
 	st.Outcome = Failed

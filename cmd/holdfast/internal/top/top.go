@@ -374,6 +374,10 @@ func (m *model) done(record force.Record, err error) {
 		return
 	}
 	m.records = append(m.records, record)
+	if record.Warning != "" {
+		m.say(live.Bad, "%s", record.Warning)
+		return
+	}
 	m.say(live.Warn, "%s was taken from %v, token %d", record.Lock.Name, view.Holder(m.target), record.Lock.Token)
 }
 

@@ -16,6 +16,7 @@ import (
 type Lock struct {
 	Name        string          `json:"name"`
 	Held        bool            `json:"held"`
+	Kept        bool            `json:"kept,omitempty"`    // the holder has released it, and it stands for its minimum time
 	Unknown     bool            `json:"unknown,omitempty"` // too few nodes have answered
 	Holder      holdfast.Holder `json:"holder,omitzero"`
 	Owner       string          `json:"owner,omitempty"`
@@ -47,7 +48,7 @@ type Node struct {
 // NewLock is st for programs, with the first of those who wait.
 func NewLock(st holdfast.Status, queue []driver.Waiter) Lock {
 	l := Lock{
-		Name: st.Key, Held: st.Held, Unknown: Unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
+		Name: st.Key, Held: st.Held, Kept: st.Kept, Unknown: Unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
 		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
 	}
 	for _, w := range queue {
@@ -70,9 +71,11 @@ func millis(d time.Duration) int64 {
 	return d.Milliseconds()
 }
 
-// State is held, free or unknown.
+// State is held, kept (its holder has released it for its minimum time), free or unknown.
 func State(st holdfast.Status) string {
 	switch {
+	case st.Kept:
+		return "kept"
 	case st.Held:
 		return "held"
 	case Unknown(st):

@@ -1,0 +1,49 @@
+//go:build unix
+
+package run
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// TestASignalThatComesWithTheGrantGivesTheLeaseBack, and nothing of --hold-at-least is left, for
+// nothing was run.
+func TestASignalThatComesWithTheGrantGivesTheLeaseBack(t *testing.T) {
+	t.Parallel()
+	drv := memory.New(1)
+	other, err := holdfast.New(drv.Peer(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	signals := make(chan os.Signal)
+	s := &session{
+		plan: &Plan{Name: "job", TTL: 30 * time.Second, HoldAtLeast: 20 * time.Second, OnLost: Term},
+		runner: &Runner{
+			Open: func(context.Context, func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
+				return holdfast.New(drv, nil)
+			},
+			Waits: func(*holdfast.Client) func() { return func() { signals <- unix.SIGTERM } }, // once the lease is there
+		},
+		log: slog.New(slog.DiscardHandler), signals: signals,
+	}
+	err = s.acquire()
+	defer s.client.Close()
+	if !interrupted(err) || s.lease != nil {
+		t.Errorf("acquire() = %v, with a lease: %v; want the interruption alone", err, s.lease != nil)
+	}
+	l, err := other.TryAcquire(t.Context(), "job", nil)
+	if err != nil {
+		t.Fatalf("another machine: %v, want the lock", err)
+	}
+	l.Release(t.Context())
+}
