@@ -26,6 +26,15 @@ func startEtcd(ctx context.Context, name string) (*service, error) {
 				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})
 				return mutexClient{c}, err
 			}},
+			// As most programs have it, with one session for all locks of a client, so that one that ends takes all of them with it.
+			{"Mutex, one session", func(context.Context) (client, error) {
+				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})
+				if err != nil {
+					return nil, err
+				}
+				s, err := concurrency.NewSession(c, concurrency.WithTTL(30))
+				return sharedClient{c, s}, err
+			}},
 		},
 		written: func(context.Context) (int64, error) { return 0, nil },
 		stop:    func() { cluster.Stop() },
@@ -53,3 +62,18 @@ func (c mutexClient) lock(ctx context.Context, name string) (func(context.Contex
 }
 
 func (c mutexClient) close() { c.Close() }
+
+type sharedClient struct {
+	*clientv3.Client
+	session *concurrency.Session
+}
+
+func (c sharedClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	m := concurrency.NewMutex(c.session, name)
+	return m.Unlock, m.Lock(ctx)
+}
+
+func (c sharedClient) close() {
+	c.session.Close()
+	c.Close()
+}

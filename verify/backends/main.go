@@ -5,7 +5,8 @@
 //	go run ./backends -time 1s -scenarios handover    some of it
 //
 // All peers run in this process, one after another within a repetition, so that other work of
-// the machine affects all of them equally; the table has the median over the repetitions. Each
+// the machine affects all of them equally; another one begins each repetition, as the servers get
+// faster while they run. The table has the median over the repetitions. Each
 // worker is a client with connections of its own, as another process would be.
 package main
 
@@ -67,15 +68,17 @@ var services = []struct {
 type scenario struct {
 	name    string
 	workers int
-	anew    bool // each lock has a new name; false: one name serves the whole run
+	anew    bool // each lock has a new name
+	known   int  // so many names serve the whole run, in turn; all were used before. 0: one does
 }
 
 var scenarios = []scenario{
-	{"one name", 1, false},
-	{"new names", 1, true},
-	{"new names, 8 clients", 8, true},
-	{"hand-over, 2 clients", 2, false},
-	{"hand-over, 8 clients", 8, false},
+	{name: "one name", workers: 1},
+	{name: "known names", workers: 1, known: 64},
+	{name: "new names", workers: 1, anew: true},
+	{name: "new names, 8 clients", workers: 8, anew: true},
+	{name: "hand-over, 2 clients", workers: 2},
+	{name: "hand-over, 8 clients", workers: 8},
 }
 
 var made atomic.Int64
@@ -138,7 +141,9 @@ func (s *service) compare(ctx context.Context, out io.Writer, only string, reps 
 		}
 		rows := make([][]row, len(s.peers))
 		for rep := range 1 + reps { // the first is for the compilers and caches of the servers
-			for i, p := range s.peers {
+			for k := range s.peers {
+				i := (k + rep) % len(s.peers)
+				p := s.peers[i]
 				r, err := s.measure(ctx, p, sc, length)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", p.name, sc.name, err)
@@ -177,25 +182,34 @@ func (s *service) measure(ctx context.Context, p peer, sc scenario, length time.
 			return row{}, err
 		}
 	}
-	before, err := s.written(ctx)
-	if err != nil {
-		return row{}, err
-	}
-	timed, cancel := context.WithTimeout(ctx, length)
-	defer cancel()
 	var mu sync.Mutex
 	var waits []time.Duration
 	var failed error
 	var all sync.WaitGroup
 	var last, passed atomic.Int64
-	shared := fresh()
+	shared := make([]string, max(sc.known, 1))
+	for i := range shared {
+		shared[i] = fresh()
+		if sc.known > 0 {
+			if err := cycle(ctx, clients[0], shared[i]); err != nil {
+				return row{}, err
+			}
+		}
+	}
+	before, err := s.written(ctx)
+	if err != nil {
+		return row{}, err
+	}
+	var turn atomic.Int64
+	timed, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
 	for i, c := range clients {
 		all.Go(func() {
 			mine, err := work(timed, c, func() string {
 				if sc.anew {
 					return fresh()
 				}
-				return shared
+				return shared[int(turn.Add(1))%len(shared)]
 			}, func() {
 				if before := last.Swap(int64(i)); before != int64(i) {
 					passed.Add(1)

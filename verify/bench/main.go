@@ -64,6 +64,9 @@ type settings struct {
 	waiters          bool          // also measure many waiters
 	memory           bool          // also measure what new names leave on a node
 	names            int           // so many of them
+	storms           bool          // also measure crowds that ask at once
+	storm            time.Duration // how long these wait at most
+	calm             int           // of their callers, one in so many comes
 	crowd            int           // clients that wait for one lock
 	settle, idle     time.Duration // how long they are left alone, and looked at
 	old              string        // a checkout to compare with; empty: none
@@ -76,14 +79,14 @@ type settings struct {
 
 func parse(args []string, errs io.Writer) (settings, error) {
 	s := settings{
-		grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true,
+		grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true, storms: true, storm: stormMost, calm: 1,
 		names: newNames, crowd: manyWaiting, settle: 15 * time.Second, idle: 15 * time.Second,
 	}
 	var scenarios, peers, nodes string
 	var short bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&scenarios, "scenarios", "", "comma-separated; default all: "+strings.Join(append(names(allScenarios), "memory", "waiters"), " "))
+	f.StringVar(&scenarios, "scenarios", "", "comma-separated; default all: "+strings.Join(append(names(allScenarios), "memory", "storm", "waiters"), " "))
 	f.StringVar(&peers, "peers", "", "comma-separated; default all: "+strings.Join(names(allPeers), " "))
 	f.StringVar(&nodes, "nodes", "1,5", "numbers of nodes")
 	f.IntVar(&s.reps, "reps", 3, "repetitions, of which the median counts")
@@ -107,7 +110,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	}
 	if short {
 		s.reps, s.time, s.warm, s.grace, s.names = 1, 50*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, 100
-		s.crowd, s.settle, s.idle = 20, 10*time.Millisecond, 100*time.Millisecond
+		s.calm, s.crowd, s.settle, s.idle = 100, 20, 10*time.Millisecond, 100*time.Millisecond
 	}
 	for n := range strings.SplitSeq(nodes, ",") {
 		i, err := strconv.Atoi(n)
@@ -124,6 +127,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 		rest := strings.Split(scenarios, ",")
 		rest, s.waiters = without(rest, "waiters")
 		rest, s.memory = without(rest, "memory")
+		rest, s.storms = without(rest, "storm")
 		s.scenarios, err = rest, known("scenario", rest, names(allScenarios))
 	} else {
 		s.scenarios = names(allScenarios)
@@ -164,7 +168,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 
-	all, err := startServers(ctx, max(slices.Max(s.nodes), 1))
+	most := slices.Max(s.nodes)
+	if s.storms {
+		most = max(most, storms[len(storms)-1].nodes)
+	}
+	all, err := startServers(ctx, most)
 	if err != nil {
 		return err
 	}
@@ -181,6 +189,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	}
 	if s.memory {
 		if report.Left, err = leftovers(ctx, s, all[:1]); err != nil {
+			return err
+		}
+	}
+	if s.storms {
+		if report.Storms, err = measureStorms(ctx, s, all, errs); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ type report struct {
 	Rows    []row       `json:"rows"`
 	Waiters *waiters    `json:"waiters,omitempty"`
 	Left    []leftover  `json:"left_by_new_names,omitempty"`
+	Storms  []storm     `json:"storms,omitempty"`
 	Older   []aged      `json:"beside_older,omitempty"`
 	Claims  []claim     `json:"claims,omitempty"`
 }
@@ -64,6 +65,9 @@ func (r *report) text() string {
 	b.WriteString(table(r.Rows))
 	if len(r.Left) > 0 {
 		b.WriteString("\n" + leftoverTable(r.Left))
+	}
+	if len(r.Storms) > 0 {
+		b.WriteString("\n" + stormTable(r.Storms))
 	}
 	if len(r.Older) > 0 {
 		b.WriteString("\n" + olderTable(r.Older))

@@ -210,7 +210,7 @@ func simulate(p plan, c costs) (o outcome, err error) {
 		for len(later) > 0 && later[0].at <= at {
 			work(heap.Pop(&later).(job))
 		}
-		set := index[d.Homes("order/" + strconv.FormatInt(rng.Int64N(1e7), 10))[0]]
+		set := index[d.Home("order/"+strconv.FormatInt(rng.Int64N(1e7), 10))]
 		cost := c.again.cpu
 		if rng.Float64() < p.fresh {
 			cost = c.fresh.cpu

@@ -3,11 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -27,7 +29,9 @@ type backend struct {
 	lead func(*Schedule) time.Duration
 	site func() site
 	open func(context.Context, *order) (driver.Driver, error)
-	peer string
+	// apart opens the locks below a prefix; nil where no class has them nested.
+	apart func(o *order, prefix string) (driver.Driver, error)
+	peer  string
 	// openPeer is called in a client process of the peer's.
 	openPeer func(*order, *recorder) (service, error)
 }
@@ -38,7 +42,7 @@ var backends map[string]*backend
 func init() { // not an initialiser: their faults are looked up in it
 	backends = map[string]*backend{
 		"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend,
-		"sentinel": sentinelBackend, "sentinel-lax": laxBackend,
+		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend,
 	}
 }
 
@@ -86,6 +90,19 @@ type node struct {
 	server  server
 	proxies [sides]*faultproxy.Proxy
 	clock   clock
+}
+
+// detour has a client reach the node, which it knows by addr, through a proxy.
+func (n *node) detour(o *order, addr string, client int) {
+	if o.Detours == nil {
+		o.Detours = map[string]string{}
+	}
+	o.Detours[addr] = n.proxies[client%sides].Addr()
+}
+
+// dial goes through the proxy of a node that has one.
+func (o *order) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, cmp.Or(o.Detours[addr], addr))
 }
 
 // close closes the proxies.
@@ -155,7 +172,7 @@ func (e *ensemble) equip(o *order, client int) {
 func (e *ensemble) values() string { return "" }
 
 func (e *ensemble) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, e.direct, span, ttl)
+	return standing(ctx, e.direct, span.prefix(), ttl)
 }
 
 // clock is a file that says how far the wall clock of a server is ahead; see shim/clock.c. Empty: it cannot be set.
@@ -172,12 +189,14 @@ func (c clock) shift(by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// standing lists the locks of a window that stand for a TTL more after a driver has seen them: the service may just have come back, and
+// standing lists the locks with that prefix that stand for a TTL more after a driver has seen them: the service may just have come back, and
 // their holders then release them.
-func standing(ctx context.Context, d driver.Driver, s *span, ttl time.Duration) (held []string, err error) {
+func standing(ctx context.Context, d driver.Driver, prefix string, ttl time.Duration) (held []string, err error) {
 	look := func() error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
 		held = nil
-		return d.(driver.Lister).List(ctx, s.prefix(), func(st driver.Status) bool {
+		return d.(driver.Lister).List(ctx, prefix, func(st driver.Status) bool {
 			if st.Held {
 				held = append(held, st.Key)
 			}

@@ -26,7 +26,8 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 		"redis":     nil,
 		"cluster":   {"reshard-paused"}, // its failovers take minutes, and have a test of their own in redlock
 		"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
-		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close"},
+		"etcd-auth": {"logins", "compaction"},
+		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
 		"postgres":  {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
 	} {
 		t.Run(backend, func(t *testing.T) {

@@ -21,14 +21,29 @@ type attempt struct {
 	lost                 int64 // when it was told that its lease is lost; 0: it was not
 	closed               int64 // when its client began to close; 0: it did not
 	why                  string
-	gaveUp               int64 // when it was told that it does not get the lock
+	gaveUp               int64  // when it was told that it does not get the lock
+	released             int64  // when the service confirmed its release; 0: it did not
+	first                int64  // until when the lease was trusted at first
+	ttl, least           int64  // that were asked for: TTL and MinHold
+	from                 string // whose lease it was to adopt; empty: it asked for the lock
+	forced               int64  // when an operator began to take the lock away; 0: none did
+	taken                int64  // when an operator did, or another began to adopt the lease; 0: neither
+}
+
+// taking is an attempt to take a lock from its holder: of an operator, or of one who adopts the lease.
+type taking struct {
+	grant       string
+	begun, done int64    // done: 0 if it did not succeed, as far as is known
+	by          *attempt // nil: an operator
+	stale       string   // the owner of a lease that was released, and by whose token an operator takes the lock; empty: it is another's
 }
 
 // trusted is the interval in which the holder relied on the lease: after it was
-// granted, up to its release, its loss or its deadline.
+// granted, up to its release, its loss or its deadline. A holder from whom the lock is taken
+// cannot know of that before it renews.
 func (a *attempt) trusted() interval {
 	end := a.until
-	for _, t := range []int64{a.left, a.lost, a.closed} {
+	for _, t := range []int64{a.left, a.lost, a.closed, a.taken} {
 		if t != 0 {
 			end = min(end, t)
 		}
@@ -38,8 +53,12 @@ func (a *attempt) trusted() interval {
 
 // grant names the grant of the nodes that the attempt was served by.
 func (a *attempt) grant() string {
-	owner, _, _ := strings.Cut(a.id, "+")
-	return cmp.Or(owner, a.try)
+	return cmp.Or(grantOf(a.id), a.try)
+}
+
+func grantOf(owner string) string {
+	grant, _, _ := strings.Cut(owner, "+")
+	return grant
 }
 
 // worked is the interval in which the holder worked, trusted or not.
@@ -68,6 +87,7 @@ type lockHistory struct {
 	writes   map[string][]*write // by storage
 	barred   map[string]int      // reads that were refused, by storage
 	stops    []stop
+	takings  map[string]*taking // by attempt
 }
 
 // stop is a time in which all of a client stood still.
@@ -95,7 +115,7 @@ func histories(events []event) map[string]*lockHistory {
 	for i := range events {
 		e := &events[i]
 		switch e.Kind {
-		case resource:
+		case resource, crowded, blamed, strange:
 			continue
 		case closing:
 			closings[e.Client] = append(closings[e.Client], e.T)
@@ -103,21 +123,27 @@ func histories(events []event) map[string]*lockHistory {
 		}
 		l := locks[e.Key]
 		if l == nil {
-			l = &lockHistory{key: e.Key, writes: make(map[string][]*write), barred: make(map[string]int)}
+			l = &lockHistory{key: e.Key, writes: make(map[string][]*write), barred: make(map[string]int), takings: make(map[string]*taking)}
 			locks[e.Key] = l
 		}
 		a := tries[e.Try]
 		switch e.Kind {
 		case asked:
-			a = &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T}
+			a = &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least}
 			tries[e.Try] = a
+			if e.From != "" {
+				l.takings[e.Try] = &taking{grant: grantOf(e.From), begun: e.T, by: a}
+			}
 			l.attempts = append(l.attempts, a)
 		case got:
-			a.got, a.token, a.id = e.T, e.Token, e.ID
+			a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
 			a.until = max(a.until, e.Until)
+			if t := l.takings[e.Try]; t != nil {
+				t.done = e.T
+			}
 			ids[e.Key+" "+e.ID] = a
 		case failed:
-			a.gaveUp = e.T
+			a.gaveUp, a.why = e.T, e.Err
 		case renewed:
 			if a = ids[e.Key+" "+e.ID]; a != nil {
 				a.until = e.Until
@@ -128,6 +154,16 @@ func histories(events []event) map[string]*lockHistory {
 			}
 		case leaving:
 			a.left = e.T
+		case released:
+			if e.Err == "" {
+				a.released = e.T
+			}
+		case forcing:
+			l.takings[e.Try] = &taking{grant: grantOf(e.ID), begun: e.T, stale: e.From}
+		case forced:
+			if e.Err == "" {
+				l.takings[e.Try].done = e.T
+			}
 		case barred:
 			l.barred[e.Store]++
 		case writing:
@@ -145,7 +181,89 @@ func histories(events []event) map[string]*lockHistory {
 			}
 		}
 	}
+	for _, l := range locks {
+		l.takeAway()
+	}
 	return locks
+}
+
+// takeAway notes from whom the lock was taken, and since when.
+func (l *lockHistory) takeAway() {
+	earlier := func(at *int64, t int64) {
+		if *at == 0 || t < *at {
+			*at = t
+		}
+	}
+	for _, t := range l.takings {
+		for _, a := range l.attempts {
+			if a.grant() != t.grant {
+				continue
+			}
+			if earlier(&a.taken, t.begun); t.by == nil {
+				earlier(&a.forced, t.begun)
+			}
+		}
+	}
+}
+
+// revivals finds leases that were released, and adopted after that.
+func (l *lockHistory) revivals() (out []finding) {
+	for _, by := range l.granted() {
+		for _, a := range l.attempts {
+			if by.from != "" && a.id == by.from && a.released != 0 && a.released < by.asked {
+				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was released at %d, and adopted by %s (token %d) at %d",
+					a.try, a.token, a.released, by.try, by.token, by.got)})
+			}
+		}
+	}
+	return out
+}
+
+// robberies finds locks that were taken away by the token of a lease that had been released.
+func (l *lockHistory) robberies() (out []finding) {
+	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
+		for _, a := range l.granted() {
+			if t := l.takings[try]; t.stale != "" && a.id == t.stale && a.released != 0 && t.done != 0 {
+				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was released at %d, and its token took the lock from another at %d",
+					a.try, a.token, a.released, t.done)})
+			}
+		}
+	}
+	return out
+}
+
+// returns finds leases that were renewed after they had been taken away.
+func (l *lockHistory) returns() (out []finding) {
+	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
+		t := l.takings[try]
+		for _, a := range l.granted() {
+			if t.done != 0 && a.grant() == t.grant && a.until > t.done+a.ttl {
+				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was taken away by %s at %d, and trusted until %d, more than its TTL of %.3f s after that",
+					a.try, a.token, try, t.done, a.until, float64(a.ttl)/1e9)})
+			}
+		}
+	}
+	return out
+}
+
+// cutShort finds locks that were not kept for as long as their holders had asked for, though nobody took them away from these.
+func (l *lockHistory) cutShort() (out []finding) {
+	granted := l.granted()
+	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
+	for _, a := range granted {
+		if a.least == 0 || a.released == 0 || a.lost != 0 || a.forced != 0 || (a.taken != 0 && a.taken < a.released) {
+			continue
+		}
+		kept := a.first - a.ttl + a.least // it was granted no earlier than its TTL before the end of its trust
+		for _, b := range granted {
+			if a.got < b.got && b.got < kept {
+				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was to be kept until %d at least, and %s (token %d) had it at %d",
+					a.try, a.token, kept, b.try, b.token, b.got)})
+				break
+			}
+		}
+	}
+	return out
 }
 
 func (l *lockHistory) granted() []*attempt {
@@ -177,6 +295,59 @@ func (l *lockHistory) within(from, to int64) (out []finding) {
 	for _, a := range l.granted() {
 		if from < a.got && a.got < to {
 			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) at %d, between %d and %d", a.try, a.token, a.got, from, to)})
+		}
+	}
+	return out
+}
+
+// left finds crowds of which some were not served, and those that never said.
+func left(events []event, crowds []happened) (out []finding) {
+	answers := make(map[string]int) // by client
+	for _, e := range events {
+		if e.Kind != crowded {
+			continue
+		}
+		client, _, _ := strings.Cut(e.Client, ".")
+		if answers[client]++; e.Served < e.Callers {
+			out = append(out, finding{e.Key, fmt.Sprintf("%d of %d callers of %s, %d of them with a confirmed release; the first error: %s",
+				e.Served, e.Callers, e.Client, e.Freed, e.Err)})
+		}
+	}
+	for _, h := range crowds {
+		if answers[h.Victim]--; answers[h.Victim] < 0 {
+			out = append(out, finding{"crowd", fmt.Sprintf("that of %s has no answers", h.Victim)})
+		}
+	}
+	return out
+}
+
+// suspicions finds nodes that a client with a crowd took to be ill, though nothing ails them but its crowd.
+func suspicions(events []event, crowds []happened) (out []finding) {
+	for _, e := range events {
+		client, _, _ := strings.Cut(e.Client, ".")
+		came := func(h happened) bool { return h.Victim == client && h.Start < e.T }
+		if e.Kind == blamed && slices.ContainsFunc(crowds, came) {
+			out = append(out, finding{e.Key, e.Client + ": " + e.Err})
+		}
+	}
+	return out
+}
+
+// strangers finds what clients saw of the locks of others.
+func strangers(events []event) (out []finding) {
+	for _, e := range events {
+		if e.Kind == strange {
+			out = append(out, finding{e.Key, e.Client + ": " + e.Err})
+		}
+	}
+	return out
+}
+
+// rebuffs finds callers that were turned away before their time was over.
+func (l *lockHistory) rebuffs(end int64) (out []finding) {
+	for _, a := range l.attempts {
+		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 {
+			out = append(out, finding{l.key, fmt.Sprintf("%s, which asked at %d, at %d: %s", a.try, a.asked, a.gaveUp, a.why)})
 		}
 	}
 	return out

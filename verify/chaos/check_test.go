@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -76,6 +77,8 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 			&attempt{got: 101, until: 110, lost: 109})},
 		{"a lease is lost long after that, and after a moment", losses, 1, history(
 			&attempt{got: 121, until: 130, lost: 129})},
+		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.rebuffs(9) }, 1, history(
+			&attempt{asked: 1, gaveUp: 2}, &attempt{asked: 1, gaveUp: 9}, &attempt{asked: 1, gaveUp: 2, closed: 2}, &attempt{asked: 1, got: 2})},
 		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.within(5, 9) }, 1, history(
 			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 6, until: 10, left: 7}, &attempt{got: 10, until: 14})},
 		{"a long one reaches over a short one", trusted, 2, history(
@@ -189,6 +192,96 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
 		if got := history(killed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
 			t.Errorf("gave up at %d, the lease having ended at 20: waited %v", gaveUp, got)
+		}
+	}
+}
+
+func TestWhatIsSeenOfAnotherPrefixIsFound(t *testing.T) {
+	t.Parallel()
+	events := []event{
+		{T: 1, Kind: asked, Key: "k", Try: "a"}, {T: 2, Kind: strange, Key: "k", Err: "List shows another"}, {T: 3, Kind: failed, Key: "k", Try: "a"},
+	}
+	if got := strangers(events); len(got) != 1 {
+		t.Errorf("found %v, want 1", got)
+	}
+	for bound, want := range map[int64]bool{1: true, 2: false} {
+		if got := histories(events)["k"].waited(0, bound); got != want {
+			t.Errorf("waited for 2, bound %d: %v", bound, got)
+		}
+	}
+}
+
+func TestWhatIsTakenAwayStaysSo(t *testing.T) {
+	t.Parallel()
+	base := []event{
+		{T: 1, Kind: asked, Key: "k", Try: "a", TTL: 10, Least: 8},
+		{T: 2, Kind: got, Key: "k", Try: "a", ID: "x", Token: 7, Until: 11},
+	}
+	release := event{T: 4, Kind: released, Key: "k", Try: "a"}
+	adopt := []event{
+		{T: 5, Kind: asked, Key: "k", Try: "b", From: "x"}, {T: 6, Kind: got, Key: "k", Try: "b", ID: "y", Token: 8, Until: 16},
+	}
+	next := []event{{T: 5, Kind: asked, Key: "k", Try: "c"}, {T: 6, Kind: got, Key: "k", Try: "c", ID: "z", Token: 9, Until: 16}}
+	force := func(from, err string) []event {
+		return []event{{T: 3, Kind: forcing, Key: "k", Try: "f", ID: "x", From: from}, {T: 5, Kind: forced, Key: "k", Try: "f", ID: "x", Err: err}}
+	}
+	renewal := func(until int64) []event { return []event{{T: 7, Kind: renewed, Key: "k", ID: "x", Until: until}} }
+	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
+	for _, row := range []struct {
+		name  string
+		check func(*lockHistory) []finding
+		want  int
+		more  [][]event
+	}{
+		{"adopted after its release", (*lockHistory).revivals, 1, [][]event{{release}, adopt}},
+		{"adopted, and not released", (*lockHistory).revivals, 0, [][]event{adopt}},
+		{"adopted, the release having failed", (*lockHistory).revivals, 0, [][]event{{{T: 4, Kind: released, Key: "k", Try: "a", Err: "?"}}, adopt}},
+		{"renewed after it was adopted", (*lockHistory).returns, 1, [][]event{adopt, renewal(17)}},
+		{"renewed before it was adopted", (*lockHistory).returns, 0, [][]event{adopt, renewal(16)}},
+		{"renewed after it was forced", (*lockHistory).returns, 1, [][]event{force("", ""), renewal(16)}},
+		{"renewed after force failed", (*lockHistory).returns, 0, [][]event{force("", "?"), renewal(16)}},
+		{"trusted after it was forced", trusted, 0, [][]event{force("", ""), next}},
+		{"trusted after it was released by force, by two others", trusted, 1, [][]event{force("", ""), next, adopt}},
+		{"forced by the token of a released lease", (*lockHistory).robberies, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
+		{"not forced by it", (*lockHistory).robberies, 0, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "?")}},
+		{"kept too briefly", (*lockHistory).cutShort, 1, [][]event{{release}, next}},
+		{"kept too briefly, as it was forced", (*lockHistory).cutShort, 0, [][]event{{release}, next, force("", "")}},
+		{"kept too briefly, as it was adopted", (*lockHistory).cutShort, 0, [][]event{adopt, next, {{T: 8, Kind: released, Key: "k", Try: "a"}}}},
+		{"kept for long enough", (*lockHistory).cutShort, 0, [][]event{{release}, {
+			{T: 5, Kind: asked, Key: "k", Try: "d"}, {T: 9, Kind: got, Key: "k", Try: "d", ID: "z", Token: 9, Until: 19},
+		}}},
+	} {
+		events := slices.Clone(base)
+		for _, more := range row.more {
+			events = append(events, more...)
+		}
+		if got := row.check(histories(events)["k"]); len(got) != row.want {
+			t.Errorf("%s: found %v, want %d", row.name, got, row.want)
+		}
+	}
+}
+
+func TestACrowdThatIsNotServedIsFound(t *testing.T) {
+	t.Parallel()
+	came := []happened{{Do: "crowd", Victim: "c", Start: 5}}
+	for _, row := range []struct {
+		name       string
+		events     []event
+		left, odds int
+	}{
+		{"all are served", []event{{T: 9, Kind: crowded, Client: "c.0", Callers: 3, Served: 3}}, 0, 0},
+		{"one is not", []event{{T: 9, Kind: crowded, Client: "c.0", Callers: 3, Served: 2}}, 1, 0},
+		{"none ever says so", []event{{T: 9, Kind: crowded, Client: "d.0", Callers: 3, Served: 3}}, 1, 0},
+		{"a node is blamed", []event{{T: 6, Kind: blamed, Client: "c.0"}, {T: 9, Kind: crowded, Client: "c.0"}}, 0, 1},
+		{"a node is blamed before, and by another", []event{
+			{T: 4, Kind: blamed, Client: "c.0"}, {T: 6, Kind: blamed, Client: "d.0"}, {T: 9, Kind: crowded, Client: "c.0"},
+		}, 0, 0},
+	} {
+		if got := left(row.events, came); len(got) != row.left {
+			t.Errorf("%s: left %v, want %d", row.name, got, row.left)
+		}
+		if got := suspicions(row.events, came); len(got) != row.odds {
+			t.Errorf("%s: suspicions %v, want %d", row.name, got, row.odds)
 		}
 	}
 }
@@ -343,7 +436,7 @@ func TestALockThatGoesWhenItsServiceIsBackIsNoGhost(t *testing.T) {
 	for want, looks := range map[string][][]string{
 		"[]": {{"free"}}, "[b]": {{"a", "b"}, {"b", "free"}},
 	} {
-		got, err := standing(t.Context(), &lister{looks: looks}, &span{}, -grace)
+		got, err := standing(t.Context(), &lister{looks: looks}, "", -grace)
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("found %v, %v, want %s", got, err, want)
 		}

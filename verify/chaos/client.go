@@ -23,17 +23,22 @@ const orderVariable = "CHAOS_CLIENT"
 
 // order is what a client process is told.
 type order struct {
-	Name      string   `json:"name"`   // unique among all processes of the run
-	Peer      bool     `json:"peer"`   // it uses the other recipe
-	Narrow    bool     `json:"narrow"` // it has one processor
+	Number    int      `json:"number"`
+	Name      string   `json:"name"`     // unique among all processes of the run
+	Peer      bool     `json:"peer"`     // it uses the other recipe
+	Operator  bool     `json:"operator"` // it takes locks away from their holders
+	Narrow    bool     `json:"narrow"`   // it has one processor
 	Nodes     []string `json:"nodes"`
+	User      string   `json:"user,omitempty"` // of the locks' service
+	Password  string   `json:"password,omitempty"`
 	Passwords []string `json:"passwords,omitempty"` // files, one for each node
-	Proxies   []string `json:"proxies,omitempty"`   // by which the client reaches nodes that have to be known by their own addresses
-	Stores    stores   `json:"stores"`
-	History   string   `json:"history"`
-	Start     int64    `json:"start"`
-	Length    Duration `json:"length"`
-	Schedule  Schedule `json:"schedule"`
+	// Detours are proxies, by the addresses of the nodes behind them: for nodes that have to be known by their own addresses.
+	Detours  map[string]string `json:"detours,omitempty"`
+	Stores   stores            `json:"stores"`
+	History  string            `json:"history"`
+	Start    int64             `json:"start"`
+	Length   Duration          `json:"length"`
+	Schedule Schedule          `json:"schedule"`
 }
 
 const (
@@ -51,11 +56,19 @@ type worker struct {
 	stores *openStores
 	tries  *atomic.Int64
 	long   bool // it does the long jobs
-	lock   func(ctx context.Context, key string) (held, error)
+	locks  service
+}
+
+// want is how a lock is asked for. The other recipes take no notice of it.
+type want struct {
+	ttl       time.Duration
+	least     time.Duration // that the lock is kept
+	adoptable bool          // by another process
 }
 
 // held is a lock as a worker sees it.
 type held struct {
+	key     string         // by which the history knows it; empty for the other recipe
 	token   holdfast.Token // 0: the library has none
 	id      string
 	until   int64
@@ -65,7 +78,7 @@ type held struct {
 
 // service is what a client takes its locks from.
 type service interface {
-	lock(ctx context.Context, key string) (held, error)
+	lock(ctx context.Context, key string, as want) (held, error)
 	obey(ctx context.Context, order string) error
 	close()
 }
@@ -97,10 +110,14 @@ func beClient(text string) error {
 		return err
 	}
 	defer locks.close()
+	if o.Operator {
+		locks.(*holdfasts).operate(ctx)
+		return nil
+	}
 	var workers sync.WaitGroup
 	var tries atomic.Int64
 	for i := range o.Schedule.Workers {
-		w := &worker{order: o, rec: rec, spans: spans, stores: s, tries: &tries, lock: locks.lock, long: i == 0}
+		w := &worker{order: o, rec: rec, spans: spans, stores: s, tries: &tries, locks: locks, long: i == 0}
 		workers.Go(func() { w.run(ctx) })
 	}
 	workers.Go(func() { weigh(ctx, rec, spans) })
@@ -146,40 +163,87 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// keep is how long some locks are kept at least.
+const keep = 700 * time.Millisecond
+
+// job is what a worker does under one lock.
+type job struct {
+	key   string
+	n     int // of the lock
+	as    want
+	ops   int           // so many at least
+	hold  time.Duration // and for so long at least
+	think time.Duration // up to so long between a read and its write
+	duty  duty
+}
+
+func (w *worker) job(s *span) job {
+	j := job{ops: 1, think: 4 * time.Millisecond, as: want{ttl: time.Duration(w.Schedule.TTL)}}
+	j.n = w.Schedule.Long + rand.N(w.Schedule.Keys-w.Schedule.Long)
+	if w.long { // longer than a TTL at times: it needs renewals
+		j.n, j.ops, j.think, j.hold = rand.N(w.Schedule.Long), 1+rand.N(10), 400*time.Millisecond, time.Duration(s.Hold)
+	}
+	j.key = s.key("h", j.n)
+	if w.Peer {
+		j.key = s.key("r", j.n)
+		return j
+	}
+	locks := w.locks.(*holdfasts)
+	switch j.duty = w.Schedule.backend().classes[s.Class].duty; j.duty {
+	case stretching:
+		j.as.ttl, j.think, j.hold = pick(locks.ttls()), 100*time.Millisecond, rand.N(2500*time.Millisecond)
+	case apart:
+		j.key = apartKey(s, w.Schedule.Keys, locks.apart.side, j.n)
+	case passing:
+		j.as.adoptable = locks.adopts
+		if locks.limits.MinHold && rand.N(4) == 0 {
+			j.as.least = keep
+		}
+	}
+	return j
+}
+
+func pick[T any](from []T) T { return from[rand.N(len(from))] }
+
 // turn takes one lock, works under it without a look at whether it still has it,
 // as a careless holder does, and gives it back.
 func (w *worker) turn(ctx context.Context, s *span) {
-	n := w.Schedule.Long + rand.N(w.Schedule.Keys-w.Schedule.Long)
-	ops, think := 1, 4*time.Millisecond
-	if w.long { // longer than a TTL at times: it needs renewals
-		n, ops, think = rand.N(w.Schedule.Long), 1+rand.N(10), 400*time.Millisecond
-	}
-	hold := time.Duration(0)
-	if w.long {
-		hold = time.Duration(s.Hold)
-	}
-	key := s.key("h", n)
-	if w.Peer {
-		key = s.key("r", n)
-	}
+	j := w.job(s)
 	try := w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10)
-	w.rec.record(event{Kind: asked, Key: key, Try: try})
-	wait, cancel := context.WithTimeout(ctx, time.Duration(s.end-mono()))
-	h, err := w.lock(wait, key)
+	e := event{Kind: asked, Key: j.key, Try: try, TTL: int64(j.as.ttl), Least: int64(j.as.least)}
+	ask := func(ctx context.Context) (held, error) { return w.locks.lock(ctx, j.key, j.as) }
+	if j.duty == apart {
+		ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).lockApart(ctx, s, j.n, j.as) }
+	}
+	if j.duty == passing {
+		if o := w.take(ctx, s); o != nil {
+			j.key, j.n, j.as.least = o.Key, o.N, 0
+			e.Key, e.From, e.Least = o.Key, o.Owner, 0
+			ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).adopt(ctx, o, j.as) }
+		}
+	}
+	w.rec.record(e)
+	patience := time.Duration(s.end - mono())
+	if j.duty == passing { // there may be an offer meanwhile
+		patience = min(patience, rand.N(time.Second))
+	}
+	wait, cancel := context.WithTimeout(ctx, patience)
+	h, err := ask(wait)
 	cancel()
 	if err != nil {
-		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
+		w.rec.record(event{Kind: failed, Key: j.key, Try: try, Err: err.Error()})
 		sleep(ctx, 10*time.Millisecond)
 		return
 	}
-	w.rec.record(event{Kind: got, Key: key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
-	end := mono() + int64(hold)
-	for op := 1; (op <= ops || mono() < end) && mono() < s.end; op++ {
-		w.work(ctx, key, n, try, op, h, rand.N(think))
+	w.rec.record(event{Kind: got, Key: j.key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
+	end := mono() + int64(j.hold)
+	for op := 1; (op <= j.ops || mono() < end) && mono() < s.end; op++ {
+		w.work(ctx, j.key, j.n, try, op, h, rand.N(j.think))
+		if j.duty == stretching && rand.N(6) == 0 { // seldom, as each call mends what an old one that comes late has done
+			w.locks.(*holdfasts).stretch(ctx, h, j.as.ttl)
+		}
 	}
-	w.rec.record(event{Kind: leaving, Key: key, Try: try})
-	err = h.release(context.WithoutCancel(ctx))
-	w.rec.record(event{Kind: released, Key: key, Try: try, Err: text(err)})
+	w.part(ctx, s, j, try, h)
 }
 
 // work reads, thinks and writes: in every storage at once, so that they can be

@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -37,9 +36,12 @@ var clusterClasses = map[string]class{
 	"master-pause":   {shared: oldMaster, from: fromQuarantine, extra: stoppedAhead * time.Second},
 	"client-pause":   {extra: stoppedAhead * time.Second},
 	"client-kill":    {},
+	"crowd":          {lives: true},
 	"net-reset":      {from: fromEnd},
 	"net-delay":      {},
 	"reshard-paused": {extra: stoppedAhead * time.Second},
+	"late-requests":  {duty: stretching, from: fromEnd, extra: stoppedAhead * time.Second},
+	"operator":       {duty: passing, from: fromQuarantine, extra: stoppedAhead * time.Second},
 	"mixed":          {from: fromQuarantine, extra: stoppedAhead * time.Second},
 }
 
@@ -47,12 +49,7 @@ var clusterClasses = map[string]class{
 func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
 	return redlock.OpenURL(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redlock.Options{
 		MaxTTL: time.Duration(o.Schedule.MaxTTL),
-		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if i := slices.Index(o.Nodes, addr); i >= 0 {
-				addr = o.Proxies[i]
-			}
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		},
+		Dial:   o.dial,
 	})
 }
 
@@ -113,18 +110,18 @@ func (s *clusterSite) leader(context.Context) int {
 func (s *clusterSite) equip(o *order, client int) {
 	for i, n := range s.servers {
 		o.Nodes = append(o.Nodes, s.cluster.Servers[i].Addr())
-		o.Proxies = append(o.Proxies, n.proxies[client%sides].Addr())
+		n.detour(o, s.cluster.Servers[i].Addr(), client)
 	}
 }
 
 func (s *clusterSite) values() string { return "" }
 
 func (s *clusterSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, s.direct, span, ttl)
+	return standing(ctx, s.direct, span.prefix(), ttl)
 }
 
 func (s *clusterSite) actions() map[string]action {
-	return map[string]action{"reshard": s.reshard, "failover": s.failover}
+	return map[string]action{"reshard": s.reshard, "failover": s.failover, "fall-behind": s.fallBehind}
 }
 
 // reshard moves every slot in which the victim has keys to another master, one after the other, until the time is over: then
@@ -174,6 +171,15 @@ func (s *clusterSite) used(master *redisproc.Server) ([]int, error) {
 	}
 	slices.Sort(used)
 	return slices.Compact(used), nil
+}
+
+// fallBehind has a replica take over that has not heard of the last moments of the master.
+func (s *clusterSite) fallBehind(f Fault, victim int, rest func(time.Duration)) error {
+	replica := s.cluster.ReplicaOf(s.cluster.Servers[victim])
+	if replica == nil {
+		return nil // it has none since the last fault
+	}
+	return fallBehind(f, s.servers, victim, []*redisproc.Server{replica}, rest)
 }
 
 // failover has the replica of a master take over, as an operator does before an upgrade.

@@ -4,8 +4,14 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	_ "embed"
+	"encoding/pem"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -23,8 +29,30 @@ var etcdSchedule []byte
 
 var etcdBackend = &backend{
 	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, site: func() site { return new(etcdSite) }, lead: soon,
-	open: func(_ context.Context, o *order) (driver.Driver, error) { return etcd.New(o.Nodes, nil) },
-	peer: "concurrency.Mutex", openPeer: openMutex,
+	open: openEtcd, apart: openEtcdBelow, peer: "concurrency.Mutex", openPeer: openMutex,
+}
+
+//go:embed schedule-etcd-auth.json
+var etcdAuthSchedule []byte
+
+// etcdAuthBackend is a cluster that asks for a login, which is good for a few seconds.
+var etcdAuthBackend = &backend{
+	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3,
+	site: func() site { return &etcdSite{logins: true} }, lead: soon, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
+}
+
+func openEtcd(_ context.Context, o *order) (driver.Driver, error) {
+	return etcd.New(o.Nodes, o.etcdOptions())
+}
+
+func openEtcdBelow(o *order, prefix string) (driver.Driver, error) {
+	opts := o.etcdOptions()
+	opts.Prefix = prefix + "/"
+	return etcd.New(o.Nodes, opts)
+}
+
+func (o *order) etcdOptions() *etcd.Options {
+	return &etcd.Options{Username: o.User, Password: o.Password}
 }
 
 // preVote is the default from etcd 3.5 on: a member that was cut off asks before it stands for election, so that its return ends no
@@ -48,6 +76,7 @@ var etcdClasses = map[string]class{
 	"client-kill":         {},
 	"client-close":        {},
 	"client-throttle":     {from: fromEnd},
+	"crowd":               {lives: true},
 	"client-slow-hooks":   {lives: true},
 	"leader-kill":         {lives: true, extra: election},
 	"leader-pause":        {lives: true, extra: election},
@@ -55,6 +84,8 @@ var etcdClasses = map[string]class{
 	"node-pause":          {lives: true, extra: election},
 	"node-pause-majority": {from: fromEnd, extra: election},
 	"node-kill-majority":  {from: fromEnd, extra: election},
+	"compaction":          {from: fromEnd, patient: true},
+	"nested":              {duty: apart, from: fromEnd},
 	"leader-isolated":     {extra: election},
 	"node-isolated":       {extra: election},
 	"node-one-way":        {from: fromEnd, extra: election},
@@ -63,26 +94,155 @@ var etcdClasses = map[string]class{
 	"net-reset":           {from: fromEnd},
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
+	"late-requests":       {duty: stretching, from: fromEnd},
+	"operator":            {duty: passing, from: fromEnd, extra: election},
 	"mixed":               {from: fromEnd, extra: election},
+}
+
+var etcdAuthClasses = map[string]class{
+	"logins":          {lives: true, patient: true},
+	"compaction":      etcdClasses["compaction"],
+	"rolling-restart": etcdClasses["rolling-restart"],
+	"late-requests":   etcdClasses["late-requests"],
+	"operator":        etcdClasses["operator"],
+	"mixed":           etcdClasses["mixed"],
 }
 
 // etcdSite is the members of a cluster.
 type etcdSite struct {
 	ensemble
 	cluster *etcdproc.Cluster
+	logins  bool   // clients have to log in, again and again
+	dir     string // of the keys that logins are signed with
 }
 
 func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
-	if s.cluster, err = etcdproc.StartMeshed(ctx, schedule.Nodes, preVote); err != nil {
+	args := []string{preVote}
+	if s.logins {
+		if args, err = s.sign(args); err != nil {
+			return err
+		}
+	}
+	if s.cluster, err = etcdproc.StartMeshed(ctx, schedule.Nodes, args...); err != nil {
 		return err
 	}
 	s.mesh, s.end = s.cluster.Mesh, s.cluster.Stop
 	for _, m := range s.cluster.Members {
 		err = errors.Join(err, s.join(m, m.Addr))
 	}
-	if err == nil {
-		s.direct, err = etcd.New(s.cluster.Addrs(), nil)
+	if err == nil && s.logins {
+		err = s.askForLogins(ctx)
 	}
+	return err
+}
+
+func (s *etcdSite) stop() error { return errors.Join(s.ensemble.stop(), os.RemoveAll(s.dir)) }
+
+// loginTime is how long a login is good for.
+const loginTime = "3s"
+
+// Who logs in.
+const (
+	etcdUser     = "locker"
+	etcdRoot     = "root"
+	etcdPassword = "secret"
+)
+
+// sign has the members sign logins that end soon, each of which the others know.
+func (s *etcdSite) sign(args []string) (_ []string, err error) {
+	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
+		return nil, err
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	pub, priv := filepath.Join(s.dir, "public.pem"), filepath.Join(s.dir, "private.pem")
+	err = errors.Join(
+		os.WriteFile(pub, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o600),
+		os.WriteFile(priv, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}), 0o600),
+	)
+	return append(args, "--bcrypt-cost=4", "--auth-token=jwt,pub-key="+pub+",priv-key="+priv+",sign-method=RS256,ttl="+loginTime), err
+}
+
+// askForLogins makes users, and has the members serve nobody else.
+func (s *etcdSite) askForLogins(ctx context.Context) error {
+	c, err := clientv3.New(clientv3.Config{Endpoints: s.cluster.Addrs(), Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.RoleAdd(ctx, etcdUser)
+	_, err2 := c.RoleGrantPermission(ctx, etcdUser, "\x00", "\x00", clientv3.PermissionType(clientv3.PermReadWrite))
+	err = errors.Join(err, err2)
+	for _, user := range []string{etcdRoot, etcdUser} {
+		_, err2 := c.UserAdd(ctx, user, etcdPassword)
+		_, err3 := c.UserGrantRole(ctx, user, user)
+		err = errors.Join(err, err2, err3)
+	}
+	_, err2 = c.AuthEnable(ctx)
+	return errors.Join(err, err2)
+}
+
+func (s *etcdSite) equip(o *order, client int) {
+	s.ensemble.equip(o, client)
+	if s.logins {
+		o.User, o.Password = etcdUser, etcdPassword
+	}
+}
+
+// ghosts asks as a client that has just logged in.
+func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) (_ []string, err error) {
+	o := order{Nodes: s.cluster.Addrs()}
+	if s.logins {
+		o.User, o.Password = etcdUser, etcdPassword
+	}
+	if etcdClasses[span.Class].duty == apart {
+		return standingApart(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
+	}
+	direct, err := etcd.New(s.cluster.Addrs(), o.etcdOptions())
+	if err != nil {
+		return nil, err
+	}
+	defer direct.Close()
+	return standing(ctx, direct, span.prefix(), ttl)
+}
+
+func (s *etcdSite) actions() map[string]action {
+	all := s.ensemble.actions()
+	all["compact"] = s.compact
+	return all
+}
+
+// compact has the cluster forget all revisions but the last, again and again.
+func (s *etcdSite) compact(f Fault, victim int, rest func(time.Duration)) error {
+	for end := mono() + int64(f.For); mono() < end; rest(time.Duration(f.By)) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		forget(ctx, s.cluster.Members[victim].Addr, s.logins) // what fails is for the next time
+		cancel()
+	}
+	return nil
+}
+
+func forget(ctx context.Context, member string, login bool) error {
+	cfg := clientv3.Config{Context: ctx, Endpoints: []string{member}, Logger: zap.NewNop()}
+	if login {
+		cfg.Username, cfg.Password = etcdRoot, etcdPassword
+	}
+	c, err := clientv3.New(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	now, err := c.Get(ctx, "nothing")
+	if err != nil {
+		return err
+	}
+	_, err = c.Compact(ctx, now.Header.Revision)
 	return err
 }
 
@@ -98,11 +258,11 @@ type mutexes struct {
 }
 
 func openMutex(o *order, rec *recorder) (service, error) {
-	c, err := clientv3.New(clientv3.Config{Endpoints: o.Nodes, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: o.Nodes, Username: o.User, Password: o.Password, Logger: zap.NewNop()})
 	return mutexes{c, time.Duration(o.Schedule.TTL), rec}, err
 }
 
-func (m mutexes) lock(ctx context.Context, key string) (held, error) {
+func (m mutexes) lock(ctx context.Context, key string, _ want) (held, error) {
 	alive, end := context.WithCancel(m.Ctx()) // of the session, which goes on beyond ctx
 	giveUp := context.AfterFunc(ctx, end)
 	s, err := concurrency.NewSession(m.Client, concurrency.WithTTL(int(m.ttl/time.Second)), concurrency.WithContext(alive))

@@ -51,6 +51,11 @@ const (
 	leaving  kind = "leaving"  // before the lock is released
 	released kind = "released" // the service confirmed it; Err: what it said otherwise
 	resource kind = "resource" // what the process uses
+	crowded  kind = "crowded"  // a crowd of callers has its answers; Key is one of the window
+	blamed   kind = "blamed"   // the client takes a node to be ill; Key is one of the window
+	strange  kind = "strange"  // the client sees a lock or a holder that is not of its prefix
+	forcing  kind = "forcing"  // before the lock is taken from the grant that ID names
+	forced   kind = "forced"   // it was; Err: what the service said otherwise
 )
 
 // event is one line of a history.
@@ -63,10 +68,17 @@ type event struct {
 	Token  int64  `json:"token,omitempty"`
 	ID     string `json:"id,omitempty"`
 	Until  int64  `json:"until,omitempty"` // the lease is trusted until then
+	From   string `json:"from,omitempty"`  // whose lease is to be adopted
+	TTL    int64  `json:"ttl,omitempty"`   // that is asked for, ns
+	Least  int64  `json:"least,omitempty"` // and for how long the lock is to be kept, ns
 	Store  string `json:"store,omitempty"`
 	Op     string `json:"op,omitempty"`   // the value written, which no other write has
 	Prev   string `json:"prev,omitempty"` // the value that was read
 	Err    string `json:"err,omitempty"`
+
+	Callers int `json:"callers,omitempty"` // of a crowd
+	Served  int `json:"served,omitempty"`
+	Freed   int `json:"freed,omitempty"` // of those: their release was confirmed in time
 
 	Heap       uint64 `json:"heap,omitempty"` // bytes, after a collection
 	Goroutines int    `json:"goroutines,omitempty"`

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // holdfasts is Holdfast as a client process uses it.
@@ -20,10 +23,16 @@ type holdfasts struct {
 	spans   []span
 	current atomic.Pointer[holdfast.Client]
 	slow    atomic.Int64 // how long each hook sleeps, in ns
+	opened  sync.Once
+	limits  driver.Limits
+	adopts  bool       // leases can go from process to process
+	leases  sync.Map   // by owner: those that are held
+	noting  sync.Mutex // held while a deadline is read and recorded
+	apart   aparts
 }
 
 func openHoldfast(ctx context.Context, o *order, rec *recorder, spans []span) (*holdfasts, error) {
-	h := &holdfasts{order: o, rec: rec, spans: spans}
+	h := &holdfasts{order: o, rec: rec, spans: spans, apart: aparts{side: o.Number % sides}}
 	client, err := h.open(ctx)
 	if err != nil {
 		return nil, err
@@ -42,43 +51,105 @@ func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 		}
 		sleep(ctx, 100*time.Millisecond)
 	}
-	return holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
+	h.opened.Do(func() { h.limits, h.adopts = drv.Limits(), canAdopt(drv) })
+	return h.with(drv, holdfast.Holder{})
+}
+
+// with opens a client that names itself as holder; the zero value: as it is by default.
+func (h *holdfasts) with(drv driver.Driver, holder holdfast.Holder) (*holdfast.Client, error) {
+	return holdfast.New(drv, &holdfast.Options{Holder: holder, Hooks: holdfast.Hooks{
 		Renewed: func(e holdfast.RenewedEvent) {
-			h.rec.record(event{Kind: renewed, Key: e.Key, ID: e.Owner, Until: until(e.Deadline), Err: text(e.Err)})
+			if l, ok := h.leases.Load(e.Owner); ok {
+				h.note(l.(held), e.Err)
+			}
 			h.dawdle()
 		},
 		Acquired: func(holdfast.AcquiredEvent) { h.dawdle() },
 		Lost:     func(holdfast.LostEvent) { h.dawdle() },
 		Released: func(holdfast.ReleasedEvent) { h.dawdle() },
+		Node: func(e holdfast.NodeEvent) {
+			if s := spanAt(h.spans, mono()); s != nil && (e.State == holdfast.NodeDown || e.State == holdfast.NodeStalled) {
+				h.rec.record(event{Kind: blamed, Key: s.key("h", 0), Err: fmt.Sprintf("%s is %s: %v", e.Node, e.State, e.Err)})
+			}
+		},
 	}})
 }
 
 func (h *holdfasts) dawdle() { time.Sleep(time.Duration(h.slow.Load())) }
 
-func (h *holdfasts) lock(ctx context.Context, key string) (held, error) {
-	lease, err := h.current.Load().Acquire(ctx, key, &holdfast.AcquireOptions{TTL: time.Duration(h.order.Schedule.TTL)})
+// note records until when a lease is trusted: as it is now, for a hook may come late, and a renewal that failed may have left less.
+func (h *holdfasts) note(l held, err error) {
+	h.noting.Lock() // or an older deadline might be recorded after a newer one
+	defer h.noting.Unlock()
+	h.rec.record(event{Kind: renewed, Key: l.key, ID: l.id, Until: until(l.lease.Deadline()), Err: text(err)})
+}
+
+func (h *holdfasts) lock(ctx context.Context, key string, as want) (held, error) {
+	lease, err := h.current.Load().Acquire(ctx, key, h.options(as))
 	if err != nil {
 		return held{}, err
 	}
+	return h.held(lease, key), nil
+}
+
+// options are how a lock is asked for.
+func (h *holdfasts) options(as want) *holdfast.AcquireOptions {
+	return &holdfast.AcquireOptions{TTL: as.ttl, MinHold: as.least, Adoptable: as.adoptable}
+}
+
+// held is a lease as a worker sees it; key is how the history knows the lock.
+func (h *holdfasts) held(lease *holdfast.Lease, key string) held {
+	l := held{
+		key: key, token: lease.Token(), id: lease.Owner(), until: until(lease.Deadline()), lease: lease, release: lease.Release,
+	}
+	h.leases.Store(l.id, l)
 	trust := lease.Context()
 	context.AfterFunc(trust, func() { // and not from the Lost hook, which may come late
 		if why := context.Cause(trust); errors.Is(why, holdfast.ErrLost) {
-			h.rec.record(event{Kind: lost, Key: key, ID: lease.Owner(), Err: why.Error()})
+			h.rec.record(event{Kind: lost, Key: key, ID: l.id, Err: why.Error()})
 		}
+		h.leases.Delete(l.id)
 	})
-	return held{token: lease.Token(), id: lease.Owner(), until: until(lease.Deadline()), lease: lease, release: lease.Release}, nil
+	return l
+}
+
+// ttls are those that a lease may have.
+func (h *holdfasts) ttls() []time.Duration {
+	ttl := time.Duration(h.order.Schedule.TTL)
+	if h.limits.ChangeTTL {
+		return []time.Duration{ttl / 5, ttl, time.Duration(h.order.Schedule.MaxTTL)}
+	}
+	return []time.Duration{max(ttl/2, h.limits.MinTTL).Round(max(h.limits.Granularity, time.Millisecond)), ttl}
+}
+
+// stretch gives a lease that was asked for with ttl another one where it may, and now and then does not wait for the answer.
+func (h *holdfasts) stretch(ctx context.Context, l held, ttl time.Duration) {
+	if h.limits.ChangeTTL {
+		ttl = pick(h.ttls())
+	}
+	ctx, cancel := context.WithTimeout(ctx, pick([]time.Duration{5 * time.Millisecond, 100 * time.Millisecond, time.Second}))
+	defer cancel()
+	h.note(l, l.lease.Extend(ctx, ttl))
 }
 
 // The orders that a process takes.
 const (
 	reopen    = "reopen" // close the client in the middle of its work, and go on with another
 	slowHooks = "hooks " // and how long each hook takes from now on
+	crowd     = "crowd " // and how many callers come at once
 )
 
 func (h *holdfasts) obey(ctx context.Context, order string) error {
 	if by, ok := strings.CutPrefix(order, slowHooks); ok {
 		d, err := time.ParseDuration(by)
 		h.slow.Store(int64(d))
+		return err
+	}
+	if callers, ok := strings.CutPrefix(order, crowd); ok {
+		n, err := strconv.Atoi(callers)
+		if s := spanAt(h.spans, mono()); s != nil {
+			go h.crowd(ctx, s, n)
+		}
 		return err
 	}
 	if order != reopen {
@@ -95,4 +166,35 @@ func (h *holdfasts) obey(ctx context.Context, order string) error {
 	return old.Close()
 }
 
-func (h *holdfasts) close() { h.current.Load().Close() }
+// crowd has so many callers ask at once, each for another lock and until the window ends.
+func (h *holdfasts) crowd(ctx context.Context, s *span, callers int) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.end-int64(tail)-mono()))
+	defer cancel()
+	client, errs := h.current.Load(), make(chan error, callers)
+	var freed atomic.Int64
+	for i := range callers {
+		go func() {
+			l, err := client.Acquire(ctx, s.key("c", i), h.options(want{ttl: time.Duration(h.order.Schedule.TTL)}))
+			if err == nil && l.Release(ctx) == nil {
+				freed.Add(1)
+			}
+			errs <- err
+		}()
+	}
+	e := event{Kind: crowded, Key: s.key("h", 0), Callers: callers}
+	for range callers {
+		switch err := <-errs; {
+		case err == nil:
+			e.Served++
+		case e.Err == "":
+			e.Err = err.Error()
+		}
+	}
+	e.Freed = int(freed.Load())
+	h.rec.record(e)
+}
+
+func (h *holdfasts) close() {
+	h.current.Load().Close()
+	h.apart.close()
+}

@@ -34,6 +34,14 @@ const (
 	recovery     = "the lock is free again within its bound"
 	leasesLive   = "a lease lives while a majority of the nodes answers"
 	unfitMute    = "a node that cannot show what it is does not vote"
+	staysDead    = "a lease that was released is not adopted"
+	spares       = "the token of a lease that was released takes no lock away"
+	staysTaken   = "a lease that was taken away is not renewed"
+	kept         = "a lock is kept for as long as its holder asked for"
+	turnsNone    = "who waits is not turned away"
+	keptApart    = "locks below one prefix have nothing to do with those below another"
+	allServed    = "everybody is served who waits for a free lock"
+	noBlame      = "a node that is well is not blamed"
 )
 
 // window judges one window, whose history is dropped unless it shows a violation.
@@ -100,6 +108,16 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		if cl.shared == "" {
 			add(exclusion, overlaps)
 		}
+		add(staysDead, l.revivals())
+		add(spares, l.robberies())
+		add(staysTaken, l.returns())
+		add(kept, l.cutShort())
+		if cl.patient {
+			add(turnsNone, l.rebuffs(s.end-int64(tail)))
+		}
+		if cl.duty == apart && l.waited(s.start, c.Bound) {
+			add(keptApart, []finding{{key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(c.Bound))}})
+		}
 		lapsed, excused := l.losses(func(lost int64) bool { return j.still.within(lost-int64(j.schedule.TTL), lost) })
 		c.Lost += len(lapsed) + excused
 		if cl.lives {
@@ -120,6 +138,12 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			c.Refused[name] += l.count(name, refused) + l.barred[name]
 			add(fencedWrites, lost)
 		}
+	}
+	add(keptApart, strangers(events))
+	crowds := slices.DeleteFunc(slices.Clone(faults), func(h happened) bool { return h.Do != "crowd" })
+	if !j.still.within(s.start, s.end) { // else it was not the client that had no time for its crowd
+		add(allServed, left(events, crowds))
+		add(noBlame, suspicions(events, crowds))
 	}
 	ghosts, err := j.ghosts(ctx, s)
 	if err != nil {

@@ -5,6 +5,7 @@
 //
 //	go run ./chaos -minutes 3                    on Redis: the schedule of schedule.json, again and again
 //	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on cluster, postgres or zookeeper
+//	go run ./chaos -backend etcd-auth            on etcd with logins that are good for three seconds
 //	go run ./chaos -backend sentinel             on a master that Sentinels replace; on sentinel-lax, without min-replicas-to-write
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
@@ -87,7 +88,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
-	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, sentinel, sentinel-lax, etcd, postgres or zookeeper")
+	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, sentinel, sentinel-lax, etcd, etcd-auth, postgres or zookeeper")
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
@@ -213,18 +214,23 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 // grace is how long after a window, beyond the TTL, all that belongs to it is over.
 const grace = 1500 * time.Millisecond
 
-// orders are for Holdfast's clients first, then for the other recipe's.
+// orders are for Holdfast's clients first, then for the other recipe's, then for the operator.
 func orders(s *Schedule, place site, guarded stores, histories string, start int64, length time.Duration) []order {
 	var out []order
 	for i := range s.Clients + s.Peers {
 		o := order{
-			Name: fmt.Sprintf("holdfast%d", i), Peer: i >= s.Clients, Stores: guarded, Narrow: i < s.Clients && i >= s.Clients-s.Narrow,
+			Number: i, Name: fmt.Sprintf("holdfast%d", i), Peer: i >= s.Clients, Stores: guarded, Narrow: i < s.Clients && i >= s.Clients-s.Narrow,
 			History: histories, Start: start, Length: Duration(length), Schedule: *s,
 		}
 		if o.Peer {
 			o.Name = fmt.Sprintf("%s%d", s.backend().peer, i-s.Clients)
 		}
 		place.equip(&o, i)
+		out = append(out, o)
+	}
+	if s.wants(passing) {
+		o := order{Name: operatorName, Operator: true, Stores: guarded, History: histories, Start: start, Length: Duration(length), Schedule: *s}
+		place.equip(&o, 0)
 		out = append(out, o)
 	}
 	return out

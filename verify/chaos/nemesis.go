@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -44,9 +45,9 @@ type action func(f Fault, victim int, rest func(time.Duration)) error
 func (n *nemesis) actions() map[string]action {
 	all := map[string]action{
 		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttle,
-		"reopen-client": n.reopen, "slow-hooks": n.slowHooks,
+		"reopen-client": n.reopen, "slow-hooks": n.slowHooks, "crowd": n.crowd,
 		"pause-node": n.pauseNode, "kill-node": n.killNode, "clock": n.jump, "strobe": n.strobe,
-		"delay": n.delay, "cut": n.cut,
+		"delay": n.delay, "cut": n.cut, "late": n.late,
 		"drop-up": n.blackhole(true, false), "drop-down": n.blackhole(false, true), "split": n.blackhole(true, true),
 	}
 	maps.Copy(all, n.site.actions())
@@ -82,13 +83,18 @@ func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
 			out = append(out, c)
 		}
 	}
-	if peers := len(n.fleet.ships) - n.schedule.Clients; peers > 0 && f.Do != "reopen-client" && f.Do != "slow-hooks" {
+	if peers := n.schedule.Peers; peers > 0 && !f.ordered() {
 		if c := n.schedule.Clients + n.rand.IntN(peers); !taken[c] {
 			taken[c] = true
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// ordered says whether the victim does it itself.
+func (f Fault) ordered() bool {
+	return f.Do == "reopen-client" || f.Do == "slow-hooks" || f.Do == "crowd"
 }
 
 func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
@@ -165,6 +171,14 @@ func (n *nemesis) slowHooks(f Fault, victim int, rest func(time.Duration)) error
 	err := s.tell(slowHooks + time.Duration(f.By).String())
 	rest(time.Duration(f.For))
 	return errors.Join(err, s.tell(slowHooks+"0"))
+}
+
+// crowd has thousands of callers come to a client at once, each for a lock that nobody has.
+func (n *nemesis) crowd(f Fault, victim int, _ func(time.Duration)) error {
+	s := n.fleet.ships[victim]
+	s.life.Lock()
+	defer s.life.Unlock()
+	return s.tell(crowd + strconv.Itoa(f.Count*runtime.NumCPU()))
 }
 
 // throttle gives a client a fifth of a processor, as a quota does: 20 ms in each 100.
@@ -251,6 +265,17 @@ func (n *nemesis) cut(f Fault, victim int, _ func(time.Duration)) error {
 		p.Cut()
 	}
 	return nil
+}
+
+// late has what clients send within By held back, ends their connections, and delivers it when they have long gone on over others.
+func (n *nemesis) late(f Fault, victim int, rest func(time.Duration)) error {
+	for _, p := range n.site.nodes()[victim].on(f) {
+		defer p.Strand()()
+	}
+	rest(time.Duration(f.By))
+	err := n.cut(f, victim, nil)
+	rest(time.Duration(f.For - f.By))
+	return err
 }
 
 func (n *nemesis) blackhole(up, down bool) action {

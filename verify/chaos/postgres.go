@@ -42,6 +42,7 @@ var postgresClasses = map[string]class{
 	"client-kill":       {extra: dead},
 	"client-close":      {},
 	"client-throttle":   {from: fromEnd},
+	"crowd":             {lives: true},
 	"client-slow-hooks": {lives: true},
 	"node-kill":         {from: fromEnd},
 	"node-pause":        {from: fromEnd},
@@ -51,6 +52,8 @@ var postgresClasses = map[string]class{
 	"net-one-way":       {from: fromEnd},
 	"net-split":         {from: fromEnd},
 	"clock-jump":        {shared: serverClock, from: fromEnd},
+	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
+	"operator":          {duty: passing, from: fromEnd, extra: dead},
 	"mixed":             {from: fromEnd, extra: dead},
 }
 
@@ -167,7 +170,7 @@ func (s *postgresSite) equip(o *order, client int) {
 func (s *postgresSite) values() string { return s.server.DSN() }
 
 func (s *postgresSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, s.direct, span, ttl)
+	return standing(ctx, s.direct, span.prefix(), ttl)
 }
 
 // rowFenced is values beside the locks. The write looks at the row of the lock, and so covers what its holder has read before.
@@ -182,7 +185,11 @@ func rowFenced(pool *pgxpool.Pool) *store {
 			if err != nil {
 				return err
 			}
-			defer tx.Rollback(context.WithoutCancel(ctx))
+			defer func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+				defer cancel()
+				tx.Rollback(ctx)
+			}()
 			if err := postgres.Fenced(ctx, tx, h.lease); err != nil {
 				return err
 			}
@@ -216,7 +223,7 @@ func openPglock(o *order, rec *recorder) (service, error) {
 	return pglocks{db, locks, rec}, err
 }
 
-func (p pglocks) lock(ctx context.Context, key string) (held, error) {
+func (p pglocks) lock(ctx context.Context, key string, _ want) (held, error) {
 	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // or the renewals would end with the wait
 	l, err := p.locks.AcquireContext(ctx, key, beating)
 	if err != nil {

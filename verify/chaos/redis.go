@@ -63,7 +63,10 @@ var redisClasses = map[string]class{
 	"client-close":        {},
 	"client-slow-hooks":   {lives: true},
 	"client-throttle":     {from: fromEnd},
+	"crowd":               {lives: true},
 	"credentials":         {from: fromEnd},
+	"late-requests":       {duty: stretching, from: fromEnd, extra: time.Second},
+	"operator":            {duty: passing, from: fromEnd, extra: stoppedAhead * time.Second},
 	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},
 	"replicaof":           {from: fromQuarantine, extra: stoppedAhead * time.Second},
 	"clock-jump":          {shared: clockRules, from: fromEnd},
@@ -202,6 +205,28 @@ func (n *redisNode) lockKeys(prefix string) ([]string, error) {
 		}
 	}
 	return keys, nil
+}
+
+// fallBehind stops the replicas of a master and ends what connects them with it, so that they do not hear of what it does within By.
+// Then it dies, and comes back after For.
+func fallBehind(f Fault, nodes []*node, victim int, replicas []*redisproc.Server, rest func(time.Duration)) error {
+	v := nodes[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	master := v.server.(*redisproc.Server)
+	replicas = slices.DeleteFunc(slices.Clone(replicas), func(s *redisproc.Server) bool { return s == master })
+	var errs error
+	for _, r := range replicas {
+		errs = errors.Join(errs, r.Pause())
+	}
+	_, err := master.Do("CLIENT", "KILL", "TYPE", "replica")
+	rest(time.Duration(f.By))
+	v.server.Kill()
+	for _, r := range replicas {
+		errs = errors.Join(errs, r.Resume())
+	}
+	rest(time.Duration(f.For - f.By))
+	return errors.Join(errs, err, restart(v.server.Restart))
 }
 
 // redisSite is redis-servers that know nothing of one another.

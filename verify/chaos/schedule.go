@@ -50,8 +50,8 @@ type Fault struct {
 	Nodes   int      `json:"nodes,omitempty"`
 	Of      string   `json:"of,omitempty"`    // which nodes: durable, volatile, the leader, or any
 	Each    Duration `json:"each,omitempty"`  // how much later each victim follows than the one before
-	By      Duration `json:"by,omitempty"`    // how far a clock jumps, how late a reply or a password is, how long a hook takes
-	Count   int      `json:"count,omitempty"` // how many replies are lost on each node
+	By      Duration `json:"by,omitempty"`    // how far a clock jumps, how late a reply or a password is, how long a hook takes, requests are held back or unheard
+	Count   int      `json:"count,omitempty"` // how many replies are lost on each node, or callers come at once for each processor
 	Side    int      `json:"side,omitempty"`  // network faults: 1 for clients with even, 2 with odd numbers; 0 for all
 }
 
@@ -77,8 +77,21 @@ type class struct {
 	from  reference
 	extra time.Duration // that recovery may take, beyond TTL + 1 s
 	lives bool          // no lease may be lost: a majority of the nodes answers all the time
-	unfit bool          // while the faults last a majority must not vote, so that nobody is granted anything
+	duty  duty          // what holders do
+	// patient says that a caller is told nothing but that it has the lock, or that its time is over.
+	patient bool
+	unfit   bool // while the faults last a majority must not vote, so that nobody is granted anything
 }
+
+// duty is what holders do with a lock, beyond work under it.
+type duty int
+
+const (
+	usual      duty = iota
+	stretching      // they change its TTL again and again, and with some calls in vain
+	apart           // half of them has a prefix below that of the others, and locks of the same names
+	passing         // they hand leases over to other processes and keep locks beyond their release, and an operator takes some away
+)
 
 type reference int
 
@@ -193,6 +206,11 @@ func (s *Schedule) has(do string) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool {
 		return slices.ContainsFunc(w.Faults, func(f Fault) bool { return f.Do == do })
 	})
+}
+
+// wants says whether a class of the schedule has this duty.
+func (s *Schedule) wants(d duty) bool {
+	return slices.ContainsFunc(s.Windows, func(w Window) bool { return s.backend().classes[w.Class].duty == d })
 }
 
 // span is a window in its place.

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -42,16 +43,21 @@ var laxBackend = &backend{
 
 func failovers(shared string) map[string]class {
 	return map[string]class{
-		"client-pause": {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels replace a master at any time
-		"kill":         {shared: shared, extra: takeover},
-		"stop":         {shared: shared, extra: takeover},
-		"switch":       {shared: shared, extra: takeover},
+		"client-pause":  {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels replace a master at any time
+		"kill":          {shared: shared, extra: takeover},
+		"stop":          {shared: shared, extra: takeover},
+		"switch":        {shared: shared, extra: takeover},
+		"crowd":         {shared: shared, lives: true},
+		"operator":      {duty: passing, shared: shared, extra: takeover},
+		"late-requests": {duty: stretching, from: fromEnd, extra: 4 * time.Second},
 	}
 }
 
 func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
 	node := redlock.Node{Failover: &redlock.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
-	return redlock.Open(ctx, []redlock.Node{node}, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true})
+	return redlock.Open(ctx, []redlock.Node{node}, &redlock.Options{
+		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial,
+	})
 }
 
 func openSentinelRedsync(o *order, rec *recorder) (service, error) {
@@ -80,16 +86,25 @@ func (s *sentinelSite) start(ctx context.Context, schedule *Schedule) (err error
 		return err
 	}
 	for _, server := range s.group.Servers {
-		s.all = append(s.all, &node{server: server})
+		n := &node{server: server}
+		s.all = append(s.all, n)
+		for i := range n.proxies {
+			if n.proxies[i], err = faultproxy.New(server.Addr()); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-func (s *sentinelSite) stop() error {
-	if s.group == nil {
-		return nil
+func (s *sentinelSite) stop() (errs error) {
+	for _, n := range s.all {
+		errs = errors.Join(errs, n.close())
 	}
-	return s.group.Stop()
+	if s.group != nil {
+		errs = errors.Join(errs, s.group.Stop())
+	}
+	return errs
 }
 
 func (s *sentinelSite) nodes() []*node { return s.all }
@@ -98,7 +113,14 @@ func (s *sentinelSite) leader(context.Context) int {
 	return slices.Index(s.group.Servers, s.group.Master())
 }
 
-func (s *sentinelSite) actions() map[string]action { return map[string]action{"switch": s.change} }
+func (s *sentinelSite) actions() map[string]action {
+	return map[string]action{"switch": s.change, "fall-behind": s.fallBehind}
+}
+
+// fallBehind has a replica take over that has not heard of the last moments of the master.
+func (s *sentinelSite) fallBehind(f Fault, victim int, rest func(time.Duration)) error {
+	return fallBehind(f, s.all, victim, s.group.Servers, rest)
+}
 
 // change has a replica take over from a master that is well.
 func (s *sentinelSite) change(Fault, int, func(time.Duration)) error {
@@ -107,7 +129,12 @@ func (s *sentinelSite) change(Fault, int, func(time.Duration)) error {
 	return s.group.Switch(ctx)
 }
 
-func (s *sentinelSite) equip(o *order, _ int) { o.Nodes = s.group.Addrs() }
+func (s *sentinelSite) equip(o *order, client int) {
+	o.Nodes = s.group.Addrs()
+	for i, n := range s.all {
+		n.detour(o, s.group.Servers[i].Addr(), client)
+	}
+}
 
 func (s *sentinelSite) values() string { return "" }
 

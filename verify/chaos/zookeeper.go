@@ -21,8 +21,12 @@ var zookeeperSchedule []byte
 
 var zookeeperBackend = &backend{
 	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: soon,
-	open: func(_ context.Context, o *order) (driver.Driver, error) { return zookeeper.New(o.Nodes, nil) },
-	peer: "zk.Lock", openPeer: openZkLock,
+	open:  func(_ context.Context, o *order) (driver.Driver, error) { return zookeeper.New(o.Nodes, nil) },
+	apart: openZookeeperBelow, peer: "zk.Lock", openPeer: openZkLock,
+}
+
+func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
+	return zookeeper.New(o.Nodes, &zookeeper.Options{Path: "/" + prefix})
 }
 
 // syncLimit has a member look for another leader once it has not heard of its own for four ticks, which here are 2 s.
@@ -37,17 +41,21 @@ var zookeeperClasses = map[string]class{
 	"client-pause":        {extra: oneByOne},
 	"client-kill":         {},
 	"client-close":        {},
+	"crowd":               {lives: true},
 	"leader-kill":         {extra: reign},
 	"leader-pause":        {extra: reign},
 	"node-pause":          {extra: reign},
 	"node-kill":           {extra: reign},
 	"node-pause-majority": {from: fromEnd, extra: reign},
 	"node-kill-majority":  {from: fromEnd, extra: reign},
+	"nested":              {duty: apart, from: fromEnd},
 	"leader-isolated":     {extra: reign},
 	"node-isolated":       {extra: reign},
 	"node-one-way":        {from: fromEnd, extra: reign},
 	"net-reset":           {from: fromEnd},
 	"net-split":           {from: fromEnd},
+	"late-requests":       {duty: stretching, from: fromEnd},
+	"operator":            {duty: passing, from: fromEnd, extra: reign},
 	"mixed":               {from: fromEnd, extra: reign},
 }
 
@@ -75,6 +83,14 @@ func (s *zookeeperSite) leader(context.Context) int {
 	return slices.Index(s.servers.Members, s.servers.Leader())
 }
 
+func (s *zookeeperSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	if zookeeperClasses[span.Class].duty == apart {
+		o := order{Nodes: s.servers.Addrs()}
+		return standingApart(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
+	}
+	return s.ensemble.ghosts(ctx, span, ttl)
+}
+
 // zkLocks is zk.Lock over one session for each process. It says nothing of its end, so that a holder believes in it until its
 // client has another session.
 type zkLocks struct {
@@ -92,7 +108,7 @@ func openZkLock(o *order, rec *recorder) (service, error) {
 }
 
 // lock leaves a wait that ctx ends to itself, as zk.Lock cannot be told to give up; its lock is freed when it comes.
-func (z zkLocks) lock(ctx context.Context, key string) (held, error) {
+func (z zkLocks) lock(ctx context.Context, key string, _ want) (held, error) {
 	l := zk.NewLock(z.Conn, "/stock/"+key, zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)
 	go func() { locked <- l.Lock() }()

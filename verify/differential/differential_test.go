@@ -108,6 +108,9 @@ func (w *world) call() {
 		if rapid.IntRange(0, 4).Draw(w.t, "to nobody") == 0 {
 			c.TTL = 0
 		}
+		if c.Stamp == 0 && rapid.IntRange(0, 3).Draw(w.t, "kept") == 0 {
+			c.MinHold = rapid.SampledFrom(ttls).Draw(w.t, "MinHold")
+		}
 	case "adopt":
 		c.From = rapid.SampledFrom(owners).Draw(w.t, "from")
 		if w.state.Owner != "" && rapid.Bool().Draw(w.t, "from its holder") {

@@ -25,21 +25,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A Call is one script with what it is given. TTL is in milliseconds; Life (in
+// A Call is one script with what it is given. TTL and MinHold are in milliseconds; Life (in
 // nanoseconds), Clock, Stamp and Token are what the protocol calls them. Marker is with what the client was
 // admitted, "" where it does not matter, and Set what the node has as its marker.
 type Call struct {
-	Script string
-	Owner  string
-	From   string
-	TTL    int64
-	Life   int64
-	Clock  int64
-	Stamp  int64
-	Token  int64
-	Marker string
-	Set    string
-	Short  bool // leaves out the arguments at the end that have their defaults
+	Script  string
+	Owner   string
+	From    string
+	TTL     int64
+	Life    int64
+	Clock   int64
+	Stamp   int64
+	Token   int64
+	MinHold int64 // release: 0 for none
+	Marker  string
+	Set     string
+	Short   bool // leaves out the arguments at the end that have their defaults
 
 	endless bool // counters do not expire
 }
@@ -67,7 +68,7 @@ var scripts = map[string]*wire.Script{
 // Arguments are what the script is called with, after its keys and before the marker.
 func (c Call) Arguments() []string {
 	args := c.all()
-	if may := defaults[c.Script]; c.Short && may != nil {
+	if may := defaults[c.Script]; c.Short && may != nil && c.MinHold == 0 {
 		for slices.Contains(may, args[len(args)-1]) {
 			args = args[:len(args)-1]
 		}
@@ -92,7 +93,7 @@ func (c Call) all() []string {
 	if c.Stamp != 0 {
 		stamp = num(c.Stamp)
 	}
-	keep, top := num(quorum.FenceKeep(c.TTL*int64(time.Millisecond), c.Life)), num(c.Token+quorum.Block-1)
+	keep, top := num(quorum.FenceKeep(max(c.TTL, c.MinHold)*int64(time.Millisecond), c.Life)), num(c.Token+quorum.Block-1)
 	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
 	switch c.Script {
 	case "acquire":
@@ -109,7 +110,11 @@ func (c Call) all() []string {
 	case "reclaim":
 		return []string{c.Owner, num(c.TTL), top, keep}
 	case "release":
-		return []string{c.Owner, stamp, handOver, keep}
+		args := []string{c.Owner, stamp, handOver, keep}
+		if c.MinHold > 0 {
+			args = append(args, num(c.MinHold))
+		}
+		return args
 	case "force":
 		return []string{num(c.Token), handOver, keep, why}
 	}
@@ -135,7 +140,7 @@ func (c Call) ask() quorum.Ask {
 	ttl := c.TTL * int64(time.Millisecond)
 	ask := quorum.Ask{
 		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, Life: c.Life, HandOver: quorum.HandOver(ttl),
-		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token,
+		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, MinHold: c.MinHold * int64(time.Millisecond),
 	}
 	if ask.Kind == quorum.AskReclaim {
 		ask.Token += quorum.Block - 1

@@ -97,6 +97,9 @@ func (w *world) callRedisson() {
 	switch c.Script {
 	case "acquire", "release":
 		c.Stamp = rapid.SampledFrom(stamps).Draw(w.t, "stamp")
+		if c.Script == "release" && c.Stamp == 0 && rapid.IntRange(0, 3).Draw(w.t, "kept") == 0 {
+			c.MinHold = rapid.SampledFrom(ttls).Draw(w.t, "MinHold")
+		}
 	case "adopt":
 		c.From = owner("from")
 	case "commit", "force":

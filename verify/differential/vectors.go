@@ -108,6 +108,7 @@ func (c Call) ttl(ms int64) Call       { c.TTL = ms; return c }
 func (c Call) stamp(s int64) Call      { c.Stamp = s; return c }
 func (c Call) token(t int64) Call      { c.Token = t; return c }
 func (c Call) short() Call             { c.Short = true; return c }
+func (c Call) minHold(ms int64) Call   { c.MinHold = ms; return c }
 func (c Call) admitted(m string) Call  { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
 
@@ -123,6 +124,7 @@ func examples() []example {
 	contendedByA := State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}
 	lost := State{Lock: held("a.1", 5000)}
 	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 100_000)}
+	keptForA := State{Lock: held("a.1!", 5000), Fence: heldByA.Fence}
 	idle := State{Fence: counter(1031, 100_000)}
 	waitedFor := State{Fence: idle.Fence, Queue: contended.Queue}
 	hear := []string{"a", "b", "c"}
@@ -139,6 +141,7 @@ func examples() []example {
 		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52+5, 100_000)}, nil, acquire("a.1")},
 		{"acquire: a TTL above 75 s keeps the counter twice as long", idle, nil, acquire("a.1").ttl(400_000)},
 		{"acquire: asking again changes the expiry alone", heldByA, nil, acquire("a.1")},
+		{"acquire: asking again never shortens what the lock has", heldByA, nil, acquire("a.1").ttl(1000)},
 		{"acquire: asking again after the counter was lost", lost, nil, acquire("a.1")},
 		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
 		{"acquire: what is missing has its default", idle, nil, acquire("a.1").short()},
@@ -161,6 +164,8 @@ func examples() []example {
 		{"adopt: the lock of another who has left it", contended, nil, adopt("a.1", "d.1")},
 		{"adopt: … and leaves no place in the queue", contendedByA, nil, adopt("a.1", "d.1")},
 		{"adopt: asking again changes the expiry alone", heldByA, nil, adopt("e.1", "a.1")},
+		{"adopt: asking again never shortens what the lock has", heldByA, nil, adopt("e.1", "a.1").ttl(1000)},
+		{"adopt: it was released for its MinHold", keptForA, nil, adopt("a.1", "d.1")},
 		{"adopt: somebody else was first", passedOn, nil, adopt("a.1", "d.1")},
 		{"adopt: it was released, or has lapsed", waitedFor, nil, adopt("a.1", "d.1")},
 		{"adopt: the counter was lost", lost, nil, adopt("a.1", "d.1")},
@@ -174,6 +179,8 @@ func examples() []example {
 		{"commit: the counter was lost", lost, nil, script("commit", "a.1").token(1000)},
 
 		{"renew: kept, and so many wait", contended, nil, renew("a.1").token(1000)},
+		{"renew: never shortens what the lock has", heldByA, nil, renew("a.1").ttl(1000).token(1000)},
+		{"renew: a lock that its owner has released for its MinHold", keptForA, nil, renew("a.1").token(1000)},
 		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000)},
 		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000)},
 		{"renew: the lock was lost and is set again", idle, nil, renew("a.1").token(1000)},
@@ -200,6 +207,10 @@ func examples() []example {
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
 		{"release: to nobody, though others wait", contended, hear, script("release", "a.1").ttl(0)},
+		{"release: for its MinHold the lock stands, and is nobody's", contended, hear, script("release", "a.1").minHold(3000)},
+		{"release: … and longer than the TTL", heldByA, nil, script("release", "a.1").minHold(400_000)},
+		{"release: … once", keptForA, nil, script("release", "a.1").minHold(3000)},
+		{"release: … and not where it is another's", passedOn, nil, script("release", "a.1").minHold(3000)},
 		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
 		{"release: a waiter withdraws behind a key of another type", State{Lock: held("(hash)", 5000), Queue: contended.Queue}, hear, script("release", "b.1")},
 		{"release: a free lock that others wait for passes on", waitedFor, hear, script("release", "d.1")},
@@ -214,6 +225,7 @@ func examples() []example {
 		{"force: the holder's token", contended, hear, script("force", "").token(1000)},
 		{"force: any token of the block", heldByA, hear, script("force", "").token(1031)},
 		{"force: not back to the holder", contendedByA, hear, script("force", "").token(1000)},
+		{"force: a lock that was released for its MinHold", keptForA, hear, script("force", "").token(1000)},
 		{"force: an older token", heldByA, hear, script("force", "").token(999)},
 		{"force: a newer token", heldByA, hear, script("force", "").token(1032)},
 		{"force: a free lock", idle, hear, script("force", "").token(1000)},

@@ -13,12 +13,12 @@ func (s *setup) tidy(w *world) {
 		cl := &w.clients[c]
 		if cl.life == ended || cl.life == crashed {
 			cl.claim = quorum.Claim{ID: maxIDs}
-			cl.before, cl.renews, cl.round, cl.rests, cl.raised, cl.since = 0, 0, 0, 0, false, 0
+			cl.before, cl.renews, cl.round, cl.rests, cl.since = 0, 0, 0, 0, 0
 		}
 		for n := range s.nodes {
 			s.tidyWire(w, c, n)
 		}
-		s.tidyClaim(&cl.claim)
+		s.tidyClaim(&cl.claim, w)
 		if cl.round > 0 && !s.busy(w, c) { // no answer is of an older round
 			cl.round, cl.claim.Round = 1, now
 		}
@@ -39,7 +39,12 @@ func (s *setup) tidy(w *world) {
 		}
 		l := &nd.lock
 		for _, l := range []*quorum.Lock{l, &nd.saved} {
-			if l.Owner != "" {
+			switch {
+			case s.spans:
+				if w.clock/1000 > l.Until {
+					l.Owner, l.Until = "", 0
+				}
+			case l.Owner != "":
 				l.Until = far
 			}
 			if l.Fence != 0 && !s.ages {
@@ -103,10 +108,13 @@ func (s *setup) tidyWire(w *world, c, n int) {
 	}
 }
 
-func (s *setup) tidyClaim(c *quorum.Claim) {
+func (s *setup) tidyClaim(c *quorum.Claim, w *world) {
 	for n := range s.nodes {
 		set := quorum.Only(n)
-		if c.Until[n] = 0; c.Granted&set != 0 {
+		switch {
+		case c.Granted&set == 0, s.spans && c.Until[n] <= w.at(w.stage, 0):
+			c.Until[n] = 0
+		case !s.spans:
 			c.Until[n] = far
 		}
 		if (c.Granted|c.Free|c.Ripe)&set == 0 {
@@ -126,7 +134,7 @@ func (s *setup) tidyClaim(c *quorum.Claim) {
 		c.Renewing = 0 // only the outcome depends on it
 	}
 	c.Left, c.Crowd, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, 0, false
-	if c.Trust != 0 {
+	if c.Trust != 0 && !s.spans {
 		c.Trust = far
 	}
 	if c.Patience != 0 {
@@ -209,7 +217,8 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, f.older, byte(w.clock/clockStep))
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, f.older, f.stage)
+	b = append(b, w.stage, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.round, cl.rests)
@@ -219,8 +228,11 @@ func (s *setup) encode(w *world, b []byte) []byte {
 		}
 		k := &cl.claim
 		b = append(b, byte(k.Phase), byte(k.ID), k.Again,
-			flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0, cl.raised, k.Lifts))
+			flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
 		b = append32(b, int32(k.Token))
+		if s.spans {
+			b = append32(append(b, flags(k.TTL == brief)), int32(k.Trust/coarse))
+		}
 		if s.slot {
 			b = append32(b, int32(cl.since))
 		}
@@ -246,6 +258,9 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	if s.ages {
 		b = append32(b, int32(nd.lock.FenceUntil))
 	}
+	if s.spans {
+		b = append32(b, int32(nd.lock.Until))
+	}
 	for stamp, owner := range nd.lock.Queue.Entries {
 		b = append(b, owner...)
 		b = append(b, byte(stamp))
@@ -267,8 +282,11 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			b = append(b,
 				flags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Away)&set != 0),
 				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
-				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Raising&set != 0, k.Raised&set != 0, k.Low&set != 0), k.Epoch[n])
+				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Low&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
+			if s.spans {
+				b = append32(b, int32(k.Until[n]/coarse))
+			}
 		}
 		wire := &nd.wires[c]
 		b = append(b, wire.woken, flags(wire.cut))
@@ -281,12 +299,15 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	return b
 }
 
-const messageLen = 14
+const messageLen = 15
+
+// coarse leaves of a time, in ns, what tells one stage and TTL from another.
+const coarse = 100_000_000
 
 func encodeLine(l *line, b []byte) []byte {
 	b = append(b, l.n)
 	for _, m := range l.all() {
-		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, flags(m.marked))
+		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, m.stage, flags(m.marked, m.brief))
 		b = append32(b, m.token)
 		b = append32(b, m.clock)
 	}

@@ -19,16 +19,20 @@ func (s *setup) hear(w *world, c, n int, a message) string {
 	case s.slot: // it went with the server
 		floor = 0
 	}
+	lasts := span(a.brief)
+	if a.of == wakeUp && s.spans {
+		lasts = quorum.HandOver(ttl)
+	}
 	return s.event(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
-		Sent: now + int64(a.round), TTL: ttl, Token: int64(a.token), Floor: floor, Left: ttl, Queued: a.marked,
+		Sent: w.at(a.stage, a.round), TTL: lasts, Token: int64(a.token), Floor: floor, Left: ttl, Queued: a.marked,
 	})
 }
 
 // event brings an event to a client and carries out what it wants done.
 func (s *setup) event(w *world, c int, e quorum.Event) string {
 	cl := &w.clients[c]
-	e.At = now + int64(cl.round)
+	e.At = w.at(w.stage, cl.round)
 	if s.mutant.keepID && e.Kind == quorum.Failed && e.Of == quorum.AskGiveBack {
 		e.Kind = quorum.Freed
 	}
@@ -37,7 +41,8 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	s.mutate(was, &next, &e, &a)
 	cl.claim = next
 	for ask := range a.Asks(was.ID, &next, e.At) {
-		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, marked: ask.Stamp != 0, token: int32(ask.Token)}
+		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
+		m.marked, m.brief, m.token = ask.Stamp != 0, ask.TTL == brief, int32(ask.Token)
 		if s.ages && ask.Kind.Seeds() {
 			m.clock = int32(w.clock)
 		}
@@ -78,6 +83,14 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	return ""
 }
 
+// heard is the nodes whose wake-ups reach a client.
+func (s *setup) heard(c int) quorum.Set {
+	if s.deaf&(1<<c) != 0 {
+		return 0
+	}
+	return quorum.All(s.nodes)
+}
+
 // mutate switches rules of the client off.
 func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a *quorum.Actions) {
 	if s.mutant.keepPartial && a.GiveBack != 0 {
@@ -99,6 +112,13 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 		a.Acquire &^= other
 		a.Stamped &^= other
 	}
+	if s.mutant.follows && e.Kind == quorum.Renew {
+		until := e.At + e.TTL - quorum.Drift(e.TTL)
+		for n := range s.nodes {
+			next.Until[n] = min(next.Until[n], until)
+		}
+		next.Trust = min(next.Trust, until)
+	}
 	if s.mutant.reclaimNever {
 		a.Reclaim = 0
 	}
@@ -110,13 +130,6 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 	if s.mutant.reclaimUnchecked && next.Again != was.Again {
 		a.Reclaim |= next.Ripe
 		next.Ripe = 0
-	}
-	if e.Kind == quorum.Raise && s.mutant.raiseAlone {
-		next.Raised, a.Outcome, next.Lifts, next.Unreported = next.Raising, quorum.Won, false, false
-		next.Raising, a.Commit = 0, 0
-	}
-	if e.Kind == quorum.Raise && s.mutant.raiseStale {
-		next.Epoch = was.Epoch
 	}
 	if s.mutant.keepToken && was.Token != 0 && next.Token > was.Token && next.Phase == quorum.Seeking {
 		next.Token, next.Agreed, next.Epoch, next.Rest = was.Token, was.Agreed&next.Granted, was.Epoch, soon
@@ -132,18 +145,33 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 	}
 }
 
+// trusts says whether a client relies on its lease.
+func (s *setup) trusts(w *world, c int) bool {
+	cl := &w.clients[c]
+	return cl.life == running && cl.claim.Phase == quorum.Held && (!s.spans || cl.claim.Trust > w.at(w.stage, cl.round))
+}
+
+// overlap says whether two clients rely on their leases.
+func (s *setup) overlap(w *world) bool {
+	holders := 0
+	for c := range s.clients {
+		if s.trusts(w, c) {
+			holders++
+		}
+	}
+	return holders > 1
+}
+
 // won looks whether a client may hold the lock.
 func (s *setup) won(w *world, c int) string {
 	cl := &w.clients[c]
-	if s.raise == 0 || c != 0 || cl.raised {
-		cl.token = int32(cl.claim.Token)
-	}
+	cl.token = int32(cl.claim.Token)
 	for o := range s.clients {
 		other := &w.clients[o]
 		if o == c {
 			continue
 		}
-		if s.alone && other.life == running && other.claim.Phase == quorum.Held {
+		if s.alone && s.trusts(w, o) {
 			return "two hold the lock"
 		}
 		if s.adopts&(1<<c) != 0 && s.adopts&(1<<o) != 0 && other.token != 0 {

@@ -187,13 +187,16 @@ func rows() []row {
 		nodes: 3, clients: 3, adopts: 0b010, rests: 1, calm: true, alone: true, orders: true, holds: 3,
 		fences: []int64{level, above, above + 32}, cut: [3]uint8{0, 0, third}, fragile: 0b010, faults: faults{broken: 1},
 	}
-	// Each holder raises its token by less than a block.
-	raises := setup{nodes: 3, clients: 2, alone: true, orders: true, raise: 5}
-	raiseLoss := with(twice, func(s *setup) { s.raise = 5 })
-	raiseSlow := setup{
-		nodes: 3, clients: 2, orders: true, raise: 5, cut: [3]uint8{0, third}, fences: []int64{level, level, above}, faults: faults{lock: 2},
+	// A renews with one of two TTLs, and requests that were sent over a connection that broke are executed at any later time. B wants the lock.
+	lates := setup{nodes: 1, clients: 2, renews: 2, alone: true, spans: true, fragile: 0b01, faults: faults{broken: 1, stage: 1}}
+	latesOfThree := setup{
+		nodes: 3, clients: 2, holds: 2, renews: 2, calm: true, alone: true, spans: true, fragile: 0b01, cut: [3]uint8{third, third}, fences: even,
+		faults: faults{broken: 2, stage: 1},
 	}
-	raiseBack := with(superseded, func(s *setup) { s.after, s.raise = false, 5 })
+	lateAcquire := with(lates, func(s *setup) { s.waiting, s.deaf, s.rests, s.starts, s.renews = 0b01, 0b01, 1, true, 1 })
+	lateAdopt := with(lates, func(s *setup) {
+		s.clients, s.holds, s.adopts, s.rests, s.starts, s.renews, s.fragile, s.fences = 3, 1, 0b010, 2, true, 1, 0b010, []int64{level}
+	})
 	without := func(s setup, m mutant) setup {
 		s.mutant = m
 		return s
@@ -290,12 +293,15 @@ func rows() []row {
 		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 1},
 		{name: "- C12: … and the adopter keeps its token", world: without(adoptsOlder, mutant{keepToken: true}), live: true, timers: 1, want: stuckForEver},
 		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven},
-		{name: "tokens are raised", world: raises, large: true},
-		{name: "tokens are raised, a node forgets the lock, an acquire comes twice", world: raiseLoss, large: true},
-		{name: "- C10: a token is raised without the nodes", world: without(raises, mutant{raiseAlone: true}), want: same},
-		{name: "a token is raised while nodes are slow and forget the lock", world: raiseSlow, large: true},
-		{name: "- C10: an answer about the old token counts", world: without(raiseSlow, mutant{raiseStale: true}), want: same, large: true},
-		{name: "a token is raised after renewals, and a node forgets", world: raiseBack, large: true},
+		{name: "two TTLs, and a renewal is executed late", world: lates, large: true},
+		{name: "- C14: a renewal shortens what a later one has promised", world: without(lates, mutant{shortens: true}), want: both},
+		{name: "- C14: … and its client goes by the shorter TTL at once", world: without(lates, mutant{shortens: true, follows: true}), want: both},
+		{name: "two TTLs, three nodes, and renewals are executed late", world: latesOfThree, large: true},
+		{name: "- C14: … of three nodes", world: without(latesOfThree, mutant{shortens: true}), want: both, large: true},
+		{name: "two TTLs, and an acquire is executed late", world: lateAcquire, large: true},
+		{name: "- C14: an acquire shortens what a renewal has promised", world: without(lateAcquire, mutant{shortens: true}), want: both, large: true},
+		{name: "two TTLs, and an adoption is executed late", world: lateAdopt, large: true},
+		{name: "- C14: an adoption shortens what a renewal has promised", world: without(lateAdopt, mutant{shortens: true}), want: both, large: true},
 		{
 			name: "- known to a minority, and stays", world: without(minority, mutant{stay: true}), large: true,
 			live: true, timers: 2, want: tooSlow,

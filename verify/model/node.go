@@ -2,6 +2,22 @@ package model
 
 import "github.com/holdfast-go/holdfast/internal/quorum"
 
+// span is a TTL.
+func span(short bool) int64 {
+	if short {
+		return brief
+	}
+	return ttl
+}
+
+// answered is an answer of that kind to the request r.
+func (r message) answered(kind uint8) message {
+	return message{kind: kind, of: r.kind, id: r.id, epoch: r.epoch, round: r.round, stage: r.stage, brief: r.brief}
+}
+
+// failed is that r gets no answer.
+func (r message) failed() message { return r.answered(uint8(quorum.Failed)) }
+
 // fail answers at once what is asked where nothing gets through.
 func (s *setup) fail(w *world) {
 	for again := true; again; {
@@ -11,7 +27,7 @@ func (s *setup) fail(w *world) {
 				wire := &w.nodes[n].wires[c]
 				for wire.cut && wire.requests.n > 0 {
 					r := wire.requests.pop(0)
-					a := message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch, round: r.round}
+					a := r.failed()
 					if s.cares(w, c, n, a) {
 						s.hear(w, c, n, a)
 						again = true
@@ -35,7 +51,8 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		clock += clockJump
 	}
 	ask := quorum.Ask{
-		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttl, Life: s.life, HandOver: quorum.HandOver(ttl), Token: int64(r.token),
+		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: span(r.brief), Life: s.life, HandOver: quorum.HandOver(ttl),
+		Token: int64(r.token),
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
 	}
 	if nd.away != 0 {
@@ -56,8 +73,9 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	}
 	before := nd.lock
 	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
-	s.mend(before, &l, &ask, &reply, &woken)
-	a := message{kind: uint8(reply.Kind), of: r.kind, id: r.id, epoch: r.epoch, round: r.round, marked: reply.Queued, token: int32(reply.Token)}
+	s.mend(clock, before, &l, &ask, &reply, &woken)
+	a := r.answered(uint8(reply.Kind))
+	a.marked, a.token = reply.Queued, int32(reply.Token)
 	if s.mutant.shortLife && l.FenceUntil > before.FenceUntil {
 		l.FenceUntil -= ask.Keep() - tooShort
 	}
@@ -94,8 +112,11 @@ func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 }
 
 // mend makes of what the bent lock came to what the node without the rule has come to.
-func (s *setup) mend(before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
+func (s *setup) mend(now int64, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
 	m := &s.mutant
+	if m.shortens && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
+		l.Until = now/1000 + quorum.Millis(ask.TTL)
+	}
 	switch ask.Kind {
 	case quorum.AskAcquire:
 		if m.barge {
@@ -219,7 +240,8 @@ func (s *setup) sever(w *world, c, n, sent int) {
 		w.clients[c].since = w.clock
 	}
 	fail := func(of uint8, m message) {
-		a := message{kind: uint8(quorum.Failed), of: of, id: m.id, epoch: m.epoch, round: m.round}
+		m.kind = of
+		a := m.failed()
 		if s.cares(w, c, n, a) {
 			wire.failures.push(a)
 		}

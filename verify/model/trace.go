@@ -78,9 +78,10 @@ func (s *setup) line(w *world, m move) string {
 	case rest:
 		return who + "'s fallback timer runs out"
 	case renew:
+		if m.index == 1 {
+			return who + " renews with the brief TTL"
+		}
 		return who + " renews"
-	case raise:
-		return who + " raises its token"
 	case release:
 		return who + " releases"
 	case crash:
@@ -107,6 +108,8 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("the connection of %s to %s breaks after %d requests", who, node, m.index)
 	case age:
 		return fmt.Sprintf("%d s pass", clockAge/1_000_000)
+	case pass:
+		return fmt.Sprintf("%d s pass", stageTime/1_000_000_000)
 	case jump:
 		if s.ages {
 			return fmt.Sprintf("the clock of %s jumps to the other end of its minute", node)

@@ -13,6 +13,9 @@ const (
 	ttl   = int64(10_000_000_000)
 	ttlMS = ttl / 1_000_000
 
+	brief     = int64(1_000_000_000) // the other TTL, where there are two
+	stageTime = int64(2_000_000_000) // that passes at once, where there are: more than brief, and twice that is less than ttl
+
 	startClock = int64(100_000_000) // more than a minute from no clock at all
 	clockStep  = int64(1) << 20     // the clock runs ahead of all counters
 	clockJump  = int64(1) << 27     // µs; more than a minute
@@ -41,7 +44,9 @@ type message struct {
 	id     uint8
 	epoch  uint8
 	round  uint8 // the client's, when the request was sent
+	stage  uint8 // how much time had passed when the request was sent
 	marked bool  // acquire: with the stamp; denied: queued
+	brief  bool  // the TTL of the request
 	token  int32
 	clock  int32 // the client's when the request was sent, where time passes
 }
@@ -108,7 +113,6 @@ type client struct {
 	renews uint8 // left
 	round  uint8 // of renewals
 	rests  uint8 // left
-	raised bool  // has asked for a later token, where setup.raise says so
 	since  int64 // where setup.slot says so: the clock when the node was found where it is
 }
 
@@ -117,8 +121,12 @@ type world struct {
 	nodes   [maxNodes]node
 	clients [maxClients]client
 	clock   int64
+	stage   uint8 // how much time has passed, where there are two TTLs
 	left    faults
 }
+
+// at is the time by the clocks of the clients, in ns.
+func (w *world) at(stage, round uint8) int64 { return now + int64(stage)*stageTime + int64(round) }
 
 // faults is how often each fault may still happen.
 type faults struct {
@@ -136,6 +144,7 @@ type faults struct {
 	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
 	over   uint8 // a replica takes over from a node
 	older  uint8 // a node is restarted with older data
+	stage  uint8 // a stage of time passes
 }
 
 // setup is a world to begin with, and how it behaves.
@@ -149,6 +158,7 @@ type setup struct {
 	renews  uint8             // how often each client renews; 255: no bound, one round after the other
 	keeps   bool              // client 0 never releases, and all is done when it has every node
 	adopts  uint8             // clients that adopt the lease of client 0, which has detached it, by bit
+	deaf    uint8             // clients that hear no wake-ups, by bit
 	rests   uint8             // how often each waiter's fallback timer runs out; 255: no bound
 	cancel  bool              // clients may give up
 	calm    bool              // timers run out only when nothing of the client's is on its way
@@ -158,12 +168,13 @@ type setup struct {
 	fragile uint8             // clients whose connections may break, by bit; 0: all
 	alone   bool              // two holders at the same time break the promise
 	orders  bool              // tokens are checked
-	raise   int64             // client 0 raises its token by so much, once, and has it only then; 0: it does not
 	fair    bool              // waiters are served in the order of their stamps
 	after   bool              // no lease is renewed by a round that began after another grant was committed
 	gate    bool              // a wiped node does not vote until what it granted is over
 	marker  bool              // so does one that was wiped over open connections: each request shows that
 	life    int64             // quorum.Ask.Life
+	spans   bool              // renewals ask for one of two TTLs, and a lock lapses in its time
+	starts  bool              // with spans: clients ask for the lock with the brief TTL
 	ages    bool              // time passes, counters expire in their time, and clocks jump from one end of their minute to the other
 	slot    bool              // the node is a hash slot: clients find it elsewhere, and go by their own clocks
 	faults  faults
@@ -198,8 +209,8 @@ type mutant struct {
 	reclaimAny       bool // C8: … is reclaimed whatever its counter is
 	adoptAny         bool // C9: the lock is adopted whosever it is
 	adoptFree        bool // C9: … and also where nobody has it
-	raiseAlone       bool // C10: a token is raised without the nodes
-	raiseStale       bool // C10: an answer to the commit of the old token counts for the new one
+	shortens         bool // C14: an owner's request shortens what another has promised
+	follows          bool // C14: … and the client relies on the shortest that it asked for
 	keepToken        bool // C12: who adopts keeps its token, though the nodes have promised later ones
 }
 
@@ -224,7 +235,6 @@ const (
 	patience              // a client's patience with partial grants is over
 	rest                  // a client's fallback timer runs out
 	renew                 // a holder renews
-	raise                 // a holder raises its token
 	release               // a holder releases, or a client gives up
 	crash                 // a client dies
 	lapse                 // a lock lapses that nobody relies on
@@ -239,6 +249,7 @@ const (
 	jump                  // the clock of a node jumps
 	outage                // a node forgets a lock
 	age                   // time passes
+	pass                  // a stage of time passes
 	save                  // a node's replica, or its disk, has all that the node has
 	takeOver              // the replica takes the node's place
 	rewind                // a node goes on from its disk
@@ -261,7 +272,9 @@ func (s *setup) initial() world {
 	}
 	for c := range s.clients {
 		cl := &w.clients[c]
-		cl.claim.N, cl.claim.TTL = int8(s.nodes), ttl
+		if cl.claim.N, cl.claim.TTL = int8(s.nodes), ttl; s.starts {
+			cl.claim.TTL = brief
+		}
 		cl.renews, cl.rests = s.renews, s.rests
 		if s.waiting&(1<<c) != 0 {
 			cl.claim.Stamp = int64(c + 1)
@@ -363,11 +376,11 @@ func (s *setup) moves(w *world, out []move) []move {
 			if c != 0 || !s.keeps {
 				add(release, c, 0, 0)
 			}
-			if s.raise != 0 && c == 0 && !cl.raised {
-				add(raise, c, 0, 0)
-			}
 			if cl.renews > 0 && (cl.renews < 255 || !s.busy(w, c)) {
 				add(renew, c, 0, 0)
+				if s.spans {
+					add(renew, c, 0, 1)
+				}
 			}
 		case s.cancel:
 			add(release, c, 0, 0)
@@ -469,6 +482,9 @@ func (s *setup) moves(w *world, out []move) []move {
 	if w.left.age > 0 {
 		add(age, 0, 0, 0)
 	}
+	if w.left.stage > 0 {
+		add(pass, 0, 0, 0)
+	}
 	return out
 }
 
@@ -512,11 +528,11 @@ func (s *setup) apply(from *world, m move) (world, string) {
 				cl.before |= 1 << o
 			}
 		}
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Start, Nodes: quorum.All(s.nodes)})
+		broken = s.event(&w, c, quorum.Event{Kind: quorum.Start, Nodes: s.heard(c)})
 	case execute:
 		r := wire.requests.pop(0)
 		if nd.away != 0 && (s.faults.over == 0 || quorum.AskKind(r.kind) != quorum.AskRenew && !quorum.AskKind(r.kind).Frees()) {
-			s.reply(&w, c, n, message{kind: uint8(quorum.Failed), of: r.kind, id: r.id, epoch: r.epoch, round: r.round})
+			s.reply(&w, c, n, r.failed())
 			break
 		}
 		s.reply(&w, c, n, s.serve(&w, c, n, r))
@@ -556,10 +572,7 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		if cl.renews < 255 {
 			cl.renews--
 		}
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Renew, TTL: ttl})
-	case raise:
-		cl.raised = true
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Raise, Token: cl.claim.Token + s.raise})
+		broken = s.event(&w, c, quorum.Event{Kind: quorum.Renew, TTL: span(m.index == 1)})
 	case release:
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Release})
 	case crash:
@@ -615,8 +628,15 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case age:
 		w.left.age--
 		w.clock += clockAge
+	case pass:
+		w.left.stage--
+		w.stage++
+		w.clock += stageTime / 1000
 	}
 	s.fail(&w)
 	s.tidy(&w)
+	if s.spans && broken == "" && s.overlap(&w) {
+		broken = "two hold the lock"
+	}
 	return w, broken
 }

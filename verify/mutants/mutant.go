@@ -197,14 +197,17 @@ var suites = map[string]func(text string) suite{
 	"sim":          sim,
 	"differential": func(string) suite { return differential() },
 	"vectors":      func(string) suite { return vectors() },
+	"direct":       named(shared),
 	"redlock":      named(servers),
 	"fence":        named(fence),
 	"sqlfence":     named(storedInSQL),
+	"pgxfence":     named(storedByPgx),
 	"redisfence":   named(storedInRedis),
 	"cli":          named(shell),
 	"postgres":     named(database),
 	"inpostgres":   named(databaseConformance),
 	"zookeeper":    named(ensemble),
+	"etcd":         named(members),
 }
 
 func named(fn func(tests ...string) suite) func(string) suite {
@@ -223,6 +226,11 @@ func only(tests ...string) string { return "^(" + strings.Join(tests, "|") + ")$
 // unit is the tests of the protocol core, event by event.
 func unit(tests ...string) suite {
 	return suite{tier: "unit", module: ".", pkg: "./internal/quorum", tests: only(tests...), time: inProcessTime}
+}
+
+// shared is the tests of what the drivers of services without nodes of ours share.
+func shared(tests ...string) suite {
+	return suite{tier: "unit", module: ".", pkg: "./internal/direct", tests: only(tests...), time: inProcessTime}
 }
 
 // timed is the tests of the clocks by which leases are measured.
@@ -312,6 +320,11 @@ func storedInSQL(tests ...string) suite {
 	return suite{tier: "fence", module: "fence/sqlfence/sqltest", pkg: ".", tests: only(tests...), time: serverTime}
 }
 
+// storedByPgx is the tests of package pgxfence on a real server.
+func storedByPgx(tests ...string) suite {
+	return suite{tier: "fence", module: "fence/pgxfence", pkg: ".", tests: only(tests...), time: serverTime}
+}
+
 // shell is scripts that run the command.
 func shell(scripts ...string) suite {
 	return suite{tier: "cli", module: "cmd/holdfast", pkg: ".", tests: "^TestScripts$/" + only(scripts...), time: serverTime, stalls: true}
@@ -335,9 +348,14 @@ func ensemble(tests ...string) suite {
 	return suite{tier: "zookeeper", module: "zookeeper", pkg: ".", tests: only(tests...), time: 2 * serverTime, stalls: true}
 }
 
+// members is the tests of package etcd on a real cluster.
+func members(tests ...string) suite {
+	return suite{tier: "etcd", module: "etcd", pkg: ".", tests: only(tests...), time: 2 * serverTime, stalls: true}
+}
+
 func tierNames() []string {
 	return []string{
 		"unit", "engine", "client", "conformance", "sharding", "seam", "model", "sim", "differential",
-		"redlock", "postgres", "zookeeper", "fence", "cli",
+		"redlock", "postgres", "zookeeper", "etcd", "fence", "cli",
 	}
 }

@@ -200,7 +200,7 @@ func (cl *claim) post(e quorum.Event) {
 
 var outcomeNames = [...]string{
 	quorum.Won: "won", quorum.Busy: "busy", quorum.Unavailable: "unavailable", quorum.Renewed: "renewed", quorum.NotRenewed: "not renewed",
-	quorum.NotRaised: "not raised", quorum.Lost: "lost", quorum.Released: "released", quorum.NotReleased: "not released",
+	quorum.Lost: "lost", quorum.Released: "released", quorum.NotReleased: "not released",
 }
 
 // setAlarm sees to it that a Tick comes when the claim wants one. Rounds of a held

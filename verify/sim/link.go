@@ -67,7 +67,7 @@ func (l *link) send(r *request) {
 	case !r.Kind.Frees() && len(l.away) > 0 && l.w.now-l.away[0].began > stallAfter:
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
-	case r.Kind == quorum.AskCommit && !r.Raises && r.Token < l.floor(): // it was chosen over an earlier connection (trace C11)
+	case r.Kind == quorum.AskCommit && r.Token < l.floor(): // it was chosen over an earlier connection (trace C11)
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
 	}

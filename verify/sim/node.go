@@ -93,6 +93,9 @@ func (n *node) execute(r *request) reply {
 			l.Fence = before.Fence
 		}
 	}
+	if n.w.cfg.Rules.Shorten && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
+		l.Until = now/1000 + quorum.Millis(ask.TTL)
+	}
 	if n.w.cfg.Rules.ShortLife && l.FenceUntil > before.FenceUntil {
 		l.FenceUntil = min(l.FenceUntil, now/1000+60_000)
 	}

@@ -65,8 +65,10 @@ func (c *client) besieged() {
 // node that was away last is back since then.
 func (wk *worker) outlive(order []int, last *node, back int64) {
 	w := wk.c.w
+	if wk.grant == nil { // it was lost, and that has been told
+		return
+	}
 	switch st := &wk.claim.st; {
-	case wk.grant == nil: // it was lost, and that has been told
 	case w.now > back+regainMost*w.ttl:
 		w.fail(P9, "%s has not got all nodes back", wk.claim.owner)
 		wk.end()

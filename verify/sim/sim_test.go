@@ -274,6 +274,7 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		"an id whose give-back is open ends":                  {"network", true, Rules{ReuseID: true}, P3, true},
 		"trust in a hand-over counts from a send":             {"network", true, Rules{TrustFromWake: true}, P3, false},
 		"trust is shorter by what clocks drift":               {"clients", false, Rules{NoDrift: true}, P3, false},
+		"a late request shortens nothing":                     {"network", true, Rules{Shorten: true}, P3, false},
 		"trust ends":                                          {"clients", false, Rules{TrustForever: true}, P3, false},
 		"counters start at a time that two clocks agree on":   {"majority", false, Rules{SeedAtAnyTime: true}, P2, false},
 		"counters outlive what clocks go within their minute": {"minute", false, Rules{ShortLife: true}, P2, false},

@@ -137,6 +137,15 @@ func (wk *worker) leave() {
 	}
 }
 
+// ttls is how many other TTLs a holder asks for. One that is to keep its lease through outages asks for none that is over
+// before an answer that is late.
+func (wk *worker) ttls() int {
+	if wk.keeps != nil {
+		return 2
+	}
+	return 3
+}
+
 // watch renews every third of the TTL, and notices when the trust is over.
 func (wk *worker) watch() {
 	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
@@ -152,8 +161,8 @@ func (wk *worker) watch() {
 			return
 		}
 		settled, ttl := false, own
-		if w.chance(0.1) { // now and then the holder wants another TTL
-			ttl = []int64{own / 2, w.maxTTL}[w.rng.IntN(2)]
+		if w.chance(0.2) { // now and then the holder wants another TTL
+			ttl = []int64{own / 2, w.maxTTL, own / 5}[w.rng.IntN(wk.ttls())]
 		}
 		cl.begin(quorum.Event{Kind: quorum.Renew, TTL: ttl}, func(o quorum.Outcome) {
 			settled = true

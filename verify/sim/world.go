@@ -31,6 +31,7 @@ type Rules struct {
 	LeastLife      bool // a counter expires after 150 s, whatever the clients have agreed on
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
 	NoFloor        bool // a node that went back to older data goes on from its older counters
+	Shorten        bool // a request shortens what another of the same owner has promised
 	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
 }
 

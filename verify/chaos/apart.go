@@ -1,0 +1,125 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// In classes whose duty is apart, clients with even numbers have one prefix, those with odd numbers one below it, and both have
+// locks of the same names, or of names that look like parts of the other prefix. They are two services that know nothing of each other.
+
+// nestedNames are the locks of the clients of each side.
+var nestedNames = [sides][]string{
+	{"team", "team/job-7", "x", "team/x", "job-7", "team/team"},
+	{"x", "job-7", "team", "team/x", "x/y", "lock-0000000001"},
+}
+
+// nestedPrefix is where the locks of a side are in that window.
+func nestedPrefix(s *span, side int) string {
+	return "w" + strconv.Itoa(s.index) + []string{"/locks", "/locks/team"}[side]
+}
+
+// apartKey is how the history knows a lock of a side.
+func apartKey(s *span, keys, side, n int) string { return s.key("h", side*keys+n) }
+
+// aparts are the clients of a process in classes whose duty is apart.
+type aparts struct {
+	side int
+
+	mu     sync.Mutex // guards what follows
+	window int
+	client *holdfast.Client // of window; nil: none yet
+}
+
+// at returns the client of a window, and closes that of the one before.
+func (a *aparts) at(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.client != nil && a.window == s.index {
+		return a.client, nil
+	}
+	if a.client != nil {
+		a.client.Close()
+	}
+	drv, err := h.order.Schedule.backend().apart(h.order, nestedPrefix(s, a.side))
+	if err != nil {
+		return nil, err
+	}
+	a.window = s.index
+	a.client, err = h.with(drv, holdfast.Holder{Program: sideName(a.side)})
+	return a.client, err
+}
+
+func (a *aparts) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.client != nil {
+		a.client.Close()
+	}
+}
+
+func sideName(side int) string { return "side" + strconv.Itoa(side) }
+
+// lockApart takes the lock of that name, and now and then first looks at what there is.
+func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as want) (held, error) {
+	side := h.apart.side
+	client, err := h.apart.at(ctx, h, s)
+	if err != nil {
+		return held{}, err
+	}
+	key, name := apartKey(s, h.order.Schedule.Keys, side, n), nestedNames[side][n]
+	if rand.N(4) == 0 {
+		h.look(ctx, client, key, name)
+	}
+	lease, err := client.Acquire(ctx, name, h.options(as))
+	if err != nil {
+		return held{}, err
+	}
+	return h.held(lease, key), nil
+}
+
+// look records locks and holders of the other side.
+func (h *holdfasts) look(ctx context.Context, client *holdfast.Client, key, name string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stranger := func(what string, st holdfast.Status) {
+		if st.Held && st.Holder.Program != sideName(h.apart.side) {
+			h.rec.record(event{Kind: strange, Key: key, Err: fmt.Sprintf("%s shows %q, held by %+v", what, st.Key, st.Holder)})
+		}
+	}
+	if st, err := client.Inspect(ctx, name); err == nil {
+		stranger("Inspect", st)
+	}
+	for st, err := range client.List(ctx, "") {
+		if err != nil {
+			return
+		}
+		stranger("List", st)
+	}
+}
+
+// standingApart lists the locks of both sides that stand.
+func standingApart(ctx context.Context, open func(prefix string) (driver.Driver, error), s *span, ttl time.Duration) (all []string, err error) {
+	for side := range sides {
+		d, err := open(nestedPrefix(s, side))
+		if err != nil {
+			return nil, err
+		}
+		found, err := standing(ctx, d, "", ttl)
+		d.Close()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
