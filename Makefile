@@ -86,9 +86,9 @@ screenshots: deps ## The pictures of the console in docs/console, by a headless 
 	@cd verify && go run ./console -out ../docs/console
 
 mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (over an hour)
-	@cd verify && go run ./mutants -table ../docs/mutants.md $(MUTANTFLAGS)
+	@cd verify && go run ./mutants $(MUTANTFLAGS)
 
-chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|postgres|zookeeper -schedule FILE -out FOLDER -seed N"
+chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|etcd-auth|postgres|zookeeper -schedule FILE -out FOLDER -seed N"
 	@cd verify && go run ./chaos -minutes $(MINUTES) $(CHAOSFLAGS)
 
 soak: deps ## As chaos for HOURS (24), and what the clients use must stay flat
