@@ -13,7 +13,7 @@ import (
 func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		first, second := b.peer(), b.peer()
-		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +30,7 @@ func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 		_, err = first.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
 		wantErr(t, err, holdfast.ErrLost)
 		b.release(m)
-		_, err = second.Adopt(t.Context(), "k", "nobody.1", 7, nil)
+		_, err = second.Adopt(t.Context(), "k", "nobody.1*", 7, nil)
 		wantErr(t, err, holdfast.ErrLost)
 	})
 }
@@ -38,7 +38,7 @@ func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 func TestADetachedLeaseStandsUntilItsDeadlineAndNoLonger(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		c, other := b.peer(), b.peer()
-		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
 		pass(time.Minute)
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestADetachedLeaseStandsUntilItsDeadlineAndNoLonger(t *testing.T) {
 func TestWhoWaitsBehindADetachedLeaseAsksTheService(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		c := b.peer()
-		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
 		next := make(chan *holdfast.Lease, 1)
 		go func() {
 			m, err := c.Acquire(t.Context(), "k", nil)
@@ -87,7 +87,7 @@ func TestWhoWaitsBehindADetachedLeaseAsksTheService(t *testing.T) {
 // The old holder did not detach, and hears of it at its next renewal.
 func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
+		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, Adoptable: true})
 		var won []*holdfast.Lease
 		for range 3 {
 			switch m, err := b.peer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil); {
@@ -113,10 +113,34 @@ func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
 
 func TestAReleasedLeaseCannotBeAdopted(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", nil)
+		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Adoptable: true})
 		b.release(l)
 		_, err := b.peer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
 		wantErr(t, err, holdfast.ErrLost)
 		b.release(b.acquire(b.peer(), "k", nil))
+	})
+}
+
+func TestCloseEndsACallOfAdoptThatWaits(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		c := b.peer()
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Adoptable: true})
+		if err := l.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		b.freeze()
+		adopted := make(chan error)
+		go func() {
+			_, err := c.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
+			adopted <- err
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		go c.Close()
+		wantErr(t, <-adopted, holdfast.ErrClosed)
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("Adopt ended %v after the call of Close, want at once", took)
+		}
+		b.start()
 	})
 }

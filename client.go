@@ -43,8 +43,32 @@ type Client struct {
 	closed  chan struct{} // closed when Close is done
 }
 
-// New returns a client over drv, which it closes with itself. opts may be nil.
-// It does not block.
+// drivers are those that the open clients of this process use.
+var drivers sync.Map // of driver.Driver to *Client
+
+// claim notes that c uses drv, and says whether no other open client does.
+func (c *Client) claim(drv driver.Driver) bool {
+	if v := reflect.ValueOf(drv); v.Kind() == reflect.Pointer && v.Type().Elem().Size() > 0 { // else it has no identity
+		if _, used := drivers.LoadOrStore(drv, c); used {
+			return false
+		}
+	}
+	return true
+}
+
+// unclaim forgets what c has claimed.
+func (c *Client) unclaim() {
+	drivers.Range(func(drv, user any) bool {
+		if user == c {
+			drivers.Delete(drv)
+		}
+		return true
+	})
+}
+
+// New returns a client over drv, which it closes with itself. A driver serves one client:
+// New refuses one that another open client uses with ErrInvalid, and a client over a driver
+// that was closed with its client gets ErrClosed from it. opts may be nil. New does not block.
 func New(drv driver.Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, wrap("new", "", invalid("no driver; open one with redlock.Open or memory.New, and look at the error first"))
@@ -62,11 +86,14 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()
 	}
+	if !c.claim(drv) {
+		return nil, wrap("new", "", invalid("another client of this process uses the driver; share the client, or open a second driver for a second client"))
+	}
 	c.alive, c.stop = context.WithCancel(context.Background())
-	if n, ok := driver.As[driver.Notifier](drv); ok {
+	if n, ok := drv.(driver.Notifier); ok {
 		n.Notify(c.nodeChanged)
 	}
-	if a, ok := driver.As[driver.Alerter](drv); ok {
+	if a, ok := drv.(driver.Alerter); ok {
 		a.Alert(c.alerted)
 	}
 	c.tasks.Go(c.watch)
@@ -85,7 +112,7 @@ func (c *Client) named(note string) Holder {
 // readiness checks and gauges. It asks no node and does not block. It is nil where the
 // driver's service has no nodes to tell of.
 func (c *Client) Nodes() []NodeEvent {
-	if n, ok := driver.As[driver.Notifier](c.drv); ok {
+	if n, ok := c.drv.(driver.Notifier); ok {
 		return n.Nodes()
 	}
 	return nil

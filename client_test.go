@@ -231,7 +231,7 @@ func (d *adopting) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, err
 
 func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{NoRenew: true})
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{NoRenew: true, Adoptable: true})
 		drv := &adopting{Driver: b.drv.Peer()}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
@@ -242,4 +242,58 @@ func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
 			t.Errorf("a closed client has a lease until %v, which nobody watches", adopted.Deadline())
 		}
 	})
+}
+
+// Two clients would take the alerts and the states of nodes from one another, and each would close
+// the driver under the other.
+func TestADriverServesOneClient(t *testing.T) {
+	t.Parallel()
+	drv := memory.New(3)
+	first, err := holdfast.New(drv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := holdfast.New(drv, nil)
+	if second != nil {
+		second.Close()
+	}
+	wantErr(t, err, holdfast.ErrInvalid)
+	for _, words := range []string{"another client", "open a second driver", "share the client"} {
+		if !strings.Contains(fmt.Sprint(err), words) {
+			t.Errorf("%v does not say %q", err, words)
+		}
+	}
+	peer, err := holdfast.New(drv.Peer(), nil)
+	if err != nil {
+		t.Fatalf("a driver of its own: %v", err)
+	}
+	peer.Close()
+	first.Close()
+	again, err := holdfast.New(drv, nil)
+	if err != nil {
+		t.Fatalf("after Close: %v", err)
+	}
+	defer again.Close()
+	_, err = again.TryAcquire(t.Context(), "k", nil)
+	wantErr(t, err, holdfast.ErrClosed) // it was closed with its client
+}
+
+func TestDoWithoutAFunctionPanicsAndSaysSo(t *testing.T) {
+	t.Parallel()
+	c, err := holdfast.New(memory1(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer func() {
+		if text := fmt.Sprint(recover()); !strings.Contains(text, "Do") || !strings.Contains(text, "fn is nil") {
+			t.Errorf("it panicked with %q", text)
+		}
+		l, err := c.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatalf("the lock was left: %v", err)
+		}
+		l.Release(t.Context())
+	}()
+	c.Do(t.Context(), "k", nil, nil)
 }

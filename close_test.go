@@ -95,7 +95,7 @@ func TestCloseUnderLoadLeavesNothing(t *testing.T) {
 func TestShutdownLetsHoldersFinish(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		c := b.openLongWay()
-		l, elsewhere := b.acquire(c, "k", nil), b.acquire(b.client, "elsewhere", nil)
+		l, elsewhere := b.acquire(c, "k", nil), b.acquire(b.client, "elsewhere", &holdfast.AcquireOptions{Adoptable: true})
 		var waiters sync.WaitGroup
 		for _, key := range []string{"k", "k", "elsewhere"} {
 			waiters.Go(func() {

@@ -29,7 +29,9 @@ var (
 var (
 	// ErrLost is returned, and is the cause of the lease's context, when the
 	// lease ended before it was released. The error also matches what ended it:
-	// ErrExpired, ErrMaxHold, ErrGone or ErrClosed.
+	// ErrExpired, ErrMaxHold, ErrGone or ErrClosed. One that has expired also matches
+	// the error of its last renewal, if that failed, such as ErrUnavailable: so ask
+	// for ErrLost first.
 	ErrLost = driver.ErrLost
 	// ErrExpired says that the deadline was reached, or Margin before it.
 	ErrExpired = errors.New("lease has expired")
@@ -49,6 +51,9 @@ var (
 	ErrClosed = driver.ErrClosed
 	// ErrUnsupported is returned when the driver cannot do what is asked.
 	ErrUnsupported = driver.ErrUnsupported
+	// ErrUnconfirmed is returned by ForceRelease when it has taken the lock away, and no
+	// replica of a server that may fail over has confirmed that in time.
+	ErrUnconfirmed = driver.ErrUnconfirmed
 )
 
 // HeldError says who holds a lock. It matches ErrHeld.

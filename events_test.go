@@ -39,7 +39,7 @@ func TestEachCallThatFailsIsToldOnce(t *testing.T) {
 			return err
 		}, context.DeadlineExceeded, 1},
 		"Adopt": {func(ctx context.Context, c *holdfast.Client) error {
-			_, err := c.Adopt(ctx, "k", "nobody.1", 1, nil)
+			_, err := c.Adopt(ctx, "k", "nobody.1*", 1, nil)
 			return err
 		}, holdfast.ErrLost, 1},
 		"ErrInvalid": {func(ctx context.Context, c *holdfast.Client) error {
@@ -188,7 +188,7 @@ func TestANoteIsShownToWhoFindsTheLockHeld(t *testing.T) {
 			_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Note: bad})
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
-		_, err := b.client.Adopt(t.Context(), "k", "a.1", 1, &holdfast.AcquireOptions{Note: note})
+		_, err := b.client.Adopt(t.Context(), "k", "a.1*", 1, &holdfast.AcquireOptions{Note: note})
 		wantErr(t, err, holdfast.ErrInvalid)
 		_, err = holdfast.New(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Note: note}})
 		wantErr(t, err, holdfast.ErrInvalid)

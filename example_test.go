@@ -51,7 +51,7 @@ func ExampleLease_Detach() {
 	second, _ := holdfast.New(nodes.Peer(), nil)
 	defer second.Close()
 
-	lease, _ := first.Acquire(context.Background(), "upload", nil)
+	lease, _ := first.Acquire(context.Background(), "upload", &holdfast.AcquireOptions{Adoptable: true})
 	lease.Detach() // and not Release
 	first.Close()  // its Owner and Token are told to the other process somehow
 

@@ -96,3 +96,68 @@ func (d *alerting) Check(ctx context.Context, g driver.Grant) error {
 	d.checks++
 	return d.Driver.Check(ctx, g)
 }
+
+// meanwhile is an alerting driver that calls before and after around its first check.
+type meanwhile struct {
+	*alerting
+	before, after func()
+}
+
+func (d *meanwhile) Check(ctx context.Context, g driver.Grant) error {
+	before, after := d.before, d.after
+	d.before, d.after = func() {}, func() {}
+	before()
+	defer after()
+	return d.alerting.Check(ctx, g)
+}
+
+// around has the holder of a lock hear an alert, with the reason "the first", and calls before and
+// after around the check of that. take takes the lock away in silence. It wants the lease lost at
+// once, for a reason.
+func around(t *testing.T, reason string, before, after func(t *testing.T, drv *meanwhile, l *holdfast.Lease, take func())) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := &meanwhile{alerting: &alerting{Driver: memory.New(5)}}
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "k", aMinute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func() {
+			for i := range 5 {
+				drv.Node(i).Lose("k")
+			}
+		}
+		drv.before, drv.after = func() { before(t, drv, l, take) }, func() { after(t, drv, l, take) }
+		drv.alert(l.Owner(), "the first")
+		synctest.Wait()
+		cause := context.Cause(l.Context())
+		if wantErr(t, cause, holdfast.ErrGone); cause == nil || !strings.Contains(cause.Error(), reason) {
+			t.Errorf("at once the cause is %v, want %q", cause, reason)
+		}
+	})
+}
+
+func nothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
+
+// Each node sends its alert when it has acted, so the first may come before a majority has.
+func TestAnAlertThatComesDuringACheckIsLookedIntoAfterwards(t *testing.T) {
+	around(t, "the second", nothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
+		take()
+		drv.alert(l.Owner(), "the second")
+	})
+}
+
+// A renewal that was answered before the force does not refute the alert.
+func TestARenewalDuringACheckKeepsTheReasonOfTheForce(t *testing.T) {
+	around(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
+		if err := l.Extend(t.Context(), time.Minute); err != nil {
+			t.Error(err)
+		}
+		take()
+	}, nothing)
+}

@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -13,10 +14,11 @@ import (
 type Status struct {
 	Key       string
 	Held      bool
+	Kept      bool   // the holder has released the lock, which stands for its MinHold until Remaining is over
 	Owner     string // the holder's Lease.Owner, up to a "+"
 	Holder    Holder
 	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
-	Token     Token     // the first token of the holder's grant
+	Token     Token     // the first token of the holder's grant; 0 for a lock without one
 	Remaining time.Duration
 	Waiters   int
 	Holds     int // how many holds this client has of it
@@ -33,7 +35,7 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 	if err := checkKey(key); err != nil {
 		return st, err
 	}
-	in, ok := driver.As[driver.Inspector](c.drv)
+	in, ok := c.drv.(driver.Inspector)
 	if !ok {
 		return st, unsupported("it cannot say who holds a lock")
 	}
@@ -50,7 +52,7 @@ func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []dri
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	q, ok := driver.As[driver.Queuer](c.drv)
+	q, ok := c.drv.(driver.Queuer)
 	if !ok {
 		return nil, unsupported("it cannot say who waits for a lock")
 	}
@@ -61,7 +63,7 @@ func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []dri
 // prefix. An error ends the sequence.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, error] {
 	return func(yield func(Status, error) bool) {
-		l, ok := driver.As[driver.Lister](c.drv)
+		l, ok := c.drv.(driver.Lister)
 		if !ok {
 			yield(Status{}, wrap("list", "", unsupported("it cannot list locks")))
 			return
@@ -85,44 +87,51 @@ type Finding = driver.Finding
 // A set that is so ill that no client can be opened is diagnosed by the DiagnoseURL of the
 // driver's package.
 func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
-	d, ok := driver.As[driver.Doctor](c.drv)
+	d, ok := c.drv.(driver.Doctor)
 	if !ok {
 		return nil, wrap("diagnose", "", unsupported("it has no checks of its service"))
 	}
 	return d.Diagnose(ctx, ttl), nil
 }
 
-// ForceRelease takes the lock away from the holder that token belongs to. It
-// never takes it from a newer holder. The old holder cannot renew any more, and
-// storages that check tokens refuse it once the next holder has written. Token
-// 0 stands for a holder without one, which uses another library.
+// ForceRelease takes the lock away from the grant that token belongs to, with the token that
+// Inspect shows or that a lease has. It never takes it from a newer grant. One grant may serve
+// several leases of one process, which follow one another within a tenth of a second: whichever
+// of their tokens is given, the one that has the lock now loses it. The old holder cannot renew
+// any more, and storages that check tokens refuse it once the next holder has written. Token 0
+// stands for a lock without one: that of another library, or one that was released and stands
+// for its MinHold (Status.Kept), which no other token ends.
 //
 // The holder loses its lease at once, if the driver is a driver.Alerter and the holder's
 // client can be reached, and otherwise at its next renewal. In the first case the cause of
 // its context has why: say who takes the lock and what for, in a line of at most 200 bytes.
 // What is longer is cut.
 //
+// ErrUnconfirmed says that the lock has been taken away, and that a replica which takes over now may not know it: then the old
+// holder, if it has heard nothing, goes on until its lease ends. Where a server may fail over, ForceRelease waits up to a
+// second for one replica.
+//
 // Errors: ErrLost when token does not belong to the present holder,
-// ErrUnavailable, ErrUnsupported.
+// ErrUnavailable, ErrUnsupported, ErrUnconfirmed.
 func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
 	defer func() { err = wrap("force release", key, err) }()
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	f, ok := driver.As[driver.Forcer](c.drv)
+	f, ok := c.drv.(driver.Forcer)
 	if !ok {
 		return unsupported("it cannot take a lock from its holder")
 	}
 	why = oneLine(why)
 	done, err := f.Force(ctx, key, int64(token), why)
 	switch {
-	case err != nil:
+	case err != nil && !errors.Is(err, ErrUnconfirmed):
 		return err
 	case !done:
 		return strangerError(token)
 	}
 	c.carryOut(c.forced(key, int64(token), why))
-	return nil
+	return err
 }
 
 // forced ends the lease on key if it is this client's and token belongs to it.
@@ -152,7 +161,7 @@ func (c *Client) status(st driver.Status) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := Status{
-		Key: st.Key, Held: st.Held, Owner: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
+		Key: st.Key, Held: st.Held, Kept: st.Kept, Owner: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
 		Remaining: st.Remaining, Waiters: st.Waiters, Nodes: st.Nodes,
 	}
 	if s := c.slots[st.Key]; s != nil {

@@ -25,7 +25,8 @@ type term struct {
 	given     time.Duration // for how long it was granted by the last grant or renewal
 	passed    int           // hand-overs so far
 	now       holder
-	atRisk    bool // the last renewal said so
+	atRisk    bool  // the last renewal said so
+	failed    error // the last renewal, without an ErrLost; nil: it did not fail
 	over      bool
 
 	alerts   int    // that ForceRelease took it away, and that no answer has refuted
@@ -128,6 +129,14 @@ func (t *term) trust(until time.Time) {
 	t.ends = t.trusted.Add(-t.now.opts.Margin)
 }
 
+// lengthen trusts the service until then, unless it keeps t for longer already: no renewal
+// shortens that. The caller holds mu.
+func (t *term) lengthen(until, now time.Time) {
+	if clock.Until(until, now) > clock.Until(t.keptUntil, now) {
+		t.trust(until)
+	}
+}
+
 // Check asks the service whether the lease still stands. It blocks for one answer.
 // nil means that a quorum has just confirmed it, ErrLost that it has ended or that
 // a quorum of nodes does not have it, ErrUnavailable that too few nodes answered.
@@ -143,7 +152,7 @@ func (l *Lease) Check(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	ch, ok := driver.As[driver.Checker](c.drv)
+	ch, ok := c.drv.(driver.Checker)
 	if !ok {
 		return unsupported("it cannot ask its service whether a lease still stands")
 	}
@@ -158,6 +167,10 @@ func (l *Lease) Check(ctx context.Context) (err error) {
 // Extend renews the lease now, and sets the TTL that later renewals use; MaxHold
 // stays its bound, and Margin and RenewEvery stay as they are. It blocks for one round
 // of renewal. On ErrUnavailable the lease stands as it was, for as long as Deadline says.
+//
+// Extend never shortens a lease: with a shorter TTL the lease stands until the Deadline that
+// it has, and the shorter TTL counts from the renewals that go beyond that. A request can
+// reach the service late, after a longer one, and must not end what that has promised.
 //
 // Errors: ErrLost, ErrUnavailable, ctx.Err() with ErrUnavailable; ErrInvalid for a TTL
 // that is out of bounds or leaves no time for Margin and RenewEvery; ErrUnsupported
@@ -202,10 +215,6 @@ func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start ti
 	start, grant = time.Now(), t.grant
 	if c.limits.ChangeTTL {
 		grant.TTL = ttl
-	}
-	// A shorter TTL may be in force before its answer is here.
-	if bound := start.Add(ttl - ttl/50 - 3*time.Millisecond); grant.TTL < t.grant.TTL && bound.Before(t.keptUntil) {
-		t.trust(bound)
 	}
 	c.reschedule(t, t.ends)
 	return start, grant, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
@@ -149,7 +150,7 @@ func (s *slot) obstacle() error {
 	}
 	return &HeldError{
 		Owner: s.term.grant.Owner, Holder: s.term.client.named(s.term.now.opts.Note), Since: s.term.now.since,
-		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(),
+		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(), Here: true,
 	}
 }
 
@@ -196,11 +197,12 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 	}
 }
 
-// successor returns the attempt that may have t next without asking the service, or nil.
-// There is none where the lock is lost or kept for MinHold, or the attempt wants another TTL
-// or note. Other clients get their turn when the grant's tokens or its share of time are
-// used up. And trust must be left: half of what was granted and, for an attempt that does
-// not renew soon, half of what it asked for. The caller holds mu.
+// successor returns the attempt that may have t next without asking the service, or nil. There
+// is none where the lock is lost or kept for MinHold, where another process may adopt it, or
+// where the attempt wants another TTL or note, or a lease that can be adopted. Other clients
+// get their turn when the grant's tokens or its share of time are used up. And trust must be
+// left: half of what was granted and, for an attempt that does not renew soon, half of what it
+// asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *attempt {
 	next := t.slot.queue.Front()
 	if next == nil {
@@ -208,11 +210,11 @@ func (t *term) successor(now time.Time) *attempt {
 	}
 	w, ttl, left := next.Value.(*attempt), t.grant.TTL, clock.Until(t.keptUntil, now)
 	switch {
-	case t.stopping, t.keep(now) > 0:
+	case t.stopping, t.keep(now) > 0, driver.IsAdoptable(t.grant.Owner):
 	case t.passed+1 >= t.grant.Block:
-	case now.Sub(t.taken) >= min(ttl/2, handOverMost):
+	case now.Sub(t.taken) >= handOverMost:
 	case w.opts.TTL != t.asked:
-	case w.opts.Note != t.now.opts.Note:
+	case w.opts.Note != t.now.opts.Note, w.opts.Adoptable:
 	case left <= t.given/2, !w.opts.renewsSoon() && left-w.opts.Margin <= (ttl-w.opts.Margin)/2:
 	default:
 		t.slot.queue.Remove(next)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
 )
 
 func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
@@ -335,6 +337,23 @@ func TestCancelledLocalWaiterLeavesTheOthersInOrder(t *testing.T) {
 	})
 }
 
+func TestAHolderInThisProcessIsCalledThat(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		here, other := b.named("vm", holdfast.Hooks{}), b.named("vm", holdfast.Hooks{})
+		l := b.acquire(here, "k", nil)
+		for c, want := range map[*holdfast.Client]string{here: "held by this process, vm pid 1", other: "held by vm pid 1"} {
+			_, atOnce := c.TryAcquire(t.Context(), "k", nil)
+			_, waited := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
+			for _, err := range []error{atOnce, waited} {
+				if !strings.HasSuffix(fmt.Sprint(err), want) {
+					t.Errorf("%v, want %q", err, want)
+				}
+			}
+		}
+		b.release(l)
+	})
+}
+
 func TestTryOnAKeyHeldHereNeedsNoNetwork(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
@@ -548,4 +567,68 @@ func TestATryBesideAReleaseHearsWhoHasTheLockAfterIt(t *testing.T) {
 		}
 		b.release(again)
 	})
+}
+
+// paused is a driver whose process stands still when the context of an Acquire ends.
+type paused struct {
+	*memory.Driver
+	stands time.Duration
+}
+
+func (d *paused) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	g, err := d.Driver.Acquire(ctx, req)
+	if ctx.Err() != nil {
+		pass(d.stands)
+	}
+	return g, err
+}
+
+// The holder of before may be dead by then, and a node that had no time to answer is well.
+func TestAWaitThatRanOutWhileTheProcessStoodStillNamesNobodyAsPresent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stands time.Duration
+		down   bool
+		kind   error
+	}{
+		"held":      {10 * time.Second, false, holdfast.ErrHeld},
+		"down":      {10 * time.Second, true, holdfast.ErrUnavailable},
+		"on time":   {0, false, holdfast.ErrHeld},
+		"a stumble": {500 * time.Millisecond, true, holdfast.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				if tt.down {
+					for i := range 3 {
+						b.drv.Node(i).Stop()
+					}
+					defer b.start()
+				} else {
+					l := b.acquire(b.named("web-3", holdfast.Hooks{}), "k", nil)
+					defer b.release(l)
+				}
+				c, err := holdfast.New(&paused{b.drv.Peer(), tt.stands}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				short, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				_, waited := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})
+				_, ended := c.Acquire(short, "k", nil)
+				wantErr(t, ended, context.DeadlineExceeded)
+				if errors.Is(waited, context.DeadlineExceeded) {
+					t.Errorf("%v blames the caller's context", waited)
+				}
+				for _, err := range []error{waited, ended} {
+					wantErr(t, err, tt.kind)
+					_, held := errors.AsType[*holdfast.HeldError](err)
+					_, down := errors.AsType[*holdfast.UnavailableError](err)
+					past := strings.Contains(fmt.Sprint(err), "this process stood still until 10s after the end of its wait")
+					if still := tt.stands > time.Second; (held || down) == still || past != still {
+						t.Errorf("%v (held %v, down %v) after a pause of %v", err, held, down, tt.stands)
+					}
+				}
+			})
+		})
+	}
 }

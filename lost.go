@@ -24,21 +24,33 @@ import (
 //	Detach   it was left to another process             ErrDetached
 //	Release  its holder released it                     no error
 //
+// A lease that ended by the clock as its renewals failed matches the error of the last one too.
+//
 // The first five match ErrLost; so does what a lease answers that is used after Detach or
 // Release. For the first two the contexts end Margin before the time is over. The lock
 // stays until then, unrenewed, unless the holder releases it.
 
-// lossError is why a lease was lost. It matches ErrLost and kind.
+// lossError is why a lease was lost. It matches ErrLost, kind, and what failed matches.
 type lossError struct {
-	kind error
-	text string
+	kind   error
+	text   string
+	failed error // the last renewal; nil: it did not fail
 }
 
-func (e *lossError) Error() string        { return ErrLost.Error() + ": " + e.text }
+func (e *lossError) Error() string {
+	text := ErrLost.Error() + ": " + e.text
+	if e.failed != nil {
+		text += "; the last renewal failed: " + e.failed.Error()
+	}
+	return text
+}
+
 func (e *lossError) Is(target error) bool { return target == ErrLost || target == e.kind }
 
+func (e *lossError) Unwrap() error { return e.failed }
+
 var (
-	errGone            error = &lossError{ErrGone, "the service gave it away or forgot it"}
+	errGone            error = &lossError{kind: ErrGone, text: "the service gave it away or forgot it"}
 	errReleasedByClose       = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
 )
 
@@ -48,7 +60,7 @@ func forcedError(why string) error {
 	if why != "" {
 		text += ": " + why
 	}
-	return &lossError{ErrGone, text}
+	return &lossError{kind: ErrGone, text: text}
 }
 
 // whyMost is the longest text of a ForceRelease, in bytes.
@@ -65,8 +77,12 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// gone is why t ends when the service has said that it has. The caller holds mu.
-func (t *term) gone() error {
+// gone is why t ends when the service has said that it has, with the reason that is in said, if
+// any. The caller holds mu.
+func (t *term) gone(said error) error {
+	if lost, ok := errors.AsType[*driver.LostError](said); ok {
+		return &lossError{kind: ErrGone, text: lost.Why}
+	}
 	if t.alerts > 0 {
 		return forcedError(t.why)
 	}
@@ -108,7 +124,7 @@ func (c *Client) verify(t *term) {
 		var e followUp
 		switch {
 		case errors.Is(err, ErrLost):
-			e = t.end(t.gone(), time.Now())
+			e = t.end(t.gone(err), time.Now())
 		case t.alerts > alerts && !t.over:
 			c.mu.Unlock()
 			continue
@@ -135,7 +151,14 @@ func (t *term) expiry() error {
 	if o.Margin > 0 {
 		text = fmt.Sprintf("Margin %v before %s", o.Margin, early)
 	}
-	return &lossError{kind, text}
+	e := &lossError{kind: kind, text: text}
+	switch expired := errors.Is(kind, ErrExpired); {
+	case expired && t.failed != nil:
+		e.failed = t.failed
+	case expired && !o.NoRenew:
+		e.text += ", and no renewal had failed: an answer is late, this process stood still, or its clock was set forward"
+	}
+	return e
 }
 
 // left is how long at now the holder of t may work yet. The caller holds mu.
@@ -199,7 +222,7 @@ func (t *term) end(cause error, now time.Time) followUp {
 	}
 	e := t.part(cause, now)
 	e.free = t
-	if cause == nil || errors.Is(cause, ErrClosed) {
+	if cause == nil || errors.Is(cause, errReleasedByClose) {
 		e.keep = t.keep(now)
 	}
 	for _, l := range t.now.holds {
@@ -231,7 +254,7 @@ func (t *term) part(cause error, now time.Time) followUp {
 // lost says that the holder has neither released the lock nor left it standing, nor has
 // Close released it.
 func (e *followUp) lost() bool {
-	return e.cause != nil && errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, ErrClosed)
+	return e.cause != nil && errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, errReleasedByClose)
 }
 
 // keep is how much longer the lock stays after a release at now, and no less than
@@ -278,7 +301,7 @@ func (l *Lease) release(ctx context.Context) error {
 	e.tell(c)
 	failed := c.free(ctx, e)
 	switch {
-	case errors.Is(err, ErrClosed):
+	case errors.Is(err, errReleasedByClose):
 		return nil
 	case err != nil:
 		return err

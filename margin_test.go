@@ -341,7 +341,7 @@ func TestEachEndOfALeaseHasACauseOfItsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, b *bench) {
-				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second, MaxHold: 10 * time.Second})
+				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second, MaxHold: 10 * time.Second, Adoptable: name == "Detach"})
 				tt.end(b, l)
 				<-l.Context().Done()
 				b.start()

@@ -58,12 +58,18 @@ type AcquireOptions struct {
 	// the deadline passes. 0: Context ends at the deadline.
 	Margin time.Duration
 	// MaxHold bounds how long the lease lasts, against a holder that hangs: it is
-	// lost then at the latest, even if it was renewed or extended. 0: no bound.
+	// lost then at the latest, even if it was renewed or extended. No shorter than
+	// MinHold. 0: no bound.
 	MaxHold time.Duration
 	// MinHold is how long the lock is kept at least, even when it is released
 	// earlier: for jobs that several machines start at once, by clocks that
 	// differ. Release does not wait for it; a crash ends it.
 	MinHold time.Duration
+	// Adoptable lets another process continue the lease, by Client.Adopt with its Key, Owner
+	// and Token, after Detach or when this process is gone. Such a lease is never handed to
+	// the next waiter of this process without the service. A lease without it cannot be
+	// adopted, as another holder of this process may have it by then.
+	Adoptable bool
 	// Fenced refuses a driver whose leases carry no fencing token: Acquire returns
 	// ErrUnsupported, and not a lease whose Token is 0.
 	Fenced bool
@@ -103,8 +109,12 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 		return o, invalid("Wait %v, MaxHold %v, MinHold %v, Margin %v, RenewEvery %v: none may be negative", o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery)
 	}
 	switch {
+	case o.MaxHold > 0 && o.MaxHold < o.MinHold:
+		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:
 		return o, unsupported("MinHold: it cannot keep a lock after its release; sleep before the release instead")
+	case o.Adoptable && !c.adopts():
+		return o, errOneProcess
 	case o.Fenced && !c.limits.Token:
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
@@ -153,9 +163,11 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	case most > mostTTL:
 		return invalid("TTL or MinHold %v is too long; give at most %v, and let the watchdog renew", most, mostTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
-		return invalid("TTL or MinHold %v is too long; this driver takes up to %v "+
-			"(redlock: option MaxTTL, or ?maxttl= in the URL, the same for all clients; "+
-			"a node that restarts without its data stays silent for as long)", most, c.limits.MaxTTL)
+		way := c.limits.Longer
+		if way != "" {
+			way = " (" + way + ")"
+		}
+		return invalid("TTL or MinHold %v is too long; this driver takes up to %v%s", most, c.limits.MaxTTL, way)
 	}
 	return nil
 }

@@ -10,22 +10,21 @@ import (
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// The README shows these functions; TestGoInThePagesIsCompiled compares the two.
+// The README shows the body of payInvoice, docs/from-redsync.md shows tryReport; TestGoInThePagesIsCompiled compares them.
 
-func payInvoice(ctx context.Context, url string, pay func(context.Context, holdfast.Token) error) error {
-	drv, err := redlock.OpenURL(ctx, url, nil) // "redis://localhost:6379" or "redlock://a:6379,b:6379,c:6379"
+func payInvoice(ctx context.Context, pay func(ctx context.Context, token holdfast.Token, owner string) error) error {
+	drv, err := redlock.OpenURL(ctx, "redis://localhost:6379", nil) // or "redlock://a:6379,b:6379,c:6379"
 	if err != nil {
 		return err
 	}
-	client, err := holdfast.New(drv, nil)
+	client, err := holdfast.New(drv, nil) // one client for the whole process
 	if err != nil {
-		return errors.Join(err, drv.Close())
+		return err
 	}
-	defer client.Close() // releases what the client still holds
-
+	defer client.Close() // Shutdown lets the holders finish first
 	return client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
-		return pay(ctx, lease.Token()) // UPDATE … SET fence = $1 WHERE id = 42 AND fence <= $1; an error where that changes no row
-	}) // ctx ends when the lease is lost; its cause, and the error of Do then, match ErrLost
+		return pay(ctx, lease.Token(), lease.Owner()) // ctx ends when the lease is lost; Do then returns an error that matches ErrLost
+	})
 }
 
 func tryReport(ctx context.Context, client *holdfast.Client, report func(context.Context) error) (err error) {

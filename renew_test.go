@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
 )
 
 func TestLeaseIsRenewedUntilReleased(t *testing.T) {
@@ -112,6 +114,18 @@ func TestMaxHoldStopsTheWatchdog(t *testing.T) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
 		endsAfter(t, l, 20*time.Second)
 		b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // it was freed at once
+	})
+}
+
+// Else MaxHold, which releases the lock, would end a MinHold that others rely on.
+func TestMaxHoldIsNoShorterThanMinHold(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second, MaxHold: 100 * time.Millisecond})
+		wantErr(t, err, holdfast.ErrInvalid)
+		if text := fmt.Sprint(err); !strings.Contains(text, "MaxHold 100ms") || !strings.Contains(text, "MinHold 5s") {
+			t.Errorf("%q does not name both", text)
+		}
+		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second, MaxHold: 5 * time.Second}))
 	})
 }
 
@@ -259,5 +273,163 @@ func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.Acq
 			t.Errorf("%d renewals of sound leases failed", failed)
 		}
 		b.drv.Node(2).Start()
+	})
+}
+
+// mute is a service that answers no renewal. It counts the grants that it was asked for.
+type mute struct {
+	*memory.Driver
+	mu    sync.Mutex
+	asked map[string]time.Time // first, by key
+}
+
+func (d *mute) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	d.mu.Lock()
+	for _, g := range grants {
+		if d.asked[g.Key].IsZero() {
+			d.asked[g.Key] = time.Now()
+		}
+	}
+	d.mu.Unlock()
+	<-ctx.Done()
+	out := make([]driver.Renewal, len(grants))
+	for i := range out {
+		out[i].Err = ctx.Err()
+	}
+	return out
+}
+
+// Else the last ones would begin when nothing is left, however few of the first were to blame.
+func TestBatchesThatAreDueTogetherShareTheTimeThatIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const leases = 4000 // eight batches
+		drv := &mute{Driver: memory.New(1), asked: make(map[string]time.Time)}
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		begin := time.Now()
+		for i := range leases {
+			if _, err := c.Acquire(t.Context(), fmt.Sprint(i), &holdfast.AcquireOptions{TTL: 9 * time.Second}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(8 * time.Second)
+		drv.mu.Lock()
+		defer drv.mu.Unlock()
+		if len(drv.asked) != leases {
+			t.Errorf("%d of %d leases were renewed before their end", len(drv.asked), leases)
+		}
+		for key, at := range drv.asked {
+			if after := at.Sub(begin); after > 4500*time.Millisecond { // a third of the TTL, and a quarter of what is left
+				t.Fatalf("the first renewal of lease %s began %v after its grant, want all within 4.5 s", key, after)
+			}
+		}
+	})
+}
+
+// refusing is a service that refuses renewals with an error, once a test sets it.
+type refusing struct {
+	*memory.Driver
+	err atomic.Pointer[error]
+}
+
+func (d *refusing) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	out := d.Driver.Renew(ctx, grants)
+	if err := d.err.Load(); err != nil {
+		for i := range out {
+			out[i] = driver.Renewal{Err: *err}
+		}
+	}
+	return out
+}
+
+// A holder, and who reads its log, learns what to mend.
+func TestALeaseThatWasNotRenewedSaysWhyTheLastRenewalFailed(t *testing.T) {
+	denied := errors.New("access denied; grant the role lockers to this user")
+	for name, opts := range map[string]*holdfast.AcquireOptions{
+		"at its deadline": {TTL: 6 * time.Second},
+		"with a margin":   {TTL: 6 * time.Second, Margin: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				drv := &refusing{Driver: memory.New(3)}
+				var reason atomic.Value
+				c, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{Lost: func(e holdfast.LostEvent) { reason.Store(e.Reason) }}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				l, err := c.Acquire(t.Context(), "k", opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, cause := range []error{errors.New("an older one"), &driver.UnavailableError{Err: denied}} {
+					drv.err.Store(&cause)
+					pass(2100 * time.Millisecond)
+				}
+				<-l.Context().Done()
+				told()
+				lost, _ := reason.Load().(error)
+				for _, err := range []error{context.Cause(l.Context()), lost, l.Release(t.Context())} {
+					wantErr(t, err, holdfast.ErrLost, holdfast.ErrExpired, denied)
+					if text := fmt.Sprint(err); !strings.Contains(text, "renewed") || !strings.HasSuffix(text, "the last renewal failed: "+denied.Error()) {
+						t.Errorf("%q does not say what the last renewal failed with", text)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The last try before the end has too little time to blame a node. What was said of it before stands.
+func TestALeaseThatIsCutOffNamesTheNodesThatDoNotAnswer(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for ttl := time.Second; ttl < 10*time.Second; ttl += 700 * time.Millisecond {
+			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: ttl})
+			pass(ttl)
+			for i := range 3 {
+				b.drv.Node(i).Freeze()
+			}
+			<-l.Context().Done()
+			cause := context.Cause(l.Context())
+			wantErr(t, cause, holdfast.ErrExpired, holdfast.ErrUnavailable)
+			if down, ok := errors.AsType[*holdfast.UnavailableError](cause); !ok || len(down.Nodes) != 3 || !strings.Contains(fmt.Sprint(cause), "no answer in time") {
+				t.Errorf("with a TTL of %v the cause is %v, want the three nodes that do not answer", ttl, cause)
+			}
+			b.start()
+		}
+	})
+}
+
+// An error of long ago is not why a lease was lost.
+func TestALossDoesNotNameARenewalThatWasFollowedByAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := &refusing{Driver: memory.New(3)}
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := errors.New("an old one")
+		drv.err.Store(&old)
+		pass(2500 * time.Millisecond)
+		drv.err.Store(nil)
+		pass(10 * time.Second)
+		c.StopWatchdog()
+		pass(10 * time.Second)
+		err = l.Release(t.Context())
+		wantErr(t, err, holdfast.ErrExpired)
+		if errors.Is(err, old) || !strings.Contains(fmt.Sprint(err), "no renewal had failed") {
+			t.Errorf("%v, want no renewal to blame", err)
+		}
 	})
 }

@@ -40,14 +40,14 @@ type abilities struct{ inspect, list, queue, force, adopt, check, notify, alert 
 func (b *bench) learn() {
 	drv := b.driver()
 	b.limits = drv.Limits()
-	_, b.can.inspect = driver.As[driver.Inspector](drv)
-	_, b.can.list = driver.As[driver.Lister](drv)
-	_, b.can.queue = driver.As[driver.Queuer](drv)
-	_, b.can.force = driver.As[driver.Forcer](drv)
-	_, b.can.adopt = driver.As[driver.Adopter](drv)
-	_, b.can.check = driver.As[driver.Checker](drv)
-	_, b.can.notify = driver.As[driver.Notifier](drv)
-	_, b.can.alert = driver.As[driver.Alerter](drv)
+	_, b.can.inspect = drv.(driver.Inspector)
+	_, b.can.list = drv.(driver.Lister)
+	_, b.can.queue = drv.(driver.Queuer)
+	_, b.can.force = drv.(driver.Forcer)
+	_, b.can.adopt = drv.(driver.Adopter)
+	_, b.can.check = drv.(driver.Checker)
+	_, b.can.notify = drv.(driver.Notifier)
+	_, b.can.alert = drv.(driver.Alerter)
 	if err := drv.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
 	}
@@ -132,7 +132,7 @@ func (b *bench) within() context.Context {
 func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) (g driver.Grant) {
 	b.Helper()
 	err := b.insist(func() (err error) {
-		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl})
+		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
 		return err
 	})
 	if err != nil {

@@ -13,7 +13,6 @@ var exclusion = []testCase{
 	{"OneHolderAmongClientsAndGoroutines", oneHolderAmongMany},
 	{"TokensRiseAcrossClients", tokensRise},
 	{"BlocksOfTokensAreApart", blocksAreApart},
-	{"ARaisedTokenCounts", raisedTokenCounts},
 	{"TryOnAHeldKeyNamesTheHolder", tryNamesTheHolder},
 	{"OneTryWinsOrNone", oneTryWins},
 	{"KeysDoNotTouchOneAnother", keysAreApart},
@@ -100,43 +99,6 @@ func blocksAreApart(b *bench) {
 		after = g.Token + int64(max(g.Block, 1))
 		b.fine(b.insist(func() error { return drivers[i%2].Release(b.within(), g, 0) }))
 	}
-}
-
-// What was raised is remembered like what was granted, and is never lowered.
-func raisedTokenCounts(b *bench) {
-	drv, other := b.driver(), b.driver()
-	defer drv.Close()
-	defer other.Close()
-	raiser, ok := driver.As[driver.Raiser](drv)
-	b.need(ok && b.limits.Token, "driver.Raiser and Limits.Token")
-	if life := raiser.TokenLife(b.long); life < b.long {
-		b.Errorf("tokens are forgotten after %v, while locks of %v stand", life, b.long)
-	}
-	const more = 1_000_000
-	g := b.grant(drv, "k", b.long)
-	raised, err := raiser.Raise(b.within(), g, g.Token+more)
-	if err != nil {
-		b.Fatalf("Raise() = %v", err)
-	}
-	if raised.Token != g.Token+more || raised.Owner != g.Owner || raised.Block != g.Block || raised.TTL != g.TTL {
-		b.Errorf("Raise() = %+v of %+v, want the token %d higher", raised, g, more)
-	}
-	if _, err := raiser.Raise(b.within(), raised, g.Token); err == nil {
-		b.Errorf("a token was lowered")
-	}
-	if r := drv.Renew(b.within(), []driver.Grant{raised})[0]; r.Err != nil && !b.stalled(r.Err) {
-		b.Errorf("a renewal after Raise = %v", r.Err)
-	}
-	b.fine(b.insist(func() error { return drv.Release(b.within(), raised, 0) }))
-	next := b.grant(other, "k", b.long)
-	if least := raised.Token + int64(raised.Block); next.Token < least {
-		b.Errorf("token %d after one that was raised to %d", next.Token, raised.Token)
-	}
-	if _, err := raiser.Raise(b.within(), raised, raised.Token+more); err == nil {
-		b.Errorf("the token of a grant that was released was raised")
-	}
-	b.fine(b.insist(func() error { return other.Release(b.within(), next, 0) }))
-	b.cleared()
 }
 
 func tryNamesTheHolder(b *bench) {

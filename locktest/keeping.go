@@ -16,13 +16,16 @@ var keeping = []testCase{
 	{"NoRenewEndsAfterTheTTL", noRenewEnds},
 	{"MaxHoldStopsTheWatchdog", maxHoldStops},
 	{"MinHoldOutlastsTheRelease", minHoldOutlasts},
+	{"AKeptLockIsNobodys", keptIsNobodys},
 	{"ExtendLonger", extendLonger},
-	{"ExtendShorter", extendShorter},
+	{"ExtendNeverShortens", extendNeverShortens},
 	{"CheckAsksTheService", checkAsks},
 	{"AdoptContinuesAGrant", adoptContinues},
 	{"AdoptOfAPassedGrantIsLost", adoptPassed},
 	{"OneGrantIsAdoptedOnce", adoptOnce},
 	{"AdoptOfAReleasedGrantIsLost", adoptReleased},
+	{"OnlyAnAdoptableGrantIsAdopted", adoptPlain},
+	{"AnAdoptableGrantServesOneHolder", adoptedGoesOn},
 	{"DetachLeavesTheLockUntilItsDeadline", detachLeaves},
 	{"ADetachedGrantIsRenewedAndReleased", detachedContinues},
 	{"ADetachedGrantThatIsOverStaysOver", detachedStaysOver},
@@ -135,24 +138,24 @@ func extendLonger(b *bench) {
 	b.cleared()
 }
 
-func extendShorter(b *bench) {
+func extendNeverShortens(b *bench) {
 	b.need(b.limits.ChangeTTL, "Limits.ChangeTTL")
-	short := b.ttl(3 * time.Second) // each node has a tenth to answer
 	c, other := b.client(), b.client()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
-	if err := b.insist(func() error { return l.Extend(b.within(), short) }); err != nil {
+	until := l.Deadline()
+	if err := b.insist(func() error { return l.Extend(b.within(), b.ttl(b.long/10)) }); err != nil {
 		b.Fatal(err)
 	}
-	deadline := l.Deadline()
-	if left := time.Until(deadline); left > short {
-		b.Errorf("trusted for %v after Extend(%v)", left, short)
+	if d := until.Sub(l.Deadline()); d > time.Millisecond {
+		b.Errorf("the deadline has come %v nearer", d)
 	}
-	next := b.acquire(other, "k", nil)
-	if now := time.Now(); now.Before(deadline) {
-		b.Errorf("the next holder came %v before the deadline", deadline.Sub(now))
+	if b.can.inspect {
+		if left := b.remaining(other, "k"); left < time.Until(until) {
+			b.Errorf("the service keeps it for %v, and it is trusted for %v", left, time.Until(until))
+		}
 	}
-	b.lost(l)
-	b.release(next)
+	b.release(l)
+	b.isFree(other, "k")
 	b.cleared()
 }
 
@@ -277,16 +280,90 @@ func adoptOnce(b *bench) {
 func adoptReleased(b *bench) {
 	b.needsAdopter()
 	c := b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, Adoptable: true})
 	b.release(l)
 	b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
 	b.isFree(c, "k")
 }
 
+// adoptPlain checks that a lease cannot be adopted that another holder of its process may have
+// by then.
+func adoptPlain(b *bench) {
+	b.needsAdopter()
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	b.wants(l.Detach(), holdfast.ErrInvalid)
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long}) }()
+	b.eventually("a waiter in the process", func() bool {
+		_, err := c.TryAcquire(b.within(), "k", nil)
+		held, ok := errors.AsType[*holdfast.HeldError](err)
+		return ok && held.Waiters > 0
+	})
+	b.release(l)
+	successor := <-next
+	_, err := other.Adopt(b.within(), "k", l.Owner(), l.Token(), nil)
+	b.wants(err, holdfast.ErrInvalid)
+	_, err = other.Adopt(b.within(), "k", successor.Owner(), successor.Token(), nil)
+	b.wants(err, holdfast.ErrInvalid)
+	b.fine(successor.Context().Err())
+	b.release(successor)
+	b.cleared()
+}
+
+// adoptedGoesOn checks that a lease that can be adopted is not handed on inside its process: nobody
+// but its holder may rely on it.
+func adoptedGoesOn(b *bench) {
+	b.needsAdopter()
+	c := b.client()
+	opts := &holdfast.AcquireOptions{TTL: b.long, Adoptable: true}
+	l := b.acquire(c, "k", opts)
+	next := make(chan *holdfast.Lease, 1)
+	go func() { next <- b.acquire(c, "k", opts) }()
+	b.eventually("a waiter in the process", func() bool {
+		_, err := c.TryAcquire(b.within(), "k", nil)
+		held, ok := errors.AsType[*holdfast.HeldError](err)
+		return ok && held.Waiters > 0
+	})
+	b.release(l)
+	successor := <-next
+	b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
+	b.fine(successor.Context().Err())
+	b.release(successor)
+	b.cleared()
+}
+
+// keptIsNobodys checks that what ended with its release is not continued while the lock stands
+// for its MinHold, and that nobody ends that who was not asked to.
+func keptIsNobodys(b *bench) {
+	b.need(b.limits.MinHold, "Limits.MinHold")
+	c, other := b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, MinHold: b.long, Adoptable: b.can.adopt})
+	b.release(l)
+	if b.can.adopt {
+		b.wants(b.adoptInVain(other, l.Owner(), l.Token()), holdfast.ErrLost)
+	}
+	if b.can.force {
+		b.wants(other.ForceRelease(b.within(), "k", l.Token(), "by its token"), holdfast.ErrLost)
+	}
+	b.isHeld(other, "k")
+	if b.can.inspect {
+		if st, err := other.Inspect(b.within(), "k"); err != nil || !st.Kept || st.Token != 0 || st.Remaining < b.long/2 {
+			b.Errorf("Inspect() = %+v, %v, want it kept without a token", st, err)
+		}
+	}
+	if b.can.force {
+		if err := b.insist(func() error { return other.ForceRelease(b.within(), "k", 0, "its MinHold is to end") }); err != nil {
+			b.Errorf("ForceRelease with token 0 = %v", err)
+		}
+		b.isFree(other, "k")
+	}
+}
+
 func detachLeaves(b *bench) {
 	b.needsAdopter()
 	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, Adoptable: true})
 	first := l.Deadline()
 	b.eventually("a renewal", func() bool { return l.Deadline().After(first) })
 	b.fine(l.Detach())

@@ -47,7 +47,11 @@ func run(ctx context.Context, out io.Writer, addr string, backend []string) erro
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { // once the server is closed and the workers have ended
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		client.Shutdown(last)
+	}()
 	metrics.Watch(client)
 	registry := client_golang.NewRegistry()
 	registry.MustRegister(metrics)

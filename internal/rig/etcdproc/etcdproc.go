@@ -5,6 +5,7 @@
 package etcdproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,11 @@ import (
 // ErrNotInstalled is returned by Start when there is no etcd on this machine.
 var ErrNotInstalled = errors.New("etcd is not installed (on Debian and Ubuntu: apt-get install etcd-server)")
 
-const startTimeout = time.Minute
+const (
+	startTimeout = time.Minute
+	// programVariable names another server program, a path or a name in PATH.
+	programVariable = "HOLDFAST_ETCD_SERVER"
+)
 
 // Cluster is some etcd members that know each other.
 type Cluster struct {
@@ -58,7 +63,7 @@ func StartMeshed(ctx context.Context, n int, args ...string) (*Cluster, error) {
 }
 
 func launch(ctx context.Context, n int, meshed bool, args []string) (*Cluster, error) {
-	program, err := exec.LookPath("etcd")
+	program, err := exec.LookPath(cmp.Or(os.Getenv(programVariable), "etcd"))
 	if err != nil {
 		return nil, ErrNotInstalled
 	}

@@ -20,6 +20,7 @@ type conn struct {
 	upEnd      bool       // nothing will be added to up
 	upWake     *sync.Cond
 	gate       *Hold      // that last caught the first of up; nil: none
+	stranded   bool       // up waits for the end of a Strand
 	pending    []*request // forwarded and not answered yet, oldest first
 	serverGone bool
 
@@ -126,7 +127,7 @@ func (c *conn) nextUp(batch []byte) ([]byte, bool) {
 		switch {
 		case c.p.closed || c.serverGone:
 			return nil, false
-		case c.p.stopUp || (c.gate != nil && !c.gate.released):
+		case c.p.stopUp || c.stranded || (c.gate != nil && !c.gate.released):
 		case len(c.up) > 0:
 			if batch = c.forward(batch); len(batch) > 0 {
 				return batch, true
@@ -290,9 +291,9 @@ func (s segment) wait() time.Duration {
 	return time.Until(s.due)
 }
 
-// cut ends the client's side and, unless a Hold has caught it, loses what is to go up.
+// cut ends the client's side and, unless a Hold or a Strand keeps it, loses what is to go up.
 func (c *conn) cut() {
-	if c.gate == nil || c.gate.released {
+	if !c.stranded && (c.gate == nil || c.gate.released) {
 		for _, r := range c.up {
 			r.finish()
 		}

@@ -683,3 +683,51 @@ func TestAnOpaqueProxyKnowsNoProtocol(t *testing.T) {
 		}
 	}
 }
+
+// TestStrandedBytesArriveLate: past the end of their connection, whatever protocol they are in, while new connections pass.
+func TestStrandedBytesArriveLate(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		start func(string) (*faultproxy.Proxy, error)
+		end   func(*client, *faultproxy.Proxy)
+	}{
+		"client closes":         {faultproxy.New, func(c *client, _ *faultproxy.Proxy) { c.conn.Close() }},
+		"client closes, opaque": {faultproxy.NewOpaque, func(c *client, _ *faultproxy.Proxy) { c.conn.Close() }},
+		"cut":                   {faultproxy.New, func(c *client, p *faultproxy.Proxy) { p.Cut(); c.wantsEnd() }},
+		"cut, opaque":           {faultproxy.NewOpaque, func(c *client, p *faultproxy.Proxy) { p.Cut(); c.wantsEnd() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, nil)
+			proxy, err := row.start(server.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			strand := func() (late any) {
+				old := dial(t, proxy.Addr())
+				old.send("SET lock a")
+				old.wants("OK")
+				deliver := proxy.Strand()
+				old.send("SET lock late")
+				row.end(old, proxy)
+				next := dial(t, proxy.Addr())
+				next.send("SET lock b", "GET lock")
+				next.wants("OK")
+				next.wants("b")
+				deliver()
+				deliver()
+				for settled := time.Now().Add(moment); time.Now().Before(settled) && late != "late"; {
+					late = get(t, server, "lock")
+				}
+				return late
+			}
+			// The proxy may be cut before it has read anything: then there is nothing to deliver.
+			for end := time.Now().Add(patience); strand() != "late"; {
+				if time.Now().After(end) {
+					t.Fatal("what was stranded never arrived")
+				}
+			}
+		})
+	}
+}

@@ -8,7 +8,7 @@
 //
 // The way of a byte, four goroutines for each connection:
 //
-//	client --readClient--> up   --sendUp--> server     up:   requests; stopped by Blackhole(up) and HoldRequest
+//	client --readClient--> up   --sendUp--> server     up:   requests; stopped by Blackhole(up), HoldRequest and Strand
 //	client <--sendDown-- down <--readServer-- server   down: values and the end, each with its time; stopped by Blackhole(down)
 //
 // The readers never wait for the senders, so what is stopped stays in the proxy's memory and an end of either side is
@@ -134,8 +134,31 @@ func (p *Proxy) Blackhole(up, down bool) {
 	p.change(func() { p.stopUp, p.stopDown = up, down })
 }
 
+// Strand stops the bytes to the server on the connections that exist, as when their packets go a long way round; new
+// connections pass. What was stopped reaches the server, late, when deliver is called, also where Cut or the client has ended
+// the connection meanwhile, but not where the server has. A second deliver does nothing.
+func (p *Proxy) Strand() (deliver func()) {
+	var stranded []*conn
+	p.change(func() {
+		for c := range p.conns {
+			if !c.stranded {
+				c.stranded, stranded = true, append(stranded, c)
+			}
+		}
+	})
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, c := range stranded {
+			c.stranded = false
+			c.upWake.Signal()
+		}
+		stranded = nil
+	}
+}
+
 // Cut closes every connection; clients can make new ones at once. Whatever has not reached the other side is lost, but for
-// what HoldRequest holds: that is taken to be on its way and is delivered when released. The server learns of the end of its
+// what HoldRequest and Strand keep: that is taken to be on its way and is delivered when released. The server learns of the end of its
 // connection behind that, and not while Blackhole stops the way up.
 func (p *Proxy) Cut() {
 	p.change(func() {

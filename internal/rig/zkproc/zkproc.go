@@ -232,6 +232,9 @@ func (m *Member) Restart(ctx context.Context) error {
 	return m.Await(ctx, m.ready)
 }
 
+// Data is the folder where the member keeps its snapshots.
+func (m *Member) Data() string { return filepath.Join(m.dir, "version-2") }
+
 // Stop kills all members and removes their folder. A second Stop does nothing.
 func (e *Ensemble) Stop() (err error) {
 	for _, m := range e.Members {
