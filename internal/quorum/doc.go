@@ -127,6 +127,8 @@
 //   - A wake-up is lost. Waiters ask again on their own after a second, or as
 //     soon as the lock they wait for can lapse; where more than a hundred wait,
 //     each within ten seconds, and one of them soon.
+//   - A node has its queue back from an old copy. Each place in it whose waiter has
+//     left since, and whose client still lives, costs the node one hand-over.
 //   - A node forgets one lock. Renewal sets it again or, where the node knows of a
 //     newer grant, reclaims it. A denial does not touch the counter, so that a
 //     client that fails does not disturb the holder.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
@@ -288,16 +289,34 @@ func (s *redisSite) stop() error {
 	return errors.Join(errs, os.RemoveAll(s.dir))
 }
 
-// ghosts leaves out nodes that do not answer.
-func (s *redisSite) ghosts(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
+// ghosts leaves out nodes that do not answer, and looks again at what it finds when a hand-over is over: a node with an old copy
+// of its files has old places in its queues too, and a release that reaches it after its quarantine hands the lock to one.
+func (s *redisSite) ghosts(ctx context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	for i, n := range s.servers {
-		keys, err := n.lockKeys("lock:" + span.prefix())
-		if err != nil {
-			continue
+		before := n.locks("lock:" + span.prefix())
+		if len(before) > 0 {
+			sleep(ctx, time.Duration(quorum.HandOverMost))
 		}
-		for _, k := range keys {
-			found = append(found, fmt.Sprintf("%s on node %d", strings.TrimPrefix(k, "lock:"), i))
+		for key, owner := range n.locks("lock:" + span.prefix()) {
+			if owner == before[key] {
+				found = append(found, fmt.Sprintf("%s on node %d: %s", strings.TrimPrefix(key, "lock:"), i, owner))
+			}
 		}
 	}
 	return found, nil
+}
+
+// locks are the owners of the node's locks by their keys, which begin with prefix; none where it does not answer.
+func (n *redisNode) locks(prefix string) map[string]string {
+	keys, err := n.lockKeys(prefix)
+	if err != nil {
+		return nil
+	}
+	owners := make(map[string]string, len(keys))
+	for _, key := range keys {
+		if owner, err := n.redis.Do("GET", key); err == nil && owner != nil {
+			owners[key] = fmt.Sprint(owner)
+		}
+	}
+	return owners
 }
