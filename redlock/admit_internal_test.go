@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
 )
 
 // clinic is a node as the gate sees it: a marker, a run, and clocks that a test sets.
@@ -83,7 +84,7 @@ func (n *clinic) look(c *client) error {
 // base is the first token that a new counter would give now.
 func (n *clinic) base() string {
 	base, _ := quorum.Seed(n.clock.UnixMicro(), n.clock.UnixMicro())
-	return decimal(base)
+	return format.Decimal(base)
 }
 
 func (n *clinic) votes(c *client) {

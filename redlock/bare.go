@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
 )
 
 // bareMost is of how many names the log has a warning.
@@ -42,9 +44,9 @@ func (b *bareLooks) first(name string) bool {
 }
 
 // lookForBare looks for a key that is a bare name.
-func (n *node) lookForBare(l *link) {
+func (n *node) lookForBare(l *session) {
 	d := n.d
-	if d.opts.Prefix == "" || d.cluster != nil || d.opts.Format == FormatRedisson {
+	if !d.opts.format().BareBeside(d.opts.Prefix) || d.cluster != nil {
 		return // the name is the key; or it may be in another shard
 	}
 	if n.user != "" || d.opts.Credentials != nil {
@@ -55,17 +57,15 @@ func (n *node) lookForBare(l *link) {
 		return
 	}
 	name := *taken
-	c := newCall([][]string{{"PTTL", name}})
-	c.then = func() {
-		if c.err != nil {
+	l.Call(link.NewCall([][]string{{"PTTL", name}}, func(c *link.Call) {
+		if c.Err != nil {
 			return // nobody may be waiting for the Logger any more
 		}
-		if left, _ := c.replies[0].(int64); left > 0 && d.bare.first(name) {
+		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.first(name) {
 			d.logs.Go(func() { // a Logger may block
 				d.opts.Logger.Warn(fmt.Sprintf("there is a key %q, which expires, beside %q: if another library locks that name by its bare key, "+
 					"it and this client do not exclude one another; give both the same key (BareKeys)", name, d.opts.keys(name).Key), "node", n.addr)
 			})
 		}
-	}
-	l.send(entry{call: c, at: n.engine.Now()})
+	}))
 }

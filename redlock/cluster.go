@@ -16,6 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
@@ -63,8 +66,8 @@ type route struct {
 	mu    sync.Mutex    // guards what follows
 	on    *node         // where the last requests went
 	out   int           // how many of them are not answered
-	again []entry       // those that went to the wrong shard, in order
-	held  []entry       // those that came after these
+	again []link.Entry  // those that went to the wrong shard, in order
+	held  []link.Entry  // those that came after these
 	asked *node         // the shard that is asked for them while the slot moves; nil: the slot's
 	pause time.Duration // before they are sent
 	rests bool          // the pause has begun
@@ -81,7 +84,7 @@ func (c *cluster) Send(r *engine.Request) {
 		c.routes[slot].CompareAndSwap(nil, &route{slot: slot})
 		rt = c.routes[slot].Load()
 	}
-	e := entry{req: r, at: r.Sent, route: rt}
+	e := link.Entry{Req: r, At: r.Sent, Route: rt}
 	rt.mu.Lock()
 	rt.held = append(rt.held, e)
 	if len(rt.held)+len(rt.again) > 1 || rt.out > 0 && rt.on != c.slots[slot].Load() {
@@ -106,12 +109,12 @@ func (c *cluster) lane(lock engine.Lock) *engine.Lane {
 }
 
 // hand sends e to a shard.
-func (c *cluster) hand(to *node, e entry) {
+func (c *cluster) hand(to *node, e link.Entry) {
 	if to == nil {
-		if rt := e.route; rt != nil {
+		if rt, ok := e.Route.(*route); ok {
 			c.over(rt, nil)
 		}
-		e.req.Fail(engine.Failure{Err: errNoShard, Unsent: true})
+		e.Req.Fail(engine.Failure{Err: errNoShard, Unsent: true})
 		return
 	}
 	to.send(e)
@@ -121,22 +124,22 @@ func (c *cluster) hand(to *node, e entry) {
 // waited for that. It takes those out of again that later ones of the same lock have
 // overtaken, where done is such a one.
 func (c *cluster) over(rt *route, done *engine.Request) {
-	var late []entry
+	var late []link.Entry
 	rt.mu.Lock()
 	rt.out--
 	if done != nil && len(rt.again) > 0 {
 		name := done.Lock.Name
-		rt.again = slices.DeleteFunc(rt.again, func(e entry) bool {
-			if e.req.Lock.Name == name {
+		rt.again = slices.DeleteFunc(rt.again, func(e link.Entry) bool {
+			if e.Req.Lock.Name == name {
 				late = append(late, e)
 			}
-			return e.req.Lock.Name == name
+			return e.Req.Lock.Name == name
 		})
 	}
 	on := rt.on
 	c.flush(rt)
 	for _, e := range late {
-		e.route = nil
+		e.Route = nil
 		on.fail(e, engine.Failure{Err: errOvertook, Unsent: true})
 	}
 }
@@ -166,9 +169,9 @@ func (c *cluster) flush(rt *route) {
 		return
 	}
 	now := c.d.engine.Now()
-	var late, list []entry
+	var late, list []link.Entry
 	for _, e := range slices.Concat(rt.again, rt.held) {
-		if e.at, e.asks = now, asks; now > e.limit() {
+		if e.At, e.Asking = now, asks; now > limit(&e) {
 			late = append(late, e)
 		} else {
 			list = append(list, e)
@@ -186,30 +189,30 @@ func (c *cluster) flush(rt *route) {
 }
 
 // drop fails a request that no shard has carried out. It is in no route any more.
-func (c *cluster) drop(n *node, e entry, err error) {
-	e.route = nil
+func (c *cluster) drop(n *node, e link.Entry, err error) {
+	e.Route = nil
 	if n == nil {
-		e.req.Fail(engine.Failure{Err: err, Unsent: true})
+		e.Req.Fail(engine.Failure{Err: err, Unsent: true})
 		return
 	}
 	n.fail(e, engine.Failure{Err: err, Unsent: true})
 }
 
 // limit is until when e may look for its shard.
-func (e *entry) limit() int64 {
-	if e.release() {
-		return e.req.Deadline + lingerFor
+func limit(e *link.Entry) int64 {
+	if e.Frees() {
+		return e.Req.Deadline + lingerFor
 	}
-	return e.req.Deadline
+	return e.Req.Deadline
 }
 
 // redirected takes the answer of n to e, if that says that n does not carry it out, and
 // sends e where it belongs.
-func (c *cluster) redirected(n *node, e entry, v resp.Value) bool {
+func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
 	if !v.IsError() {
 		return false
 	}
-	rt := e.route
+	rt := e.Route.(*route)
 	text := string(v.Text)
 	kind, rest, _ := strings.Cut(text, " ")
 	var to *node
@@ -223,16 +226,16 @@ func (c *cluster) redirected(n *node, e entry, v resp.Value) bool {
 		pause = tryAgainAfter
 	case "CLUSTERDOWN":
 		pause = downAfter
-		nudge(c.doubt)
+		c.suspect()
 	default:
 		return false
 	}
-	if c.d.engine.Now() > e.limit() {
+	if c.d.engine.Now() > limit(&e) {
 		c.over(rt, nil)
-		c.drop(n, e, serverError(v))
+		c.drop(n, e, v.Err())
 		return true
 	}
-	if e.turns++; e.turns > turnsMost {
+	if e.Turns++; e.Turns > turnsMost {
 		pause = max(pause, tryAgainAfter)
 	}
 	rt.mu.Lock()
@@ -250,7 +253,7 @@ func (c *cluster) redirected(n *node, e entry, v resp.Value) bool {
 // cluster works, and passes.
 func isRedirection(err error) bool {
 	said, ok := errors.AsType[resp.Error](err)
-	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, code([]byte(said)))
+	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, format.Code([]byte(said)))
 }
 
 // moved takes the place of a slot from a MOVED of n.
@@ -260,7 +263,7 @@ func (c *cluster) moved(n *node, rest string) {
 			c.arrived() // before a request goes there
 		}
 		c.slots[slot].Store(to)
-		nudge(c.doubt)
+		c.suspect()
 	}
 }
 
@@ -431,7 +434,7 @@ func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, view
 					if kind, rest, _ := strings.Cut(string(said), " "); kind == "MOVED" {
 						c.moved(n, rest)
 					}
-					nudge(c.doubt)
+					c.suspect()
 				}
 				views[part[j]][0] = v
 			}
@@ -446,7 +449,7 @@ func (c *cluster) connect(ctx context.Context) error {
 	err := c.look(ctx)
 	c.d.work.Go(c.follow)
 	if err != nil {
-		if c.d.opts.AllowDown && !lasting(err) {
+		if c.d.opts.AllowDown && !server.Lasting(err) {
 			c.d.opts.Logger.Warn("the cluster cannot be reached", "cause", err)
 			return nil
 		}
@@ -465,7 +468,7 @@ func (c *cluster) connect(ctx context.Context) error {
 		}
 		err := n.why()
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
-		if lasting(err) {
+		if server.Lasting(err) {
 			unfit = fmt.Errorf("node %s: %w", n.addr, err)
 		}
 	}

@@ -25,17 +25,14 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 			t.Fatal(err)
 		}
 		var fars []net.Conn
-		var links []*link
+		var links []*session
 		for _, addr := range []string{"a:6379", "b:6379"} {
 			n := newNode(d, 0, Node{Addr: addr})
 			n.engine, n.opened = d.engine, make(chan struct{})
 			close(n.opened)
 			d.cluster.shards = append(d.cluster.shards, n)
 			near, far := net.Pipe()
-			l := newLink(n, resp.NewConn(newSocket(near)), report{})
-			go l.reads()
-			go l.writes()
-			n.raise(l)
+			l := joined(n, near, report{})
 			fars, links = append(fars, far), append(links, l)
 		}
 		for i := range d.cluster.slots {
@@ -46,9 +43,9 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 		fn(t, d, fars[0], fars[1])
 		d.engine.Close()
 		for i, l := range links {
-			l.hangUp(errHungUp)
+			l.HangUp(errHungUp)
 			fars[i].Close()
-			<-l.gone
+			<-l.Gone()
 		}
 		d.stop()
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
@@ -105,7 +106,7 @@ func (c *cluster) read(ctx context.Context) (chart, error) {
 		if err == nil {
 			return m, nil
 		}
-		if lasting(err) {
+		if server.Lasting(err) {
 			return m, fmt.Errorf("node %s: %w", n.addr, err)
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
@@ -136,11 +137,11 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	}
 	for _, r := range replies {
 		if err, ok := r.(error); ok {
-			return m, mend(err, c.d.opts.TLS != nil)
+			return m, server.Mend(err, c.d.opts.TLS != nil)
 		}
 	}
 	state, _ := replies[1].(string)
-	node, err := timeOf(replies[2])
+	node, err := server.TimeOf(replies[2])
 	if err != nil {
 		return m, err
 	}
@@ -150,7 +151,7 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	case err != nil:
 		return m, err
 	case len(m.spans) == 0:
-		return m, unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
+		return m, server.Unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
 	case !strings.Contains(state, "cluster_state:ok") && c.known():
 		return m, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
 	}
@@ -166,19 +167,19 @@ func (c *cluster) known() bool {
 
 // inquire sends commands over a connection of its own.
 func (g *gate) inquire(ctx context.Context, n *node, cmds [][]string) ([]any, error) {
-	l, err := g.connect(ctx, n.addr)
+	l, err := g.dialer.Connect(ctx, n.addr)
 	if err != nil {
-		return nil, mend(err, g.opts.TLS != nil)
+		return nil, server.Mend(err, g.opts.TLS != nil)
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
 	if _, err := g.login(ctx, n, n.addr, l); err != nil {
-		return nil, mend(err, g.opts.TLS != nil)
+		return nil, server.Mend(err, g.opts.TLS != nil)
 	}
 	values, err := l.Do(cmds...)
 	replies := make([]any, len(values))
 	for i, v := range values {
-		replies[i] = decode(v)
+		replies[i] = v.Decode()
 	}
 	return replies, err
 }
@@ -188,18 +189,18 @@ func (g *gate) inquire(ctx context.Context, n *node, cmds [][]string) ([]any, er
 func parseSlots(reply any, from string) (spans []span, err error) {
 	ranges, ok := reply.([]any)
 	if !ok {
-		return nil, unexpected(errShape)
+		return nil, resp.Unexpected(resp.ErrShape)
 	}
 	for _, r := range ranges {
 		fields, _ := r.([]any)
 		if len(fields) < 3 {
-			return nil, unexpected(errShape)
+			return nil, resp.Unexpected(resp.ErrShape)
 		}
 		first, ok1 := fields[0].(int64)
 		last, ok2 := fields[1].(int64)
 		master, _ := fields[2].([]any)
 		if !ok1 || !ok2 || len(master) < 2 || first < 0 || last < first || last >= wire.Slots {
-			return nil, unexpected(errShape)
+			return nil, resp.Unexpected(resp.ErrShape)
 		}
 		host, _ := master[0].(string) // nil: the one that was dialled
 		port, _ := master[1].(int64)
@@ -245,7 +246,7 @@ func (c *cluster) examined(ctx context.Context) (masters []*node, found []driver
 		}
 	}
 	if covered < wire.Slots {
-		e.bad("slots", driver.VerdictFault, advise(fmt.Errorf("%d of %d hash slots have no master: the names in them cannot be locked",
+		e.bad("slots", driver.VerdictFault, server.Advise(fmt.Errorf("%d of %d hash slots have no master: the names in them cannot be locked",
 			wire.Slots-covered, wire.Slots), "redis-cli --cluster fix"))
 	} else {
 		e.OK("slots", "%d masters have all of them", len(masters))

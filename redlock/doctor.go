@@ -15,6 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
@@ -28,9 +30,6 @@ const (
 // rights are what a user of its own needs.
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
-
-// redissonRights are what it needs for locks of Redisson besides.
-const redissonRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +exists +type +lindex +lpop +zscore"
 
 // clusterRights are what it needs in a cluster besides.
 const clusterRights = "+cluster|myid +cluster|slots +cluster|info +asking"
@@ -73,7 +72,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		set.bad("nodes", driver.VerdictWarning, even(n))
 	}
 	if d.opts.NoQuarantine && (d.cluster != nil || g.marks(d.nodes[0])) {
-		set.bad("quarantine", driver.VerdictFault, advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
+		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
 	found := set.Found
@@ -102,7 +101,7 @@ func (e *look) run(ctx context.Context) {
 	var l *resp.Conn
 	var err error
 	if e.server, err = e.g.locate(dialling, e.n); err == nil {
-		l, err = e.g.connect(dialling, e.server)
+		l, err = e.g.dialer.Connect(dialling, e.server)
 	}
 	cancel()
 	if err != nil {
@@ -157,10 +156,10 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 func (e *look) bad(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), ErrConfig.Error()+": ")
 	mend := ""
-	if a, ok := errors.AsType[*advised](err); ok {
-		text, mend = strings.TrimSuffix(text, "; "+a.mend), a.mend
+	if a, ok := errors.AsType[*server.Advised](err); ok {
+		text, mend = strings.TrimSuffix(text, "; "+a.Mend), a.Mend
 	}
-	if lacksRight(text) {
+	if server.LacksRight(text) {
 		mend = e.grant()
 	}
 	e.Add(check, v, text, mend)
@@ -168,10 +167,10 @@ func (e *look) bad(check string, v driver.Verdict, err error) {
 
 // failed adds why a node cannot be used, or not be looked at any further.
 func (e *look) failed(check string, err error) {
-	if lacksRight(err.Error()) {
+	if server.LacksRight(err.Error()) {
 		check = "rights"
 	}
-	e.bad(check, driver.VerdictFault, mend(err, e.g.opts.TLS != nil))
+	e.bad(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
 }
 
 // grant is the line that gives the user of this client all rights that it needs.
@@ -185,9 +184,7 @@ func (e *look) grant() string {
 		keys = "~PATTERN-OF-THE-NAMES"
 	}
 	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
-	if e.g.opts.Format == FormatRedisson {
-		line += " " + redissonRights
-	}
+	line += e.g.opts.format().Rights()
 	if e.g.opts.Cluster {
 		line += " " + clusterRights
 	}
@@ -208,15 +205,15 @@ func (e *look) login(ctx context.Context) (err error) {
 
 func (e *look) pace(context.Context) error {
 	return e.Pace(e.limit, func() error {
-		_, err := ask(e.l, []string{"PING"})
+		_, err := server.Ask(e.l, []string{"PING"})
 		return err
 	})
 }
 
 func (e *look) ask(context.Context) error {
-	values, err := ask(e.l, []string{"INFO"})
+	values, err := server.Ask(e.l, []string{"INFO"})
 	if err == nil {
-		e.info = parseInfo(string(values[0].Text))
+		e.info = server.ParseInfo(string(values[0].Text))
 	}
 	return err
 }
@@ -266,7 +263,7 @@ func (e *look) distinct(context.Context) error {
 }
 
 // errHidden is why the tokens of one server may fall.
-var errHidden = advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
+var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
 func (e *look) version(context.Context) error {
@@ -276,9 +273,9 @@ func (e *look) version(context.Context) error {
 	}
 	major, _, _ := strings.Cut(number, ".")
 	if n, err := strconv.Atoi(major); err == nil && n < 6 {
-		return unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
+		return server.Unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
 	}
-	if !ordered(e.hello, e.info) {
+	if !server.Ordered(e.hello, e.info) {
 		name += " or what takes itself for it,"
 	}
 	e.OK("version", "%s %s", name, number)
@@ -287,21 +284,21 @@ func (e *look) version(context.Context) error {
 
 func (e *look) clock(context.Context) error {
 	before := time.Now()
-	values, err := ask(e.l, []string{"TIME"})
+	values, err := server.Ask(e.l, []string{"TIME"})
 	if err != nil {
 		return err
 	}
 	rtt := time.Since(before)
-	node, err := parseTime(values[0])
+	node, err := server.ParseTime(values[0])
 	if err != nil {
 		return err
 	}
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
-	switch err := skew(node, before, rtt); {
+	switch err := server.Skew(node, before, rtt); {
 	case err == nil:
 		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
 	case off.Abs() > clockRefuse:
-		e.bad("clock", driver.VerdictFault, advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
+		e.bad("clock", driver.VerdictFault, server.Advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
 			off.Round(time.Second)), "find out which of the two is wrong, and set it"))
 	default:
 		e.bad("clock", driver.VerdictWarning, err)
@@ -310,7 +307,7 @@ func (e *look) clock(context.Context) error {
 }
 
 func (e *look) eviction(context.Context) error {
-	if err := evicts(e.info); err != nil {
+	if err := server.Evicts(e.info); err != nil {
 		v := driver.VerdictFault
 		if e.g.opts.AllowEviction {
 			v = driver.VerdictWarning
@@ -320,7 +317,7 @@ func (e *look) eviction(context.Context) error {
 		e.OK("eviction", "%s", cmp.Or(e.info["maxmemory_policy"], "none"))
 	}
 	if n := e.number("evicted_keys"); n > 0 {
-		e.bad("evicted", driver.VerdictWarning, advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
+		e.bad("evicted", driver.VerdictWarning, server.Advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
 			"set maxmemory-policy noeviction, give it memory, and then CONFIG RESETSTAT"))
 	} else {
 		e.OK("evicted", "no key since its start")
@@ -346,9 +343,9 @@ func (e *look) memory(context.Context) error {
 		size(left), size(most), what, left/nameBytes, names, rate)
 	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
 	case left == 0:
-		e.bad("memory", driver.VerdictFault, advise(errors.New("it is full and refuses new locks: "+text), mend))
+		e.bad("memory", driver.VerdictFault, server.Advise(errors.New("it is full and refuses new locks: "+text), mend))
 	case left < most/10 || left < names*nameBytes:
-		e.bad("memory", driver.VerdictWarning, advise(errors.New(text), mend))
+		e.bad("memory", driver.VerdictWarning, server.Advise(errors.New(text), mend))
 	default:
 		e.OK("memory", "%s", text)
 	}
@@ -376,10 +373,10 @@ func size(bytes int64) string {
 // persistence says what a restart does to the locks.
 func (e *look) persistence(context.Context) error {
 	if e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err" {
-		e.bad("disk", driver.VerdictFault, advise(errors.New("it could not write to its disk last, and may refuse locks (MISCONF)"),
+		e.bad("disk", driver.VerdictFault, server.Advise(errors.New("it could not write to its disk last, and may refuse locks (MISCONF)"),
 			"look at its log and its disk"))
 	}
-	kept, err := onDisk(e.l)
+	kept, err := server.OnDisk(e.l)
 	rest := "a restart costs it a quarantine of " + (e.g.opts.MaxTTL + restartMargin).String()
 	if e.n.moves() {
 		if !e.forgetful() {
@@ -388,14 +385,14 @@ func (e *look) persistence(context.Context) error {
 		return nil
 	}
 	switch {
-	case err != nil && !lacksRight(err.Error()):
+	case err != nil && !server.LacksRight(err.Error()):
 		return err
 	case err != nil:
 		e.Add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
 	case kept:
 		e.OK("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
 	case e.g.n == 1:
-		e.bad("persistence", driver.VerdictWarning, advise(errors.New("a crash or restart forgets who holds what, and a second holder may get in"),
+		e.bad("persistence", driver.VerdictWarning, server.Advise(errors.New("a crash or restart forgets who holds what, and a second holder may get in"),
 			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
 	default:
 		e.OK("persistence", "%s", rest)
@@ -414,12 +411,12 @@ func (e *look) forgetful() bool {
 	if !e.g.opts.Cluster {
 		return false
 	}
-	values, err := ask(e.l, []string{"CONFIG", "GET", "appendonly"})
+	values, err := server.Ask(e.l, []string{"CONFIG", "GET", "appendonly"})
 	switch {
 	case err != nil:
 		e.Add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
-	case setting(values[0]) != "yes":
-		e.bad("persistence", driver.VerdictWarning, advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
+	case server.Setting(values[0]) != "yes":
+		e.bad("persistence", driver.VerdictWarning, server.Advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
 			"and a second holder may get in"), "set appendonly yes, or see to it that a master stays down until it is replaced"))
 	default:
 		return false
@@ -429,7 +426,7 @@ func (e *look) forgetful() bool {
 
 // replays finds a server that will not read back what it has written.
 func (e *look) replays() error {
-	read, err := e.g.replays(e.l)
+	read, err := server.Replays(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
 	case refused:
@@ -439,7 +436,7 @@ func (e *look) replays() error {
 	case read:
 		e.OK("replay", "the append-only file can be read back")
 	default:
-		e.bad("replay", driver.VerdictFault, advise(errors.New("the default user has no right to what the append-only file has: "+
+		e.bad("replay", driver.VerdictFault, server.Advise(errors.New("the default user has no right to what the append-only file has: "+
 			"at a restart the server leaves that out, and has forgotten locks"),
 			"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
 	}
@@ -449,13 +446,13 @@ func (e *look) replays() error {
 // remembered finds a node that would be believed after a restart, though it keeps its data
 // no more.
 func (e *look) remembered(kept bool) error {
-	values, err := ask(e.l, []string{"GET", e.g.opts.setKey()})
+	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
 		return err
 	}
 	text, _ := values[0].Decode().(string)
 	if strings.Contains(text, " durable=") && !kept {
-		e.bad("durable", driver.VerdictFault, advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
+		e.bad("durable", driver.VerdictFault, server.Advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
 			"if that is set again before a restart, it is believed what it has forgotten"),
 			"set appendonly yes and appendfsync always, or DEL "+e.g.opts.setKey()+" on it and let it sit out its quarantine"))
 	}
@@ -464,12 +461,12 @@ func (e *look) remembered(kept bool) error {
 
 // set says whether the node votes for clients of these options.
 func (e *look) set(context.Context) error {
-	values, err := ask(e.l, []string{"GET", e.g.markerKey(e.n)}, []string{"TIME"})
+	values, err := server.Ask(e.l, []string{"GET", e.g.markerKey(e.n)}, []string{"TIME"})
 	if err != nil {
 		return err
 	}
 	text, _ := values[0].Decode().(string)
-	node, err := parseTime(values[1])
+	node, err := server.ParseTime(values[1])
 	if err != nil {
 		return err
 	}
@@ -483,7 +480,7 @@ func (e *look) set(context.Context) error {
 	case err != nil:
 		e.bad("set", driver.VerdictFault, err)
 	case strings.Contains(next, " seen="):
-		e.bad("quarantine", driver.VerdictWarning, advise(errors.New("it is new, or has lost its data: it votes "+
+		e.bad("quarantine", driver.VerdictWarning, server.Advise(errors.New("it is new, or has lost its data: it votes "+
 			(e.g.opts.MaxTTL+restartMargin).String()+" after the first client that takes locks has seen it"),
 			"start such a client, or wait for it; for a set that nobody has used before, take one lock with quarantine=off"))
 	default:
@@ -495,23 +492,23 @@ func (e *look) set(context.Context) error {
 // reign is the run of the server, as the marker has it.
 func (e *look) reign() string {
 	if e.n.moves() {
-		return reign(e.info["run_id"], promotion(e.info))
+		return reign(e.info["run_id"], server.Promotion(e.info))
 	}
 	return e.info["run_id"]
 }
 
 // others finds clients that lock the same names by other keys.
 func (e *look) others() error {
-	marker, who := e.g.opts.sibling()
+	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
 	if marker == "" || e.g.opts.Cluster {
 		return nil
 	}
-	values, err := ask(e.l, []string{"GET", marker})
+	values, err := server.Ask(e.l, []string{"GET", marker})
 	if err != nil {
 		return err
 	}
 	if text, _ := values[0].Decode().(string); text != "" {
-		e.bad("siblings", driver.VerdictWarning, advise(errors.New(siblings(who)),
+		e.bad("siblings", driver.VerdictWarning, server.Advise(errors.New(siblings(who)),
 			"give all clients the same; if that is meant so, or over, DEL "+marker+" once none is left"))
 	}
 	return nil
@@ -520,11 +517,11 @@ func (e *look) others() error {
 // rights tries what the scripts need, and whether the server knows the commands.
 func (e *look) rights(ctx context.Context) error {
 	var rep report
-	err := e.g.prepare(e.n, e.l, &rep)
+	err := e.g.tryRights(e.n, e.l, &rep.Wakes)
 	switch {
 	case ctx.Err() != nil:
 		return err
-	case err != nil && lacksRight(err.Error()):
+	case err != nil && server.LacksRight(err.Error()):
 		e.failed("rights", err)
 	case err != nil:
 		e.failed("scripts", err)
@@ -537,12 +534,12 @@ func (e *look) rights(ctx context.Context) error {
 
 // wakeable says whether waiters are woken.
 func (e *look) wakeable(ctx context.Context, rep report) error {
-	err := e.g.subscribable(e.n, e.l, e.hello, &rep)
-	switch why := cmp.Or(rep.mute, rep.deaf); {
+	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
+	switch why := cmp.Or(rep.Mute, rep.Deaf); {
 	case err != nil || ctx.Err() != nil:
 		return err
 	case why != nil:
-		e.bad("wake", driver.VerdictWarning, advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
+		e.bad("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
 	default:
 		e.OK("wake", "waiters are woken")
 	}
@@ -556,7 +553,7 @@ func (e *look) wakes(context.Context) error {
 	case err != nil:
 		return err
 	case values[0].IsError() && patterns > 0:
-		e.bad("patterns", driver.VerdictWarning, advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
+		e.bad("patterns", driver.VerdictWarning, server.Advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
 			"each waiter that dies may cost the others a second", patterns), e.grant()))
 	default:
 		e.OK("patterns", "%d", patterns)
@@ -586,12 +583,12 @@ func (e *look) slow(context.Context) error {
 		e.Add("slowlog", driver.VerdictSkipped, "needs the right +slowlog|get", "")
 		return nil
 	}
-	now, _ := parseTime(values[1])
+	now, _ := server.ParseTime(values[1])
 	count, worst, name := 0, time.Duration(0), ""
 	list, _ := values[0].Decode().([]any)
 	for _, entry := range list {
 		at, took, command := slowEntry(entry)
-		if took < time.Duration(stallAfter) || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
+		if took < time.Duration(link.StallAfter) || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
 			continue
 		}
 		if count++; took > worst {
@@ -599,11 +596,11 @@ func (e *look) slow(context.Context) error {
 		}
 	}
 	if count > 0 {
-		e.bad("slowlog", driver.VerdictWarning, advise(fmt.Errorf("%d commands of the last day took longer than %v, and held up all locks meanwhile; "+
-			"the worst is %s with %v", count, time.Duration(stallAfter), name, worst.Round(time.Millisecond)),
+		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("%d commands of the last day took longer than %v, and held up all locks meanwhile; "+
+			"the worst is %s with %v", count, time.Duration(link.StallAfter), name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
-		e.OK("slowlog", "no command over %v in the last day", time.Duration(stallAfter))
+		e.OK("slowlog", "no command over %v in the last day", time.Duration(link.StallAfter))
 	}
 	return nil
 }

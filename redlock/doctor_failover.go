@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // failover looks at what makes a failover safe: who watches, and that a master that is cut
@@ -18,7 +19,7 @@ func (e *look) failover(ctx context.Context) error {
 		return nil
 	}
 	if e.info["connected_slaves"] == "0" {
-		e.bad("replicas", driver.VerdictWarning, advise(errors.New("it has no replica: no server can take over"),
+		e.bad("replicas", driver.VerdictWarning, server.Advise(errors.New("it has no replica: no server can take over"),
 			"start one (REPLICAOF, and in a cluster CLUSTER REPLICATE)"))
 	} else {
 		e.OK("replicas", "%s", e.info["connected_slaves"])
@@ -29,18 +30,18 @@ func (e *look) failover(ctx context.Context) error {
 		return err
 	}
 	if values[1].IsError() {
-		e.bad("force", driver.VerdictWarning, advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
-			"a failover may bring the old holder back: %w", serverError(values[1])), e.grant()))
+		e.bad("force", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
+			"a failover may bring the old holder back: %w", values[1].Err()), e.grant()))
 	} else {
 		e.OK("force", "a replica can confirm that a lock was taken away")
 	}
-	lag, err := strconv.Atoi(setting(values[0]))
+	lag, err := strconv.Atoi(server.Setting(values[0]))
 	switch stops := time.Duration(lag+1) * time.Second; {
 	case e.info["min_slaves_good_slaves"] == "": // role has said so
 	case err != nil:
 		e.Add("isolation", driver.VerdictSkipped, "needs the right +config|get", "")
 	case down > 0 && stops > down:
-		e.bad("isolation", driver.VerdictWarning, advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
+		e.bad("isolation", driver.VerdictWarning, server.Advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
 			"set min-replicas-max-lag to a few seconds, and down-after-milliseconds of the Sentinels above that"))
 	default:
 		e.OK("isolation", "where it is cut off, it stops granting after %v", stops)
@@ -62,12 +63,12 @@ func (e *look) sentinels(ctx context.Context) (down time.Duration) {
 		} else if addr != e.server {
 			wrong = append(wrong, fmt.Sprintf("sentinel %s: it names %s as the master", sentinel, addr))
 		} else if values, err := e.g.sentinel(ctx, f, sentinel, []string{"SENTINEL", "MASTER", f.Master}); err == nil {
-			millis, _ := strconv.Atoi(parseMap(values[0])["down-after-milliseconds"])
+			millis, _ := strconv.Atoi(server.ParseMap(values[0])["down-after-milliseconds"])
 			down = time.Duration(millis) * time.Millisecond
 		}
 	}
 	if len(wrong) > 0 {
-		e.bad("sentinels", driver.VerdictWarning, advise(errors.New(strings.Join(wrong, "; ")), "a failover needs more than half of the Sentinels"))
+		e.bad("sentinels", driver.VerdictWarning, server.Advise(errors.New(strings.Join(wrong, "; ")), "a failover needs more than half of the Sentinels"))
 	} else {
 		e.OK("sentinels", "%d agree", len(f.Sentinels))
 	}

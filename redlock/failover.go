@@ -17,6 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // Failover says where the master of a node is found, if another server may take its
@@ -95,7 +98,7 @@ func (g *gate) locate(ctx context.Context, n *node) (string, error) {
 	case len(masters) == 0:
 		return "", fmt.Errorf("none of its servers is a master: %w", together(errs))
 	case len(masters) > 1 && len(n.failover.Servers) > 0:
-		return "", advise(fmt.Errorf("%s are all masters", strings.Join(masters, " and ")), "make all but one replicas of that one (REPLICAOF)")
+		return "", server.Advise(fmt.Errorf("%s are all masters", strings.Join(masters, " and ")), "make all but one replicas of that one (REPLICAOF)")
 	}
 	return masters[0], nil
 }
@@ -149,16 +152,16 @@ func (g *gate) askSentinel(ctx context.Context, f *Failover, sentinel string) (s
 		return "", err
 	}
 	if values[0].Null {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, unfit("SENTINEL MASTERS lists those that it knows", "it knows no master %s", f.Master))
+		return "", fmt.Errorf("sentinel %s: %w", sentinel, server.Unfit("SENTINEL MASTERS lists those that it knows", "it knows no master %s", f.Master))
 	}
 	list, _ := values[0].Decode().([]any)
 	if len(list) != 2 {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, unexpected(errShape))
+		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(resp.ErrShape))
 	}
 	host, _ := list[0].(string)
 	port, _ := list[1].(string)
 	if !dialable(host, port) {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, unexpected(errors.New("it names no address")))
+		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(errors.New("it names no address")))
 	}
 	return net.JoinHostPort(host, port), nil
 }
@@ -170,26 +173,26 @@ func (g *gate) sentinel(ctx context.Context, f *Failover, addr string, cmd []str
 			err = fmt.Errorf("sentinel %s: %w", addr, err)
 		}
 	}()
-	l, err := g.connect(ctx, addr)
+	l, err := g.dialer.Connect(ctx, addr)
 	if err != nil {
-		return nil, mend(err, g.opts.TLS != nil)
+		return nil, server.Mend(err, g.opts.TLS != nil)
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	cmds := append(auth(f.Username, f.Password), cmd)
+	cmds := append(server.Auth(f.Username, f.Password), cmd)
 	values, err := l.Do(cmds...)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 	case err != nil:
-		return nil, mend(err, g.opts.TLS != nil)
+		return nil, server.Mend(err, g.opts.TLS != nil)
 	}
-	if err := firstError(cmds, values); err != nil {
+	if err := server.FirstError(cmds, values); err != nil {
 		if strings.Contains(err.Error(), "unknown command") {
-			return nil, unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
+			return nil, server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
 		}
-		if err = mend(err, g.opts.TLS != nil); errors.Is(err, ErrAuth) {
-			err = advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password (Failover)")
+		if err = server.Mend(err, g.opts.TLS != nil); errors.Is(err, ErrAuth) {
+			err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password (Failover)")
 		}
 		return nil, err
 	}
@@ -216,9 +219,9 @@ func (g *gate) masters(ctx context.Context, n *node, addrs []string) (found []st
 }
 
 func (g *gate) isMaster(ctx context.Context, n *node, addr string) error {
-	l, err := g.connect(ctx, addr)
+	l, err := g.dialer.Connect(ctx, addr)
 	if err != nil {
-		return mend(err, g.opts.TLS != nil)
+		return server.Mend(err, g.opts.TLS != nil)
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
@@ -227,7 +230,7 @@ func (g *gate) isMaster(ctx context.Context, n *node, addr string) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 	case err != nil:
-		return mend(err, g.opts.TLS != nil)
+		return server.Mend(err, g.opts.TLS != nil)
 	case hello["role"] != "master":
 		return errDemoted
 	}
@@ -239,7 +242,7 @@ func (g *gate) isMaster(ctx context.Context, n *node, addr string) error {
 func together(errs []error) error {
 	lasts := 0
 	for _, err := range errs {
-		if lasting(err) {
+		if server.Lasting(err) {
 			lasts++
 		}
 	}
@@ -260,19 +263,17 @@ func together(errs []error) error {
 // verify hangs up once the server at the other end is the node no more. One that was
 // demoted says so, also to a client that writes nothing; that another was promoted is
 // what a Sentinel says, as a master that is cut off cannot know.
-func (n *node) verify(l *link) {
-	c := newCall([][]string{{"INFO", "replication"}})
-	c.then = func() {
-		if c.err != nil {
+func (n *node) verify(l *session) {
+	l.Call(link.NewCall([][]string{{"INFO", "replication"}}, func(c *link.Call) {
+		if c.Err != nil {
 			return
 		}
-		text, ok := c.replies[0].(string)
-		info := parseInfo(text)
-		if since := promotion(info); ok && (info["role"] != "master" || since != "" && since != l.since) {
-			l.hangUp(errMoved)
+		text, ok := c.Replies[0].(string)
+		info := server.ParseInfo(text)
+		if since := server.Promotion(info); ok && (info["role"] != "master" || since != "" && since != l.since) {
+			l.HangUp(errMoved)
 		}
-	}
-	l.send(entry{call: c, at: n.engine.Now()})
+	}))
 	f := n.failover
 	if f == nil || len(f.Sentinels) == 0 {
 		return
@@ -285,18 +286,9 @@ func (n *node) verify(l *link) {
 			return
 		}
 		if addr, err := g.locate(ctx, n); err == nil && addr != l.server { // more than one of them says so
-			l.hangUp(errMoved)
+			l.HangUp(errMoved)
 		}
 	})
-}
-
-// promotion names the last time that a server was promoted; "" if it never was, or so long
-// ago that it has forgotten it (repl-backlog-ttl, an hour as a rule).
-func promotion(info map[string]string) string {
-	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
-		return strings.Clone(old) // which would keep all of INFO otherwise
-	}
-	return ""
 }
 
 // reign is the run of a server that fails over: it ends as well when the server is demoted,
@@ -321,7 +313,7 @@ func floorOf(text string) (floor int64) {
 
 // errIsolable is a defect of a master that goes on without its replicas: INFO does not
 // count those that keep up.
-var errIsolable = advise(errors.New("min-replicas-to-write is 0: where it is cut off, it goes on granting locks beside the server that replaces it"),
+var errIsolable = server.Advise(errors.New("min-replicas-to-write is 0: where it is cut off, it goes on granting locks beside the server that replaces it"),
 	"set min-replicas-to-write 1 and min-replicas-max-lag 3 on each server (docs/your-redis.md)")
 
 // at adds to an error which server it is about, where the node does not say it.
@@ -338,7 +330,7 @@ const confirmMost = time.Second
 // confirm waits until a replica has what the server of l had done for lock before, and returns nil at once for a node that does
 // not fail over. It asks over a connection of its own, because WAIT keeps all that comes after it on its connection waiting.
 // What it writes comes after what was done, and is what it waits for.
-func (n *node) confirm(ctx context.Context, l *link, lock engine.Lock) error {
+func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error {
 	if !n.moves() {
 		return nil
 	}
@@ -348,9 +340,9 @@ func (n *node) confirm(ctx context.Context, l *link, lock engine.Lock) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*confirmMost)
 	defer cancel()
 	g := n.d.gate
-	conn, err := g.connect(ctx, l.server)
+	conn, err := g.dialer.Connect(ctx, l.server)
 	if err != nil {
-		return mend(err, g.opts.TLS != nil)
+		return server.Mend(err, g.opts.TLS != nil)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -362,14 +354,14 @@ func (n *node) confirm(ctx context.Context, l *link, lock engine.Lock) error {
 		name += "{" + wire.SlotTag(wire.Slot(lock.Key)) + "}"
 	}
 	probe := g.opts.probeKeys(name).Key
-	values, err := ask(conn, []string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", millis(int64(confirmMost))})
+	values, err := server.Ask(conn, []string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(confirmMost))})
 	if err != nil {
 		return err
 	}
-	info := parseInfo(string(values[0].Text))
+	info := server.ParseInfo(string(values[0].Text))
 	has, _ := values[3].Int()
 	switch {
-	case !marker{run: l.run}.in(reign(info["run_id"], promotion(info))):
+	case !marker{run: l.run}.in(reign(info["run_id"], server.Promotion(info))):
 		return errMoved
 	case has > 0:
 		return nil
@@ -385,7 +377,7 @@ var errNoReplica = errors.New("it has no replica connected")
 
 // unreplicated returns nil if the cluster knows no replica of the shard, so that none can take over.
 func (n *node) unreplicated(conn *resp.Conn) error {
-	values, err := ask(conn, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
+	values, err := server.Ask(conn, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
 	if err != nil {
 		return err
 	}

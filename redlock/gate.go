@@ -13,6 +13,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // A node votes while all of this holds:
@@ -59,9 +61,10 @@ const admitTries = 8
 // process, so one check of each new connection covers every reply that comes
 // over it, except for changes of the data while the server goes on.
 type gate struct {
-	opts  *Options
-	n     int // number of nodes
-	start time.Time
+	opts   *Options
+	dialer server.Dialer
+	n      int // number of nodes
+	start  time.Time
 
 	mu       sync.Mutex          // guards what follows
 	present  map[string]string   // by address: the run of the server that it is connected to
@@ -72,23 +75,23 @@ type gate struct {
 func newGate(opts *Options, n int) *gate {
 	return &gate{
 		opts: opts, n: n, start: time.Now(),
+		dialer:  server.Dialer{Dial: opts.Dial, TLS: opts.TLS, ClientName: opts.ClientName, DB: opts.DB},
 		present: make(map[string]string), watches: make(map[string]watch), admitted: make(map[string][]string),
 	}
 }
 
 // report is what a check found, apart from reasons that keep the node from voting.
 type report struct {
-	member  member           // by which the node is known again
-	mute    error            // the node cannot wake waiters
-	deaf    error            // this client cannot subscribe; the first wait finds that out again
-	ordered bool             // wake-ups come in their place among the replies
-	server  string           // the address that was dialled
-	run     string           // of the server; of a node that fails over also names its last promotion
-	since   string           // its last promotion, of a node that fails over
-	floor   int64            // the least token that it may give
-	stay    *quarantineError // it votes not yet, but keeps what it still has
-	skipped bool             // this client let it vote without a quarantine
-	warns   map[string]error // by what they are about
+	server.Wakes                  // how waiters hear of a free lock
+	member       format.Member    // by which the node is known again
+	ordered      bool             // wake-ups come in their place among the replies
+	server       string           // the address that was dialled
+	run          string           // of the server; of a node that fails over also names its last promotion
+	since        string           // its last promotion, of a node that fails over
+	floor        int64            // the least token that it may give
+	stay         *quarantineError // it votes not yet, but keeps what it still has
+	skipped      bool             // this client let it vote without a quarantine
+	warns        map[string]error // by what they are about
 }
 
 func (r *report) warn(about string, err error) {
@@ -99,8 +102,8 @@ func (r *report) warn(about string, err error) {
 }
 
 // check looks whether the server at the other end may vote.
-func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) (rep report, err error) {
-	rep.server = server
+func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
+	rep.server = addr
 	hello, err := g.login(ctx, n, rep.server, l)
 	if err != nil {
 		return rep, err
@@ -112,18 +115,18 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 		return rep, err
 	}
 	rtt := time.Since(before)
-	info := parseInfo(string(values[0].Text))
+	info := server.ParseInfo(string(values[0].Text))
 	if err := g.fit(hello, info, n.moves(), &rep); err != nil {
 		return rep, err // it says more than the missing run_id would
 	}
-	if err := firstError(cmds, values); err != nil {
+	if err := server.FirstError(cmds, values); err != nil {
 		return rep, err
 	}
-	node, err := parseTime(values[1])
+	node, err := server.ParseTime(values[1])
 	if err != nil {
 		return rep, err
 	}
-	if err := skew(node, before, rtt); err != nil {
+	if err := server.Skew(node, before, rtt); err != nil {
 		rep.warn("clock", err)
 	}
 	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
@@ -139,7 +142,7 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 		return rep, err
 	}
 	if n.moves() {
-		rep.since = promotion(info)
+		rep.since = server.Promotion(info)
 		run = reign(run, rep.since)
 	}
 	rep.run = run
@@ -150,25 +153,34 @@ func (g *gate) check(ctx context.Context, n *node, server string, l *resp.Conn) 
 	if stay, ok := errors.AsType[*quarantineError](err); ok && g.n == 1 {
 		rep.stay, err = stay, nil
 	}
-	if err != nil && !lacksRight(err.Error()) {
+	if err != nil && !server.LacksRight(err.Error()) {
 		return rep, err
 	}
-	if err := g.prepare(n, l, &rep); err != nil {
+	if err := g.tryRights(n, l, &rep.Wakes); err != nil {
 		return rep, err // it names each right that is missing
 	}
 	if err != nil {
 		return rep, err
 	}
-	if g.opts.Format != FormatRedisson { // its counters are Redisson's, too
+	if g.opts.format().OwnCounters() {
 		if rep.floor, err = leastOf(marker, run, node, before.UnixMicro()); err != nil {
 			return rep, err
 		}
 	}
 	if g.marks(n) && !g.opts.Cluster { // where the marker is in another hash slot than the lock
-		rep.member = member{set: g.opts.setKey(), marker: marker}
+		rep.member = format.Member{Set: g.opts.setKey(), Marker: marker}
 	}
-	rep.ordered = ordered(hello, info)
-	return rep, g.subscribable(n, l, hello, &rep)
+	rep.ordered = server.Ordered(hello, info)
+	defect, err := rep.Subscribe(l, hello, n.engine.Client())
+	if defect != nil {
+		rep.warn("wake", defect)
+	}
+	return rep, err
+}
+
+// tryRights loads the scripts and tries the rights they need.
+func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
+	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.tag()), n.engine.Client())
 }
 
 // strange refuses a server that is no single master. info may say whose replica it
@@ -177,18 +189,18 @@ func (o *Options) strange(mode, role string, info map[string]string) error {
 	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {
 	case cluster && !o.Cluster:
-		return unfit("begin the URL with redis+cluster:// (Options.Cluster; rediss+cluster:// for TLS), or give independent servers",
+		return server.Unfit("begin the URL with redis+cluster:// (Options.Cluster; rediss+cluster:// for TLS), or give independent servers",
 			"it is part of a Redis Cluster")
 	case o.Cluster && !cluster && mode != "":
-		return unfit("give its address as redis:// (rediss:// for TLS), or without Options.Cluster", "it is no part of a Redis Cluster")
+		return server.Unfit("give its address as redis:// (rediss:// for TLS), or without Options.Cluster", "it is no part of a Redis Cluster")
 	case mode == "sentinel":
-		return unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
+		return server.Unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
 	case role == "replica" || role == "slave":
 		of := ""
 		if info["master_host"] != "" {
 			of = " of " + info["master_host"] + ":" + info["master_port"]
 		}
-		return unfit("give the address of a master that replicates nothing", "%w%s", errReplica, of)
+		return server.Unfit("give the address of a master that replicates nothing", "%w%s", server.ErrReplica, of)
 	}
 	return nil
 }
@@ -198,7 +210,7 @@ func (g *gate) fit(hello, info map[string]string, moves bool, rep *report) error
 	if err := g.opts.placed(hello, info, moves, rep); err != nil {
 		return err
 	}
-	err := evicts(info)
+	err := server.Evicts(info)
 	if err != nil && g.opts.AllowEviction {
 		rep.warn("eviction", err)
 		err = nil
@@ -210,7 +222,7 @@ func (g *gate) fit(hello, info map[string]string, moves bool, rep *report) error
 // was one. Of a node that fails over both are expected.
 func (o *Options) placed(hello, info map[string]string, moves bool, rep *report) error {
 	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
-	if err := o.strange(mode, cmp.Or(info["role"], hello["role"]), info); moves && errors.Is(err, errReplica) {
+	if err := o.strange(mode, cmp.Or(info["role"], hello["role"]), info); moves && errors.Is(err, server.ErrReplica) {
 		return errDemoted
 	} else if err != nil {
 		return err
@@ -222,7 +234,7 @@ func (o *Options) placed(hello, info map[string]string, moves bool, rep *report)
 		return nil
 	}
 	if n := info["connected_slaves"]; n != "" && n != "0" {
-		rep.warn("replicas", advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none"))
+		rep.warn("replicas", server.Advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none"))
 	}
 	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
 		rep.warn("promoted", errors.New("it was a replica before, or a restart has read back a snapshot that it saved while it had replicas: "+
@@ -231,18 +243,8 @@ func (o *Options) placed(hello, info map[string]string, moves bool, rep *report)
 	return nil
 }
 
-// evicts refuses a server that may throw locks away.
-func evicts(info map[string]string) error {
-	p := info["maxmemory_policy"]
-	if p == "" || p == "noeviction" {
-		return nil
-	}
-	return unfit("set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
-		"accept that with eviction=allow (AllowEviction)", "maxmemory-policy is %s, which can evict locks", p)
-}
-
 // errNoRun is why a server cannot be one of several nodes.
-var errNoRun = unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "its INFO has no run_id, by which a restart is noticed")
+var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "its INFO has no run_id, by which a restart is noticed")
 
 // arrive notes that addr is connected to a server, and refuses a second vote of it.
 func (g *gate) arrive(addr, run string) error {
@@ -250,7 +252,7 @@ func (g *gate) arrive(addr, run string) error {
 	defer g.mu.Unlock()
 	for other, r := range g.present {
 		if r == run && other != addr && run != "" {
-			return unfit("list every server once", "it is the same server as %s, which would vote twice", other)
+			return server.Unfit("list every server once", "it is the same server as %s, which would vote twice", other)
 		}
 	}
 	g.present[addr] = run
@@ -271,12 +273,12 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (string, er
 	look := [][]string{{"GET", key}, {"TIME"}} // in this order: the marker is no younger than the time
 	onDisk := sync.OnceValue(func() bool { return rep.warns["promoted"] == nil && g.durable(l) })
 	for range admitTries {
-		values, err := ask(l, look...)
+		values, err := server.Ask(l, look...)
 		if err != nil {
 			return "", err
 		}
 		text, _ := values[0].Decode().(string)
-		node, err := parseTime(values[1])
+		node, err := server.ParseTime(values[1])
 		if err != nil {
 			return "", err
 		}
@@ -310,7 +312,7 @@ func (g *gate) skips(text, next string, s sight) bool {
 }
 
 // errSkipped is in the log whenever a client skips a quarantine.
-var errSkipped = advise(errors.New("quarantine=off (NoQuarantine) has let it vote at once, though it may have forgotten locks that still stand: "+
+var errSkipped = server.Advise(errors.New("quarantine=off (NoQuarantine) has let it vote at once, though it may have forgotten locks that still stand: "+
 	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
 
 // marks says whether the node keeps a marker of its run: another node, or another server
@@ -326,10 +328,10 @@ func (g *gate) charter(moves bool) string {
 		text += failsOver
 	}
 	if g.n > 1 || moves {
-		text += " maxttl=" + decimal(g.opts.MaxTTL.Milliseconds())
+		text += " maxttl=" + format.Decimal(g.opts.MaxTTL.Milliseconds())
 	}
 	if g.opts.CounterLife != counterLife {
-		text += " counterlife=" + millis(int64(g.opts.CounterLife))
+		text += " counterlife=" + format.Millis(int64(g.opts.CounterLife))
 	}
 	if (g.n > 1 || moves) && g.opts.DB != 0 {
 		text += " db=" + strconv.Itoa(g.opts.DB)
@@ -436,16 +438,16 @@ func leastOf(marker, run string, node, client int64) (int64, error) {
 }
 
 // errClocks is why tokens cannot begin at the clock.
-var errClocks = advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
+var errClocks = server.Advise(errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there"), "synchronise both")
 
 func (g *gate) conflict(text, charter string) error {
 	if strings.Contains(text, " v=") {
-		return unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)",
+		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)",
 			"its set is that of another version of Holdfast")
 	}
 	theirs, _, _ := strings.Cut(text, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
-	return unfit(fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named, and Sentinels where failover is "+
+	return server.Unfit(fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named, and Sentinels where failover is "+
 		"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey()),
 		"it belongs to a set opened with %q, and this client has %q", theirs, charter)
 }
@@ -488,7 +490,7 @@ func (g *gate) enter(addr, run string) {
 // look refuses a node of another set, or one that does not vote, for a client that
 // only looks. It ignores MaxTTL and admits no node.
 func (g *gate) look(l *resp.Conn, n *node, run string) error {
-	values, err := ask(l, []string{"GET", g.markerKey(n)})
+	values, err := server.Ask(l, []string{"GET", g.markerKey(n)})
 	if err != nil {
 		return err
 	}

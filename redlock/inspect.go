@@ -15,7 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
@@ -62,7 +65,7 @@ func (h *holderCache) introduce(d *Driver, me driver.Holder) {
 }
 
 // greet tells the node which process this client is.
-func (n *node) greet(l *link) {
+func (n *node) greet(l *session) {
 	h := &n.d.holder
 	h.mu.Lock()
 	me := h.mine
@@ -71,7 +74,7 @@ func (n *node) greet(l *link) {
 		return
 	}
 	if text, err := json.Marshal(me); err == nil {
-		l.tell("SET", wire.Client+n.engine.Client(), string(text), "PX", millis(int64(greetKeep)))
+		l.Tell("SET", wire.Client+n.engine.Client(), string(text), "PX", format.Millis(int64(greetKeep)))
 	}
 }
 
@@ -79,7 +82,7 @@ func (n *node) greet(l *link) {
 func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
 	client := quorum.ClientOf(owner)
 	if client == "" {
-		return stranger(owner)
+		return format.Stranger(owner)
 	}
 	h := d.holderOf(ctx, client)
 	h.Note = quorum.NoteOf(owner)
@@ -152,8 +155,8 @@ func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
 // eval runs a script on one node, for people.
 func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	replies, err := n.do(ctx, cmd)
-	if err == nil && says(replies[0], "NOSCRIPT") {
-		replies, err = n.do(ctx, append(n.d.opts.format().loads(), cmd)...)
+	if err == nil && resp.Says(replies[0], "NOSCRIPT") {
+		replies, err = n.do(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmd)...)
 	}
 	if err != nil {
 		return nil, err
@@ -204,9 +207,9 @@ func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
 		cmds[i] = evalsha(n.d.opts.format().Inspect, lock)
 	}
 	replies, err := n.do(ctx, cmds...)
-	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return says(r, "NOSCRIPT") }) {
-		if replies, err = n.do(ctx, append(n.d.opts.format().loads(), cmds...)...); err == nil {
-			replies = replies[len(n.d.opts.format().scripts):]
+	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return resp.Says(r, "NOSCRIPT") }) {
+		if replies, err = n.do(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmds...)...); err == nil {
+			replies = replies[len(n.d.opts.format().Loads()):]
 		}
 	}
 	views := make([]engine.View, len(locks))
@@ -214,33 +217,10 @@ func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
 		if err != nil {
 			views[i] = engine.View{Err: err}
 		} else {
-			views[i] = viewOf(replies[i])
+			views[i] = format.View(replies[i])
 		}
 	}
 	return views
-}
-
-// viewOf reads what the script says of a lock.
-func viewOf(reply any) engine.View {
-	if err, ok := reply.(error); ok {
-		return engine.View{Err: err}
-	}
-	list, _ := reply.([]any)
-	if len(list) != 4 {
-		return engine.View{Err: unexpected(errShape)}
-	}
-	owner, ok1 := list[0].(string)
-	left, ok2 := list[1].(int64)
-	text, ok3 := list[2].(string)
-	waiters, ok4 := list[3].(int64)
-	fence, err := strconv.ParseInt(text, 10, 64)
-	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil {
-		return engine.View{Err: unexpected(errShape)}
-	}
-	if left == -2 { // there is no such key; -1 is one without an end
-		left = 0
-	}
-	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Fence: fence, Waiters: int(waiters)}
 }
 
 // Check implements driver.Checker.
@@ -271,25 +251,25 @@ func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, e
 
 // holderOn is who has a lock, with what the nodes that name the holder say beyond its id.
 func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
-	threads := d.opts.Format == FormatRedisson && quorum.ClientOf(st.Owner) == "" // of Redisson
-	if kind, other := otherType(st.Owner); !threads && (!other || kind != "hash") {
+	lock := d.opts.keys(st.Key)
+	fields := d.opts.format().Fields(lock.Key, st.Owner)
+	if fields == nil {
 		return d.describe(ctx, st.Owner)
 	}
 	i := slices.IndexFunc(st.Nodes, func(n driver.NodeStatus) bool { return n.Owner == st.Owner })
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	lock := d.opts.keys(st.Key)
 	nodes := d.voters(lock)
 	if i >= len(nodes) {
-		return stranger(st.Owner)
+		return format.Stranger(st.Owner)
 	}
-	replies, err := nodes[i].do(ctx, []string{"HSCAN", lock.Key, "0", "COUNT", strconv.Itoa(threadsMost)})
+	replies, err := nodes[i].do(ctx, fields)
 	if err == nil {
-		if h, ok := redisson(replies[0]); ok {
+		if h, ok := format.Threads(replies[0]); ok {
 			return h
 		}
 	}
-	return stranger(st.Owner)
+	return format.Stranger(st.Owner)
 }
 
 // Queue implements driver.Queuer. The order is that of the node whose queue is longest:
@@ -381,7 +361,7 @@ type listing struct {
 // of ours waits for it.
 func (l *listing) node(ctx context.Context, n *node) error {
 	o := &l.d.opts
-	pattern := glob(o.Prefix+l.prefix) + "*"
+	pattern := format.Glob(o.Prefix+l.prefix) + "*"
 	if o.BareKeys {
 		pattern = wire.Companion + "[fq]*" // of counters and queues
 	}
@@ -427,8 +407,8 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 			return errs[i]
 		}
 		l.vague = cmp.Or(l.vague, errs[i])
-		if _, other := otherType(st.Owner); other && l.d.opts.Format == FormatRedisson {
-			continue // it holds other data
+		if l.d.opts.format().OtherData(st.Owner) {
+			continue
 		}
 		if (st.Held || st.Waiters > 0 || errs[i] != nil) && !l.yield(st) {
 			return errStopped
@@ -442,39 +422,30 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 func (n *node) scan(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, scanTime)
 	defer cancel()
-	cmd := []string{"SCAN", cursor, "MATCH", pattern, "COUNT", strconv.Itoa(scanCount)}
-	if n.d.opts.Format == FormatRedisson && !strings.HasPrefix(pattern, wire.Companion) {
-		cmd = append(cmd, "TYPE", "hash")
-	}
-	replies, err := n.do(ctx, cmd)
+	replies, err := n.do(ctx, n.d.opts.format().Scan(cursor, pattern, strconv.Itoa(scanCount)))
 	if err != nil {
 		return "", nil, err
 	}
 	if err, ok := replies[0].(error); ok {
-		if lacksRight(err.Error()) {
-			err = fmt.Errorf("%w: grant it +scan, without which locks cannot be listed", errAuth(err))
+		if server.LacksRight(err.Error()) {
+			err = fmt.Errorf("%w: grant it +scan, without which locks cannot be listed", server.AuthError(err))
 		}
 		return "", nil, err
 	}
 	both, _ := replies[0].([]any)
 	if len(both) != 2 {
-		return "", nil, unexpected(errShape)
+		return "", nil, resp.Unexpected(resp.ErrShape)
 	}
 	next, ok1 := both[0].(string)
 	list, ok2 := both[1].([]any)
 	if !ok1 || !ok2 {
-		return "", nil, unexpected(errShape)
+		return "", nil, resp.Unexpected(resp.ErrShape)
 	}
 	for _, k := range list {
 		key, _ := k.(string)
 		keys = append(keys, key)
 	}
 	return next, keys, nil
-}
-
-// glob quotes the characters that Redis would take for a pattern.
-func glob(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }
 
 // Force implements driver.Forcer.
@@ -488,7 +459,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if err != nil {
 		return false, err
 	}
-	if kind, other := otherType(st.Owner); other && token == 0 {
+	if kind, other := format.OtherType(st.Owner); other && token == 0 {
 		return false, fmt.Errorf("%w: the lock is a key of type %s, which has no token: remove it with the program that made it", driver.ErrInvalid, kind)
 	}
 	aims := engine.Aims(st, views, token)
@@ -512,7 +483,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 			return
 		}
 		if _, ok := reply.(int64); !ok && err == nil {
-			err = unexpected(errNumber)
+			err = resp.Unexpected(resp.ErrNumber)
 		}
 		errs[n.index] = err
 		if reply != int64(1) {
@@ -543,5 +514,5 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 	}
 	ttl := int64(n.d.opts.MaxTTL)
 	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
-	return n.eval(ctx, l.member.call(n.d.opts.format().Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep), why))
+	return n.eval(ctx, l.member.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(quorum.HandOver(ttl)), format.Decimal(keep), why))
 }

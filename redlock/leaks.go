@@ -16,6 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // LeakKind is what was left on a node.
@@ -102,7 +104,7 @@ func (s *sweep) patterns() []string {
 	if o.BareKeys {
 		return []string{wire.Companion + "*"}
 	}
-	return []string{glob(o.Prefix) + "*", wire.Companion + "*"}
+	return []string{format.Glob(o.Prefix) + "*", wire.Companion + "*"}
 }
 
 // size is how many keys a node has; 0 if it does not say.
@@ -114,7 +116,7 @@ func (n *node) size(ctx context.Context) int64 {
 		return 0
 	}
 	text, _ := replies[0].(string)
-	_, text, _ = strings.Cut(parseInfo(text)["db"+strconv.Itoa(n.d.opts.DB)], "keys=")
+	_, text, _ = strings.Cut(server.ParseInfo(text)["db"+strconv.Itoa(n.d.opts.DB)], "keys=")
 	text, _, _ = strings.Cut(text, ",")
 	keys, _ := strconv.ParseInt(text, 10, 64)
 	return keys
@@ -228,8 +230,8 @@ func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
 		return nil
 	}
 	l.Kind, l.Owner = LeakLock, v.Owner
-	kind, other := otherType(v.Owner)
-	if other && s.d.opts.Format == FormatRedisson {
+	kind, other := format.OtherType(v.Owner)
+	if other && s.d.opts.format().OwnCounters() == false {
 		return nil // any hash
 	}
 	switch {
@@ -238,7 +240,7 @@ func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
 	case other:
 		l.Fixable = false
 		l.Text = "a key of type " + kind + " without a TTL, a lock of another library; remove it with the program that made it"
-	case s.d.opts.Format == FormatRedisson:
+	case s.d.opts.format().OwnCounters() == false:
 		l.Fixable = false
 		l.Text = "a lock of Redisson without a TTL; force-release with token 0 removes it"
 	case v.Owner == wire.Empty:
@@ -359,7 +361,7 @@ func (d *Driver) Plug(ctx context.Context, l Leak) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	done, err := n.plug(ctx, l.Key, kind, l.Owner, millis(keep))
+	done, err := n.plug(ctx, l.Key, kind, l.Owner, format.Millis(keep))
 	if err != nil {
 		return false, fmt.Errorf("redlock: plug: %w", &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: n.addr, Err: err}}})
 	}

@@ -17,6 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
@@ -30,6 +33,9 @@ const (
 
 var (
 	errNotOpen = errors.New("not connected yet")
+	errHungUp  = errors.New("hung up")
+	errSilent  = errors.New("no answer for too long")
+	errServed  = errors.New("its quarantine is over")
 	// errOlder is why a token is not committed that was chosen before the node came back, perhaps with older data: it may
 	// have been given to another since (trace C11).
 	errOlder = errors.New("it has come back since it granted the lock")
@@ -54,10 +60,10 @@ type node struct {
 	top    int           // the highest of them
 	lane   engine.Lane   // of the locks in them
 
-	link      atomic.Pointer[link] // connected and checked; nil: down
-	listening atomic.Bool          // wake-ups are wanted
-	stalled   atomic.Bool          // connected, but does not answer
-	trip      atomic.Int64         // smoothed round trip of link; 0: not measured yet
+	link      atomic.Pointer[session] // connected and checked; nil: down
+	listening atomic.Bool             // wake-ups are wanted
+	stalled   atomic.Bool             // connected, but does not answer
+	trip      atomic.Int64            // smoothed round trip of link; 0: not measured yet
 
 	// ill is why the node grants nothing for the time being, as its last answer said.
 	ill atomic.Pointer[error]
@@ -117,7 +123,7 @@ func (n *node) open(ctx context.Context) error {
 
 // keep looks after the connection l and, whenever there is none, makes the next,
 // until the driver is closed. It alone reports the node's states.
-func (n *node) keep(l *link) {
+func (n *node) keep(l *session) {
 	told := n.event()
 	report := func() {
 		if e := n.event(); (e.State != told.State || cause(e.Err) != cause(told.Err)) && n.ctx.Err() == nil {
@@ -144,13 +150,13 @@ func (n *node) keep(l *link) {
 		n.d.logs.Go(n.warn) // a Logger may block
 	}
 	if l != nil { // the connection came as the driver was closed
-		l.hangUp(errHungUp)
+		l.HangUp(errHungUp)
 	}
 }
 
 // dial makes a connection that the gate has checked, and lets the node vote over
 // it. With an error there is none, or one over which the node does not vote yet.
-func (n *node) dial(ctx context.Context) (*link, error) {
+func (n *node) dial(ctx context.Context) (*session, error) {
 	line, rep, err := n.d.gate.dial(ctx, n)
 	if rep.skipped {
 		n.mu.Lock()
@@ -166,9 +172,8 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 	}
 	n.checked(rep)
 	n.d.cluster.learn(rep.floor)
-	l := newLink(n, line, rep)
-	n.d.work.Go(l.reads)
-	n.d.work.Go(l.writes)
+	l := newSession(n, line, rep)
+	l.Start(n.d.work.Go)
 	n.settle(l)
 	n.greet(l)
 	n.raise(l)
@@ -179,13 +184,13 @@ func (n *node) dial(ctx context.Context) (*link, error) {
 }
 
 // raise lets the node vote over l, unless that has broken already.
-func (n *node) raise(l *link) {
+func (n *node) raise(l *session) {
 	if n.d.cluster != nil && n.listening.Load() {
 		l.early = true
 		n.listen(l)
 	}
 	n.mu.Lock()
-	if !l.broken() {
+	if !l.Ended() {
 		n.link.Store(l)
 		n.ill.Store(nil)
 		n.deaf = nil
@@ -202,7 +207,7 @@ func (n *node) raise(l *link) {
 }
 
 // broken takes the vote away: l has broken.
-func (n *node) broken(l *link, err error) {
+func (n *node) broken(l *session, err error) {
 	n.mu.Lock()
 	if n.link.CompareAndSwap(l, nil) {
 		n.err = err
@@ -218,36 +223,36 @@ func (n *node) broken(l *link, err error) {
 // watch notices a node that is connected but does not answer, introduces this
 // client to it again from time to time, and sends what is owed. It returns when l
 // is gone.
-func (n *node) watch(l *link, report func()) {
+func (n *node) watch(l *session, report func()) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for i := 1; ; i++ {
 		report()
 		select {
 		case <-tick.C:
-		case <-l.gone:
+		case <-l.Gone():
 			return
 		case <-n.ctx.Done():
-			l.hangUp(errHungUp)
+			l.HangUp(errHungUp)
 			return
 		}
 		if l.stay != nil && n.engine.Now() >= l.votes {
-			l.hangUp(errServed)
+			l.HangUp(errServed)
 			continue
 		}
-		silent := l.silent(n.engine.Now())
-		n.stalled.Store(silent > stallAfter)
+		silent := l.Silent(n.engine.Now())
+		n.stalled.Store(silent > link.StallAfter)
 		switch {
-		case silent > breakAfter:
-			l.hangUp(errSilent)
-		case silent <= stallAfter:
+		case silent > link.BreakAfter:
+			l.HangUp(errSilent)
+		case silent <= link.StallAfter:
 			n.tend(l, time.Duration(i)*lookEvery)
 		}
 	}
 }
 
 // tend does what a working connection needs from time to time.
-func (n *node) tend(l *link, age time.Duration) {
+func (n *node) tend(l *session, age time.Duration) {
 	n.settle(l) // requests that came while the node was coming up, or was cut off again
 	if age%greetEvery == 0 {
 		n.greet(l)
@@ -256,7 +261,7 @@ func (n *node) tend(l *link, age time.Duration) {
 		n.listen(l) // the right may have been granted
 	}
 	if age%probeMost == 0 {
-		l.leave()
+		n.d.channels.Leave(l.Link)
 		n.lookForBare(l)
 	}
 	if n.d.cluster != nil && age%time.Second == 0 {
@@ -271,22 +276,21 @@ func (n *node) tend(l *link, age time.Duration) {
 }
 
 // ping sends a PING, which waits in line as every request does, and takes the time.
-func (n *node) ping(l *link) {
-	c, sent := newCall([][]string{{"PING"}}), n.engine.Now()
-	c.then = func() {
-		if took := max(n.engine.Now()-sent, 1); c.err == nil {
+func (n *node) ping(l *session) {
+	sent := n.engine.Now()
+	l.Call(link.NewCall([][]string{{"PING"}}, func(c *link.Call) {
+		if took := max(n.engine.Now()-sent, 1); c.Err == nil {
 			last := cmp.Or(n.trip.Load(), took)
 			n.trip.Store(last + (took-last)/4)
 		}
-	}
-	l.send(entry{call: c, at: sent})
+	}))
 }
 
 // Send implements engine.Node.
-func (n *node) Send(r *engine.Request) { n.send(entry{req: r, at: r.Sent}) }
+func (n *node) Send(r *engine.Request) { n.send(link.Entry{Req: r, At: r.Sent}) }
 
-func (n *node) send(e entry) {
-	r, l := e.req, n.link.Load()
+func (n *node) send(e link.Entry) {
+	r, l := e.Req, n.link.Load()
 	if l != nil && l.stay != nil && r.Kind.Frees() {
 		r.HandOver = 0 // a hand-over is a grant
 	}
@@ -297,11 +301,11 @@ func (n *node) send(e entry) {
 		}
 	}
 	if l != nil && (l.stay == nil || r.Kind == quorum.AskRenew || r.Kind.Frees()) {
-		l.send(e)
+		l.Send(e)
 		return
 	}
 	err := n.why()
-	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: lasting(err)})
+	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err)})
 }
 
 // spare says whether the other nodes are a quorum without this one.
@@ -316,22 +320,22 @@ func (n *node) spare() bool {
 }
 
 // fail answers a request that the node has not answered and never will.
-func (n *node) fail(e entry, f engine.Failure) {
+func (n *node) fail(e link.Entry, f engine.Failure) {
 	if n.d.cluster != nil {
 		f.Err = fmt.Errorf("shard %s: %w", n.addr, f.Err)
 	}
-	if e.call != nil {
-		e.call.end(f.Err)
+	if e.Call != nil {
+		e.Call.End(f.Err)
 		return
 	}
-	if e.route != nil {
-		n.d.cluster.over(e.route, nil)
+	if e.Route != nil {
+		n.d.cluster.over(e.Route.(*route), nil)
 	}
-	if e.release() {
-		n.d.cluster.keeper(e.req.Lock, n).owe(e.req)
+	if e.Frees() {
+		n.d.cluster.keeper(e.Req.Lock, n).owe(e.Req)
 	}
-	f.Unsent = f.Unsent && e.loads == 0
-	e.req.Fail(f)
+	f.Unsent = f.Unsent && !e.Repeated()
+	e.Req.Fail(f)
 }
 
 // do sends commands to the node, outside of locks.
@@ -343,7 +347,7 @@ func (n *node) do(ctx context.Context, cmds ...[]string) ([]any, error) {
 	case l == nil || l.stay != nil:
 		return nil, n.why()
 	}
-	return l.do(ctx, cmds...)
+	return l.Do(ctx, cmds...)
 }
 
 // owe keeps a release for the next connection.
@@ -353,7 +357,7 @@ func (n *node) owe(r *engine.Request) {
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
 			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, r.MinHold, quorum.QueueKeep*int64(time.Millisecond)),
-			args: releaseArgs(r),
+			args: format.ReleaseArgs(r),
 		}
 	}
 }
@@ -368,7 +372,7 @@ func (n *node) expire() {
 
 // settle sends what is owed, and keeps what gets no answer again: the ids are
 // dead, so a release may be sent as often as needed.
-func (n *node) settle(l *link) {
+func (n *node) settle(l *session) {
 	n.expire()
 	n.mu.Lock()
 	due := n.owed
@@ -377,19 +381,19 @@ func (n *node) settle(l *link) {
 	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
-		cmds := n.d.opts.format().loads()
+		cmds := slices.Clone(n.d.opts.format().Loads())
 		for _, owner := range chunk {
 			if l.stay != nil {
 				due[owner].args[2] = "0" // a hand-over is a grant
 			}
-			cmds = append(cmds, l.member.call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
+			cmds = append(cmds, l.member.Call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
 		}
-		replies, err := l.do(ctx, cmds...)
+		replies, err := l.Do(ctx, cmds...)
 		if err != nil {
 			break
 		}
 		for i, owner := range chunk {
-			if reply := replies[len(n.d.opts.format().scripts)+i]; !says(reply, "NOSCRIPT") && !says(reply, "UNADMITTED") && settled(reply) {
+			if reply := replies[len(n.d.opts.format().Loads())+i]; !resp.Says(reply, "NOSCRIPT") && !resp.Says(reply, "UNADMITTED") && settled(reply) {
 				delete(due, owner)
 			}
 		}
@@ -401,7 +405,7 @@ func (n *node) settle(l *link) {
 func (n *node) checked(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mute, n.ordered, n.defect = rep.mute, rep.ordered, nil
+	n.mute, n.ordered, n.defect = rep.Mute, rep.ordered, nil
 	n.moved = n.server != "" && n.server != rep.server
 	n.server = rep.server
 	for _, kind := range slices.Sorted(maps.Keys(rep.warns)) {
@@ -447,7 +451,7 @@ func (n *node) event() driver.NodeEvent {
 	case l == nil || l.stay != nil:
 		e.State, e.Err, e.RoundTrip = driver.NodeDown, n.err, 0
 	case n.stalled.Load():
-		e.State, e.Err = driver.NodeStalled, errStalled
+		e.State, e.Err = driver.NodeStalled, link.ErrStalled
 	case n.mute != nil || n.deaf != nil:
 		e.State, e.Err = driver.NodePolling, cmp.Or(n.mute, n.deaf)
 	case ill != nil:
@@ -463,8 +467,8 @@ func (n *node) event() driver.NodeEvent {
 // connection ends.
 func (n *node) note(asked quorum.AskKind, v resp.Value) {
 	switch {
-	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, code(v.Text)):
-		err := serverError(v)
+	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.Code(v.Text)):
+		var err error = v.Err()
 		n.ill.Store(&err)
 	case asked == quorum.AskAcquire && v.Kind == ':' && n.ill.Load() != nil:
 		n.ill.Store(nil)
@@ -493,5 +497,5 @@ func (n *node) drain() {
 	}
 	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
-	l.do(ctx, []string{"PING"})
+	l.Do(ctx, []string{"PING"})
 }

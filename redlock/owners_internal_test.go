@@ -40,7 +40,7 @@ func TestALookUpEndsWithEveryGoroutineOfIts(t *testing.T) {
 		t.Fatalf("lookUp() = %+v", who)
 	}
 	for labelled(label) { // the last may be on its way out
-		if silent.broken() {
+		if silent.Ended() {
 			t.Fatal("a goroutine has waited until the silent connection was given up")
 		}
 	}

@@ -34,6 +34,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // Errors of Open, in addition to driver.ErrUnavailable, and of a node that is
@@ -41,9 +43,9 @@ import (
 var (
 	// ErrConfig is returned for a node that is set up in a way that loses locks,
 	// or that does not fit this client.
-	ErrConfig = errors.New("node is not fit for locks")
+	ErrConfig = server.ErrConfig
 	// ErrAuth is returned for wrong credentials and for missing rights.
-	ErrAuth = errors.New("access denied")
+	ErrAuth = server.ErrAuth
 	// ErrInvalid is returned for bad options and URLs; nothing was dialled.
 	ErrInvalid = driver.ErrInvalid
 )
@@ -131,7 +133,7 @@ type Driver struct {
 	gate     *gate
 	nodes    []*node
 	holder   holderCache
-	channels channels
+	channels *format.Channels
 	bare     bareLooks
 
 	cluster    *cluster    // nil: nodes has the nodes
@@ -179,8 +181,8 @@ func (o *Options) defaults(nodes []Node) error {
 	switch {
 	case o.BareKeys && o.Prefix != "":
 		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", ErrInvalid, o.Prefix)
-	case !o.BareKeys && o.Prefix == "" && o.Format == FormatPlain:
-		o.Prefix = "lock:"
+	case !o.BareKeys && o.Prefix == "":
+		o.Prefix = o.format().DefaultPrefix()
 	}
 	switch {
 	case o.MaxTTL != 0:
@@ -237,7 +239,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		d.gate.n = 1
 	}
 	for i, n := range nodes {
-		if d.opts.Cluster && (n.Failover != nil || isSocket(n.Addr) || n.Username != "" || n.Password != "") {
+		if d.opts.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
 			return nil, fmt.Errorf("%w: node %d of %d: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
 				ErrInvalid, i+1, len(nodes))
 		}
@@ -249,7 +251,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 				return nil, fmt.Errorf("%w: node %d of %d has Addr and Failover; give one of them", ErrInvalid, i+1, len(nodes))
 			}
 			n.Addr = f.name()
-		} else if !isSocket(n.Addr) {
+		} else if !server.IsSocket(n.Addr) {
 			// A text that is no address is not shown: it may be a URL, with a password.
 			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
 				return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
@@ -276,9 +278,8 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	if d.cluster != nil {
 		cfg.Lane = d.cluster.lane
 	}
-	if d.opts.Format == FormatRedisson {
-		cfg.Shared, cfg.Client = true, quorum.NewUUID()
-	}
+	d.opts.format().Configure(&cfg)
+	d.channels = d.opts.format().Channels()
 	d.engine = engine.New(cfg)
 	for _, n := range d.nodes {
 		n.engine = d.engine
@@ -305,7 +306,7 @@ func (d *Driver) connect(ctx context.Context) error {
 			continue
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
-		if lasting(err) || !d.opts.AllowDown && errors.Is(err, errReplica) {
+		if server.Lasting(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
 			fit--
 			if err = fmt.Errorf("node %s: %w", d.nodes[i].addr, err); unfit != nil {
 				err = fmt.Errorf("%w; %w", unfit, err)
@@ -378,8 +379,8 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			report(err)
 		}
 	}
-	if d.opts.Format == FormatRedisson && !req.NoWait {
-		defer d.channels.await(wire.RedissonChannel(d.opts.keys(req.Key).Key))()
+	if !req.NoWait && d.channels != nil {
+		defer d.channels.Await(d.opts.keys(req.Key).Key)()
 	}
 	d.bare.note(req.Key)
 	g, err := d.engine.Acquire(ctx, req)

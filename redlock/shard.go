@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -9,9 +8,9 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/quorum"
-	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // The marker of a shard is in a hash slot that the shard has. So the scripts of locks
@@ -23,7 +22,7 @@ import (
 // identify learns from the node itself by which id the cluster knows it, and which slots
 // it has.
 func (n *node) identify(l *resp.Conn) error {
-	values, err := ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
+	values, err := server.Ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
 	if err != nil {
 		return err
 	}
@@ -77,37 +76,15 @@ func (g *gate) remembers(m marker, s sight) bool {
 // starts, each slot has come. ASK says nothing new: the data are those of the shard that says
 // so, whose floor this client has.
 
-// least is the first token that a grant over l may have.
-func (l *link) least() (int64, error) {
-	if c := l.n.d.cluster; c != nil {
-		return c.least()
-	}
-	return l.floor, nil
-}
-
+// least is the first token that a shard may give now.
 func (c *cluster) least() (int64, error) {
 	if c.came.Load() || c.outdated(time.Now()) {
 		if err := c.begin(); err != nil {
-			nudge(c.doubt)
+			c.suspect()
 			return 0, err
 		}
 	}
 	return c.floor.Load(), nil
-}
-
-// vain is why r is not sent, though l is there: its answer could not be used. A client that asked for a
-// lock nevertheless would be granted it, and with each try keep it from all others for another TTL.
-func (l *link) vain(r *engine.Request) error {
-	switch r.Kind {
-	case quorum.AskAcquire, quorum.AskAdopt:
-		_, err := l.least()
-		return err
-	case quorum.AskCommit:
-		if least, err := l.least(); err != nil || r.Token < least {
-			return cmp.Or(err, errOlder)
-		}
-	}
-	return nil
 }
 
 // arrived notes that a slot was found at another shard than before.
@@ -169,8 +146,12 @@ func (c *cluster) learn(floor int64) {
 
 // suspect has the map looked at again.
 func (c *cluster) suspect() {
-	if c != nil {
-		nudge(c.doubt)
+	if c == nil {
+		return
+	}
+	select {
+	case c.doubt <- struct{}{}:
+	default: // it is on its way
 	}
 }
 

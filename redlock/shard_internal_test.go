@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
 )
 
 // seen has a client look at the map: a has all slots but the last, and a node's clock is ahead.
@@ -144,7 +145,7 @@ func TestAGrantWhereASlotWasFoundIsCommittedAtTheClock(t *testing.T) {
 		b.Write([]byte(":100\r\n"))
 		want := start()
 		commit := gathered(atB)
-		if !slices.Equal(commit, []string{"commit " + decimal(quorum.Top(want))}) {
+		if !slices.Equal(commit, []string{"commit " + format.Decimal(quorum.Top(want))}) {
 			t.Errorf("after the grant it sent %q, want a commit of %d", commit, quorum.Top(want))
 		}
 		if len(commit) > 0 {

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // OpenURL opens the nodes that a URL names; opts may be nil; the URL takes
@@ -232,7 +233,7 @@ func (o *Options) list(text, port string) (addrs []string, err error) {
 func (o *Options) socket(user, path string) ([]Node, error) {
 	user, at := strings.CutSuffix(user, "@")
 	plain, err := url.PathUnescape(path)
-	if err != nil || user != "" && !at || strings.Contains(path, "@") || !isSocket(plain) {
+	if err != nil || user != "" && !at || strings.Contains(path, "@") || !server.IsSocket(plain) {
 		return nil, fmt.Errorf("%w: what follows :// is not the path of a unix socket; write unix:///run/redis.sock, or unix://user:password@/run/redis.sock; "+
 			"in a password write / as %%2F, in a path @ as %%40", ErrInvalid)
 	}
@@ -241,11 +242,6 @@ func (o *Options) socket(user, path string) ([]Node, error) {
 		return nodes, nil
 	}
 	return nodes, o.login(user)
-}
-
-// isSocket says whether an address is the path of a unix socket.
-func isSocket(addr string) bool {
-	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
 }
 
 // several reads a list of hosts, of which none, the first, which speaks for all, or

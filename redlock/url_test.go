@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 func TestParseURL(t *testing.T) {
@@ -366,7 +367,7 @@ func FuzzParseURL(f *testing.F) {
 		}
 		for _, n := range nodes {
 			host, port, err := net.SplitHostPort(n.Addr)
-			if isSocket(n.Addr) && slices.Contains(socketSchemes, url[:strings.Index(url, ":")]) {
+			if server.IsSocket(n.Addr) && slices.Contains(socketSchemes, url[:strings.Index(url, ":")]) {
 				continue
 			}
 			if p, err2 := strconv.Atoi(port); err != nil || err2 != nil || host == "" || p < 1 || p > 65535 {
@@ -384,7 +385,7 @@ func FuzzParseInfo(f *testing.F) {
 	f.Add("# Server\r\nredis_mode:standalone\r\nrun_id:abc\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n")
 	f.Add("role:slave\r\nmaster_host:::1\r\n\r\n:\r\n:x\nno colon")
 	f.Fuzz(func(t *testing.T, text string) {
-		info := parseInfo(text)
+		info := server.ParseInfo(text)
 		for k := range info {
 			if strings.ContainsAny(k, ":\n") {
 				t.Errorf("field %q", k)

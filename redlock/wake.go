@@ -1,13 +1,13 @@
 package redlock
 
 import (
-	"bytes"
 	"context"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
 )
 
 // deafPause is between attempts to subscribe where the right to do so is missing.
@@ -26,27 +26,20 @@ func (n *node) Subscribe() {
 
 // listen subscribes, unless the node cannot wake waiters, or does not vote yet: it would
 // pass over a place in its queue.
-func (n *node) listen(l *link) {
-	n.mu.Lock()
-	mute := n.mute
-	n.mu.Unlock()
-	if mute != nil || l.stay != nil {
+func (n *node) listen(l *session) {
+	if n.muted() != nil || l.stay != nil {
 		return
 	}
-	c := newCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}})
-	c.then = func() { n.heard(l, c) }
-	l.send(entry{call: c, at: n.engine.Now()})
+	l.Call(link.NewCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}}, func(c *link.Call) { n.heard(l, c) }))
 }
 
 // heard takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
-func (n *node) heard(l *link, c *call) {
-	if c.err != nil {
+func (n *node) heard(l *session, c *link.Call) {
+	if c.Err != nil {
 		return // the connection broke
 	}
-	refused, _ := c.replies[0].(error)
-	n.mu.Lock()
-	n.deaf = refused
-	n.mu.Unlock()
+	refused, _ := c.Replies[0].(error)
+	n.deafen(refused)
 	if n.d.cluster != nil {
 		l.hears.Store(refused == nil)
 		n.d.cluster.heard()
@@ -56,31 +49,43 @@ func (n *node) heard(l *link, c *call) {
 }
 
 // woken delivers a wake-up that came over l to its claim, and the news of a Force to the client.
-func (n *node) woken(push resp.Value, l *link) {
-	switch kind := string(push.Elems[0].Text); {
-	case kind == "pmessage" && len(push.Elems) == 4:
-		n.freed(string(push.Elems[2].Text))
-	case kind != "message" || len(push.Elems) != 3:
-	case bytes.HasPrefix(push.Elems[1].Text, []byte(wire.RedissonChannels)):
-		n.freed(string(push.Elems[1].Text))
-	default:
-		text := string(push.Elems[2].Text)
-		if c := n.d.cluster; c != nil && !c.wakes(n, quorum.ParseWake(text).Owner) {
-			return
-		}
-		if owner, why, ok := quorum.ParseForced(text); ok {
-			if alert := n.d.alert.Load(); alert != nil {
-				(*alert)(owner, why)
-			}
-			return
-		}
-		w := quorum.ParseWake(text)
-		floor, err := l.least()
-		if err != nil || !n.inOrder() {
-			w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
-		}
-		n.engine.Wake(n.index, w, floor)
+func (n *node) woken(push resp.Value, l *session) {
+	if n.d.channels.Freed(push, n.ask) || string(push.Elems[0].Text) != "message" || len(push.Elems) != 3 {
+		return
 	}
+	text := string(push.Elems[2].Text)
+	if c := n.d.cluster; c != nil && !c.wakes(n, quorum.ParseWake(text).Owner) {
+		return
+	}
+	if owner, why, ok := quorum.ParseForced(text); ok {
+		if alert := n.d.alert.Load(); alert != nil {
+			(*alert)(owner, why)
+		}
+		return
+	}
+	w := quorum.ParseWake(text)
+	floor, err := l.least()
+	if err != nil || !n.inOrder() {
+		w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
+	}
+	n.engine.Wake(n.index, w, floor)
+}
+
+// ask has the claim of owner ask again.
+func (n *node) ask(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}, 0) }
+
+// muted is why the node cannot wake waiters.
+func (n *node) muted() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mute
+}
+
+// deafen notes why this client cannot subscribe; nil: it can.
+func (n *node) deafen(why error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deaf = why
 }
 
 func (n *node) inOrder() bool {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 )
 
 // ErrFormat is returned, wrapped, for bytes that are no RESP. The stream cannot be read any further.
@@ -59,7 +60,7 @@ func (v Value) Decode() any {
 	case v.Null:
 		return nil
 	case v.IsError():
-		return Error(v.Text)
+		return v.Err()
 	case v.Kind == ':':
 		if n, ok := v.Int(); ok {
 			return n
@@ -73,6 +74,24 @@ func (v Value) Decode() any {
 	}
 	return string(v.Text)
 }
+
+// Err is an error reply without the ERR that says nothing.
+func (v Value) Err() Error { return Error(strings.TrimPrefix(string(v.Text), "ERR ")) }
+
+// Says says whether a reply that was decoded is an error of that code, such as NOSCRIPT.
+func Says(reply any, code string) bool {
+	err, ok := reply.(error)
+	return ok && strings.HasPrefix(err.Error(), code)
+}
+
+// Why a reply is not what the command answers.
+var (
+	ErrShape  = errors.New("not what the script answers")
+	ErrNumber = errors.New("not a number")
+)
+
+// Unexpected is the error of a reply that is not what the command answers.
+func Unexpected(why error) error { return fmt.Errorf("unexpected reply: %w", why) }
 
 // AppendCommand appends a command in the form that every server reads: an array of strings.
 func AppendCommand(dst []byte, args ...string) []byte {

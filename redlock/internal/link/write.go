@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"runtime"
@@ -8,30 +8,30 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// send queues e, and writes it if that cannot wait. It does not block.
-func (l *link) send(e entry) {
+// Send queues e, and writes it if that cannot wait. It does not block.
+func (l *Link) Send(e Entry) {
 	l.mu.Lock()
 	switch {
 	case l.err != nil:
 		err := l.err
 		l.mu.Unlock()
-		l.n.fail(e, engine.Failure{Err: err, Unsent: true})
+		l.sink.Fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.req != nil && !e.release() && l.silence(e.at) > stallAfter && (e.req.NoWait || l.n.spare()):
+	case e.Req != nil && !e.Frees() && l.silence(e.At) > StallAfter && (e.Req.NoWait || l.sink.Spare()):
 		l.mu.Unlock()
-		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
+		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
 		return
 	}
 	l.queue = append(l.queue, e)
 	switch {
 	case l.writing || l.held: // the goroutine that writes will see it
 		l.mu.Unlock()
-	case e.call != nil || l.alone && e.req.Kind == quorum.AskCommit || !l.light():
+	case e.Call != nil || l.cfg.Sole && e.Req.Kind == quorum.AskCommit || !l.light():
 		// The goroutine that reads sends a commit. Where a write waits for the other end, as on a pipe in memory, nobody would read.
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:
-		if l.write(e.at) {
+		if l.write(e.At) {
 			nudge(l.wake)
 		}
 	}
@@ -39,11 +39,11 @@ func (l *link) send(e entry) {
 
 // light says whether the goroutine that has sent the last request may write what waits: so
 // little fits into any socket, and the write does not wait for the node. The caller holds mu.
-func (l *link) light() bool {
+func (l *Link) light() bool {
 	if len(l.queue) == 1 {
 		return l.flight.size <= l.direct
 	}
-	return l.alone && len(l.queue) >= groupMost && l.flight.size <= groupRoom
+	return l.cfg.Sole && len(l.queue) >= groupMost && l.flight.size <= groupRoom
 }
 
 func nudge(c chan struct{}) {
@@ -54,20 +54,20 @@ func nudge(c chan struct{}) {
 }
 
 // ready says whether a request waits while no goroutine writes. The caller holds mu.
-func (l *link) ready() bool { return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil }
+func (l *Link) ready() bool { return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil }
 
 // write sends the next batch, and says whether another one waits then. The caller holds
 // mu, which write unlocks, and no other goroutine writes.
-func (l *link) write(now int64) (more bool) {
+func (l *Link) write(now int64) (more bool) {
 	l.writing = true
 	late := l.load(now)
 	l.mu.Unlock()
 	for _, e := range late {
-		l.n.fail(e, engine.Failure{Err: errStalled, Unsent: true})
+		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
 	}
 	if len(l.out) > 0 {
-		if _, err := l.conn.Write(l.out); err != nil {
-			l.hangUp(err)
+		if _, err := l.cfg.Conn.Write(l.out); err != nil {
+			l.HangUp(err)
 		}
 	}
 	l.mu.Lock()
@@ -78,27 +78,27 @@ func (l *link) write(now int64) (more bool) {
 
 // load moves the next batch from the queue to flight and to out, except for what
 // is late. The caller holds mu.
-func (l *link) load(now int64) (late []entry) {
+func (l *Link) load(now int64) (late []Entry) {
 	l.out = l.out[:0]
 	n := 0
 	for ; n < min(len(l.queue), batchMost) && len(l.out) < groupRoom; n++ {
 		e := l.queue[n]
 		before := len(l.out)
 		switch {
-		case e.call != nil:
-			for _, c := range e.call.cmds {
+		case e.Call != nil:
+			for _, c := range e.Call.cmds {
 				l.out = resp.AppendCommand(l.out, c...)
 			}
-		case now > e.req.Deadline && !e.release():
+		case now > e.Req.Deadline && !e.Frees():
 			late = append(late, e)
 			continue
 		default:
-			if e.asks {
+			if e.Asking {
 				l.out = resp.AppendCommand(l.out, "ASKING")
 			}
-			l.out = l.text.append(l.out, e.req)
+			l.out = l.cfg.Encode(l.out, e.Req)
 		}
-		e.at, e.size = now, len(l.out)-before
+		e.At, e.size = now, len(l.out)-before
 		l.flight.push(e)
 	}
 	rest := copy(l.queue, l.queue[n:])
@@ -108,7 +108,7 @@ func (l *link) load(now int64) (late []entry) {
 }
 
 // writes sends what callers have left in the queue, until the link is gone.
-func (l *link) writes() {
+func (l *Link) writes() {
 	for {
 		select {
 		case <-l.wake:
@@ -122,7 +122,7 @@ func (l *link) writes() {
 				l.mu.Unlock()
 				break
 			}
-			l.write(l.n.engine.Now())
+			l.write(l.cfg.Now())
 		}
 	}
 }

@@ -1,16 +1,16 @@
-package redlock
+package link
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
-	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
 // reads delivers answers and wake-ups until the connection breaks, and then fails
 // what is left.
-func (l *link) reads() {
+func (l *Link) reads() {
 	for {
 		if err := l.next(); err != nil {
 			l.end(err)
@@ -20,14 +20,14 @@ func (l *link) reads() {
 }
 
 // next delivers the next answer or wake-up.
-func (l *link) next() error {
-	v, err := l.in.Next()
+func (l *Link) next() error {
+	v, err := l.cfg.Conn.Next()
 	if err != nil {
 		return err
 	}
 	switch {
 	case v.Kind == '>' && !l.confirms(v):
-		l.n.woken(v, l)
+		l.sink.Push(v)
 	case !l.answer(v):
 		return fmt.Errorf("%w: a reply without a request", resp.ErrFormat)
 	}
@@ -35,58 +35,49 @@ func (l *link) next() error {
 }
 
 // confirms says whether a push is the answer to SUBSCRIBE, or to one of its kin.
-func (l *link) confirms(v resp.Value) bool {
+func (l *Link) confirms(v resp.Value) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(v.Elems) > 0 && l.flight.len() > 0 && l.flight.first().subscribes(string(v.Elems[0].Text))
 }
 
 // answer delivers v to its request. It says whether there was one.
-func (l *link) answer(v resp.Value) bool {
+func (l *Link) answer(v resp.Value) bool {
 	l.mu.Lock()
 	if l.flight.len() == 0 {
 		l.mu.Unlock()
 		return false
 	}
-	if first := l.flight.first(); first.asks {
-		first.asks = false
+	if first := l.flight.first(); first.Asking {
+		first.Asking = false
 		l.mu.Unlock()
 		return true
 	}
-	if c := l.flight.first().call; c != nil && len(c.replies) < len(c.cmds)-1 {
+	if c := l.flight.first().Call; c != nil && len(c.Replies) < len(c.cmds)-1 {
 		l.mu.Unlock()
-		c.replies = append(c.replies, decode(v))
+		c.Replies = append(c.Replies, v.Decode())
 		return true
 	}
 	e := l.flight.pop()
-	l.heard = l.n.engine.Now()
-	l.held = l.held || e.req != nil && e.loads < loadMost && noScript(v)
-	repeat := l.held && e.req != nil
+	l.heard = l.cfg.Now()
+	l.held = l.held || e.Req != nil && e.loads < loadMost && noScript(v)
+	repeat := l.held && e.Req != nil
 	if repeat {
 		e.loads++
 		l.again = append(l.again, e)
 	}
 	resend := l.again != nil
 	l.mu.Unlock()
-	gone := outdated(v)
-	if gone != nil {
-		l.hangUp(gone) // the gate looks again before anything else counts
+	if ended := l.cfg.Ends(v); ended != nil {
+		l.HangUp(ended)
 	}
 	switch {
 	case repeat:
-	case e.route != nil && l.n.d.cluster.redirected(l.n, e, v):
-	case e.req != nil && gone != nil:
-		l.n.fail(e, engine.Failure{Err: serverError(v)})
-	case e.req != nil:
-		l.n.note(e.req.Kind, v)
-		l.follow(e.req, v)
-		if e.route != nil {
-			l.n.d.cluster.over(e.route, e.req)
-		}
-		deliver(e.req, v, l)
+	case e.Req != nil:
+		l.sink.Answer(e, v)
 	default:
-		e.call.replies = append(e.call.replies, decode(v))
-		e.call.end(nil)
+		e.Call.Replies = append(e.Call.Replies, v.Decode())
+		e.Call.End(nil)
 	}
 	if resend {
 		l.repeat()
@@ -98,15 +89,17 @@ func (l *link) answer(v resp.Value) bool {
 // know, once all of them have been answered: all scripts may be repeated, and so
 // their order is kept. The scripts travel with them, so that only a SCRIPT FLUSH in
 // between can fail them again.
-func (l *link) repeat() {
+func (l *Link) repeat() {
 	l.mu.Lock()
 	if l.flight.len() > 0 || l.again == nil {
 		l.mu.Unlock()
 		return
 	}
-	load := entry{call: newCall(l.n.d.opts.format().loads()), at: l.again[0].at}
-	l.queue = slices.Concat([]entry{load}, l.again, l.queue)
+	load := Entry{Call: NewCall(l.cfg.Loads(), nil), At: l.again[0].At}
+	l.queue = slices.Concat([]Entry{load}, l.again, l.queue)
 	l.again, l.held = nil, false
 	l.mu.Unlock()
 	nudge(l.wake)
 }
+
+func noScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }

@@ -1,0 +1,51 @@
+package redlock
+
+import (
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+)
+
+// Format is how locks are kept on a node.
+type Format string
+
+const (
+	// FormatPlain is Holdfast's own, and with BareKeys that of many other libraries.
+	FormatPlain Format = ""
+	// FormatRedisson is that of Redisson's RLock, RFencedLock and RFairLock: threads in
+	// Java and clients in this format exclude, wake and see one another, and their tokens
+	// are in one order. It is for one server. Prefix is then what Redisson's NameMapper
+	// puts before the names, by default nothing. A holder in Java may have the lock
+	// several times, and has it until it has freed it as often.
+	//
+	// A lock that was freed by RLock.forceUnlock, or that the server has forgotten, is
+	// lost, as a thread without a token may have had it since. Waiters are in order
+	// among clients of this format; between them and Java chance decides, and
+	// RFairLock's order is kept among its own threads. RReadWriteLock must not have the
+	// same names: it gets in beside any other lock of Redisson. Counters of tokens never
+	// expire: Redisson's begin at 1 again where they are missing.
+	FormatRedisson Format = "redisson"
+)
+
+var formats = map[Format]*format.Format{FormatPlain: format.Plain, FormatRedisson: format.Redisson}
+
+// format is how locks are kept; defaults has refused what is none.
+func (o *Options) format() *format.Format { return formats[o.Format] }
+
+// formatFits refuses what a format is not for.
+func (o *Options) formatFits(nodes []Node) error {
+	f := formats[o.Format]
+	if f == nil {
+		return fmt.Errorf("%w: Format %q is not known; give redisson, or none for Holdfast's own", ErrInvalid, o.Format)
+	}
+	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !alone(nodes)}); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if !f.OwnCounters() && o.CounterLife != 0 {
+		return fmt.Errorf("%w: CounterLife %v: counters of tokens never expire in the format of Redisson; leave it out", ErrInvalid, o.CounterLife)
+	}
+	if f.DefaultPrefix() == "" {
+		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix defaults refuses both
+	}
+	return nil
+}

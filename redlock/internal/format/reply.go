@@ -1,0 +1,132 @@
+package format
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+var (
+	errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
+)
+
+// Deliver answers r with what the server said. least is the least token that may be granted; it is asked for where a token is.
+func Deliver(r *engine.Request, v resp.Value, least func() (int64, error)) {
+	if v.IsError() {
+		r.Fail(engine.Failure{Err: v.Err(), Fatal: fatal(Code(v.Text))})
+		return
+	}
+	number, isNumber := v.Int()
+	asks := r.Kind == quorum.AskAcquire || r.Kind == quorum.AskAdopt
+	switch {
+	case asks && !isNumber:
+		denied(r, v)
+	case !isNumber:
+		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrNumber)})
+	case asks && number <= 0:
+		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
+	case asks:
+		floor, err := least()
+		if err != nil {
+			r.Fail(engine.Failure{Err: err})
+			return
+		}
+		r.Granted(number, floor)
+	case r.Kind == quorum.AskCommit:
+		r.Committed(number == 1)
+	case (r.Kind == quorum.AskRenew || r.Kind == quorum.AskReclaim) && number == -1:
+		r.NotMine()
+	case r.Kind == quorum.AskRenew && number < 0:
+		r.Superseded(-number)
+	case r.Kind == quorum.AskRenew, r.Kind == quorum.AskReclaim:
+		r.Kept(int(number))
+	default:
+		r.Freed()
+	}
+}
+
+// denied reads {time left, holder, waiters}, and what a format may say beyond that.
+func denied(r *engine.Request, v resp.Value) {
+	if len(v.Elems) < 3 {
+		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
+		return
+	}
+	left, ok1 := v.Elems[0].Int()
+	waiters, ok2 := v.Elems[2].Int()
+	holder := v.Elems[1]
+	if !ok1 || !ok2 || holder.Null || holder.IsError() || holder.Elems != nil {
+		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
+		return
+	}
+	r.Denied(left*int64(time.Millisecond), string(holder.Text), int(waiters))
+}
+
+// Code is the first word of an error reply, by which servers say what kind it is. A
+// script of Redis 6 hides that of a command within its own.
+func Code(text []byte) string {
+	word, rest, _ := strings.Cut(string(text), " ")
+	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
+		if _, inner, ok := strings.Cut(rest, ": -"); ok {
+			word, _, _ = strings.Cut(inner, " ")
+		}
+	}
+	return word
+}
+
+// fatal says whether a server that refuses with code will do so until an operator
+// changes rights, credentials, a key of another type where the queue or the counter
+// should be, or a command or script that it should know. The other codes pass: the
+// server loads its data, is busy, lacks replicas or memory for the time being,
+// cannot save, or is a replica now.
+func fatal(code string) bool {
+	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE"}, code)
+}
+
+// errForgot is why a connection ends over which a script has found another marker than that of the admission.
+var errForgot = errors.New("its data were lost or replaced while it was connected")
+
+// Ends is why the checks at the start of a connection hold no more, if v says
+// so: the server is a replica now, or no longer in the run in which it was
+// admitted.
+func Ends(v resp.Value) error {
+	if !v.IsError() {
+		return nil
+	}
+	switch Code(v.Text) {
+	case "UNADMITTED":
+		return errForgot
+	case "READONLY", "MASTERDOWN":
+		return v.Err()
+	}
+	return nil
+}
+
+// View reads what the script Inspect says of a lock.
+func View(reply any) engine.View {
+	if err, ok := reply.(error); ok {
+		return engine.View{Err: err}
+	}
+	list, _ := reply.([]any)
+	if len(list) != 4 {
+		return engine.View{Err: resp.Unexpected(resp.ErrShape)}
+	}
+	owner, ok1 := list[0].(string)
+	left, ok2 := list[1].(int64)
+	text, ok3 := list[2].(string)
+	waiters, ok4 := list[3].(int64)
+	fence, err := strconv.ParseInt(text, 10, 64)
+	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil {
+		return engine.View{Err: resp.Unexpected(resp.ErrShape)}
+	}
+	if left == -2 { // there is no such key; -1 is one without an end
+		left = 0
+	}
+	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Fence: fence, Waiters: int(waiters)}
+}

@@ -1,0 +1,426 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/socket"
+)
+
+// errOver ends a link at the end of a test.
+var errOver = errors.New("the test is over")
+
+// node is the only one of an engine, and has what it is asked for as its commands: the kind, and the key.
+type node struct {
+	*engine.Engine
+	l     *Link
+	owed  []*engine.Request // releases that have failed
+	under sync.Mutex        // guards owed
+}
+
+func newNode(c net.Conn) *node {
+	n := &node{}
+	n.Engine = engine.New(engine.Config{
+		Nodes: []engine.Node{n}, Keys: func(name string) engine.Lock { return engine.Lock{Name: name, Key: name} }, CounterLife: time.Hour,
+	})
+	n.l = New(Config{
+		Conn: resp.NewConn(c), Now: n.Now, Sole: true,
+		Encode: func(dst []byte, r *engine.Request) []byte {
+			return resp.AppendCommand(dst, r.Kind.String(), r.Lock.Key)
+		},
+		Loads: func() [][]string { return [][]string{{"SCRIPT", "LOAD"}} },
+		Ends:  func(resp.Value) error { return nil },
+	}, n)
+	return n
+}
+
+func (n *node) Name() string           { return "far" }
+func (n *node) Send(r *engine.Request) { n.l.Send(Entry{Req: r, At: r.Sent}) }
+func (n *node) Subscribe()             {}
+func (n *node) Push(resp.Value)        {}
+func (n *node) Broken(error)           {}
+func (n *node) Spare() bool            { return false }
+
+func (n *node) Answer(e Entry, v resp.Value) {
+	switch number, ok := v.Int(); {
+	case !ok:
+		e.Req.Fail(engine.Failure{Err: v.Err()})
+	case e.Frees():
+		e.Req.Freed()
+	default:
+		e.Req.Granted(number, 0)
+	}
+}
+
+func (n *node) Fail(e Entry, f engine.Failure) {
+	if e.Call != nil {
+		e.Call.End(f.Err)
+		return
+	}
+	if e.Frees() {
+		n.under.Lock()
+		n.owed = append(n.owed, e.Req)
+		n.under.Unlock()
+	}
+	e.Req.Fail(f)
+}
+
+// start begins to read and write.
+func (n *node) start() { n.l.Start(func(fn func()) { go fn() }) }
+
+// end waits until the link is gone.
+func (n *node) end(far net.Conn) {
+	n.l.HangUp(errOver)
+	far.Close()
+	<-n.l.Gone()
+}
+
+// linked has fn use a node with a link, at whose other end is far.
+func linked(t *testing.T, fn func(t *testing.T, n *node, far net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		n := newNode(socket.New(near))
+		n.start()
+		fn(t, n, far)
+		n.end(far)
+	})
+}
+
+// try asks for a lock, and says how long that took.
+func (n *node) try(ctx context.Context) (time.Duration, error) {
+	start := time.Now()
+	_, err := n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	return time.Since(start), err
+}
+
+func TestAnAnswerIsDeliveredAsItComes(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond} {
+		linked(t, func(t *testing.T, n *node, far net.Conn) {
+			go func() {
+				resp.NewReader(far).ReadCommand()
+				time.Sleep(after) // of virtual time
+				far.Write([]byte(":1000\r\n"))
+			}()
+			if took, err := n.try(t.Context()); err != nil || took != after {
+				t.Errorf("Acquire took %v, %v; the answer came after %v", took, err, after)
+			}
+		})
+	}
+}
+
+// TestTheLastOfAGroupWritesIt, though much is under way and nobody else writes.
+func TestTheLastOfAGroupWritesIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		n := newNode(socket.New(near))
+		n.l.flight.push(Entry{Call: NewCall(nil, nil), size: directMost + 1})
+		go n.l.reads()
+		arrived := 0
+		go func() {
+			for in := resp.NewReader(far); ; arrived++ {
+				if _, _, err := in.ReadCommand(); err != nil {
+					return
+				}
+			}
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range groupMost {
+			if synctest.Wait(); arrived > 0 {
+				t.Errorf("%d requests are written when %d wait", arrived, i)
+			}
+			go n.try(ctx)
+		}
+		if synctest.Wait(); arrived != groupMost {
+			t.Errorf("%d requests are written, want %d", arrived, groupMost)
+		}
+		cancel()
+		n.end(far)
+	})
+}
+
+// TestABatchOfLongNamesFitsIntoASocket, so that no caller waits for a node that does not read.
+func TestABatchOfLongNamesFitsIntoASocket(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, _ net.Conn) {
+		n.l.mu.Lock()
+		n.l.writing = true // until all wait
+		n.l.mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range batchMost {
+			key := strings.Repeat("x", 500) + strconv.Itoa(i)
+			go n.Acquire(ctx, driver.Request{Key: key, TTL: 10 * time.Second})
+		}
+		synctest.Wait()
+		n.l.mu.Lock()
+		late := n.l.load(n.Now())
+		if most := groupRoom + 2048; len(n.l.out) > most || len(late) > 0 || n.l.flight.len()+len(n.l.queue) != batchMost {
+			t.Errorf("%d bytes, %d late, %d written, %d wait; want at most %d bytes and all of %d", len(n.l.out), len(late), n.l.flight.len(), len(n.l.queue), most, batchMost)
+		}
+		n.l.mu.Unlock()
+		cancel()
+	})
+}
+
+func TestTheEndOfAContextIsNoticedWhileReading(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, far net.Conn) {
+		const limit = 3 * time.Millisecond
+		go resp.NewReader(far).ReadCommand() // and no answer
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		if took, err := n.try(ctx); !errors.Is(err, context.DeadlineExceeded) || took != limit {
+			t.Errorf("Acquire ended after %v, %v; its context after %v", took, err, limit)
+		}
+	})
+}
+
+func TestANodeThatDoesNotReadBlocksNobody(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, _ net.Conn) {
+		start := time.Now()
+		n.l.Tell("SET", "large", string(make([]byte, 2*socket.Room)))
+		n.l.Tell("PING")
+		if took := time.Since(start); took != 0 {
+			t.Errorf("tell blocked for %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for range 50 { // more than fits in any case
+			if took, err := n.try(ctx); err == nil || took > time.Second {
+				t.Fatalf("Acquire took %v, %v", took, err)
+			}
+		}
+	})
+}
+
+// One node alone cannot be spared: who may wait is queued behind what it has not
+// answered, and who does not wait hears at once.
+func TestAHungNodeIsSkippedOnlyWhereItCanBeSpared(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, far net.Conn) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		read := make(chan string, 10)
+		go func() {
+			in := resp.NewReader(far)
+			for {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				read <- string(args[0])
+			}
+		}()
+		n.l.Tell("PING")
+		<-read
+		time.Sleep(2 * time.Duration(StallAfter)) // of virtual time
+		if took, err := n.try(ctx); !errors.Is(err, ErrStalled) || took != 0 {
+			t.Errorf("a try took %v, %v", took, err)
+		}
+		go n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
+		synctest.Wait()
+		if len(read) == 0 || <-read != "acquire" { // and not what comes once it has failed
+			t.Error("a request that waits was not queued behind the node")
+		}
+	})
+}
+
+// A server that closes its way to us ends the link, also where TLS would let ours go on:
+// nothing that is sent would be answered.
+func TestAServerThatClosesItsSideEndsTheLink(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(nil) // for its certificate
+	defer server.Close()
+	for name, dress := range map[string]func(near, far net.Conn) (net.Conn, net.Conn){
+		"TCP": func(near, far net.Conn) (net.Conn, net.Conn) { return near, far },
+		"TLS": func(near, far net.Conn) (net.Conn, net.Conn) {
+			return tls.Client(near, &tls.Config{InsecureSkipVerify: true}), tls.Server(far, server.TLS)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			near, far := dress(tcp(t))
+			n := newNode(near)
+			n.start()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := n.try(t.Context())
+				ended <- err
+			}()
+			if _, _, err := resp.NewReader(far).ReadCommand(); err != nil {
+				t.Fatal(err)
+			}
+			if err := far.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; !errors.Is(err, io.EOF) {
+				t.Errorf("the try = %v, want EOF", err)
+			}
+			<-n.l.Gone()
+		})
+	}
+}
+
+func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, far net.Conn) {
+		ping := [][]string{{"PING"}}
+		calls := [3]*Call{NewCall(ping, func(*Call) { n.l.Tell("SET", "large", string(make([]byte, 2*socket.Room))) }), NewCall(ping, nil), NewCall(ping, nil)}
+		in := resp.NewReader(far)
+		for _, c := range calls {
+			n.l.Call(c)
+			if _, _, err := in.ReadCommand(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		far.Write([]byte("+PONG\r\n+PONG\r\n"))
+		synctest.Wait() // the node does not read what the first answer has set off
+		go far.Write([]byte("+PONG\r\n"))
+		select {
+		case <-calls[2].done:
+		case <-time.After(time.Second):
+			t.Error("an answer is not read while a write waits for the node")
+		}
+	})
+}
+
+// TestANodeThatWorksThroughItsRequestsIsNotSilent, however long the last of them takes.
+func TestANodeThatWorksThroughItsRequestsIsNotSilent(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, far net.Conn) {
+		const requests, each = 30, 200 * time.Millisecond // together longer than BreakAfter
+		ctx, cancel := context.WithCancel(t.Context())
+		var asking sync.WaitGroup
+		for range requests {
+			asking.Go(func() { n.l.Do(ctx, []string{"PING"}) })
+		}
+		in := resp.NewReader(far)
+		for range requests / 2 {
+			if _, _, err := in.ReadCommand(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(each)
+			if silent := n.l.Silent(n.Now()); silent > int64(each) {
+				t.Errorf("the node is said to be silent for %v", time.Duration(silent))
+			}
+			far.Write([]byte("+PONG\r\n"))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		if silent := n.l.Silent(n.Now()); silent != int64(time.Second) {
+			t.Errorf("after a second without an answer the node is said to be silent for %v", time.Duration(silent))
+		}
+		cancel()
+		asking.Wait()
+	})
+}
+
+// tcp returns the ends of a connection.
+func tcp(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if near, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
+// held has an acquire wait in the queue of a link that writes nothing, and returns what ends the caller's context, and what is
+// closed when the acquire has returned.
+func (n *node) held(t *testing.T) (leave context.CancelFunc, ended chan struct{}) {
+	t.Helper()
+	n.l.mu.Lock()
+	n.l.held = true
+	n.l.mu.Unlock()
+	ctx, leave := context.WithCancel(t.Context())
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
+	}()
+	synctest.Wait()
+	if len(n.l.queue) != 1 {
+		t.Fatalf("%d requests wait, want the acquire", len(n.l.queue))
+	}
+	return leave, ended
+}
+
+// An acquire waits for its turn as the connection breaks, and then its caller leaves. Written later than its
+// release, which goes out over the next connection, the acquire would leave a lock that nobody holds, for a TTL.
+func TestABreakLetsNoRequestOvertakeItsRelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		n := newNode(socket.New(near))
+		n.start()
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := io.ReadAll(far)
+			wrote <- err
+		}()
+		leave, ended := n.held(t)
+		n.end(far)
+		leave()
+		<-ended
+		if <-wrote; len(n.l.queue) > 0 {
+			t.Error("the acquire can still be written")
+		}
+	})
+}
+
+// An acquire is to be sent again, as the server did not know its script; meanwhile
+// its caller leaves. Sent behind its release, it would leave a lock that nobody holds.
+func TestWhatIsSentAgainGoesBeforeItsRelease(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, far net.Conn) {
+		leave, ended := n.held(t)
+		n.l.mu.Lock()
+		n.l.again, n.l.queue = n.l.queue, nil
+		n.l.mu.Unlock()
+		leave()
+		synctest.Wait()
+		var sent []string
+		go func() {
+			in := resp.NewReader(far)
+			for {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				sent = append(sent, string(args[0]))
+				far.Write([]byte(":1\r\n"))
+			}
+		}()
+		n.l.repeat()
+		<-ended
+		synctest.Wait()
+		if want := []string{"SCRIPT", "acquire", "release"}; !slices.Equal(sent, want) {
+			t.Errorf("sent %v, want %v", sent, want)
+		}
+	})
+}

@@ -1,0 +1,98 @@
+// Package server is what a client learns of one server of Redis, and what it says to people about it: dialling and login,
+// INFO, rights, abilities, and what mends what is wrong.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+)
+
+// Errors of a server that is refused.
+var (
+	// ErrConfig is of a server that is set up in a way that loses locks, or that does not fit this client.
+	ErrConfig = errors.New("node is not fit for locks")
+	// ErrAuth is of wrong credentials and of missing rights.
+	ErrAuth = errors.New("access denied")
+	// ErrReplica is no reason to end a wait: after a failover the address may lead to the
+	// old master for a while.
+	ErrReplica = errors.New("it is a replica")
+)
+
+// Mend adds to an error what to do about it, where the server's text does not say
+// it. secure says whether TLS was used.
+func Mend(err error, secure bool) error {
+	text := err.Error()
+	reset := errors.Is(err, syscall.ECONNRESET)
+	switch {
+	case secure && (reset || strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate")):
+		return Advise(err, "it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)")
+	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
+		return Advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")
+	case !secure && reset:
+		return Advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
+	case errors.Is(err, resp.ErrFormat):
+		return Advise(err, "this may be the port of another program")
+	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
+		return err
+	case strings.Contains(text, "NOAUTH"):
+		return Advise(AuthError(err), "it asks for a password; give Username and Password")
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
+		return Advise(AuthError(err), "check Username and Password")
+	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
+		return Unfit("give a newer server", "%w: it is older than Redis 6", err)
+	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
+		return Unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
+	case LacksRight(text):
+		return Advise(AuthError(err), "grant the rights in docs/operations.md")
+	case strings.Contains(text, "DB index is out of range"):
+		return Unfit("choose another DB", "%w", err)
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return Unfit("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
+	}
+	var cert *tls.CertificateVerificationError
+	if errors.As(err, &cert) {
+		return Unfit("give the CA that signed its certificate", "%w", err)
+	}
+	return err
+}
+
+// Advised is an error with what mends it.
+type Advised struct {
+	error
+	Mend string
+}
+
+func (e *Advised) Error() string { return e.error.Error() + "; " + e.Mend }
+func (e *Advised) Unwrap() error { return e.error }
+
+// Advise adds to an error what mends it.
+func Advise(err error, mend string) error { return &Advised{err, mend} }
+
+// Unfit says why a node is not fit for locks, and what mends it.
+func Unfit(mend, format string, args ...any) error {
+	return Advise(fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...), mend)
+}
+
+// refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
+// of all outside of scripts, and of newer ones in scripts.
+var refusals = []string{"The user executing the script", "NOPERM", "ACL failure"}
+
+// LacksRight says whether a server has refused for the lack of a right.
+func LacksRight(text string) bool {
+	return slices.ContainsFunc(refusals, func(r string) bool { return strings.Contains(text, r) })
+}
+
+// AuthError is err as one of access.
+func AuthError(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
+
+// Lasting says whether a node stays down until an operator changes something.
+func Lasting(err error) bool {
+	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, ErrReplica)
+}

@@ -1,0 +1,126 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+)
+
+// Dialer opens connections to servers.
+type Dialer struct {
+	Dial       func(ctx context.Context, network, addr string) (net.Conn, error) // nil: the standard library's
+	TLS        *tls.Config                                                       // nil: none
+	ClientName string
+	DB         int
+}
+
+// keepAlive is for connections that carry nothing: a lost one shows by the pings.
+var keepAlive = net.Dialer{KeepAlive: time.Second}
+
+// Connect opens a connection, and does not log in. Errors are without what mends them.
+func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
+	open := keepAlive.DialContext
+	if d.Dial != nil {
+		open = d.Dial
+	}
+	network := "tcp"
+	if IsSocket(addr) {
+		network = "unix"
+	}
+	plain, err := open(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if plain == nil {
+		return nil, errors.New("Options.Dial returned neither a connection nor an error")
+	}
+	cfg := d.TLS
+	if cfg == nil {
+		return resp.NewConn(plain), nil
+	}
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	secure := tls.Client(plain, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		plain.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return resp.NewConn(secure), nil
+}
+
+// Ask sends the commands at once and returns their replies, of which none is an error.
+func Ask(l *resp.Conn, cmds ...[]string) ([]resp.Value, error) {
+	values, err := l.Do(cmds...)
+	if err != nil {
+		return nil, err
+	}
+	return values, FirstError(cmds, values)
+}
+
+// FirstError is the first error reply, with the command it answers.
+func FirstError(cmds [][]string, values []resp.Value) error {
+	for i, v := range values {
+		if v.IsError() {
+			return fmt.Errorf("%s: %w", cmds[i][0], v.Decode().(resp.Error))
+		}
+	}
+	return nil
+}
+
+// Login gives the credentials, and makes the settings that a connection needs only once. It returns what the server
+// says of itself, also with an error if it says that much.
+func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string, err error) {
+	cmds := Auth(user, pass)
+	greets := len(cmds)
+	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", d.ClientName}) // 3: wake-ups come between replies
+	if d.DB != 0 {
+		cmds = append(cmds, []string{"SELECT", strconv.Itoa(d.DB)})
+	}
+	values, err := l.Do(cmds...)
+	if err != nil {
+		return nil, err
+	}
+	if v := values[greets]; v.IsError() && format.Code(v.Text) == "NOPROTO" { // it knows RESP2 alone, with which waiters poll
+		if _, err := l.Do([]string{"CLIENT", "SETNAME", d.ClientName}); err != nil {
+			return nil, err
+		}
+		values[greets] = resp.Value{}
+	}
+	return ParseMap(values[greets]), FirstError(cmds, values)
+}
+
+// Auth are the commands that give user and password, if there are any.
+func Auth(user, pass string) [][]string {
+	switch {
+	case user != "":
+		return [][]string{{"AUTH", user, pass}}
+	case pass != "":
+		return [][]string{{"AUTH", pass}}
+	}
+	return nil
+}
+
+// ParseMap reads a map, such as HELLO answers with.
+func ParseMap(v resp.Value) map[string]string {
+	fields := make(map[string]string)
+	for i := 0; i+1 < len(v.Elems); i += 2 {
+		fields[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
+	}
+	return fields
+}
+
+// IsSocket says whether an address is the path of a unix socket.
+func IsSocket(addr string) bool {
+	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
+}

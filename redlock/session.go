@@ -1,0 +1,91 @@
+package redlock
+
+import (
+	"cmp"
+	"sync/atomic"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
+)
+
+// session is a node over one checked connection: what the gate has found, and the link. It ends with the connection.
+type session struct {
+	*link.Link
+	report
+	n     *node
+	votes int64       // with stay: Engine.Now from which the node votes
+	early bool        // it is subscribed before it carries requests
+	hears atomic.Bool // the subscription is confirmed
+}
+
+// newSession takes over a connection that the gate has checked. Nothing is sent before Start.
+func newSession(n *node, c *resp.Conn, rep report) *session {
+	s := &session{n: n, report: rep}
+	f := n.d.opts.format()
+	s.Link = link.New(link.Config{
+		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1,
+		Encode: f.Encoder(rep.member).Encode, Loads: f.Loads, Ends: format.Ends,
+	}, s)
+	if s.stay != nil {
+		s.votes = n.engine.Now() + int64(s.stay.wait)
+	}
+	return s
+}
+
+// Answer implements link.Sink.
+func (s *session) Answer(e link.Entry, v resp.Value) {
+	n := s.n
+	if e.Route != nil && n.d.cluster.redirected(n, e, v) {
+		return
+	}
+	if format.Ends(v) != nil { // the gate looks again before anything else counts
+		n.fail(e, engine.Failure{Err: v.Err()})
+		return
+	}
+	n.note(e.Req.Kind, v)
+	if n.muted() == nil { // else waiters poll
+		n.d.channels.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
+	}
+	if e.Route != nil {
+		n.d.cluster.over(e.Route.(*route), e.Req)
+	}
+	format.Deliver(e.Req, v, s.least)
+}
+
+// Fail implements link.Sink.
+func (s *session) Fail(e link.Entry, f engine.Failure) { s.n.fail(e, f) }
+
+// Push implements link.Sink.
+func (s *session) Push(v resp.Value) { s.n.woken(v, s) }
+
+// Broken implements link.Sink.
+func (s *session) Broken(err error) { s.n.broken(s, err) }
+
+// Spare implements link.Sink.
+func (s *session) Spare() bool { return s.n.spare() }
+
+// vain is why r is not sent, though the node is there: its answer could not be used. A client that asked for a
+// lock nevertheless would be granted it, and with each try keep it from all others for another TTL.
+func (s *session) vain(r *engine.Request) error {
+	switch r.Kind {
+	case quorum.AskAcquire, quorum.AskAdopt:
+		_, err := s.least()
+		return err
+	case quorum.AskCommit:
+		if least, err := s.least(); err != nil || r.Token < least {
+			return cmp.Or(err, errOlder)
+		}
+	}
+	return nil
+}
+
+// least is the first token that a grant over the connection may have.
+func (s *session) least() (int64, error) {
+	if c := s.n.d.cluster; c != nil {
+		return c.least()
+	}
+	return s.floor, nil
+}

@@ -1,0 +1,141 @@
+package redlock
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/socket"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
+)
+
+// linked has fn use a driver with a session, at whose other end is far.
+func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *session, far net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		l := joined(d.nodes[0], near, report{})
+		fn(t, d, l, far)
+		l.HangUp(errHungUp)
+		far.Close()
+		<-l.Gone()
+	})
+}
+
+// joined gives n a session over c.
+func joined(n *node, c net.Conn, rep report) *session {
+	l := newSession(n, resp.NewConn(socket.New(c)), rep)
+	l.Start(func(fn func()) { go fn() })
+	n.raise(l)
+	return l
+}
+
+// try asks for a lock, and says how long that took.
+func try(ctx context.Context, d *Driver) (time.Duration, error) {
+	start := time.Now()
+	_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	return time.Since(start), err
+}
+
+// TestARefusalToStoreIsKnownInEveryForm holds that a node which cannot store a lock has
+// a defect, also where its server hides the error of a command in that of the script.
+func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"OOM command not allowed when used memory > 'maxmemory'.":                                                            true,
+		"MISCONF Redis is configured to save RDB snapshots":                                                                  true,
+		"ERR Error running script (call to f_1): @user_script:9: -OOM command not allowed when used memory > 'maxmemory'. ":  true,
+		"ERR Error running script (call to f_1): @user_script:9: -MISCONF Redis is configured to save RDB snapshots, but it": true,
+		"ERR unknown command 'OOM'": false,
+		"OOMPH":                     false,
+	} {
+		n := &node{}
+		n.note(quorum.AskAcquire, resp.Value{Kind: '-', Text: []byte(text)})
+		if got := n.ill.Load() != nil; got != want {
+			t.Errorf("%q is a defect: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		go io.Copy(io.Discard, far) // and no answer
+		start := time.Now()
+		d.nodes[0].watch(l, func() {})
+		if took := time.Since(start); took > pingEvery+time.Duration(link.BreakAfter)+2*lookEvery {
+			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, time.Duration(link.BreakAfter))
+		}
+	})
+}
+
+// TestNoTokenIsCommittedThatIsOlderThanTheConnection holds that a node accepts no token from before its floor rose. Any
+// other may have it since.
+func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "c:1"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func(node int, floor int64) (l *session, commands chan string, far net.Conn) {
+			near, far := net.Pipe()
+			l, commands = joined(d.nodes[node], near, report{floor: floor}), make(chan string, 10)
+			go func() {
+				defer close(commands)
+				for in := resp.NewReader(far); ; {
+					args, _, err := in.ReadCommand()
+					if err != nil {
+						return
+					}
+					commands <- string(args[1])
+				}
+			}()
+			return l, commands, far
+		}
+		first, asked, far := open(0, 0)
+		var others []*session
+		var fars []net.Conn
+		for node := 1; node < 3; node++ {
+			l, _, far := open(node, 0)
+			others, fars = append(others, l), append(fars, far)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := try(t.Context(), d)
+			done <- err
+		}()
+		<-asked
+		far.Write([]byte(":100\r\n"))
+		synctest.Wait()
+		first.HangUp(errHungUp)
+		<-first.Gone()
+		second, asked, _ := open(0, 5000)
+		for _, far := range fars {
+			far.Write([]byte(":132\r\n"))
+		}
+		if err := <-done; err != nil {
+			t.Errorf("the other two have granted: %v", err)
+		}
+		synctest.Wait()
+		for len(asked) > 0 {
+			if sha := <-asked; sha == d.opts.format().Commit.SHA {
+				t.Error("the token is committed")
+			}
+		}
+		for _, l := range append(others, second) {
+			l.HangUp(errHungUp)
+			<-l.Gone()
+		}
+	})
+}
