@@ -543,5 +543,5 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 	}
 	ttl := int64(n.d.opts.MaxTTL)
 	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
-	return n.eval(ctx, l.member.call(n.d.opts.format().Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep), why))
+	return n.eval(ctx, l.proof.call(n.d.opts.format().Force, lock, decimal(token), millis(quorum.HandOver(ttl)), decimal(keep), why))
 }

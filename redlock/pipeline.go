@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
@@ -60,7 +61,7 @@ var (
 // answers delivers them.
 type link struct {
 	n      *node
-	member member
+	proof  proof
 	alone  bool // the set has no other node
 	direct int  // bytes that may be under way for a caller to write its request itself
 	conn   net.Conn
@@ -69,12 +70,12 @@ type link struct {
 	gone   chan struct{} // closed once everything has been answered or failed
 
 	// Of a node that fails over.
-	server string           // the address at the other end
-	run    string           // its run
-	since  string           // its last promotion
-	floor  int64            // the least token that it may give
-	stay   *quarantineError // the node only keeps what it has; nil: it votes
-	votes  int64            // with stay: Engine.Now from which it votes
+	server string                  // the address at the other end
+	run    string                  // its run
+	since  string                  // its last promotion
+	floor  int64                   // the least token that it may give
+	stay   *member.QuarantineError // the node only keeps what it has; nil: it votes
+	votes  int64                   // with stay: Engine.Now from which it votes
 
 	// Of a cluster.
 	early bool        // it is subscribed before it carries requests
@@ -167,15 +168,15 @@ func (f *fifo) pop() (e entry) {
 // newLink takes over a connection that the gate has checked.
 func newLink(n *node, c *resp.Conn, rep report) *link {
 	l := &link{
-		n: n, member: rep.member, alone: len(n.d.nodes) == 1, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
-		direct: directMost, text: texts{member: rep.member, heads: n.d.opts.format().heads},
+		n: n, proof: rep.proof, alone: len(n.d.nodes) == 1, conn: c.Conn, in: c.Reader, wake: make(chan struct{}, 1), gone: make(chan struct{}),
+		direct: directMost, text: texts{proof: rep.proof, heads: n.d.opts.format().heads},
 		server: rep.server, run: rep.run, since: rep.since, floor: rep.floor, stay: rep.stay,
 	}
 	if len(n.d.nodes) > 1 {
 		l.direct = sharedMost
 	}
 	if l.stay != nil {
-		l.votes = n.engine.Now() + int64(l.stay.wait)
+		l.votes = n.engine.Now() + int64(l.stay.Left)
 	}
 	return l
 }

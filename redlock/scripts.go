@@ -31,13 +31,13 @@ func (f *format) loads() (cmds [][]string) {
 	return cmds
 }
 
-// member is what a node compares before it does anything for a client: the marker with
+// proof is what a node compares before it does anything for a client: the marker with
 // which the client found it admitted, and its key. One node alone compares nothing.
-type member struct{ set, marker string }
+type proof struct{ set, marker string }
 
 // texts are the arguments that many requests share.
 type texts struct {
-	member
+	proof
 	heads *heads
 
 	of                  int64 // the TTL that the others are for; Ask.Life is one for a client
@@ -114,7 +114,7 @@ func releaseArgs(r *engine.Request) []string {
 }
 
 // call is the call of a script that compares the marker, for calls that are few.
-func (m member) call(s *wire.Script, lock engine.Lock, args ...string) []string {
+func (m proof) call(s *wire.Script, lock engine.Lock, args ...string) []string {
 	cmd := []string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}
 	if m.set == "" {
 		return append(cmd, args...)
