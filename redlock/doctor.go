@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -71,7 +72,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	if n := len(d.nodes); n%2 == 0 && n > 0 {
 		set.bad("nodes", driver.VerdictWarning, even(n))
 	}
-	if d.opts.NoQuarantine && (d.cluster != nil || g.marks(d.nodes[0])) {
+	if d.opts.NoQuarantine && (d.cluster != nil || g.rules(d.nodes[0]).Marks()) {
 		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
@@ -249,10 +250,10 @@ func (e *look) distinct(context.Context) error {
 		}
 		return err
 	}
-	if run == "" && !e.g.marks(e.n) {
+	if run == "" && !e.g.rules(e.n).Marks() {
 		e.bad("run", driver.VerdictWarning, errHidden)
 	}
-	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.marks(e.n) {
+	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.rules(e.n).Marks() {
 		return err
 	}
 	if run == "" {
@@ -377,7 +378,7 @@ func (e *look) persistence(context.Context) error {
 			"look at its log and its disk"))
 	}
 	kept, err := server.OnDisk(e.l)
-	rest := "a restart costs it a quarantine of " + (e.g.opts.MaxTTL + restartMargin).String()
+	rest := "a restart costs it a quarantine of " + member.Quarantine(e.g.opts.MaxTTL).String()
 	if e.n.moves() {
 		if !e.forgetful() {
 			e.OK("persistence", "%s, and a failover as well", rest)
@@ -461,27 +462,21 @@ func (e *look) remembered(kept bool) error {
 
 // set says whether the node votes for clients of these options.
 func (e *look) set(context.Context) error {
-	values, err := server.Ask(e.l, []string{"GET", e.g.markerKey(e.n)}, []string{"TIME"})
+	o, err := e.g.observe(e.l, e.n, e.lives())
 	if err != nil {
 		return err
 	}
-	text, _ := values[0].Decode().(string)
-	node, err := server.ParseTime(values[1])
-	if err != nil {
-		return err
-	}
-	next, err := e.g.judge(text, sight{
-		addr: e.n.addr, run: e.reign(), moves: e.n.moves(), shard: e.n.id, durable: sync.OnceValue(func() bool { return e.g.durable(e.l) }),
-		client: time.Now().UnixMicro(), node: node,
-	})
-	switch _, waits := errors.AsType[*quarantineError](err); {
+	rules := e.g.rules(e.n)
+	rules.ReadOnly = false
+	v := e.g.judge(rules, o, func() bool { return e.g.durable(e.l) })
+	switch _, waits := errors.AsType[*member.QuarantineError](v.Err); {
 	case waits:
-		e.bad("quarantine", driver.VerdictWarning, err)
-	case err != nil:
-		e.bad("set", driver.VerdictFault, err)
-	case strings.Contains(next, " seen="):
+		e.bad("quarantine", driver.VerdictWarning, v.Err)
+	case v.Err != nil:
+		e.bad("set", driver.VerdictFault, e.g.explain(v.Err))
+	case strings.Contains(v.Write, " seen="):
 		e.bad("quarantine", driver.VerdictWarning, server.Advise(errors.New("it is new, or has lost its data: it votes "+
-			(e.g.opts.MaxTTL+restartMargin).String()+" after the first client that takes locks has seen it"),
+			member.Quarantine(e.g.opts.MaxTTL).String()+" after the first client that takes locks has seen it"),
 			"start such a client, or wait for it; for a set that nobody has used before, take one lock with quarantine=off"))
 	default:
 		e.OK("set", "votes")
@@ -489,10 +484,10 @@ func (e *look) set(context.Context) error {
 	return e.others()
 }
 
-// reign is the run of the server, as the marker has it.
-func (e *look) reign() string {
+// lives is the run of the server, as the marker has it.
+func (e *look) lives() string {
 	if e.n.moves() {
-		return reign(e.info["run_id"], server.Promotion(e.info))
+		return member.Run(e.info["run_id"], server.Promotion(e.info))
 	}
 	return e.info["run_id"]
 }

@@ -9,11 +9,11 @@ import (
 	"net"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -291,26 +291,6 @@ func (n *node) verify(l *session) {
 	})
 }
 
-// reign is the run of a server that fails over: it ends as well when the server is demoted,
-// and gets the data of another.
-func reign(run, since string) string {
-	if since == "" {
-		return run
-	}
-	return run + "/" + since
-}
-
-// failsOver stands in the marker of a node that fails over.
-const failsOver = " failover"
-
-// floorOf is the first token that a node may give by its marker; 0: any.
-func floorOf(text string) (floor int64) {
-	_, text, _ = strings.Cut(text, " floor=")
-	text, _, _ = strings.Cut(text, " ")
-	floor, _ = strconv.ParseInt(text, 10, 64)
-	return floor
-}
-
 // errIsolable is a defect of a master that goes on without its replicas: INFO does not
 // count those that keep up.
 var errIsolable = server.Advise(errors.New("min-replicas-to-write is 0: where it is cut off, it goes on granting locks beside the server that replaces it"),
@@ -361,7 +341,7 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 	info := server.ParseInfo(string(values[0].Text))
 	has, _ := values[3].Int()
 	switch {
-	case !marker{run: l.run}.in(reign(info["run_id"], server.Promotion(info))):
+	case !member.SameRun(l.run, member.Run(info["run_id"], server.Promotion(info))):
 		return errMoved
 	case has > 0:
 		return nil

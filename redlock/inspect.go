@@ -514,5 +514,5 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 	}
 	ttl := int64(n.d.opts.MaxTTL)
 	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
-	return n.eval(ctx, l.member.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(quorum.HandOver(ttl)), format.Decimal(keep), why))
+	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(quorum.HandOver(ttl)), format.Decimal(keep), why))
 }

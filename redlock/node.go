@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -386,7 +387,7 @@ func (n *node) settle(l *session) {
 			if l.stay != nil {
 				due[owner].args[2] = "0" // a hand-over is a grant
 			}
-			cmds = append(cmds, l.member.Call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
+			cmds = append(cmds, l.proof.Call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
 		}
 		replies, err := l.Do(ctx, cmds...)
 		if err != nil {
@@ -481,7 +482,7 @@ func cause(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Op + " " + op.Err.Error()
 	}
-	if _, ok := errors.AsType[*quarantineError](err); ok {
+	if _, ok := errors.AsType[*member.QuarantineError](err); ok {
 		return "quarantine"
 	}
 	return fmt.Sprint(err)

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -322,7 +323,7 @@ func (d *Driver) connect(ctx context.Context) error {
 			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
 		}
 		return nil
-	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errNoVote) })):
+	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, member.ErrNoVote) })):
 		return nil
 	}
 	if err := ctx.Err(); err != nil {

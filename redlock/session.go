@@ -27,10 +27,10 @@ func newSession(n *node, c *resp.Conn, rep report) *session {
 	f := n.d.opts.format()
 	s.Link = link.New(link.Config{
 		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1,
-		Encode: f.Encoder(rep.member).Encode, Loads: f.Loads, Ends: format.Ends,
+		Encode: f.Encoder(rep.proof).Encode, Loads: f.Loads, Ends: format.Ends,
 	}, s)
 	if s.stay != nil {
-		s.votes = n.engine.Now() + int64(s.stay.wait)
+		s.votes = n.engine.Now() + int64(s.stay.Left)
 	}
 	return s
 }

@@ -2,11 +2,10 @@ package redlock
 
 import (
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -59,16 +58,6 @@ func (g *gate) markerKey(n *node) string {
 	return wire.ShardKey(g.opts.Prefix, n.top)
 }
 
-// remembers says whether a shard has forgotten nothing, though its marker does not say so:
-// this client has let it in since its last promotion, or it was never promoted, and the
-// marker is missing or another's. A marker of its own is that of a run that ended.
-func (g *gate) remembers(m marker, s sight) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	in := func(run string) bool { return marker{run: run}.in(s.run) }
-	return slices.ContainsFunc(g.admitted[s.addr], in) || !strings.Contains(s.run, "/") && m.shard != s.shard
-}
-
 // A slot that leaves a shard takes its counters along, and not the floor in the shard's marker.
 // So where a client finds a slot at another shard than before, its tokens begin at its clock,
 // as they do where a slot may have left its shard and come back unseen: after half of the
@@ -101,7 +90,7 @@ func (c *cluster) outdated(now time.Time) bool {
 }
 
 // quarantine is how long a shard that may have lost counters keeps its slots.
-func (c *cluster) quarantine() time.Duration { return c.d.opts.MaxTTL + restartMargin }
+func (c *cluster) quarantine() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
 
 // lookEvery is the time between two looks at a cluster that is well. No map is outdated by the
 // next look, also where a node lets the client wait: or tokens would begin anew with each look.

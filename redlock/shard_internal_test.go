@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
@@ -43,7 +44,7 @@ func wantLeast(t *testing.T, c *cluster, want int64) {
 }
 
 // half of the quarantine, with the default MaxTTL
-const half = out / 2
+var half = member.Quarantine(time.Minute) / 2
 
 func TestTokensBeginAtTheClockOnceWhereNoSlotMoves(t *testing.T) {
 	t.Parallel()

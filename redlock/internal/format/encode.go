@@ -9,13 +9,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Member is what a node compares before it does anything for a client: the marker with
+// Proof is what a node compares before it does anything for a client: the marker with
 // which the client found it admitted, and its key. One node alone compares nothing.
-type Member struct{ Set, Marker string }
+type Proof struct{ Set, Marker string }
 
 // Encoder writes requests. It keeps the arguments that many of them share, and is for one goroutine at a time.
 type Encoder struct {
-	Member
+	Proof
 	heads *heads
 
 	of                  int64 // the TTL that the others are for; Ask.Life is one for a client
@@ -92,13 +92,13 @@ func ReleaseArgs(r *engine.Request) []string {
 }
 
 // Call is the call of a script that compares the marker, for calls that are few.
-func (m Member) Call(s *wire.Script, lock engine.Lock, args ...string) []string {
+func (p Proof) Call(s *wire.Script, lock engine.Lock, args ...string) []string {
 	cmd := []string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}
-	if m.Set == "" {
+	if p.Set == "" {
 		return append(cmd, args...)
 	}
 	cmd[2] = "4"
-	return append(append(append(cmd, m.Set), args...), m.Marker)
+	return append(append(append(cmd, p.Set), args...), p.Marker)
 }
 
 // begin appends the head of a call, and its keys.

@@ -35,8 +35,8 @@ func formatOf(f *wire.Format, java bool) *Format {
 // Loads are the commands that make a server know the scripts, after SCRIPT FLUSH.
 func (f *Format) Loads() [][]string { return f.loads }
 
-// Encoder writes requests to a node with that member.
-func (f *Format) Encoder(m Member) *Encoder { return &Encoder{Member: m, heads: f.heads} }
+// Encoder writes requests to a node that is known by p.
+func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.heads} }
 
 // Lock names the three keys of a lock.
 func (f *Format) Lock(prefix, name string) engine.Lock {

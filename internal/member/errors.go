@@ -1,0 +1,52 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Why a node does not vote.
+var (
+	// ErrNoRun is of a node of several, or one that fails over.
+	ErrNoRun = errors.New("its INFO has no run_id, by which a restart is noticed")
+	// ErrClocks is why tokens cannot begin at the clock.
+	ErrClocks = errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there")
+	// ErrNoVote is why a client that only looks ignores a node that is not admitted: the node may have forgotten the lock.
+	ErrNoVote = errors.New("in quarantine: does not vote yet")
+)
+
+// QuarantineError says why a node that may have forgotten locks does not vote yet.
+type QuarantineError struct {
+	Seen time.Duration // since it was first seen
+	Left time.Duration
+}
+
+// Quarantine is the time that is left. Metrics tell such a node by this method from one that is down.
+func (e *QuarantineError) Quarantine() time.Duration { return e.Left }
+
+func (e *QuarantineError) Error() string {
+	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); "+
+		"for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
+		max(e.Left.Round(time.Second), time.Second), max(e.Seen.Round(time.Second), 0))
+}
+
+// ConflictError says that the node belongs to another set, or to the same one opened with other rules.
+type ConflictError struct {
+	Version      bool // its marker is of another version of Holdfast
+	Theirs, Ours string
+}
+
+func (e *ConflictError) Error() string {
+	if e.Version {
+		return "its set is that of another version of Holdfast"
+	}
+	return fmt.Sprintf("it belongs to a set opened with %q, and this client has %q", e.Theirs, e.Ours)
+}
+
+func (r Rules) conflict(o Observation) error {
+	theirs, _, _ := strings.Cut(o.Marker, " run=")
+	theirs, _, _ = strings.Cut(theirs, " seen=")
+	return &ConflictError{Version: strings.Contains(o.Marker, " v="), Theirs: theirs, Ours: r.agreement()}
+}
