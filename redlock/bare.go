@@ -46,10 +46,10 @@ func (b *bareLooks) first(name string) bool {
 // lookForBare looks for a key that is a bare name.
 func (n *node) lookForBare(l *session) {
 	d := n.d
-	if !d.opts.format().BareBeside(d.opts.Prefix) || d.cluster != nil {
+	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.beside() {
 		return // the name is the key; or it may be in another shard
 	}
-	if n.user != "" || d.opts.Credentials != nil {
+	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" || d.opts.Credentials != nil {
 		return // a user of its own may not have the right, and each try would be in the server's log
 	}
 	taken := d.bare.name.Swap(nil)

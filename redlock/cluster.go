@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
@@ -112,7 +112,7 @@ func (c *cluster) lane(lock engine.Lock) *engine.Lane {
 func (c *cluster) hand(to *node, e link.Entry) {
 	if to == nil {
 		if rt, ok := e.Route.(*route); ok {
-			c.over(rt, nil)
+			c.carried(rt, nil)
 		}
 		e.Req.Fail(engine.Failure{Err: errNoShard, Unsent: true})
 		return
@@ -120,10 +120,10 @@ func (c *cluster) hand(to *node, e link.Entry) {
 	to.send(e)
 }
 
-// over notes that a request of rt has its answer, or never will, and sends what has
+// carried notes that a request of rt has its answer, or never will, and sends what has
 // waited for that. It takes those out of again that later ones of the same lock have
 // overtaken, where done is such a one.
-func (c *cluster) over(rt *route, done *engine.Request) {
+func (c *cluster) carried(rt *route, done *engine.Request) {
 	var late []link.Entry
 	rt.mu.Lock()
 	rt.out--
@@ -209,10 +209,10 @@ func limit(e *link.Entry) int64 {
 // redirected takes the answer of n to e, if that says that n does not carry it out, and
 // sends e where it belongs.
 func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
-	if !v.IsError() {
+	rt, ok := e.Route.(*route)
+	if !ok || !v.IsError() {
 		return false
 	}
-	rt := e.Route.(*route)
 	text := string(v.Text)
 	kind, rest, _ := strings.Cut(text, " ")
 	var to *node
@@ -231,7 +231,7 @@ func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
 		return false
 	}
 	if c.d.engine.Now() > limit(&e) {
-		c.over(rt, nil)
+		c.carried(rt, nil)
 		c.drop(n, e, v.Err())
 		return true
 	}
@@ -275,16 +275,7 @@ func (c *cluster) place(n *node, text string) (slot int, to *node) {
 	if err != nil || slot < 0 || slot >= wire.Slots || colon < 0 {
 		return 0, nil
 	}
-	return slot, c.shard(join(addr[:colon], addr[colon+1:], n.addr))
-}
-
-// join makes an address of what a node says of another; from is the address by which
-// the first is known, which stands where the other's is unknown.
-func join(host, port, from string) string {
-	if host == "" || host == "?" {
-		host, _, _ = net.SplitHostPort(from)
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), port)
+	return slot, c.shard(place.Join(addr[:colon], addr[colon+1:], n.addr))
 }
 
 // shard is the node with that address, connected or on the way to it.
@@ -319,39 +310,59 @@ func (n *node) opening() bool {
 	}
 }
 
-// members are the servers that the driver is connected to.
-func (d *Driver) members() []*node {
-	if d.cluster == nil {
-		return d.nodes
-	}
-	d.cluster.mu.Lock()
-	defer d.cluster.mu.Unlock()
-	return slices.Clone(d.cluster.shards)
+func (c *cluster) members() []*node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.shards)
 }
 
-// voters are the nodes that have a vote on a lock, each at its index.
-func (d *Driver) voters(lock engine.Lock) []*node {
-	if d.cluster == nil {
-		return d.nodes
-	}
-	if n := d.cluster.slots[wire.Slot(lock.Key)].Load(); n != nil {
+func (c *cluster) voters(lock engine.Lock) []*node {
+	if n := c.slots[wire.Slot(lock.Key)].Load(); n != nil {
 		return []*node{n}
 	}
 	return nil
 }
 
+func (c *cluster) need(members int) int { return members } // each has names that no other has
+func (c *cluster) spare(*node) bool     { return false }
+func (c *cluster) beside() bool         { return false } // it may be in another shard
+
+func (c *cluster) blame(n *node, err error) error { return fmt.Errorf("shard %s: %w", n.addr, err) }
+
+func (c *cluster) over(e link.Entry, done *engine.Request) {
+	if rt, ok := e.Route.(*route); ok {
+		c.carried(rt, done)
+	}
+}
+
+// greeted subscribes before anything else, so that no wake-up of the shard is missed.
+func (c *cluster) greeted(s *session) {
+	c.learn(s.floor)
+	if s.n.listening.Load() {
+		s.early = true
+		s.n.listen(s)
+	}
+}
+
+func (c *cluster) lost(*node) { c.suspect() }
+
 // Subscribe implements engine.Node.
 func (c *cluster) Subscribe() {
 	c.d.subscribed.Store(true)
-	for _, n := range c.d.members() {
+	for _, n := range c.members() {
 		n.Subscribe()
 	}
 }
 
-// heard tells the engine whether wake-ups come from all shards that are connected. One
+func (c *cluster) heard(s *session, refused error) {
+	s.hears.Store(refused == nil)
+	c.tellEngine()
+}
+
+// tellEngine tells the engine whether wake-ups come from all shards that are connected. One
 // that is connected later has the subscription before anything else.
-func (c *cluster) heard() {
-	for _, n := range c.d.members() {
+func (c *cluster) tellEngine() {
+	for _, n := range c.members() {
 		if l := n.link.Load(); l != nil && !l.hears.Load() {
 			n.mu.Lock()
 			deaf := n.deaf
@@ -382,9 +393,6 @@ func (c *cluster) wakes(n *node, owner string) bool {
 
 // keeper is the node that has a lock now; else n.
 func (c *cluster) keeper(lock *engine.Lock, n *node) *node {
-	if c == nil {
-		return n
-	}
 	if to := c.slots[wire.Slot(lock.Key)].Load(); to != nil {
 		return to
 	}
@@ -456,7 +464,7 @@ func (c *cluster) connect(ctx context.Context) error {
 		return err
 	}
 	u := &driver.UnavailableError{Need: 1}
-	shards := c.d.members()
+	shards := c.members()
 	var unfit error
 	for _, n := range shards {
 		select {

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 )
 
 // shards has fn use a driver on a cluster of two masters, a and b, of which a has all slots.
@@ -30,16 +31,16 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 			n := newNode(d, 0, Node{Addr: addr})
 			n.engine, n.opened = d.engine, make(chan struct{})
 			close(n.opened)
-			d.cluster.shards = append(d.cluster.shards, n)
+			clusterOf(d).shards = append(clusterOf(d).shards, n)
 			near, far := net.Pipe()
 			l := joined(n, near, report{})
 			fars, links = append(fars, far), append(links, l)
 		}
-		for i := range d.cluster.slots {
-			d.cluster.slots[i].Store(d.cluster.shards[0])
+		for i := range clusterOf(d).slots {
+			clusterOf(d).slots[i].Store(clusterOf(d).shards[0])
 		}
 		now := time.Now()
-		d.cluster.looked.Store(&glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()})
+		clusterOf(d).looked.Store(&glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()})
 		fn(t, d, fars[0], fars[1])
 		d.engine.Close()
 		for i, l := range links {
@@ -50,6 +51,9 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 		d.stop()
 	})
 }
+
+// clusterOf is the cluster that d is on.
+func clusterOf(d *Driver) *cluster { return d.set.(*cluster) }
 
 // received yields the names of the scripts that come over a connection; of a commit also the last token.
 func received(far net.Conn) chan string {
@@ -170,7 +174,7 @@ func TestALookFollowsItsSlot(t *testing.T) {
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := received(a), received(b)
 		seen := make(chan engine.View, 1)
-		go func() { seen <- d.cluster.views(t.Context(), []engine.Lock{d.opts.keys("k")})[0][0] }()
+		go func() { seen <- clusterOf(d).views(t.Context(), []engine.Lock{d.opts.keys("k")})[0][0] }()
 		gathered(atA)
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 		time.Sleep(tryAgainAfter)
@@ -192,7 +196,7 @@ func TestTheMapOfANodeThatIsCutOffIsNotBelieved(t *testing.T) {
 			atA := received(a)
 			read := make(chan error, 1)
 			go func() {
-				_, err := d.cluster.mapOf(t.Context(), d.cluster.shards[0])
+				_, err := clusterOf(d).mapOf(t.Context(), clusterOf(d).shards[0])
 				read <- err
 			}()
 			if at := gathered(atA); len(at) != len(mapCommands) {
@@ -219,12 +223,12 @@ func TestAReleaseThatWasOwedToARetiredShardIsSentToItsSuccessor(t *testing.T) {
 		}
 		a.Close()
 		synctest.Wait()
-		old, next := d.cluster.shards[0], d.cluster.shards[1]
+		old, next := clusterOf(d).shards[0], clusterOf(d).shards[1]
 		old.stop = func() {}
 		now := time.Now()
-		d.cluster.apply(chart{
+		clusterOf(d).apply(chart{
 			glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()},
-			spans:   []span{{0, wire.Slots - 1, "b", "b:6379"}},
+			spans:   []place.Span{{First: 0, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
 		})
 		done := make(chan struct{})
 		go func() {

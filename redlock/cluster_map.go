@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
@@ -23,12 +24,6 @@ const (
 	lookMost  = 5 * time.Second        // between two looks at the map of a cluster that is well
 	lookPause = 200 * time.Millisecond // from a doubt to the next look
 )
-
-// span is a range of hash slots, and who has it.
-type span struct {
-	first, last int
-	id, addr    string // of the master
-}
 
 // glimpse is when a map was read.
 type glimpse struct {
@@ -48,7 +43,7 @@ func glimpsed(sent, at time.Time, node int64) glimpse {
 // chart is a map.
 type chart struct {
 	glimpse
-	spans []span
+	spans []place.Span
 }
 
 // follow keeps the map up to date.
@@ -78,7 +73,7 @@ func (c *cluster) look(ctx context.Context) error {
 
 // read asks one node after the other who has which slots, each time another one first.
 func (c *cluster) read(ctx context.Context) (chart, error) {
-	candidates := c.d.members()
+	candidates := c.members()
 	slices.SortStableFunc(candidates, func(a, b *node) int { // those that are connected come first
 		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
 	})
@@ -129,7 +124,7 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	if n.link.Load() != nil {
 		replies, err = n.do(ctx, mapCommands...)
 	} else {
-		replies, err = c.d.gate.inquire(ctx, n, mapCommands)
+		replies, err = n.inquire(ctx, mapCommands)
 	}
 	m.at = time.Now()
 	if err != nil {
@@ -146,7 +141,7 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 		return m, err
 	}
 	m.glimpse = glimpsed(sent, m.at, node)
-	m.spans, err = parseSlots(replies[0], n.addr)
+	m.spans, err = place.ParseSlots(replies[0], n.addr)
 	switch {
 	case err != nil:
 		return m, err
@@ -166,15 +161,16 @@ func (c *cluster) known() bool {
 }
 
 // inquire sends commands over a connection of its own.
-func (g *gate) inquire(ctx context.Context, n *node, cmds [][]string) ([]any, error) {
-	l, err := g.dialer.Connect(ctx, n.addr)
+func (n *node) inquire(ctx context.Context, cmds [][]string) ([]any, error) {
+	secure := n.d.opts.TLS != nil
+	l, err := n.net.Connect(ctx, n.addr)
 	if err != nil {
-		return nil, server.Mend(err, g.opts.TLS != nil)
+		return nil, server.Mend(err, secure)
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	if _, err := g.login(ctx, n, n.addr, l); err != nil {
-		return nil, server.Mend(err, g.opts.TLS != nil)
+	if _, err := n.place.Login(ctx, n.addr, l); err != nil {
+		return nil, server.Mend(err, secure)
 	}
 	values, err := l.Do(cmds...)
 	replies := make([]any, len(values))
@@ -184,63 +180,19 @@ func (g *gate) inquire(ctx context.Context, n *node, cmds [][]string) ([]any, er
 	return replies, err
 }
 
-// parseSlots reads the reply to CLUSTER SLOTS of the node with address from: for each range
-// the first and the last slot, the master, and its replicas.
-func parseSlots(reply any, from string) (spans []span, err error) {
-	ranges, ok := reply.([]any)
-	if !ok {
-		return nil, resp.Unexpected(resp.ErrShape)
-	}
-	for _, r := range ranges {
-		fields, _ := r.([]any)
-		if len(fields) < 3 {
-			return nil, resp.Unexpected(resp.ErrShape)
-		}
-		first, ok1 := fields[0].(int64)
-		last, ok2 := fields[1].(int64)
-		master, _ := fields[2].([]any)
-		if !ok1 || !ok2 || len(master) < 2 || first < 0 || last < first || last >= wire.Slots {
-			return nil, resp.Unexpected(resp.ErrShape)
-		}
-		host, _ := master[0].(string) // nil: the one that was dialled
-		port, _ := master[1].(int64)
-		if len(master) > 3 && host == "?" { // it has no name yet
-			host = ipOf(master[3])
-		}
-		id := ""
-		if len(master) > 2 {
-			id, _ = master[2].(string)
-		}
-		spans = append(spans, span{int(first), int(last), id, join(host, strconv.FormatInt(port, 10), from)})
-	}
-	return spans, nil
-}
-
-// ipOf finds the address among what CLUSTER SLOTS says of a node beside its name.
-func ipOf(v any) string {
-	list, _ := v.([]any)
-	for i := 0; i+1 < len(list); i += 2 {
-		if list[i] == "ip" {
-			ip, _ := list[i+1].(string)
-			return ip
-		}
-	}
-	return ""
-}
-
 // examined are the masters, for a doctor, and what is wrong with the cluster as a whole.
-func (c *cluster) examined(ctx context.Context) (masters []*node, found []driver.Finding) {
-	e := look{Notes: exam.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+func (c *cluster) examined(ctx context.Context) (masters []*node, e look) {
+	e = look{Notes: exam.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.read(ctx)
 	if err != nil {
 		e.failed("reach", err)
-		return nil, e.Found
+		return nil, e
 	}
 	covered := 0
 	for _, s := range m.spans {
-		covered += s.last - s.first + 1
-		if !slices.ContainsFunc(masters, func(n *node) bool { return n.addr == s.addr }) {
-			n := newNode(c.d, 0, Node{Addr: s.addr})
+		covered += s.Last - s.First + 1
+		if !slices.ContainsFunc(masters, func(n *node) bool { return n.addr == s.Addr }) {
+			n := newNode(c.d, 0, Node{Addr: s.Addr})
 			n.engine = c.d.engine
 			masters = append(masters, n)
 		}
@@ -251,7 +203,7 @@ func (c *cluster) examined(ctx context.Context) (masters []*node, found []driver
 	} else {
 		e.OK("slots", "%d masters have all of them", len(masters))
 	}
-	return masters, e.Found
+	return masters, e
 }
 
 // apply takes over a map.
@@ -260,9 +212,9 @@ func (c *cluster) apply(m chart) {
 	has := make(map[*node]bool)
 	var seen [wire.Slots]*node
 	for _, s := range m.spans {
-		n := c.shard(s.addr)
+		n := c.shard(s.Addr)
 		has[n] = true
-		for i := s.first; i <= s.last; i++ {
+		for i := s.First; i <= s.Last; i++ {
 			came = came || c.slots[i].Load() != n
 			seen[i] = n
 		}
@@ -286,20 +238,20 @@ func (c *cluster) apply(m chart) {
 	})
 	c.mu.Unlock()
 	for _, n := range gone {
-		n.retire()
+		c.retire(n)
 	}
 }
 
 // retire ends the connection to a node that has no slots any more, and leaves what is owed
 // to it to those that have them.
-func (n *node) retire() {
+func (c *cluster) retire(n *node) {
 	n.mu.Lock()
-	n.err = errNotMaster
+	n.err = place.ErrNotMaster
 	due := n.owed
 	n.owed = make(map[string]owed)
 	n.mu.Unlock()
 	n.stop()
-	n.d.cluster.inherit(n, due)
+	c.inherit(n, due)
 }
 
 // inherit gives releases that were owed to n to the shards that have their locks.

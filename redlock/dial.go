@@ -14,13 +14,13 @@ import (
 func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
-	addr, err := g.locate(ctx, n)
+	addr, err := n.place.Locate(ctx)
 	if err != nil {
 		return nil, report{}, err
 	}
-	l, err := g.dialer.Connect(ctx, addr)
+	l, err := n.net.Connect(ctx, addr)
 	if err != nil {
-		return nil, report{}, n.at(addr, server.Mend(err, g.opts.TLS != nil))
+		return nil, report{}, n.place.At(addr, server.Mend(err, g.opts.TLS != nil))
 	}
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	rep, err := g.check(ctx, n, addr, l)
@@ -34,22 +34,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
 		}
-		return nil, rep, n.at(addr, server.Mend(err, secure))
+		return nil, rep, n.place.At(addr, server.Mend(err, secure))
 	}
 	return l, rep, nil
-}
-
-// login logs in to a server for a node, and refuses one of another kind than the node is.
-func (g *gate) login(ctx context.Context, n *node, addr string, l *resp.Conn) (hello map[string]string, err error) {
-	user, pass, err := n.credentials(ctx, addr)
-	if err != nil {
-		return nil, fmt.Errorf("credentials: %w", err) // their source may be down for a while
-	}
-	hello, err = g.dialer.Login(l, user, pass)
-	if hello != nil {
-		if err := g.opts.strange(hello["mode"], "", nil); err != nil {
-			return nil, err // it says more than the missing fields would
-		}
-	}
-	return hello, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
@@ -31,12 +32,6 @@ const (
 // rights are what a user of its own needs.
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
-
-// clusterRights are what it needs in a cluster besides.
-const clusterRights = "+cluster|myid +cluster|slots +cluster|info +asking"
-
-// failoverRights are what it needs besides where another server may take over.
-const failoverRights = "+wait"
 
 // DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
 // where they are so ill that no driver can be opened. Errors: ErrInvalid.
@@ -56,12 +51,8 @@ func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Op
 // Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
 // reason to refuse a node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	nodes, set := d.nodes, look{}
-	g := newGate(&d.opts, len(nodes))
-	if d.cluster != nil {
-		g.n = 1
-		nodes, set.Found = d.cluster.examined(ctx)
-	}
+	g := newGate(&d.opts, len(d.nodes))
+	nodes, set := d.set.examined(ctx)
 	exams := make([]look, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
@@ -69,10 +60,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		all.Go(func() { exams[i].run(ctx) })
 	}
 	all.Wait()
-	if n := len(d.nodes); n%2 == 0 && n > 0 {
-		set.bad("nodes", driver.VerdictWarning, even(n))
-	}
-	if d.opts.NoQuarantine && (d.cluster != nil || g.rules(d.nodes[0]).Marks()) {
+	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Marks()) {
 		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
@@ -101,8 +89,8 @@ func (e *look) run(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
 	var l *resp.Conn
 	var err error
-	if e.server, err = e.g.locate(dialling, e.n); err == nil {
-		l, err = e.g.dialer.Connect(dialling, e.server)
+	if e.server, err = e.n.place.Locate(dialling); err == nil {
+		l, err = e.n.net.Connect(dialling, e.server)
 	}
 	cancel()
 	if err != nil {
@@ -176,7 +164,7 @@ func (e *look) failed(check string, err error) {
 
 // grant is the line that gives the user of this client all rights that it needs.
 func (e *look) grant() string {
-	user, _, err := e.n.credentials(e.n.d.ctx, e.server)
+	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
 	if err != nil {
 		user = "USER"
 	}
@@ -186,17 +174,11 @@ func (e *look) grant() string {
 	}
 	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
 	line += e.g.opts.format().Rights()
-	if e.g.opts.Cluster {
-		line += " " + clusterRights
-	}
-	if e.n.moves() {
-		line += " " + failoverRights
-	}
-	return line
+	return line + e.n.place.Rights()
 }
 
 func (e *look) login(ctx context.Context) (err error) {
-	if e.hello, err = e.g.login(ctx, e.n, e.server, e.l); err == nil && e.n.moves() {
+	if e.hello, err = e.n.place.Login(ctx, e.server, e.l); err == nil && e.n.place.Replaced() {
 		e.OK("reach", "%s is the master, and answers", e.server)
 	} else if err == nil {
 		e.OK("reach", "answers")
@@ -226,14 +208,14 @@ func (e *look) number(field string) int64 {
 }
 
 func (e *look) role(context.Context) error {
-	var rep report
-	if err := e.g.opts.placed(e.hello, e.info, e.n.moves(), &rep); err != nil {
+	defects, err := e.n.place.Role(e.hello, e.info)
+	if err != nil {
 		return err
 	}
-	for check, err := range rep.warns {
+	for check, err := range defects {
 		e.bad(check, driver.VerdictWarning, err)
 	}
-	if e.n.moves() {
+	if e.n.place.Replaced() {
 		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
 	} else {
 		e.OK("role", "a master of its own")
@@ -243,12 +225,12 @@ func (e *look) role(context.Context) error {
 
 func (e *look) distinct(context.Context) error {
 	run := e.info["run_id"]
-	if e.g.opts.Cluster {
-		err := e.n.identify(e.l)
-		if err == nil {
-			e.OK("slots", "%d of %d", e.n.slots, wire.Slots)
-		}
+	if err := e.n.place.Identify(e.l); err != nil {
 		return err
+	}
+	if shard, ok := e.n.place.(*place.Shard); ok {
+		e.OK("slots", "%d of %d", shard.Slots(), wire.Slots)
+		return nil
 	}
 	if run == "" && !e.g.rules(e.n).Marks() {
 		e.bad("run", driver.VerdictWarning, errHidden)
@@ -379,7 +361,7 @@ func (e *look) persistence(context.Context) error {
 	}
 	kept, err := server.OnDisk(e.l)
 	rest := "a restart costs it a quarantine of " + member.Quarantine(e.g.opts.MaxTTL).String()
-	if e.n.moves() {
+	if e.n.place.Replaced() {
 		if !e.forgetful() {
 			e.OK("persistence", "%s, and a failover as well", rest)
 		}
@@ -409,7 +391,7 @@ func (e *look) persistence(context.Context) error {
 // forgetful finds a master of a cluster that may come back empty before a replica takes over:
 // nothing tells it from one that is new.
 func (e *look) forgetful() bool {
-	if !e.g.opts.Cluster {
+	if e.n.place.Shard() == "" {
 		return false
 	}
 	values, err := server.Ask(e.l, []string{"CONFIG", "GET", "appendonly"})
@@ -486,7 +468,7 @@ func (e *look) set(context.Context) error {
 
 // lives is the run of the server, as the marker has it.
 func (e *look) lives() string {
-	if e.n.moves() {
+	if e.n.place.Replaced() {
 		return member.Run(e.info["run_id"], server.Promotion(e.info))
 	}
 	return e.info["run_id"]
@@ -495,7 +477,7 @@ func (e *look) lives() string {
 // others finds clients that lock the same names by other keys.
 func (e *look) others() error {
 	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
-	if marker == "" || e.g.opts.Cluster {
+	if marker == "" || e.n.place.Shard() != "" {
 		return nil
 	}
 	values, err := server.Ask(e.l, []string{"GET", marker})
@@ -558,7 +540,7 @@ func (e *look) wakes(context.Context) error {
 
 // secure looks at how the password travels, and at the certificate.
 func (e *look) secure(ctx context.Context) error {
-	_, password, _ := e.n.credentials(ctx, e.server)
+	_, password, _ := e.n.net.Credentials(ctx, e.server)
 	var now func() time.Time
 	if cfg := e.g.opts.TLS; cfg != nil {
 		now = cfg.Time

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // failover looks at what makes a failover safe: who watches, and that a master that is cut
 // off stops before another takes its place.
 func (e *look) failover(ctx context.Context) error {
-	if !e.n.moves() {
+	if !e.n.place.Replaced() {
 		return nil
 	}
 	if e.info["connected_slaves"] == "0" {
@@ -52,17 +53,17 @@ func (e *look) failover(ctx context.Context) error {
 // sentinels asks each for the master, and says after how long one of them takes it for
 // down; 0: none says.
 func (e *look) sentinels(ctx context.Context) (down time.Duration) {
-	f := e.n.failover
-	if f == nil || len(f.Sentinels) == 0 {
+	f, ok := e.n.place.(*place.Master)
+	if !ok || len(f.Sentinels) == 0 {
 		return 0
 	}
 	var wrong []string
 	for _, sentinel := range f.Sentinels {
-		if addr, err := e.g.askSentinel(ctx, f, sentinel); err != nil {
+		if addr, err := f.Ask(ctx, sentinel); err != nil {
 			wrong = append(wrong, err.Error())
 		} else if addr != e.server {
 			wrong = append(wrong, fmt.Sprintf("sentinel %s: it names %s as the master", sentinel, addr))
-		} else if values, err := e.g.sentinel(ctx, f, sentinel, []string{"SENTINEL", "MASTER", f.Master}); err == nil {
+		} else if values, err := f.Sentinel(ctx, sentinel, []string{"SENTINEL", "MASTER", f.Watched}); err == nil {
 			millis, _ := strconv.Atoi(server.ParseMap(values[0])["down-after-milliseconds"])
 			down = time.Duration(millis) * time.Millisecond
 		}

@@ -5,20 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"regexp"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
-	"github.com/holdfast-go/holdfast/internal/resp"
-	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
@@ -53,7 +49,7 @@ func (f *Failover) check() error {
 	for i, addr := range addrs {
 		host, port, err := net.SplitHostPort(addr)
 		switch {
-		case err != nil || !dialable(cmp.Or(host, "localhost"), port):
+		case err != nil || !server.Dialable(cmp.Or(host, "localhost"), port):
 			return fmt.Errorf("%w: address %d of %d in Failover is not host:port, such as localhost:26379", ErrInvalid, i+1, len(addrs))
 		case slices.Contains(addrs[:i], addr):
 			return fmt.Errorf("%w: %s is listed twice in Failover; list each once", ErrInvalid, addr)
@@ -65,200 +61,14 @@ func (f *Failover) check() error {
 // nameOfMaster is what Sentinels take for a name.
 var nameOfMaster = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// name is by which the node is known, whichever server is the master.
-func (f *Failover) name() string {
-	if len(f.Sentinels) > 0 {
-		return f.Master + "@" + f.Sentinels[0]
+// place is where the master is found.
+func (f *Failover) place(net *place.Net) *place.Master {
+	return &place.Master{
+		Fixed: place.Fixed{Net: net}, Sentinels: f.Sentinels, Watched: f.Master, Username: f.Username, Password: f.Password, Servers: f.Servers,
 	}
-	return strings.Join(f.Servers, ",")
 }
 
-// moves says whether another server may become the node.
-func (n *node) moves() bool { return n.failover != nil || n.d.cluster != nil }
-
-var (
-	errMoved   = errors.New("another server is the master now")
-	errDemoted = errors.New("it is a replica: another server is about to be the master, or is it already")
-)
-
-// locate is the address of the server that is the node now.
-func (g *gate) locate(ctx context.Context, n *node) (string, error) {
-	if n.failover == nil {
-		return n.addr, nil
-	}
-	servers := n.failover.Servers
-	if len(servers) == 0 {
-		var err error
-		if servers, err = g.named(ctx, n.failover); err != nil || len(servers) == 1 {
-			return strings.Join(servers, ""), err
-		}
-	}
-	masters, errs := g.masters(ctx, n, servers)
-	switch {
-	case len(masters) == 0:
-		return "", fmt.Errorf("none of its servers is a master: %w", together(errs))
-	case len(masters) > 1 && len(n.failover.Servers) > 0:
-		return "", server.Advise(fmt.Errorf("%s are all masters", strings.Join(masters, " and ")), "make all but one replicas of that one (REPLICAOF)")
-	}
-	return masters[0], nil
-}
-
-// named are the servers that Sentinels name as the master: one, if more than half of the
-// Sentinels agree, or else all that are named within half of the time, the one that is
-// named most first. It needs no majority, as the server has to say itself that it is a
-// master.
-func (g *gate) named(ctx context.Context, f *Failover) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout/2)
-	type answer struct {
-		addr string
-		err  error
-	}
-	answers := make(chan answer, len(f.Sentinels))
-	var all sync.WaitGroup
-	defer func() { cancel(); all.Wait() }()
-	for _, sentinel := range f.Sentinels {
-		all.Go(func() {
-			addr, err := g.askSentinel(ctx, f, sentinel)
-			answers <- answer{addr, err}
-		})
-	}
-	votes := make(map[string]int)
-	var addrs []string
-	var errs []error
-	for range f.Sentinels {
-		a := <-answers
-		if a.err != nil {
-			errs = append(errs, a.err)
-			continue
-		}
-		if votes[a.addr]++; votes[a.addr] == 1 {
-			addrs = append(addrs, a.addr)
-		}
-		if votes[a.addr] > len(f.Sentinels)/2 {
-			return []string{a.addr}, nil
-		}
-	}
-	if len(addrs) == 0 {
-		return nil, fmt.Errorf("no Sentinel names the master %s: %w", f.Master, together(errs))
-	}
-	slices.SortStableFunc(addrs, func(a, b string) int { return votes[b] - votes[a] })
-	return addrs, nil
-}
-
-// askSentinel asks one Sentinel which server is the master.
-func (g *gate) askSentinel(ctx context.Context, f *Failover, sentinel string) (string, error) {
-	values, err := g.sentinel(ctx, f, sentinel, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.Master})
-	if err != nil {
-		return "", err
-	}
-	if values[0].Null {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, server.Unfit("SENTINEL MASTERS lists those that it knows", "it knows no master %s", f.Master))
-	}
-	list, _ := values[0].Decode().([]any)
-	if len(list) != 2 {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(resp.ErrShape))
-	}
-	host, _ := list[0].(string)
-	port, _ := list[1].(string)
-	if !dialable(host, port) {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(errors.New("it names no address")))
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-// sentinel sends one command to a Sentinel, over a connection of its own.
-func (g *gate) sentinel(ctx context.Context, f *Failover, addr string, cmd []string) (_ []resp.Value, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("sentinel %s: %w", addr, err)
-		}
-	}()
-	l, err := g.dialer.Connect(ctx, addr)
-	if err != nil {
-		return nil, server.Mend(err, g.opts.TLS != nil)
-	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	cmds := append(server.Auth(f.Username, f.Password), cmd)
-	values, err := l.Do(cmds...)
-	switch {
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("no answer before the timeout: %w", ctx.Err())
-	case err != nil:
-		return nil, server.Mend(err, g.opts.TLS != nil)
-	}
-	if err := server.FirstError(cmds, values); err != nil {
-		if strings.Contains(err.Error(), "unknown command") {
-			return nil, server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
-		}
-		if err = server.Mend(err, g.opts.TLS != nil); errors.Is(err, ErrAuth) {
-			err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password (Failover)")
-		}
-		return nil, err
-	}
-	return values[len(cmds)-1:], nil
-}
-
-// masters are those of some servers that say that they are masters, in the order of addrs.
-func (g *gate) masters(ctx context.Context, n *node, addrs []string) (found []string, errs []error) {
-	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout/2)
-	defer cancel()
-	found, errs = make([]string, len(addrs)), make([]error, len(addrs))
-	var all sync.WaitGroup
-	for i, addr := range addrs {
-		all.Go(func() {
-			if err := g.isMaster(ctx, n, addr); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", addr, err)
-			} else {
-				found[i] = addr
-			}
-		})
-	}
-	all.Wait()
-	return slices.DeleteFunc(found, func(s string) bool { return s == "" }), slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-}
-
-func (g *gate) isMaster(ctx context.Context, n *node, addr string) error {
-	l, err := g.dialer.Connect(ctx, addr)
-	if err != nil {
-		return server.Mend(err, g.opts.TLS != nil)
-	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	hello, err := g.login(ctx, n, addr, l)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("no answer before the timeout: %w", ctx.Err())
-	case err != nil:
-		return server.Mend(err, g.opts.TLS != nil)
-	case hello["role"] != "master":
-		return errDemoted
-	}
-	return nil
-}
-
-// together is one error for what is wrong with several servers. It is one that lasts if
-// that is so for most of them.
-func together(errs []error) error {
-	lasts := 0
-	for _, err := range errs {
-		if server.Lasting(err) {
-			lasts++
-		}
-	}
-	if lasts > len(errs)/2 {
-		text := errs[0]
-		for _, err := range errs[1:] {
-			text = fmt.Errorf("%w; %w", text, err)
-		}
-		return text
-	}
-	texts := make([]string, len(errs))
-	for i, err := range errs {
-		texts[i] = err.Error()
-	}
-	return errors.New(strings.Join(texts, "; "))
-}
+var errMoved = errors.New("another server is the master now")
 
 // verify hangs up once the server at the other end is the node no more. One that was
 // demoted says so, also to a client that writes nothing; that another was promoted is
@@ -274,34 +84,11 @@ func (n *node) verify(l *session) {
 			l.HangUp(errMoved)
 		}
 	}))
-	f := n.failover
-	if f == nil || len(f.Sentinels) == 0 {
-		return
-	}
 	n.d.work.Go(func() {
-		ctx, cancel := context.WithTimeout(n.d.ctx, n.d.opts.Timeout)
-		defer cancel()
-		g := n.d.gate
-		if addr, err := g.askSentinel(ctx, f, f.Sentinels[rand.N(len(f.Sentinels))]); err != nil || addr == l.server {
-			return
-		}
-		if addr, err := g.locate(ctx, n); err == nil && addr != l.server { // more than one of them says so
+		if n.place.Moved(n.d.ctx, l.server) {
 			l.HangUp(errMoved)
 		}
 	})
-}
-
-// errIsolable is a defect of a master that goes on without its replicas: INFO does not
-// count those that keep up.
-var errIsolable = server.Advise(errors.New("min-replicas-to-write is 0: where it is cut off, it goes on granting locks beside the server that replaces it"),
-	"set min-replicas-to-write 1 and min-replicas-max-lag 3 on each server (docs/your-redis.md)")
-
-// at adds to an error which server it is about, where the node does not say it.
-func (n *node) at(server string, err error) error {
-	if n.failover != nil {
-		return fmt.Errorf("%s: %w", server, err)
-	}
-	return err
 }
 
 // confirmMost is how long a replica may take to say that it has what its master did.
@@ -311,7 +98,7 @@ const confirmMost = time.Second
 // not fail over. It asks over a connection of its own, because WAIT keeps all that comes after it on its connection waiting.
 // What it writes comes after what was done, and is what it waits for.
 func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error {
-	if !n.moves() {
+	if !n.place.Replaced() {
 		return nil
 	}
 	if l == nil || n.link.Load() != l {
@@ -320,20 +107,16 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 	ctx, cancel := context.WithTimeout(ctx, 2*confirmMost)
 	defer cancel()
 	g := n.d.gate
-	conn, err := g.dialer.Connect(ctx, l.server)
+	conn, err := n.net.Connect(ctx, l.server)
 	if err != nil {
 		return server.Mend(err, g.opts.TLS != nil)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	if _, err := g.login(ctx, n, l.server, conn); err != nil {
+	if _, err := n.place.Login(ctx, l.server, conn); err != nil {
 		return err
 	}
-	name := n.engine.Client()
-	if n.d.cluster != nil {
-		name += "{" + wire.SlotTag(wire.Slot(lock.Key)) + "}"
-	}
-	probe := g.opts.probeKeys(name).Key
+	probe := g.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
 	values, err := server.Ask(conn, []string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(confirmMost))})
 	if err != nil {
 		return err
@@ -347,29 +130,6 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 		return nil
 	case info["connected_slaves"] != "0":
 		return fmt.Errorf("no replica has answered within %v", confirmMost)
-	case n.d.cluster != nil:
-		return n.unreplicated(conn)
 	}
-	return errNoReplica
-}
-
-var errNoReplica = errors.New("it has no replica connected")
-
-// unreplicated returns nil if the cluster knows no replica of the shard, so that none can take over.
-func (n *node) unreplicated(conn *resp.Conn) error {
-	values, err := server.Ask(conn, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
-	if err != nil {
-		return err
-	}
-	ranges, _ := values[1].Decode().([]any)
-	for _, r := range ranges {
-		servers, _ := r.([]any)
-		if len(servers) < 4 { // the first slot, the last, and the master
-			continue
-		}
-		if master, _ := servers[2].([]any); len(master) > 2 && master[2] == values[0].Decode() {
-			return errNoReplica
-		}
-	}
-	return nil
+	return n.place.NoReplica(conn)
 }

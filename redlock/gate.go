@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,10 +31,9 @@ const admitTries = 8
 // process, so one check of each new connection covers every reply that comes
 // over it, except for changes of the data while the server goes on.
 type gate struct {
-	opts   *Options
-	dialer server.Dialer
-	n      int // number of nodes
-	start  time.Time
+	opts  *Options
+	n     int // number of nodes
+	start time.Time
 
 	mu      sync.Mutex              // guards what follows
 	present map[string]string       // by address: the run of the server that it is connected to
@@ -43,9 +41,11 @@ type gate struct {
 }
 
 func newGate(opts *Options, n int) *gate {
+	if opts.Cluster {
+		n = 1 // each shard votes alone
+	}
 	return &gate{
 		opts: opts, n: n, start: time.Now(),
-		dialer:  server.Dialer{Dial: opts.Dial, TLS: opts.TLS, ClientName: opts.ClientName, DB: opts.DB},
 		present: make(map[string]string), states: make(map[string]member.State),
 	}
 }
@@ -74,7 +74,7 @@ func (r *report) warn(about string, err error) {
 // check looks whether the server at the other end may vote.
 func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	rep.server = addr
-	hello, err := g.login(ctx, n, rep.server, l)
+	hello, err := n.place.Login(ctx, rep.server, l)
 	if err != nil {
 		return rep, err
 	}
@@ -86,7 +86,7 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 	}
 	rtt := time.Since(before)
 	info := server.ParseInfo(string(values[0].Text))
-	if err := g.fit(hello, info, n.moves(), &rep); err != nil {
+	if err := g.fit(n, hello, info, &rep); err != nil {
 		return rep, err // it says more than the missing run_id would
 	}
 	if err := server.FirstError(cmds, values); err != nil {
@@ -100,15 +100,15 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 		rep.warn("clock", err)
 	}
 	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
-	if g.opts.Cluster {
-		err = n.identify(l)
-	} else {
-		err = g.arrive(n.addr, run)
-	}
-	if err != nil {
+	if err := n.place.Identify(l); err != nil {
 		return rep, err
 	}
-	if n.moves() {
+	if n.place.Shard() == "" {
+		if err := g.arrive(n.addr, run); err != nil {
+			return rep, err
+		}
+	}
+	if n.place.Replaced() {
 		rep.since = server.Promotion(info)
 		run = member.Run(run, rep.since)
 	}
@@ -134,7 +134,7 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 			return rep, g.explain(err)
 		}
 	}
-	if g.rules(n).Marks() && !g.opts.Cluster { // where the marker is in another hash slot than the lock
+	if g.rules(n).Marks() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
 		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
 	}
 	rep.ordered = server.Ordered(hello, info)
@@ -147,67 +147,24 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 
 // tryRights loads the scripts and tries the rights they need.
 func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
-	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.tag()), n.engine.Client())
-}
-
-// strange refuses a server that is no single master. info may say whose replica it
-// is.
-func (o *Options) strange(mode, role string, info map[string]string) error {
-	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
-	switch {
-	case cluster && !o.Cluster:
-		return server.Unfit("begin the URL with redis+cluster:// (Options.Cluster; rediss+cluster:// for TLS), or give independent servers",
-			"it is part of a Redis Cluster")
-	case o.Cluster && !cluster && mode != "":
-		return server.Unfit("give its address as redis:// (rediss:// for TLS), or without Options.Cluster", "it is no part of a Redis Cluster")
-	case mode == "sentinel":
-		return server.Unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
-	case role == "replica" || role == "slave":
-		of := ""
-		if info["master_host"] != "" {
-			of = " of " + info["master_host"] + ":" + info["master_port"]
-		}
-		return server.Unfit("give the address of a master that replicates nothing", "%w%s", server.ErrReplica, of)
-	}
-	return nil
+	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
 }
 
 // fit refuses servers that would lose locks, and warns of servers that may.
-func (g *gate) fit(hello, info map[string]string, moves bool, rep *report) error {
-	if err := g.opts.placed(hello, info, moves, rep); err != nil {
+func (g *gate) fit(n *node, hello, info map[string]string, rep *report) error {
+	defects, err := n.place.Role(hello, info)
+	if err != nil {
 		return err
 	}
-	err := server.Evicts(info)
+	for about, defect := range defects {
+		rep.warn(about, defect)
+	}
+	err = server.Evicts(info)
 	if err != nil && g.opts.AllowEviction {
 		rep.warn("eviction", err)
 		err = nil
 	}
 	return err
-}
-
-// placed refuses a server that is no single master, and warns of one that has replicas or
-// was one. Of a node that fails over both are expected.
-func (o *Options) placed(hello, info map[string]string, moves bool, rep *report) error {
-	mode := cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"]) // Valkey has the second
-	if err := o.strange(mode, cmp.Or(info["role"], hello["role"]), info); moves && errors.Is(err, server.ErrReplica) {
-		return errDemoted
-	} else if err != nil {
-		return err
-	}
-	if moves {
-		if info["min_slaves_good_slaves"] == "" && !(o.Cluster && info["connected_slaves"] == "0") {
-			rep.warn("min-replicas", errIsolable)
-		}
-		return nil
-	}
-	if n := info["connected_slaves"]; n != "" && n != "0" {
-		rep.warn("replicas", server.Advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none"))
-	}
-	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
-		rep.warn("promoted", errors.New("it was a replica before, or a restart has read back a snapshot that it saved while it had replicas: "+
-			"locks that were granted last may be lost"))
-	}
-	return nil
 }
 
 // errNoRun is why a server cannot be one of several nodes.
@@ -236,18 +193,18 @@ func (g *gate) leave(addr string) {
 // rules are those by which this client decides about n.
 func (g *gate) rules(n *node) member.Rules {
 	return member.Rules{
-		Nodes: g.n, FailsOver: n.moves(), MaxTTL: g.opts.MaxTTL, CounterLife: g.opts.CounterLife, DB: g.opts.DB,
+		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, CounterLife: g.opts.CounterLife, DB: g.opts.DB,
 		NoQuarantine: g.opts.NoQuarantine, ReadOnly: g.opts.ReadOnly,
 	}
 }
 
 // observe reads the marker of n and the clocks.
 func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
-	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order: the marker is no younger than the time
+	values, err := server.Ask(l, []string{"GET", n.place.MarkerKey(g.opts.format(), g.opts.Prefix)}, []string{"TIME"}) // in this order: the marker is no younger than the time
 	if err != nil {
 		return o, err
 	}
-	o = member.Observation{Name: n.addr, Run: run, Shard: n.id, Mono: time.Since(g.start), Client: time.Now().UnixMicro()}
+	o = member.Observation{Name: n.addr, Run: run, Shard: n.place.Shard(), Mono: time.Since(g.start), Client: time.Now().UnixMicro()}
 	o.Marker, _ = values[0].Decode().(string)
 	o.Node, err = server.ParseTime(values[1])
 	return o, err
@@ -282,7 +239,7 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 		if v.Votes || v.Err != nil {
 			return o.Marker, g.explain(v.Err)
 		}
-		done, err := g.swap(l, g.markerKey(n), o.Marker, v.Write)
+		done, err := g.swap(l, n.place.MarkerKey(g.opts.format(), g.opts.Prefix), o.Marker, v.Write)
 		if err != nil {
 			return "", err
 		}

@@ -57,7 +57,7 @@ func (h *holderCache) introduce(d *Driver, me driver.Holder) {
 	if !changed {
 		return
 	}
-	for _, n := range d.members() {
+	for _, n := range d.set.members() {
 		if l := n.link.Load(); l != nil {
 			n.greet(l)
 		}
@@ -125,7 +125,7 @@ func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder
 	ctx, cancel := context.WithTimeout(ctx, holderTime)
 	defer cancel()
 	var mu sync.Mutex // guards the results
-	each(ctx, d.members(), func(ctx context.Context, n *node) {
+	each(ctx, d.set.members(), func(ctx context.Context, n *node) {
 		replies, err := n.do(ctx, []string{"GET", wire.Client + client})
 		if err != nil {
 			return
@@ -181,24 +181,7 @@ func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *no
 
 // views asks every node what it knows of a lock.
 func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
-	return d.viewsOf(ctx, []engine.Lock{lock})[0]
-}
-
-// viewsOf asks every node what it knows of some locks, all at once.
-func (d *Driver) viewsOf(ctx context.Context, locks []engine.Lock) [][]engine.View {
-	if d.cluster != nil {
-		return d.cluster.views(ctx, locks)
-	}
-	views := make([][]engine.View, len(locks))
-	for i := range views {
-		views[i] = make([]engine.View, len(d.nodes))
-	}
-	each(ctx, d.nodes, func(ctx context.Context, n *node) {
-		for i, v := range n.views(ctx, locks) {
-			views[i][n.index] = v
-		}
-	})
-	return views
+	return d.set.views(ctx, []engine.Lock{lock})[0]
 }
 
 func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
@@ -241,10 +224,8 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 // status makes one picture of a lock from what each node knows.
 func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, error) {
 	st, err := d.engine.Status(lock.Name, views)
-	if d.cluster != nil {
-		for i, n := range d.voters(lock) {
-			st.Nodes[i].Node = n.addr
-		}
+	for i, n := range d.set.voters(lock) {
+		st.Nodes[i].Node = n.addr
 	}
 	return st, err
 }
@@ -259,7 +240,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	i := slices.IndexFunc(st.Nodes, func(n driver.NodeStatus) bool { return n.Owner == st.Owner })
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	nodes := d.voters(lock)
+	nodes := d.set.voters(lock)
 	if i >= len(nodes) {
 		return format.Stranger(st.Owner)
 	}
@@ -277,7 +258,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 // have answered.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
 	lock := d.opts.keys(key)
-	nodes := d.voters(lock)
+	nodes := d.set.voters(lock)
 	lists, u := make([][]any, len(nodes)), &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
 	errs := make([]error, len(nodes))
 	each(ctx, nodes, func(ctx context.Context, n *node) {
@@ -316,11 +297,8 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	l := &listing{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
 	reached := 0
-	nodes := d.members()
-	u := &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
-	if d.cluster != nil {
-		u.Need = len(nodes) // each has names that no other has
-	}
+	nodes := d.set.members()
+	u := &driver.UnavailableError{Need: d.set.need(len(nodes))}
 	for _, n := range nodes {
 		switch err := l.node(ctx, n); {
 		case errors.Is(err, errStopped):
@@ -395,7 +373,7 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 	all := make([]driver.Status, len(locks))
 	errs := make([]error, len(locks))
 	var asking sync.WaitGroup
-	for i, views := range l.d.viewsOf(ctx, locks) {
+	for i, views := range l.d.set.views(ctx, locks) {
 		all[i], errs[i] = l.d.status(locks[i], views)
 		if errs[i] == nil && all[i].Owner != "" {
 			asking.Go(func() { all[i].Holder = l.d.holderOn(ctx, all[i]) })
@@ -466,7 +444,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	var mu sync.Mutex // guards what follows
 	var done, lasting quorum.Set
 	var unsure []string
-	nodes := d.voters(lock)
+	nodes := d.set.voters(lock)
 	errs := make([]error, len(nodes))
 	each(ctx, nodes, func(asking context.Context, n *node) {
 		link := n.link.Load()

@@ -63,7 +63,7 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 	return func(yield func(Leak, error) bool) {
 		s := &sweep{d: d, progress: progress, found: make(map[Leak]bool), doubted: make(map[string]map[string]bool)}
 		s.yield = func(l Leak) bool { return yield(l, nil) }
-		nodes := d.members()
+		nodes := d.set.members()
 		u := &driver.UnavailableError{Need: len(nodes)}
 		sizes := make([]int64, len(nodes))
 		for i, n := range nodes {
@@ -231,7 +231,7 @@ func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
 	}
 	l.Kind, l.Owner = LeakLock, v.Owner
 	kind, other := format.OtherType(v.Owner)
-	if other && s.d.opts.format().OwnCounters() == false {
+	if other && !s.d.opts.format().OwnCounters() {
 		return nil // any hash
 	}
 	switch {
@@ -240,7 +240,7 @@ func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
 	case other:
 		l.Fixable = false
 		l.Text = "a key of type " + kind + " without a TTL, a lock of another library; remove it with the program that made it"
-	case s.d.opts.format().OwnCounters() == false:
+	case !s.d.opts.format().OwnCounters():
 		l.Fixable = false
 		l.Text = "a lock of Redisson without a TTL; force-release with token 0 removes it"
 	case v.Owner == wire.Empty:
@@ -342,7 +342,7 @@ func (s *sweep) deaf(ctx context.Context, n *node) error {
 // one answer of the node. Errors: driver.ErrInvalid with ReadOnly or for a leak that is not
 // Fixable, driver.ErrUnavailable.
 func (d *Driver) Plug(ctx context.Context, l Leak) (bool, error) {
-	nodes := d.members()
+	nodes := d.set.members()
 	i := slices.IndexFunc(nodes, func(n *node) bool { return n.addr == l.Node })
 	switch {
 	case d.opts.ReadOnly:

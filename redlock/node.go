@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
@@ -48,17 +49,13 @@ type node struct {
 	engine *engine.Engine
 	index  int
 	addr   string
-	user   string
-	pass   string
 
-	failover *Failover // where its server is found; nil: at addr
+	net   *place.Net
+	place place.Place // where its server is
 
 	ctx    context.Context // ends with the driver, or when a cluster has taken its slots away
 	stop   context.CancelFunc
 	opened chan struct{} // of a cluster: closed after the first attempt to connect
-	id     string        // by which the cluster knows it
-	slots  int           // how many hash slots it had when it was dialled
-	top    int           // the highest of them
 	lane   engine.Lane   // of the locks in them
 
 	link      atomic.Pointer[session] // connected and checked; nil: down
@@ -92,26 +89,35 @@ type owed struct {
 }
 
 func newNode(d *Driver, index int, cfg Node) *node {
-	n := &node{
-		d: d, index: index, addr: cfg.Addr, user: cfg.Username, pass: cfg.Password,
-		ctx: d.ctx, failover: cfg.Failover, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
+	o := &d.opts
+	credentials := o.Credentials
+	if credentials == nil {
+		user, password := cfg.Username, cfg.Password
+		if user == "" && password == "" {
+			user, password = o.Username, o.Password
+		}
+		credentials = func(context.Context, string) (string, string, error) { return user, password, nil }
 	}
-	if n.user == "" && n.pass == "" {
-		n.user, n.pass = d.opts.Username, d.opts.Password
+	n := &node{
+		d: d, index: index, addr: cfg.Addr, ctx: d.ctx, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
+		net: &place.Net{
+			Dialer:  server.Dialer{Dial: o.Dial, TLS: o.TLS, ClientName: o.ClientName, DB: o.DB},
+			Timeout: o.Timeout, Credentials: credentials,
+		},
+	}
+	switch fixed := (place.Fixed{Net: n.net, Addr: cfg.Addr}); {
+	case o.Cluster:
+		n.place = &place.Shard{Fixed: fixed}
+	case cfg.Failover != nil:
+		n.place = cfg.Failover.place(n.net)
+	default:
+		n.place = &fixed
 	}
 	return n
 }
 
 // Name implements engine.Node.
 func (n *node) Name() string { return n.addr }
-
-// credentials are the user and password for the login.
-func (n *node) credentials(ctx context.Context, server string) (user, pass string, err error) {
-	if n.d.opts.Credentials != nil {
-		return n.d.opts.Credentials(ctx, server)
-	}
-	return n.user, n.pass, nil
-}
 
 // open connects for the first time. Even if that fails, keep looks after the node
 // from then on.
@@ -168,11 +174,10 @@ func (n *node) dial(ctx context.Context) (*session, error) {
 		n.mu.Lock()
 		n.err = err
 		n.mu.Unlock()
-		n.d.cluster.suspect()
+		n.d.set.lost(n)
 		return nil, err
 	}
 	n.checked(rep)
-	n.d.cluster.learn(rep.floor)
 	l := newSession(n, line, rep)
 	l.Start(n.d.work.Go)
 	n.settle(l)
@@ -186,10 +191,7 @@ func (n *node) dial(ctx context.Context) (*session, error) {
 
 // raise lets the node vote over l, unless that has broken already.
 func (n *node) raise(l *session) {
-	if n.d.cluster != nil && n.listening.Load() {
-		l.early = true
-		n.listen(l)
-	}
+	n.d.set.greeted(l)
 	n.mu.Lock()
 	if !l.Ended() {
 		n.link.Store(l)
@@ -215,10 +217,7 @@ func (n *node) broken(l *session, err error) {
 	}
 	n.mu.Unlock()
 	n.d.gate.leave(n.addr)
-	if n.d.cluster == nil {
-		n.engine.Hears(n.index, false)
-	}
-	n.d.cluster.suspect()
+	n.d.set.lost(n)
 }
 
 // watch notices a node that is connected but does not answer, introduces this
@@ -265,12 +264,12 @@ func (n *node) tend(l *session, age time.Duration) {
 		n.d.channels.Leave(l.Link)
 		n.lookForBare(l)
 	}
-	if n.d.cluster != nil && age%time.Second == 0 {
+	if n.place.Shard() != "" && age%time.Second == 0 {
 		n.verify(l)
 	}
 	if age%pingEvery == 0 {
 		n.ping(l) // otherwise this client would not notice that the other end is gone
-		if n.failover != nil {
+		if n.place.Replaced() {
 			n.verify(l)
 		}
 	}
@@ -309,31 +308,16 @@ func (n *node) send(e link.Entry) {
 	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err)})
 }
 
-// spare says whether the other nodes are a quorum without this one.
-func (n *node) spare() bool {
-	well := 0
-	for _, other := range n.d.nodes {
-		if other != n && other.link.Load() != nil && !other.stalled.Load() {
-			well++
-		}
-	}
-	return n.d.cluster == nil && well >= quorum.Majority(len(n.d.nodes))
-}
-
 // fail answers a request that the node has not answered and never will.
 func (n *node) fail(e link.Entry, f engine.Failure) {
-	if n.d.cluster != nil {
-		f.Err = fmt.Errorf("shard %s: %w", n.addr, f.Err)
-	}
+	f.Err = n.d.set.blame(n, f.Err)
 	if e.Call != nil {
 		e.Call.End(f.Err)
 		return
 	}
-	if e.Route != nil {
-		n.d.cluster.over(e.Route.(*route), nil)
-	}
+	n.d.set.over(e, nil)
 	if e.Frees() {
-		n.d.cluster.keeper(e.Req.Lock, n).owe(e.Req)
+		n.d.set.keeper(e.Req.Lock, n).owe(e.Req)
 	}
 	f.Unsent = f.Unsent && !e.Repeated()
 	e.Req.Fail(f)
@@ -399,7 +383,7 @@ func (n *node) settle(l *session) {
 			}
 		}
 	}
-	n.d.cluster.inherit(n, due)
+	n.d.set.inherit(n, due)
 }
 
 // checked notes what the check of a new connection has found.

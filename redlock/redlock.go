@@ -31,7 +31,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -137,7 +136,7 @@ type Driver struct {
 	channels *format.Channels
 	bare     bareLooks
 
-	cluster    *cluster    // nil: nodes has the nodes
+	set        set
 	subscribed atomic.Bool // wake-ups are wanted, of a cluster
 
 	ctx     context.Context // ends with Close
@@ -161,7 +160,7 @@ func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
-	if err := d.connect(ctx); err != nil {
+	if err := d.set.connect(ctx); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
@@ -236,9 +235,6 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
-	if d.opts.Cluster {
-		d.gate.n = 1
-	}
 	for i, n := range nodes {
 		if d.opts.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
 			return nil, fmt.Errorf("%w: node %d of %d: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
@@ -251,10 +247,10 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 			if n.Addr != "" {
 				return nil, fmt.Errorf("%w: node %d of %d has Addr and Failover; give one of them", ErrInvalid, i+1, len(nodes))
 			}
-			n.Addr = f.name()
+			n.Addr = f.place(nil).Name()
 		} else if !server.IsSocket(n.Addr) {
 			// A text that is no address is not shown: it may be a URL, with a password.
-			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dialable(cmp.Or(host, "localhost"), port) {
+			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !server.Dialable(cmp.Or(host, "localhost"), port) {
 				return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
 					ErrInvalid, i+1, len(nodes))
 			}
@@ -271,13 +267,11 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	for i, n := range d.nodes {
 		all[i] = n
 	}
-	if d.opts.Cluster {
-		d.cluster = &cluster{d: d, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}
-		d.nodes, all = nil, []engine.Node{d.cluster}
-	}
+	d.set = &independent{d}
 	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife}
-	if d.cluster != nil {
-		cfg.Lane = d.cluster.lane
+	if d.opts.Cluster {
+		c := &cluster{d: d, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}
+		d.set, d.nodes, cfg.Nodes, cfg.Lane = c, nil, []engine.Node{c}, c.lane
 	}
 	d.opts.format().Configure(&cfg)
 	d.channels = d.opts.format().Channels()
@@ -286,50 +280,6 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		n.engine = d.engine
 	}
 	return d, nil
-}
-
-// connect dials all nodes at once and waits for the outcome of each.
-func (d *Driver) connect(ctx context.Context) error {
-	if d.cluster != nil {
-		return d.cluster.connect(ctx)
-	}
-	errs := make([]error, len(d.nodes))
-	var all sync.WaitGroup
-	for i, n := range d.nodes {
-		all.Go(func() { errs[i] = n.open(ctx) })
-	}
-	all.Wait()
-	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
-	var unfit error
-	fit := len(d.nodes)
-	for i, err := range errs {
-		if err == nil {
-			continue
-		}
-		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
-		if server.Lasting(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
-			fit--
-			if err = fmt.Errorf("node %s: %w", d.nodes[i].addr, err); unfit != nil {
-				err = fmt.Errorf("%w; %w", unfit, err)
-			}
-			unfit = err
-		}
-	}
-	switch {
-	case fit < u.Need:
-		return unfit
-	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
-		for _, n := range u.Nodes {
-			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
-		}
-		return nil
-	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, member.ErrNoVote) })):
-		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", err, u)
-	}
-	return u
 }
 
 // Alert implements driver.Alerter.
@@ -349,7 +299,7 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 
 // Nodes implements driver.Notifier.
 func (d *Driver) Nodes() (all []driver.NodeEvent) {
-	for _, n := range d.members() {
+	for _, n := range d.set.members() {
 		all = append(all, n.event())
 	}
 	return all
@@ -442,7 +392,7 @@ func (d *Driver) Close() error {
 	d.closing.Do(func() {
 		d.engine.Close()
 		var all sync.WaitGroup
-		for _, n := range d.members() {
+		for _, n := range d.set.members() {
 			all.Go(n.drain)
 		}
 		all.Wait()

@@ -38,7 +38,7 @@ func newSession(n *node, c *resp.Conn, rep report) *session {
 // Answer implements link.Sink.
 func (s *session) Answer(e link.Entry, v resp.Value) {
 	n := s.n
-	if e.Route != nil && n.d.cluster.redirected(n, e, v) {
+	if n.d.set.redirected(n, e, v) {
 		return
 	}
 	if format.Ends(v) != nil { // the gate looks again before anything else counts
@@ -49,9 +49,7 @@ func (s *session) Answer(e link.Entry, v resp.Value) {
 	if n.muted() == nil { // else waiters poll
 		n.d.channels.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
 	}
-	if e.Route != nil {
-		n.d.cluster.over(e.Route.(*route), e.Req)
-	}
+	n.d.set.over(e, e.Req)
 	format.Deliver(e.Req, v, s.least)
 }
 
@@ -65,7 +63,7 @@ func (s *session) Push(v resp.Value) { s.n.woken(v, s) }
 func (s *session) Broken(err error) { s.n.broken(s, err) }
 
 // Spare implements link.Sink.
-func (s *session) Spare() bool { return s.n.spare() }
+func (s *session) Spare() bool { return s.n.d.set.spare(s.n) }
 
 // vain is why r is not sent, though the node is there: its answer could not be used. A client that asked for a
 // lock nevertheless would be granted it, and with each try keep it from all others for another TTL.
@@ -83,9 +81,4 @@ func (s *session) vain(r *engine.Request) error {
 }
 
 // least is the first token that a grant over the connection may have.
-func (s *session) least() (int64, error) {
-	if c := s.n.d.cluster; c != nil {
-		return c.least()
-	}
-	return s.floor, nil
-}
+func (s *session) least() (int64, error) { return s.n.d.set.least(s) }

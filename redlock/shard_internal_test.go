@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/place"
 )
 
 // seen has a client look at the map: a has all slots but the last, and a node's clock is ahead.
@@ -25,7 +26,7 @@ func (c *cluster) seenWith(first int, ahead time.Duration) {
 	now := time.Now()
 	c.apply(chart{
 		glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.Add(ahead).UnixMicro()},
-		spans:   []span{{0, first - 1, "a", "a:6379"}, {first, wire.Slots - 1, "b", "b:6379"}},
+		spans:   []place.Span{{First: 0, Last: first - 1, ID: "a", Addr: "a:6379"}, {First: first, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
 	})
 }
 
@@ -38,7 +39,7 @@ func start() int64 {
 
 func wantLeast(t *testing.T, c *cluster, want int64) {
 	t.Helper()
-	if got, err := c.least(); got != want || err != nil {
+	if got, err := c.least(nil); got != want || err != nil {
 		t.Errorf("the least token is %d, %v, want %d", got, err, want)
 	}
 }
@@ -49,13 +50,13 @@ var half = member.Quarantine(time.Minute) / 2
 func TestTokensBeginAtTheClockOnceWhereNoSlotMoves(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		d.cluster.seen(0)
+		clusterOf(d).seen(0)
 		first := start()
-		wantLeast(t, d.cluster, first)
+		wantLeast(t, clusterOf(d), first)
 		for range 10 {
 			time.Sleep(half)
-			d.cluster.seen(0)
-			wantLeast(t, d.cluster, first)
+			clusterOf(d).seen(0)
+			wantLeast(t, clusterOf(d), first)
 		}
 	})
 }
@@ -66,8 +67,8 @@ func TestTokensBeginAtTheClockWhereTheMapShowsASlotElsewhere(t *testing.T) {
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		for _, first := range []int{9, 8, 9} {
 			time.Sleep(time.Second)
-			d.cluster.seenWith(first, 0)
-			wantLeast(t, d.cluster, start())
+			clusterOf(d).seenWith(first, 0)
+			wantLeast(t, clusterOf(d), start())
 		}
 	})
 }
@@ -76,24 +77,24 @@ func TestTokensBeginAtTheClockWhereTheMapShowsASlotElsewhere(t *testing.T) {
 func TestTokensBeginAtTheClockWhereTheMapIsOld(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		d.cluster.seen(0)
-		wantLeast(t, d.cluster, start())
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), start())
 		time.Sleep(half + time.Millisecond)
 		begun := start()
-		wantLeast(t, d.cluster, begun) // before the client looks again
+		wantLeast(t, clusterOf(d), begun) // before the client looks again
 		time.Sleep(half)
-		wantLeast(t, d.cluster, begun) // once for as long as a map counts
+		wantLeast(t, clusterOf(d), begun) // once for as long as a map counts
 		time.Sleep(time.Millisecond)
 		begun = start()
-		wantLeast(t, d.cluster, begun)
+		wantLeast(t, clusterOf(d), begun)
 		time.Sleep(time.Second)
-		d.cluster.seen(0)
-		wantLeast(t, d.cluster, begun)
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), begun)
 		time.Sleep(half + time.Millisecond)
-		d.cluster.seen(0)
+		clusterOf(d).seen(0)
 		then := start()
 		time.Sleep(time.Millisecond)
-		wantLeast(t, d.cluster, then+1000) // no grant was asked for while the map was old
+		wantLeast(t, clusterOf(d), then+1000) // no grant was asked for while the map was old
 	})
 }
 
@@ -103,22 +104,22 @@ func TestTokensBeginAtTheClockOnlyWhereClocksAgreeToAMinute(t *testing.T) {
 		0: 0, -time.Second: 0, 30 * time.Second: 30 * time.Second, -30 * time.Second: -30 * time.Second,
 	} {
 		shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-			d.cluster.seen(ahead)
-			wantLeast(t, d.cluster, start()+want.Microseconds())
+			clusterOf(d).seen(ahead)
+			wantLeast(t, clusterOf(d), start()+want.Microseconds())
 		})
 	}
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		d.cluster.seen(61 * time.Second)
-		if floor, err := d.cluster.least(); !errors.Is(err, errClocks) {
+		clusterOf(d).seen(61 * time.Second)
+		if floor, err := clusterOf(d).least(nil); !errors.Is(err, errClocks) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
-		d.cluster.seen(0)
-		wantLeast(t, d.cluster, start())
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), start())
 	})
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		d.cluster.seen(0)
-		d.cluster.looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
-		if floor, err := d.cluster.least(); !errors.Is(err, errStep) {
+		clusterOf(d).seen(0)
+		clusterOf(d).looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
+		if floor, err := clusterOf(d).least(nil); !errors.Is(err, errStep) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
 	})
@@ -128,8 +129,8 @@ func TestTokensBeginAtTheClockOnlyWhereClocksAgreeToAMinute(t *testing.T) {
 func TestAGrantWhereASlotWasFoundIsCommittedAtTheClock(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		d.cluster.seen(0)
-		wantLeast(t, d.cluster, start())
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), start())
 		time.Sleep(time.Second)
 		atA, atB := received(a), received(b)
 		token := make(chan int64, 1)
@@ -162,7 +163,7 @@ func TestAGrantWhereASlotWasFoundIsCommittedAtTheClock(t *testing.T) {
 func TestNoTokenIsCommittedWhereItsSlotHasGone(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		d.cluster.seen(0)
+		clusterOf(d).seen(0)
 		atA, atB := received(a), received(b)
 		done := make(chan error, 1)
 		go func() {
@@ -201,7 +202,7 @@ func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
 		},
 	} {
 		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-			d.cluster.seen(61 * time.Second)
+			clusterOf(d).seen(61 * time.Second)
 			atA := received(a)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
@@ -242,9 +243,9 @@ func TestNoMapIsOutdatedByTheLookAfterTheNext(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Now()
-		d.cluster.looked.Store(&glimpse{at: now})
-		if d.cluster.outdated(now.Add(2 * d.cluster.lookEvery())) {
-			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, d.cluster.lookEvery())
+		clusterOf(d).looked.Store(&glimpse{at: now})
+		if clusterOf(d).outdated(now.Add(2 * clusterOf(d).lookEvery())) {
+			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).lookEvery())
 		}
 	}
 }

@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
@@ -306,23 +303,9 @@ func address(s, which, usual string) (string, error) {
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), usual
 	}
-	if !dialable(host, port) {
+	if !server.Dialable(host, port) {
 		return "", fmt.Errorf("%w: %s is not host:port, or user:password@host:port with an @ before the host; "+
 			"in a password write a comma as %%2C, @ as %%40", ErrInvalid, which)
 	}
 	return net.JoinHostPort(host, port), nil
-}
-
-// dialable says whether host and port can be those of a server. Others are not
-// looked up: the error of a look-up would show them.
-func dialable(host, port string) bool {
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return false
-	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
-	}
-	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
-	})
 }

@@ -391,7 +391,7 @@ func FuzzParseInfo(f *testing.F) {
 				t.Errorf("field %q", k)
 			}
 		}
-		newGate(&Options{}, 3).fit(nil, info, false, &report{})
+		newGate(&Options{}, 3).fit(newNode(&Driver{}, 0, Node{}), nil, info, &report{})
 	})
 }
 

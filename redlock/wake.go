@@ -40,12 +40,7 @@ func (n *node) heard(l *session, c *link.Call) {
 	}
 	refused, _ := c.Replies[0].(error)
 	n.deafen(refused)
-	if n.d.cluster != nil {
-		l.hears.Store(refused == nil)
-		n.d.cluster.heard()
-		return
-	}
-	n.engine.Hears(n.index, refused == nil)
+	n.d.set.heard(l, refused)
 }
 
 // woken delivers a wake-up that came over l to its claim, and the news of a Force to the client.
@@ -54,7 +49,7 @@ func (n *node) woken(push resp.Value, l *session) {
 		return
 	}
 	text := string(push.Elems[2].Text)
-	if c := n.d.cluster; c != nil && !c.wakes(n, quorum.ParseWake(text).Owner) {
+	if !n.d.set.wakes(n, quorum.ParseWake(text).Owner) {
 		return
 	}
 	if owner, why, ok := quorum.ParseForced(text); ok {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -123,4 +124,18 @@ func ParseMap(v resp.Value) map[string]string {
 // IsSocket says whether an address is the path of a unix socket.
 func IsSocket(addr string) bool {
 	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
+}
+
+// Dialable says whether host and port can be those of a server. Others are not
+// looked up: the error of a look-up would show them.
+func Dialable(host, port string) bool {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
+	}
+	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
+	})
 }
