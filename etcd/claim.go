@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
@@ -211,7 +212,7 @@ func (c *claim) grant() driver.Grant {
 		c.d.loans.use(c.lease)
 	}
 	return driver.Grant{
-		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: block,
+		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: block.Size,
 		TTL: c.lease.ttl, TrustedUntil: direct.Trust(c.lease.sent, c.lease.ttl),
 	}
 }

@@ -79,8 +79,6 @@ import (
 
 const (
 	minTTL = 100 * time.Millisecond
-	// block is how many tokens a grant has. The functions of the schema know it too.
-	block = 32
 	// moment is how long a statement may take beyond the context of its caller.
 	moment = 100 * time.Millisecond
 	// closeTime bounds how long Close waits for connections to end.

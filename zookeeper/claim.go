@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
@@ -286,7 +287,7 @@ func (c *claim) take(ctx context.Context) error {
 // grant is the lock, which the claim has.
 func (c *claim) grant() driver.Grant {
 	g := driver.Grant{
-		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: block,
+		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: block.Size,
 		TTL: c.s.ttl, TrustedUntil: c.s.trusted(),
 	}
 	c.d.hold(g, c.s, c.path)
