@@ -76,7 +76,7 @@ func (c *claim) advance(ctx context.Context) error {
 	turn := ctx
 	if c.req.NoWait {
 		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, patience(c.req.TTL))
+		turn, cancel = context.WithTimeout(ctx, direct.Patience(c.req.TTL))
 		defer cancel()
 	}
 	var w *watches
@@ -359,7 +359,7 @@ func (c *claim) abandon() {
 		defer c.d.done(c.s)
 		ctx := c.d.calls.Work
 		for c.doubt {
-			err := c.d.queued(ctx, func() {}, func() error { return c.find(ctx) })
+			err := c.d.lane.Insist(ctx, func() {}, func() error { return c.find(ctx) })
 			if !errors.Is(err, direct.ErrAgain) {
 				return // the session is over
 			}
@@ -370,21 +370,10 @@ func (c *claim) abandon() {
 	})
 }
 
-// queued repeats fn, which waits for its turn, while the servers do not answer, until ctx ends. At
-// each turn it calls begun.
-func (d *Driver) queued(ctx context.Context, begun func(), fn func() error) error {
-	return direct.Insist(ctx, func() error {
-		return d.lane.Do(ctx, direct.Soon, nil, func() error {
-			begun()
-			return fn()
-		})
-	})
-}
-
 // delete deletes a node, and returns nil when it is gone. It waits for its turn, and calls begun
 // then.
 func (s *session) delete(ctx context.Context, path string, begun func()) error {
-	err := s.d.queued(ctx, begun, func() error { return s.remove(ctx, path) })
+	err := s.d.lane.Insist(ctx, begun, func() error { return s.remove(ctx, path) })
 	if errors.Is(err, errOver) {
 		return nil
 	}
