@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
 // Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
@@ -146,13 +147,13 @@ func (a *attempt) over(caller context.Context, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	obstacle := obstacleIn(err)
-	if end, ok := a.wait.Deadline(); ok && obstacle != nil && time.Since(end) >= standstill {
-		obstacle = &formerError{obstacle, time.Since(end)}
-		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, obstacle)
+	last := obstacle.In(err)
+	if end, ok := a.wait.Deadline(); ok && last != nil && time.Since(end) >= standstill {
+		last = &formerError{last, time.Since(end)}
+		err = obstacle.With(context.DeadlineExceeded, last)
 	}
 	if caller.Err() == nil { // Wait is over, which is no fault of the caller's context
-		return cmp.Or(obstacle, errTooShort)
+		return cmp.Or(last, errTooShort)
 	}
 	return err
 }
@@ -193,13 +194,13 @@ func (a *attempt) compete() (*Lease, error) {
 			c.mu.Unlock()
 			return a.ask(s)
 		}
-		obstacle := s.obstacle()
+		last := s.obstacle()
 		switch {
 		case !a.once:
-			return a.queue(s, obstacle) // gives mu up
-		case obstacle != nil:
+			return a.queue(s, last) // gives mu up
+		case last != nil:
 			c.mu.Unlock()
-			return nil, obstacle
+			return nil, last
 		}
 		if err := c.overhear(a.wait, s.asking); err != nil {
 			return nil, err
@@ -207,12 +208,12 @@ func (a *attempt) compete() (*Lease, error) {
 	}
 }
 
-// queue waits behind the other waiters of this process, whose obstacle is given.
-// The caller holds mu, which queue unlocks.
-func (a *attempt) queue(s *slot, obstacle error) (*Lease, error) {
+// queue waits behind the other waiters of this process, for whom last stands in the
+// way. The caller holds mu, which queue unlocks.
+func (a *attempt) queue(s *slot, last error) (*Lease, error) {
 	a.turn = make(chan turn, 1)
 	place := s.queue.PushBack(a)
-	a.announce(obstacle)
+	a.announce(last)
 	a.client.mu.Unlock()
 	select {
 	case t := <-a.turn:
@@ -220,9 +221,9 @@ func (a *attempt) queue(s *slot, obstacle error) (*Lease, error) {
 			return t.lease, t.err
 		}
 		l, err := a.ask(s)
-		return l, withObstacle(err, obstacle)
+		return l, obstacle.With(err, last)
 	case <-a.wait.Done():
-		return nil, a.leave(s, place, obstacle)
+		return nil, a.leave(s, place, last)
 	}
 }
 
@@ -265,12 +266,12 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := s.asking
-	q.tell(obstacleIn(err))
+	q.tell(obstacle.In(err))
 	c.lead(s)
 	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
 		return cause
 	}
-	return withObstacle(err, q.obstacle)
+	return obstacle.With(err, q.obstacle)
 }
 
 // start makes a lease of a grant. The caller leads the slot.
@@ -319,25 +320,4 @@ func (e *formerError) Error() string {
 
 func (e *formerError) Is(target error) bool {
 	return (target == ErrHeld || target == ErrUnavailable) && errors.Is(e.obstacle, target)
-}
-
-// obstacleIn is the obstacle that err names, or nil.
-func obstacleIn(err error) error {
-	if held, ok := errors.AsType[*HeldError](err); ok {
-		return held
-	}
-	if down, ok := errors.AsType[*UnavailableError](err); ok {
-		return down
-	}
-	return nil
-}
-
-// withObstacle adds the obstacle, if one is known, to the bare error of a context that
-// has ended.
-func withObstacle(err, obstacle error) error {
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if !ended || obstacle == nil || obstacleIn(err) != nil {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, obstacle)
 }

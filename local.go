@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
 // handOverMost bounds how long a grant serves the waiters of this process
@@ -155,16 +157,13 @@ func (s *slot) obstacle() error {
 }
 
 // leave takes an attempt whose context ended out of the queue. A turn that came at
-// the same time is passed on: no waiter may wait for a free lock. before is the
+// the same time is passed on: no waiter may wait for a free lock. last is the
 // obstacle when the wait began.
-func (a *attempt) leave(s *slot, place *list.Element, before error) error {
+func (a *attempt) leave(s *slot, place *list.Element, last error) error {
 	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	obstacle := before
-	if last := s.obstacle(); last != nil {
-		obstacle = last
-	}
+	last = cmp.Or(s.obstacle(), last)
 	select {
 	case t := <-a.turn:
 		switch {
@@ -178,7 +177,7 @@ func (a *attempt) leave(s *slot, place *list.Element, before error) error {
 		s.queue.Remove(place)
 		c.tidy(s)
 	}
-	return withObstacle(a.wait.Err(), obstacle)
+	return obstacle.With(a.wait.Err(), last)
 }
 
 // stands notes the obstacle of q, the inquiry of a, and reports it to those that

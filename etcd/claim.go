@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
@@ -43,7 +44,7 @@ func (c *claim) advance(ctx context.Context) error {
 	turn := ctx
 	if c.req.NoWait {
 		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, patience(c.req.TTL))
+		turn, cancel = context.WithTimeout(ctx, direct.Patience(c.req.TTL))
 		defer cancel()
 	}
 	var first *rivals
@@ -97,7 +98,7 @@ func (c *claim) borrow(ctx context.Context) error {
 	}
 	var lease loan
 	lent := make(chan error, 1)
-	c.d.calls.Go(func() { lent <- c.d.call(c.d.calls.Work, patience(c.req.TTL), lending(c.req.TTL, &lease)) })
+	c.d.calls.Go(func() { lent <- c.d.call(c.d.calls.Work, direct.Patience(c.req.TTL), lending(c.req.TTL, &lease)) })
 	select {
 	case err := <-lent:
 		c.lease = lease
@@ -130,7 +131,7 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	own, first, tokens := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key), clientv3.OpGet(c.d.baseKey())
 	last := clientv3.OpGet(folder, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
 	var resp *clientv3.TxnResponse
-	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
+	err := c.d.call(ctx, direct.Patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).If(none, known).Then(put, last).Else(own, first, tokens).Commit()
 		c.loose = c.loose || err != nil
 		return err
@@ -171,7 +172,7 @@ func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
 // look looks who is before the claim.
 func (c *claim) look(ctx context.Context) (*rivals, error) {
 	var resp *clientv3.TxnResponse
-	err := c.d.call(ctx, patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
+	err := c.d.call(ctx, direct.Patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).Then(
 			clientv3.OpGet(c.key()),
 			clientv3.OpGet(c.d.folder(c.req.Key), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(c.revision-1))...),
@@ -198,7 +199,7 @@ func (c *claim) take(ctx context.Context, own entry) error {
 	c.token = own.token
 	age := c.lease.ttl / 2
 	if !c.req.Renews {
-		age = patience(c.lease.ttl)
+		age = direct.Patience(c.lease.ttl)
 	}
 	if time.Since(c.lease.sent) < age {
 		return nil
@@ -211,7 +212,7 @@ func (c *claim) grant() driver.Grant {
 		c.d.loans.use(c.lease)
 	}
 	return driver.Grant{
-		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: block,
+		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: block.Size,
 		TTL: c.lease.ttl, TrustedUntil: direct.Trust(c.lease.sent, c.lease.ttl),
 	}
 }
@@ -220,7 +221,7 @@ func (c *claim) grant() driver.Grant {
 func (c *claim) keep(ctx context.Context) error {
 	var r renewal
 	own := clientv3.OpGet(c.key(), clientv3.WithCountOnly())
-	err := c.d.call(ctx, patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{own}, &r))
+	err := c.d.call(ctx, direct.Patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{own}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.reset()
 		return direct.ErrAgain

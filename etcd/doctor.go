@@ -78,7 +78,7 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 		return
 	}
 	m.OK("reach", "answers")
-	if err := m.Pace(patience(ttl), ask); err != nil {
+	if err := m.Pace(direct.Patience(ttl), ask); err != nil {
 		m.status = nil
 		m.Fault("reach", err)
 		return

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 )
 
 // The keys of a lock are a folder, <prefix><name>,, with a key for each attempt that has
@@ -24,8 +25,6 @@ import (
 const (
 	// mark ends a name.
 	mark = ","
-	// block is how many tokens a grant has.
-	block = 32
 	// adoptions is how many grants have room between two revisions: the first one, and
 	// those of clients that adopt it.
 	adoptions = 32
@@ -79,12 +78,12 @@ func (e entry) has(token int64) bool {
 	if e.value.Kept {
 		return token == 0
 	}
-	return e.key != "" && token >= e.token && token < e.token+block
+	return e.key != "" && block.Has(e.token, token)
 }
 
 // tokenOf is the first token of a grant.
 func tokenOf(base, revision, moves int64) int64 {
-	return base + (revision*adoptions+min(moves, adoptions-1))*block
+	return base + (revision*adoptions+min(moves, adoptions-1))*block.Size
 }
 
 func (i id) owner(adoptable bool) string {

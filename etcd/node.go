@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,17 +25,10 @@ import (
 )
 
 const (
-	// callTime is for how long one member may take to answer, where no TTL says more.
-	callTime = 2 * time.Second
+	callTime = direct.CallTime
 	// probeEvery is how often the members are asked for their state.
 	probeEvery = 2 * time.Second
 )
-
-// patience is how long one member may take to answer for a lock with this TTL: so short
-// that the others have their turn before the lease is over.
-func patience(ttl time.Duration) time.Duration {
-	return min(max(ttl/6, 400*time.Millisecond), callTime)
-}
 
 // request asks one member for something. As its answer may be lost, it bears to be repeated.
 type request func(context.Context, *clientv3.Client) error
@@ -190,19 +182,8 @@ func gaveUp(text string) bool {
 		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
 }
 
-// order is the members in the order in which to ask them: those that are up, and then the
-// others.
-func (d *Driver) order() []*node {
-	nodes := slices.Clone(d.nodes)
-	down := func(n *node) int {
-		if up, _ := d.states.Up(n.place); up {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(nodes, func(a, b *node) int { return down(a) - down(b) })
-	return nodes
-}
+// order returns the members in the order in which to ask them.
+func (d *Driver) order() []*node { return direct.Order(d.states, d.nodes, -1) }
 
 // call has the members try fn in turn until one has an answer, each for limit at most.
 func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) error {
@@ -271,17 +252,12 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 
 // insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
 func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
-	return direct.Insist(ctx, func() error { return d.call(ctx, patience(ttl), fn) })
+	return direct.Insist(ctx, func() error { return d.call(ctx, direct.Patience(ttl), fn) })
 }
 
 // queued is insist for what waits for its turn, at each of which it calls begun.
 func (d *Driver) queued(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
-	return direct.Insist(ctx, func() error {
-		return d.lane.Do(ctx, direct.Soon, nil, func() error {
-			begun()
-			return d.call(ctx, patience(ttl), fn)
-		})
-	})
+	return d.lane.Insist(ctx, begun, func() error { return d.call(ctx, direct.Patience(ttl), fn) })
 }
 
 // watch asks the members for their state until Close.

@@ -10,7 +10,6 @@ package memory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,8 +29,12 @@ const (
 	maxTTLOfOne, maxTTLOfMany = 24 * time.Hour, time.Minute
 )
 
+// calls are the calls of a Driver that need nothing of this package.
+type calls = engine.Calls
+
 // Driver is one client's way to the nodes.
 type Driver struct {
+	calls
 	cluster *cluster
 	engine  *engine.Engine
 }
@@ -86,6 +89,7 @@ func (c *cluster) driver() *Driver {
 		nodes = append(nodes, &inlet{driver: d, index: i})
 	}
 	d.engine = engine.New(engine.Config{Nodes: nodes})
+	d.calls = engine.NewCalls(d.engine, nil, func(_ context.Context, owner string) driver.Holder { return c.holder(owner) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[d.engine.Client()] = &client{engine: d.engine}
@@ -95,33 +99,7 @@ func (c *cluster) driver() *Driver {
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	d.cluster.enter(d.engine.Client(), req.Holder)
-	if report := req.Obstacle; report != nil {
-		req.Obstacle = func(err error) {
-			d.cluster.describe(err)
-			report(err)
-		}
-	}
-	g, err := d.engine.Acquire(ctx, req)
-	d.cluster.describe(err)
-	return g, err
-}
-
-// Renew implements driver.Driver.
-func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
-	return d.engine.Renew(ctx, grants)
-}
-
-// Release implements driver.Driver.
-func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return d.engine.Release(ctx, g, keep)
-}
-
-// Detach implements driver.Adopter.
-func (d *Driver) Detach(g driver.Grant) { d.engine.Detach(g) }
-
-// Adopt implements driver.Adopter.
-func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
-	return d.engine.Adopt(ctx, g)
+	return d.calls.Acquire(ctx, req)
 }
 
 // Limits implements driver.Driver.
@@ -284,13 +262,6 @@ func (c *cluster) tell(e driver.NodeEvent) {
 	c.mu.Unlock()
 	for _, notify := range all {
 		notify(e)
-	}
-}
-
-// describe adds to a HeldError who the holder is.
-func (c *cluster) describe(err error) {
-	if held, ok := errors.AsType[*driver.HeldError](err); ok {
-		held.Holder = c.holder(held.Owner)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
@@ -144,7 +145,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, r.rows[0].held()
 	}
 	c.left = true
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block, TTL: ttl, TrustedUntil: direct.Trust(r.sent, ttl)}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, ttl)}
 	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}

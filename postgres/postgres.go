@@ -79,8 +79,6 @@ import (
 
 const (
 	minTTL = 100 * time.Millisecond
-	// block is how many tokens a grant has. The functions of the schema know it too.
-	block = 32
 	// moment is how long a statement may take beyond the context of its caller.
 	moment = 100 * time.Millisecond
 	// closeTime bounds how long Close waits for connections to end.
@@ -168,7 +166,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// patience is how long one statement may take for a lock with this TTL.
+// patience is how long one statement may take for a lock with this TTL. That is longer than
+// direct.Patience, as there is no other server to ask.
 func patience(ttl time.Duration) time.Duration {
 	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
 }
@@ -277,13 +276,10 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
-	return direct.Insist(ctx, func() error {
-		return d.lane.Do(ctx, direct.Soon, nil, func() error {
-			begun()
-			ctx, cancel := context.WithTimeout(ctx, patience(g.TTL))
-			defer cancel()
-			return d.free(ctx, g, keep)
-		})
+	return d.lane.Insist(ctx, begun, func() error {
+		ctx, cancel := context.WithTimeout(ctx, patience(g.TTL))
+		defer cancel()
+		return d.free(ctx, g, keep)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 )
 
 // version is that of schema.sql.
@@ -31,7 +33,7 @@ var errVersion = errors.New("the schema does not fit")
 // may have a ticket stands in the row itself, so that the newest version of it counts.
 const takeSQL = `WITH taken AS (
 	UPDATE holdfast.lock SET
-		token = CASE WHEN owner = $2 THEN token ELSE greatest(token + 32, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
+		token = CASE WHEN owner = $2 THEN token ELSE greatest(token + {block}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
 		since = CASE WHEN owner = $2 THEN since ELSE clock_timestamp() END,
 		owner = $2, holder = $4,
 		expires = greatest(clock_timestamp() + $3 * interval '1 microsecond', CASE WHEN owner = $2 THEN expires END)
@@ -97,8 +99,9 @@ func newSchema(name string) (schema, error) {
 	return s, nil
 }
 
-// in puts the name of the schema into a text.
+// in puts the name of the schema, and the size of a block of tokens, into a text.
 func (s schema) in(text string) string {
+	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(block.Size))
 	text = strings.ReplaceAll(text, "SCHEMA IF NOT EXISTS holdfast;", "SCHEMA IF NOT EXISTS "+s.name+";")
 	return strings.ReplaceAll(text, "holdfast.", s.name+".")
 }

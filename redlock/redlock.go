@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -125,9 +124,13 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// calls are the calls of a Driver that need nothing of this package.
+type calls = engine.Calls
+
 // Driver keeps locks on the nodes. It implements driver.Driver; use it through
 // holdfast.New.
 type Driver struct {
+	calls
 	opts     Options
 	engine   *engine.Engine
 	gate     *gate
@@ -276,6 +279,11 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.opts.format().Configure(&cfg)
 	d.channels = d.opts.format().Channels()
 	d.engine = engine.New(cfg)
+	var refusal error
+	if d.opts.ReadOnly {
+		refusal = errReadOnly
+	}
+	d.calls = engine.NewCalls(d.engine, refusal, d.describe)
 	for _, n := range d.nodes {
 		n.engine = d.engine
 	}
@@ -324,55 +332,11 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, errReadOnly
 	}
 	d.holder.introduce(d, req.Holder)
-	if report := req.Obstacle; report != nil {
-		req.Obstacle = func(err error) {
-			d.introduceHolder(d.ctx, err)
-			report(err)
-		}
-	}
 	if !req.NoWait && d.channels != nil {
 		defer d.channels.Await(d.opts.keys(req.Key).Key)()
 	}
 	d.bare.note(req.Key)
-	g, err := d.engine.Acquire(ctx, req)
-	if err != nil {
-		d.introduceHolder(context.WithoutCancel(ctx), err)
-	}
-	return g, err
-}
-
-// introduceHolder adds to a HeldError who the holder is, which may take a request.
-func (d *Driver) introduceHolder(ctx context.Context, err error) {
-	if held, ok := errors.AsType[*driver.HeldError](err); ok {
-		held.Holder = d.describe(ctx, held.Owner)
-	}
-}
-
-// Renew implements driver.Driver.
-func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
-	if d.opts.ReadOnly {
-		return slices.Repeat([]driver.Renewal{{Err: errReadOnly}}, len(grants))
-	}
-	return d.engine.Renew(ctx, grants)
-}
-
-// Release implements driver.Driver.
-func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	if d.opts.ReadOnly {
-		return errReadOnly
-	}
-	return d.engine.Release(ctx, g, keep)
-}
-
-// Detach implements driver.Adopter.
-func (d *Driver) Detach(g driver.Grant) { d.engine.Detach(g) }
-
-// Adopt implements driver.Adopter.
-func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
-	if d.opts.ReadOnly {
-		return driver.Grant{}, errReadOnly
-	}
-	return d.engine.Adopt(ctx, g)
+	return d.calls.Acquire(ctx, req)
 }
 
 // Limits implements driver.Driver.

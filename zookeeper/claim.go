@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
@@ -75,7 +76,7 @@ func (c *claim) advance(ctx context.Context) error {
 	turn := ctx
 	if c.req.NoWait {
 		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, patience(c.req.TTL))
+		turn, cancel = context.WithTimeout(ctx, direct.Patience(c.req.TTL))
 		defer cancel()
 	}
 	var w *watches
@@ -286,7 +287,7 @@ func (c *claim) take(ctx context.Context) error {
 // grant is the lock, which the claim has.
 func (c *claim) grant() driver.Grant {
 	g := driver.Grant{
-		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: block,
+		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: block.Size,
 		TTL: c.s.ttl, TrustedUntil: c.s.trusted(),
 	}
 	c.d.hold(g, c.s, c.path)
@@ -358,7 +359,7 @@ func (c *claim) abandon() {
 		defer c.d.done(c.s)
 		ctx := c.d.calls.Work
 		for c.doubt {
-			err := c.d.queued(ctx, func() {}, func() error { return c.find(ctx) })
+			err := c.d.lane.Insist(ctx, func() {}, func() error { return c.find(ctx) })
 			if !errors.Is(err, direct.ErrAgain) {
 				return // the session is over
 			}
@@ -369,21 +370,10 @@ func (c *claim) abandon() {
 	})
 }
 
-// queued repeats fn, which waits for its turn, while the servers do not answer, until ctx ends. At
-// each turn it calls begun.
-func (d *Driver) queued(ctx context.Context, begun func(), fn func() error) error {
-	return direct.Insist(ctx, func() error {
-		return d.lane.Do(ctx, direct.Soon, nil, func() error {
-			begun()
-			return fn()
-		})
-	})
-}
-
 // delete deletes a node, and returns nil when it is gone. It waits for its turn, and calls begun
 // then.
 func (s *session) delete(ctx context.Context, path string, begun func()) error {
-	err := s.d.queued(ctx, begun, func() error { return s.remove(ctx, path) })
+	err := s.d.lane.Insist(ctx, begun, func() error { return s.remove(ctx, path) })
 	if errors.Is(err, errOver) {
 		return nil
 	}

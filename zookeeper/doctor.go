@@ -68,7 +68,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		return
 	}
 	p.OK("reach", "answers")
-	if err := p.Pace(patience(ttl), ask); err != nil {
+	if err := p.Pace(direct.Patience(ttl), ask); err != nil {
 		p.Fault("reach", err)
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
@@ -172,7 +173,7 @@ type message struct {
 // Force implements driver.Forcer. No other node ever has the name of the one that is deleted.
 func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
 	l, err := d.lookUp(ctx, key)
-	if err != nil || l.node == "" || token < l.token || token >= l.token+block {
+	if err != nil || l.node == "" || !block.Has(l.token, token) {
 		return false, err
 	}
 	text, _ := json.Marshal(message{l.owner(), why}) // strings

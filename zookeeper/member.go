@@ -20,17 +20,10 @@ import (
 )
 
 const (
-	// callTime is how long a member may take to answer, where no TTL says more.
-	callTime = 2 * time.Second
+	callTime = direct.CallTime
 	// probeEvery is how often the members are asked for their state while nothing happens.
 	probeEvery = 10 * time.Second
 )
-
-// patience is how long one member may take to answer for a session with this TTL: so short
-// that the others have their turn before the session is over.
-func patience(ttl time.Duration) time.Duration {
-	return min(max(ttl/6, 400*time.Millisecond), callTime)
-}
 
 // member is one server of the ensemble.
 type member struct {
@@ -206,21 +199,10 @@ func (d *Driver) survey(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// order is the members in the order in which to try them: who leads, then those that are up.
+// order returns the members in the order in which to try them: who leads, then those that are up.
 func (d *Driver) order() []*member {
-	rank := func(m *member) int {
-		up, _ := d.states.Up(m.place)
-		switch {
-		case m.leads.Load():
-			return 0
-		case up:
-			return 1
-		}
-		return 2
-	}
-	all := slices.Clone(d.members)
-	slices.SortStableFunc(all, func(a, b *member) int { return rank(a) - rank(b) })
-	return all
+	leader := slices.IndexFunc(d.members, func(m *member) bool { return m.leads.Load() })
+	return direct.Order(d.states, d.members, leader)
 }
 
 // watch asks the members for their state until Close.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 )
 
 // A lock is a folder <path>/lock:<name>, a container that the servers delete some time after its
@@ -19,9 +20,6 @@ import (
 // mark begins the name of each folder of a lock. No part of a path for locks begins with it. So
 // the folder of a lock is never the path of other locks, whose folders would be in it.
 const mark = "lock:"
-
-// block is how many tokens a grant has.
-const block = 32
 
 // value is what a node says.
 type value struct {
@@ -43,7 +41,7 @@ func readValue(text []byte) (v value) {
 // tokenOf is the first token of a grant. Other services begin at the clock. An offset that is kept
 // beside the locks would bring these tokens there only if it was raised again and again, each time
 // with the transaction from which on it counts, as two clients must not add different ones.
-func tokenOf(czxid int64) int64 { return czxid * block }
+func tokenOf(czxid int64) int64 { return czxid * block.Size }
 
 // entry is a child of a lock's folder.
 type entry struct {

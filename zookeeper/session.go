@@ -136,7 +136,7 @@ func (s *session) run() {
 
 // connect tries the members in turn.
 func (s *session) connect() (*link, error) {
-	limit := patience(s.ttl)
+	limit := direct.Patience(s.ttl)
 	s.d.survey(s.quit, limit)
 	failed := s.d.states.Unavailable(nil)
 	for _, m := range s.d.order() {

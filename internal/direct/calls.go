@@ -25,7 +25,16 @@ const (
 	// LongPause the longest such wait.
 	ShortPause = 20 * time.Millisecond
 	LongPause  = 500 * time.Millisecond
+
+	// CallTime is how long one of several servers may take to answer, where no TTL says more.
+	CallTime = 2 * time.Second
 )
+
+// Patience is how long one of several servers may take to answer for a lock with this TTL: so
+// short that the others have their turn before the lease is over.
+func Patience(ttl time.Duration) time.Duration {
+	return min(max(ttl/6, 400*time.Millisecond), CallTime)
+}
 
 // Trust is until when a TTL stands that was asked for at sent. Clocks may differ in rate by a
 // hundredth.

@@ -57,6 +57,17 @@ func (l *Lane) Do(ctx context.Context, rank Rank, skip <-chan struct{}, fn func(
 	return err
 }
 
+// Insist repeats fn, each time in its turn, while the service does not answer, until ctx ends. It
+// calls begun at each turn.
+func (l *Lane) Insist(ctx context.Context, begun func(), fn func() error) error {
+	return Insist(ctx, func() error {
+		return l.Do(ctx, Soon, nil, func() error {
+			begun()
+			return fn()
+		})
+	})
+}
+
 // enter blocks until it is the caller's turn, or skip is ready, and says which.
 func (l *Lane) enter(ctx context.Context, rank Rank, skip <-chan struct{}) (turn bool, err error) {
 	l.mu.Lock()

@@ -129,6 +129,27 @@ func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
 	return s.nodes[i].State == s.nodes[i].best, s.changed
 }
 
+// Order returns nodes, which are those of s, in the order in which to ask them: the one at the
+// place first (-1: none), those that are up, and then the others.
+func Order[N any](s *States, nodes []N, first int) []N {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var up, down []N
+	for i, n := range s.nodes {
+		switch {
+		case i == first:
+		case n.State == n.best:
+			up = append(up, nodes[i])
+		default:
+			down = append(down, nodes[i])
+		}
+	}
+	if first >= 0 {
+		up = slices.Insert(up, 0, nodes[first])
+	}
+	return append(up, down...)
+}
+
 // Unavailable is the error of a call that a majority of the nodes had to answer, with those
 // that are to blame, or err where none is.
 func (s *States) Unavailable(err error, blame ...driver.NodeError) *driver.UnavailableError {

@@ -3,9 +3,9 @@ package direct
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
 // ErrAgain says that something has changed, so that another try is worth it at once.
@@ -20,7 +20,7 @@ type Wait struct {
 // Note says what stands in the way now. It tells the caller if that is of another kind than
 // before.
 func (w *Wait) Note(err error) {
-	if w.Tell != nil && (w.Last == nil || errors.Is(w.Last, driver.ErrHeld) != errors.Is(err, driver.ErrHeld)) {
+	if w.Tell != nil && obstacle.Changes(w.Last, err) {
 		w.Tell(err)
 	}
 	w.Last = err
@@ -36,13 +36,10 @@ func (w *Wait) Leave(err error) {
 
 // Over is why the wait is over, with what stood in its way last; nil: it is not.
 func (w *Wait) Over(ctx context.Context, c *Calls) error {
-	switch {
-	case c.Alive.Err() != nil:
+	if c.Alive.Err() != nil {
 		return driver.ErrClosed
-	case ctx.Err() != nil && w.Last != nil:
-		return fmt.Errorf("%w: %w", ctx.Err(), w.Last)
 	}
-	return ctx.Err()
+	return obstacle.With(ctx.Err(), w.Last)
 }
 
 // Compete calls try until that returns nil, which is the lock, or a lasting error, or the wait

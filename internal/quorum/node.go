@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/block"
 )
 
 // Lock is one lock on one node: the Go twin of the Lua scripts of package
@@ -316,7 +318,7 @@ func (l Lock) pass(now int64, from string, handOver, keep int64, everywhere bool
 // released, and stands for its MinHold, is no grant's.
 func (l Lock) Force(now, token, handOver, keep int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
-	if l.Owner == "" || IsKept(l.Owner) || l.Fence == 0 || !InBlock(token, Base(l.Fence)) {
+	if l.Owner == "" || IsKept(l.Owner) || l.Fence == 0 || !block.Has(Base(l.Fence), token) {
 		return l, false, Wake{}
 	}
 	l.block(now, noClock, keep)

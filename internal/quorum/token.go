@@ -1,5 +1,7 @@
 package quorum
 
+import "github.com/holdfast-go/holdfast/internal/block"
+
 // A fencing token is a number that goes with a grant. A later grant of the lock has higher
 // tokens, so that a storage can refuse a holder whose token is lower than one it has seen.
 // Each node counts tokens for each lock, and each grant takes the next Block of them: the
@@ -9,16 +11,13 @@ package quorum
 
 // Block is how many fencing tokens one grant has. The node's counter is the last of them,
 // the highest token that it has promised.
-const Block = 32
+const Block = block.Size
 
 // Top is the last token of the block that begins at base: the counter once it is granted.
 func Top(base int64) int64 { return base + Block - 1 }
 
 // Base is the first token of the block that ends at counter.
 func Base(counter int64) int64 { return counter - Block + 1 }
-
-// InBlock says whether token is one of the block that begins at base.
-func InBlock(token, base int64) bool { return base <= token && token <= Top(base) }
 
 // How far a client's clock may be from the node's, in microseconds. Within ClockTrust a new
 // counter starts at the client's clock, within ClockMost at the node's.

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -51,11 +50,10 @@ type claim struct {
 	errs    [quorum.MaxNodes]error // why a node's last request has no answer
 	told    func(quorum.Outcome)   // called with the next outcome, without mu
 
-	obstacle quorum.Outcome           // what stood in the way of the last round: Busy, Unavailable, or None
-	down     *driver.UnavailableError // the last time that it was Unavailable
-	news     []error                  // obstacles that are not reported yet
-	report   func(error)              // nil: obstacles are not reported
-	reports  bool                     // a goroutine calls report
+	last    error       // what stood in the way last; nil: nothing did
+	news    []error     // obstacles that are not reported yet
+	report  func(error) // nil: obstacles are not reported
+	reports bool        // a goroutine calls report
 }
 
 // post brings an event to the claim. The goroutine that finds it idle works until the

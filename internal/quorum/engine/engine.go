@@ -297,7 +297,7 @@ func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), AtRisk: c.state.AtRisk, Err: c.lack(o)}
+		return driver.Renewal{TrustedUntil: c.trusted(), AtRisk: c.state.AtRisk, Err: c.lack()}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:
@@ -342,7 +342,7 @@ func (c *claim) release(o quorum.Outcome) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lack(o)
+	return c.lack()
 }
 
 // Adopt continues a grant of another client; see driver.Adopter.
@@ -402,7 +402,7 @@ func (c *claim) adoption(o quorum.Outcome) error {
 	case o == quorum.Busy:
 		return fmt.Errorf("%w: the lock is another's", driver.ErrLost)
 	}
-	return fmt.Errorf("what was adopted is released, the rest stands until its TTL is over: %w", c.lack(o))
+	return fmt.Errorf("what was adopted is released, the rest stands until its TTL is over: %w", c.lack())
 }
 
 // Detach forgets a grant without a release; see driver.Adopter.

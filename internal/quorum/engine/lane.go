@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/obstacle"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -224,7 +225,7 @@ func (e *Engine) await(ctx context.Context, l *Lane, patience time.Duration) err
 	case <-ready:
 		return nil
 	case <-ctx.Done():
-		err = &endedError{end: ctx.Err(), obstacle: e.crowded(l)}
+		err = obstacle.With(ctx.Err(), e.crowded(l))
 	case <-late:
 		err = e.crowded(l)
 	case <-e.closing:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/obstacle"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -18,14 +19,6 @@ var (
 	errOvertaken = errors.New("overtaken by a later request for the same lease")
 )
 
-// endedError is the end of a caller's context, with the obstacle of its wait at
-// that time. Its text is made when it is read, because drivers add who the holder
-// is.
-type endedError struct{ end, obstacle error }
-
-func (e *endedError) Error() string   { return e.end.Error() + ": " + e.obstacle.Error() }
-func (e *endedError) Unwrap() []error { return []error{e.end, e.obstacle} }
-
 // failure is the error for a claim that ended with o; nil for Won.
 func (c *claim) failure(o quorum.Outcome) error {
 	c.mu.Lock()
@@ -38,18 +31,13 @@ func (c *claim) failure(o quorum.Outcome) error {
 	case quorum.Busy:
 		return c.held()
 	}
-	return c.lack(o)
+	return c.lack()
 }
 
-// lack is why there were too few answers for anything but o, or have been until now.
-// The caller holds mu.
-func (c *claim) lack(o quorum.Outcome) error {
-	switch o {
-	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
-		return c.down
-	}
-	if c.obstacle == quorum.Unavailable {
-		return c.down
+// lack returns why there were too few answers, or have been until now. The caller holds mu.
+func (c *claim) lack() error {
+	if errors.Is(c.last, driver.ErrUnavailable) {
+		return c.last
 	}
 	c.blame(c.engine.clock.Now())
 	return c.unavailable()
@@ -63,14 +51,14 @@ func (c *claim) gaveUp(end error) error {
 	switch {
 	case c.state.Phase == quorum.Held:
 		return end
-	case c.obstacle == quorum.Busy:
-		return &endedError{end: end, obstacle: c.held()}
-	case c.obstacle == quorum.Unavailable:
-		return &endedError{end: end, obstacle: c.down}
+	case errors.Is(c.last, driver.ErrHeld): // the driver adds the holder to it, and what was reported is another's
+		return obstacle.With(end, c.held())
+	case c.last != nil:
+		return obstacle.With(end, c.last)
 	}
 	c.blame(c.engine.clock.Now())
 	if u := c.unavailable(); len(c.engine.nodes)-len(u.Nodes) < u.Need {
-		return &endedError{end: end, obstacle: u}
+		return obstacle.With(end, u)
 	}
 	return end
 }
@@ -106,28 +94,25 @@ func (c *claim) unavailable() *driver.UnavailableError {
 // noteObstacle notes why a step had no success. It reports the obstacle of a round if
 // its kind is another than before. The caller holds mu.
 func (c *claim) noteObstacle(do quorum.Actions) {
+	before := c.last
 	switch do.Outcome {
-	case quorum.Won:
-		c.obstacle = quorum.None
+	case quorum.Won, quorum.Renewed:
+		c.last = nil
 	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
-		c.down = c.unavailable()
+		c.last = c.unavailable()
 	}
-	if do.Obstacle == quorum.None {
+	switch do.Obstacle {
+	case quorum.None:
+		return
+	case quorum.Busy:
+		c.last = c.held()
+	case quorum.Unavailable:
+		c.last = c.unavailable()
+	}
+	if c.report == nil || !obstacle.Changes(before, c.last) {
 		return
 	}
-	if do.Obstacle == quorum.Unavailable {
-		c.down = c.unavailable()
-	}
-	before := c.obstacle
-	c.obstacle = do.Obstacle
-	if c.report == nil || c.obstacle == before {
-		return
-	}
-	if c.obstacle == quorum.Busy {
-		c.news = append(c.news, c.held())
-	} else {
-		c.news = append(c.news, c.down)
-	}
+	c.news = append(c.news, c.last)
 	if !c.reports {
 		c.reports = c.engine.spawn(c.sendReports)
 	}
@@ -138,10 +123,10 @@ func (c *claim) sendReports() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.news) > 0 {
-		obstacle, report := c.news[0], c.report
+		next, report := c.news[0], c.report
 		c.news = c.news[1:]
 		c.mu.Unlock()
-		report(obstacle)
+		report(next)
 		c.mu.Lock()
 	}
 	c.reports = false

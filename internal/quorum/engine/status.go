@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -105,7 +106,7 @@ func token(views []View, owner string) int64 {
 func Aims(st driver.Status, views []View, token int64) []int64 {
 	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && base(v) > 0 }
 	aims := make([]int64, len(views))
-	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && quorum.InBlock(token, base(v)) })
+	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && block.Has(base(v), token) })
 	for i, v := range views {
 		if aims[i] = token; known && its(v) {
 			aims[i] = base(v)

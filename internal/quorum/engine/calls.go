@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Calls are the calls of a driver that are the same over every kind of nodes. A driver embeds
+// them, and not the engine, which can do more than its users are to see.
+type Calls struct {
+	engine   *Engine
+	refusal  error
+	describe func(ctx context.Context, owner string) driver.Holder
+}
+
+// NewCalls returns the calls of a driver over e. Those that change a lock return refusal, if it is
+// not nil, and change nothing. describe says who an owner is, and may ask the nodes.
+func NewCalls(e *Engine, refusal error, describe func(ctx context.Context, owner string) driver.Holder) Calls {
+	return Calls{e, refusal, describe}
+}
+
+// Acquire implements driver.Driver.
+func (c *Calls) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if c.refusal != nil {
+		return driver.Grant{}, c.refusal
+	}
+	lasting := context.WithoutCancel(ctx)
+	if report := req.Obstacle; report != nil {
+		req.Obstacle = func(err error) {
+			c.introduce(lasting, err)
+			report(err)
+		}
+	}
+	g, err := c.engine.Acquire(ctx, req)
+	c.introduce(lasting, err)
+	return g, err
+}
+
+// introduce adds to a HeldError who the holder is.
+func (c *Calls) introduce(ctx context.Context, err error) {
+	if held, ok := errors.AsType[*driver.HeldError](err); ok {
+		held.Holder = c.describe(ctx, held.Owner)
+	}
+}
+
+// Renew implements driver.Driver.
+func (c *Calls) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	if c.refusal != nil {
+		return slices.Repeat([]driver.Renewal{{Err: c.refusal}}, len(grants))
+	}
+	return c.engine.Renew(ctx, grants)
+}
+
+// Release implements driver.Driver.
+func (c *Calls) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if c.refusal != nil {
+		return c.refusal
+	}
+	return c.engine.Release(ctx, g, keep)
+}
+
+// Adopt implements driver.Adopter.
+func (c *Calls) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	if c.refusal != nil {
+		return driver.Grant{}, c.refusal
+	}
+	return c.engine.Adopt(ctx, g)
+}
+
+// Detach implements driver.Adopter.
+func (c *Calls) Detach(g driver.Grant) { c.engine.Detach(g) }
