@@ -35,8 +35,8 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 
 server-%:
 	@program=$$(tools/servers $*) && export HOLDFAST_REDIS_SERVER=$$program && echo "against $*:" && \
-	go test -race -count=1 ./redlock ./fence/rueidisfence ./fence/goredisfence ./internal/rig/redisproc && \
-	cd verify && SEQUENCES=1000 go test -count=1 ./differential && \
+	go test -race -count=1 ./redlock ./fence/redisfence ./internal/rig/redisproc && \
+	cd verify && go test -race -count=1 ./examples/... && SEQUENCES=1000 go test -count=1 ./differential && \
 	go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority
 
 # Rows of tables and lines with a link may be longer than 160 columns.

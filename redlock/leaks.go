@@ -3,14 +3,12 @@ package redlock
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -20,55 +18,41 @@ import (
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
-// LeakKind is what was left on a node.
-type LeakKind string
-
-// The kinds of leaks.
-const (
-	LeakLock      LeakKind = "lock"      // a lock without a TTL, of another library or of one whose TTL was taken away
-	LeakCompanion LeakKind = "companion" // a counter, a queue or the card of a client without a TTL
-	LeakWaiter    LeakKind = "waiter"    // a place in a queue whose client listens no more
-	LeakUnknown   LeakKind = "unknown"   // a key without a TTL that no client of this version has made
-)
-
-// Leak is something on a node that does not go away by itself, or waits for nobody.
+// Leak is a lock without a TTL. If its holder has died it stays for ever.
 type Leak struct {
-	Node    string   `json:"node"`
-	Kind    LeakKind `json:"kind"`
-	Key     string   `json:"key"`             // as the node has it
-	Owner   string   `json:"owner,omitempty"` // what a lock's key holds, or who waits
-	Text    string   `json:"text"`            // what it is, and what Plug does to it
-	Fixable bool     `json:"fixable"`         // by Plug
+	Node    string `json:"node"`
+	Key     string `json:"key"`             // as the node has it
+	Owner   string `json:"owner,omitempty"` // what the key holds
+	Text    string `json:"text"`            // whose lock it is, and what removes it
+	Fixable bool   `json:"fixable"`         // by DeleteLeak
 }
 
-const (
-	leakBatch = 200             // keys asked for together, so that others have their turn
-	deafFor   = 3 * time.Second // after which a client has connected again
-	cardKeep  = int64(greetKeep)
-)
+const leakBatch = 200 // keys asked for together, so that others have their turn
 
-//go:embed plug.lua
-var plugLua string
+// deleteLeak deletes a key that still has the same value and no TTL.
+const deleteLeak = `if redis.call('PTTL', KEYS[1]) ~= -1 or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])`
 
-// Leaks yields what was left on the nodes: locks and other keys without a TTL, and places
-// in queues of clients that have died. It reads the key space of each node in small steps
-// (SCAN, so it needs the right +scan), changes nothing, and takes long on a server that is
-// full of other data. progress, if not nil, is called after each step with about how many
-// keys were looked at, and how many there are.
+// Leaks yields the locks on the nodes that have no TTL, which other libraries have made as
+// a rule. What else Holdfast keeps on a node lapses by itself, or is skipped once its client
+// has died. Of bare keys, which look like other data, it yields those that a client of
+// Holdfast has had or waits for.
 //
-// What is about a node that cannot be read comes last, as an error that matches
-// driver.ErrUnavailable; the leaks of the others come before it. It keeps in memory which
-// leaks it has found.
+// It reads the key space of each node in small steps (SCAN, so it needs the right +scan),
+// changes nothing, and takes long on a server that is full of other data. progress, if not
+// nil, is called after each step with about how many keys were looked at, and how many there
+// are. The nodes that cannot be read come last, in an error that matches
+// driver.ErrUnavailable. Leaks keeps in memory what it has found.
 func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) iter.Seq2[Leak, error] {
 	return func(yield func(Leak, error) bool) {
-		s := &sweep{d: d, progress: progress, found: make(map[Leak]bool), doubted: make(map[string]map[string]bool)}
+		s := &sweep{d: d, progress: progress, found: make(map[Leak]bool)}
 		s.yield = func(l Leak) bool { return yield(l, nil) }
 		nodes := d.set.members()
 		u := &driver.UnavailableError{Need: len(nodes)}
 		sizes := make([]int64, len(nodes))
 		for i, n := range nodes {
 			sizes[i] = n.size(ctx)
-			s.all += sizes[i] * int64(len(s.patterns()))
+			s.all += sizes[i]
 		}
 		for i, n := range nodes {
 			before := s.looked
@@ -79,7 +63,7 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 			if err != nil {
 				u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
 			}
-			s.looked = before + sizes[i]*int64(len(s.patterns()))
+			s.looked = before + sizes[i]
 		}
 		if len(u.Nodes) > 0 {
 			yield(Leak{}, fmt.Errorf("redlock: leaks: %w", u))
@@ -87,24 +71,13 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 	}
 }
 
-// sweep is one look for leaks.
+// sweep is one call of Leaks.
 type sweep struct {
 	d           *Driver
 	progress    func(looked, all int64)
 	yield       func(Leak) bool
 	looked, all int64
-	found       map[Leak]bool              // SCAN may name a key twice
-	doubted     map[string]map[string]bool // by queue: the places that nobody listened for
-}
-
-// patterns are those of keys that may be leaks. Bare keys look like other data, but their
-// counters do not.
-func (s *sweep) patterns() []string {
-	o := &s.d.opts
-	if o.BareKeys {
-		return []string{wire.Companion + "*"}
-	}
-	return []string{format.Glob(o.Prefix) + "*", wire.Companion + "*"}
+	found       map[Leak]bool // SCAN may name a key twice
 }
 
 // size is how many keys a node has; 0 if it does not say.
@@ -124,253 +97,121 @@ func (n *node) size(ctx context.Context) int64 {
 
 // node looks at one node.
 func (s *sweep) node(ctx context.Context, n *node) error {
-	clear(s.doubted)
-	for _, pattern := range s.patterns() {
-		for cursor := ""; cursor != "0"; {
-			next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
-			if err != nil {
-				return err
-			}
-			cursor = next
-			for batch := range slices.Chunk(keys, leakBatch) {
-				if err := s.keys(ctx, n, batch); err != nil {
-					return err
-				}
-			}
-			s.looked = min(s.looked+scanCount, s.all)
-			if s.progress != nil {
-				s.progress(s.looked, s.all)
+	bare := s.d.opts.BareKeys
+	pattern := format.Glob(s.d.opts.Prefix) + "*"
+	if bare {
+		pattern = wire.Companion + "[fq]*" // of counters and queues
+	}
+	for cursor := ""; cursor != "0"; {
+		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
+		if err != nil {
+			return err
+		}
+		cursor = next
+		for i, key := range keys {
+			if bare {
+				keys[i] = wire.LockOf(key)
 			}
 		}
-	}
-	return s.deaf(ctx, n)
-}
-
-// tell yields a leak once.
-func (s *sweep) tell(l Leak) error {
-	if s.found[l] {
-		return nil
-	}
-	s.found[l] = true
-	if !s.yield(l) {
-		return errStopped
+		for batch := range slices.Chunk(keys, leakBatch) {
+			if err := s.keys(ctx, n, batch); err != nil {
+				return err
+			}
+		}
+		s.looked = min(s.looked+scanCount, s.all)
+		if s.progress != nil {
+			s.progress(s.looked, s.all)
+		}
 	}
 	return nil
 }
 
-// ask sends commands to n, in the time of one step.
-func (s *sweep) ask(ctx context.Context, n *node, cmds ...[]string) ([]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, scanTime)
-	defer cancel()
-	return n.do(ctx, cmds...)
-}
-
-// keys looks at some keys.
+// keys yields those of some keys that are leaks.
 func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
-	if s.d.opts.BareKeys {
-		for _, key := range slices.Clone(keys) {
-			if strings.HasPrefix(key, wire.Fence) {
-				keys = append(keys, wire.LockOf(key))
-			}
-		}
-	}
+	step, cancel := context.WithTimeout(ctx, scanTime)
+	defer cancel()
 	cmds := make([][]string, len(keys))
 	for i, key := range keys {
 		cmds[i] = []string{"PTTL", key}
 	}
-	replies, err := s.ask(ctx, n, cmds...)
+	replies, err := n.do(step, cmds...)
 	if err != nil {
 		return err
 	}
 	for i, key := range keys {
-		if replies[i] == int64(-1) {
-			err = s.endless(ctx, n, key)
+		if replies[i] != int64(-1) {
+			continue
 		}
-		if err == nil && strings.HasPrefix(key, wire.Queue) {
-			err = s.queue(ctx, n, key, func(owner string) error { return s.doubt(key, owner) })
-		}
-		if err != nil {
+		l, err := n.leak(ctx, key)
+		switch {
+		case err != nil:
 			return err
+		case l.Text == "" || s.found[l]:
+			continue
+		}
+		s.found[l] = true
+		if !s.yield(l) {
+			return errStopped
 		}
 	}
 	return nil
 }
 
-// endless tells what a key without a TTL is.
-func (s *sweep) endless(ctx context.Context, n *node, key string) error {
-	l := Leak{Node: n.addr, Kind: LeakCompanion, Key: key, Fixable: true}
-	switch name, companion := strings.CutPrefix(key, wire.Companion); {
-	case !companion:
-		return s.lock(ctx, n, l)
-	case name == "set" || strings.HasPrefix(name, "set:") || strings.HasPrefix(name, "set{"): // meant to stay
-		return nil
-	case strings.HasPrefix(key, wire.Fence):
-		l.Text = "a counter of tokens without a TTL; it gets that of one that nobody uses"
-	case strings.HasPrefix(key, wire.Queue):
-		l.Text = "a queue without a TTL; it gets one, which each waiter extends"
-	case strings.HasPrefix(key, wire.Client):
-		l.Text = "the card of a client without a TTL; it gets one, which the client extends"
-	default:
-		l.Kind, l.Fixable, l.Text = LeakUnknown, false, "a key of another version of Holdfast, or of another program; look at it, and delete it by hand"
-	}
-	return s.tell(l)
-}
-
-// lock tells of a lock without a TTL, if it is one yet.
-func (s *sweep) lock(ctx context.Context, n *node, l Leak) error {
-	name, ok := s.d.opts.name(l.Key)
+// leak describes the lock on key, which had no TTL. Text is empty if it is no leak.
+func (n *node) leak(ctx context.Context, key string) (Leak, error) {
+	o := &n.d.opts
+	name, ok := o.name(key)
 	if !ok {
-		return nil
+		return Leak{}, nil
 	}
-	v := n.views(ctx, []engine.Lock{s.d.opts.keys(name)})[0]
-	if v.Err != nil {
-		return v.Err
+	v := n.views(ctx, []engine.Lock{o.keys(name)})[0]
+	if v.Err != nil || v.Owner == "" || v.Left >= 0 {
+		return Leak{}, v.Err
 	}
-	if v.Owner == "" || v.Left >= 0 {
-		return nil
-	}
-	l.Kind, l.Owner = LeakLock, v.Owner
+	l := Leak{Node: n.addr, Key: key, Owner: v.Owner}
 	kind, other := format.OtherType(v.Owner)
-	if other && !s.d.opts.format().OwnCounters() {
-		return nil // any hash
-	}
 	switch {
+	case other && o.Format == FormatRedisson: // any hash
+		return Leak{}, nil
 	case quorum.ClientOf(v.Owner) != "":
-		l.Text = "a lock of Holdfast whose TTL was taken away (PERSIST?); it gets one of " + s.d.opts.MaxTTL.String() + ", which a holder that lives extends"
+		l.Text = "a lock of Holdfast whose TTL was taken away (PERSIST?); the next renewal gives it one, or, if its holder has died, force-release removes it"
 	case other:
-		l.Fixable = false
 		l.Text = "a key of type " + kind + " without a TTL, a lock of another library; remove it with the program that made it"
-	case !s.d.opts.format().OwnCounters():
-		l.Fixable = false
+	case o.Format == FormatRedisson:
 		l.Text = "a lock of Redisson without a TTL; force-release with token 0 removes it"
 	case v.Owner == wire.Empty:
-		l.Owner, l.Text = "", "a lock of another library without a TTL, with an empty value; it is deleted if it is still the same"
+		l.Owner, l.Fixable = "", true
+		l.Text = "a lock of another library without a TTL, with an empty value; delete it if its holder has died"
 	default:
-		l.Text = "a lock of another library without a TTL, which stays if its holder has died; it is deleted if it is still the same"
+		l.Fixable, l.Text = true, "a lock of another library without a TTL; delete it if its holder has died"
 	}
-	return s.tell(l)
+	return l, nil
 }
 
-// queue calls silent for each place that nobody listens for.
-func (s *sweep) queue(ctx context.Context, n *node, key string, silent func(owner string) error) error {
-	for from := 0; ; from += leakBatch {
-		replies, err := s.ask(ctx, n, []string{"ZRANGE", key, strconv.Itoa(from), strconv.Itoa(from + leakBatch - 1)})
-		if err != nil {
-			return err
-		}
-		entries, _ := replies[0].([]any)
-		owners := make([]string, 0, len(entries))
-		for _, e := range entries {
-			if owner, ok := e.(string); ok {
-				owners = append(owners, owner)
-			}
-		}
-		if owners, err = s.silent(ctx, n, owners); err != nil {
-			return err
-		}
-		for _, owner := range owners {
-			if err := silent(owner); err != nil {
-				return err
-			}
-		}
-		if len(entries) < leakBatch {
-			return nil
-		}
-	}
-}
-
-// doubt notes a place that nobody listens for.
-func (s *sweep) doubt(key, owner string) error {
-	if s.doubted[key] == nil {
-		s.doubted[key] = make(map[string]bool)
-	}
-	s.doubted[key][owner] = true
-	return nil
-}
-
-// silent are the owners for whom nobody listens on n: none where that cannot be asked.
-func (s *sweep) silent(ctx context.Context, n *node, owners []string) (silent []string, err error) {
-	if len(owners) == 0 {
-		return nil, nil
-	}
-	cmd := []string{"PUBSUB", "NUMSUB"}
-	for _, owner := range owners {
-		cmd = append(cmd, wire.Wake+cmp.Or(quorum.ClientOf(owner), owner))
-	}
-	replies, err := s.ask(ctx, n, cmd)
-	if err != nil {
-		return nil, err
-	}
-	counts, _ := replies[0].([]any)
-	for i, owner := range owners {
-		if 2*i+1 < len(counts) && counts[2*i+1] == int64(0) {
-			silent = append(silent, owner)
-		}
-	}
-	return silent, nil
-}
-
-// deaf tells of the places that nobody listens for some seconds later either.
-func (s *sweep) deaf(ctx context.Context, n *node) error {
-	if len(s.doubted) == 0 {
-		return nil
-	}
-	select {
-	case <-time.After(deafFor):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	for key, doubted := range s.doubted {
-		err := s.queue(ctx, n, key, func(owner string) error {
-			if !doubted[owner] {
-				return nil
-			}
-			return s.tell(Leak{
-				Node: n.addr, Kind: LeakWaiter, Key: key, Owner: owner, Fixable: true, Text: "a place in a queue whose client listens no more; it is taken out",
-			})
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Plug mends a leak, in the way that its Text says, and reports whether it did: what has
-// become something else meanwhile, such as a lock with a TTL or a waiter that listens, it
-// leaves alone, in one step on the node. It never touches a lock with a TTL. It blocks for
-// one answer of the node. Errors: driver.ErrInvalid with ReadOnly or for a leak that is not
-// Fixable, driver.ErrUnavailable.
-func (d *Driver) Plug(ctx context.Context, l Leak) (bool, error) {
+// DeleteLeak deletes the key of a leak, and reports whether it did: one that has another
+// value or a TTL by now it leaves alone, in one step on the node. Delete only locks whose
+// holders have died. It blocks for one answer of the node. Errors: driver.ErrInvalid with
+// ReadOnly or for a leak that is not Fixable, driver.ErrUnavailable.
+func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 	nodes := d.set.members()
 	i := slices.IndexFunc(nodes, func(n *node) bool { return n.addr == l.Node })
 	switch {
 	case d.opts.ReadOnly:
 		return false, errReadOnly
 	case i < 0 || !l.Fixable:
-		return false, fmt.Errorf("%w: %s on %s is none that can be mended here", ErrInvalid, l.Key, l.Node)
-	}
-	n, kind, keep := nodes[i], string(l.Kind), int64(quorum.QueueKeep*time.Millisecond)
-	switch {
-	case l.Kind == LeakLock && quorum.ClientOf(l.Owner) != "":
-		kind, keep = string(LeakCompanion), int64(d.opts.MaxTTL)
-	case strings.HasPrefix(l.Key, wire.Fence):
-		keep = int64(max(d.opts.CounterLife, 2*d.opts.MaxTTL))
-	case strings.HasPrefix(l.Key, wire.Client):
-		keep = cardKeep
+		return false, fmt.Errorf("%w: %s on %s is no leak that can be deleted", ErrInvalid, l.Key, l.Node)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	done, err := n.plug(ctx, l.Key, kind, l.Owner, format.Millis(keep))
+	deleted, err := nodes[i].deleteLeak(ctx, l)
 	if err != nil {
-		return false, fmt.Errorf("redlock: plug: %w", &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: n.addr, Err: err}}})
+		return false, fmt.Errorf("redlock: delete a leak: %w", &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: l.Node, Err: err}}})
 	}
-	return done, nil
+	return deleted, nil
 }
 
-// plug runs the script, which is few enough times used not to be among those of the wire.
-func (n *node) plug(ctx context.Context, key, kind, owner, keep string) (bool, error) {
-	replies, err := n.do(ctx, []string{"SCRIPT", "LOAD", plugLua})
+func (n *node) deleteLeak(ctx context.Context, l Leak) (bool, error) {
+	replies, err := n.do(ctx, []string{"SCRIPT", "LOAD", deleteLeak})
 	if err != nil {
 		return false, err
 	}
@@ -378,9 +219,6 @@ func (n *node) plug(ctx context.Context, key, kind, owner, keep string) (bool, e
 	if !ok {
 		return false, fmt.Errorf("SCRIPT LOAD: %v", replies[0])
 	}
-	reply, err := n.eval(ctx, []string{"EVALSHA", sha, "1", key, kind, owner, keep})
-	if err != nil {
-		return false, err
-	}
-	return reply == int64(1), nil
+	reply, err := n.eval(ctx, []string{"EVALSHA", sha, "1", l.Key, l.Owner})
+	return reply == int64(1), err
 }

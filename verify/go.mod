@@ -11,7 +11,6 @@ require (
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/holdfast-go/holdfast v0.1.0
 	github.com/holdfast-go/holdfast/etcd v0.1.0
-	github.com/holdfast-go/holdfast/fence/rueidisfence v0.1.0
 	github.com/holdfast-go/holdfast/otel v0.1.0
 	github.com/holdfast-go/holdfast/postgres v0.1.0
 	github.com/holdfast-go/holdfast/prometheus v0.1.0

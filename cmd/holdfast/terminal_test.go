@@ -187,8 +187,8 @@ func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
 	s.expect("ready> ")
 }
 
-// TestLeaksAreMendedWhenThatIsConfirmed on a terminal, and not by another answer.
-func TestLeaksAreMendedWhenThatIsConfirmed(t *testing.T) {
+// TestLeaksAreDeletedWhenThatIsConfirmed on a terminal, and not by another answer.
+func TestLeaksAreDeletedWhenThatIsConfirmed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	there := func() bool {
@@ -207,7 +207,7 @@ func TestLeaksAreMendedWhenThatIsConfirmed(t *testing.T) {
 		s, cmd := b.open(b.path, "leaks", "--fix")
 		s.expect("[#")
 		s.expect("lock:theirs: a lock of another library")
-		s.expect("To mend 1 of them as it says, type yes: ")
+		s.expect("To delete 1 of them, whose holders have to be dead, type yes: ")
 		s.show(c.answer)
 		if code := wait(cmd); code != c.code || there() != c.left {
 			t.Errorf("after %q: exit code %d, want %d; the lock is there: %v", c.answer, code, c.code, there())

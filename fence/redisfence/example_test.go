@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/holdfast-go/holdfast/fence/redisfence"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
@@ -16,10 +15,10 @@ func ExampleStore_Eval() {
 		return
 	}
 	defer server.Stop()
-	move := redisfence.NewScript(`
+	const move = `
 		redis.call('DECRBY', KEYS[1], ARGV[1])
-		return redis.call('INCRBY', KEYS[2], ARGV[1])`)
-	store := redisfence.New(plain{server})
+		return redis.call('INCRBY', KEYS[2], ARGV[1])`
+	store := plain(server)
 	reply, err := store.Eval(context.Background(), move, "accounts", 8841, "lease-1", []string{"ann", "bob"}, "30")
 	if err != nil {
 		fmt.Println(err)

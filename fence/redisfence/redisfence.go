@@ -2,9 +2,9 @@
 // have lost their lease: the check of the fencing token and the write are one Lua
 // script.
 //
-// The package itself speaks to no server. A program brings the client that it has:
-// package rueidisfence makes a [Store] of a rueidis client, goredisfence one of a
-// go-redis client, and any other client is a [Server] in a few lines.
+// The package itself speaks to no server: New takes a function that runs a script by
+// the client that the program has. docs/your-redis.md shows it for go-redis and for
+// rueidis.
 //
 // # What is not promised
 //
@@ -31,9 +31,7 @@ package redisfence
 
 import (
 	"context"
-	"crypto/sha1"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -53,62 +51,51 @@ const (
 //go:embed guard.lua
 var guardLua string
 
-// Script is Lua code that runs once the token has been accepted, in the same
-// atomic step. It never changes, and is safe for concurrent use.
-type Script struct {
-	Text string // what EVAL runs
-	SHA1 string // what EVALSHA runs, in hexadecimal
-}
-
-// NewScript returns a script with the given body, which finds its keys and
-// arguments in KEYS and ARGV as always and may return a value.
-func NewScript(body string) *Script {
-	return plain("local function write(KEYS, ARGV)\n" + body + "\nend\n" + guardLua)
-}
-
-// plain is a script that checks no token.
-func plain(text string) *Script {
-	sum := sha1.Sum([]byte(text))
-	return &Script{Text: text, SHA1: hex.EncodeToString(sum[:])}
+// guarded makes a script that checks the token and then runs body.
+func guarded(body string) string {
+	return "local function write(KEYS, ARGV)\n" + body + "\nend\n" + guardLua
 }
 
 var (
-	claim   = NewScript(`return 1`)
-	get     = NewScript(`return redis.call('GET', KEYS[1])`)
-	set     = NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
-	highest = plain(`return redis.call('HMGET', KEYS[1], 'token', 'owner')`)
-	forget  = plain(`return redis.call('DEL', KEYS[1])`)
+	claim = guarded(`return 1`)
+	get   = guarded(`return redis.call('GET', KEYS[1])`)
+	set   = guarded(`return redis.call('SET', KEYS[1], ARGV[1])`)
 )
 
-// Server is the Redis or Valkey that keeps the data, through a client that the
-// program has.
-type Server interface {
-	// Eval runs script, by its SHA1 where the server knows it and by its text
-	// otherwise, on the server that has keys. It blocks for one answer. The answer
-	// is nil, an int64, a string or an []any of these; an error that the server
-	// answers keeps the server's text. It must be safe for concurrent use.
-	Eval(ctx context.Context, script *Script, keys, args []string) (any, error)
-}
+const (
+	highest = `return redis.call('HMGET', KEYS[1], 'token', 'owner')`
+	forget  = `return redis.call('DEL', KEYS[1])`
+)
 
 // Store writes to one Redis under fencing tokens. It is safe for concurrent use.
-type Store struct{ server Server }
+type Store struct {
+	run func(ctx context.Context, script string, keys, args []string) (any, error)
+}
 
-// New returns a Store on server. It does not block.
-func New(server Server) *Store { return &Store{server} }
+// New returns a Store on the Redis or Valkey that keeps the data. It does not block.
+//
+// run runs script on the server that has keys, as EVAL does, or first as EVALSHA, as
+// most clients can. It blocks for one answer, and must be safe for concurrent use. The
+// answer is nil, an int64, a string or an []any of these; an error that the server
+// answers keeps the server's text. run may send a script again whose answer did not
+// come.
+func New(run func(ctx context.Context, script string, keys, args []string) (any, error)) *Store {
+	return &Store{run}
+}
 
 // Set writes value to key if token and owner, those of the lease under which it is
 // written, are not stale for the guard called key. It blocks for one answer of the
 // server. A stale token is a *fence.StaleError, and nothing is written; after any
 // other error the write may have happened, and may be repeated.
 func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, owner, value string) error {
-	_, err := s.Eval(ctx, set, key, token, owner, []string{key}, value)
+	_, err := s.check(ctx, set, key, token, owner, []string{key}, value)
 	return err
 }
 
 // Get claims the guard called key and reads key, in one step. An absent key is
 // found == false. Errors are those of Claim.
 func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner string) (value string, found bool, err error) {
-	reply, err := s.Eval(ctx, get, key, token, owner, []string{key})
+	reply, err := s.check(ctx, get, key, token, owner, []string{key})
 	value, found = reply.(string)
 	return value, found, err
 }
@@ -117,21 +104,28 @@ func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner
 // under guard. A holder claims before reads that feed a later write. A stale token
 // is a *fence.StaleError; after any other error the claim may have been recorded.
 func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, owner string) error {
-	_, err := s.Eval(ctx, claim, guard, token, owner, nil)
+	_, err := s.check(ctx, claim, guard, token, owner, nil)
 	return err
 }
 
-// Eval runs script if token and owner are not stale for guard, and returns what it
-// returns: nil, an int64, a string or an []any of these. In a Redis Cluster, keys
-// must share the hash slot of guard. Errors are those of Set; an error of the
-// script leaves the token recorded.
-func (s *Store) Eval(ctx context.Context, script *Script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
+// Eval runs script, which is Lua, if token and owner are not stale for guard, in the same
+// atomic step. The script finds keys and args in KEYS and ARGV. Eval returns what it
+// returns: nil, an int64, a string or an []any of these. In a Redis Cluster, keys must
+// share the hash slot of guard. A server keeps each script that it has run, so what
+// varies belongs into args. Errors are those of Set; an error of the script leaves the
+// token recorded.
+func (s *Store) Eval(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
+	return s.check(ctx, guarded(script), guard, token, owner, keys, args...)
+}
+
+// check runs a script that guarded has made.
+func (s *Store) check(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
 	if token <= 0 {
 		return nil, &fence.StaleError{Key: guard, Token: token}
 	}
 	keys = append([]string{key(guard)}, keys...)
 	args = append([]string{strconv.FormatInt(int64(token), 10), owner}, args...)
-	reply, err := s.server.Eval(ctx, script, keys, args)
+	reply, err := s.run(ctx, script, keys, args)
 	if err == nil {
 		return reply, nil
 	}
@@ -146,7 +140,7 @@ func (s *Store) Eval(ctx context.Context, script *Script, guard string, token ho
 // Highest is the highest token seen for guard and the owner of its lease, or 0 and
 // "". It records nothing.
 func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token, owner string, err error) {
-	reply, err := s.server.Eval(ctx, highest, []string{key(guard)}, nil)
+	reply, err := s.run(ctx, highest, []string{key(guard)}, nil)
 	if err != nil {
 		return 0, "", failure(guard, err)
 	}
@@ -169,7 +163,7 @@ func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token
 // Forget drops what is known about guard. No program may write under guard any
 // more: a stale holder would not be refused.
 func (s *Store) Forget(ctx context.Context, guard string) error {
-	if _, err := s.server.Eval(ctx, forget, []string{key(guard)}, nil); err != nil {
+	if _, err := s.run(ctx, forget, []string{key(guard)}, nil); err != nil {
 		return failure(guard, err)
 	}
 	return nil

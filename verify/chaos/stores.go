@@ -14,10 +14,10 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
-	"github.com/holdfast-go/holdfast/fence/rueidisfence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	onrueidis "github.com/holdfast-go/holdfast/verify/examples/rueidis"
 )
 
 // The storages that the locks guard, by what checks the fencing token.
@@ -160,7 +160,7 @@ func unfenced(client rueidis.Client) *store {
 }
 
 func redisFenced(client rueidis.Client) *store {
-	s := rueidisfence.New(client)
+	s := onrueidis.Store(client)
 	return &store{
 		name: byRedis,
 		get: func(ctx context.Context, key string, h held) (string, error) {

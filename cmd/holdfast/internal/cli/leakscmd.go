@@ -24,22 +24,21 @@ type leakFlags struct {
 // leak is a redlock.Leak and what was done about it.
 type leak struct {
 	redlock.Leak
-	Mended bool `json:"mended,omitempty"`
+	Deleted bool `json:"deleted,omitempty"`
 }
 
 func (a *app) leaksCommand() *cobra.Command {
 	fl := &leakFlags{}
 	cmd := &cobra.Command{
 		Use:   "leaks",
-		Short: "Find what was left on Redis or Valkey: locks without a TTL, dead waiters",
+		Short: "Find locks without a TTL on Redis or Valkey, which stay if their holders have died",
 		Long: `Leaks reads the keys of each node in small steps, which takes a while where there are
-millions, and needs the right +scan. It prints what does not go away by itself: locks
-without a TTL, which another library has made; counters, queues and cards of clients
-without one; places in queues whose client has died. It changes nothing, unless --fix
-is given and confirmed. Then it looks at each once more, on the node: what is another
-lock by now, or has a TTL, is left alone.
+millions, and needs the right +scan. It prints the locks that have no TTL, which other
+libraries have made as a rule, and changes nothing. With --fix, once that is confirmed,
+it deletes those of other libraries: each only if the node still has the same value
+under it, without a TTL. All else that Holdfast keeps on a node goes away by itself.
 
-It exits with 1 if there are leaks that were not mended.
+It exits with 1 if there are leaks that were not deleted.
 `,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error { return a.leaks(fl) },
@@ -47,7 +46,7 @@ It exits with 1 if there are leaks that were not mended.
 	a.outputFlag(cmd)
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&fl.fix, "fix", false, "show the leaks, ask, and mend those that can be")
+	f.BoolVar(&fl.fix, "fix", false, "show the leaks, ask, and delete those of other libraries")
 	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
 	f.StringVar(&fl.textfile, "textfile", "", "`file` for the node exporter of Prometheus, with the number of leaks")
 	return cmd
@@ -74,7 +73,7 @@ func (a *app) leaks(fl *leakFlags) error {
 		return interruptedBy(ctx, asked)
 	}
 	if fl.fix {
-		if err := a.fixLeaks(ctx, drv, leaks, fl.yes); err != nil {
+		if err := a.deleteLeaks(ctx, drv, leaks, fl.yes); err != nil {
 			return interruptedBy(ctx, err)
 		}
 	}
@@ -82,7 +81,7 @@ func (a *app) leaks(fl *leakFlags) error {
 		return err
 	}
 	for _, l := range leaks {
-		if !l.Mended {
+		if !l.Deleted {
 			a.code = exitcode.No
 		}
 	}
@@ -161,8 +160,8 @@ func (a *app) bar() (progress func(done, all int64), erase func()) {
 		}
 }
 
-// fixLeaks mends what can be, if it is confirmed.
-func (a *app) fixLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, yes bool) error {
+// deleteLeaks deletes those that can be, if it is confirmed.
+func (a *app) deleteLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, yes bool) error {
 	fixable := 0
 	for _, l := range leaks {
 		if l.Fixable {
@@ -176,7 +175,7 @@ func (a *app) fixLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, y
 		for _, l := range leaks {
 			fmt.Fprintf(a.io.Err, "%s: %s: %s\n", view.Printable(l.Node), view.Printable(l.Key), l.Text)
 		}
-		if err := a.confirmed(ctx, fmt.Sprintf("To mend %d of them as it says, type yes: ", fixable), "yes"); err != nil {
+		if err := a.confirmed(ctx, fmt.Sprintf("To delete %d of them, whose holders have to be dead, type yes: ", fixable), "yes"); err != nil {
 			return err
 		}
 	}
@@ -184,12 +183,12 @@ func (a *app) fixLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, y
 		if !l.Fixable {
 			continue
 		}
-		done, err := drv.Plug(ctx, l.Leak)
+		deleted, err := drv.DeleteLeak(ctx, l.Leak)
 		if err != nil {
 			return err
 		}
-		if leaks[i].Mended = true; !done {
-			leaks[i].Text = "it was no leak any more, and was left alone"
+		if leaks[i].Deleted = deleted; !deleted {
+			leaks[i].Text = "it has another value or a TTL by now, and was left alone"
 		}
 	}
 	return nil
@@ -202,30 +201,27 @@ func (a *app) writeLeaks(leaks []leak) error {
 	if len(leaks) == 0 {
 		return nil
 	}
-	rows := [][]string{{"KIND", "NODE", "KEY", "OWNER", "LEAK"}}
+	rows := [][]string{{"NODE", "KEY", "OWNER", "LEAK"}}
 	for _, l := range leaks {
 		text := l.Text
-		if l.Mended {
-			text = "mended: " + text
+		if l.Deleted {
+			text = "deleted: " + text
 		}
-		rows = append(rows, []string{string(l.Kind), l.Node, l.Key, l.Owner, text})
+		rows = append(rows, []string{l.Node, l.Key, l.Owner, text})
 	}
 	return a.writeTable(rows)
 }
 
 // leakMetrics are the leaks as the node exporter reads them from a text file.
 func leakMetrics(leaks []leak) []byte {
-	count := make(map[redlock.LeakKind]int)
+	count := 0
 	for _, l := range leaks {
-		if !l.Mended {
-			count[l.Kind]++
+		if !l.Deleted {
+			count++
 		}
 	}
 	var b strings.Builder
-	b.WriteString("# HELP holdfast_leaks What does not go away by itself, at the last look.\n# TYPE holdfast_leaks gauge\n")
-	for _, kind := range []redlock.LeakKind{redlock.LeakLock, redlock.LeakCompanion, redlock.LeakWaiter, redlock.LeakUnknown} {
-		fmt.Fprintf(&b, "holdfast_leaks{kind=%q} %d\n", kind, count[kind])
-	}
+	fmt.Fprintf(&b, "# HELP holdfast_leaks Locks without a TTL at the last look, on each node.\n# TYPE holdfast_leaks gauge\nholdfast_leaks %d\n", count)
 	b.WriteString("# HELP holdfast_leaks_last_look_timestamp_seconds When that was.\n# TYPE holdfast_leaks_last_look_timestamp_seconds gauge\n")
 	fmt.Fprintf(&b, "holdfast_leaks_last_look_timestamp_seconds %d\n", time.Now().Unix())
 	return []byte(b.String())

@@ -161,7 +161,7 @@ func getClaims(t *testing.T, open Open) {
 
 func evalRunsOnKeysAndArguments(t *testing.T, open Open) {
 	store, server := start(t, open)
-	add := redisfence.NewScript(`return {#KEYS, #ARGV, redis.call('INCRBY', KEYS[2], ARGV[1])}`)
+	add := `return {#KEYS, #ARGV, redis.call('INCRBY', KEYS[2], ARGV[1])}`
 	reply, err := store.Eval(t.Context(), add, "account", 3, "a", []string{"{account}:log", "{account}:sum"}, "40")
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func evalRunsOnKeysAndArguments(t *testing.T, open Open) {
 
 func evalOfNilIsNoError(t *testing.T, open Open) {
 	store, _ := start(t, open)
-	reply, err := store.Eval(t.Context(), redisfence.NewScript(`return false`), "k", 1, "a", nil)
+	reply, err := store.Eval(t.Context(), `return false`, "k", 1, "a", nil)
 	if err != nil || reply != nil {
 		t.Errorf("reply %v, %v; want nil", reply, err)
 	}
@@ -184,7 +184,7 @@ func evalOfNilIsNoError(t *testing.T, open Open) {
 
 func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
 	store, _ := start(t, open)
-	_, err := store.Eval(t.Context(), redisfence.NewScript(`return redis.error_reply('FULL no room')`), "k", 9, "new", nil)
+	_, err := store.Eval(t.Context(), `return redis.error_reply('FULL no room')`, "k", 9, "new", nil)
 	if err == nil || errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "FULL no room") {
 		t.Fatalf("error %v, want that of the script", err)
 	}
