@@ -171,13 +171,13 @@ func (n *node) leak(ctx context.Context, key string) (Leak, error) {
 	l := Leak{Node: n.addr, Key: key, Owner: v.Owner}
 	kind, other := format.OtherType(v.Owner)
 	switch {
-	case other && o.Format == FormatRedisson: // any hash
+	case o.format().OtherData(v.Owner): // any hash
 		return Leak{}, nil
 	case quorum.ClientOf(v.Owner) != "":
 		l.Text = "a lock of Holdfast whose TTL was taken away (PERSIST?); the next renewal gives it one, or, if its holder has died, force-release removes it"
 	case other:
 		l.Text = "a key of type " + kind + " without a TTL, a lock of another library; remove it with the program that made it"
-	case o.Format == FormatRedisson:
+	case !o.format().OwnCounters():
 		l.Text = "a lock of Redisson without a TTL; force-release with token 0 removes it"
 	case v.Owner == wire.Empty:
 		l.Owner, l.Fixable = "", true
