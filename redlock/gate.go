@@ -74,46 +74,11 @@ func (r *report) warn(about string, err error) {
 // check looks whether the server at the other end may vote.
 func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	rep.server = addr
-	hello, err := n.place.Login(ctx, rep.server, l)
+	says, err := g.meet(ctx, n, l, &rep)
 	if err != nil {
 		return rep, err
 	}
-	before := time.Now()
-	cmds := [][]string{{"INFO"}, {"TIME"}}
-	values, err := l.Do(cmds...)
-	if err != nil {
-		return rep, err
-	}
-	rtt := time.Since(before)
-	info := server.ParseInfo(string(values[0].Text))
-	if err := g.fit(n, hello, info, &rep); err != nil {
-		return rep, err // it says more than the missing run_id would
-	}
-	if err := server.FirstError(cmds, values); err != nil {
-		return rep, err
-	}
-	node, err := server.ParseTime(values[1])
-	if err != nil {
-		return rep, err
-	}
-	if err := server.Skew(node, before, rtt); err != nil {
-		rep.warn("clock", err)
-	}
-	run := strings.Clone(info["run_id"]) // which would keep all of INFO otherwise
-	if err := n.place.Identify(l); err != nil {
-		return rep, err
-	}
-	if n.place.Shard() == "" {
-		if err := g.arrive(n.addr, run); err != nil {
-			return rep, err
-		}
-	}
-	if n.place.Replaced() {
-		rep.since = server.Promotion(info)
-		run = member.Run(run, rep.since)
-	}
-	rep.run = run
-	marker, err := g.admit(l, n, run, &rep) // first: a client of a node in quarantine comes again each second
+	marker, err := g.admit(l, n, rep.run, &rep) // first: a client of a node in quarantine comes again each second
 	if g.opts.ReadOnly {
 		return rep, err
 	}
@@ -130,19 +95,67 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 		return rep, err
 	}
 	if g.opts.format().OwnCounters() {
-		if rep.floor, err = member.Floor(marker, run, node, before.UnixMicro()); err != nil {
+		if rep.floor, err = member.Floor(marker, rep.run, says.clock, says.asked.UnixMicro()); err != nil {
 			return rep, g.explain(err)
 		}
 	}
 	if g.rules(n).Marks() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
 		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
 	}
-	rep.ordered = server.Ordered(hello, info)
-	defect, err := rep.Subscribe(l, hello, n.engine.Client())
+	rep.ordered = server.Ordered(says.hello, says.info)
+	defect, err := rep.Subscribe(l, says.hello, n.engine.Client())
 	if defect != nil {
 		rep.warn("wake", defect)
 	}
 	return rep, err
+}
+
+// statement is what a server says of itself.
+type statement struct {
+	hello, info map[string]string
+	asked       time.Time // by this client's clock
+	clock       int64     // the server's then, in µs since 1970
+}
+
+// meet logs in, and refuses a server that is not the node, or would lose locks. It notes which run of the server this is.
+func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
+	if s.hello, err = n.place.Login(ctx, rep.server, l); err != nil {
+		return s, err
+	}
+	s.asked = time.Now()
+	cmds := [][]string{{"INFO"}, {"TIME"}}
+	values, err := l.Do(cmds...)
+	if err != nil {
+		return s, err
+	}
+	rtt := time.Since(s.asked)
+	s.info = server.ParseInfo(string(values[0].Text))
+	if err := g.fit(n, s.hello, s.info, rep); err != nil {
+		return s, err // it says more than the missing run_id would
+	}
+	if err := server.FirstError(cmds, values); err != nil {
+		return s, err
+	}
+	if s.clock, err = server.ParseTime(values[1]); err != nil {
+		return s, err
+	}
+	if err := server.Skew(s.clock, s.asked, rtt); err != nil {
+		rep.warn("clock", err)
+	}
+	if err := n.place.Identify(l); err != nil {
+		return s, err
+	}
+	rep.run = strings.Clone(s.info["run_id"]) // which would keep all of INFO otherwise
+	if n.place.Shard() == "" {
+		if err := g.arrive(n.addr, rep.run); err != nil {
+			return s, err
+		}
+	}
+	if n.place.Replaced() {
+		rep.since = server.Promotion(s.info)
+		rep.run = member.Run(rep.run, rep.since)
+	}
+	return s, nil
 }
 
 // tryRights loads the scripts and tries the rights they need.
