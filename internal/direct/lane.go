@@ -16,6 +16,10 @@ import (
 // has sent nothing yet, costs nothing where its caller leaves, and keeps no renewal waiting, which
 // takes no turn. A request is in the lane until it is answered, and no longer: not while it waits
 // for the holder of a lock.
+//
+// The engine of a quorum has a Lane of its own. They have in common that what frees a lock comes
+// before what begins one, and differ in all else: this one has the room that it is given, and a
+// goroutine for each request, which may be called out of the lane; every fourth turn is Later's.
 type Lane struct {
 	states *States
 

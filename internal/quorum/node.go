@@ -160,7 +160,8 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp, keep int64, he
 }
 
 // Adopt hands the lock of from on to owner, with a block of its own. Asking again is
-// harmless; anybody else's lock, and a free one, is denied.
+// harmless; anybody else's lock, and a free one, is denied. Force takes a lock from its owner as
+// well, but compares the token, has no owner of its own to give it to, and goes by no client's clock.
 func (l Lock) Adopt(now int64, from, owner string, ttl, clock, keep int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner == "" || l.Owner != from && l.Owner != owner {

@@ -35,6 +35,10 @@ const (
 // turn at all: they have to be in time, and wait for their answers behind no more than what is
 // under way.
 //
+// Package direct has a Lane as well, in which a goroutine waits for each request and the room is
+// fixed. Here the answers decide how much room there is, and a claim that has rested waits for its
+// turn without a goroutine. One type for both would be two mechanisms and a flag.
+//
 // The zero value is ready for use. Engine has one, unless Config.Lane says that nodes do not
 // answer all locks alike.
 type Lane struct {

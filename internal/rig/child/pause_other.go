@@ -2,10 +2,6 @@
 
 package child
 
-import "errors"
+import "os"
 
-// Pause stops the process, where the system can do that. Resume has it go on.
-func (p *Process) Pause() error { return errors.ErrUnsupported }
-
-// Resume undoes Pause.
-func (p *Process) Resume() error { return errors.ErrUnsupported }
+var stop, resume os.Signal // there are none

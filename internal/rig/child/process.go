@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -21,41 +22,62 @@ const (
 	lowestPort, portRange = 10000, 10000
 )
 
-// Process is a process that was started, whose output goes into a file. Its methods are safe
-// for concurrent use, and may be called when it has ended.
-type Process struct {
-	cmd    *exec.Cmd
-	exited <-chan struct{} // closed once the process is gone and reaped
-	log    string
+// Program says how a server is started, and when it is ready.
+type Program struct {
+	Cmd    func() *exec.Cmd            // makes the command of each start
+	Ready  func(context.Context) error // returns nil once the server serves clients
+	Output string                      // the file for its output, made anew at each start
+	Signal syscall.Signal              // what the kernel sends the process when this one ends
+	Limit  time.Duration               // for how long Restart waits
 }
 
-// Run starts cmd with its output in the file log, which is made anew, and has the kernel send
-// it sig when this process ends.
-func Run(cmd *exec.Cmd, log string, sig syscall.Signal) (*Process, error) {
-	file, err := os.Create(log)
+// Process is a Program that runs, or is to be started, also again. Its methods are safe for
+// concurrent use, but those that start or end it run one at a time.
+type Process struct {
+	Program
+
+	mu     sync.Mutex      // guards what follows
+	cmd    *exec.Cmd       // the last one; nil: it was never started
+	exited <-chan struct{} // closed once that is gone and reaped
+}
+
+// Begin starts the process, and does not wait until it is ready.
+func (p *Process) Begin() error {
+	file, err := os.Create(p.Output)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer file.Close() // the process has its own copy
+	cmd := p.Cmd()
 	cmd.Stdout, cmd.Stderr = file, file
-	exited, err := Start(cmd, sig)
+	exited, err := Start(cmd, p.Signal)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Process{cmd: cmd, exited: exited, log: log}, nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd, p.exited = cmd, exited
+	return nil
 }
 
-// Await calls ready until it returns nil, and blocks meanwhile. It returns an error, with the
-// log, when the process or ctx ends before.
-func (p *Process) Await(ctx context.Context, ready func() error) error {
+// Final is an error of Program.Ready after which the process will never be ready.
+type Final struct{ Err error }
+
+func (f Final) Error() string { return f.Err.Error() }
+func (f Final) Unwrap() error { return f.Err }
+
+// Await blocks until the process is ready. It returns an error, with the log, when the process or
+// ctx ends before.
+func (p *Process) Await(ctx context.Context) error {
+	cmd, exited := p.last()
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		err := ready()
-		if err == nil {
-			return nil
+		err := p.Ready(ctx)
+		if _, final := errors.AsType[Final](err); final || err == nil {
+			return err
 		}
 		select {
-		case <-p.exited:
-			return fmt.Errorf("it exited (%v); its log: %s", p.cmd.ProcessState, p.Log())
+		case <-exited:
+			return fmt.Errorf("it exited (%v); its log: %s", cmd.ProcessState, p.Log())
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w; its log: %s", context.Cause(ctx), err, p.Log())
 		case <-time.After(pause):
@@ -63,15 +85,44 @@ func (p *Process) Await(ctx context.Context, ready func() error) error {
 	}
 }
 
+// Restart starts a process that has ended, or never began. It blocks until the process is ready,
+// ctx ends or Limit is over.
+func (p *Process) Restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.Limit)
+	defer cancel()
+	if err := p.Begin(); err != nil {
+		return err
+	}
+	return p.Await(ctx)
+}
+
+func (p *Process) last() (*exec.Cmd, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd, p.exited
+}
+
+// Began says whether the process was ever started.
+func (p *Process) Began() bool {
+	cmd, _ := p.last()
+	return cmd != nil
+}
+
 // Exited is closed once the process has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
+func (p *Process) Exited() <-chan struct{} {
+	_, exited := p.last()
+	return exited
+}
 
-// Pid is the id of the process.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+// Pid is the id of the process, or of the last one where it has ended.
+func (p *Process) Pid() int {
+	cmd, _ := p.last()
+	return cmd.Process.Pid
+}
 
-// Log is what the process has said; empty if that cannot be read.
+// Log is what the process has said since it was last started; empty if that cannot be read.
 func (p *Process) Log() string {
-	text, _ := os.ReadFile(p.log)
+	text, _ := os.ReadFile(p.Output)
 	return string(text)
 }
 
@@ -79,24 +130,40 @@ func (p *Process) Log() string {
 // after the last, and kills it in the end. A paused process goes on, so that it sees them. It
 // blocks until the process is gone.
 func (p *Process) End(signals ...syscall.Signal) {
+	cmd, exited := p.last()
+	if cmd == nil {
+		return
+	}
 	for _, sig := range signals {
-		if p.cmd.Process.Signal(sig) != nil {
+		if cmd.Process.Signal(sig) != nil {
 			continue // it has ended, or this system has no such signal
 		}
 		p.Resume()
 		select {
-		case <-p.exited:
+		case <-exited:
 			return
 		case <-time.After(endTime):
 		}
 	}
-	p.Kill()
+	cmd.Process.Kill() // an error means that it has ended
+	<-exited
 }
 
 // Kill ends the process, which has no time to say so to anybody, and blocks until it is gone.
-func (p *Process) Kill() {
-	p.cmd.Process.Kill() // an error means that it has ended
-	<-p.exited
+func (p *Process) Kill() { p.End() }
+
+// Pause stops the process, whose connections stay open, as when a machine hangs. Resume has it go on. Not every system can.
+func (p *Process) Pause() error { return p.signal(stop) }
+
+// Resume undoes Pause.
+func (p *Process) Resume() error { return p.signal(resume) }
+
+func (p *Process) signal(sig os.Signal) error {
+	cmd, _ := p.last()
+	if sig == nil || cmd == nil {
+		return errors.ErrUnsupported
+	}
+	return cmd.Process.Signal(sig)
 }
 
 // OnFreePorts calls start until no other program has taken a port that it chose, and stops what it has started in vain. It gives up

@@ -40,14 +40,11 @@ type Cluster struct {
 	dir     string
 }
 
-// Member is one etcd process, or what is left of one that was killed.
+// Member is one etcd process, or what is left of one that was killed: Restart starts it with its data.
 type Member struct {
 	*child.Process
 	Addr    string // where clients reach it
 	metrics string
-	args    []string
-	env     []string
-	log     string
 }
 
 // Start starts a cluster of n members with further arguments of etcd, such as
@@ -102,23 +99,32 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 	for i := range n {
 		peer, addr, metrics := addrs[3*i], addrs[3*i+1], addrs[3*i+2]
 		name := "m" + strconv.Itoa(i)
-		m := &Member{Addr: addr, metrics: metrics, log: filepath.Join(c.dir, name+".log")}
-		m.args = append([]string{
-			program, "--name=" + name, "--data-dir=" + filepath.Join(c.dir, name), "--logger=zap", "--log-outputs=stderr", "--log-level=warn",
+		m := &Member{Addr: addr, metrics: metrics}
+		args := append([]string{
+			"--name=" + name, "--data-dir=" + filepath.Join(c.dir, name), "--logger=zap", "--log-outputs=stderr", "--log-level=warn",
 			"--listen-peer-urls=http://" + peer, "--initial-advertise-peer-urls=http://" + advertised(peer, meshed),
 			"--listen-client-urls=" + scheme + addr, "--advertise-client-urls=" + scheme + addr, "--listen-metrics-urls=http://" + metrics,
 			"--initial-cluster=" + strings.Join(peers, ","), "--initial-cluster-token=" + c.dir,
 		}, args...)
+		env := os.Environ()
 		if meshed {
-			m.env = []string{"HTTP_PROXY=socks5://" + c.Mesh.Front(i), "NO_PROXY="}
+			env = append(env, "HTTP_PROXY=socks5://"+c.Mesh.Front(i), "NO_PROXY=")
 		}
-		if err := m.run(); err != nil {
+		m.Process = &child.Process{Program: child.Program{
+			Cmd: func() *exec.Cmd {
+				cmd := exec.Command(program, args...)
+				cmd.Env, cmd.Dir = env, c.dir
+				return cmd
+			},
+			Ready: m.ready, Output: filepath.Join(c.dir, name+".log"), Signal: syscall.SIGKILL, Limit: startTimeout,
+		}}
+		c.Members = append(c.Members, m)
+		if err := m.Begin(); err != nil {
 			return c, err
 		}
-		c.Members = append(c.Members, m)
 	}
 	for _, m := range c.Members {
-		if err := m.awaitReady(ctx); err != nil {
+		if err := m.Await(ctx); err != nil {
 			return c, err
 		}
 	}
@@ -131,19 +137,6 @@ func advertised(peer string, meshed bool) string {
 		return net.JoinHostPort("192.0.2.1", port)
 	}
 	return peer
-}
-
-func (m *Member) run() (err error) {
-	cmd := exec.Command(m.args[0], m.args[1:]...)
-	cmd.Env = append(os.Environ(), m.env...)
-	cmd.Dir = filepath.Dir(m.log)
-	m.Process, err = child.Run(cmd, m.log, syscall.SIGKILL)
-	return err
-}
-
-// awaitReady blocks until the member serves clients.
-func (m *Member) awaitReady(ctx context.Context) error {
-	return m.Await(ctx, func() error { return m.ready(ctx) })
 }
 
 // Serves says whether the member is in good health, which it is while it has a leader.
@@ -190,16 +183,6 @@ func (c *Cluster) Addrs() (addrs []string) {
 		addrs = append(addrs, m.Addr)
 	}
 	return addrs
-}
-
-// Restart starts a member that was killed, with its data. It blocks until it answers.
-func (m *Member) Restart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := m.run(); err != nil {
-		return err
-	}
-	return m.awaitReady(ctx)
 }
 
 // Stop kills all members and removes their folder. A second Stop does nothing.

@@ -33,27 +33,23 @@ const (
 
 // process is a process with a folder of its own, in which its socket is.
 type process struct {
-	dir     string
-	attr    *syscall.SysProcAttr // as whom it runs
-	running *child.Process       // nil before it is started
+	*child.Process
+	dir  string
+	attr *syscall.SysProcAttr // as whom it runs
 }
 
-// newProcess makes the folder.
-func newProcess(pattern string) (p process, err error) {
+// newProcess makes the folder. command says what is to run there.
+func newProcess(pattern string, sig syscall.Signal, command func() *exec.Cmd, ready func(context.Context) error) (p process, err error) {
 	if p.dir, err = os.MkdirTemp("", pattern); err == nil {
 		p.attr, err = unprivileged(p.dir)
 	}
-	return p, err
-}
-
-// run starts cmd. It calls ready until that returns nil, and blocks meanwhile. The kernel
-// sends the process sig when this one ends.
-func (p *process) run(ctx context.Context, cmd *exec.Cmd, sig syscall.Signal, ready func() error) (err error) {
-	cmd.SysProcAttr, cmd.Dir = p.attr, p.dir
-	if p.running, err = child.Run(cmd, filepath.Join(p.dir, "log"), sig); err != nil {
-		return err
+	run := func() *exec.Cmd {
+		cmd := command()
+		cmd.SysProcAttr, cmd.Dir = p.attr, p.dir
+		return cmd
 	}
-	return p.running.Await(ctx, ready)
+	p.Process = &child.Process{Program: child.Program{Cmd: run, Ready: ready, Output: filepath.Join(p.dir, "log"), Signal: sig, Limit: startTimeout}}
+	return p, err
 }
 
 // DSN is for a driver: a list of settings as libpq and pgx take it. Any local user
@@ -65,9 +61,7 @@ func (p *process) DSN() string {
 // Stop ends the process and removes its folder. It blocks until the process is
 // gone; a second Stop does nothing.
 func (p *process) Stop() error {
-	if p.running != nil {
-		p.running.End(syscall.SIGINT, syscall.SIGQUIT) // "fast": open connections are cut; and if that takes too long, "immediate"
-	}
+	p.End(syscall.SIGINT, syscall.SIGQUIT) // "fast": open connections are cut; and if that takes too long, "immediate"
 	return os.RemoveAll(p.dir)
 }
 
@@ -120,7 +114,8 @@ func (s *Server) launch(ctx context.Context, fill string, args ...string) (err e
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if s.process, err = newProcess("holdfast-pg-"); err != nil {
+	// By SIGQUIT the server takes its own children with it; by SIGKILL it would not.
+	if s.process, err = newProcess("holdfast-pg-", syscall.SIGQUIT, s.command, s.ready); err != nil {
 		return err
 	}
 	filler := exec.CommandContext(ctx, filepath.Join(s.bin, fill), append(args, "-D", s.data())...)
@@ -128,25 +123,23 @@ func (s *Server) launch(ctx context.Context, fill string, args ...string) (err e
 	if out, err := filler.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", fill, err, out)
 	}
-	return s.start(ctx)
+	return s.process.Restart(ctx)
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// start starts the server. By SIGQUIT it takes its own children with it; by SIGKILL it
-// would not.
-func (s *Server) start(ctx context.Context) error {
+func (s *Server) command() *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, "-p", port)
 	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, s.settings...) {
 		cmd.Args = append(cmd.Args, "-c", line)
 	}
 	cmd.Env = append(os.Environ(), s.env...)
-	return s.run(ctx, cmd, syscall.SIGQUIT, s.ready)
+	return cmd
 }
 
 // ready returns nil once the server says in its lock file that it is ready, which it does
 // as soon as it accepts connections.
-func (s *Server) ready() error {
+func (s *Server) ready(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	if lines := strings.Split(string(text), "\n"); err == nil && (len(lines) <= 7 || strings.TrimSpace(lines[7]) != "ready") {
 		err = errors.New("not ready yet")
@@ -156,15 +149,13 @@ func (s *Server) ready() error {
 
 // Kill ends the server as a crash would: it finishes nothing. It keeps its data, and
 // blocks until the process is gone.
-func (s *Server) Kill() { s.running.End(syscall.SIGQUIT) }
+func (s *Server) Kill() { s.End(syscall.SIGQUIT) }
 
 // Restart starts a server that was killed again, on the same data. It blocks until the server
 // accepts connections, ctx ends or a minute is over.
 func (s *Server) Restart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
 	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that was killed; ready must not read it
-	if err := s.start(ctx); err != nil {
+	if err := s.process.Restart(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
 	return nil
@@ -172,10 +163,10 @@ func (s *Server) Restart(ctx context.Context) error {
 
 // Pause stops all processes of the server, whose connections stay open. Resume has them go on.
 // Both need Linux.
-func (s *Server) Pause() error { return s.signal(s.running.Pause, syscall.SIGSTOP) }
+func (s *Server) Pause() error { return s.signal(s.process.Pause, syscall.SIGSTOP) }
 
 // Resume undoes Pause.
-func (s *Server) Resume() error { return s.signal(s.running.Resume, syscall.SIGCONT) }
+func (s *Server) Resume() error { return s.signal(s.process.Resume, syscall.SIGCONT) }
 
 // signal does what first does with the first process of the server, and sends sig to its children, each of which is a
 // group of its own. The first one comes first: while it is stopped there are no new children.
@@ -183,7 +174,7 @@ func (s *Server) signal(first func() error, sig syscall.Signal) error {
 	if err := first(); err != nil {
 		return err
 	}
-	pid := s.running.Pid()
+	pid := s.Pid()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	for child := range strings.FieldsSeq(string(text)) {
 		if n, err := strconv.Atoi(child); err == nil {

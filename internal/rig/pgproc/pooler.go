@@ -16,11 +16,9 @@ import (
 // ErrNoPooler is returned by StartPooler when there is no pgbouncer on this machine.
 var ErrNoPooler = errors.New("pgbouncer is not installed (on Debian and Ubuntu: apt-get install pgbouncer)")
 
-// Pooler is a pgbouncer in front of a Server.
-type Pooler struct {
-	process
-	program string
-}
+// Pooler is a pgbouncer in front of a Server. Kill ends it without regard to its clients, and
+// Restart starts it again.
+type Pooler struct{ process }
 
 // StartPooler starts a pgbouncer in front of s, with a pool mode such as "transaction" and so
 // many connections to s. It blocks until the pooler accepts connections, ctx ends or
@@ -35,7 +33,8 @@ func StartPooler(ctx context.Context, s *Server, mode string, connections int) (
 
 func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Pooler, err error) {
 	p = &Pooler{}
-	if p.program, err = findPooler(); err != nil {
+	program, err := findPooler()
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -43,7 +42,8 @@ func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Poo
 			err = errors.Join(err, p.Stop())
 		}
 	}()
-	if p.process, err = newProcess("holdfast-pgb-"); err != nil {
+	command := func() *exec.Cmd { return exec.Command(program, "-q", p.config()) }
+	if p.process, err = newProcess("holdfast-pgb-", syscall.SIGKILL, command, p.ready); err != nil {
 		return p, err
 	}
 	text := fmt.Sprintf(`[databases]
@@ -66,35 +66,19 @@ max_client_conn = 400
 
 func (p *Pooler) config() string { return filepath.Join(p.dir, "pgbouncer.ini") }
 
-// Exited is closed once the pooler has ended.
-func (p *Pooler) Exited() <-chan struct{} { return p.running.Exited() }
-
-// Log is what the pooler has said since it was started; empty if that cannot be read.
-func (p *Pooler) Log() string { return p.running.Log() }
-
-// Kill ends the pooler at once, without regard to its clients, and blocks until it is gone.
-func (p *Pooler) Kill() { p.running.Kill() }
-
-// Restart starts a pooler that was killed again. It blocks until the pooler accepts connections,
-// ctx ends or a minute is over.
-func (p *Pooler) Restart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return p.run(ctx, exec.Command(p.program, "-q", p.config()), syscall.SIGKILL, func() error {
-		conn, err := net.Dial("unix", filepath.Join(p.dir, ".s.PGSQL."+port))
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	})
+// ready returns nil once the pooler accepts connections.
+func (p *Pooler) ready(context.Context) error {
+	conn, err := net.Dial("unix", filepath.Join(p.dir, ".s.PGSQL."+port))
+	if err == nil {
+		conn.Close()
+	}
+	return err
 }
 
 // Stop ends the pooler at once, without regard to its clients, and removes its folder; a
 // second Stop does nothing.
 func (p *Pooler) Stop() error {
-	if p.running != nil {
-		p.Kill()
-	}
+	p.Kill()
 	return p.process.Stop()
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -45,14 +44,8 @@ func StartCluster(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
 	}
 	o.Server.Args = append(slices.Clone(o.Server.Args), "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-node-timeout", strconv.FormatInt(o.Timeout.Milliseconds(), 10), "--repl-diskless-load", "swapdb")
-	c := &Cluster{Servers: make([]*Server, o.Masters+o.Replicas), masters: o.Masters}
-	errs := make([]error, len(c.Servers))
-	var starting sync.WaitGroup
-	for i := range c.Servers {
-		starting.Go(func() { c.Servers[i], errs[i] = Start(ctx, &o.Server) })
-	}
-	starting.Wait()
-	err := errors.Join(errs...)
+	all, err := startAll(ctx, slices.Repeat([]*Options{&o.Server}, o.Masters+o.Replicas))
+	c := &Cluster{Servers: all, masters: o.Masters}
 	if err == nil {
 		err = c.join(ctx)
 	}
@@ -94,16 +87,6 @@ func (c *Cluster) join(ctx context.Context) error {
 		}
 	}
 	return c.Await(ctx)
-}
-
-// until repeats try, for startTimeout at most.
-func until(ctx context.Context, try func() error) error {
-	for end := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
-		err := try()
-		if err == nil || ctx.Err() != nil || time.Now().After(end) {
-			return err
-		}
-	}
 }
 
 // Await blocks until every server that runs says that the cluster works, has the same
@@ -293,11 +276,4 @@ func (c *Cluster) Migrate(ctx context.Context, from, to *Server, slot int) error
 func (c *Cluster) password() string { return c.Servers[0].opts.Password }
 
 // Stop ends all servers.
-func (c *Cluster) Stop() (errs error) {
-	for _, s := range c.Servers {
-		if s != nil {
-			errs = errors.Join(errs, s.Stop())
-		}
-	}
-	return errs
-}
+func (c *Cluster) Stop() error { return stopAll(c.Servers) }

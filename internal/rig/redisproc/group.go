@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -50,17 +49,8 @@ func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
 	}
 	o.Server.KeepConfig = true // Sentinels have it rewritten
 	o.Sentinel.Args = append(slices.Clone(o.Sentinel.Args), "--sentinel")
-	g := &Group{Servers: make([]*Server, o.Servers), Sentinels: make([]*Server, o.Sentinels)}
-	errs := make([]error, o.Servers+o.Sentinels)
-	var starting sync.WaitGroup
-	for i := range g.Servers {
-		starting.Go(func() { g.Servers[i], errs[i] = Start(ctx, &o.Server) })
-	}
-	for i := range g.Sentinels {
-		starting.Go(func() { g.Sentinels[i], errs[o.Servers+i] = Start(ctx, &o.Sentinel) })
-	}
-	starting.Wait()
-	err := errors.Join(errs...)
+	all, err := startAll(ctx, append(slices.Repeat([]*Options{&o.Server}, o.Servers), slices.Repeat([]*Options{&o.Sentinel}, o.Sentinels)...))
+	g := &Group{Servers: all[:o.Servers], Sentinels: all[o.Servers:]}
 	if err == nil {
 		err = g.introduce(ctx, o)
 	}
@@ -81,7 +71,7 @@ func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
 			return err
 		}
 	}
-	if err := await(ctx, func() error { return g.linked(o.Servers - 1) }); err != nil {
+	if err := until(ctx, func() error { return g.linked(o.Servers - 1) }); err != nil {
 		return err
 	}
 	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", "2000"}
@@ -99,7 +89,7 @@ func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
 			return err
 		}
 	}
-	return await(ctx, func() error { return g.watched(o.Servers-1, o.Sentinels-1) })
+	return until(ctx, func() error { return g.watched(o.Servers-1, o.Sentinels-1) })
 }
 
 // linked says whether so many replicas are in step with the master.
@@ -131,23 +121,6 @@ func (g *Group) watched(replicas, others int) error {
 	return nil
 }
 
-// await calls ready until it returns nil, for half a minute at most.
-func await(ctx context.Context, ready func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for {
-		err := ready()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // Addrs are those of the Sentinels.
 func (g *Group) Addrs() (addrs []string) {
 	for _, s := range g.Sentinels {
@@ -177,7 +150,7 @@ func (g *Group) Master() *Server {
 // Switch has a replica take over, while the master is well (SENTINEL FAILOVER). It blocks
 // until a Sentinel has begun with it, or ctx ends.
 func (g *Group) Switch(ctx context.Context) error {
-	return await(ctx, func() (err error) {
+	return until(ctx, func() (err error) {
 		for _, s := range g.Sentinels {
 			if _, err = s.Do("SENTINEL", "FAILOVER", GroupName); err == nil {
 				return nil
@@ -190,7 +163,7 @@ func (g *Group) Switch(ctx context.Context) error {
 // Settled blocks until so many replicas are in step with the master, or ctx or half a
 // minute is over.
 func (g *Group) Settled(ctx context.Context, replicas int) error {
-	return await(ctx, func() error {
+	return until(ctx, func() error {
 		master := g.Master()
 		if master == nil {
 			return errors.New("no master")
@@ -200,12 +173,4 @@ func (g *Group) Settled(ctx context.Context, replicas int) error {
 }
 
 // Stop ends all servers and Sentinels.
-func (g *Group) Stop() (errs error) {
-	for _, s := range slices.Concat(g.Sentinels, g.Servers) {
-		if s != nil {
-			s.Resume() // a paused one would not end; it fails for one that is down
-			errs = errors.Join(errs, s.Stop())
-		}
-	}
-	return errs
-}
+func (g *Group) Stop() error { return stopAll(slices.Concat(g.Sentinels, g.Servers)) }

@@ -10,7 +10,6 @@
 package redisproc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,18 +84,16 @@ type Options struct {
 
 // Server is a redis-server process, or what is left of one between Kill and Restart.
 //
-// Addr, Pid, Dir, Log, Do, Pause and Resume are safe for concurrent use. Stop,
-// Kill, Restart and Wipe may run at the same time as those, but one at a time.
+// Its methods are safe for concurrent use, but Stop, Kill, Restart and Wipe run one at
+// a time. A server that was killed keeps its port and its folder.
 type Server struct {
+	*child.Process
 	opts        Options
 	program     string
 	dir         string
 	ownDir      bool         // made by Start, to be removed by Stop
 	port        int          // of 127.0.0.1
 	reservation *reservation // nil when Options named the port
-
-	mu   sync.Mutex     // guards proc
-	proc *child.Process // the last one started
 }
 
 // Start starts a server and blocks until it answers, ctx ends or half a minute is over. After an error nothing is left
@@ -105,11 +102,49 @@ func Start(ctx context.Context, opts *Options) (*Server, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	s := &Server{opts: *opts}
+	s := &Server{Process: new(child.Process), opts: *opts}
 	if err := s.start(ctx); err != nil {
 		return nil, fmt.Errorf("start redis-server: %w", errors.Join(err, s.discard()))
 	}
 	return s, nil
+}
+
+// startAll starts a server with each of the options, all at once. One that has failed is nil.
+func startAll(ctx context.Context, opts []*Options) ([]*Server, error) {
+	all, errs := make([]*Server, len(opts)), make([]error, len(opts))
+	var starting sync.WaitGroup
+	for i, o := range opts {
+		starting.Go(func() { all[i], errs[i] = Start(ctx, o) })
+	}
+	starting.Wait()
+	return all, errors.Join(errs...)
+}
+
+// stopAll stops all servers that are not nil.
+func stopAll(all []*Server) (errs error) {
+	for _, s := range all {
+		if s != nil {
+			errs = errors.Join(errs, s.Stop())
+		}
+	}
+	return errs
+}
+
+// until repeats try until it returns nil, for half a minute at most.
+func until(ctx context.Context, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func (s *Server) start(ctx context.Context) error {
@@ -122,6 +157,9 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	if err := s.makeDir(); err != nil {
 		return err
+	}
+	s.Program = child.Program{
+		Cmd: s.command, Ready: s.ready, Output: filepath.Join(s.dir, "redis.log"), Signal: syscall.SIGKILL, Limit: startTimeout,
 	}
 	if s.opts.Port != 0 {
 		s.port = s.opts.Port
@@ -155,49 +193,31 @@ func (s *Server) makeDir() error {
 	return os.MkdirAll(s.dataDir(), 0o700)
 }
 
-func (s *Server) dataDir() string { return filepath.Join(s.dir, "data") }
-func (s *Server) logFile() string { return filepath.Join(s.dir, "redis.log") }
+func (s *Server) dataDir() string    { return filepath.Join(s.dir, "data") }
+func (s *Server) configFile() string { return filepath.Join(s.dir, "redis.conf") }
 
 // run starts a process on s.port and waits until it answers. After an error that process is gone.
 func (s *Server) run(ctx context.Context) error {
-	config := filepath.Join(s.dir, "redis.conf")
-	if s.current() == nil || !s.opts.KeepConfig {
-		if err := os.WriteFile(config, []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
+	if !s.Began() || !s.opts.KeepConfig {
+		if err := os.WriteFile(s.configFile(), []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
 			return err
 		}
 	}
-	cmd := exec.Command(s.program, append([]string{config}, s.opts.Args...)...)
-	cmd.Env = append(os.Environ(), s.opts.Env...)
-	proc, err := child.Run(cmd, s.logFile(), syscall.SIGKILL)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.proc = proc
-	s.mu.Unlock()
-
-	if err := s.awaitReady(ctx, proc); err != nil {
-		proc.Kill()
+	if err := s.Process.Restart(ctx); err != nil {
+		s.Kill()
 		return s.explain(err)
 	}
 	return nil
 }
 
-// awaitReady blocks until proc itself answers on the port.
-func (s *Server) awaitReady(ctx context.Context, proc *child.Process) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	failed := proc.Await(ctx, func() error {
-		if err = s.probe(ctx, proc.Pid()); errors.Is(err, errPortTaken) {
-			return nil
-		}
-		return err
-	})
-	return cmp.Or(failed, err)
+func (s *Server) command() *exec.Cmd {
+	cmd := exec.Command(s.program, append([]string{s.configFile()}, s.opts.Args...)...)
+	cmd.Env = append(os.Environ(), s.opts.Env...)
+	return cmd
 }
 
-// probe asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
-func (s *Server) probe(ctx context.Context, pid int) error {
+// ready asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
+func (s *Server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	replies, err := s.exchange(ctx, []string{"PING"}, []string{"INFO", "server"})
@@ -208,8 +228,8 @@ func (s *Server) probe(ctx context.Context, pid int) error {
 		return fmt.Errorf("PING is answered by %v", replies[0])
 	}
 	info, ok := replies[1].(string)
-	if ok && !strings.Contains(info, "process_id:"+strconv.Itoa(pid)+"\r\n") {
-		return errPortTaken
+	if ok && !strings.Contains(info, "process_id:"+strconv.Itoa(s.Pid())+"\r\n") {
+		return child.Final{Err: errPortTaken}
 	}
 	return nil
 }
@@ -231,24 +251,6 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 // Dir is the folder of the configuration, the log and, in "data", of the data.
 func (s *Server) Dir() string { return s.dir }
 
-// Pid is the process id of the server, or of the last one where it is down.
-func (s *Server) Pid() int { return s.current().Pid() }
-
-func (s *Server) current() *child.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.proc
-}
-
-// Log returns what the server has logged since it was last started, or an empty string if that cannot be read.
-func (s *Server) Log() string {
-	log, err := os.ReadFile(s.logFile())
-	if err != nil {
-		return ""
-	}
-	return string(log)
-}
-
 // Stop ends the server for good: SIGTERM, and SIGKILL if it is not gone some seconds later. It blocks until the process has
 // ended, then removes the folder if Start made it. A second Stop does nothing.
 func (s *Server) Stop() error {
@@ -259,9 +261,7 @@ func (s *Server) Stop() error {
 }
 
 func (s *Server) discard() error {
-	if proc := s.current(); proc != nil {
-		proc.End(syscall.SIGTERM)
-	}
+	s.End(syscall.SIGTERM)
 	s.reservation.release()
 	if s.ownDir && s.dir != "" {
 		return os.RemoveAll(s.dir)
@@ -269,14 +269,10 @@ func (s *Server) discard() error {
 	return nil
 }
 
-// Kill ends the server by SIGKILL, as a crash does, and blocks until the process has ended. Port and folder are kept for
-// Restart. Killing one that is down does nothing.
-func (s *Server) Kill() { s.current().Kill() }
-
 // Restart starts the server again on the same port and folder, and blocks as Start does. A server that runs is stopped in an
 // orderly way first. After an error it is down.
 func (s *Server) Restart(ctx context.Context) error {
-	s.current().End(syscall.SIGTERM)
+	s.End(syscall.SIGTERM)
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("restart redis-server: %w", err)
 	}
@@ -291,12 +287,6 @@ func (s *Server) Wipe(ctx context.Context) error {
 	}
 	return s.Restart(ctx)
 }
-
-// Pause stops the process by SIGSTOP: its connections stay open and nothing is answered, as when a machine hangs.
-func (s *Server) Pause() error { return s.current().Pause() }
-
-// Resume lets a paused process go on. It then answers what has arrived meanwhile.
-func (s *Server) Resume() error { return s.current().Resume() }
 
 // programDirs are those of packages and of "make install", in addition to PATH (the
 // empty one), which does not always name them.

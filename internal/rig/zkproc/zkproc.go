@@ -54,14 +54,12 @@ type Ensemble struct {
 	dir     string
 }
 
-// Member is one ZooKeeper process, or what is left of one that was killed.
+// Member is one ZooKeeper process, or what is left of one that was killed: Restart starts it with its data.
 type Member struct {
 	*child.Process
 	Addr string // where clients reach it, without TLS
 	Safe string // where they reach it over TLS; empty where the settings have none
 	dir  string
-	java string
-	way  []string // properties of Java, for the way to the others
 }
 
 // Start starts an ensemble of n members; a single one stands alone. more are further lines of
@@ -114,10 +112,11 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 		}
 	}
 	for i := range n {
-		m := &Member{Addr: addrs[4*i+2], dir: filepath.Join(e.dir, strconv.Itoa(i+1)), java: java}
+		m := &Member{Addr: addrs[4*i+2], dir: filepath.Join(e.dir, strconv.Itoa(i+1))}
+		var way []string // properties of Java, for the way to the others
 		if meshed {
 			host, port, _ := net.SplitHostPort(e.Mesh.Front(i))
-			m.way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
+			way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
 		}
 		host, port, _ := net.SplitHostPort(m.Addr)
 		var config strings.Builder
@@ -133,41 +132,44 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 		err := errors.Join(os.Mkdir(m.dir, 0o700),
 			os.WriteFile(filepath.Join(m.dir, "myid"), []byte(strconv.Itoa(i+1)), 0o600),
 			os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
-		if err == nil {
-			err = m.run()
-		}
 		if err != nil {
 			return e, err
 		}
+		m.Process = &child.Process{Program: child.Program{
+			Cmd: func() *exec.Cmd { return m.command(java, way) }, Ready: m.ready,
+			Output: filepath.Join(m.dir, "log"), Signal: syscall.SIGKILL, Limit: startTimeout,
+		}}
 		e.Members = append(e.Members, m)
+		if err := m.Begin(); err != nil {
+			return e, err
+		}
 	}
 	for _, m := range e.Members {
-		if err := m.Await(ctx, m.ready); err != nil {
+		if err := m.Await(ctx); err != nil {
 			return e, err
 		}
 	}
 	return e, nil
 }
 
-// run starts the process, which is small and soon there.
-func (m *Member) run() (err error) {
+// command runs a process that is small and soon there.
+func (m *Member) command(java string, way []string) *exec.Cmd {
 	path := jars + "zookeeper.jar:" + jars + "slf4j-simple.jar"
 	args := []string{"-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
 	if m.Safe != "" { // only Netty speaks TLS, and the manifest names a part of it
 		path += ":" + jars + "netty-codec.jar:" + jars + "netty-resolver.jar"
 		args = append(args, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
 	}
-	args = append(args, m.way...)
-	cmd := exec.Command(m.java, append(args, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(m.dir, "zoo.cfg"))...)
+	args = append(args, way...)
+	cmd := exec.Command(java, append(args, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(m.dir, "zoo.cfg"))...)
 	cmd.Dir = m.dir
-	m.Process, err = child.Run(cmd, filepath.Join(m.dir, "log"), syscall.SIGKILL)
-	return err
+	return cmd
 }
 
 // Serves says whether the member serves clients, which it does while it follows a leader or leads.
 func (m *Member) Serves() bool { return m.mode() != "" }
 
-func (m *Member) ready() error {
+func (m *Member) ready(context.Context) error {
 	if !m.Serves() {
 		return errors.New("it does not serve clients yet")
 	}
@@ -220,16 +222,6 @@ func (e *Ensemble) Addrs() (addrs []string) {
 		addrs = append(addrs, m.Addr)
 	}
 	return addrs
-}
-
-// Restart starts a member that was killed, with its data. It blocks until it serves clients.
-func (m *Member) Restart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := m.run(); err != nil {
-		return err
-	}
-	return m.Await(ctx, m.ready)
 }
 
 // Data is the folder where the member keeps its snapshots.
