@@ -442,6 +442,8 @@ const (
 var (
 	ErrHeld        = errors.New("lock is held")
 	ErrUnavailable = errors.New("lock service is unavailable")
+	ErrAuth        = errors.New("access denied")
+	ErrConfig      = errors.New("node is not fit for locks")
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -384,7 +385,7 @@ func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
 		"rubbish":                       newClient(3, nil),
 	} {
 		n := &clinic{T: t, run: "r1", clock: noon, marker: text}
-		if err := n.look(c); !errors.Is(err, ErrConfig) || n.marker != text {
+		if err := n.look(c); !errors.Is(err, driver.ErrConfig) || n.marker != text {
 			t.Errorf("%q, with n=%d: %v, and then %q", text, c.n, err, n.marker)
 		}
 	}

@@ -308,7 +308,7 @@ func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 	r := start(t, 3)
 	r.driver(r.nodes(), nil).Close()
 	_, err := redlock.Open(t.Context(), r.nodes()[:1], &redlock.Options{ReadOnly: true, Timeout: busy})
-	if !errors.Is(err, redlock.ErrConfig) {
+	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v does not match ErrConfig", err)
 	}
 	mentions(t, err, "n=3", "n=1")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
@@ -28,7 +29,7 @@ func mend(err error, secure bool) error {
 		return advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
 	case errors.Is(err, resp.ErrFormat):
 		return advise(err, "this may be the port of another program")
-	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
+	case errors.Is(err, driver.ErrConfig), errors.Is(err, driver.ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):
 		return advise(errAuth(err), "it asks for a password; give Username and Password")
@@ -65,7 +66,7 @@ func advise(err error, mend string) error { return &advised{err, mend} }
 
 // unfit says why a node is not fit for locks, and what mends it.
 func unfit(mend, format string, args ...any) error {
-	return advise(fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...), mend)
+	return advise(fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...), mend)
 }
 
 // refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
@@ -76,7 +77,7 @@ func lacksRight(text string) bool {
 	return slices.ContainsFunc(refusals, func(r string) bool { return strings.Contains(text, r) })
 }
 
-func errAuth(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
+func errAuth(err error) error { return fmt.Errorf("%w: %w", driver.ErrAuth, err) }
 
 // errReplica is no reason to end a wait: after a failover the address may lead to the
 // old master for a while.
@@ -84,7 +85,7 @@ var errReplica = errors.New("it is a replica")
 
 // lasting says whether a node stays down until an operator changes something.
 func lasting(err error) bool {
-	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, errReplica)
+	return (errors.Is(err, driver.ErrConfig) || errors.Is(err, driver.ErrAuth)) && !errors.Is(err, errReplica)
 }
 
 // code is the first word of an error reply, by which servers say what kind it is. A

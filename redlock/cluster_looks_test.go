@@ -116,7 +116,7 @@ func TestAUserOfAClusterNeedsNoOtherRights(t *testing.T) {
 	}
 	r.release(l)
 	_, err = open("poor")
-	if !errors.Is(err, redlock.ErrAuth) {
+	if !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("Open() = %v without a right, want ErrAuth", err)
 	}
 	found, err := redlock.DiagnoseURL(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)

@@ -155,7 +155,7 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 
 // bad adds a fault, with what mends it.
 func (e *look) bad(check string, v driver.Verdict, err error) {
-	text := strings.TrimPrefix(err.Error(), ErrConfig.Error()+": ")
+	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*advised](err); ok {
 		text, mend = strings.TrimSuffix(text, "; "+a.mend), a.mend

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 func newMover(t *testing.T) (*clinic, *client) {
@@ -47,7 +49,7 @@ func TestANodeThatFailsOverHasOneDatabase(t *testing.T) {
 	opts := &Options{DB: 1}
 	opts.defaults([]Node{{Failover: new(Failover)}})
 	other := &client{gate: newGate(opts, 1), clock: noon, mono: time.Hour}
-	if err := n.look(other); !errors.Is(err, ErrConfig) {
+	if err := n.look(other); !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("with %q a client of database 1: %v, want ErrConfig", n.marker, err)
 	}
 }
@@ -101,13 +103,13 @@ func TestPlainClientsAndThoseThatFollowAFailoverRefuseEachOther(t *testing.T) {
 	plain := newClient(1, nil)
 	plain.clock = n.clock
 	n.moves = false
-	if err := n.look(plain); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), `"n=1 failover maxttl=60000"`) {
+	if err := n.look(plain); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), `"n=1 failover maxttl=60000"`) {
 		t.Errorf("a plain client: %v", err)
 	}
 	n.marker = "n=1"
 	n.votes(plain)
 	n.moves = true
-	if err := n.look(c); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), `opened with "n=1"`) {
+	if err := n.look(c); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), `opened with "n=1"`) {
 		t.Errorf("a client that follows the failover: %v", err)
 	}
 }
@@ -123,7 +125,7 @@ func TestFailoverIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 		"address 2 of 2":                {Failover: &Failover{Servers: []string{"a:1", "b"}}},
 		"Addr and Failover":             {Addr: "a:1", Failover: &Failover{Servers: []string{"b:1"}}},
 	} {
-		if _, err := Open(context.Background(), []Node{node}, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), mend) {
+		if _, err := Open(context.Background(), []Node{node}, nil); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) {
 			t.Errorf("%v, want ErrInvalid with %q", err, mend)
 		}
 	}
@@ -164,7 +166,7 @@ func TestURLsOfNodesThatFailOver(t *testing.T) {
 	} {
 		nodes, opts, err := parseURL(url, nil)
 		if want.mend != "" {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
 				t.Errorf("%s: %v, want ErrInvalid with %q", url, err, want.mend)
 			}
 			continue

@@ -346,7 +346,7 @@ func (d *Driver) Plug(ctx context.Context, l Leak) (bool, error) {
 	case d.opts.ReadOnly:
 		return false, errReadOnly
 	case i < 0 || !l.Fixable:
-		return false, fmt.Errorf("%w: %s on %s is none that can be mended here", ErrInvalid, l.Key, l.Node)
+		return false, fmt.Errorf("%w: %s on %s is none that can be mended here", driver.ErrInvalid, l.Key, l.Node)
 	}
 	n, kind, keep := nodes[i], string(l.Kind), int64(quorum.QueueKeep*time.Millisecond)
 	switch {

@@ -110,7 +110,7 @@ func TestPlugMendsLeaksAndLeavesLocksAlone(t *testing.T) {
 	r.do(0, "SET", "lock:theirs", "value")
 	r.do(0, "PERSIST", "lock:empty")
 
-	if _, err := looker.Plug(t.Context(), found["lock:theirs value"]); !errors.Is(err, redlock.ErrInvalid) {
+	if _, err := looker.Plug(t.Context(), found["lock:theirs value"]); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("Plug with ReadOnly = %v", err)
 	}
 	for _, what := range slices.Sorted(maps.Keys(found)) {

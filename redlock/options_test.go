@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -25,7 +26,7 @@ func FuzzOptions(f *testing.F) {
 			Prefix: prefix, MaxTTL: time.Duration(maxTTL), Timeout: time.Duration(timeout), DB: db, BareKeys: bare,
 		})
 		if err != nil {
-			if !errors.Is(err, ErrInvalid) {
+			if !errors.Is(err, driver.ErrInvalid) {
 				t.Errorf("%v, want ErrInvalid", err)
 			}
 			return

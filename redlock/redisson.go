@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -51,20 +52,20 @@ func (o *Options) format() *format { return formats[o.Format] }
 func (o *Options) formatFits(nodes []Node) error {
 	switch {
 	case formats[o.Format] == nil:
-		return fmt.Errorf("%w: Format %q is not known; give redisson, or none for Holdfast's own", ErrInvalid, o.Format)
+		return fmt.Errorf("%w: Format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
 	case o.Format == FormatPlain:
 		return nil
 	case len(nodes) > 1:
 		return fmt.Errorf("%w: format redisson is for one server, and these are %d, of which Redisson would lock on one alone; "+
-			"give the server that the programs in Java use", ErrInvalid, len(nodes))
+			"give the server that the programs in Java use", driver.ErrInvalid, len(nodes))
 	case o.Cluster:
 		return fmt.Errorf("%w: format redisson is for one server, not for a Redis Cluster, where a replica takes over and a thread in Java "+
-			"takes a lock at once that it forgot; give the address of one server", ErrInvalid)
+			"takes a lock at once that it forgot; give the address of one server", driver.ErrInvalid)
 	case !alone(nodes):
 		return fmt.Errorf("%w: format redisson is for one server that no other replaces: a thread in Java takes a lock at once that the new server forgot; "+
-			"give the address of the server", ErrInvalid)
+			"give the address of the server", driver.ErrInvalid)
 	case o.CounterLife != 0:
-		return fmt.Errorf("%w: CounterLife %v: counters of tokens never expire in the format of Redisson; leave it out", ErrInvalid, o.CounterLife)
+		return fmt.Errorf("%w: CounterLife %v: counters of tokens never expire in the format of Redisson; leave it out", driver.ErrInvalid, o.CounterLife)
 	}
 	o.BareKeys = o.BareKeys && o.Prefix != "" // the one says what the lack of the other says; both are refused
 	return nil

@@ -358,7 +358,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 		"redis://a?format=redisson&bare=true&prefix=app:":   {"BareKeys"},
 	} {
 		_, err := redlock.LimitsURL(url, nil)
-		if !errors.Is(err, redlock.ErrInvalid) {
+		if !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", url, err)
 		}
 		mentions(t, err, words...)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 func TestSeveralURLsAreASet(t *testing.T) {
@@ -42,7 +44,7 @@ func TestSeveralURLsAreASet(t *testing.T) {
 	} {
 		nodes, opts, err := parseURL(text, nil)
 		if want.mend != "" {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) || strings.Contains(err.Error(), "hunter2") {
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want.mend) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("%s: %v, want ErrInvalid with %q", text, err, want.mend)
 			}
 			continue

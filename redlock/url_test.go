@@ -117,7 +117,7 @@ func TestURLsOfOtherClientsMeanTheSame(t *testing.T) {
 	} {
 		nodes, opts, err := parseURL(url, nil)
 		if want.mend != "" {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
 				t.Errorf("%s: %v, want ErrInvalid with %q", url, err, want.mend)
 			}
 			continue
@@ -161,7 +161,7 @@ func TestURLNeverDropsAHost(t *testing.T) {
 		if !slices.Equal(nodes, want) || (err == nil) != (want != nil) {
 			t.Errorf("%s: %+v, %v, want %+v", url, nodes, err, want)
 		}
-		if err != nil && !errors.Is(err, ErrInvalid) {
+		if err != nil && !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", url, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
 	for _, url := range []string{
 		"rediss://h?tls=false", "valkeys://h?tls=false", "rediss://h?tls=0", "redis://h?tls=false&servername=x", "redlock://a,b?tls=false&ca=/no/such/file", "redis://h?tls=true&tls=false",
 	} {
-		if _, opts, err := parseURL(url, nil); !errors.Is(err, ErrInvalid) {
+		if _, opts, err := parseURL(url, nil); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: TLS %v, %v, want ErrInvalid", url, opts.TLS != nil, err)
 		}
 	}
@@ -259,7 +259,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://u:x@a,u:x@b":          "for several begin with redlock://",
 	} {
 		_, _, err := parseURL(url, nil)
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), words) {
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v, want ErrInvalid with %q", url, err, words)
 		}
 	}
@@ -297,12 +297,12 @@ func TestNoErrorShowsWhatMayBeAPassword(t *testing.T) {
 	} {
 		for _, scheme := range []string{"redis://", "rediss://", "redlock://", "valkey://", "unix://", "redis+sentinel://"} {
 			_, err := OpenURL(ctx, scheme+rest, nil)
-			if !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
+			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
 				t.Errorf("OpenURL(%s%s) = %v, want ErrInvalid without the password", scheme, rest, err)
 			}
 		}
 		for _, addr := range []string{rest, "redis://" + rest} {
-			if _, err := Open(ctx, []Node{{Addr: addr}}, nil); !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
+			if _, err := Open(ctx, []Node{{Addr: addr}}, nil); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
 				t.Errorf("Open(%s) = %v, want ErrInvalid without the password", addr, err)
 			}
 		}
@@ -325,7 +325,7 @@ func TestParseURLReadsTLSFiles(t *testing.T) {
 	if _, opts, err := parseURL("rediss://h", nil); err != nil || opts.TLS == nil {
 		t.Errorf("rediss://h: TLS %v, %v", opts.TLS, err)
 	}
-	if _, _, err := parseURL("rediss://h?ca="+cert.Key, nil); !errors.Is(err, ErrInvalid) {
+	if _, _, err := parseURL("rediss://h?ca="+cert.Key, nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a key for a CA: %v", err)
 	}
 }
@@ -345,7 +345,7 @@ func FuzzParseURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, url string) {
 		nodes, opts, err := parseURL(url, nil)
 		if err != nil {
-			if !errors.Is(err, ErrInvalid) {
+			if !errors.Is(err, driver.ErrInvalid) {
 				t.Errorf("%q: %v does not match ErrInvalid", url, err)
 			}
 			// Whatever stands before the last @ may be a password; what stands behind it is none.
@@ -416,7 +416,7 @@ func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
 			t.Errorf("%s: MaxTTL %v, %v; want %v", url, l.MaxTTL, err, want)
 		}
 	}
-	if _, err := LimitsURL("redis://a?maxttl=1ms", nil); !errors.Is(err, ErrInvalid) {
+	if _, err := LimitsURL("redis://a?maxttl=1ms", nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a URL that is refused has limits: %v", err)
 	}
 }

@@ -36,7 +36,7 @@ import (
 // its connections itself, as for go-redis. Credentials are asked for at each new
 // connection, also where they come as a stream.
 //
-// Errors match redlock.ErrInvalid: a Limiter, OnConnect, a client of Sentinels, and
+// Errors match driver.ErrInvalid: a Limiter, OnConnect, a client of Sentinels, and
 // databases or names that differ.
 func Settings(servers ...*redis.Options) ([]redlock.Node, *redlock.Options, error) {
 	all := make([]settings.Server, len(servers))
@@ -65,7 +65,7 @@ const without = "set it to nil in a copy of the options if locks may do without 
 // and SentinelPassword. Only the Sentinels in SentinelAddrs are asked. That reads may go to
 // replicas means nothing to locks.
 //
-// Errors match redlock.ErrInvalid: OnConnect, and ReplicaOnly. For a set of several such
+// Errors match driver.ErrInvalid: OnConnect, and ReplicaOnly. For a set of several such
 // masters, make a redlock.Node with a Failover for each.
 func Failover(o *redis.FailoverOptions) ([]redlock.Node, *redlock.Options, error) {
 	switch {
@@ -87,7 +87,7 @@ func Failover(o *redis.FailoverOptions) ([]redlock.Node, *redlock.Options, error
 // of such a client returns, does not block, and carries over what Settings does, but for the
 // number of the database, and Addrs. That reads may go to replicas means nothing to locks.
 //
-// Errors match redlock.ErrInvalid: OnConnect, NewClient, and ClusterSlots, which makes a cluster of
+// Errors match driver.ErrInvalid: OnConnect, NewClient, and ClusterSlots, which makes a cluster of
 // servers that are none.
 func Cluster(o *redis.ClusterOptions) ([]redlock.Node, *redlock.Options, error) {
 	addrs := strings.Join(o.Addrs, ",")

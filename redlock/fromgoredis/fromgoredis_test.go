@@ -267,14 +267,14 @@ func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 		`names "a" and "b"`:                  {{Addr: "h:1", ClientName: "a"}, {Addr: "i:1", ClientName: "b"}},
 	} {
 		_, _, err := fromgoredis.Settings(servers...)
-		if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "s3cret") {
+		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%v, want ErrInvalid with %q", err, words)
 		}
 	}
 	refused := func(words string) func(_ []redlock.Node, _ *redlock.Options, err error) {
 		return func(_ []redlock.Node, _ *redlock.Options, err error) {
 			t.Helper()
-			if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), words) {
+			if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), words) {
 				t.Errorf("%v, want ErrInvalid with %q", err, words)
 			}
 		}

@@ -32,7 +32,7 @@ import (
 // AuthCredentialsFn gets the address that was dialled, and is called at each new
 // connection, whatever RefreshAfter says.
 //
-// Errors match redlock.ErrInvalid: no address, ReplicaOnly, redirects, ForceSingleClient with several
+// Errors match driver.ErrInvalid: no address, ReplicaOnly, redirects, ForceSingleClient with several
 // addresses, AuthCredentialsFn with Sentinels, databases or names that differ, and Sentinels or a
 // cluster among several options. For a set of several masters with Sentinels, make a redlock.Node with a
 // Failover for each.

@@ -166,7 +166,7 @@ func TestTheMasterIsFoundAsTheClientFindsIt(t *testing.T) {
 	opt.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 		return rueidis.AuthCredentials{}, nil
 	}
-	if _, _, err = fromrueidis.Settings(opt); !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), "set Credentials in the result") {
+	if _, _, err = fromrueidis.Settings(opt); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "set Credentials in the result") {
 		t.Errorf("%v, want ErrInvalid with the mend", err)
 	}
 	opt.AuthCredentialsFn, opt.Username, opt.Password = nil, "", "" // the mend
@@ -194,7 +194,7 @@ func TestTheClusterIsReachedAsTheClientReachesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redlock.Open(t.Context(), nodes, opts); !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), "Options.Cluster") {
+	if _, err := redlock.Open(t.Context(), nodes, opts); !errors.Is(err, holdfast.ErrConfig) || !strings.Contains(err.Error(), "Options.Cluster") {
 		t.Errorf("%v, want ErrConfig with the mend", err)
 	}
 	opts.Cluster = true
@@ -210,7 +210,7 @@ func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 		"a redirect is a failover":    {InitAddress: []string{"h:1"}, Standalone: rueidis.StandaloneOption{EnableRedirect: true}},
 	} {
 		_, _, err := fromrueidis.Settings(opt)
-		if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "s3cret") {
+		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%v, want ErrInvalid with %q", err, words)
 		}
 	}
@@ -219,11 +219,11 @@ func TestWhatCannotBeCarriedOverIsRefused(t *testing.T) {
 		{InitAddress: []string{"h:1", "h:2"}},
 	} {
 		_, _, err := fromrueidis.Settings(rueidis.ClientOption{InitAddress: []string{"i:1"}}, opt)
-		if !errors.Is(err, redlock.ErrInvalid) || !strings.Contains(err.Error(), "Node with Failover for each") {
+		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "Node with Failover for each") {
 			t.Errorf("among several: %v", err)
 		}
 	}
-	if _, _, err := fromrueidis.Settings(); !errors.Is(err, redlock.ErrInvalid) {
+	if _, _, err := fromrueidis.Settings(); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("without options: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -25,7 +26,7 @@ type Server struct {
 // Join makes one set of the servers, which agree on the database and the name of the client.
 func Join(servers []Server) ([]redlock.Node, *redlock.Options, error) {
 	if len(servers) == 0 {
-		return nil, nil, fmt.Errorf("%w: no options; give those of at least one client", redlock.ErrInvalid)
+		return nil, nil, fmt.Errorf("%w: no options; give those of at least one client", driver.ErrInvalid)
 	}
 	first := servers[0]
 	opts := &redlock.Options{DB: first.DB, ClientName: first.ClientName}
@@ -34,7 +35,7 @@ func Join(servers []Server) ([]redlock.Node, *redlock.Options, error) {
 	for _, s := range servers {
 		if s.DB != first.DB || s.ClientName != first.ClientName {
 			return nil, nil, fmt.Errorf("%w: the clients of %s and %s have databases %d and %d and names %q and %q; give all nodes of a set the same",
-				redlock.ErrInvalid, first.Addr, s.Addr, first.DB, s.DB, first.ClientName, s.ClientName)
+				driver.ErrInvalid, first.Addr, s.Addr, first.DB, s.DB, first.ClientName, s.ClientName)
 		}
 		opts.Timeout = max(opts.Timeout, s.Timeout)
 		byAddr[s.Addr] = s
@@ -84,5 +85,5 @@ func Fixed(username, password string) func(context.Context, string) (string, str
 // Refuse says that a setting cannot be carried over. Error texts show no more of a server than its address.
 func Refuse(addr, setting, mend string) error {
 	return fmt.Errorf("%w: the options for %s: %s cannot be carried over to locks; %s",
-		redlock.ErrInvalid, cmp.Or(addr, "a server without an address"), setting, mend)
+		driver.ErrInvalid, cmp.Or(addr, "a server without an address"), setting, mend)
 }
