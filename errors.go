@@ -68,6 +68,9 @@ type HeldError = driver.HeldError
 // UnavailableError says which nodes failed, and why. It matches ErrUnavailable.
 type UnavailableError = driver.UnavailableError
 
+// NodeError is what went wrong with one node.
+type NodeError = driver.NodeError
+
 // Error is what every method returns: the operation, the key and the cause.
 type Error struct {
 	Op  string // "acquire", "release", …
