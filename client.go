@@ -14,10 +14,17 @@ import (
 // that a storage which remembers the highest one can refuse a holder that has
 // lost its lease without noticing. It fits a BIGINT.
 // (M. Kleppmann, "How to do distributed locking", 2016.)
-type Token int64
+type Token = int64
 
 // Holder says who holds a lock, for people who look at it.
 type Holder = driver.Holder
+
+// Driver is the way to one lock service: what the packages redlock, postgres, etcd, zookeeper, memory
+// and sharding open. Package driver has its rules, for those who write one.
+type Driver = driver.Driver
+
+// Limits are what a Driver can do.
+type Limits = driver.Limits
 
 // Client takes leases through one driver. It is safe for concurrent use.
 type Client struct {
@@ -66,10 +73,11 @@ func (c *Client) unclaim() {
 	})
 }
 
-// New returns a client over drv, which it closes with itself. A driver serves one client:
-// New refuses one that another open client uses with ErrInvalid, and a client over a driver
-// that was closed with its client gets ErrClosed from it. opts may be nil. New does not block.
-func New(drv driver.Driver, opts *Options) (*Client, error) {
+// New returns a client over drv, which it closes with itself, and at once where it fails. A
+// driver serves one client: New refuses one that another open client uses with ErrInvalid, and
+// leaves it open; a client over a driver that was closed with its client gets ErrClosed from
+// it. opts may be nil. New does not block, unless it fails. Errors: ErrInvalid.
+func New(drv Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, wrap("new", "", invalid("no driver; open one with redlock.Open or memory.New, and look at the error first"))
 	}
@@ -80,14 +88,16 @@ func New(drv driver.Driver, opts *Options) (*Client, error) {
 		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: opts.Logger, hurry: make(chan struct{})},
 		nudge: make(chan struct{}, 1), slots: make(map[string]*slot), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
-	if c.holder.Note != "" {
-		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", c.holder.Note))
-	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()
 	}
 	if !c.claim(drv) {
 		return nil, wrap("new", "", invalid("another client of this process uses the driver; share the client, or open a second driver for a second client"))
+	}
+	if c.holder.Note != "" {
+		c.unclaim()
+		drv.Close()
+		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", c.holder.Note))
 	}
 	c.alive, c.stop = context.WithCancel(context.Background())
 	if n, ok := drv.(driver.Notifier); ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Errors of acquiring. They are matched with errors.Is: what a method returns
+// Errors of opening a driver and of acquiring. They are matched with errors.Is: what a method returns
 // is an *Error around them.
 var (
 	// ErrHeld is returned when another holder has the lock: by TryAcquire, and
@@ -21,7 +21,13 @@ var (
 	// ErrNested is returned when the context comes from a live lease of the
 	// same key and AcquireOptions.Reentrant is not set: waiting would never end.
 	ErrNested = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
-	// ErrInvalid is returned for a bad key or option; nothing was sent.
+	// ErrAuth is returned for wrong credentials and for missing rights, by every driver.
+	ErrAuth = driver.ErrAuth
+	// ErrConfig is returned by every driver when somebody has to change the service or what
+	// names it before it is fit for locks: tables that are missing, a replica, servers of two
+	// clusters. Time does not mend it, and no wait waits for it.
+	ErrConfig = driver.ErrConfig
+	// ErrInvalid is returned for a bad key, option or URL; nothing was sent.
 	ErrInvalid = driver.ErrInvalid
 )
 
@@ -61,6 +67,9 @@ type HeldError = driver.HeldError
 
 // UnavailableError says which nodes failed, and why. It matches ErrUnavailable.
 type UnavailableError = driver.UnavailableError
+
+// NodeError is what went wrong with one node.
+type NodeError = driver.NodeError
 
 // Error is what every method returns: the operation, the key and the cause.
 type Error struct {

@@ -11,22 +11,13 @@ import (
 )
 
 // Status is what is known about one lock.
-type Status struct {
-	Key       string
-	Held      bool
-	Kept      bool   // the holder has released the lock, which stands for its MinHold until Remaining is over
-	Owner     string // the holder's Lease.Owner, up to a "+"
-	Holder    Holder
-	Since     time.Time // when the holder asked for it, by its own clock; zero if unknown
-	Token     Token     // the first token of the holder's grant; 0 for a lock without one
-	Remaining time.Duration
-	Waiters   int
-	Holds     int // how many holds this client has of it
-	Nodes     []NodeStatus
-}
+type Status = driver.Status
 
-// NodeStatus is one node's view of a lock.
-type NodeStatus = driver.NodeStatus
+// NodeView is what one node knows about a lock.
+type NodeView = driver.NodeView
+
+// Waiter is one who waits for a lock.
+type Waiter = driver.Waiter
 
 // Inspect reports who holds key, without changing anything. It blocks for one
 // answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
@@ -47,7 +38,7 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 // which they get the lock. Of those that wait in one process it shows the first. It
 // blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported,
 // ErrInvalid.
-func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []Waiter, err error) {
 	defer func() { err = wrap("queue", key, err) }()
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -68,7 +59,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 			yield(Status{}, wrap("list", "", unsupported("it cannot list locks")))
 			return
 		}
-		err := l.List(ctx, prefix, func(st driver.Status) bool { return yield(c.status(st), nil) })
+		err := l.List(ctx, prefix, func(st Status) bool { return yield(c.status(st), nil) })
 		if err != nil {
 			yield(Status{}, wrap("list", "", err))
 		}
@@ -78,14 +69,25 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 // Finding is what one check of Diagnose has found.
 type Finding = driver.Finding
 
+// Verdict is how bad a Finding is.
+type Verdict = driver.Verdict
+
+// The verdicts of a check.
+const (
+	VerdictOK      = driver.VerdictOK
+	VerdictSkipped = driver.VerdictSkipped // could not be looked at, for want of a right that locks do not need
+	VerdictWarning = driver.VerdictWarning // locks work now
+	VerdictFault   = driver.VerdictFault   // locks do not work there, or can be given to two
+)
+
 // Diagnose looks for what an operator should mend: nodes that cannot be reached, may lose
 // locks, are full or slow, refuse rights, and so on. It returns what each check has found,
 // also where all is well; see Finding.Bad. ttl is that of the leases, against which round
 // trips are held; 0 stands for 10 s. It changes nothing, and blocks for some seconds at
 // most, or until ctx ends. Errors: ErrUnsupported.
 //
-// A set that is so ill that no client can be opened is diagnosed by the DiagnoseURL of the
-// driver's package.
+// A service that is so ill that no driver can be opened for locks is diagnosed over one that was
+// opened with the option NoCheck.
 func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
 	d, ok := c.drv.(driver.Doctor)
 	if !ok {
@@ -157,18 +159,12 @@ func (t strangerError) Error() string {
 
 func (strangerError) Is(target error) bool { return target == ErrLost }
 
-func (c *Client) status(st driver.Status) Status {
+// status adds the waiters of this process.
+func (c *Client) status(st Status) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := Status{
-		Key: st.Key, Held: st.Held, Kept: st.Kept, Owner: st.Owner, Holder: st.Holder, Since: st.Since, Token: Token(st.Token),
-		Remaining: st.Remaining, Waiters: st.Waiters, Nodes: st.Nodes,
-	}
 	if s := c.slots[st.Key]; s != nil {
-		out.Waiters += s.queue.Len()
-		if s.term != nil && s.term.grant.Owner == st.Owner {
-			out.Holds = len(s.term.now.holds)
-		}
+		st.Waiters += s.queue.Len()
 	}
-	return out
+	return st
 }

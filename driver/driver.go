@@ -401,11 +401,11 @@ type Status struct {
 	Token     int64         // the first of the holder's grant; 0 where Limits.Token is false
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
 	Waiters   int
-	Nodes     []NodeStatus // one for each node, in the order of opening; empty for a service without nodes
+	Nodes     []NodeView // one for each node, in the order of opening; empty for a service without nodes
 }
 
-// NodeStatus is one node's view of one lock.
-type NodeStatus struct {
+// NodeView is one node's view of one lock.
+type NodeView struct {
 	Node      string
 	Owner     string
 	Token     int64
@@ -442,6 +442,8 @@ const (
 var (
 	ErrHeld        = errors.New("lock is held")
 	ErrUnavailable = errors.New("lock service is unavailable")
+	ErrAuth        = errors.New("access denied")
+	ErrConfig      = errors.New("node is not fit for locks")
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")

@@ -188,7 +188,7 @@ func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Durati
 	}
 	if err := d.call(ctx, callTime, d.rehearse); errors.Is(err, errForeign) {
 		return whole // it is said already
-	} else if errors.Is(err, ErrAuth) {
+	} else if errors.Is(err, driver.ErrAuth) {
 		whole.Fault("rights", err)
 	} else if err != nil {
 		whole.Fault("quorum", err)

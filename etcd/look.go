@@ -107,7 +107,7 @@ func (d *Driver) attend(alert func(owner, why string)) {
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	l, err := d.look(ctx, key)
 	st := d.status(ctx, key, l)
-	st.Nodes = make([]driver.NodeStatus, len(d.nodes))
+	st.Nodes = make([]driver.NodeView, len(d.nodes))
 	var all sync.WaitGroup
 	for _, n := range d.nodes {
 		all.Go(func() {

@@ -131,10 +131,6 @@ func (n *node) admitted(ctx context.Context, fn request) error {
 	}
 }
 
-// ErrAuth is in an ErrUnavailable when the members refuse user or password, or the user has
-// too few rights.
-var ErrAuth = errors.New("access denied")
-
 // explain gives an error of a member in words of use to its reader.
 func explain(ctx context.Context, err error) error {
 	err = rpctypes.Error(err)
@@ -152,7 +148,7 @@ func explain(ctx context.Context, err error) error {
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
 	mend := direct.MendTLS(errors.New(text))
-	denied := func(mend string) error { return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", ErrAuth, text, mend)} }
+	denied := func(mend string) error { return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)} }
 	switch {
 	case ctx.Err() != nil:
 		return direct.Stall{Err: context.Cause(ctx)}

@@ -98,7 +98,7 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 		if err == nil {
 			d.Close()
 			t.Errorf("%q is let in", what)
-		} else if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, etcd.ErrAuth) || !strings.Contains(err.Error(), want) ||
+		} else if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, driver.ErrAuth) || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), fixture.Secret) {
 			t.Errorf("%q: %v, want %q", what, err, want)
 		}

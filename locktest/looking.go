@@ -53,8 +53,8 @@ func inspectShows(b *bench) {
 		}
 	}
 	st, err := c.Inspect(b.within(), "k")
-	if err != nil || st.Holds != 1 {
-		b.Errorf("the holder's own Inspect() = %+v, %v, want one hold", st, err)
+	if err != nil || st.Owner != l.Owner() {
+		b.Errorf("the holder's own Inspect() = %+v, %v, want its owner", st, err)
 	}
 	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
 		b.Errorf("renewal after Inspect = %v", err)

@@ -159,7 +159,7 @@ func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context,
 func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
 	b.Helper()
 	b.awaitStatus(c, key, func(st holdfast.Status) bool {
-		return st.Waiters == n && !slices.ContainsFunc(st.Nodes, func(s holdfast.NodeStatus) bool { return s.Waiters != n })
+		return st.Waiters == n && !slices.ContainsFunc(st.Nodes, func(s holdfast.NodeView) bool { return s.Waiters != n })
 	})
 }
 

@@ -397,7 +397,7 @@ func (d *Driver) status(v view) driver.Status {
 	if v.Holder != nil {
 		st.Holder = *v.Holder
 	}
-	st.Nodes = []driver.NodeStatus{{Node: d.node, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}}
+	st.Nodes = []driver.NodeView{{Node: d.node, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}}
 	return st
 }
 
@@ -408,7 +408,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	case errors.Is(err, pgx.ErrNoRows):
 		return d.status(view{Name: key}), nil
 	case err != nil:
-		return driver.Status{Key: key, Nodes: []driver.NodeStatus{{Node: d.node, Err: err}}}, err
+		return driver.Status{Key: key, Nodes: []driver.NodeView{{Node: d.node, Err: err}}}, err
 	}
 	return d.status(v), nil
 }

@@ -206,7 +206,7 @@ func MigrateURL(ctx context.Context, url string, opts *Options) error {
 	case err == nil:
 		return nil
 	case code(err) == noRights:
-		err = fmt.Errorf("%w: %w; take a user who may create a schema in this database", ErrAuth, err)
+		err = fmt.Errorf("%w: %w; take a user who may create a schema in this database", driver.ErrAuth, err)
 	default:
 		err = d.diagnose(ctx, err, false)
 	}

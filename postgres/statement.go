@@ -15,10 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
-// ErrAuth is in an ErrUnavailable when the server refuses user or password, or the
-// user lacks a right. Time does not mend it: no call waits.
-var ErrAuth = errors.New("access denied")
-
 // failure is a statement that failed.
 type failure struct {
 	err   error
@@ -166,13 +162,13 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	lasts := func(format string, args ...any) { f.err = direct.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch code(err) {
 	case wrongPassword, wrongUser:
-		lasts("%w: %w; correct user and password", ErrAuth, err)
+		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
 	case noDatabase:
 		lasts("%w; create it, or name another", err)
 	case noSchema, noTable, noFunction:
 		lasts("schema %s has no tables for locks, or not all of them: %w; make them with postgres.Migrate, or holdfast migrate", d.schema.name, err)
 	case noRights:
-		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", ErrAuth, err, d.schema.name)
+		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", driver.ErrAuth, err, d.schema.name)
 	case readOnly:
 		f.err = fmt.Errorf("no writes are taken: %w; name the primary if this is a standby, or else set default_transaction_read_only off", err)
 	default:

@@ -94,8 +94,8 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 	// To list locks takes one right more.
 	for _, err := range c.List(t.Context(), "") {
 		mentions(t, err, "NOPERM", "grant it +scan")
-		if !errors.Is(err, redlock.ErrAuth) {
-			t.Errorf("%v does not match ErrAuth", err)
+		if !errors.Is(err, driver.ErrAuth) {
+			t.Errorf("%v does not match driver.ErrAuth", err)
 		}
 	}
 }
@@ -149,8 +149,8 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 			t.Errorf("without %s: Open succeeded", right)
 			continue
 		}
-		if !errors.Is(err, redlock.ErrAuth) {
-			t.Errorf("without %s: %v does not match ErrAuth", right, err)
+		if !errors.Is(err, driver.ErrAuth) {
+			t.Errorf("without %s: %v does not match driver.ErrAuth", right, err)
 		}
 		mentions(t, err, addr, "docs/operations.md")
 		if !strings.Contains(strings.ToLower(err.Error()), command) {
@@ -158,16 +158,16 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"nofence", "nolock"} {
-		r.refused(r.nodes(), &redlock.Options{Username: name, Password: secret}, redlock.ErrAuth, addr, "key", "docs/operations.md")
+		r.refused(r.nodes(), &redlock.Options{Username: name, Password: secret}, driver.ErrAuth, addr, "key", "docs/operations.md")
 	}
 }
 
 func TestPasswords(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: secret})
 	addr := r.servers[0].Addr()
-	r.refused(r.nodes(), nil, redlock.ErrAuth, addr, "asks for a password", "give Username and Password")
-	r.refused(r.nodes(), &redlock.Options{Password: "wrong-" + secret}, redlock.ErrAuth, addr, "check Username and Password")
-	r.refused(r.nodes(), &redlock.Options{Username: "nobody", Password: secret}, redlock.ErrAuth, addr, "check Username and Password")
+	r.refused(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give Username and Password")
+	r.refused(r.nodes(), &redlock.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "check Username and Password")
+	r.refused(r.nodes(), &redlock.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "check Username and Password")
 	for _, opts := range []redlock.Options{{Password: secret}, {Username: "default", Password: secret}} {
 		c := r.clientOf(r.driver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))

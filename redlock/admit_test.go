@@ -205,10 +205,10 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 					}
 				}
 				if _, err := c.TryAcquire(t.Context(), "other", nil); !errors.Is(err, holdfast.ErrInvalid) {
-					t.Errorf("TryAcquire() = %v, want ErrInvalid", err)
+					t.Errorf("TryAcquire() = %v, want driver.ErrInvalid", err)
 				}
 				if err := c.ForceRelease(t.Context(), "k", 1, ""); !errors.Is(err, holdfast.ErrInvalid) {
-					t.Errorf("ForceRelease() = %v, want ErrInvalid", err)
+					t.Errorf("ForceRelease() = %v, want driver.ErrInvalid", err)
 				}
 				if after := r.written(); after != before {
 					t.Errorf("written: %s, before: %s", after, before)
@@ -308,8 +308,8 @@ func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 	r := start(t, 3)
 	r.driver(r.nodes(), nil).Close()
 	_, err := redlock.Open(t.Context(), r.nodes()[:1], &redlock.Options{ReadOnly: true, Timeout: busy})
-	if !errors.Is(err, redlock.ErrConfig) {
-		t.Errorf("%v does not match ErrConfig", err)
+	if !errors.Is(err, driver.ErrConfig) {
+		t.Errorf("%v does not match driver.ErrConfig", err)
 	}
 	mentions(t, err, "n=3", "n=1")
 }

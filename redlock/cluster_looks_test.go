@@ -116,8 +116,8 @@ func TestAUserOfAClusterNeedsNoOtherRights(t *testing.T) {
 	}
 	r.release(l)
 	_, err = open("poor")
-	if !errors.Is(err, redlock.ErrAuth) {
-		t.Errorf("Open() = %v without a right, want ErrAuth", err)
+	if !errors.Is(err, driver.ErrAuth) {
+		t.Errorf("Open() = %v without a right, want driver.ErrAuth", err)
 	}
 	found, err := redlock.DiagnoseURL(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
 	if err != nil || len(found) == 0 || !strings.Contains(found[0].Mend, "+cluster|slots") {

@@ -297,8 +297,8 @@ func TestAWrongKindOfServerIsNamed(t *testing.T) {
 	plain := redistest.Start(t, nil)
 	_, err := redlock.OpenURL(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
 	mentions(t, err, plain.Addr(), "no part of a Redis Cluster", "redis://")
-	if !errors.Is(err, redlock.ErrConfig) {
-		t.Errorf("%v is no ErrConfig", err)
+	if !errors.Is(err, driver.ErrConfig) {
+		t.Errorf("%v is no driver.ErrConfig", err)
 	}
 	_, err = redlock.OpenURL(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout=5s", nil)
 	mentions(t, err, "part of a Redis Cluster", "redis+cluster://")

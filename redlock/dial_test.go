@@ -132,16 +132,16 @@ func TestAUnixSocketIsANode(t *testing.T) {
 	}
 	r.release(r.acquire(r.clientOf(d, nil), "k", nil))
 
-	r.refused([]redlock.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, redlock.ErrConfig, "same server", "once")
-	r.refused(at, &redlock.Options{TLS: &tls.Config{}}, redlock.ErrInvalid, socket, "TLS.ServerName", "no TLS")
+	r.refused([]redlock.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, driver.ErrConfig, "same server", "once")
+	r.refused(at, &redlock.Options{TLS: &tls.Config{}}, driver.ErrInvalid, socket, "TLS.ServerName", "no TLS")
 	r.refused([]redlock.Node{{Addr: socket + "x"}}, nil, driver.ErrUnavailable, socket+"x", "no such file")
-	r.refused([]redlock.Node{{Addr: "/a\nb"}}, nil, redlock.ErrInvalid, "node 1 of 1", "path of a socket")
+	r.refused([]redlock.Node{{Addr: "/a\nb"}}, nil, driver.ErrInvalid, "node 1 of 1", "path of a socket")
 }
 
 func TestTheGateChecksWhatDialReturns(t *testing.T) {
 	r, nodes, paths := sockets(t, 2)
 	paths[nodes[1].Addr] = paths[nodes[0].Addr]
-	r.refused(nodes, &redlock.Options{Dial: dialUnix(paths)}, redlock.ErrConfig, "same server", "once")
+	r.refused(nodes, &redlock.Options{Dial: dialUnix(paths)}, driver.ErrConfig, "same server", "once")
 }
 
 func TestTLSGoesOverDial(t *testing.T) {

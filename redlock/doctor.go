@@ -34,7 +34,7 @@ const rights = "+auth +hello +client|setname +ping +info +time +script|load +eva
 	"+get +set +del +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
 // DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
-// where they are so ill that no driver can be opened. Errors: ErrInvalid.
+// where they are so ill that no driver can be opened. Errors: driver.ErrInvalid.
 func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
 	nodes, o, err := parseURL(rawURL, opts)
 	if err != nil {
@@ -143,7 +143,7 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 
 // bad adds a fault, with what mends it.
 func (e *look) bad(check string, v driver.Verdict, err error) {
-	text := strings.TrimPrefix(err.Error(), ErrConfig.Error()+": ")
+	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*server.Advised](err); ok {
 		text, mend = strings.TrimSuffix(text, "; "+a.Mend), a.Mend

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
@@ -39,20 +40,20 @@ func (f *Failover) check() error {
 	addrs := slices.Concat(f.Sentinels, f.Servers)
 	switch {
 	case len(f.Sentinels) > 0 && len(f.Servers) > 0:
-		return fmt.Errorf("%w: Failover has Sentinels and Servers; give one of them", ErrInvalid)
+		return fmt.Errorf("%w: Failover has Sentinels and Servers; give one of them", driver.ErrInvalid)
 	case len(addrs) == 0:
-		return fmt.Errorf("%w: Failover has neither Sentinels nor Servers; give the addresses of one of them", ErrInvalid)
+		return fmt.Errorf("%w: Failover has neither Sentinels nor Servers; give the addresses of one of them", driver.ErrInvalid)
 	case len(f.Sentinels) > 0 && !nameOfMaster.MatchString(f.Master): // it is not shown, as it may be part of a password
 		return fmt.Errorf("%w: the name of the master is missing, or has more than letters, digits, dots, dashes and underscores; "+
-			"give the one that the Sentinels have, as in redis+sentinel://host:26379/mymaster", ErrInvalid)
+			"give the one that the Sentinels have, as in redis+sentinel://host:26379/mymaster", driver.ErrInvalid)
 	}
 	for i, addr := range addrs {
 		host, port, err := net.SplitHostPort(addr)
 		switch {
 		case err != nil || !server.Dialable(cmp.Or(host, "localhost"), port):
-			return fmt.Errorf("%w: address %d of %d in Failover is not host:port, such as localhost:26379", ErrInvalid, i+1, len(addrs))
+			return fmt.Errorf("%w: address %d of %d in Failover is not host:port, such as localhost:26379", driver.ErrInvalid, i+1, len(addrs))
 		case slices.Contains(addrs[:i], addr):
-			return fmt.Errorf("%w: %s is listed twice in Failover; list each once", ErrInvalid, addr)
+			return fmt.Errorf("%w: %s is listed twice in Failover; list each once", driver.ErrInvalid, addr)
 		}
 	}
 	return nil

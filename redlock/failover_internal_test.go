@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 func TestFailoverIsCheckedBeforeAnythingIsDialled(t *testing.T) {
@@ -20,8 +22,8 @@ func TestFailoverIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 		"address 2 of 2":                {Failover: &Failover{Servers: []string{"a:1", "b"}}},
 		"Addr and Failover":             {Addr: "a:1", Failover: &Failover{Servers: []string{"b:1"}}},
 	} {
-		if _, err := Open(context.Background(), []Node{node}, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), mend) {
-			t.Errorf("%v, want ErrInvalid with %q", err, mend)
+		if _, err := Open(context.Background(), []Node{node}, nil); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) {
+			t.Errorf("%v, want driver.ErrInvalid with %q", err, mend)
 		}
 	}
 }
@@ -61,8 +63,8 @@ func TestURLsOfNodesThatFailOver(t *testing.T) {
 	} {
 		nodes, opts, err := parseURL(url, nil)
 		if want.mend != "" {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
-				t.Errorf("%s: %v, want ErrInvalid with %q", url, err, want.mend)
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
+				t.Errorf("%s: %v, want driver.ErrInvalid with %q", url, err, want.mend)
 			}
 			continue
 		}

@@ -535,13 +535,13 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 		"two lie":                 {replies: []string{names(gone), names(replica)}, words: []string{"none of its servers is a master", gone, replica}},
 		"nonsense":                {replies: []string{"+OK\r\n"}, words: []string{"unexpected reply"}},
 		"no address":              {replies: []string{"*2\r\n$1\r\n?\r\n$1\r\n0\r\n"}, words: []string{"names no address"}},
-		"none knows the name":     {replies: []string{unknown, unknown, ""}, lasting: redlock.ErrConfig, words: []string{"knows no master m", "SENTINEL MASTERS"}},
-		"they ask for a password": {replies: []string{secretive}, lasting: redlock.ErrAuth, words: []string{"sentinel_password"}},
+		"none knows the name":     {replies: []string{unknown, unknown, ""}, lasting: driver.ErrConfig, words: []string{"knows no master m", "SENTINEL MASTERS"}},
+		"they ask for a password": {replies: []string{secretive}, lasting: driver.ErrAuth, words: []string{"sentinel_password"}},
 		"the password is wrong": {
-			replies: []string{wrong}, user: redlock.Failover{Password: secret}, lasting: redlock.ErrAuth, words: []string{"sentinel_password"},
+			replies: []string{wrong}, user: redlock.Failover{Password: secret}, lasting: driver.ErrAuth, words: []string{"sentinel_password"},
 		},
 		"it is no Sentinel": {
-			replies: []string{"-ERR unknown command 'SENTINEL'\r\n"}, lasting: redlock.ErrConfig,
+			replies: []string{"-ERR unknown command 'SENTINEL'\r\n"}, lasting: driver.ErrConfig,
 			words: []string{"no Sentinel", "26379"},
 		},
 		"it names another as itself":  {replies: []string{names("127.0.0.1:0")}, words: []string{"names no address"}},
@@ -598,8 +598,8 @@ func TestSentinelsAndServersHavePasswordsOfTheirOwn(t *testing.T) {
 		t.Error(err)
 	}
 	for _, pair := range [][2]string{{"wrong", "sentinels-secret"}, {"servers-secret", "wrong"}} {
-		if err := open(pair[0], pair[1]); !errors.Is(err, redlock.ErrAuth) {
-			t.Errorf("%q: %v does not match ErrAuth", pair, err)
+		if err := open(pair[0], pair[1]); !errors.Is(err, driver.ErrAuth) {
+			t.Errorf("%q: %v does not match driver.ErrAuth", pair, err)
 		}
 	}
 }

@@ -204,7 +204,7 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 					t.Errorf("%s: Inspect() = %+v, %v", name, st, err)
 				}
 				if err := c.ForceRelease(t.Context(), name, 0, ""); !errors.Is(err, holdfast.ErrInvalid) {
-					t.Errorf("%s: ForceRelease(0) = %v, want ErrInvalid: a newer holder cannot be told from this one", name, err)
+					t.Errorf("%s: ForceRelease(0) = %v, want driver.ErrInvalid: a newer holder cannot be told from this one", name, err)
 				}
 				for i := range n {
 					if kind := r.do(i, "TYPE", "lock:"+name); kind != name {

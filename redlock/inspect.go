@@ -237,7 +237,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	if fields == nil {
 		return d.describe(ctx, st.Owner)
 	}
-	i := slices.IndexFunc(st.Nodes, func(n driver.NodeStatus) bool { return n.Owner == st.Owner })
+	i := slices.IndexFunc(st.Nodes, func(n driver.NodeView) bool { return n.Owner == st.Owner })
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	nodes := d.set.voters(lock)

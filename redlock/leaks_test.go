@@ -90,7 +90,7 @@ func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
 	if len(found) != len(planted) || found["lock:theirs"].Owner != "value" || found["lock:ours"].Owner != ours {
 		t.Errorf("found %+v", found)
 	}
-	if _, err := d.DeleteLeak(t.Context(), found["lock:theirs"]); !errors.Is(err, redlock.ErrInvalid) {
+	if _, err := d.DeleteLeak(t.Context(), found["lock:theirs"]); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("DeleteLeak with ReadOnly = %v", err)
 	}
 	if now := r.keys(); !slices.Equal(now, before) {

@@ -61,7 +61,7 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{DB: -1}, words: []string{"DB"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Timeout: -1}, words: []string{"Timeout"}},
 	} {
-		r.refused(c.nodes, &c.opts, redlock.ErrInvalid, c.words...)
+		r.refused(c.nodes, &c.opts, driver.ErrInvalid, c.words...)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 	addr := r.servers[0].Addr()
 	_, port, _ := net.SplitHostPort(addr)
 	for range 10 { // both are dialled at once, and either may be first
-		r.refused([]redlock.Node{{Addr: addr}, {Addr: "localhost:" + port}}, nil, redlock.ErrConfig,
+		r.refused([]redlock.Node{{Addr: addr}, {Addr: "localhost:" + port}}, nil, driver.ErrConfig,
 			"same server", addr, "localhost:"+port, "once")
 		r.do(0, "FLUSHALL")
 	}
@@ -79,17 +79,17 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 func TestOpenRefusesAReplica(t *testing.T) {
 	r := start(t, 1)
 	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
-	r.refused([]redlock.Node{{Addr: replica.Addr()}}, nil, redlock.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
+	r.refused([]redlock.Node{{Addr: replica.Addr()}}, nil, driver.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
 }
 
 func TestOpenRefusesAClusterNode(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--cluster-enabled", "yes"}})
-	r.refused(r.nodes(), nil, redlock.ErrConfig, r.servers[0].Addr(), "Cluster", "independent")
+	r.refused(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "Cluster", "independent")
 }
 
 func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}})
-	r.refused(r.nodes(), nil, redlock.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow", "AllowEviction")
+	r.refused(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow", "AllowEviction")
 
 	log := new(notes)
 	d := r.driver(r.nodes(), &redlock.Options{AllowEviction: true, Logger: slog.New(log)})
@@ -104,8 +104,8 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 	d := r.driver(r.nodes(), nil)
 	defer d.Close()
 	addr := r.servers[0].Addr()
-	r.refused(r.nodes()[:1], nil, redlock.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
-	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, redlock.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, MaxTTL and CounterLife")
+	r.refused(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
+	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, MaxTTL and CounterLife")
 }
 
 // Clients that keep counters for different times would let tokens fall, on one node too.
@@ -116,13 +116,13 @@ func TestOpenRefusesAnotherCounterLife(t *testing.T) {
 			r := start(t, n)
 			r.driver(r.nodes(), nil).Close()
 			r.driver(r.nodes(), &redlock.Options{CounterLife: 150 * time.Second}).Close()
-			r.refused(r.nodes(), longer, redlock.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
+			r.refused(r.nodes(), longer, driver.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
 			for i := range n {
 				r.do(i, "DEL", "holdfast:set")
 			}
 			r.driver(r.nodes(), longer).Close()
-			r.refused(r.nodes(), nil, redlock.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
-			r.refused(r.nodes(), &redlock.Options{CounterLife: 11 * time.Minute}, redlock.ErrConfig, "counterlife=600000", "counterlife=660000")
+			r.refused(r.nodes(), nil, driver.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
+			r.refused(r.nodes(), &redlock.Options{CounterLife: 11 * time.Minute}, driver.ErrConfig, "counterlife=600000", "counterlife=660000")
 			r.driver(r.nodes(), longer).Close()
 		})
 	}
@@ -130,7 +130,7 @@ func TestOpenRefusesAnotherCounterLife(t *testing.T) {
 
 func TestOpenRefusesADatabaseThatIsNot(t *testing.T) {
 	r := start(t, 1)
-	r.refused(r.nodes(), &redlock.Options{DB: 99}, redlock.ErrConfig, r.servers[0].Addr(), "DB index", "choose another DB")
+	r.refused(r.nodes(), &redlock.Options{DB: 99}, driver.ErrConfig, r.servers[0].Addr(), "DB index", "choose another DB")
 }
 
 func TestOpenNamesEveryNodeThatIsDown(t *testing.T) {
@@ -192,12 +192,12 @@ func TestTTLOverMaxTTLIsRefused(t *testing.T) {
 	c := r.clientOf(r.driver(r.nodes(), &redlock.Options{MaxTTL: 20 * time.Second}), nil)
 	_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 21 * time.Second})
 	if !errors.Is(err, holdfast.ErrInvalid) {
-		t.Errorf("%v does not match ErrInvalid", err)
+		t.Errorf("%v does not match driver.ErrInvalid", err)
 	}
 	mentions(t, err, "21s", "20s", "MaxTTL")
 	l := r.acquire(c, "k", nil)
 	if err := l.Extend(t.Context(), 21*time.Second); !errors.Is(err, holdfast.ErrInvalid) {
-		t.Errorf("Extend: %v does not match ErrInvalid", err)
+		t.Errorf("Extend: %v does not match driver.ErrInvalid", err)
 	}
 	r.release(l)
 	r.cleared()

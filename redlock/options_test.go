@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// FuzzOptions holds that options and addresses either are refused, as ErrInvalid, or
+// FuzzOptions holds that options and addresses either are refused, as driver.ErrInvalid, or
 // make a driver whose keys are apart from Holdfast's own.
 func FuzzOptions(f *testing.F) {
 	f.Add("a:1", "", int64(0), int64(0), 0, false)
@@ -25,8 +26,8 @@ func FuzzOptions(f *testing.F) {
 			Prefix: prefix, MaxTTL: time.Duration(maxTTL), Timeout: time.Duration(timeout), DB: db, BareKeys: bare,
 		})
 		if err != nil {
-			if !errors.Is(err, ErrInvalid) {
-				t.Errorf("%v, want ErrInvalid", err)
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("%v, want driver.ErrInvalid", err)
 			}
 			return
 		}

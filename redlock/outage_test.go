@@ -113,8 +113,8 @@ func TestAWaitEndsWhereCredentialsAreRefused(t *testing.T) {
 	r.do(0, "ACL", "SETUSER", "app", "resetpass", ">new")
 	r.do(0, "CLIENT", "KILL", "USER", "app")
 	err := <-ended
-	if !errors.Is(err, redlock.ErrAuth) || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the wait ended with %v, want ErrAuth, and not for want of time", err)
+	if !errors.Is(err, driver.ErrAuth) || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the wait ended with %v, want driver.ErrAuth, and not for want of time", err)
 	}
 	r.release(l)
 }
@@ -208,8 +208,8 @@ func TestOpenThatMayWaitDoesNotNeedTheNodes(t *testing.T) {
 func TestOpenThatMayWaitFailsWhereItIsRefused(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: "secret"})
 	d, err := r.open([]redlock.Node{{Addr: r.servers[0].Addr(), Password: "wrong"}}, &redlock.Options{AllowDown: true})
-	if !errors.Is(err, redlock.ErrAuth) {
-		t.Errorf("Open = %v, %v, want ErrAuth", d, err)
+	if !errors.Is(err, driver.ErrAuth) {
+		t.Errorf("Open = %v, %v, want driver.ErrAuth", d, err)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // known are the parameters that may stand behind the ? of a URL.
@@ -47,7 +49,7 @@ var (
 func parameters(query string) (map[string]string, error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the parameters after ? cannot be read; write %% as %%25, & as %%26, ; as %%3B, and ? in a user or password as %%3F", ErrInvalid)
+		return nil, fmt.Errorf("%w: the parameters after ? cannot be read; write %% as %%25, & as %%26, ; as %%3B, and ? in a user or password as %%3F", driver.ErrInvalid)
 	}
 	given, times := make(map[string]string), make(map[string]int)
 	for name, list := range values {
@@ -55,22 +57,22 @@ func parameters(query string) (map[string]string, error) {
 		switch {
 		case name == "addr":
 			return nil, fmt.Errorf("%w: the URL names further servers by addr; for several independent servers write redlock://a:6379,b:6379,c:6379, "+
-				"for those of a cluster redis+cluster://a:6379,b:6379,c:6379", ErrInvalid)
+				"for those of a cluster redis+cluster://a:6379,b:6379,c:6379", driver.ErrInvalid)
 		case name == "master_name", name == "master_set", name == "sentinelMasterId":
 			return nil, errSentinels
 		case check && !slices.Equal(list, []string{safe}):
 			return nil, fmt.Errorf("%w: parameter %s: certificates are always checked; name the authority by ca=, or what the certificate shows by servername= "+
-				"(in Go, Options.TLS can do otherwise)", ErrInvalid, name)
+				"(in Go, Options.TLS can do otherwise)", driver.ErrInvalid, name)
 		case check, slices.Contains(idle, name):
 			continue
 		case aliases[name] != "":
 			name = aliases[name]
 		case !slices.Contains(known, name):
-			return nil, fmt.Errorf("%w: unknown parameter after ?; known are %s; in a user or password write ? as %%3F", ErrInvalid, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%w: unknown parameter after ?; known are %s; in a user or password write ? as %%3F", driver.ErrInvalid, strings.Join(known, ", "))
 		}
 		given[name] = list[0]
 		if times[name] += len(list); times[name] > 1 {
-			return nil, fmt.Errorf("%w: parameter %s is given %d times; give it once", ErrInvalid, name, times[name])
+			return nil, fmt.Errorf("%w: parameter %s is given %d times; give it once", driver.ErrInvalid, name, times[name])
 		}
 	}
 	return given, nil
@@ -82,9 +84,9 @@ func (o *Options) identify(given map[string]string, own bool, caller Options) er
 	user, pass, file := given["username"], given["password"], given["passwordfile"]
 	switch {
 	case pass != "" && file != "", pass+file != "" && (own || o.Password != ""):
-		return fmt.Errorf("%w: the URL has more than one password: before the host, as password or by passwordfile; leave one of them", ErrInvalid)
+		return fmt.Errorf("%w: the URL has more than one password: before the host, as password or by passwordfile; leave one of them", driver.ErrInvalid)
 	case user != "" && (own || o.Username != ""):
-		return fmt.Errorf("%w: the URL has a user before the host and another as username; leave out one of them", ErrInvalid)
+		return fmt.Errorf("%w: the URL has a user before the host and another as username; leave out one of them", driver.ErrInvalid)
 	}
 	if user != "" || pass != "" {
 		o.Credentials = nil
@@ -105,7 +107,7 @@ func sentinelLogin(given map[string]string, nodes []Node) error {
 	switch f := nodes[0].Failover; {
 	case user == "" && pass == "":
 	case f == nil || len(f.Sentinels) == 0:
-		return fmt.Errorf("%w: the URL has a user or password for Sentinels, and names none; write redis+sentinel://", ErrInvalid)
+		return fmt.Errorf("%w: the URL has a user or password for Sentinels, and names none; write redis+sentinel://", driver.ErrInvalid)
 	default:
 		f.Username, f.Password = user, pass
 	}
@@ -146,14 +148,14 @@ func (o *Options) apply(given map[string]string, secure bool) error {
 			off = !on
 		} // the other parameters are those of t and of identify
 		if err != nil {
-			return fmt.Errorf("%w: parameter %s: %w", ErrInvalid, name, err)
+			return fmt.Errorf("%w: parameter %s: %w", driver.ErrInvalid, name, err)
 		}
 	}
 	wanted := secure || t != (tlsParams{})
 	switch {
 	case wanted && off:
 		return fmt.Errorf("%w: the parameter tls says that the connection is not encrypted, but rediss://, ca, cert, key or servername say that it is; "+
-			"leave out one of them", ErrInvalid)
+			"leave out one of them", driver.ErrInvalid)
 	case wanted || on:
 		return t.apply(o)
 	}
@@ -180,7 +182,7 @@ func (o *Options) passwordFile(path, user string) error {
 		return user, strings.TrimRight(string(text), "\r\n"), err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("%w: parameter passwordfile: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: parameter passwordfile: %w", driver.ErrInvalid, err)
 	}
 	return nil
 }
@@ -217,20 +219,20 @@ func (f tlsParams) apply(o *Options) error {
 	if f.ca != "" {
 		pem, err := os.ReadFile(f.ca)
 		if err != nil {
-			return fmt.Errorf("%w: parameter ca: %w", ErrInvalid, err)
+			return fmt.Errorf("%w: parameter ca: %w", driver.ErrInvalid, err)
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("%w: parameter ca: %s holds no PEM certificate", ErrInvalid, f.ca)
+			return fmt.Errorf("%w: parameter ca: %s holds no PEM certificate", driver.ErrInvalid, f.ca)
 		}
 	}
 	if (f.cert == "") != (f.key == "") {
-		return fmt.Errorf("%w: cert and key go together", ErrInvalid)
+		return fmt.Errorf("%w: cert and key go together", driver.ErrInvalid)
 	}
 	if f.cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
-			return fmt.Errorf("%w: cert and key: %w", ErrInvalid, err)
+			return fmt.Errorf("%w: cert and key: %w", driver.ErrInvalid, err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}

@@ -308,7 +308,7 @@ func TestAnythingElseThanALockIsHeld(t *testing.T) {
 			t.Errorf("%s: Acquire() = %v, want held", key, err)
 		}
 		if err := c.ForceRelease(t.Context(), key, 0, ""); !errors.Is(err, holdfast.ErrInvalid) {
-			t.Errorf("%s: ForceRelease(0) = %v, want ErrInvalid", key, err)
+			t.Errorf("%s: ForceRelease(0) = %v, want driver.ErrInvalid", key, err)
 		}
 		if after := r.do(0, "DUMP", key); after != before {
 			t.Errorf("%s has changed", key)
@@ -358,8 +358,8 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 		"redis://a?format=redisson&bare=true&prefix=app:":   {"BareKeys"},
 	} {
 		_, err := redlock.LimitsURL(url, nil)
-		if !errors.Is(err, redlock.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", url, err)
+		if !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v, want driver.ErrInvalid", url, err)
 		}
 		mentions(t, err, words...)
 	}

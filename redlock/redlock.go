@@ -37,18 +37,6 @@ import (
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
-// Errors of Open, in addition to driver.ErrUnavailable, and of a node that is
-// refused later. Each names the node and says what to change.
-var (
-	// ErrConfig is returned for a node that is set up in a way that loses locks,
-	// or that does not fit this client.
-	ErrConfig = server.ErrConfig
-	// ErrAuth is returned for wrong credentials and for missing rights.
-	ErrAuth = server.ErrAuth
-	// ErrInvalid is returned for bad options and URLs; nothing was dialled.
-	ErrInvalid = driver.ErrInvalid
-)
-
 // Node is one server, or a master and the replicas that may take its place.
 type Node struct {
 	Addr string // host:port, or the path of a unix socket, which begins with /
@@ -92,7 +80,7 @@ type Options struct {
 	// ReadOnly is for looking at locks: Open writes nothing on the nodes, needs
 	// fewer rights, and succeeds with one node that answers. A node in quarantine
 	// may have forgotten locks, and counts as one that does not answer. Taking,
-	// renewing, releasing or forcing a lock is ErrInvalid.
+	// renewing, releasing or forcing a lock is driver.ErrInvalid.
 	ReadOnly bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
@@ -156,8 +144,9 @@ type Driver struct {
 // Open connects to the nodes and checks them. It blocks until all have answered
 // or ctx or opts.Timeout is over; opts may be nil. While a majority is fit,
 // Open reports a node that is unfit or cannot be reached by a warning and a
-// node event, not by an error, and tries it again. Errors: ErrInvalid,
-// ErrConfig, ErrAuth, and ErrUnavailable of package driver.
+// node event, not by an error, and tries it again. Errors: driver.ErrInvalid,
+// driver.ErrConfig, driver.ErrAuth and ErrUnavailable, each of which names the node and says what to
+// change.
 func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	d, err := prepare(nodes, opts)
 	if err != nil {
@@ -183,7 +172,7 @@ func (o *Options) defaults(nodes []Node) error {
 	}
 	switch {
 	case o.BareKeys && o.Prefix != "":
-		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", ErrInvalid, o.Prefix)
+		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", driver.ErrInvalid, o.Prefix)
 	case !o.BareKeys && o.Prefix == "":
 		o.Prefix = o.format().DefaultPrefix()
 	}
@@ -208,15 +197,15 @@ func (o *Options) defaults(nodes []Node) error {
 	}
 	switch {
 	case strings.HasPrefix(o.Prefix, wire.Companion):
-		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", ErrInvalid, o.Prefix, wire.Companion)
+		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", driver.ErrInvalid, o.Prefix, wire.Companion)
 	case o.MaxTTL < 10*time.Millisecond:
-		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", ErrInvalid, o.MaxTTL)
+		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", driver.ErrInvalid, o.MaxTTL)
 	case o.CounterLife < counterLife:
-		return fmt.Errorf("%w: CounterLife %v is too short for tokens to stay in order; give at least %v", ErrInvalid, o.CounterLife, counterLife)
+		return fmt.Errorf("%w: CounterLife %v is too short for tokens to stay in order; give at least %v", driver.ErrInvalid, o.CounterLife, counterLife)
 	case o.Cluster && o.DB != 0:
-		return fmt.Errorf("%w: DB %d: a Redis Cluster has database 0 alone; leave it out", ErrInvalid, o.DB)
+		return fmt.Errorf("%w: DB %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
 	case o.Timeout < 0 || o.DB < 0:
-		return fmt.Errorf("%w: Timeout %v, DB %d: neither may be negative", ErrInvalid, o.Timeout, o.DB)
+		return fmt.Errorf("%w: Timeout %v, DB %d: neither may be negative", driver.ErrInvalid, o.Timeout, o.DB)
 	}
 	return nil
 }
@@ -231,38 +220,38 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	if len(nodes) == 0 {
-		return nil, fmt.Errorf("%w: no node; give the address of at least one Redis server", ErrInvalid)
+		return nil, fmt.Errorf("%w: no node; give the address of at least one Redis server", driver.ErrInvalid)
 	}
 	if len(nodes) > quorum.MaxNodes && !d.opts.Cluster {
-		return nil, fmt.Errorf("%w: %d nodes; give at most %d", ErrInvalid, len(nodes), quorum.MaxNodes)
+		return nil, fmt.Errorf("%w: %d nodes; give at most %d", driver.ErrInvalid, len(nodes), quorum.MaxNodes)
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
 		if d.opts.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
 			return nil, fmt.Errorf("%w: node %d of %d: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
-				ErrInvalid, i+1, len(nodes))
+				driver.ErrInvalid, i+1, len(nodes))
 		}
 		if f := n.Failover; f != nil {
 			if err := f.check(); err != nil {
 				return nil, err
 			}
 			if n.Addr != "" {
-				return nil, fmt.Errorf("%w: node %d of %d has Addr and Failover; give one of them", ErrInvalid, i+1, len(nodes))
+				return nil, fmt.Errorf("%w: node %d of %d has Addr and Failover; give one of them", driver.ErrInvalid, i+1, len(nodes))
 			}
 			n.Addr = f.place(nil).Name()
 		} else if !server.IsSocket(n.Addr) {
 			// A text that is no address is not shown: it may be a URL, with a password.
 			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !server.Dialable(cmp.Or(host, "localhost"), port) {
 				return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
-					ErrInvalid, i+1, len(nodes))
+					driver.ErrInvalid, i+1, len(nodes))
 			}
 		} else if cfg := d.opts.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
 			return nil, fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
-				ErrInvalid, n.Addr)
+				driver.ErrInvalid, n.Addr)
 		}
 		if slices.ContainsFunc(d.nodes, func(m *node) bool { return m.addr == n.Addr }) {
-			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", ErrInvalid, n.Addr)
+			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", driver.ErrInvalid, n.Addr)
 		}
 		d.nodes = append(d.nodes, newNode(d, i, n))
 	}

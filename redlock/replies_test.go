@@ -227,7 +227,7 @@ func TestAServerThatIsTooOldIsNamedSo(t *testing.T) {
 	server := startOddServer(t)
 	server.old.Store(true)
 	d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: server.listener.Addr().String()}}, nil)
-	if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), "older than Redis 6") {
+	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "older than Redis 6") {
 		t.Errorf("Open = %v, %v", d, err)
 	}
 }

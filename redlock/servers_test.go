@@ -33,7 +33,7 @@ func (r *rig) disguised(command string, words ...string) route {
 func TestAServerWithoutRunIDIsAloneOrNotAtAll(t *testing.T) {
 	r := start(t, 3)
 	way := r.disguised("INFO", "run_id:", "other_id:")
-	r.refused(way.nodes(), nil, redlock.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
+	r.refused(way.nodes(), nil, driver.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
 	c := r.clientOf(r.driver(way.nodes()[:1], nil), nil)
 	r.release(r.acquire(c, "k", nil))
 }
@@ -47,19 +47,19 @@ func TestAClusterNodeIsKnownByEachOfItsNames(t *testing.T) {
 		{"cluster_enabled:0", "cluster_enabled:1"},
 	} {
 		way := r.disguised("INFO", words...)
-		r.refused(way.nodes(), nil, redlock.ErrConfig, "Cluster", "independent")
+		r.refused(way.nodes(), nil, driver.ErrConfig, "Cluster", "independent")
 	}
 	other := newRelay(t, r.servers[0].Addr())
 	other.edit = func(words []string, reply []byte) []byte {
 		return bytes.Replace(reply, []byte("$10\r\nstandalone"), []byte("$7\r\ncluster"), 1)
 	}
-	r.refused([]redlock.Node{other.start().node()}, nil, redlock.ErrConfig, "Cluster", "independent")
+	r.refused([]redlock.Node{other.start().node()}, nil, driver.ErrConfig, "Cluster", "independent")
 }
 
 func TestOpenRefusesASentinel(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--sentinel"}})
-	r.refusedBy(r.nodes(), nil, redlock.ErrConfig, "Sentinel", "address of a Redis server")
-	r.refusedBy(r.nodes(), &redlock.Options{DB: 1}, redlock.ErrConfig, "Sentinel", "address of a Redis server")
+	r.refusedBy(r.nodes(), nil, driver.ErrConfig, "Sentinel", "address of a Redis server")
+	r.refusedBy(r.nodes(), &redlock.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
 }
 
 // refusedBy is refused for servers that have no keys to look at.
@@ -79,7 +79,7 @@ func TestACommandThatWasRenamedIsNamed(t *testing.T) {
 	} {
 		t.Run(command, func(t *testing.T) {
 			r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", command, "HIDDEN"}})
-			r.refusedBy(r.nodes(), nil, redlock.ErrConfig, append(words, "renamed", "under its own name")...)
+			r.refusedBy(r.nodes(), nil, driver.ErrConfig, append(words, "renamed", "under its own name")...)
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestAMissingRightIsNamedByNewerServersToo(t *testing.T) {
 					continue
 				}
 				command, _, _ := strings.Cut(strings.TrimPrefix(right, "+"), "|")
-				r.refused(r.nodes(), &redlock.Options{Username: fmt.Sprintf("user%d", i), Password: secret}, redlock.ErrAuth,
+				r.refused(r.nodes(), &redlock.Options{Username: fmt.Sprintf("user%d", i), Password: secret}, driver.ErrAuth,
 					"docs/operations.md", command)
 			}
 		})

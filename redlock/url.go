@@ -72,7 +72,7 @@ func parseURL(rawURL string, opts *Options) ([]Node, Options, error) {
 	_, rest, _ := strings.Cut(rawURL, "://")
 	if at := strings.IndexAny(rest, "/?"); err != nil && at >= 0 && strings.Contains(rest[at:], "@") {
 		return nil, o, fmt.Errorf("%w: the URL cannot be read, and an @ comes after its first / or ?; "+
-			"in a user or password write / as %%2F and ? as %%3F", ErrInvalid)
+			"in a user or password write / as %%2F and ? as %%3F", driver.ErrInvalid)
 	}
 	return nodes, o, err
 }
@@ -94,15 +94,15 @@ func noScheme(scheme string) error {
 		return errSentinels
 	case strings.Contains(scheme, "cluster"):
 		return fmt.Errorf("%w: the URL names a Redis Cluster in another way than this: redis+cluster://user:password@h1:6379,h2:6379, "+
-			"with rediss+cluster for TLS", ErrInvalid)
+			"with rediss+cluster for TLS", driver.ErrInvalid)
 	}
 	return fmt.Errorf("%w: the URL does not begin with redis:// (or valkey://), rediss:// (valkeys://, for TLS), unix://, redlock://, "+
-		"redis+cluster://, redis+sentinel:// or redis+replicas://; an example: redis://localhost:6379", ErrInvalid)
+		"redis+cluster://, redis+sentinel:// or redis+replicas://; an example: redis://localhost:6379", driver.ErrInvalid)
 }
 
 // errSentinels is for URLs that name Sentinels as other clients have them.
 var errSentinels = fmt.Errorf("%w: the URL names Sentinels in another way than this: redis+sentinel://user:password@s1:26379,s2:26379/NAME/0, "+
-	"with rediss for TLS, NAME being the name of the master", ErrInvalid)
+	"with rediss for TLS, NAME being the name of the master", driver.ErrInvalid)
 
 // readURL reads a URL by hand as far as net/url does not know several hosts.
 func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) {
@@ -114,7 +114,7 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 		return nil, o, noScheme("")
 	}
 	if strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return nil, o, fmt.Errorf("%w: the URL has control characters", ErrInvalid)
+		return nil, o, fmt.Errorf("%w: the URL has control characters", driver.ErrInvalid)
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	hosts, path, _ := strings.Cut(rest, "/")
@@ -157,7 +157,7 @@ func readURL(rawURL string, opts *Options) (nodes []Node, o Options, err error) 
 		return nil, o, err
 	}
 	if o.database(path) != nil {
-		return nil, o, fmt.Errorf("%w: the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F", ErrInvalid)
+		return nil, o, fmt.Errorf("%w: the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F", driver.ErrInvalid)
 	}
 	given, err := parameters(query)
 	if err != nil {
@@ -178,10 +178,10 @@ func (o *Options) single(scheme, text string) ([]Node, error) {
 	at := strings.LastIndex(text, "@")
 	user, host := text[:max(at, 0)], text[at+1:]
 	if strings.Contains(host, ",") {
-		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://", ErrInvalid, scheme)
+		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://", driver.ErrInvalid, scheme)
 	}
 	if strings.Contains(user, ",") && strings.Contains(user, "@") {
-		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://; in a password write a comma as %%2C, @ as %%40", ErrInvalid, scheme)
+		return nil, fmt.Errorf("%w: %s:// takes one host; for several begin with redlock://; in a password write a comma as %%2C, @ as %%40", driver.ErrInvalid, scheme)
 	}
 	var node Node
 	var err error
@@ -199,7 +199,7 @@ func (o *Options) sentinels(hosts, path string) (_ *Failover, db string, err err
 	}
 	name, db, _ := strings.Cut(path, "/")
 	if f.Master, err = url.PathUnescape(name); err != nil {
-		return nil, "", fmt.Errorf("%w: the name of the master in the URL has a bad %%-escape; write %% as %%25", ErrInvalid)
+		return nil, "", fmt.Errorf("%w: the name of the master in the URL has a bad %%-escape; write %% as %%25", driver.ErrInvalid)
 	}
 	return f, db, f.check()
 }
@@ -210,7 +210,7 @@ func (o *Options) list(text, port string) (addrs []string, err error) {
 	user, hosts := text[:max(at, 0)], text[at+1:]
 	if strings.ContainsAny(user, ",@") {
 		return nil, fmt.Errorf("%w: user and password stand once, before the first host, and are those of the servers; "+
-			"in a password write a comma as %%2C, @ as %%40", ErrInvalid)
+			"in a password write a comma as %%2C, @ as %%40", driver.ErrInvalid)
 	}
 	list := strings.Split(hosts, ",")
 	for i, host := range list {
@@ -232,7 +232,7 @@ func (o *Options) socket(user, path string) ([]Node, error) {
 	plain, err := url.PathUnescape(path)
 	if err != nil || user != "" && !at || strings.Contains(path, "@") || !server.IsSocket(plain) {
 		return nil, fmt.Errorf("%w: what follows :// is not the path of a unix socket; write unix:///run/redis.sock, or unix://user:password@/run/redis.sock; "+
-			"in a password write / as %%2F, in a path @ as %%40", ErrInvalid)
+			"in a password write / as %%2F, in a path @ as %%40", driver.ErrInvalid)
 	}
 	nodes := []Node{{Addr: plain}}
 	if !at {
@@ -268,7 +268,7 @@ func (o *Options) several(text string) (nodes []Node, err error) {
 		first.Username, first.Password = "", ""
 	case logins < len(list) || slices.ContainsFunc(nodes, func(n Node) bool { return n.Password == "" }):
 		return nil, fmt.Errorf("%w: some hosts have user:password@ in front and others have not; write it before each, or once before the first; "+
-			"a comma in a password is written as %%2C", ErrInvalid)
+			"a comma in a password is written as %%2C", driver.ErrInvalid)
 	default:
 		o.Credentials = nil
 	}
@@ -288,7 +288,7 @@ func login(text string) (user, pass string, err error) {
 	user, err1 := url.PathUnescape(user)
 	pass, err2 := url.PathUnescape(pass)
 	if err1 != nil || err2 != nil { // their text would show the password
-		return "", "", fmt.Errorf("%w: user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F", ErrInvalid)
+		return "", "", fmt.Errorf("%w: user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F", driver.ErrInvalid)
 	}
 	return user, pass, nil
 }
@@ -297,7 +297,7 @@ func login(text string) (user, pass string, err error) {
 // is: where an @ is missing, what looks like a host is a password.
 func address(s, which, usual string) (string, error) {
 	if s == "" {
-		return "", fmt.Errorf("%w: a host is missing in the URL; an example: redis://localhost:6379", ErrInvalid)
+		return "", fmt.Errorf("%w: a host is missing in the URL; an example: redis://localhost:6379", driver.ErrInvalid)
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -305,7 +305,7 @@ func address(s, which, usual string) (string, error) {
 	}
 	if !server.Dialable(host, port) {
 		return "", fmt.Errorf("%w: %s is not host:port, or user:password@host:port with an @ before the host; "+
-			"in a password write a comma as %%2C, @ as %%40", ErrInvalid, which)
+			"in a password write a comma as %%2C, @ as %%40", driver.ErrInvalid, which)
 	}
 	return net.JoinHostPort(host, port), nil
 }

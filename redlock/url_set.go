@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // nextURL is what separates URLs. A blank within a password is followed by no scheme.
@@ -57,7 +59,7 @@ func readSet(urls []string, opts *Options) (nodes []Node, set Options, err error
 		nodes[0].Username, nodes[0].Password = "", ""
 	case logins < len(urls) || files > 0:
 		return nil, set, fmt.Errorf("%w: some of the URLs have a user or password and others have not, or a passwordfile beside them; "+
-			"give them in the first URL, for all nodes, or in each, without passwordfile", ErrInvalid)
+			"give them in the first URL, for all nodes, or in each, without passwordfile", driver.ErrInvalid)
 	default:
 		set.Username, set.Password, set.Credentials = "", "", nil
 	}
@@ -76,19 +78,19 @@ func (o *Options) joins(set *Options, nodes []Node, rawURL string, first bool) e
 	}
 	for name := range given {
 		if !first && !slices.Contains(ofNode, name) {
-			return fmt.Errorf("%w: parameter %s is for all nodes: give it in the first URL alone", ErrInvalid, name)
+			return fmt.Errorf("%w: parameter %s is for all nodes: give it in the first URL alone", driver.ErrInvalid, name)
 		}
 	}
 	switch {
 	case o.Cluster:
-		return fmt.Errorf("%w: a Redis Cluster is no node of a set; give its URL alone", ErrInvalid)
+		return fmt.Errorf("%w: a Redis Cluster is no node of a set; give its URL alone", driver.ErrInvalid)
 	case len(nodes) != 1:
-		return fmt.Errorf("%w: it names %d nodes; give redis:// (rediss:// for TLS) for each of them", ErrInvalid, len(nodes))
+		return fmt.Errorf("%w: it names %d nodes; give redis:// (rediss:// for TLS) for each of them", driver.ErrInvalid, len(nodes))
 	case (o.TLS == nil) != (set.TLS == nil):
 		return fmt.Errorf("%w: some URLs are with TLS and others without; begin all with rediss (rediss://, rediss+sentinel://, rediss+replicas://), or none",
-			ErrInvalid)
+			driver.ErrInvalid)
 	case o.DB != set.DB:
-		return fmt.Errorf("%w: it has database %d and the first URL %d; give all nodes the same", ErrInvalid, o.DB, set.DB)
+		return fmt.Errorf("%w: it has database %d and the first URL %d; give all nodes the same", driver.ErrInvalid, o.DB, set.DB)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 func TestSeveralURLsAreASet(t *testing.T) {
@@ -42,8 +44,8 @@ func TestSeveralURLsAreASet(t *testing.T) {
 	} {
 		nodes, opts, err := parseURL(text, nil)
 		if want.mend != "" {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s: %v, want ErrInvalid with %q", text, err, want.mend)
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want.mend) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: %v, want driver.ErrInvalid with %q", text, err, want.mend)
 			}
 			continue
 		}

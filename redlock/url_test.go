@@ -118,8 +118,8 @@ func TestURLsOfOtherClientsMeanTheSame(t *testing.T) {
 	} {
 		nodes, opts, err := parseURL(url, nil)
 		if want.mend != "" {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
-				t.Errorf("%s: %v, want ErrInvalid with %q", url, err, want.mend)
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want.mend) {
+				t.Errorf("%s: %v, want driver.ErrInvalid with %q", url, err, want.mend)
 			}
 			continue
 		}
@@ -162,8 +162,8 @@ func TestURLNeverDropsAHost(t *testing.T) {
 		if !slices.Equal(nodes, want) || (err == nil) != (want != nil) {
 			t.Errorf("%s: %+v, %v, want %+v", url, nodes, err, want)
 		}
-		if err != nil && !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", url, err)
+		if err != nil && !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v, want driver.ErrInvalid", url, err)
 		}
 	}
 }
@@ -204,8 +204,8 @@ func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
 	for _, url := range []string{
 		"rediss://h?tls=false", "valkeys://h?tls=false", "rediss://h?tls=0", "redis://h?tls=false&servername=x", "redlock://a,b?tls=false&ca=/no/such/file", "redis://h?tls=true&tls=false",
 	} {
-		if _, opts, err := parseURL(url, nil); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: TLS %v, %v, want ErrInvalid", url, opts.TLS != nil, err)
+		if _, opts, err := parseURL(url, nil); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: TLS %v, %v, want driver.ErrInvalid", url, opts.TLS != nil, err)
 		}
 	}
 	if _, opts, err := parseURL("rediss://10.0.0.1?servername=redis.example", nil); err != nil || opts.TLS.ServerName != "redis.example" {
@@ -260,8 +260,8 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://u:x@a,u:x@b":          "for several begin with redlock://",
 	} {
 		_, _, err := parseURL(url, nil)
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), words) {
-			t.Errorf("%q: %v, want ErrInvalid with %q", url, err, words)
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v, want driver.ErrInvalid with %q", url, err, words)
 		}
 	}
 }
@@ -298,13 +298,13 @@ func TestNoErrorShowsWhatMayBeAPassword(t *testing.T) {
 	} {
 		for _, scheme := range []string{"redis://", "rediss://", "redlock://", "valkey://", "unix://", "redis+sentinel://"} {
 			_, err := OpenURL(ctx, scheme+rest, nil)
-			if !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
-				t.Errorf("OpenURL(%s%s) = %v, want ErrInvalid without the password", scheme, rest, err)
+			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
+				t.Errorf("OpenURL(%s%s) = %v, want driver.ErrInvalid without the password", scheme, rest, err)
 			}
 		}
 		for _, addr := range []string{rest, "redis://" + rest} {
-			if _, err := Open(ctx, []Node{{Addr: addr}}, nil); !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
-				t.Errorf("Open(%s) = %v, want ErrInvalid without the password", addr, err)
+			if _, err := Open(ctx, []Node{{Addr: addr}}, nil); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), secret[:6]) {
+				t.Errorf("Open(%s) = %v, want driver.ErrInvalid without the password", addr, err)
 			}
 		}
 	}
@@ -326,7 +326,7 @@ func TestParseURLReadsTLSFiles(t *testing.T) {
 	if _, opts, err := parseURL("rediss://h", nil); err != nil || opts.TLS == nil {
 		t.Errorf("rediss://h: TLS %v, %v", opts.TLS, err)
 	}
-	if _, _, err := parseURL("rediss://h?ca="+cert.Key, nil); !errors.Is(err, ErrInvalid) {
+	if _, _, err := parseURL("rediss://h?ca="+cert.Key, nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a key for a CA: %v", err)
 	}
 }
@@ -346,8 +346,8 @@ func FuzzParseURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, url string) {
 		nodes, opts, err := parseURL(url, nil)
 		if err != nil {
-			if !errors.Is(err, ErrInvalid) {
-				t.Errorf("%q: %v does not match ErrInvalid", url, err)
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("%q: %v does not match driver.ErrInvalid", url, err)
 			}
 			// Whatever stands before the last @ may be a password; what stands behind it is none.
 			// Where there is no @, only the value of a parameter is none.
@@ -417,7 +417,7 @@ func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
 			t.Errorf("%s: MaxTTL %v, %v; want %v", url, l.MaxTTL, err, want)
 		}
 	}
-	if _, err := LimitsURL("redis://a?maxttl=1ms", nil); !errors.Is(err, ErrInvalid) {
+	if _, err := LimitsURL("redis://a?maxttl=1ms", nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a URL that is refused has limits: %v", err)
 	}
 }

@@ -67,7 +67,7 @@ func (s *seen) has(node string) bool { return strings.HasPrefix(node, s.drv.Home
 
 func (s *seen) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	st, err := s.drv.Inspect(ctx, key)
-	st.Nodes = slices.DeleteFunc(st.Nodes, func(n driver.NodeStatus) bool { return !s.has(n.Node) })
+	st.Nodes = slices.DeleteFunc(st.Nodes, func(n driver.NodeView) bool { return !s.has(n.Node) })
 	return st, err
 }
 

@@ -274,13 +274,13 @@ func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	l, err := d.lookUp(ctx, key)
 	st := l.status(key)
-	st.Nodes = make([]driver.NodeStatus, len(d.members))
+	st.Nodes = make([]driver.NodeView, len(d.members))
 	var all sync.WaitGroup
 	for _, m := range d.members {
 		all.Go(func() {
 			h, failed := d.ask(ctx, m, callTime)
 			view := &st.Nodes[m.place]
-			*view = driver.NodeStatus{Node: m.name, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}
+			*view = driver.NodeView{Node: m.name, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}
 			switch {
 			case failed == nil && h.mode == "":
 				failed = errSilent
@@ -288,7 +288,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 				failed = errors.New("it does not have the last change yet")
 			}
 			if failed != nil || err != nil {
-				*view = driver.NodeStatus{Node: m.name, Err: failed}
+				*view = driver.NodeView{Node: m.name, Err: failed}
 			}
 		})
 	}

@@ -103,7 +103,7 @@ func TestNodesAreForTheirUserAlone(t *testing.T) {
 			_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			d.Close()
 		}
-		fixture.Denied(t, login, err, zookeeper.ErrAuth, "correct user and password")
+		fixture.Denied(t, login, err, driver.ErrAuth, "correct user and password")
 	}
 	other, err := open(login)
 	r.Must(err)

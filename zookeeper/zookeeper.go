@@ -451,9 +451,6 @@ func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }
 
-// ErrAuth is in an ErrUnavailable when the user has too few rights.
-var ErrAuth = errors.New("access denied")
-
 // refused is what the servers say to a request that they do not carry out, with what mends
 // it. Whether the session is over is known with the next connection.
 func (d *Driver) refused(err error) error {
@@ -461,9 +458,9 @@ func (d *Driver) refused(err error) error {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
 		return d.states.Unavailable(err)
 	case errors.Is(err, codeNoAuth):
-		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", ErrAuth, err)}
+		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", driver.ErrAuth, err)}
 	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
-		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", ErrAuth, err)}
+		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", driver.ErrAuth, err)}
 	case errors.Is(err, codeUnimplemented):
 		return direct.Refusal{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
 	case errors.Is(err, codeNoChildren):

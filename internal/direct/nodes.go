@@ -13,11 +13,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Refusal is an error that time does not mend.
+// Refusal is an error that time does not mend. It matches driver.ErrAuth or driver.ErrConfig.
 type Refusal struct{ Err error }
 
 func (r Refusal) Error() string { return r.Err.Error() }
 func (r Refusal) Unwrap() error { return r.Err }
+
+// Is matches driver.ErrConfig where user and rights are not to blame.
+func (r Refusal) Is(target error) bool {
+	return target == driver.ErrConfig && !errors.Is(r.Err, driver.ErrAuth)
+}
 
 // Lasts says whether time does not mend err.
 func Lasts(err error) bool {

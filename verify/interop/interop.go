@@ -136,7 +136,7 @@ func holdfasts(ctx context.Context, addrs []string, l Library, name string, data
 		}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
-			return total, errors.Join(err, drv.Close())
+			return total, err
 		}
 		clients = append(clients, c)
 	}

@@ -137,7 +137,7 @@ func TestSeveralMiniredisAreNoSet(t *testing.T) {
 		nodes = append(nodes, redlock.Node{Addr: miniredis.RunT(t).Addr()})
 	}
 	_, err := redlock.Open(t.Context(), nodes, nil)
-	if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), "run_id") || !strings.Contains(err.Error(), "use this server alone") {
+	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "run_id") || !strings.Contains(err.Error(), "use this server alone") {
 		t.Errorf("Open() = %v, want ErrConfig with run_id and the mend", err)
 	}
 }

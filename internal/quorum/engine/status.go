@@ -29,7 +29,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	for i, v := range views {
 		name := e.nodes[i].Name()
 		token := base(v)
-		st.Nodes = append(st.Nodes, driver.NodeStatus{
+		st.Nodes = append(st.Nodes, driver.NodeView{
 			Node: name, Owner: v.Owner, Token: token, Remaining: v.Left, Waiters: v.Waiters, Err: v.Err,
 		})
 		if v.Err != nil {

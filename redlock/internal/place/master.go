@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
@@ -168,7 +169,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string) (_ []r
 		if strings.Contains(err.Error(), "unknown command") {
 			return nil, server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
 		}
-		if err = server.Mend(err, p.TLS != nil); errors.Is(err, server.ErrAuth) {
+		if err = server.Mend(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
 			err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password (Failover)")
 		}
 		return nil, err

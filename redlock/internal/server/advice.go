@@ -11,19 +11,13 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// Errors of a server that is refused.
-var (
-	// ErrConfig is of a server that is set up in a way that loses locks, or that does not fit this client.
-	ErrConfig = errors.New("node is not fit for locks")
-	// ErrAuth is of wrong credentials and of missing rights.
-	ErrAuth = errors.New("access denied")
-	// ErrReplica is no reason to end a wait: after a failover the address may lead to the
-	// old master for a while.
-	ErrReplica = errors.New("it is a replica")
-)
+// ErrReplica is no reason to end a wait: after a failover the address may lead to the
+// old master for a while.
+var ErrReplica = errors.New("it is a replica")
 
 // Mend adds to an error what to do about it, where the server's text does not say
 // it. secure says whether TLS was used.
@@ -39,7 +33,7 @@ func Mend(err error, secure bool) error {
 		return Advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
 	case errors.Is(err, resp.ErrFormat):
 		return Advise(err, "this may be the port of another program")
-	case errors.Is(err, ErrConfig), errors.Is(err, ErrAuth):
+	case errors.Is(err, driver.ErrConfig), errors.Is(err, driver.ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):
 		return Advise(AuthError(err), "it asks for a password; give Username and Password")
@@ -77,7 +71,7 @@ func Advise(err error, mend string) error { return &Advised{err, mend} }
 
 // Unfit says why a node is not fit for locks, and what mends it.
 func Unfit(mend, format string, args ...any) error {
-	return Advise(fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...), mend)
+	return Advise(fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...), mend)
 }
 
 // refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
@@ -90,9 +84,9 @@ func LacksRight(text string) bool {
 }
 
 // AuthError is err as one of access.
-func AuthError(err error) error { return fmt.Errorf("%w: %w", ErrAuth, err) }
+func AuthError(err error) error { return fmt.Errorf("%w: %w", driver.ErrAuth, err) }
 
 // Lasting says whether a node stays down until an operator changes something.
 func Lasting(err error) bool {
-	return (errors.Is(err, ErrConfig) || errors.Is(err, ErrAuth)) && !errors.Is(err, ErrReplica)
+	return (errors.Is(err, driver.ErrConfig) || errors.Is(err, driver.ErrAuth)) && !errors.Is(err, ErrReplica)
 }

@@ -315,7 +315,7 @@ func (a *app) continued(
 	}
 	client, err := holdfast.New(drv, a.options("holdfast"))
 	if err != nil {
-		return errors.Join(err, drv.Close())
+		return err
 	}
 	defer client.Close()
 	st, err := client.Inspect(ctx, t.Name)
@@ -399,7 +399,7 @@ func (t ticket) stands(st holdfast.Status) bool {
 // among says whether some node that t has the lock on knows its token as well.
 func (t ticket) among(st holdfast.Status) bool {
 	owner, first := t.grant()
-	return st.Held && owner == st.Owner && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeStatus) bool {
+	return st.Held && owner == st.Owner && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeView) bool {
 		return n.Err == nil && n.Owner == owner && n.Token == int64(first)
 	})
 }

@@ -70,7 +70,7 @@ func (s *stage) open(ctx context.Context) error {
 		}
 		client, err := holdfast.New(drv, &holdfast.Options{Holder: holdfast.Holder{Program: name}})
 		if err != nil {
-			return errors.Join(err, drv.Close())
+			return err
 		}
 		s.clients[name] = client
 	}
@@ -171,7 +171,7 @@ func (s *stage) pauseHolder(ctx context.Context) error {
 	}
 	client, err := holdfast.New(drv, &holdfast.Options{Holder: holdfast.Holder{Program: "eve"}})
 	if err != nil {
-		return errors.Join(err, drv.Close())
+		return err
 	}
 	defer client.Close()
 	lease, err := client.Acquire(ctx, key, &holdfast.AcquireOptions{TTL: ttl, NoRenew: true}) // the pause stops the watchdog as well

@@ -9,10 +9,6 @@ import (
 	"syscall"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/etcd"
-	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
-	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
 // Code is an exit status.
@@ -128,11 +124,8 @@ var kinds = []struct {
 	code Code
 }{
 	{holdfast.ErrLost, Lost},
-	{redlock.ErrAuth, Auth},
-	{postgres.ErrAuth, Auth},
-	{etcd.ErrAuth, Auth},
-	{zookeeper.ErrAuth, Auth},
-	{redlock.ErrConfig, Unavailable},
+	{holdfast.ErrAuth, Auth},
+	{holdfast.ErrConfig, Unavailable},
 	{holdfast.ErrInvalid, Usage},
 	{holdfast.ErrHeld, Busy},
 	{holdfast.ErrUnavailable, Unavailable},

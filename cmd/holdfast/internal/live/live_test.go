@@ -303,7 +303,7 @@ func TestALockThatNoListNamesIsKeptWhileItIsLookedAt(t *testing.T) {
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		wait(s, 1500*time.Millisecond)
 		b.mu.Lock()
-		b.unlisted = holdfast.Status{Key: "job", Nodes: []holdfast.NodeStatus{{Owner: "a"}, {}, {}}}
+		b.unlisted = holdfast.Status{Key: "job", Nodes: []holdfast.NodeView{{Owner: "a"}, {}, {}}}
 		delete(b.locks, "job")
 		b.mu.Unlock()
 		s.Want("job")
@@ -360,23 +360,23 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 
 func TestAStateSaysWhatTheVotesMean(t *testing.T) {
 	t.Parallel()
-	yes := holdfast.NodeStatus{Owner: "a"}
-	other, none, silent := holdfast.NodeStatus{Owner: "b"}, holdfast.NodeStatus{}, holdfast.NodeStatus{Err: errors.New("gone")}
+	yes := holdfast.NodeView{Owner: "a"}
+	other, none, silent := holdfast.NodeView{Owner: "b"}, holdfast.NodeView{}, holdfast.NodeView{Err: errors.New("gone")}
 	now := time.Now()
 	for _, row := range []struct {
 		st    holdfast.Status
 		want  string
 		level Level
 	}{
-		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, yes, yes}}, "held", Fine},
-		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, yes, silent}}, "held", Fine},
-		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, yes, none}}, "at risk", Warn},
-		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes, other, yes}}, "at risk", Warn},
-		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeStatus{yes}, Remaining: -1}, "no end", Warn},
-		{holdfast.Status{Nodes: []holdfast.NodeStatus{yes, other, none}}, "split", Warn},
-		{holdfast.Status{Nodes: []holdfast.NodeStatus{yes, silent, silent}}, "unknown", Bad},
-		{holdfast.Status{Waiters: 2, Nodes: []holdfast.NodeStatus{none, none, none}}, "passing", Fine},
-		{holdfast.Status{Nodes: []holdfast.NodeStatus{none, none, none}}, "free", Fine},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeView{yes, yes, yes}}, "held", Fine},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeView{yes, yes, silent}}, "held", Fine},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeView{yes, yes, none}}, "at risk", Warn},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeView{yes, other, yes}}, "at risk", Warn},
+		{holdfast.Status{Held: true, Owner: "a", Nodes: []holdfast.NodeView{yes}, Remaining: -1}, "no end", Warn},
+		{holdfast.Status{Nodes: []holdfast.NodeView{yes, other, none}}, "split", Warn},
+		{holdfast.Status{Nodes: []holdfast.NodeView{yes, silent, silent}}, "unknown", Bad},
+		{holdfast.Status{Waiters: 2, Nodes: []holdfast.NodeView{none, none, none}}, "passing", Fine},
+		{holdfast.Status{Nodes: []holdfast.NodeView{none, none, none}}, "free", Fine},
 		{holdfast.Status{Held: true, Owner: "a"}, "held", Fine},
 	} {
 		p := &Picture{Taken: now, stale: time.Minute}
