@@ -260,3 +260,40 @@ func TestAReleaseLooksForItsShardPastItsDeadline(t *testing.T) {
 		}
 	})
 }
+
+// identified is a shard whose id was learned.
+type identified struct{ place.Place }
+
+func (identified) Shard() string { return "a" }
+
+// TestAShardIsAskedOnceASecondWhetherItIsTheMaster holds that a shard is asked neither less often, nor twice where a ping falls due.
+func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		n := clusterOf(d).shards[0]
+		n.place = identified{n.place}
+		var asked []string
+		go func() {
+			for in := resp.NewReader(a); ; {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				asked = append(asked, string(args[0]))
+			}
+		}()
+		for age := time.Second; age <= pingEvery; age += lookEvery {
+			n.tend(n.link.Load(), age)
+		}
+		synctest.Wait()
+		count := 0
+		for _, name := range asked {
+			if name == "INFO" {
+				count++
+			}
+		}
+		if want := int(pingEvery / time.Second); count != want {
+			t.Errorf("asked %d times in %v, want %d: %q", count, pingEvery, want, asked)
+		}
+	})
+}
