@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/socket"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 )
 
@@ -295,5 +298,29 @@ func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
 		if want := int(pingEvery / time.Second); count != want {
 			t.Errorf("asked %d times in %v, want %d: %q", count, pingEvery, want, asked)
 		}
+	})
+}
+
+// TestARequestToAShardWaitsForNoOtherGoroutine holds that callers write to a shard themselves while little is under way, as to
+// one server: no other node is asked meanwhile.
+func TestARequestToAShardWaitsForNoOtherGoroutine(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		near, far := net.Pipe()
+		near = socket.New(near)
+		s := newSession(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
+		at := received(far)
+		lock := d.opts.keys("k")
+		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
+		for i := range sent {
+			s.Send(link.Entry{At: d.engine.Now(), Req: &engine.Request{
+				Ask: quorum.Ask{Kind: quorum.AskRenew, Owner: fmt.Sprint("owner", i), TTL: int64(time.Second)}, Lock: &lock, Deadline: d.engine.Now() + int64(time.Second),
+			}})
+		}
+		if got := gathered(at); len(got) != sent {
+			t.Errorf("%d of %d requests were written: %q", len(got), sent, got)
+		}
+		near.Close()
+		far.Close()
 	})
 }

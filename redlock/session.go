@@ -26,7 +26,7 @@ func newSession(n *node, c *resp.Conn, rep report) *session {
 	s := &session{n: n, report: rep}
 	f := n.d.opts.format()
 	s.Link = link.New(link.Config{
-		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1,
+		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1, Shared: len(n.d.nodes) > 1,
 		Encode: f.Encoder(rep.proof).Encode, Loads: f.Loads, Ends: format.Ends,
 	}, s)
 	if s.stay != nil {

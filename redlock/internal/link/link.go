@@ -71,6 +71,8 @@ type Config struct {
 	Conn *resp.Conn
 	Now  func() int64 // the engine's clock
 	Sole bool         // the set has no other node
+	// Shared says that each request goes to other nodes, too. In a Redis Cluster it goes to one shard.
+	Shared bool
 	// Encode appends the command of a request to dst.
 	Encode func(dst []byte, r *engine.Request) []byte
 	// Loads are the commands that make the server know the scripts again, after SCRIPT FLUSH.
@@ -187,7 +189,7 @@ func (f *fifo) pop() (e Entry) {
 // New takes over a connection that was checked. Nothing is sent before Start.
 func New(cfg Config, sink Sink) *Link {
 	l := &Link{cfg: cfg, sink: sink, direct: directMost, wake: make(chan struct{}, 1), gone: make(chan struct{})}
-	if !cfg.Sole {
+	if cfg.Shared {
 		l.direct = sharedMost
 	}
 	return l
