@@ -46,8 +46,8 @@ func (s *session) Answer(e link.Entry, v resp.Value) {
 		return
 	}
 	n.note(e.Req.Kind, v)
-	if n.muted() == nil { // else waiters poll
-		n.d.channels.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
+	if c := n.d.channels; c != nil && n.muted() == nil { // else waiters poll
+		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
 	}
 	n.d.set.over(e, e.Req)
 	format.Deliver(e.Req, v, s.least)
