@@ -56,7 +56,7 @@ type node struct {
 	ctx    context.Context // ends with the driver, or when a cluster has taken its slots away
 	stop   context.CancelFunc
 	opened chan struct{} // of a cluster: closed after the first attempt to connect
-	lane   engine.Lane   // of the locks in them
+	lane   engine.Lane   // of a shard: of the locks in its hash slots
 
 	link      atomic.Pointer[session] // connected and checked; nil: down
 	listening atomic.Bool             // wake-ups are wanted

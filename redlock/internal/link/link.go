@@ -51,8 +51,8 @@ var (
 	ErrBroke = errors.New("the connection broke before it was sent")
 )
 
-// Sink hears what comes over a link. A link calls it from its own goroutines, one call at a time except for Fail, and
-// holds no lock meanwhile. A call that blocks keeps all answers waiting.
+// Sink hears what comes over a link. Answer, Push and Broken are called by the goroutine that reads, which holds no lock: one that
+// blocks keeps all answers waiting. Fail and Spare are called by those who send as well, Spare while the link is locked.
 type Sink interface {
 	// Answer takes the answer to a request. v is valid until Answer returns.
 	Answer(e Entry, v resp.Value)
