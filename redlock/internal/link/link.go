@@ -47,8 +47,8 @@ const (
 var (
 	// ErrStalled is why a request was not sent: the node does not answer those before it.
 	ErrStalled = errors.New("skipped: it does not answer")
-	// ErrBroke is why a request was not sent: the connection ended first.
-	ErrBroke = errors.New("the connection broke before it was sent")
+	// errBroke is why a request was not sent: the connection ended first.
+	errBroke = errors.New("the connection broke before it was sent")
 )
 
 // Sink hears what comes over a link. Answer, Push and Broken are called by the goroutine that reads, which holds no lock: one that
@@ -271,7 +271,7 @@ func (l *Link) end(err error) {
 		l.sink.Fail(e, engine.Failure{Err: err})
 	}
 	for _, e := range unsent {
-		l.sink.Fail(e, engine.Failure{Err: ErrBroke, Unsent: true})
+		l.sink.Fail(e, engine.Failure{Err: errBroke, Unsent: true})
 	}
 	close(l.gone)
 }
