@@ -49,8 +49,12 @@ func (n *node) lookForBare(l *session) {
 	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.beside() {
 		return // the name is the key; or it may be in another shard
 	}
-	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" || d.opts.Credentials != nil {
-		return // a user of its own may not have the right, and each try would be in the server's log
+	// A user of its own may not have the right, and each try would be in the server's log.
+	if d.opts.Credentials != nil {
+		return // it is asked at new connections alone
+	}
+	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" {
+		return
 	}
 	taken := d.bare.name.Swap(nil)
 	if taken == nil {

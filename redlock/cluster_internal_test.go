@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/socket"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock/internal/link"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 )
 
@@ -258,5 +261,66 @@ func TestAReleaseLooksForItsShardPastItsDeadline(t *testing.T) {
 		if again := gathered(atA); !slices.Equal(again, first[1:]) {
 			t.Errorf("a was sent %q again, want the release", again)
 		}
+	})
+}
+
+// identified is a shard whose id was learned.
+type identified struct{ place.Place }
+
+func (identified) Shard() string { return "a" }
+
+// TestAShardIsAskedOnceASecondWhetherItIsTheMaster holds that a shard is asked neither less often, nor twice where a ping falls due.
+func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		n := clusterOf(d).shards[0]
+		n.place = identified{n.place}
+		var asked []string
+		go func() {
+			for in := resp.NewReader(a); ; {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				asked = append(asked, string(args[0]))
+			}
+		}()
+		for age := time.Second; age <= pingEvery; age += lookEvery {
+			n.tend(n.link.Load(), age)
+		}
+		synctest.Wait()
+		count := 0
+		for _, name := range asked {
+			if name == "INFO" {
+				count++
+			}
+		}
+		if want := int(pingEvery / time.Second); count != want {
+			t.Errorf("asked %d times in %v, want %d: %q", count, pingEvery, want, asked)
+		}
+	})
+}
+
+// TestARequestToAShardWaitsForNoOtherGoroutine holds that callers write to a shard themselves while little is under way, as to
+// one server: no other node is asked meanwhile.
+func TestARequestToAShardWaitsForNoOtherGoroutine(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		near, far := net.Pipe()
+		near = socket.New(near)
+		s := newSession(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
+		at := received(far)
+		lock := d.opts.keys("k")
+		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
+		for i := range sent {
+			s.Send(link.Entry{At: d.engine.Now(), Req: &engine.Request{
+				Ask: quorum.Ask{Kind: quorum.AskRenew, Owner: fmt.Sprint("owner", i), TTL: int64(time.Second)}, Lock: &lock, Deadline: d.engine.Now() + int64(time.Second),
+			}})
+		}
+		if got := gathered(at); len(got) != sent {
+			t.Errorf("%d of %d requests were written: %q", len(got), sent, got)
+		}
+		near.Close()
+		far.Close()
 	})
 }

@@ -10,16 +10,17 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 // A node votes while all of this holds:
 //
-//	it is a single master                strange, below
-//	it evicts nothing                    evicts, below, unless AllowEviction
-//	it is on the list once               arrive, below; of a shard of a Cluster: identify
-//	it gives this client the rights      prepare, in abilities.go
+//	it is the master of its place        Place.Login and Role, package place
+//	it evicts nothing                    fit, below, unless AllowEviction
+//	it is on the list once               arrive, below; a shard of a Cluster is known by its id
+//	it gives this client the rights      tryRights, below
 //	its clients agree on the set         package member
 //	its marker names its present run     package member
 //	its marker is the one that was read  each script compares it, member.lua; not on one server alone, nor in a Cluster
@@ -211,9 +212,12 @@ func (g *gate) rules(n *node) member.Rules {
 	}
 }
 
+// markerKey names the marker of n.
+func (g *gate) markerKey(n *node) string { return n.place.MarkerKey(g.opts.format(), g.opts.Prefix) }
+
 // observe reads the marker of n and the clocks.
 func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
-	values, err := server.Ask(l, []string{"GET", n.place.MarkerKey(g.opts.format(), g.opts.Prefix)}, []string{"TIME"}) // in this order: the marker is no younger than the time
+	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order: the marker is no younger than the time
 	if err != nil {
 		return o, err
 	}
@@ -252,13 +256,33 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 		if v.Votes || v.Err != nil {
 			return o.Marker, g.explain(v.Err)
 		}
-		done, err := g.swap(l, n.place.MarkerKey(g.opts.format(), g.opts.Prefix), o.Marker, v.Write)
+		done, err := g.swap(l, g.markerKey(n), o.Marker, v.Write)
 		if err != nil {
 			return "", err
 		}
 		rep.skipped = rep.skipped || done && v.Skips
 	}
 	return "", errMarker
+}
+
+// swap replaces the marker, if it is still old, and says whether it was.
+func (g *gate) swap(l *resp.Conn, key, old, next string) (done bool, err error) {
+	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
+	if err != nil {
+		return false, fmt.Errorf("its marker %s cannot be written: %w", key, err)
+	}
+	number, _ := values[1].Int()
+	return number == 1, nil
+}
+
+// durable says whether the server writes everything to disk before it answers, and reads it
+// back when it starts.
+func (g *gate) durable(l *resp.Conn) bool {
+	if kept, err := server.OnDisk(l); err != nil || !kept {
+		return false
+	}
+	read, err := server.Replays(l, g.opts.probeKeys("doctor"))
+	return read && err == nil
 }
 
 // explain adds to why a node does not vote what mends it.

@@ -56,7 +56,7 @@ type node struct {
 	ctx    context.Context // ends with the driver, or when a cluster has taken its slots away
 	stop   context.CancelFunc
 	opened chan struct{} // of a cluster: closed after the first attempt to connect
-	lane   engine.Lane   // of the locks in them
+	lane   engine.Lane   // of a shard: of the locks in its hash slots
 
 	link      atomic.Pointer[session] // connected and checked; nil: down
 	listening atomic.Bool             // wake-ups are wanted
@@ -264,14 +264,12 @@ func (n *node) tend(l *session, age time.Duration) {
 		n.d.channels.Leave(l.Link)
 		n.lookForBare(l)
 	}
-	if n.place.Shard() != "" && age%time.Second == 0 {
-		n.verify(l)
-	}
 	if age%pingEvery == 0 {
 		n.ping(l) // otherwise this client would not notice that the other end is gone
-		if n.place.Replaced() {
-			n.verify(l)
-		}
+	}
+	verifies := n.place.Replaced() && age%pingEvery == 0
+	if verifies || n.place.Shard() != "" && age%time.Second == 0 { // no script compares the marker of a shard
+		n.verify(l)
 	}
 }
 

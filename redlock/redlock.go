@@ -210,6 +210,36 @@ func (o *Options) defaults(nodes []Node) error {
 	return nil
 }
 
+// checkNode finds what is wrong with a node, before anything is dialled, and names one that fails over. number tells people
+// which of the nodes it is.
+func (o *Options) checkNode(n *Node, number string) error {
+	if o.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
+		return fmt.Errorf("%w: node %s: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
+			driver.ErrInvalid, number)
+	}
+	if f := n.Failover; f != nil {
+		if err := f.check(); err != nil {
+			return err
+		}
+		if n.Addr != "" {
+			return fmt.Errorf("%w: node %s has Addr and Failover; give one of them", driver.ErrInvalid, number)
+		}
+		n.Addr = f.place(nil).Name()
+		return nil
+	}
+	if !server.IsSocket(n.Addr) {
+		// A text that is no address is not shown: it may be a URL, with a password.
+		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !server.Dialable(cmp.Or(host, "localhost"), port) {
+			return fmt.Errorf("%w: the address of node %s is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
+				driver.ErrInvalid, number)
+		}
+	} else if cfg := o.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+		return fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
+			driver.ErrInvalid, n.Addr)
+	}
+	return nil
+}
+
 // prepare checks the arguments and makes a driver that is not connected.
 func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d := &Driver{}
@@ -228,27 +258,8 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.gate = newGate(&d.opts, len(nodes))
 	for i, n := range nodes {
-		if d.opts.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
-			return nil, fmt.Errorf("%w: node %d of %d: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
-				driver.ErrInvalid, i+1, len(nodes))
-		}
-		if f := n.Failover; f != nil {
-			if err := f.check(); err != nil {
-				return nil, err
-			}
-			if n.Addr != "" {
-				return nil, fmt.Errorf("%w: node %d of %d has Addr and Failover; give one of them", driver.ErrInvalid, i+1, len(nodes))
-			}
-			n.Addr = f.place(nil).Name()
-		} else if !server.IsSocket(n.Addr) {
-			// A text that is no address is not shown: it may be a URL, with a password.
-			if host, port, err := net.SplitHostPort(n.Addr); err != nil || !server.Dialable(cmp.Or(host, "localhost"), port) {
-				return nil, fmt.Errorf("%w: the address of node %d of %d is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
-					driver.ErrInvalid, i+1, len(nodes))
-			}
-		} else if cfg := d.opts.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-			return nil, fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
-				driver.ErrInvalid, n.Addr)
+		if err := d.opts.checkNode(&n, fmt.Sprintf("%d of %d", i+1, len(nodes))); err != nil {
+			return nil, err
 		}
 		if slices.ContainsFunc(d.nodes, func(m *node) bool { return m.addr == n.Addr }) {
 			return nil, fmt.Errorf("%w: node %s is listed twice and would vote twice; list every server once", driver.ErrInvalid, n.Addr)

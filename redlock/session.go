@@ -26,7 +26,7 @@ func newSession(n *node, c *resp.Conn, rep report) *session {
 	s := &session{n: n, report: rep}
 	f := n.d.opts.format()
 	s.Link = link.New(link.Config{
-		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1,
+		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1, Shared: len(n.d.nodes) > 1,
 		Encode: f.Encoder(rep.proof).Encode, Loads: f.Loads, Ends: format.Ends,
 	}, s)
 	if s.stay != nil {
@@ -46,8 +46,8 @@ func (s *session) Answer(e link.Entry, v resp.Value) {
 		return
 	}
 	n.note(e.Req.Kind, v)
-	if n.muted() == nil { // else waiters poll
-		n.d.channels.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
+	if c := n.d.channels; c != nil && n.muted() == nil { // else waiters poll
+		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
 	}
 	n.d.set.over(e, e.Req)
 	format.Deliver(e.Req, v, s.least)

@@ -139,3 +139,30 @@ func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
 		}
 	})
 }
+
+// TestCredentialsAreAskedForOnlyByConnections holds that a connection that works asks for no user and password: each
+// question may be a token that somebody has to sign, and the goroutine that looks after the node waits for it.
+func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		d, err := prepare([]Node{{Addr: "far:6379"}}, &Options{Credentials: func(context.Context, string) (string, string, error) {
+			asked++
+			return "", "secret", nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		l := joined(d.nodes[0], near, report{})
+		go io.Copy(io.Discard, far)
+		d.bare.note("k")
+		d.nodes[0].tend(l, probeMost)
+		if asked > 0 {
+			t.Errorf("asked for credentials %d times", asked)
+		}
+		l.HangUp(errHungUp)
+		far.Close()
+		<-l.Gone()
+	})
+}

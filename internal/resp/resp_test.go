@@ -17,8 +17,9 @@ func TestEveryKindIsReadWhole(t *testing.T) {
 		want any
 	}{
 		{"+OK\r\n", "OK"},
-		{"-ERR no\r\n", Error("ERR no")},
-		{"!6\r\nERR no\r\n", Error("ERR no")},
+		{"-ERR no\r\n", Error("no")},
+		{"!6\r\nERR no\r\n", Error("no")},
+		{"-WRONGTYPE no\r\n", Error("WRONGTYPE no")},
 		{":-42\r\n", int64(-42)},
 		{":99999999999999999999\r\n", "99999999999999999999"},
 		{"$5\r\na\r\nbc\r\n", "a\r\nbc"},

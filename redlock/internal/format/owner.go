@@ -66,8 +66,8 @@ const threadsMost = "20"
 
 // Fields is the command that lists who has the lock on key, where owner does not say all of that; nil where it does.
 func (f *Format) Fields(key, owner string) []string {
-	kind, _ := OtherType(owner)
-	if kind != "hash" && !(f.java && quorum.ClientOf(owner) == "") {
+	kind, other := OtherType(owner)
+	if !(other && kind == "hash") && !(f.java && quorum.ClientOf(owner) == "") {
 		return nil
 	}
 	return []string{"HSCAN", key, "0", "COUNT", threadsMost}

@@ -13,9 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-var (
-	errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
-)
+var errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
 
 // Deliver answers r with what the server said. least is the least token that may be granted; it is asked for where a token is.
 func Deliver(r *engine.Request, v resp.Value, least func() (int64, error)) {

@@ -47,12 +47,12 @@ const (
 var (
 	// ErrStalled is why a request was not sent: the node does not answer those before it.
 	ErrStalled = errors.New("skipped: it does not answer")
-	// ErrBroke is why a request was not sent: the connection ended first.
-	ErrBroke = errors.New("the connection broke before it was sent")
+	// errBroke is why a request was not sent: the connection ended first.
+	errBroke = errors.New("the connection broke before it was sent")
 )
 
-// Sink hears what comes over a link. A link calls it from its own goroutines, one call at a time except for Fail, and
-// holds no lock meanwhile. A call that blocks keeps all answers waiting.
+// Sink hears what comes over a link. Answer, Push and Broken are called by the goroutine that reads, which holds no lock: one that
+// blocks keeps all answers waiting. Fail and Spare are called by those who send as well, Spare while the link is locked.
 type Sink interface {
 	// Answer takes the answer to a request. v is valid until Answer returns.
 	Answer(e Entry, v resp.Value)
@@ -71,6 +71,8 @@ type Config struct {
 	Conn *resp.Conn
 	Now  func() int64 // the engine's clock
 	Sole bool         // the set has no other node
+	// Shared says that each request goes to other nodes, too. In a Redis Cluster it goes to one shard.
+	Shared bool
 	// Encode appends the command of a request to dst.
 	Encode func(dst []byte, r *engine.Request) []byte
 	// Loads are the commands that make the server know the scripts again, after SCRIPT FLUSH.
@@ -187,7 +189,7 @@ func (f *fifo) pop() (e Entry) {
 // New takes over a connection that was checked. Nothing is sent before Start.
 func New(cfg Config, sink Sink) *Link {
 	l := &Link{cfg: cfg, sink: sink, direct: directMost, wake: make(chan struct{}, 1), gone: make(chan struct{})}
-	if !cfg.Sole {
+	if cfg.Shared {
 		l.direct = sharedMost
 	}
 	return l
@@ -269,7 +271,7 @@ func (l *Link) end(err error) {
 		l.sink.Fail(e, engine.Failure{Err: err})
 	}
 	for _, e := range unsent {
-		l.sink.Fail(e, engine.Failure{Err: ErrBroke, Unsent: true})
+		l.sink.Fail(e, engine.Failure{Err: errBroke, Unsent: true})
 	}
 	close(l.gone)
 }

@@ -210,7 +210,7 @@ func (p *Master) isMaster(ctx context.Context, addr string) error {
 	case err != nil:
 		return server.Mend(err, p.TLS != nil)
 	case hello["role"] != "master":
-		return ErrDemoted
+		return errDemoted
 	}
 	return nil
 }

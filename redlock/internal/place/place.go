@@ -70,8 +70,8 @@ func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool
 	return hello, err
 }
 
-// ErrDemoted is why a server is not the node, though it may have been.
-var ErrDemoted = errors.New("it is a replica: another server is about to be the master, or is it already")
+// errDemoted is why a server is not the node, though it may have been.
+var errDemoted = errors.New("it is a replica: another server is about to be the master, or is it already")
 
 // strange refuses a server that is no single master. info may say whose replica it
 // is.
@@ -106,7 +106,7 @@ func role(hello, info map[string]string) string { return cmp.Or(info["role"], he
 func replaceable(shard bool, hello, info map[string]string) (defects map[string]error, err error) {
 	switch err := strange(shard, mode(hello, info), role(hello, info), info); {
 	case errors.Is(err, server.ErrReplica):
-		return nil, ErrDemoted
+		return nil, errDemoted
 	case err != nil:
 		return nil, err
 	case info["min_slaves_good_slaves"] == "":

@@ -32,6 +32,7 @@ func ParseInfo(text string) map[string]string {
 // ParseTime reads the reply to TIME, in µs since 1970.
 func ParseTime(v resp.Value) (int64, error) { return TimeOf(v.Decode()) }
 
+// TimeOf is ParseTime for a reply that was decoded.
 func TimeOf(reply any) (int64, error) {
 	list, _ := reply.([]any)
 	if len(list) != 2 {
