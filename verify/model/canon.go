@@ -24,6 +24,9 @@ func (s *setup) tidy(w *world) {
 		}
 		s.tidyIDs(w, c)
 	}
+	if w.members != nil {
+		s.tidyMembers(w)
+	}
 	for n := range s.nodes {
 		nd := &w.nodes[n]
 		for c := range s.clients {
@@ -34,14 +37,14 @@ func (s *setup) tidy(w *world) {
 		if nd.ghosts.n == 0 {
 			nd.ghost = 0
 		}
-		if w.left.over+w.left.older == 0 {
+		if w.left.over+w.left.older+w.left.restored == 0 {
 			nd.saved = quorum.Lock{}
 		}
 		l := &nd.lock
 		for _, l := range []*quorum.Lock{l, &nd.saved} {
 			switch {
-			case s.spans:
-				if w.clock/1000 > l.Until {
+			case s.timed():
+				if s.nodeTime(w, n)/1000 > l.Until {
 					l.Owner, l.Until = "", 0
 				}
 			case l.Owner != "":
@@ -112,9 +115,9 @@ func (s *setup) tidyClaim(c *quorum.Claim, w *world) {
 	for n := range s.nodes {
 		set := quorum.Only(n)
 		switch {
-		case c.Granted&set == 0, s.spans && c.Until[n] <= w.at(w.stage, 0):
+		case c.Granted&set == 0, s.timed() && c.Until[n] <= s.at(w.stage, 0):
 			c.Until[n] = 0
-		case !s.spans:
+		case !s.timed():
 			c.Until[n] = far
 		}
 		if (c.Granted|c.Free|c.Ripe)&set == 0 {
@@ -134,7 +137,7 @@ func (s *setup) tidyClaim(c *quorum.Claim, w *world) {
 		c.Renewing = 0 // only the outcome depends on it
 	}
 	c.Left, c.Crowd, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, 0, false
-	if c.Trust != 0 && !s.spans {
+	if c.Trust != 0 && !s.timed() {
 		c.Trust = far
 	}
 	if c.Patience != 0 {
@@ -218,6 +221,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
 	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, f.older, f.stage)
+	b = append(b, f.again, f.files, f.copied, f.restored, f.nodeClock, f.localClock, f.bothClocks)
 	b = append(b, w.stage, byte(w.clock/clockStep))
 	for c := range s.clients {
 		cl := &w.clients[c]
@@ -230,7 +234,7 @@ func (s *setup) encode(w *world, b []byte) []byte {
 		b = append(b, byte(k.Phase), byte(k.ID), k.Again,
 			flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
 		b = append32(b, int32(k.Token))
-		if s.spans {
+		if s.timed() {
 			b = append32(append(b, flags(k.TTL == brief)), int32(k.Trust/coarse))
 		}
 		if s.slot {
@@ -258,20 +262,23 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	if s.ages {
 		b = append32(b, int32(nd.lock.FenceUntil))
 	}
-	if s.spans {
+	if s.timed() {
 		b = append32(b, int32(nd.lock.Until))
 	}
 	for stamp, owner := range nd.lock.Queue.Entries {
 		b = append(b, owner...)
 		b = append(b, byte(stamp))
 	}
-	if s.faults.over+s.faults.older > 0 {
+	if s.faults.over+s.faults.older+s.faults.restored > 0 {
 		o := &nd.saved
 		b = append(append(b, '/'), o.Owner...)
 		b = append32(append32(b, int32(o.Fence)), int32(nd.floor))
 		for stamp, owner := range o.Queue.Entries {
 			b = append(append(b, owner...), byte(stamp))
 		}
+	}
+	if w.members != nil {
+		b = s.encodeMember(w, n, b)
 	}
 	b = append(b, '/', nd.ghost)
 	b = encodeLine(&nd.ghosts, b)
@@ -284,7 +291,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
 				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Low&set != 0), k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
-			if s.spans {
+			if s.timed() {
 				b = append32(b, int32(k.Until[n]/coarse))
 			}
 		}

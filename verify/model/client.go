@@ -14,6 +14,8 @@ func (s *setup) hear(w *world, c, n int, a message) string {
 	switch {
 	case s.mutant.lowTokens:
 		floor = 0
+	case w.members != nil:
+		floor = w.members.clients[c][n].floor
 	case s.slot && w.clients[c].since != 0:
 		floor = quorum.Base(w.clients[c].since)
 	case s.slot: // it went with the server
@@ -25,14 +27,14 @@ func (s *setup) hear(w *world, c, n int, a message) string {
 	}
 	return s.event(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
-		Sent: w.at(a.stage, a.round), TTL: lasts, Token: int64(a.token), Floor: floor, Left: ttl, Queued: a.marked,
+		Sent: s.at(a.stage, a.round), TTL: lasts, Token: int64(a.token), Floor: floor, Left: ttl, Queued: a.marked,
 	})
 }
 
 // event brings an event to a client and carries out what it wants done.
 func (s *setup) event(w *world, c int, e quorum.Event) string {
 	cl := &w.clients[c]
-	e.At = w.at(w.stage, cl.round)
+	e.At = s.at(w.stage, cl.round)
 	if s.mutant.keepID && e.Kind == quorum.Failed && e.Of == quorum.AskGiveBack {
 		e.Kind = quorum.Freed
 	}
@@ -62,9 +64,7 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	switch a.Outcome {
 	case quorum.Renewed:
 		for n := range s.nodes {
-			if !s.marker { // there, kept may be of before the data were wiped
-				w.nodes[n].away &^= 1 << c
-			}
+			w.nodes[n].away &^= 1 << c
 		}
 		if s.after && cl.before != 0 {
 			return "a lease goes on after another was committed"
@@ -148,7 +148,7 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 // trusts says whether a client relies on its lease.
 func (s *setup) trusts(w *world, c int) bool {
 	cl := &w.clients[c]
-	return cl.life == running && cl.claim.Phase == quorum.Held && (!s.spans || cl.claim.Trust > w.at(w.stage, cl.round))
+	return cl.life == running && cl.claim.Phase == quorum.Held && (!s.timed() || cl.claim.Trust > s.at(w.stage, cl.round))
 }
 
 // overlap says whether two clients rely on their leases.

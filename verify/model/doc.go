@@ -2,7 +2,8 @@
 // world of the lock protocol can see, and looks whether a promise breaks.
 //
 // The world consists of the code itself: the clients are [quorum.Step], the nodes
-// are the methods of [quorum.Lock], the twin of the Lua scripts. Around them there
+// are the methods of [quorum.Lock], the twin of the Lua scripts. In rows about who may
+// vote a client asks [member.Rules.Decide] before it sends to a node. Around them there
 // are only lines of messages. A move delivers one message, lets one timer run out
 // or makes one fault happen. Explore visits breadth first every world that moves
 // can lead to, so that what breaks is shown by a shortest trace.
@@ -14,7 +15,8 @@
 //
 // What is left out, and why that is sound or what it costs:
 //
-//   - There is no time. A timer can run out whenever it runs, and an answer can be
+//   - There is no time, unless a row has stages of it, in which leases and quarantines
+//     end. A timer can run out whenever it runs, and an answer can be
 //     given up at any moment, which is more than what can happen. Rows about
 //     waiting are calm: timers run out only when none of the client's messages is
 //     on its way. Validity (send times, drift, TTL) is not modelled, as it is

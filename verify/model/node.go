@@ -25,7 +25,7 @@ func (s *setup) fail(w *world) {
 		for c := range s.clients {
 			for n := range s.nodes {
 				wire := &w.nodes[n].wires[c]
-				for wire.cut && wire.requests.n > 0 {
+				for (wire.cut || !s.open(w, c, n)) && wire.requests.n > 0 {
 					r := wire.requests.pop(0)
 					a := r.failed()
 					if s.cares(w, c, n, a) {
@@ -49,13 +49,15 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		clock -= clockSwing
 	case nd.ahead:
 		clock += clockJump
+	case w.members != nil:
+		clock = s.nodeTime(w, n)
 	}
 	ask := quorum.Ask{
 		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: span(r.brief), Life: s.life, HandOver: quorum.HandOver(ttl),
 		Token: int64(r.token),
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
 	}
-	if nd.away != 0 {
+	if nd.away != 0 || s.stays(w, c, n) {
 		ask.HandOver = 0 // it grants nothing yet
 	}
 	if r.marked {
@@ -186,6 +188,7 @@ func (s *setup) restart(w *world, n int, lock quorum.Lock) {
 	nd.lock = lock
 	nd.ghosts = line{}
 	w.clock += clockStep
+	s.closeAll(w, n)
 	for c := range s.clients {
 		s.sever(w, c, n, int(nd.wires[c].requests.n))
 		nd.ghosts = line{}
@@ -199,6 +202,9 @@ func (s *setup) restart(w *world, n int, lock quorum.Lock) {
 func (s *setup) rewind(w *world, n int) {
 	s.restart(w, n, w.nodes[n].saved)
 	w.nodes[n].floor = quorum.Base(w.clock)
+	if w.members != nil {
+		s.mark(w, n, w.members.nodes[n].saved)
+	}
 }
 
 // takeOver lets another server take the place of a node, with what it had received. With the
@@ -208,6 +214,7 @@ func (s *setup) takeOver(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = nd.saved
 	w.clock += clockStep
+	s.promote(w, n)
 	nd.floor = quorum.Base(w.clock)
 	for c := range s.clients {
 		s.sever(w, c, n, int(nd.wires[c].requests.n))
@@ -218,17 +225,12 @@ func (s *setup) takeOver(w *world, n int) {
 	}
 }
 
-// flush lets a node forget all it knew over open connections. With the marker it executes
-// nothing of what is sent over them, until what it granted is over.
+// flush lets a node forget all it knew over open connections.
 func (s *setup) flush(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = quorum.Lock{}
 	w.clock += clockStep
-	for c := range s.clients {
-		if s.marker && w.clients[c].life == running {
-			nd.away |= 1 << c
-		}
-	}
+	s.mark(w, n, "")
 }
 
 // sever breaks a connection. The first sent requests had left and may still be
@@ -256,5 +258,9 @@ func (s *setup) sever(w *world, c, n, sent int) {
 		fail(r.kind, r)
 		nd.ghosts.push(r)
 		nd.ghost = uint8(c)
+	}
+	if w.members != nil {
+		v := &w.members.clients[c][n]
+		nd.proof, v.open = v.proof, false
 	}
 }

@@ -121,7 +121,7 @@ func (s *setup) line(w *world, m move) string {
 	case cutOff:
 		return fmt.Sprintf("%s can no longer reach %s", who, node)
 	}
-	return "?"
+	return s.memberLine(w, m)
 }
 
 func (s *setup) tokens(w *world) string {
@@ -141,6 +141,9 @@ func (s *setup) picture(w *world) string {
 		fmt.Fprintf(&b, "     node %d: owner %q, counter %d, waiting", n+1, strings.ToUpper(l.Owner), l.Fence)
 		for _, o := range l.Queue.Entries {
 			fmt.Fprint(&b, " ", strings.ToUpper(o))
+		}
+		if w.members != nil {
+			fmt.Fprintf(&b, ", marker%s", short(w.members.nodes[n].marker))
 		}
 		b.WriteString("\n")
 	}

@@ -86,11 +86,12 @@ type wire struct {
 type node struct {
 	lock   quorum.Lock
 	wires  [maxClients]wire
-	ghosts line  // sent over a connection that has broken since
-	ghost  uint8 // whose they are
-	away   uint8 // clients whose end the node waits for before it votes
-	ahead  bool  // its clock is wrong
-	frozen int64 // the counter stays here; 0: it counts
+	ghosts line   // sent over a connection that has broken since
+	ghost  uint8  // whose they are
+	proof  string // the marker that goes with them
+	away   uint8  // clients whose end the node waits for before it votes
+	ahead  bool   // its clock is wrong
+	frozen int64  // the counter stays here; 0: it counts
 
 	saved quorum.Lock // what its replica has, or its disk
 	floor int64       // the first token that may be used since it went back to that
@@ -123,10 +124,11 @@ type world struct {
 	clock   int64
 	stage   uint8 // how much time has passed, where there are two TTLs
 	left    faults
+	members *members // nil: all nodes vote
 }
 
 // at is the time by the clocks of the clients, in ns.
-func (w *world) at(stage, round uint8) int64 { return now + int64(stage)*stageTime + int64(round) }
+func (s *setup) at(stage, round uint8) int64 { return now + int64(stage)*s.stageTime() + int64(round) }
 
 // faults is how often each fault may still happen.
 type faults struct {
@@ -145,6 +147,15 @@ type faults struct {
 	over   uint8 // a replica takes over from a node
 	older  uint8 // a node is restarted with older data
 	stage  uint8 // a stage of time passes
+
+	// Of nodes that are admitted:
+	again      uint8 // a node is restarted with its data
+	files      uint8 // … or with the data and the marker of another node
+	copied     uint8 // a node gets these while its connections go on
+	restored   uint8 // … or its own, as they were saved
+	nodeClock  uint8 // a node's clock is set ahead
+	localClock uint8 // a client's is
+	bothClocks uint8 // a node's and that of client 1, which are one
 }
 
 // setup is a world to begin with, and how it behaves.
@@ -170,16 +181,16 @@ type setup struct {
 	orders  bool              // tokens are checked
 	fair    bool              // waiters are served in the order of their stamps
 	after   bool              // no lease is renewed by a round that began after another grant was committed
-	gate    bool              // a wiped node does not vote until what it granted is over
-	marker  bool              // so does one that was wiped over open connections: each request shows that
+	gate    bool              // a node that went back to older data does not vote until what it granted is over
 	life    int64             // quorum.Ask.Life
 	spans   bool              // renewals ask for one of two TTLs, and a lock lapses in its time
 	starts  bool              // with spans: clients ask for the lock with the brief TTL
 	ages    bool              // time passes, counters expire in their time, and clocks jump from one end of their minute to the other
 	slot    bool              // the node is a hash slot: clients find it elsewhere, and go by their own clocks
 	faults  faults
-	hasty   bool   // patience and deadlines count as slow too, not only what lasts a second
-	prelude []move // made before everything else
+	hasty   bool    // patience and deadlines count as slow too, not only what lasts a second
+	admits  *admits // nodes vote once they are admitted; nil: always
+	prelude []move  // made before everything else
 	mutant  mutant
 }
 
@@ -212,6 +223,23 @@ type mutant struct {
 	shortens         bool // C14: an owner's request shortens what another has promised
 	follows          bool // C14: … and the client relies on the shortest that it asked for
 	keepToken        bool // C12: who adopts keeps its token, though the nodes have promised later ones
+
+	// Of the rules by which nodes are admitted:
+	anyRun        bool // the run that the marker names counts as the present one
+	anyName       bool // the marker's name for the node counts as the client's
+	anySet        bool // clients need not agree on the set
+	durable       bool // each node counts as durable
+	forgets       bool // the client does not know in which runs it saw the node admitted
+	oldWatch      bool // the client goes on counting where the marker has changed
+	wallClock     bool // the client counts by its wall clock
+	nodesClock    bool // the client goes by the node's wall clock alone
+	ownClock      bool // … or by its own
+	onePeriod     bool // one period by wall clocks is enough
+	blindly       bool // the marker is written without a comparison
+	noProof       bool // requests are executed whatever the marker is
+	hiddenRun     bool // a node whose run is hidden counts as one that goes on
+	noPromotion   bool // the run of a node that fails over does not tell its promotions apart
+	staysAndVotes bool // the only node grants in its quarantine
 }
 
 // move is one thing that can happen.
@@ -225,34 +253,43 @@ type move struct {
 type kind uint8
 
 const (
-	begin     kind = iota // a client asks for the lock
-	execute               // a node executes the first request of a client's
-	ghost                 // a node executes a request of a broken connection
-	answer                // a client gets the first answer of a node
-	failure               // a client notices that a request failed
-	wake                  // a wake-up arrives
-	silence               // a client no longer counts on an answer
-	patience              // a client's patience with partial grants is over
-	rest                  // a client's fallback timer runs out
-	renew                 // a holder renews
-	release               // a holder releases, or a client gives up
-	crash                 // a client dies
-	lapse                 // a lock lapses that nobody relies on
-	loseLock              // a node forgets a lock
-	loseFence             // a node forgets a counter
-	wipe                  // a node forgets everything, and its connections break
-	flush                 // a node forgets everything, and its connections go on
-	sever                 // a connection breaks; index requests had been sent
-	cutOff                // a client can no longer reach a node
-	loseWake              // a wake-up is lost
-	repeat                // an acquire will be delivered once more
-	jump                  // the clock of a node jumps
-	outage                // a node forgets a lock
-	age                   // time passes
-	pass                  // a stage of time passes
-	save                  // a node's replica, or its disk, has all that the node has
-	takeOver              // the replica takes the node's place
-	rewind                // a node goes on from its disk
+	begin      kind = iota // a client asks for the lock
+	execute                // a node executes the first request of a client's
+	ghost                  // a node executes a request of a broken connection
+	answer                 // a client gets the first answer of a node
+	failure                // a client notices that a request failed
+	wake                   // a wake-up arrives
+	silence                // a client no longer counts on an answer
+	patience               // a client's patience with partial grants is over
+	rest                   // a client's fallback timer runs out
+	renew                  // a holder renews
+	release                // a holder releases, or a client gives up
+	crash                  // a client dies
+	lapse                  // a lock lapses that nobody relies on
+	loseLock               // a node forgets a lock
+	loseFence              // a node forgets a counter
+	wipe                   // a node forgets everything, and its connections break
+	flush                  // a node forgets everything, and its connections go on
+	sever                  // a connection breaks; index requests had been sent
+	cutOff                 // a client can no longer reach a node
+	loseWake               // a wake-up is lost
+	repeat                 // an acquire will be delivered once more
+	jump                   // the clock of a node jumps
+	outage                 // a node forgets a lock
+	age                    // time passes
+	pass                   // a stage of time passes
+	save                   // a node's replica, or its disk, has all that the node has
+	takeOver               // the replica takes the node's place
+	rewind                 // a node goes on from its disk
+	look                   // a client observes a node and decides about it
+	swap                   // a node replaces its marker
+	again                  // a node is restarted with its data
+	files                  // … or with those of node index
+	copied                 // a node gets the data of node index
+	restored               // … or its own, as they were saved
+	nodeClock              // a node's clock is set ahead
+	localClock             // a client's is
+	bothClocks             // a node's and that of client 1, which are one
 )
 
 func (s *setup) initial() world {
@@ -280,6 +317,9 @@ func (s *setup) initial() world {
 			cl.claim.Stamp = int64(c + 1)
 			cl.claim.Renews = !s.apart || s.mutant.anyOrder
 		}
+	}
+	if s.admits != nil {
+		w.members = s.firstMembers(&w)
 	}
 	if s.holds > 0 {
 		w, _ = s.apply(&w, move{kind: begin})
@@ -365,7 +405,7 @@ func (s *setup) moves(w *world, out []move) []move {
 	}
 	for c := range s.clients {
 		cl := &w.clients[c]
-		if cl.life == idle {
+		if cl.life == idle && s.mayBegin(w, c) {
 			add(begin, c, 0, 0)
 		}
 		if cl.life != running {
@@ -460,24 +500,27 @@ func (s *setup) moves(w *world, out []move) []move {
 		if w.left.fence > 0 && node.lock.Fence != 0 {
 			add(loseFence, 0, n, 0)
 		}
-		if w.left.wipe > 0 && node.lock != (quorum.Lock{}) {
+		if w.left.wipe > 0 && !s.blank(w, n) {
 			add(wipe, 0, n, 0)
 		}
-		if w.left.flush > 0 && node.lock != (quorum.Lock{}) {
+		if w.left.flush > 0 && !s.blank(w, n) {
 			add(flush, 0, n, 0)
 		}
-		if w.left.over+w.left.older > 0 && node.saved != node.lock {
+		if w.left.over+w.left.older+w.left.restored > 0 && s.unsaved(w, n) {
 			add(save, 0, n, 0)
 		}
-		if w.left.over > 0 {
+		if w.left.over > 0 && s.hit(n) {
 			add(takeOver, 0, n, 0)
 		}
-		if w.left.older > 0 {
+		if w.left.older > 0 && s.goesBack(w, n) {
 			add(rewind, 0, n, 0)
 		}
 		if w.left.jump > 0 {
 			add(jump, 0, n, 0)
 		}
+	}
+	if w.members != nil {
+		s.memberMoves(w, add)
 	}
 	if w.left.age > 0 {
 		add(age, 0, 0, 0)
@@ -517,6 +560,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	cl, nd := &w.clients[c], &w.nodes[n]
 	wire := &nd.wires[c]
 	broken := ""
+	if w.members != nil {
+		w.members = new(*w.members)
+	}
 	switch m.kind {
 	case begin:
 		cl.life = running
@@ -531,13 +577,17 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		broken = s.event(&w, c, quorum.Event{Kind: quorum.Start, Nodes: s.heard(c)})
 	case execute:
 		r := wire.requests.pop(0)
+		if !s.admitted(&w, c, n, quorum.AskKind(r.kind)) {
+			s.reply(&w, c, n, r.failed())
+			break
+		}
 		if nd.away != 0 && (s.faults.over == 0 || quorum.AskKind(r.kind) != quorum.AskRenew && !quorum.AskKind(r.kind).Frees()) {
 			s.reply(&w, c, n, r.failed())
 			break
 		}
 		s.reply(&w, c, n, s.serve(&w, c, n, r))
 	case ghost:
-		if r := nd.ghosts.pop(0); nd.away == 0 {
+		if r := nd.ghosts.pop(0); nd.away == 0 && s.proven(&w, n, nd.proof) {
 			s.serve(&w, c, n, r) // nobody hears the answer
 		}
 	case answer:
@@ -593,8 +643,9 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case wipe:
 		w.left.wipe--
 		s.restart(&w, n, quorum.Lock{})
+		s.mark(&w, n, "")
 	case save:
-		nd.saved = nd.lock
+		s.save(&w, n)
 	case takeOver:
 		w.left.over--
 		s.takeOver(&w, n)
@@ -631,11 +682,13 @@ func (s *setup) apply(from *world, m move) (world, string) {
 	case pass:
 		w.left.stage--
 		w.stage++
-		w.clock += stageTime / 1000
+		w.clock += s.stageTime() / 1000
+	default:
+		broken = s.applyMember(&w, m)
 	}
 	s.fail(&w)
 	s.tidy(&w)
-	if s.spans && broken == "" && s.overlap(&w) {
+	if s.timed() && broken == "" && s.overlap(&w) {
 		broken = "two hold the lock"
 	}
 	return w, broken
