@@ -69,6 +69,7 @@ func (l *laboratory) healthy(ctx context.Context, mutants []mutant) error {
 			run, ok := runs[key]
 			if !ok {
 				run = s
+				run.folder, _, _ = strings.Cut(key, " ")
 				run.tests = nil
 			}
 			for _, test := range s.tests {
