@@ -85,7 +85,7 @@ sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual tim
 screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
 	@cd verify && go run ./console -out ../docs/console
 
-mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail the tests that are there for it (over an hour)
+mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail its tests; MUTANTFLAGS="-only etcd,force -table FILE" (30 min)
 	@cd verify && go run ./mutants $(MUTANTFLAGS)
 
 chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|etcd-auth|postgres|zookeeper -schedule FILE -out FOLDER -seed N"

@@ -317,19 +317,21 @@ func adoptedGoesOn(b *bench) {
 	b.needsAdopter()
 	c := b.client()
 	opts := &holdfast.AcquireOptions{TTL: b.long, Adoptable: true}
-	l := b.acquire(c, "k", opts)
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- b.acquire(c, "k", opts) }()
-	b.eventually("a waiter in the process", func() bool {
-		_, err := c.TryAcquire(b.within(), "k", nil)
-		held, ok := errors.AsType[*holdfast.HeldError](err)
-		return ok && held.Waiters > 0
-	})
-	b.release(l)
-	successor := <-next
-	b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
-	b.fine(successor.Context().Err())
-	b.release(successor)
+	for _, behind := range []*holdfast.AcquireOptions{opts, {TTL: b.long}} {
+		l := b.acquire(c, "k", opts)
+		next := make(chan *holdfast.Lease, 1)
+		go func() { next <- b.acquire(c, "k", behind) }()
+		b.eventually("a waiter in the process", func() bool {
+			_, err := c.TryAcquire(b.within(), "k", nil)
+			held, ok := errors.AsType[*holdfast.HeldError](err)
+			return ok && held.Waiters > 0
+		})
+		b.release(l)
+		successor := <-next
+		b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
+		b.fine(successor.Context().Err())
+		b.release(successor)
+	}
 	b.cleared()
 }
 

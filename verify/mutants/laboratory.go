@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,20 +16,26 @@ import (
 	"time"
 )
 
-// graceTime is for compiling, in addition to the time of a suite.
-const graceTime = 4 * time.Minute
+// A suite has leastTime, and three times as long as it took without a bug where that is more; then it hangs.
+const (
+	leastTime   = time.Minute
+	healthyTime = 20 * time.Minute // for all tests of a package together, without a bug
+	graceTime   = 4 * time.Minute  // for compiling, in addition
+)
 
 // laboratory is the copy of the repository that mutants live in.
 type laboratory struct {
 	dir     string
+	code    *code
 	out     io.Writer
 	verbose bool
+	limits  map[string]time.Duration // of the suites, by together
 }
 
 // outcome is what became of one suite.
 type outcome struct {
 	killed bool
-	by     string // the test that failed, or how else it ended
+	by     string // the first test that failed, or how else it ended
 	took   time.Duration
 	output string
 }
@@ -36,47 +43,60 @@ type outcome struct {
 // row is what became of one mutant.
 type row struct {
 	mutant
-	outcomes []outcome // one for each killer
+	outcomes []outcome // one for each suite
 }
 
 func (r row) survived() bool {
 	return slices.ContainsFunc(r.outcomes, func(o outcome) bool { return !o.killed })
 }
 
-// healthy runs the suites without a bug: a test that fails anyhow kills nothing.
+// together is the same for suites that can be one run.
+func (l *laboratory) together(s suite) (string, error) {
+	folder, err := l.code.home(s)
+	return strings.Join(append(append([]string{folder}, s.env...), s.flags...), " "), err
+}
+
+// healthy runs the suites without a bug: a test that fails anyhow, or does not run, kills nothing.
 func (l *laboratory) healthy(ctx context.Context, mutants []mutant) error {
 	begin := time.Now()
-	suites := together(mutants)
-	for _, k := range suites {
-		o, err := l.test(ctx, k)
+	runs := make(map[string]suite)
+	for _, m := range mutants {
+		for _, s := range m.fails {
+			key, err := l.together(s)
+			if err != nil {
+				return fmt.Errorf("%s:%d: %w", m.file, s.line, err)
+			}
+			run, ok := runs[key]
+			if !ok {
+				run = s
+				run.folder, _, _ = strings.Cut(key, " ")
+				run.tests = nil
+			}
+			for _, test := range s.tests {
+				if !slices.Contains(run.tests, test) {
+					run.tests = append(run.tests, test)
+				}
+			}
+			runs[key] = run
+		}
+	}
+	l.limits = make(map[string]time.Duration)
+	for _, key := range slices.Sorted(maps.Keys(runs)) {
+		run := runs[key]
+		r, took, err := l.run(ctx, run, healthyTime)
 		if err != nil {
 			return err
 		}
-		if o.killed {
-			return fmt.Errorf("without any bug, %s fails in %s:\n%s", o.by, k.command(), o.output)
+		for _, test := range run.tests {
+			if !r.passed[test] {
+				return fmt.Errorf("without any bug, %s of %s does not pass:\n%s", test, key, r.output)
+			}
 		}
+		l.limits[key] = max(leastTime, 3*took)
+		fmt.Fprintf(l.out, "passes  %-56s %5.1f s\n", key, took.Seconds())
 	}
-	fmt.Fprintf(l.out, "the tests of %d packages pass without a bug, in %v\n", len(suites), time.Since(begin).Round(time.Second))
+	fmt.Fprintf(l.out, "the tests of %d packages pass without a bug, in %v\n", len(runs), time.Since(begin).Round(time.Second))
 	return nil
-}
-
-// together is the suites of all mutants, those of one package in one run where
-// they differ only in their tests.
-func together(mutants []mutant) []suite {
-	var out []suite
-	for _, m := range mutants {
-		for _, k := range m.killers {
-			i := slices.IndexFunc(out, func(o suite) bool { return o.joins(k) })
-			if i < 0 {
-				i = len(out)
-				out = append(out, k)
-			}
-			if !slices.Contains(strings.Split(out[i].tests, "|"), k.tests) {
-				out[i].tests += "|" + k.tests
-			}
-		}
-	}
-	return out
 }
 
 // all puts in one bug after the other.
@@ -92,28 +112,32 @@ func (l *laboratory) all(ctx context.Context, mutants []mutant) ([]row, error) {
 	return rows, nil
 }
 
-// one puts a bug in, runs the suites that are to notice it, and mends the file.
+// one puts a bug in, runs the suites that are to notice it, and mends the files.
 func (l *laboratory) one(ctx context.Context, m mutant) (r row, err error) {
-	file, text, bad, err := m.find(l.dir)
+	was, bad, err := l.code.files(m)
 	if err != nil {
 		return r, err
 	}
-	if err := os.WriteFile(file, []byte(bad), 0o644); err != nil {
+	defer func() { err = errors.Join(err, l.write(was)) }()
+	if err := l.write(bad); err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644)) }()
 	r.mutant = m
-	for _, k := range m.killers {
-		o, err := l.test(ctx, k)
-		if err != nil {
-			return r, err
+	for _, s := range m.fails {
+		o, err := l.test(ctx, s)
+		switch {
+		case ctx.Err() != nil:
+			return r, ctx.Err()
+		case err != nil: // it does not compile, for instance: the others go on
+			o.by, _, _ = strings.Cut(err.Error(), "\n")
+			o.output = err.Error()
 		}
 		r.outcomes = append(r.outcomes, o)
 		verdict := "killed"
 		if !o.killed {
 			verdict = "ALIVE"
 		}
-		fmt.Fprintf(l.out, "%-6s  %-34s %-12s %5.1f s  %s\n", verdict, m.name, k.tier, o.took.Seconds(), o.by)
+		fmt.Fprintf(l.out, "%-6s  %-46s %5.1f s  %s\n", verdict, m.name, o.took.Seconds(), o.by)
 		if l.verbose && !o.killed {
 			fmt.Fprintln(l.out, o.output)
 		}
@@ -121,43 +145,74 @@ func (l *laboratory) one(ctx context.Context, m mutant) (r row, err error) {
 	return r, nil
 }
 
-// test runs a suite. The error says that nothing can be told from it.
-func (l *laboratory) test(ctx context.Context, k suite) (outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, k.time+graceTime)
+func (l *laboratory) write(files map[string]string) error {
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(l.dir, file), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// test runs a suite with a bug. The error says that nothing can be told from it.
+func (l *laboratory) test(ctx context.Context, s suite) (o outcome, err error) {
+	key, err := l.together(s)
+	if err != nil {
+		return o, err
+	}
+	r, took, err := l.run(ctx, s, l.limits[key])
+	if err != nil {
+		return o, err
+	}
+	o.took, o.output = took, r.output
+	for _, test := range s.tests {
+		switch {
+		case r.passed[test]:
+			o.by = test + " passes"
+			return o, nil
+		case r.failed[test] && o.by == "":
+			o.by = test
+		}
+	}
+	switch {
+	case r.hung:
+		o.by = strings.TrimSpace(o.by + " (did not end)")
+	case r.crashed && o.by == "":
+		o.by = "crash"
+	case o.by == "":
+		return o, fmt.Errorf("%s: none of the tests ran:\n%s", key, o.output)
+	}
+	o.killed = true
+	return o, nil
+}
+
+// run runs the tests of a suite for a time.
+func (l *laboratory) run(ctx context.Context, s suite, limit time.Duration) (r result, took time.Duration, err error) {
+	folder, err := l.code.home(s)
+	if err != nil {
+		return r, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit+graceTime)
 	defer cancel()
-	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-failfast", "-timeout", k.time.String()}, k.args()...)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Join(l.dir, k.module)
-	cmd.Env = append(os.Environ(), k.env...)
+	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout", limit.String(), "-run", s.pattern(), "."}
+	cmd := exec.CommandContext(ctx, "go", append(args, s.flags...)...)
+	cmd.Dir = filepath.Join(l.dir, folder)
+	cmd.Env = append(os.Environ(), s.env...)
 	cmd.WaitDelay = 5 * time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	begin := time.Now()
 	failure := cmd.Run()
-	o := outcome{took: time.Since(begin)}
+	took = time.Since(begin)
 	if ctx.Err() != nil {
-		return o, fmt.Errorf("%s: %w", k.command(), ctx.Err())
+		return r, took, fmt.Errorf("the tests of %s: %w", folder, ctx.Err())
 	}
-	s := read(&stdout)
-	o.by, o.output = s.failed, tail(s.output+stderr.String())
-	switch {
-	case s.broken:
-		return o, fmt.Errorf("%s does not compile:\n%s", k.command(), o.output)
-	case failure == nil && s.ran == 0:
-		return o, fmt.Errorf("%s runs no test", k.command())
-	case failure == nil:
-		return o, nil
-	case s.hung && !k.stalls:
-		return o, fmt.Errorf("%s is not over after %v", k.command(), k.time)
-	case s.hung:
-		o.by = strings.TrimSpace(o.by + " (did not end)")
-	case o.by == "" && s.crashed:
-		o.by = "crash"
-	case o.by == "":
-		return o, fmt.Errorf("%s fails without a failed test: %w\n%s", k.command(), failure, o.output)
+	r = read(&stdout)
+	r.output = tail(r.output + stderr.String())
+	if r.broken || failure != nil && len(r.passed)+len(r.failed) == 0 && !r.crashed {
+		return r, took, fmt.Errorf("the tests of %s do not compile or run: %w\n%s", folder, failure, r.output)
 	}
-	o.killed = true
-	return o, nil
+	return r, took, nil
 }
 
 // tail is the last lines of a text: a crash prints thousands.
@@ -172,16 +227,16 @@ func tail(text string) string {
 
 // result is what the output of go test -json tells.
 type result struct {
-	ran     int    // tests that have passed or failed
-	failed  string // the innermost test that failed first
-	broken  bool   // it did not compile
-	hung    bool   // time was over
+	passed  map[string]bool
+	failed  map[string]bool
+	broken  bool // it did not compile
+	hung    bool // time was over
 	crashed bool
 	output  string
 }
 
 func read(r io.Reader) result {
-	var s result
+	s := result{passed: make(map[string]bool), failed: make(map[string]bool)}
 	var text strings.Builder
 	for dec := json.NewDecoder(r); ; {
 		var e struct{ Action, Test, Output string }
@@ -195,14 +250,10 @@ func read(r io.Reader) result {
 			text.WriteString(e.Output)
 			s.hung = s.hung || strings.HasPrefix(e.Output, "panic: test timed out")
 			s.crashed = s.crashed || strings.HasPrefix(e.Output, "panic:") || strings.HasPrefix(e.Output, "fatal error:")
-		case "pass", "fail":
-			if e.Test == "" {
-				continue
-			}
-			s.ran++
-			if e.Action == "fail" && s.failed == "" {
-				s.failed = e.Test
-			}
+		case "pass":
+			s.passed[e.Test] = true
+		case "fail":
+			s.failed[e.Test] = true
 		}
 	}
 	s.output = text.String()
@@ -223,7 +274,7 @@ func summary(rows []row, took time.Duration) (string, error) {
 			alive = append(alive, r.name)
 		}
 	}
-	text := fmt.Sprintf("%d mutants, %d killed by every tier that is meant to notice them, %d kills, in %v",
+	text := fmt.Sprintf("%d mutants, %d killed by all of their tests, %d kills, in %v",
 		len(rows), len(rows)-len(alive), kills, took.Round(time.Second))
 	if len(alive) > 0 {
 		return text, fmt.Errorf("%d alive: %s", len(alive), strings.Join(alive, ", "))
@@ -231,30 +282,19 @@ func summary(rows []row, took time.Duration) (string, error) {
 	return text, nil
 }
 
-// about is what stands before the table.
-const about = `# Mutants
-
-` + "`make mutants`" + ` puts known bugs into a copy of the code, one at a time. Every tier that is there to notice a bug must fail with it, by the
-test that the table names; a failure of another test does not count. (did not end) means that the bug stalls the test until its time is over.
-` + "`make mutants`" + ` writes this page; ` + "`cd verify && go run ./mutants -only NAME`" + ` runs one.
-
-`
-
-// markdown is the table of who killed whom.
-func markdown(rows []row, took time.Duration) []byte {
+// table is who killed whom, as Markdown.
+func table(rows []row) []byte {
 	var b bytes.Buffer
-	text, _ := summary(rows, took)
-	b.WriteString(about + text + ".\n\n")
-	b.WriteString("| bug | rule that it breaks | tier | killed by | s |\n|---|---|---|---|--:|\n")
+	b.WriteString("| bug | rules | what it breaks | killed by | s |\n|---|---|---|---|--:|\n")
 	for _, r := range rows {
-		name, rule := "`"+r.name+"`", r.rule
-		for i, o := range r.outcomes {
+		head := fmt.Sprintf("`%s` | %s | %s", r.name, strings.Join(r.tags, ", "), r.rule)
+		for _, o := range r.outcomes {
 			by := "**alive**"
 			if o.killed {
 				by = "`" + o.by + "`"
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %.0f |\n", name, rule, r.killers[i].tier, by, o.took.Seconds())
-			name, rule = "", ""
+			fmt.Fprintf(&b, "| %s | %s | %.0f |\n", head, by, o.took.Seconds())
+			head = "| |"
 		}
 	}
 	return b.Bytes()

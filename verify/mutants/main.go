@@ -3,22 +3,17 @@
 // the tests, and fails the run.
 //
 //	go run ./mutants                       all of them
-//	go run ./mutants -only commit,queue    those whose name contains one of these
-//	go run ./mutants -tier model,sim       what these tiers are meant to kill
+//	go run ./mutants -only commit,etcd     those whose name or list contains one of these
 //	go run ./mutants -list                 which there are
+//	go run ./mutants -table FILE           writes who killed whom, as Markdown
 //
-// # What counts as killed
+// The bugs are in the text files of this folder; type mutant says how they are written. Each names the rule that it breaks
+// and the tests that are meant to notice. Each of these tests must fail: a bug that only an unlucky test elsewhere trips over
+// counts as alive. A mutant that does not compile, and tests that fail without the bug as well, are errors of the run and not
+// kills. A test that does not end before its time is over counts, and is shown as such.
 //
-// Each bug names the rule of the protocol that it breaks and the tiers that are
-// meant to notice. Every one of these must: a bug that only an unlucky test
-// elsewhere trips over counts as alive. A tier kills with a test that fails, by name;
-// a mutant that does not compile, and tests that fail without the bug as well, are
-// errors of the run and not kills. Where a bug can stall somebody, a test that hangs
-// until its time is over counts, and is shown as such.
-//
-// Each bug is a file in patches: lines that it takes away and puts in. They must occur
-// exactly once, so that a change of the code which moves it from under a mutant fails
-// the run, and the test of this package before that.
+// A bug is found by the name of its function and a few words of it, so most renames and moves need no change here. Where one
+// does, the tests of this package name all bugs that are not found, each with the nearest places.
 package main
 
 import (
@@ -48,19 +43,18 @@ func main() {
 
 // settings are what the command line says.
 type settings struct {
-	only, tiers []string
-	list        bool
-	verbose     bool
-	table       string // path; empty: not written
+	only    []string
+	list    bool
+	verbose bool
+	table   string // path; empty: not written
 }
 
 func parse(args []string, errs io.Writer) (settings, error) {
 	var s settings
-	var only, tiers string
+	var only string
 	f := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&only, "only", "", "comma-separated parts of names; default all mutants")
-	f.StringVar(&tiers, "tier", "", "comma-separated; default all: "+strings.Join(tierNames(), " "))
+	f.StringVar(&only, "only", "", "comma-separated parts of names of mutants or lists; default all")
 	f.BoolVar(&s.list, "list", false, "print the mutants and run nothing")
 	f.BoolVar(&s.verbose, "v", false, "print what the tests of a survivor say")
 	f.StringVar(&s.table, "table", "", "write the outcome to this file, as Markdown")
@@ -70,34 +64,15 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	if f.NArg() > 0 {
 		return s, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	s.only, s.tiers = words(only), words(tiers)
-	for _, t := range s.tiers {
-		if !slices.Contains(tierNames(), t) {
-			return s, fmt.Errorf("no tier is called %q; there are %s", t, strings.Join(tierNames(), ", "))
-		}
-	}
+	s.only = strings.FieldsFunc(only, func(r rune) bool { return r == ',' || r == ' ' })
 	return s, nil
 }
 
-func words(list string) []string {
-	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
-}
-
-// chosen are the mutants that s asks for, with the suites that it asks for.
+// chosen are the mutants that s asks for.
 func (s settings) chosen(all []mutant) []mutant {
-	var out []mutant
-	for _, m := range all {
-		if len(s.only) > 0 && !slices.ContainsFunc(s.only, func(part string) bool { return strings.Contains(m.name, part) }) {
-			continue
-		}
-		if len(s.tiers) > 0 {
-			m.killers = slices.DeleteFunc(slices.Clone(m.killers), func(k suite) bool { return !slices.Contains(s.tiers, k.tier) })
-		}
-		if len(m.killers) > 0 {
-			out = append(out, m)
-		}
-	}
-	return out
+	return slices.DeleteFunc(all, func(m mutant) bool {
+		return len(s.only) > 0 && !slices.ContainsFunc(s.only, func(part string) bool { return strings.Contains(m.file+" "+m.name, part) })
+	})
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -115,7 +90,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	if s.list {
 		for _, m := range mutants {
-			fmt.Fprintf(out, "%-34s %-28s %s\n", m.name, strings.Join(m.tiers(), " "), m.rule)
+			fmt.Fprintf(out, "%-12s %-46s %-24s %s\n", strings.TrimSuffix(m.file, ".txt"), m.name, strings.Join(m.tags, ", "), m.rule)
 		}
 		return nil
 	}
@@ -123,7 +98,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := applicable(root, mutants); err != nil {
+	source, err := readCode(root)
+	if err != nil {
+		return err
+	}
+	if err := fits(source, mutants); err != nil {
 		return err // before an hour is spent on the others
 	}
 	dir, err := os.MkdirTemp("", "holdfast-mutants-")
@@ -134,7 +113,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err := copyTree(root, dir); err != nil {
 		return err
 	}
-	l := &laboratory{dir: dir, out: out, verbose: s.verbose}
+	l := &laboratory{dir: dir, code: source, out: out, verbose: s.verbose}
 	begin := time.Now()
 	if err := l.healthy(ctx, mutants); err != nil {
 		return err
@@ -145,7 +124,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	took := time.Since(begin)
 	if s.table != "" {
-		if err := os.WriteFile(s.table, markdown(rows, took), 0o644); err != nil {
+		if err := os.WriteFile(s.table, table(rows), 0o644); err != nil {
 			return err
 		}
 	}
@@ -166,12 +145,17 @@ func repository(ctx context.Context) (string, error) {
 	return "", errors.New("not inside the workspace: no go.work is found")
 }
 
-// applicable says which of the mutants no longer fit the code.
-func applicable(root string, mutants []mutant) error {
+// fits names all mutants that are not found in the code, and all tests that do not exist.
+func fits(source *code, mutants []mutant) error {
 	var errs []error
 	for _, m := range mutants {
-		if _, _, _, err := m.find(root); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
+		if _, _, err := source.files(m); err != nil {
+			errs = append(errs, err)
+		}
+		for _, s := range m.fails {
+			if _, err := source.home(s); err != nil {
+				errs = append(errs, fmt.Errorf("%s:%d: %s: %w", m.file, s.line, m.name, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

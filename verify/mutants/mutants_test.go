@@ -1,27 +1,17 @@
 package main
 
 import (
-	"bytes"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// readFile is a file of the repository.
-func readFile(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
+var root = filepath.Join("..", "..")
 
-// mutants are those of the patches.
+// mutants are those of the lists.
 func mutants(t *testing.T) []mutant {
 	t.Helper()
 	list, err := all()
@@ -31,166 +21,228 @@ func mutants(t *testing.T) []mutant {
 	return list
 }
 
-func TestEveryMutantStillApplies(t *testing.T) {
+func TestEveryMutantAndItsTestsAreFound(t *testing.T) {
 	t.Parallel()
-	for _, m := range mutants(t) {
-		file, _, bad, err := m.find(filepath.Join("..", ".."))
-		if err != nil {
-			t.Errorf("%s: %v", m.name, err)
-			continue
-		}
-		if strings.HasSuffix(file, ".go") {
-			if _, err := parser.ParseFile(token.NewFileSet(), file, bad, 0); err != nil {
-				t.Errorf("%s: %v", m.name, err)
-			}
-		}
-	}
-}
-
-// A tier whose tests were renamed would kill nothing and say so only after many
-// minutes.
-func TestEveryKillerExists(t *testing.T) {
-	t.Parallel()
-	for _, m := range mutants(t) {
-		for _, k := range m.killers {
-			tests := testsOf(t, filepath.Join("..", "..", k.module, k.pkg))
-			top, _, _ := strings.Cut(k.tests, "/")
-			for _, name := range alternatives(top) {
-				if !bytes.Contains(tests, []byte("func "+name+"(")) {
-					t.Errorf("%s: %s has no test %s", m.name, k.pkg, name)
-				}
-			}
-		}
-	}
-}
-
-// alternatives are the names in a pattern as this package writes them.
-func alternatives(pattern string) []string {
-	pattern = strings.NewReplacer("(OfSlowNodes)?", "", "^", "", "$", "", "(", "", ")", "").Replace(pattern)
-	return strings.Split(pattern, "|")
-}
-
-func testsOf(t *testing.T, dir string) []byte {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	source, err := readCode(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []byte
-	for _, f := range files {
-		text, err := os.ReadFile(f)
+	if err := fits(source, mutants(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoTwoMutantsHaveOneName(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	for _, m := range mutants(t) {
+		if seen[m.name] {
+			t.Errorf("%s:%d: %s is there twice", m.file, m.line, m.name)
+		}
+		seen[m.name] = true
+	}
+}
+
+// The rules are named in two places: docs/protocol.md (promises, what a client does, traces) and package driver.
+func TestEveryRuleHasAMutant(t *testing.T) {
+	t.Parallel()
+	var rules []string
+	for file, patterns := range map[string][]string{
+		filepath.Join("docs", "protocol.md"): {`(?m)^\| (P\d+) \|`, `(?m)^(\d+)\. `, `\*\*(C\d+)`},
+		filepath.Join("driver", "driver.go"): {`(?m)^//   - ([A-Z][A-Za-z]*(?: [a-z]+)?)\. `},
+	} {
+		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, text...)
-	}
-	return all
-}
-
-func TestMutantThatDoesNotFitIsRefused(t *testing.T) {
-	t.Parallel()
-	const head = "part: p\nrule: r\nin: sub\nsim: 1\n"
-	m, err := parseMutant("m", head+"@@\n a\n\n-b\n+c\n")
-	if err != nil || m.was != "a\n\nb\n" || m.is != "a\n\nc\n" || len(m.killers) != 1 {
-		t.Fatalf("parseMutant() = %+v, %v", m, err)
-	}
-	for text, want := range map[string]string{"a\n\nb\n": "a\n\nc\n", "a\n\nb\na\n\nb\n": "2 times", "xa\n\nb\n": "0 times", "b\n": "0 times"} {
-		root := t.TempDir()
-		if err := os.Mkdir(filepath.Join(root, "sub"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"f.go", "f_test.go"} { // no bug goes into a test
-			if err := os.WriteFile(filepath.Join(root, "sub", name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
+		for _, p := range patterns {
+			found := regexp.MustCompile(p).FindAllStringSubmatch(string(text), -1)
+			if len(found) < 7 {
+				t.Errorf("%s has only %d rules that look like %s", file, len(found), p)
+			}
+			for _, m := range found {
+				rules = append(rules, m[1])
 			}
 		}
-		file, _, bad, err := m.find(root)
-		fits := err == nil && filepath.Base(file) == "f.go" && bad == want
-		if refused := err != nil && strings.Contains(err.Error(), want); !fits && !refused {
-			t.Errorf("%q: %s became %q, %v", text, file, bad, err)
+	}
+	broken := make(map[string]bool)
+	for _, m := range mutants(t) {
+		for _, tag := range m.tags {
+			broken[tag] = true
+			if !slices.Contains(rules, tag) {
+				t.Errorf("%s:%d: no rule is called %s", m.file, m.line, tag)
+			}
 		}
 	}
+	for _, rule := range rules {
+		if !broken[rule] {
+			t.Errorf("no mutant breaks rule %s", rule)
+		}
+	}
+}
+
+func TestListIsRead(t *testing.T) {
+	t.Parallel()
+	list, err := parseList("f.txt", `# heading
+
+one [C1, One holder]: what it breaks: this
+	in a/...: T.f
+	- x
+	+ y
+	- z
+	in .: g.lua
+	- if a {
+	- b }
+	fails TestA TestB
+	fails dir: N=1 TestC/sub_1 -flag=2
+
+two: more
+	in b: g
+	- x
+	fails differential
+`)
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	want := []change{
+		{line: 4, folder: "a", below: true, name: "T.f", from: "x\n", to: "y\n"},
+		{line: 7, folder: "a", below: true, name: "T.f", from: "z\n"},
+		{line: 8, folder: ".", name: "g.lua", from: "if a {\nb }\n"},
+	}
+	m := list[0]
+	if m.name != "one" || m.line != 3 || m.rule != "what it breaks: this" || !slices.Equal(m.tags, []string{"C1", "One holder"}) {
+		t.Errorf("%+v", m)
+	}
+	if !slices.Equal(m.changes, want) {
+		t.Errorf("changes %+v, want %+v", m.changes, want)
+	}
+	s := m.fails[1]
+	if s.folder != "dir" || s.pattern() != `^TestC$/^sub_1$` || s.env[0] != "N=1" || s.flags[0] != "-flag=2" || m.fails[0].pattern() != "^TestA$|^TestB$" {
+		t.Errorf("%+v", m.fails)
+	}
+	if s := list[1].fails[0]; !slices.Equal(s.tests, []string{"TestScriptsDoWhatTheTwinDoes"}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestListThatCannotBeReadIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{
-		head + "@@\n a\n", head + "@@\n-a\n+a\n", head + "@@\na\n", head, "rule: r\nin: f\nsim: 1\n@@\n-a\n",
-		head + "other: x\n@@\n-a\n", "part: p\nrule: r\nin: f\n@@\n-a\n",
+		"\tin a: f\n", "no head\n", "a: b\n", "a: b\n\t- x\n", "a: b\n\tin a: f\n\t+ x\n", "a: b\n\tin a\n", "a: b\n\tother x\n",
+		"a: b\n\tin a: f\n\t- x\n", "a: b\n\tin a: f\n\t- x\n\t+ x\n\tfails TestA\n", "a: b\n\tin a: f\n\tfails TestA\n",
+		"a: b\n\tin a: f\n\t- x\n\tfails N=1\n",
 	} {
-		if m, err := parseMutant("m", text); err == nil {
-			t.Errorf("%q was taken: %+v", text, m)
+		if list, err := parseList("f.txt", text); err == nil {
+			t.Errorf("%q was taken: %+v", text, list)
+		}
+	}
+}
+
+// repo is a repository of one folder and one below it.
+func repo(t *testing.T) *code {
+	t.Helper()
+	dir := t.TempDir()
+	for file, text := range map[string]string{
+		"a/a.go":      "package a\n\nfunc f() int { return g(1, 2) }\n\nfunc (t *T) f() int {\n\tif t.a == 1 { // why\n\t\treturn 1\n\t}\n\treturn 2\n}\n",
+		"a/b/b.go":    "package b\n\nconst limit = 1 + 2\n\nfunc (t T[K]) run() { t.one(); t.two() }\n",
+		"a/a_test.go": "package a\n\nfunc f() int { return g(1, 2) }\n\nfunc TestA(t *testing.T) {}\nfunc TestTwice(t *testing.T) {}\n",
+		"a/b/s.lua":   "-- x = 1\nlocal x = 1\nreturn x == 1\n",
+		"b/b_test.go": "package b\n\nfunc TestTwice(t *testing.T) {}\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := readCode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestChangeIsFoundByNameAndWords(t *testing.T) {
+	t.Parallel()
+	c := repo(t)
+	for _, row := range []struct {
+		in, from, to string
+		want         string // a part of the file with the change, or of the error
+	}{
+		{"a: f", "g(1,\n 2)", "0", "func f() int { return 0 }"},
+		{"a: T.f", "t.a==1 { return 1 }", "true {}", "if true {}\n\treturn 2"}, // neither white space nor a comment counts
+		{"a/...: limit", "1+2", "3", "const limit = 3"},
+		{"a/b: T.run", "t.one();", "", "{  t.two() }"},
+		{"a/...: s.lua", "x = 1", "x = 2", "local x = 2"},
+		{"a: f", "return", "", "3 times"},
+		{"a: limit", "1+2", "3", "there is no a: limit; the nearest text:\n\t\ta/b/b.go:3 (limit): const limit = 1 + 2"},
+		{"a: T.f", "t.b == 1", "", "has no such text; the nearest:\n\t\ta/a.go:6 (T.f): if t.a == 1 { // why"},
+		{"a: T.f", "other words", "", "the nearest: none"},
+		{"a: T.f", "t.a == 1 {", "", "is no Go"},
+	} {
+		m := mutant{name: "m", changes: []change{at(row.in)}}
+		m.changes[0].from, m.changes[0].to = row.from, row.to
+		_, bad, err := c.files(m)
+		got := ""
+		for _, text := range bad {
+			got = text
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, row.want) {
+			t.Errorf("%s, %q: %s\nwant %s", row.in, row.from, got, row.want)
+		}
+	}
+}
+
+// at is a change in a place.
+func at(place string) change {
+	list, _ := parseList("f.txt", "m: b\n\tin "+place+"\n\t- x\n\tfails TestA\n")
+	return list[0].changes[0]
+}
+
+func TestSeveralChangesOfOneFile(t *testing.T) {
+	t.Parallel()
+	one, two := at("a/...: run"), at("a/...: run")
+	one.from, one.to, two.from, two.to = "t.two()", "t.three()", "t.one()", "t.four()"
+	was, bad, err := repo(t).files(mutant{changes: []change{one, two}})
+	if err != nil || !strings.Contains(bad["a/b/b.go"], "{ t.four(); t.three() }") || !strings.Contains(was["a/b/b.go"], "{ t.one(); t.two() }") {
+		t.Errorf("%q, %v", bad, err)
+	}
+	two.from = "t.one(); t.two"
+	if _, _, err := repo(t).files(mutant{changes: []change{one, two}}); err == nil || !strings.Contains(err.Error(), "overlap") {
+		t.Errorf("changes that overlap: %v", err)
+	}
+}
+
+func TestPackageOfATestIsFound(t *testing.T) {
+	t.Parallel()
+	c := repo(t)
+	for text, want := range map[string]string{
+		"TestA/sub": "a", "b: TestTwice": "b", "TestTwice": "several packages: a, b", "TestNone": "no test", "b: TestA": "b has no test", "TestA TestNone": "no test",
+	} {
+		got, err := c.home(parseSuite(text, 1))
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }
 
 func TestOutputOfTests(t *testing.T) {
 	t.Parallel()
-	event := func(text string) string { return "{" + text + "}\n" }
-	for name, row := range map[string]struct {
-		output string
-		want   result
-	}{
-		"passed": {event(`"Action":"pass","Test":"TestA"`) + event(`"Action":"pass"`), result{ran: 1}},
-		"failed": {
-			event(`"Action":"fail","Test":"TestA/sub"`) + event(`"Action":"fail","Test":"TestA"`) + event(`"Action":"fail"`),
-			result{ran: 2, failed: "TestA/sub"},
-		},
-		"does not compile": {event(`"Action":"build-fail"`) + event(`"Action":"fail"`), result{broken: true}},
-		"hangs": {
-			event(`"Action":"output","Output":"panic: test timed out after 1s\n"`),
-			result{hung: true, crashed: true, output: "panic: test timed out after 1s\n"},
-		},
-	} {
-		if got := read(strings.NewReader(row.output)); got != row.want {
-			t.Errorf("%s: %+v, want %+v", name, got, row.want)
-		}
+	r := read(strings.NewReader(`{"Action":"pass","Test":"TestA"}
+{"Action":"fail","Test":"TestB/sub"}
+{"Action":"output","Output":"panic: test timed out after 1s\n"}
+`))
+	if !r.passed["TestA"] || !r.failed["TestB/sub"] || !r.hung || !r.crashed || r.broken || r.output != "panic: test timed out after 1s\n" {
+		t.Errorf("%+v", r)
 	}
-}
-
-func TestTierNamesAreThoseOfTheTable(t *testing.T) {
-	t.Parallel()
-	used := make(map[string]bool)
-	for _, m := range mutants(t) {
-		for _, k := range m.killers {
-			used[k.tier] = true
-			if _, err := regexp.Compile(k.tests); err != nil {
-				t.Errorf("%s: %v", m.name, err)
-			}
-		}
-	}
-	for _, name := range tierNames() {
-		if !used[name] {
-			t.Errorf("tier %s kills nothing", name)
-		}
-		delete(used, name)
-	}
-	for name := range used {
-		t.Errorf("tier %s is not named", name)
-	}
-}
-
-// The track record is worth as much as the tests that it names.
-func TestTrackRecordNamesTestsThatExist(t *testing.T) {
-	t.Parallel()
-	exist := make(map[string]bool)
-	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
-	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, _ os.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, m := range declared.FindAllSubmatch(text, -1) {
-			exist[string(m[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(readFile(t, "docs/verification.md"), -1)
-	if len(named) == 0 {
-		t.Error("no test is named")
-	}
-	for _, m := range named {
-		if !exist[m[1]] {
-			t.Errorf("docs/verification.md names %s, which does not exist", m[1])
-		}
+	if r := read(strings.NewReader(`{"Action":"build-fail"}`)); !r.broken {
+		t.Errorf("%+v", r)
 	}
 }

@@ -1,0 +1,366 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// code is the source of the repository: its declarations and scripts, and where its tests are.
+type code struct {
+	root  string
+	parts []*part
+	tests map[string][]string // folders by the name of a test
+}
+
+// part is a declaration of a Go file, or a whole script.
+type part struct {
+	file  string // from the root
+	name  string // of a method without its type
+	typ   string // of a method
+	text  string // of the file
+	begin int    // of the part in text
+	words []word
+}
+
+// word is a name, a number or a sign. White space and comments are none.
+type word struct {
+	text       string
+	begin, end int // in the text of the file
+}
+
+var (
+	wordOf    = regexp.MustCompile(`\w+|[^\s\w]`)
+	commentOf = map[string]*regexp.Regexp{
+		".lua": regexp.MustCompile(`--.*`),
+		".sql": regexp.MustCompile(`--.*`),
+	}
+	testOf = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// split returns the words of text, which begins at an offset of its file.
+func split(text string, offset int) []word {
+	var out []word
+	for _, at := range wordOf.FindAllStringIndex(text, -1) {
+		out = append(out, word{text: text[at[0]:at[1]], begin: offset + at[0], end: offset + at[1]})
+	}
+	return out
+}
+
+// blank puts as many blanks in the place of text[from:to].
+func blank(text []byte, from, to int) {
+	copy(text[from:to], bytes.Repeat([]byte{' '}, to-from))
+}
+
+// readCode reads the repository.
+func readCode(root string) (*code, error) {
+	c := &code{root: root, tests: make(map[string][]string)}
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		return c.read(filepath.ToSlash(rel))
+	})
+	return c, err
+}
+
+func (c *code) read(file string) error {
+	ext := path.Ext(file)
+	if ext != ".go" && commentOf[ext] == nil {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(c.root, file))
+	if err != nil {
+		return err
+	}
+	switch {
+	case strings.HasSuffix(file, "_test.go"):
+		for _, m := range testOf.FindAllSubmatch(text, -1) {
+			if folder := path.Dir(file); !slices.Contains(c.tests[string(m[1])], folder) {
+				c.tests[string(m[1])] = append(c.tests[string(m[1])], folder)
+			}
+		}
+		return nil
+	case ext == ".go":
+		return c.readGo(file, text)
+	}
+	bare := slices.Clone(text)
+	for _, at := range commentOf[ext].FindAllIndex(text, -1) {
+		blank(bare, at[0], at[1])
+	}
+	c.parts = append(c.parts, &part{file: file, name: path.Base(file), text: string(text), words: split(string(bare), 0)})
+	return nil
+}
+
+func (c *code) readGo(file string, text []byte) error {
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, file, text, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	bare := slices.Clone(text)
+	for _, group := range tree.Comments {
+		blank(bare, set.Position(group.Pos()).Offset, set.Position(group.End()).Offset)
+	}
+	add := func(node ast.Node, name, typ string) {
+		begin, end := set.Position(node.Pos()).Offset, set.Position(node.End()).Offset
+		c.parts = append(c.parts, &part{file: file, name: name, typ: typ, text: string(text), begin: begin, words: split(string(bare[begin:end]), begin)})
+	}
+	for _, decl := range tree.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			add(d, d.Name.Name, receiver(d))
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.ValueSpec:
+					add(s, s.Names[0].Name, "")
+				case *ast.TypeSpec:
+					add(s, s.Name.Name, "")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// receiver is the name of the type that d is a method of.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	typ := d.Recv.List[0].Type
+	for {
+		switch t := typ.(type) {
+		case *ast.StarExpr:
+			typ = t.X
+		case *ast.IndexExpr:
+			typ = t.X
+		case *ast.Ident:
+			return t.Name
+		default:
+			return ""
+		}
+	}
+}
+
+func (p *part) fullName() string {
+	if p.typ == "" {
+		return p.name
+	}
+	return p.typ + "." + p.name
+}
+
+// at is the file and the line of an offset.
+func (p *part) at(offset int) string {
+	return fmt.Sprintf("%s:%d", p.file, 1+strings.Count(p.text[:offset], "\n"))
+}
+
+// line is the whole line of an offset, or the begin of a long one.
+func (p *part) line(offset int) string {
+	before := strings.LastIndexByte(p.text[:offset], '\n') + 1
+	line, _, _ := strings.Cut(p.text[before:], "\n")
+	line = strings.TrimSpace(line)
+	return line[:min(len(line), 120)]
+}
+
+// find returns where in p the words stand.
+func (p *part) find(words []word) (at []int) {
+	for i := 0; i+len(words) <= len(p.words); i++ {
+		if slices.EqualFunc(p.words[i:i+len(words)], words, func(a, b word) bool { return a.text == b.text }) {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+func (c change) in(p *part) bool {
+	folder := path.Dir(p.file)
+	return folder == c.folder || c.below && (c.folder == "." || strings.HasPrefix(folder, c.folder+"/"))
+}
+
+func (c change) names(p *part) bool { return c.in(p) && (c.name == p.name || c.name == p.fullName()) }
+
+func (c change) where() string {
+	if c.below {
+		return c.folder + "/...: " + c.name
+	}
+	return c.folder + ": " + c.name
+}
+
+// edit takes a text of a file away and puts another one in.
+type edit struct {
+	file       string
+	text       string // of the file
+	begin, end int
+	to         string
+}
+
+// locate finds the one place of ch. The error names the nearest ones.
+func (c *code) locate(ch change) (edit, error) {
+	words := split(ch.from, 0)
+	var found []edit
+	var places []string
+	named := 0
+	for _, p := range c.parts {
+		if !ch.names(p) {
+			continue
+		}
+		named++
+		for _, i := range p.find(words) {
+			found = append(found, edit{
+				file: p.file, text: p.text, begin: p.words[i].begin, end: p.words[i+len(words)-1].end, to: strings.TrimSuffix(ch.to, "\n"),
+			})
+			places = append(places, p.at(p.words[i].begin))
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return edit{}, fmt.Errorf("%s has the text %d times: %s", ch.where(), len(found), strings.Join(places, ", "))
+	case named > 0:
+		return edit{}, fmt.Errorf("%s has no such text; the nearest:%s", ch.where(), c.nearest(ch, words))
+	}
+	return edit{}, fmt.Errorf("there is no %s; the nearest text:%s", ch.where(), c.nearest(ch, words))
+}
+
+// nearest names the places that have the most words in common with a text, those with the name or the folder of ch first.
+func (c *code) nearest(ch change, words []word) string {
+	type place struct {
+		score float64
+		line  string
+	}
+	var all []place
+	for _, p := range c.parts {
+		share, at := p.likest(words)
+		if share < 0.5 {
+			continue
+		}
+		pl := place{score: share}
+		if p.name == ch.name || p.fullName() == ch.name {
+			pl.score += 0.3
+		}
+		if ch.in(p) {
+			pl.score += 0.2
+		}
+		pl.line = fmt.Sprintf("\n\t\t%s (%s): %s", p.at(p.words[at].begin), p.fullName(), p.line(p.words[at].begin))
+		all = append(all, pl)
+	}
+	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(b.score, a.score) })
+	var out strings.Builder
+	for _, pl := range all[:min(3, len(all))] {
+		out.WriteString(pl.line)
+	}
+	if len(all) == 0 {
+		return " none"
+	}
+	return out.String()
+}
+
+// likest returns where in p as many words as those have most in common with them, and the share of these.
+func (p *part) likest(words []word) (share float64, at int) {
+	missing := make(map[string]int) // how many more of a word there are in words
+	for _, w := range words {
+		missing[w.text]++
+	}
+	common, best := 0, 0
+	for i, w := range p.words {
+		if n, ok := missing[w.text]; ok {
+			if n > 0 {
+				common++
+			}
+			missing[w.text]--
+		}
+		if i >= len(words) {
+			old := p.words[i-len(words)].text
+			if n, ok := missing[old]; ok {
+				if n >= 0 {
+					common--
+				}
+				missing[old]++
+			}
+		}
+		if common > best {
+			best, at = common, max(i-len(words)+1, 0)
+		}
+	}
+	return float64(best) / float64(len(words)), at
+}
+
+// files returns the files that m changes, as they are and with the bug.
+func (c *code) files(m mutant) (was, bad map[string]string, err error) {
+	edits := make(map[string][]edit)
+	was, bad = make(map[string]string), make(map[string]string)
+	var errs []string
+	for _, ch := range m.changes {
+		e, err := c.locate(ch)
+		if err != nil {
+			errs = append(errs, fmt.Sprintf("%s:%d: %s: %v\n\t- %s", m.file, ch.line, m.name, err, strings.Join(strings.Fields(ch.from), " ")))
+			continue
+		}
+		edits[e.file] = append(edits[e.file], e)
+		was[e.file] = e.text
+	}
+	if len(errs) > 0 {
+		return nil, nil, fmt.Errorf("%s", strings.Join(errs, "\n"))
+	}
+	for file, list := range edits {
+		slices.SortFunc(list, func(a, b edit) int { return cmp.Compare(b.begin, a.begin) }) // the last one first
+		text := was[file]
+		for i, e := range list {
+			if i > 0 && e.end > list[i-1].begin {
+				return nil, nil, fmt.Errorf("%s:%d: %s: two changes overlap", m.file, m.line, m.name)
+			}
+			text = text[:e.begin] + e.to + text[e.end:]
+		}
+		if path.Ext(file) == ".go" {
+			if _, err := parser.ParseFile(token.NewFileSet(), file, text, 0); err != nil {
+				return nil, nil, fmt.Errorf("%s:%d: %s is no Go with the bug: %w", m.file, m.line, m.name, err)
+			}
+		}
+		bad[file] = text
+	}
+	return was, bad, nil
+}
+
+// home returns the folder of the package that has the tests of s.
+func (c *code) home(s suite) (string, error) {
+	folder := s.folder
+	for _, test := range s.tests {
+		found := c.tests[top(test)]
+		switch {
+		case s.folder != "" && !slices.Contains(found, s.folder):
+			return "", fmt.Errorf("%s has no test %s", s.folder, top(test))
+		case s.folder != "":
+		case len(found) == 0:
+			return "", fmt.Errorf("there is no test %s", top(test))
+		case len(found) > 1:
+			return "", fmt.Errorf("%s is a test of several packages: %s", top(test), strings.Join(found, ", "))
+		case folder != "" && found[0] != folder:
+			return "", fmt.Errorf("%s is a test of %s, the one before it of %s", top(test), found[0], folder)
+		default:
+			folder = found[0]
+		}
+	}
+	return folder, nil
+}
