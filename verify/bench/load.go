@@ -194,7 +194,7 @@ func (r *running) note(team int, worker int64, t *tally, asked time.Time, err er
 		t.longest = max(t.longest, got.Sub(asked))
 	}
 	switch {
-	case err == errCut:
+	case errors.Is(err, errCut):
 		t.stuck++
 		return
 	case err != nil:
