@@ -8,11 +8,12 @@ MINUTES ?= 3
 HOURS ?= 24
 CHAOSFLAGS ?=
 SERVERS ?= redis8 valkey8
+SCENARIO ?= locks
 VERSION ?=
 TAG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench sharing interop screenshots tidy release
+.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench interop screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -67,11 +68,8 @@ fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, each step compared with its twin in Go
 	@cd verify && SEQUENCES=$(SEQUENCES) go test -count=1 -timeout 2h ./differential
 
-bench: deps ## Measure against other lock libraries (20 min); writes docs/bench.md, bench.json and waits.svg
-	@cd verify && go run ./bench -json ../docs/bench.json -svg ../docs/waits.svg -md ../docs/bench.md $(BENCHFLAGS)
-
-sharing: deps ## How much of a bare key Holdfast and another library leave to one another (4 min)
-	@cd verify && go run ./sharing
+bench: deps ## SCENARIO (locks, 20 min; or backends, storm, capacity, sharing, hooks, all) beside other lock libraries; docs/bench.md has BENCHFLAGS
+	@cd verify && go run ./bench -scenarios "$(SCENARIO)" $(BENCHFLAGS)
 
 interop: deps ## Increment a counter beside lock libraries of Go, Python, Node and Java (5 min); writes docs/interop.md
 	@cd verify && go run ./interop -md ../docs/interop.md $(INTEROPFLAGS)

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,138 +16,144 @@ import (
 	"time"
 )
 
-// TestMain lets the program start itself as the holder of leases, as it does when
-// it is not under test.
-func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
-		exit(holdLeases(os.Stdin, os.Stdout))
-	}
-	os.Exit(m.Run())
-}
-
-func TestEveryScenarioGivesARowForEveryPeer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out half a minute of measuring every scenario once")
-	}
-	t.Parallel()
-	dir := t.TempDir()
-	doc := filepath.Join(dir, "bench.md")
-	if err := os.WriteFile(doc, []byte("before\n"+markBegin+"old\n"+markEnd+"after\n"), 0o600); err != nil {
+// started starts a service for the length of the test.
+func started(t *testing.T, name string) *service {
+	t.Helper()
+	sv, err := find(name).start(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-short", "-json", filepath.Join(dir, "bench.json"), "-svg", filepath.Join(dir, "waits.svg"), "-md", doc}
+	t.Cleanup(func() {
+		if err := sv.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return sv
+}
+
+func TestEveryScenarioRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out half a minute of measuring")
+	}
+	t.Parallel()
+	for scenario, want := range map[string][]string{ // of loads, one of each kind
+		"throughput,relay,queue-256,dead,hung,slow-8": {"| throughput ", "| rueidislock ", "| holdfast, no fault "},
+		"known-names,hand-over-2":                     {"| pglock ", "| zk.Lock ", "| concurrency.Mutex "},
+		"hooks":                                       {"| otel-1% "}, "compete": {"redislock", "SET NX"}, "storm": {"| redsync/rueidis |"},
+		"capacity": {"bytes", " 0 lost", "100 leases", "| all of these "},
+	} {
+		t.Run(scenario, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file, picture := filepath.Join(dir, "rows.json"), filepath.Join(dir, "waits.svg")
+			var out bytes.Buffer
+			if err := run(t.Context(), []string{"-short", "-scenarios", scenario, "-json", file, "-svg", picture}, &out, io.Discard); err != nil {
+				t.Fatalf("%v\n%s", err, &out)
+			}
+			for _, text := range want {
+				if !strings.Contains(out.String(), text) {
+					t.Errorf("%q is missing:\n%s", text, &out)
+				}
+			}
+			var r report
+			text, err := os.ReadFile(file)
+			if err = errors.Join(err, json.Unmarshal(text, &r)); err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range r.Rows { // how many locks a moment is enough for is the machine's affair
+				if line.Peer == holdfastName && line.Failed > 0 {
+					t.Errorf("%s on %s: %d of Holdfast's calls failed", line.Load, line.Service, line.Failed)
+				}
+			}
+			svg, err := os.Open(picture)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer svg.Close()
+			for d := xml.NewDecoder(svg); err == nil; {
+				_, err = d.Token()
+			}
+			if !errors.Is(err, io.EOF) {
+				t.Errorf("the plot is not XML: %v", err)
+			}
+		})
+	}
+}
+
+func TestAPartOfAScenarioRunsAlone(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
+	args := []string{"-short", "-scenarios", "latency", "-services", "redis-1", "-peers", "holdfast,redislock"}
 	if err := run(t.Context(), args, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	var r report
-	text, err := os.ReadFile(filepath.Join(dir, "bench.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &r)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := settings{peers: names(allPeers)}
-	for _, sc := range allScenarios {
-		for _, n := range []int{1, 5} {
-			if !sc.on(n) {
-				continue
-			}
-			for _, p := range s.chosen(sc, n) {
-				got, ok := r.row(sc.name, n, p.name)
-				if !ok {
-					t.Errorf("%s on %d nodes: no row for %s", sc.name, n, p.name)
-				}
-				if p.name == holdfastName && got.Failed > 0 { // how many locks a moment is enough for is the machine's affair
-					t.Errorf("%s on %d nodes: %d of Holdfast's calls failed", sc.name, n, got.Failed)
-				}
-			}
+	for text, want := range map[string]int{"\n| latency | redis-1 | ": 2, "\n| ": 3, "| holdfast ": 1, "| redislock ": 1, "## ": 1} {
+		if got := strings.Count(out.String(), text); got != want {
+			t.Errorf("%q %d times, want %d:\n%s", text, got, want, &out)
 		}
-	}
-	if len(r.Left) == 0 || r.Left[0].Peer != holdfastName || r.Left[0].Bytes <= 0 || r.Left[0].Seconds <= 0 {
-		t.Errorf("left by new names: %+v", r.Left)
-	}
-	if r.Waiters == nil || r.Waiters.MegaBytes == 0 || r.Waiters.Crowd.HandOver == 0 {
-		t.Errorf("many waiters: %+v", r.Waiters)
-	}
-	page, err := os.ReadFile(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := string(page); !strings.HasPrefix(text, "before\n"+markBegin) || !strings.HasSuffix(text, markEnd+"after\n") ||
-		!strings.Contains(text, "| throughput ") || strings.Contains(text, "old\n") {
-		t.Errorf("the document has become %q", text)
-	}
-	svg, err := os.Open(filepath.Join(dir, "waits.svg"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer svg.Close()
-	for d := xml.NewDecoder(svg); err == nil; {
-		_, err = d.Token()
-	}
-	if !errors.Is(err, io.EOF) {
-		t.Errorf("the plot is not XML: %v", err)
 	}
 }
 
-func TestEveryClaimIsJudgedOnceAllIsMeasured(t *testing.T) {
+// Counted, not timed: both sides go on until the slower one has had its share of turns, and how many the other had
+// meanwhile is what counts.
+func TestNobodyStarvesOnABareKey(t *testing.T) {
 	t.Parallel()
-	r := report{
-		Waiters: &waiters{FewCommands: 1, ManyCommands: 1, Crowd: crowd{FewHandOver: 1}}, Left: []leftover{{Peer: holdfastName}},
-		Older: []aged{{Old: 1, New: 1, Ratio: 1}},
-	}
-	s := settings{peers: names(allPeers)}
-	for _, sc := range allScenarios {
-		for _, n := range []int{1, 5} {
-			for _, p := range s.chosen(sc, n) {
-				r.Rows = append(r.Rows, row{
-					Scenario: sc.name, Nodes: n, Peer: p.name, Rate: 1, P50: 1, P99: 1, Max: 1,
-					Rates: []float64{1}, P50s: []float64{1}, Healthy: []float64{1},
-				})
+	l := contests[1]
+	l.enough = 100
+	for _, c := range []struct {
+		nodes, clients int
+		other          library
+	}{{1, 1, plainRedsync}, {1, 1, plainRedislock}, {1, 1, setNXLoop}, {1, 4, plainRedsync}, {1, 4, plainRedislock}, {1, 4, setNXLoop}, {3, 4, plainRedsync}} {
+		t.Run(fmt.Sprintf("%d and %s on %d", c.clients, c.other.name, c.nodes), func(t *testing.T) {
+			t.Parallel()
+			sv := started(t, fmt.Sprintf("redis-%d", c.nodes))
+			s := settings{time: time.Minute, grace: 10 * time.Second}
+			got, err := measure(t.Context(), s, sv, l, team{bare, c.clients, l.workers / c.clients}, team{c.other, 1, l.workers})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	}
-	if got := judge(&r); len(got) != len(judgements) {
-		t.Errorf("%d of %d claims were judged", len(got), len(judgements))
+			t.Logf("%d and %d locks", got[0].locks, got[1].locks)
+			for i, name := range []string{holdfastName, c.other.name} {
+				if all := got[0].locks + got[1].locks; got[i].locks*20 < all {
+					t.Errorf("%s had %d of %d locks", name, got[i].locks, all)
+				}
+			}
+		})
 	}
 }
 
-func TestAClaimComparesRunsOfTheSameRound(t *testing.T) {
+// Pod by pod, in both directions: each stage ends only when every worker has had its turns.
+func TestARollingReplacementLeavesNobodyBehind(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	l := load{workers: 4, inside: 2 * time.Millisecond, outside: 2 * time.Millisecond}
+	stages, err := migrate(ctx, started(t, "redis-1"), migrations[0], l, 3)
+	if err != nil {
+		t.Fatalf("after %+v: %v", stages, err)
+	}
+	if last := stages[len(stages)-1]; len(stages) != 9 || stages[4].ours != 4 || last.theirs != 4 {
+		t.Errorf("stages %+v", stages)
+	}
+}
+
+func TestARatioComparesRunsOfTheSameRound(t *testing.T) {
 	t.Parallel()
 	theirs, ours := []float64{100, 300, 1200}, []float64{50, 200, 1000} // the machine became faster from round to round
-	r := report{Rows: []row{
-		{Scenario: "throughput", Nodes: 1, Peer: holdfastName, Rates: ours},
-		{Scenario: "throughput", Nodes: 1, Peer: "a", Rates: theirs},
-		{Scenario: "throughput", Nodes: 1, Peer: "stuck", Rates: []float64{0, 0, 0}},
-	}}
-	if got, ok := best("throughput", 1, others)(&r); !ok || got != 200./300 {
+	if got, ok := medianRatio(ours, theirs); !ok || got != 200./300 {
 		t.Errorf("got %v, %v, want 2/3, the median of 1/2, 2/3 and 5/6", got, ok)
 	}
-	r = report{Rows: []row{{Scenario: "hung", Nodes: 5, Peer: holdfastName, P50s: []float64{1, 3, 12}, Healthy: []float64{2, 2, 4}}}}
-	if got, ok := besideHealthy("hung", 5)(&r); !ok || got != 1.5 {
-		t.Errorf("beside healthy nodes: got %v, %v, want the median of 1/2, 3/2 and 3", got, ok)
-	}
-}
-
-func TestHeldLeasesAreCountedInAProcessOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), []string{"-leases", "-count", "100", "-hold", "100ms"}, &out, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	if text := out.String(); !strings.Contains(text, "100 leases on 5 nodes") || !strings.Contains(text, "0 lost") {
-		t.Errorf("got %q", text)
+	if got, ok := medianRatio(ours, []float64{0, 0, 1}); ok {
+		t.Errorf("got %v beside one that did nothing", got)
 	}
 }
 
 func TestJainIsOneForEqualSharesAndOneNthForAll(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		got  []int
+		got  []float64
 		want float64
-	}{{[]int{5, 5, 5, 5}, 1}, {[]int{20, 0, 0, 0}, 0.25}, {[]int{0, 0}, 0}} {
+	}{{[]float64{5, 5, 5, 5}, 1}, {[]float64{20, 0, 0, 0}, 0.25}, {[]float64{0, 0}, 0}} {
 		if j := jain(c.got); j != c.want {
 			t.Errorf("jain(%v) = %v, want %v", c.got, j, c.want)
 		}
@@ -158,8 +166,8 @@ func TestPercentilesOfWaitsThatNeverEndedAreTheLongest(t *testing.T) {
 	if got := none.percentile(0.5); got != 7*time.Second {
 		t.Errorf("without any wait that ended: %v", got)
 	}
-	waits := []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	if got := (sample{waits: waits}).percentile(0.99); got != 10 {
+	some := sample{waits: []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}
+	if got := some.percentile(0.99); got != 10 {
 		t.Errorf("p99 of 1 to 10 = %v", got)
 	}
 }
@@ -180,7 +188,9 @@ func TestMedianIsTheMiddleOrTheMeanOfTheMiddleTwo(t *testing.T) {
 
 func TestUnknownNamesAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"-peers", "nobody"}, {"-scenarios", "nothing"}, {"-nodes", "0"}, {"-reps", "0"}, {"rest"}} {
+	for _, args := range [][]string{
+		{"-peers", "nobody"}, {"-scenarios", "nothing"}, {"-services", "redis-0"}, {"-services", "redis-01"}, {"-services", "mongo"}, {"-reps", "0"}, {"rest"},
+	} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("%v: no error", args)
 		}

@@ -4,182 +4,306 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// sample is what one run of one peer gave.
-type sample struct {
-	locks     int
-	elapsed   time.Duration
-	waits     []time.Duration // sorted
-	longest   time.Duration   // also of those that did not end
-	stuck     int             // that did not end even in the time of grace
-	failed    int
-	byClient  []int // locks
-	requests  int64 // sent to the servers
-	commands  int64 // executed by them
-	mallocs   uint64
-	ownCPU    time.Duration // of this process
-	nodeCPU   time.Duration // of the servers
-	unmetered bool          // commands, mallocs and CPU say nothing of the peer
+// load is what workers do with locks, the same for every library.
+type load struct {
+	name    string
+	clients int  // each with connections of its own
+	workers int  // goroutines of each client
+	shared  bool // all want one lock; otherwise each has its own
+	fresh   bool // each lock has a name that was never used before
+	names   int  // so many names, each used before, serve a worker in turn; 0: one does
+	inside  time.Duration
+	outside time.Duration
+	fault   fault
+	split   int      // so many rounds for each repetition, each shorter by that factor; 0: 1
+	only    []string // the libraries that it is run with; nil: all
+	most    int      // nodes that it is run on; 0: any number
+	enough  int      // the run ends as soon as each team has so many locks; 0: with its time
+}
+
+// fault is what befalls the nodes.
+type fault int
+
+const (
+	noFault fault = iota
+	killed        // the last node, when the measurement begins
+	hung          // the same, stopped: its connections stay open
+	slow          // a millisecond is added to every reply of every node
+)
+
+// alone is the split of a load in which no client waits for another. There the rates of libraries are close, and the
+// machine changes more from one second to the next than they differ: so the rounds are shorter, and more.
+const alone = 3
+
+var lockLoads = []load{
+	{name: "new-latency", clients: 1, workers: 1, fresh: true, split: alone},
+	{name: "new-throughput", clients: 1, workers: 64, fresh: true, split: alone},
+	{name: "latency", clients: 1, workers: 1, split: alone},
+	{name: "throughput", clients: 1, workers: 64, split: alone},
+	{name: "relay", clients: 8, workers: 1, shared: true, inside: time.Millisecond, outside: 2 * time.Millisecond},
+	{name: "handoff", clients: 8, workers: 1, shared: true},
+	{name: "herd", clients: 1, workers: 64, shared: true},
+	{name: "mix", clients: 8, workers: 8, shared: true},
+	{name: "queue-256", clients: 256, workers: 1, shared: true, inside: time.Millisecond, only: []string{holdfastName}, most: 1},
+	{name: "dead", clients: 1, workers: 1, fault: killed, split: alone},
+	{name: "hung", clients: 1, workers: 1, fault: hung, split: alone},
+	{name: "slow-1", clients: 1, workers: 1, fault: slow, split: alone},
+	{name: "slow-8", clients: 1, workers: 8, fault: slow, split: alone},
+}
+
+var backendLoads = []load{
+	{name: "one-name", clients: 1, workers: 1},
+	{name: "known-names", clients: 1, workers: 1, names: 64},
+	{name: "new-names", clients: 1, workers: 1, fresh: true},
+	{name: "new-names-8", clients: 8, workers: 1, fresh: true},
+	{name: "hand-over-2", clients: 2, workers: 1, shared: true},
+	{name: "hand-over-8", clients: 8, workers: 1, shared: true},
+}
+
+var hookLoads = []load{{name: "hooked", clients: 1, workers: 1, names: 64, split: 30}}
+
+func (l load) String() string { return l.name }
+
+// fails says whether a node fails while the others go on.
+func (l load) fails() bool { return l.fault == killed || l.fault == hung }
+
+// team is clients of one library in a run, each with so many workers.
+type team struct {
+	library
+	clients, workers int
 }
 
 // tally is what one worker has seen.
 type tally struct {
-	waits  []time.Duration
-	locks  int
-	failed int
-	cut    time.Duration // how long the wait was that did not end
-	err    error         // the last
+	share         int // the number of its client, or its own where all have one client: between these, fairness is measured
+	waits         []time.Duration
+	locks         int
+	longest       time.Duration // wait, also of those that failed or did not end
+	stuck, failed int
 }
 
-// load is one scenario under way with one peer.
-type load struct {
-	scenario
-	from, until time.Time // what counts
+// running is a load under way.
+type running struct {
+	load
+	from    time.Time     // waits that end later count
+	over    chan struct{} // closed when time is up
+	end     func()        // closes it
+	last    atomic.Int64  // worker that had the lock
+	passed  atomic.Int64  // times that another worker got it than the last
+	counted []atomic.Int64
 }
 
-// compare runs all scenarios with all peers, repetition by repetition.
-func compare(ctx context.Context, s settings, all servers, progress io.Writer) ([]row, error) {
-	var rows []row
-	for _, sc := range allScenarios {
-		for _, n := range s.nodes {
-			if !slices.Contains(s.scenarios, sc.name) || !sc.on(n) {
-				continue
-			}
-			fmt.Fprintf(progress, "%s on %d …\n", sc.name, n)
-			peers := s.chosen(sc, n)
-			samples := make([][]sample, len(peers))
-			var healthy []float64
-			s := s.rounds(sc)
-			for range s.reps {
-				for i, p := range peers {
-					one, err := measure(ctx, s, sc, p, all[:n])
-					if err != nil {
-						return nil, fmt.Errorf("%s on %d nodes with %s: %w", sc.name, n, p.name, err)
-					}
-					samples[i] = append(samples[i], one)
-				}
-				if sc.fails() {
-					well := sc
-					well.fault = noFault
-					one, err := measure(ctx, s, well, allPeers[0], all[:n])
-					if err != nil {
-						return nil, fmt.Errorf("%s on %d nodes without the fault: %w", sc.name, n, err)
-					}
-					healthy = append(healthy, ms(one.percentile(0.50)))
-				}
-			}
-			for i, p := range peers {
-				line := newRow(sc.name, n, p.name, samples[i])
-				if p.name == holdfastName {
-					line.Healthy = healthy
-				}
-				rows = append(rows, line)
-			}
-		}
-	}
-	return rows, nil
-}
+var errCut = errors.New("the wait did not end")
 
-// rounds are the settings for sc. Where no client waits for another, rates are close, and the
-// machine's own changes from one second to the next are larger than the difference: so there
-// are three times the rounds, each a third as long.
-func (s settings) rounds(sc scenario) settings {
-	if !sc.shared {
-		s.reps, s.time = 3*s.reps, s.time/3
-	}
-	return s
-}
-
-// chosen is the peers that take part in sc on n nodes.
-func (s settings) chosen(sc scenario, n int) []peer {
-	var out []peer
-	for _, p := range allPeers {
-		if slices.Contains(s.peers, p.name) && p.on(n) && (p.only == nil || p.only(sc)) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// measure runs one scenario once with one peer.
-func measure(ctx context.Context, s settings, sc scenario, p peer, all servers) (out sample, err error) {
-	if err := all.flush(); err != nil {
-		return out, err
-	}
-	addrs := all.addrs()
-	if sc.fault == slow {
-		proxied, stop, err := all.proxies()
-		if err != nil {
-			return out, err
-		}
-		defer stop()
-		addrs = proxied
-	}
-	clients, err := openAll(ctx, p, sc, addrs)
-	defer closeAll(clients)
+// measure runs a load once. A run of several teams shows how they share one lock.
+func measure(ctx context.Context, s settings, sv *service, l load, teams ...team) (out []sample, err error) {
+	prefix, addrs, stop, err := sv.prepare(l.fault)
 	if err != nil {
-		return out, err
+		return nil, err
+	}
+	defer stop()
+	clients := make([][]client, len(teams))
+	warm := min(s.warm, s.time)
+	for i, t := range teams {
+		clients[i], err = openAll(ctx, t, addrs, prefix, l.names)
+		defer closeAll(clients[i])
+		if err != nil {
+			return nil, err
+		}
+		warm += time.Duration(t.clients) * 2 * time.Millisecond // until each has its place in the queue
 	}
 	runtime.GC()
-	now := time.Now()
-	l := load{scenario: sc, from: now.Add(s.warm), until: now.Add(s.warm + s.time)}
-	cut, cancel := context.WithDeadline(ctx, l.until.Add(s.grace))
-	defer cancel()
+	r := &running{load: l, from: time.Now().Add(warm), over: make(chan struct{}), counted: make([]atomic.Int64, len(teams))}
+	r.end = sync.OnceFunc(func() { close(r.over) })
+	cut, cancel := context.WithDeadline(ctx, r.from.Add(s.time+s.grace))
 	var working sync.WaitGroup
-	tallies := make([][]tally, sc.clients)
-	for i, c := range clients {
-		tallies[i] = make([]tally, sc.workers)
-		for j := range tallies[i] {
-			working.Go(func() { l.work(cut, c, l.keys(i, j), &tallies[i][j]) })
+	defer working.Wait()
+	defer cancel()
+	defer r.end()
+	tallies := r.start(cut, &working, prefix, clients, teams)
+
+	time.Sleep(time.Until(r.from)) // the warm-up
+	mend, err := sv.befall(l.fault)
+	if err != nil {
+		return nil, err
+	}
+	meter := func() (r reading, err error) {
+		if l.fault == noFault { // otherwise it would say nothing of the library
+			r, err = sv.read(ctx)
+		}
+		return r, err
+	}
+	before, err1 := meter()
+	begin := time.Now()
+	select {
+	case <-time.After(s.time): // the measurement
+	case <-r.over:
+	}
+	elapsed := time.Since(begin)
+	r.end()
+	after, err2 := meter()
+	working.Wait()
+	for i := range teams {
+		out = append(out, newSample(tallies[i], elapsed))
+	}
+	if len(teams) == 1 {
+		if l.fault == noFault {
+			out[0].add(after.since(before, teams[0].direct))
+		}
+		if l.shared {
+			out[0].figures["hand-overs/s"] = float64(r.passed.Load()) / elapsed.Seconds()
 		}
 	}
-	time.Sleep(time.Until(l.from)) // the warm-up
-	well, mend, err := all.befall(sc.fault)
-	if err != nil {
-		cancel()
-		working.Wait()
-		return out, err
-	}
-	before, err1 := meter(well)
-	time.Sleep(time.Until(l.until)) // the measurement
-	after, err2 := meter(well)
-	working.Wait()
-	cancel()
-	out.add(tallies)
-	out.elapsed = s.time
-	out.unmetered = sc.fault != noFault
-	out.mallocs = after.mallocs - before.mallocs
-	out.ownCPU, out.nodeCPU = after.ownCPU-before.ownCPU, after.nodeCPU-before.nodeCPU
-	out.requests, out.commands = after.calls.since(before.calls, p.direct)
 	return out, errors.Join(err1, err2, mend(ctx))
 }
 
-// openAll opens the clients of a scenario and has each take a lock, so that its
-// connections are made and the servers know its scripts.
-func openAll(ctx context.Context, p peer, sc scenario, addrs []string) ([]client, error) {
+// start lets all workers begin, and returns their tallies by team.
+func (r *running) start(ctx context.Context, working *sync.WaitGroup, prefix string, clients [][]client, teams []team) [][]*tally {
+	tallies := make([][]*tally, len(teams))
+	worker := 0
+	for i, t := range teams {
+		for number, c := range clients[i] {
+			for range t.workers {
+				mine, next, id := &tally{share: number}, r.keys(prefix, worker), int64(worker)
+				if t.clients == 1 {
+					mine.share = worker
+				}
+				worker++
+				tallies[i] = append(tallies[i], mine)
+				working.Go(func() {
+					r.work(ctx, r.over, c, next, func(asked time.Time, err error) { r.note(i, id, mine, asked, err) })
+				})
+			}
+		}
+	}
+	return tallies
+}
+
+// note counts a wait that has ended.
+func (r *running) note(team int, worker int64, t *tally, asked time.Time, err error) {
+	got := time.Now()
+	if got.After(r.from) {
+		t.longest = max(t.longest, got.Sub(asked))
+	}
+	switch {
+	case errors.Is(err, errCut):
+		t.stuck++
+		return
+	case err != nil:
+		t.failed++
+		return
+	}
+	another := r.shared && r.last.Swap(worker) != worker
+	if got.Before(r.from) {
+		return
+	}
+	t.waits = append(t.waits, got.Sub(asked))
+	if isClosed(r.over) {
+		return
+	}
+	t.locks++
+	if another {
+		r.passed.Add(1)
+	}
+	if r.enough == 0 {
+		return
+	}
+	r.counted[team].Add(1)
+	for i := range r.counted {
+		if r.counted[i].Load() < int64(r.enough) {
+			return
+		}
+	}
+	r.end()
+}
+
+// work takes and frees locks until over is closed. It reports each wait, with an error where the caller got no lock; after
+// one that failed the wait goes on.
+func (l *load) work(ctx context.Context, over <-chan struct{}, c client, next func() string, report func(asked time.Time, err error)) {
+	for asked := time.Now(); !isClosed(over); {
+		unlock, err := c.lock(ctx, next())
+		if ctx.Err() != nil {
+			report(asked, errCut)
+			return
+		}
+		report(asked, err)
+		if err != nil {
+			time.Sleep(time.Millisecond) // as a caller would before it tries again
+			continue
+		}
+		if l.inside > 0 {
+			time.Sleep(l.inside) // the work of the load
+		}
+		if err := unlock(ctx); err != nil && ctx.Err() == nil {
+			report(time.Now(), err)
+		}
+		if l.outside > 0 {
+			time.Sleep(l.outside) // likewise
+		}
+		asked = time.Now()
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// keys gives the lock that a worker wants next.
+func (l *load) keys(prefix string, worker int) func() string {
+	key := prefix
+	if !l.shared {
+		key += "/" + strconv.Itoa(worker)
+	}
+	used := 0
+	return func() string {
+		used++
+		switch {
+		case l.fresh:
+			return key + "/" + strconv.Itoa(used)
+		case l.names > 0:
+			return prefix + "/" + strconv.Itoa(used%l.names)
+		}
+		return key
+	}
+}
+
+// openAll opens the clients of a team and has each take a lock, so that its connections are made and the servers know its
+// scripts. The first also takes the names that are to be known.
+func openAll(ctx context.Context, t team, addrs []string, prefix string, known int) ([]client, error) {
 	var clients []client
-	for i := range sc.clients {
-		c, err := p.open(ctx, addrs, sc.workers)
+	for i := range t.clients {
+		c, err := t.open(ctx, addrs, t.workers)
 		if err != nil {
 			return clients, err
 		}
 		clients = append(clients, c)
-		if err := prime(ctx, c, "first/"+strconv.Itoa(i)); err != nil {
+		if err := prime(ctx, c, prefix+"/first/"+strconv.Itoa(i)); err != nil {
+			return clients, err
+		}
+	}
+	for i := range known {
+		if err := prime(ctx, clients[0], prefix+"/"+strconv.Itoa(i)); err != nil {
 			return clients, err
 		}
 	}
 	return clients, nil
 }
 
-// prime takes and frees a lock. It tries more than once: on a busy machine
-// rueidislock can miss its turn at a free lock, and then waits for ever.
+// prime takes and frees a lock. It tries more than once: on a busy machine rueidislock can miss its turn at a free lock,
+// and then waits for ever.
 func prime(ctx context.Context, c client, key string) (err error) {
 	for range 5 {
 		if err = once(ctx, c, key); err == nil {
@@ -193,11 +317,11 @@ func prime(ctx context.Context, c client, key string) (err error) {
 func once(ctx context.Context, c client, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	h, err := c.lock(ctx, key)
+	unlock, err := c.lock(ctx, key)
 	if err != nil {
 		return err
 	}
-	return h.unlock(ctx)
+	return unlock(ctx)
 }
 
 // closeAll closes the clients, and does not wait for long for one that cannot end.
@@ -214,101 +338,95 @@ func closeAll(clients []client) {
 	}
 }
 
-// keys gives the lock that a worker wants next.
-func (l *load) keys(client, worker int) func() string {
-	key := "bench"
-	if !l.shared {
-		key += "/" + strconv.Itoa(client*l.workers+worker)
+// eachService starts the services of the scenario, one after the other.
+func (s *session) eachService(ctx context.Context, do func(*service) error) error {
+	chosen := s.settings.services
+	if len(chosen) == 0 {
+		chosen = s.scenario.services
 	}
-	if !l.fresh {
-		return func() string { return key }
-	}
-	used := 0
-	return func() string {
-		used++
-		return key + "/" + strconv.Itoa(used)
-	}
-}
-
-// work takes and frees one lock after another until time is up.
-func (l *load) work(ctx context.Context, c client, next func() string, t *tally) {
-	for {
-		key := next()
-		asked := time.Now()
-		if asked.After(l.until) {
-			return
-		}
-		h, err := c.lock(ctx, key)
-		got := time.Now()
-		if ctx.Err() != nil {
-			t.cut = got.Sub(asked)
-			return
-		}
+	for _, name := range chosen {
+		sv, err := find(name).start(ctx)
 		if err != nil {
-			t.failed, t.err = t.failed+1, err
-			time.Sleep(time.Millisecond) // as a caller would before it tries again
-			continue
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		if l.inside > 0 {
-			time.Sleep(l.inside) // the work of the scenario
-		}
-		if err := h.unlock(ctx); err != nil && ctx.Err() == nil {
-			t.failed, t.err = t.failed+1, err
-		}
-		if got.After(l.from) {
-			t.waits = append(t.waits, got.Sub(asked))
-			if got.Before(l.until) {
-				t.locks++
-			}
-		}
-		if l.outside > 0 {
-			time.Sleep(l.outside) // likewise
+		err = do(sv)
+		if err := errors.Join(err, sv.stop()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	return nil
 }
 
-// reading is what is counted outside the workers.
-type reading struct {
-	calls           calls
-	mallocs         uint64
-	ownCPU, nodeCPU time.Duration
-}
-
-func meter(all servers) (r reading, err error) {
-	var err1, err2 error
-	r.calls, err1 = all.calls()
-	r.nodeCPU, err2 = all.cpuTime()
-	r.ownCPU = cpuTime()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	r.mallocs = m.Mallocs
-	return r, errors.Join(err1, err2)
-}
-
-// add sums up what the workers have seen. With one client, fairness is that
-// between its workers.
-func (s *sample) add(tallies [][]tally) {
-	for _, workers := range tallies {
-		sum := 0
-		for _, t := range workers {
-			s.waits = append(s.waits, t.waits...)
-			s.failed += t.failed
-			s.longest = max(s.longest, t.cut)
-			if t.cut > 0 {
-				s.stuck++
-			}
-			sum += t.locks
-			if len(tallies) == 1 {
-				s.byClient = append(s.byClient, t.locks)
-			}
-		}
-		s.locks += sum
-		if len(tallies) > 1 {
-			s.byClient = append(s.byClient, sum)
+// libraries are those that the command line chooses and that can run a load on a service.
+func (s *session) libraries(sv *service, l load) []library {
+	var out []library
+	for _, lib := range sv.libraries {
+		switch {
+		case len(s.peers) > 0 && !slices.Contains(s.peers, lib.name), l.only != nil && !slices.Contains(l.only, lib.name):
+		case sv.nodes < lib.least, lib.most > 0 && sv.nodes > lib.most, lib.waiting && !l.shared:
+		default:
+			out = append(out, lib)
 		}
 	}
-	slices.Sort(s.waits)
-	if len(s.waits) > 0 {
-		s.longest = max(s.longest, s.waits[len(s.waits)-1])
+	return out
+}
+
+// compare runs loads with each library, round by round, on one service after the other, and prints the rows.
+func (s *session) compare(ctx context.Context, loads []load) error {
+	var rows []row
+	err := s.eachService(ctx, func(sv *service) error {
+		for _, l := range loads {
+			if !s.wants(l.name) || l.fails() && sv.nodes < 3 || l.most > 0 && sv.nodes > l.most {
+				continue
+			}
+			fmt.Fprintf(s.progress, "%s on %s …\n", l.name, sv.name)
+			more, err := s.rounds(ctx, sv, l)
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+			rows = append(rows, more...)
+		}
+		return nil
+	})
+	s.report.Rows = append(s.report.Rows, rows...)
+	fmt.Fprintf(s.out, "Medians of %d runs of %v, for some loads of more and shorter ones, by turns.\n\n%s", s.reps, s.settings.time, table(rows))
+	return err
+}
+
+// rounds runs one load with each library in turn. Another one begins each round, as servers get faster while they run.
+func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error) {
+	set, split := s.settings, max(l.split, 1)
+	set.reps, set.time = set.reps*split, set.time/time.Duration(split)
+	type entrant struct {
+		team
+		load
+		samples []sample
 	}
+	var all []*entrant
+	for _, lib := range s.libraries(sv, l) {
+		all = append(all, &entrant{team: team{lib, l.clients, l.workers}, load: l})
+		if l.fails() && lib.name == holdfastName {
+			well := l
+			well.fault = noFault
+			lib.name += ", no fault"
+			all = append(all, &entrant{team: team{lib, l.clients, l.workers}, load: well})
+		}
+	}
+	for round := range sv.idle + set.reps {
+		for k := range all {
+			e := all[(k+round)%len(all)]
+			got, err := measure(ctx, set, sv, e.load, e.team)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", e.name, err)
+			}
+			if round >= sv.idle {
+				e.samples = append(e.samples, got...)
+			}
+		}
+	}
+	var rows []row
+	for _, e := range all {
+		rows = append(rows, newRow(l, sv, e.library.name, e.samples, all[0].samples))
+	}
+	return rows, nil
 }

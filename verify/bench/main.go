@@ -1,250 +1,220 @@
-// Bench compares Holdfast with the Redis lock libraries that Go programs use
-// today, on redis-servers that it starts itself, and prints one table.
+// Bench measures Holdfast beside the lock libraries that Go programs use today, on servers that it starts itself, and
+// prints tables.
 //
-//	go run ./bench                         everything, about twenty minutes
-//	go run ./bench -scenarios relay,herd   some of it; -peers, -nodes, -reps and -time likewise
-//	go run ./bench -old /path/to/checkout  also beside an older checkout of this repository
-//	go run ./bench -leases                 what 10,000 held leases cost a process
+//	go run ./bench                              the scenario locks, in twenty minutes
+//	go run ./bench -scenarios relay,herd        two loads of it; -services, -peers, -reps and -time choose further
+//	go run ./bench -scenarios backends,hooks    other scenarios; all runs every one
+//	go run ./bench -old /path/to/checkout       also beside an older checkout of this repository
+//	go run ./bench -scenarios all -short        see that everything works; the figures mean nothing
 //
-// # What is compared
+// The scenarios:
 //
-// All peers run in this process, one after another within a repetition (A B C A B C
-// …), so that other work of the machine affects all of them equally; the table has
-// the median of each column over the repetitions. Clients of one scenario are
-// separate clients with connections of their own, but goroutines of one process.
-// Servers keep nothing on disk. Every peer is used as its documentation says for
-// that task; see peers.go. Holdfast runs with its defaults: fencing tokens, queue
-// and watchdog are on.
+//	locks     libraries for Redis, on one server and on five
+//	backends  Holdfast on each service that it has a driver for, beside what programs use there
+//	hooks     what hooks cost a client, on nodes in memory
+//	sharing   what Holdfast and another library leave to one another on one bare key; moving from one to the other
+//	capacity  what locks cost one node and one process, and how many sets of nodes a load needs
+//	storm     a crowd of callers that ask at once
 //
-// A wait is the time that one call to lock takes. It counts when it ends after the
-// warm-up; those under way when time is up are let finish and count as well, so that
-// nobody looks good by starving somebody. Locks count only within the time.
+// # How libraries are compared
+//
+// All of them run in this process, one after another within a round (A B C B C A …), so that other work of the machine
+// affects all equally. A figure is the median over the rounds. The ratio is the rate of the first library of the table
+// divided by that of the row, in each round, and the median of these. Clients of one load are separate clients with
+// connections of their own, but goroutines of one process. Every library is used as its documentation says for that
+// task. Holdfast runs with its defaults: fencing tokens, queue and watchdog are on.
+//
+// A wait is the time that a caller needs to get the lock. It counts when it ends after the warm-up; waits under way when
+// time is up may end and count as well, so that nobody looks good by starving somebody. Locks count only within the time.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/pprof"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
-func main() {
-	if os.Getenv(childVariable) != "" {
-		exit(holdLeases(os.Stdin, os.Stdout))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+// scenario is one thing to measure.
+type scenario struct {
+	name     string
+	parts    []string      // which -scenarios may name too, to run only these
+	services []string      // where it runs unless -services says otherwise
+	time     time.Duration // of one run unless -time says otherwise
+	run      func(context.Context, *session) error
 }
 
-func exit(err error) {
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+var scenarios = []scenario{
+	{"locks", names(lockLoads), []string{"redis-1", "redis-5"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error {
+		return errors.Join(s.compare(ctx, lockLoads), s.besideOlder(ctx))
+	}},
+	{
+		"backends", names(backendLoads),
+		[]string{"redis-1", "redis-3", "postgres", "postgres-fsync", "etcd", "zookeeper"},
+		400 * time.Millisecond,
+		func(ctx context.Context, s *session) error { return s.compare(ctx, backendLoads) },
+	},
+	{"hooks", names(hookLoads), []string{"memory"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error { return s.compare(ctx, hookLoads) }},
+	{"sharing", append([]string{"compete"}, names(migrations)...), []string{"redis-1"}, 12 * time.Second, sharing},
+	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, capacity},
+	{"storm", nil, []string{"redis-1", "redis-3"}, time.Minute, storms},
+}
+
+func names[T interface{ String() string }](list []T) []string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = v.String()
 	}
-	os.Exit(0)
+	return out
 }
 
 // settings are what the command line says.
 type settings struct {
-	scenarios, peers []string
-	nodes            []int
-	reps             int
-	time, warm       time.Duration // of one run
-	grace            time.Duration // for waits that are under way when time is up
-	waiters          bool          // also measure many waiters
-	memory           bool          // also measure what new names leave on a node
-	names            int           // so many of them
-	storms           bool          // also measure crowds that ask at once
-	storm            time.Duration // how long these wait at most
-	calm             int           // of their callers, one in so many comes
-	crowd            int           // clients that wait for one lock
-	settle, idle     time.Duration // how long they are left alone, and looked at
-	old              string        // a checkout to compare with; empty: none
-	leases           bool          // measure held leases instead
-	count            int           // of them
-	hold             time.Duration // for so long
-	json, svg, md    string        // paths; empty: not written
-	profiles         profiles
+	scenarios, services, peers []string
+	reps                       int
+	time, warm                 time.Duration // of one run
+	grace                      time.Duration // for waits that are under way when time is up
+	scale                      float64       // of the numbers of names, leases, clients and callers
+	old                        string        // a checkout to compare with; empty: none
+	json, svg, cpuProfile      string        // paths; empty: not written
 }
 
-func parse(args []string, errs io.Writer) (settings, error) {
-	s := settings{
-		grace: 5 * time.Second, warm: 200 * time.Millisecond, waiters: true, memory: true, storms: true, storm: stormMost, calm: 1,
-		names: newNames, crowd: manyWaiting, settle: 15 * time.Second, idle: 15 * time.Second,
+// session is one scenario under way.
+type session struct {
+	settings
+	scenario
+	out, progress io.Writer
+	report        *report
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
 	}
-	var scenarios, peers, nodes string
+}
+
+func parse(args []string, errs io.Writer) (s settings, err error) {
+	s = settings{warm: 200 * time.Millisecond, grace: 5 * time.Second}
+	var chosen, services, peers string
 	var short bool
+	var all []string
+	for _, sc := range scenarios {
+		all = append(append(all, sc.name), sc.parts...)
+	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&scenarios, "scenarios", "", "comma-separated; default all: "+strings.Join(append(names(allScenarios), "memory", "storm", "waiters"), " "))
-	f.StringVar(&peers, "peers", "", "comma-separated; default all: "+strings.Join(names(allPeers), " "))
-	f.StringVar(&nodes, "nodes", "1,5", "numbers of nodes")
+	f.StringVar(&chosen, "scenarios", "locks", "comma-separated; all, or of scenarios and their parts: "+strings.Join(all, " "))
+	f.StringVar(&services, "services", "", "comma-separated; default those of the scenario: redis-1 to redis-9 memory "+strings.Join(names(startable), " "))
+	f.StringVar(&peers, "peers", "", "libraries, comma-separated; default all that fit")
 	f.IntVar(&s.reps, "reps", 3, "repetitions, of which the median counts")
-	f.DurationVar(&s.time, "time", 1500*time.Millisecond, "length of one run")
-	f.BoolVar(&short, "short", false, "see that everything works, in half a minute; the figures mean nothing")
-	f.BoolVar(&s.leases, "leases", false, "hold leases and report what they cost the process, instead of the table")
-	f.IntVar(&s.count, "count", 10_000, "number of leases to hold")
-	f.DurationVar(&s.hold, "hold", time.Minute, "how long to hold them")
-	f.StringVar(&s.old, "old", "", "also compare with the bench of this older checkout, run by turns, for names that come back")
-	f.StringVar(&s.json, "json", "", "write the results to this file")
-	f.StringVar(&s.svg, "svg", "", "write a plot of the waits to this file")
-	f.StringVar(&s.md, "md", "", "put the tables between the marks in this file")
-	f.StringVar(&s.profiles.cpu, "cpuprofile", "", "write a CPU profile of all runs to this file")
-	f.StringVar(&s.profiles.mem, "memprofile", "", "write a profile of all allocations to this file")
-	f.StringVar(&s.profiles.block, "blockprofile", "", "write a profile of blocking to this file")
+	f.DurationVar(&s.time, "time", 0, "length of one run; default that of the scenario")
+	f.Float64Var(&s.scale, "scale", 1, "by what to multiply the numbers of names, leases, clients and callers in capacity and storm")
+	f.BoolVar(&short, "short", false, "see that everything works; the figures mean nothing")
+	f.StringVar(&s.old, "old", "", "also compare latency and throughput with the bench of this older `checkout`, run by turns")
+	f.StringVar(&s.json, "json", "", "write the rows to this `file`")
+	f.StringVar(&s.svg, "svg", "", "write a plot of the waits in relay and mix to this `file`")
+	f.StringVar(&s.cpuProfile, "cpuprofile", "", "write a CPU profile of all runs to this `file`")
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
-	if f.NArg() > 0 {
-		return s, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
 	if short {
-		s.reps, s.time, s.warm, s.grace, s.names = 1, 50*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, 100
-		s.calm, s.crowd, s.settle, s.idle = 100, 20, 10*time.Millisecond, 100*time.Millisecond
+		s.reps, s.time, s.warm, s.grace, s.scale = 1, 50*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond, 0.01
 	}
-	for n := range strings.SplitSeq(nodes, ",") {
-		i, err := strconv.Atoi(n)
-		if err != nil || i < 1 || i > 9 {
-			return s, fmt.Errorf("-nodes %s: give numbers from 1 to 9", nodes)
+	if f.NArg() > 0 || s.reps < 1 || s.time < 0 || s.scale <= 0 {
+		return s, fmt.Errorf("-reps, -time and -scale must be positive, and nothing may stand behind the flags: %q", f.Args())
+	}
+	s.scenarios, err = chooseFrom("scenario", chosen, append(all, "all"))
+	s.services = slices.DeleteFunc(strings.Split(services, ","), func(name string) bool { return name == "" })
+	for _, name := range s.services {
+		if find(name) == nil {
+			err = errors.Join(err, fmt.Errorf("no service %q", name))
 		}
-		s.nodes = append(s.nodes, i)
 	}
-	if s.reps < 1 || s.time <= 0 {
-		return s, errors.New("-reps and -time must be positive")
-	}
-	var err error
-	if scenarios != "" {
-		rest := strings.Split(scenarios, ",")
-		rest, s.waiters = without(rest, "waiters")
-		rest, s.memory = without(rest, "memory")
-		rest, s.storms = without(rest, "storm")
-		s.scenarios, err = rest, known("scenario", rest, names(allScenarios))
-	} else {
-		s.scenarios = names(allScenarios)
-	}
-	s.peers = names(allPeers)
 	if peers != "" {
-		s.peers = strings.Split(peers, ",")
-		err = errors.Join(err, known("peer", s.peers, names(allPeers)))
+		var unknown error
+		s.peers, unknown = chooseFrom("library", peers, libraryNames())
+		err = errors.Join(err, unknown)
 	}
 	return s, err
 }
 
-func without(list []string, name string) (rest []string, had bool) {
-	rest = slices.DeleteFunc(list, func(s string) bool { return s == name })
-	return rest, len(rest) < len(list)
-}
-
-func known(kind string, given, all []string) error {
-	for _, name := range given {
+func chooseFrom(kind, given string, all []string) ([]string, error) {
+	list := strings.Split(given, ",")
+	for _, name := range list {
 		if !slices.Contains(all, name) {
-			return fmt.Errorf("no %s %q; there are: %s", kind, name, strings.Join(all, " "))
+			return nil, fmt.Errorf("no %s %q; there are: %s", kind, name, strings.Join(all, " "))
 		}
 	}
-	return nil
+	return list, nil
 }
 
-func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
-	s, err := parse(args, errs)
-	if err != nil {
-		return err
-	}
-	if s.leases {
-		return leases(ctx, s, out)
-	}
-	stop, err := s.profiles.start()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-
-	most := slices.Max(s.nodes)
-	if s.storms {
-		most = max(most, storms[len(storms)-1].nodes)
-	}
-	all, err := startServers(ctx, most)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, all.stop()) }()
-	report := report{Machine: machine(all)}
-	report.Reps, report.Seconds = s.reps, s.time.Seconds()
-	if report.Rows, err = compare(ctx, s, all, errs); err != nil {
-		return err
-	}
-	if s.old != "" {
-		if report.Older, err = older(ctx, s, errs); err != nil {
-			return err
+// wants says whether the command line asks for a part of a scenario.
+func (s *session) wants(part string) bool {
+	for _, name := range []string{"all", s.name, part} {
+		if slices.Contains(s.settings.scenarios, name) {
+			return true
 		}
 	}
-	if s.memory {
-		if report.Left, err = leftovers(ctx, s, all[:1]); err != nil {
-			return err
-		}
-	}
-	if s.storms {
-		if report.Storms, err = measureStorms(ctx, s, all, errs); err != nil {
-			return err
-		}
-	}
-	if s.waiters {
-		if report.Waiters, err = manyWaiters(ctx, s, all); err != nil {
-			return err
-		}
-	}
-	report.Claims = judge(&report)
-	if _, err := io.WriteString(out, report.text()); err != nil {
-		return err
-	}
-	return report.save(s)
+	return false
 }
 
-// profiles are where to write what the runtime sees.
-type profiles struct{ cpu, mem, block string }
-
-func (p profiles) start() (stop func() error, err error) {
-	var cpu *os.File
-	if p.cpu != "" {
-		if cpu, err = os.Create(p.cpu); err != nil {
-			return nil, err
-		}
-		if err := pprof.StartCPUProfile(cpu); err != nil {
-			return nil, err
-		}
-	}
-	if p.mem != "" {
-		runtime.MemProfileRate = 4096
-	}
-	if p.block != "" {
-		runtime.SetBlockProfileRate(1000)
-	}
-	return func() error {
-		var errs error
-		if cpu != nil {
-			pprof.StopCPUProfile()
-			errs = cpu.Close()
-		}
-		return errors.Join(errs, writeProfile("allocs", p.mem), writeProfile("block", p.block))
-	}, nil
-}
-
-func writeProfile(name, path string) error {
-	if path == "" {
-		return nil
-	}
-	f, err := os.Create(path)
+func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {
+	set, err := parse(args, progress)
 	if err != nil {
 		return err
 	}
-	return errors.Join(pprof.Lookup(name).WriteTo(f, 0), f.Close())
+	if set.cpuProfile != "" {
+		file, err := os.Create(set.cpuProfile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	r := &report{Machine: machine()}
+	fmt.Fprintf(out, "%s; clients, servers and libraries share it.\n", r.Machine)
+	for _, sc := range scenarios {
+		s := &session{settings: set, scenario: sc, out: out, progress: progress, report: r}
+		if !s.wants(sc.name) && !slices.ContainsFunc(sc.parts, s.wants) {
+			continue
+		}
+		if s.settings.time == 0 {
+			s.settings.time = sc.time
+		}
+		fmt.Fprintf(out, "\n## %s\n\n", sc.name)
+		if err := sc.run(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", sc.name, err)
+		}
+	}
+	return r.save(set)
+}
+
+// save writes the files that are asked for.
+func (r *report) save(s settings) error {
+	var errs error
+	if s.json != "" {
+		text, err := json.MarshalIndent(r, "", "  ")
+		if err == nil {
+			err = os.WriteFile(s.json, append(text, '\n'), 0o644)
+		}
+		errs = err
+	}
+	if s.svg != "" {
+		errs = errors.Join(errs, os.WriteFile(s.svg, []byte(plot(r)), 0o644))
+	}
+	return errs
 }

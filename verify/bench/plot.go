@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
-// panels are the scenarios that the plot shows, with what they are in words.
-var panels = []struct{ scenario, title string }{
+// panels are the loads that the plot shows, with what they are in words.
+var panels = []struct{ load, title string }{
 	{"relay", "8 clients share one lock for 1 ms of work each"},
 	{"mix", "8 clients with 8 goroutines each want one lock"},
 }
@@ -37,14 +38,14 @@ func plot(r *report) string {
 	scale := axis{0.01, 10_000}
 	for _, p := range panels {
 		for _, nodes := range []int{1, 5} {
-			rows := r.rivals(p.scenario, nodes, func(string) bool { return true })
+			rows := slices.DeleteFunc(slices.Clone(r.Rows), func(r row) bool { return r.Load != p.load || r.Nodes != nodes })
 			if len(rows) == 0 {
 				continue
 			}
 			y = panel(&body, y, scale, fmt.Sprintf("%s, on %s", p.title, count(nodes)), rows)
 		}
 	}
-	fmt.Fprintf(&body, `<text x="%d" y="%d" class="note">%s</text>`+"\n", 16, y+20, html.EscapeString(r.Machine.String()))
+	fmt.Fprintf(&body, `<text x="%d" y="%d" class="note">%s</text>`+"\n", 16, y+20, html.EscapeString(r.Machine))
 	height := y + 34
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="Waits for a lock by library">
 <style>
@@ -81,7 +82,7 @@ func panel(b *strings.Builder, y int, scale axis, title string, rows []row) int 
 		if r.Peer == holdfastName {
 			class = "ours"
 		}
-		median, p99, longest := scale.at(r.P50), scale.at(r.P99), scale.at(r.Max)
+		median, p99, longest := scale.at(r.Figures["wait p50 ms"]), scale.at(r.Figures["p99 ms"]), scale.at(r.Figures["max ms"])
 		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, plotLeft-14, mid+4, html.EscapeString(r.Peer))
 		fmt.Fprintf(b, `<g class="%s"><line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke-width="2"/>`, class, median, mid, longest, mid)
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%d" r="4"/><rect x="%.1f" y="%d" width="4" height="12"/>`, median, mid, p99-2, mid-6)

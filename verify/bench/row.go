@@ -1,73 +1,89 @@
 package main
 
 import (
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
 	"slices"
+	"strings"
 	"time"
 )
 
-// row is one line of the table: the medians over the repetitions.
-type row struct {
-	Scenario string    `json:"scenario"`
-	Nodes    int       `json:"nodes"`
-	Peer     string    `json:"peer"`
-	Rate     float64   `json:"locks_per_second"`
-	P50      float64   `json:"wait_p50_ms"`
-	P99      float64   `json:"wait_p99_ms"`
-	Max      float64   `json:"wait_max_ms"`
-	Requests float64   `json:"requests_per_lock"` // sent to all servers together
-	Commands float64   `json:"commands_per_lock"` // executed by them, with what scripts call
-	Allocs   float64   `json:"allocations_per_lock"`
-	OwnCPU   float64   `json:"client_cpu_us_per_lock"`
-	NodeCPU  float64   `json:"server_cpu_us_per_lock"` // of all servers together
-	Jain     float64   `json:"jain_index"`
-	Stuck    int       `json:"stuck"`  // waits without end, over all repetitions
-	Failed   int       `json:"failed"` // calls that returned an error
-	Rates    []float64 `json:"all_locks_per_second"`
-	P50s     []float64 `json:"all_wait_p50_ms"`
-	Healthy  []float64 `json:"all_healthy_wait_p50_ms,omitempty"` // of rounds without the fault, by turns with the others
-	Metered  bool      `json:"metered"`                           // requests, commands and allocations were counted
+// report is everything that a run has found about libraries side by side.
+type report struct {
+	Machine string `json:"machine"`
+	Rows    []row  `json:"rows"`
 }
 
-func newRow(scenario string, nodes int, peer string, samples []sample) row {
-	r := row{Scenario: scenario, Nodes: nodes, Peer: peer, Metered: !samples[0].unmetered}
-	for _, s := range samples {
-		r.Stuck += s.stuck
-		r.Failed += s.failed
-		r.Rates = append(r.Rates, s.rate())
-		r.P50s = append(r.P50s, ms(s.percentile(0.50)))
+// machine says what the figures were measured on.
+func machine() string {
+	cpu := "unknown CPU"
+	text, _ := os.ReadFile("/proc/cpuinfo") // not there on every system
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			cpu = strings.TrimSpace(value)
+		}
 	}
-	perLock := func(n int64, s sample) float64 { return float64(n) / max(float64(s.locks), 1) }
-	r.Rate = median(r.Rates)
-	r.P50 = median(r.P50s)
-	r.P99 = medianOf(samples, func(s sample) float64 { return ms(s.percentile(0.99)) })
-	r.Max = medianOf(samples, func(s sample) float64 { return ms(s.longest) })
-	r.Requests = medianOf(samples, func(s sample) float64 { return perLock(s.requests, s) })
-	r.Commands = medianOf(samples, func(s sample) float64 { return perLock(s.commands, s) })
-	r.Allocs = medianOf(samples, func(s sample) float64 { return perLock(int64(s.mallocs), s) })
-	r.OwnCPU = medianOf(samples, func(s sample) float64 { return perLock(s.ownCPU.Microseconds(), s) })
-	r.NodeCPU = medianOf(samples, func(s sample) float64 { return perLock(s.nodeCPU.Microseconds(), s) })
-	r.Jain = medianOf(samples, func(s sample) float64 { return jain(s.byClient) })
-	return r
+	return fmt.Sprintf("%s, %d cores, %s/%s, %s, %s", cpu, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().Format(time.DateOnly))
 }
 
-func (s sample) rate() float64 { return float64(s.locks) / s.elapsed.Seconds() }
+// sample is what one run gave.
+type sample struct {
+	locks         int
+	waits         []time.Duration // sorted
+	longest       time.Duration   // also of those that did not end
+	stuck, failed int             // waits that did not end even in the time of grace; calls that returned an error
+	figures       map[string]float64
+}
 
-// percentile is the wait that a share of all waits does not exceed. Where none
-// has ended it is that of those that have not.
-func (s sample) percentile(share float64) time.Duration {
+// columns are the figures of a row, in their order. What was not measured is not there.
+var columns = []string{
+	"locks/s", "ratio", "hand-overs/s", "wait p50 ms", "p99 ms", "max ms", "requests/lock", "commands/lock", "allocs/lock",
+	"client CPU µs/lock", "server CPU µs/lock", "bytes written/lock", "Jain",
+}
+
+func newSample(tallies []*tally, elapsed time.Duration) sample {
+	var s sample
+	shares := make(map[int]float64)
+	for _, t := range tallies {
+		s.waits = append(s.waits, t.waits...)
+		s.locks += t.locks
+		s.longest = max(s.longest, t.longest)
+		s.stuck += t.stuck
+		s.failed += t.failed
+		shares[t.share] += float64(t.locks)
+	}
+	slices.Sort(s.waits)
+	s.figures = map[string]float64{
+		"locks/s": float64(s.locks) / elapsed.Seconds(), "wait p50 ms": ms(s.percentile(0.50)), "p99 ms": ms(s.percentile(0.99)),
+		"max ms": ms(s.longest), "Jain": jain(slices.Collect(maps.Values(shares))),
+	}
+	return s
+}
+
+// add adds what was spent, for each lock.
+func (s *sample) add(spent map[string]float64) {
+	for name, n := range spent {
+		s.figures[name+"/lock"] = n / max(float64(s.locks), 1)
+	}
+}
+
+// percentile is the wait that a share of all waits does not exceed. Where none has ended it is the longest.
+func (s *sample) percentile(share float64) time.Duration {
 	if len(s.waits) == 0 {
 		return s.longest
 	}
 	return s.waits[min(int(share*float64(len(s.waits))), len(s.waits)-1)]
 }
 
-// jain is Jain's fairness index: 1 when all have got the same, 1/n when one has
-// got everything. (R. Jain et al., DEC-TR-301, 1984.)
-func jain(got []int) float64 {
+// jain is Jain's fairness index: 1 when all have got the same, 1/n when one has got everything. (R. Jain et al.,
+// DEC-TR-301, 1984.)
+func jain(got []float64) float64 {
 	var sum, squares float64
 	for _, x := range got {
-		sum += float64(x)
-		squares += float64(x) * float64(x)
+		sum += x
+		squares += x * x
 	}
 	if squares == 0 {
 		return 0
@@ -77,14 +93,6 @@ func jain(got []int) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-func medianOf(samples []sample, f func(sample) float64) float64 {
-	var list []float64
-	for _, s := range samples {
-		list = append(list, f(s))
-	}
-	return median(list)
-}
-
 // median is the middle of list, or the mean of its two middle values.
 func median(list []float64) float64 {
 	sorted := slices.Sorted(slices.Values(list))
@@ -93,4 +101,133 @@ func median(list []float64) float64 {
 		return sorted[n/2]
 	}
 	return (sorted[n/2-1] + sorted[n/2]) / 2
+}
+
+// medianRatio is the median of a[i]/b[i]: of rounds, in each of which all ran within seconds of one another. There is none
+// where b did nothing in half of them.
+func medianRatio(a, b []float64) (ratio float64, ok bool) {
+	var ratios []float64
+	for i := range min(len(a), len(b)) {
+		ratios = append(ratios, a[i]/b[i])
+	}
+	if len(ratios) == 0 || median(b) == 0 {
+		return 0, false
+	}
+	return median(ratios), true
+}
+
+// row is one line of a table: what one library did with one load on one service.
+type row struct {
+	Load    string               `json:"scenario"`
+	Service string               `json:"service"`
+	Nodes   int                  `json:"nodes"`
+	Peer    string               `json:"peer"`
+	Rate    float64              `json:"locks_per_second"`
+	Stuck   int                  `json:"stuck"`  // waits without end, over all rounds
+	Failed  int                  `json:"failed"` // calls that returned an error
+	Figures map[string]float64   `json:"medians"`
+	Rounds  []map[string]float64 `json:"rounds"`
+}
+
+// newRow sums up the samples of a library; first are those of the first library with this load.
+func newRow(l load, sv *service, peer string, samples, first []sample) row {
+	r := row{Load: l.name, Service: sv.name, Nodes: sv.nodes, Peer: peer, Figures: make(map[string]float64)}
+	for _, s := range samples {
+		r.Stuck += s.stuck
+		r.Failed += s.failed
+		r.Rounds = append(r.Rounds, s.figures)
+	}
+	for name := range samples[0].figures {
+		r.Figures[name] = median(each(samples, name))
+	}
+	r.Rate = r.Figures["locks/s"]
+	if ratio, ok := medianRatio(each(first, "locks/s"), each(samples, "locks/s")); ok {
+		r.Figures["ratio"] = ratio
+	}
+	return r
+}
+
+func each(samples []sample, name string) (list []float64) {
+	for _, s := range samples {
+		list = append(list, s.figures[name])
+	}
+	return list
+}
+
+// table lays rows out, with the columns that any of them has.
+func table(rows []row) string {
+	cells := [][]string{{"load", "service", "library"}}
+	var shown []string
+	for _, name := range columns {
+		if slices.ContainsFunc(rows, func(r row) bool { _, ok := r.Figures[name]; return ok }) {
+			shown = append(shown, name)
+		}
+	}
+	cells[0] = append(cells[0], shown...)
+	for _, r := range rows {
+		name := r.Peer
+		if r.Stuck > 0 {
+			name += fmt.Sprintf(" (%d stuck)", r.Stuck)
+		}
+		if r.Failed > 0 {
+			name += fmt.Sprintf(" (%d failed)", r.Failed)
+		}
+		line := []string{r.Load, r.Service, name}
+		for _, column := range shown {
+			text := ""
+			if v, ok := r.Figures[column]; ok {
+				text = digits(v)
+			}
+			line = append(line, text)
+		}
+		cells = append(cells, line)
+	}
+	return markdown(cells, 3)
+}
+
+// digits writes v with about three digits.
+func digits(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case v >= 1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+// markdown lays cells out as a table whose first row is the head and whose first columns, up to left, are words.
+func markdown(cells [][]string, left int) string {
+	width := make([]int, len(cells[0]))
+	for _, line := range cells {
+		for i, c := range line {
+			width[i] = max(width[i], len([]rune(c)))
+		}
+	}
+	var b strings.Builder
+	for n, line := range cells {
+		for i, c := range line {
+			pad := strings.Repeat(" ", width[i]-len([]rune(c)))
+			if i < left {
+				b.WriteString("| " + c + pad + " ")
+			} else {
+				b.WriteString("| " + pad + c + " ")
+			}
+		}
+		b.WriteString("|\n")
+		if n > 0 {
+			continue
+		}
+		for i := range line {
+			rule := strings.Repeat("-", width[i]+2)
+			if i >= left {
+				rule = rule[:len(rule)-1] + ":"
+			}
+			b.WriteString("|" + rule)
+		}
+		b.WriteString("|\n")
+	}
+	return b.String()
 }

@@ -57,7 +57,7 @@ func uuid(client string) string {
 // redissonChannel is where the cases say that the lock is free.
 var redissonChannel = wire.RedissonChannel("vector")
 
-// RedissonVectors makes docs/vectors-redisson.json: of the examples of the plain format those that are about one node
+// RedissonVectors makes testdata/vectors-redisson.json: of the examples of the plain format those that are about one node
 // and what both have.
 func RedissonVectors() Vectors {
 	v := Vectors{Wire: 1, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-//go:generate go run ./vectors ../../docs
+//go:generate go run ./vectors testdata
 
-// Vectors is what docs/vectors.json holds: examples by which an implementation in
+// Vectors is what testdata/vectors.json holds: examples by which an implementation in
 // another language can be checked. Their format is told in docs/wire.md.
 type Vectors struct {
 	Wire    int                   `json:"wire"`
@@ -112,7 +112,7 @@ func (c Call) minHold(ms int64) Call   { c.MinHold = ms; return c }
 func (c Call) admitted(m string) Call  { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
 
-// examples are the cases of docs/vectors.json.
+// examples are the cases of testdata/vectors.json.
 func examples() []example {
 	const second, hour = 1_000_000, 3600_000_000
 	renew := func(owner string) Call { return script("renew", owner).clock(0) }
@@ -384,7 +384,7 @@ func symbolText(text string) string {
 	return text
 }
 
-// Encode writes v as docs/vectors.json has it: one line for each case's parts.
+// Encode writes v as testdata/vectors.json has it: one line for each case's parts.
 func (v Vectors) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	line := func(indent, name string, value any, end string) error {

@@ -26,9 +26,9 @@ type book struct {
 }
 
 var books = []book{
-	{"../../docs/vectors.json", MakeVectors, plain, KeysOf("lock:vector"), nil},
+	{"testdata/vectors.json", MakeVectors, plain, KeysOf("lock:vector"), nil},
 	{
-		"../../docs/vectors-redisson.json", RedissonVectors, asWritten,
+		"testdata/vectors-redisson.json", RedissonVectors, asWritten,
 		Keys{Lock: "vector", Fence: wire.RedissonFence("vector"), Queue: KeysOf("vector").Queue},
 		[]string{redissonChannel},
 	},

@@ -73,7 +73,7 @@ func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
 			`"reply": "now-31"`, `"reply": "now-32"`, `{"channel":"redisson_lock__channel:{vector}"`, `{"channel":"redisson_lock__channel:vector"`,
 		}},
 	} {
-		text, err := os.ReadFile("../../docs/" + book.file)
+		text, err := os.ReadFile("../differential/testdata/" + book.file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,34 +11,37 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
 
+var etcdLibraries = []library{
+	{name: holdfastName, open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(etcd.New(addrs, nil))
+	}},
+	// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
+	{name: "concurrency.Mutex", open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		c, err := openEtcd(addrs)
+		return mutexClient{c}, err
+	}},
+	// As most programs have it, with one session for all locks of a client, so that one that ends takes all of them with it.
+	{name: "Mutex, one session", open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		c, err := openEtcd(addrs)
+		if err != nil {
+			return nil, err
+		}
+		s, err := concurrency.NewSession(c, concurrency.WithTTL(30))
+		return sharedClient{c, s}, err
+	}},
+}
+
 // startEtcd starts three members, which write to disk as they come.
-func startEtcd(ctx context.Context, name string) (*service, error) {
+func startEtcd(ctx context.Context) (*service, error) {
 	cluster, err := etcdproc.Start(ctx, 3)
 	if err != nil {
 		return nil, err
 	}
-	return &service{
-		name: name,
-		peers: []peer{
-			{"holdfast", func(context.Context) (client, error) { return overDriver(etcd.New(cluster.Addrs(), nil)) }},
-			// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
-			{"concurrency.Mutex", func(context.Context) (client, error) {
-				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})
-				return mutexClient{c}, err
-			}},
-			// As most programs have it, with one session for all locks of a client, so that one that ends takes all of them with it.
-			{"Mutex, one session", func(context.Context) (client, error) {
-				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})
-				if err != nil {
-					return nil, err
-				}
-				s, err := concurrency.NewSession(c, concurrency.WithTTL(30))
-				return sharedClient{c, s}, err
-			}},
-		},
-		written: func(context.Context) (int64, error) { return 0, nil },
-		stop:    func() { cluster.Stop() },
-	}, nil
+	return &service{nodes: 3, addrs: cluster.Addrs(), libraries: etcdLibraries, stop: cluster.Stop, idle: 1}, nil
+}
+
+func openEtcd(addrs []string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: addrs, Logger: zap.NewNop()})
 }
 
 type mutexClient struct{ *clientv3.Client }

@@ -10,73 +10,63 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/lib/pq"
 
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-func startPostgres(ctx context.Context, name string, settings ...string) (*service, error) {
+var postgresLibraries = []library{
+	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(postgres.Open(ctx, addrs[0], nil))
+	}},
+	// As its README has it: a waiter looks again when a lease, of 20 s, could be over.
+	{name: "pglock", open: func(_ context.Context, addrs []string, _ int) (client, error) { return openPglock(addrs[0]) }},
+	// Tuned for short waits, with a heartbeat each half second.
+	{name: "pglock-1s", open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		return openPglock(addrs[0], pglock.WithLeaseDuration(time.Second), pglock.WithHeartbeatFrequency(500*time.Millisecond))
+	}},
+	// No lock service: SELECT … FOR UPDATE in a transaction, which here waits for the row.
+	{name: "row lock", open: func(ctx context.Context, addrs []string, _ int) (client, error) {
+		pool, err := pgxpool.New(ctx, addrs[0])
+		return rowClient{pool}, err
+	}},
+}
+
+// startPostgres starts a server, without waiting for the disk unless settings say otherwise.
+func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 	server, err := pgproc.Start(ctx, append([]string{"max_connections=200"}, settings...)...)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{name: name, peers: []peer{
-		{"holdfast", func(ctx context.Context) (client, error) { return overDriver(postgres.Open(ctx, server.DSN(), nil)) }},
-		// As its README has it: a waiter looks again when a lease, of 20 s, could be over.
-		{"pglock", func(context.Context) (client, error) { return openPglock(server.DSN()) }},
-		// Tuned for short waits, with a heartbeat each half second.
-		{"pglock-1s", func(context.Context) (client, error) {
-			return openPglock(server.DSN(), pglock.WithLeaseDuration(time.Second), pglock.WithHeartbeatFrequency(500*time.Millisecond))
-		}},
-		// No lock service: SELECT … FOR UPDATE in a transaction, which here waits for the row.
-		{"row lock", func(ctx context.Context) (client, error) {
-			pool, err := pgxpool.New(ctx, server.DSN())
-			return rowClient{pool}, err
-		}},
-	}}
 	pool, err := pgxpool.New(ctx, server.DSN())
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, server.Stop())
 	}
-	s.stop = func() { pool.Close(); server.Stop() }
-	s.written = func(ctx context.Context) (n int64, err error) {
+	sv := &service{nodes: 1, addrs: []string{server.DSN()}, libraries: postgresLibraries, idle: 1}
+	sv.stop = func() error { pool.Close(); return server.Stop() }
+	sv.written = func(ctx context.Context) (n int64, err error) {
 		err = pool.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint").Scan(&n)
 		return n, err
 	}
+	if err := createTables(ctx, pool, server.DSN()); err != nil {
+		return nil, errors.Join(err, sv.stop())
+	}
+	return sv, nil
+}
+
+func createTables(ctx context.Context, pool *pgxpool.Pool, dsn string) error {
 	if err := postgres.Migrate(ctx, pool, nil); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := pool.Exec(ctx, "CREATE TABLE account AS SELECT generate_series(0, 9999) AS id, 0 AS balance; CREATE INDEX ON account (id)"); err != nil {
-		return nil, err
+		return err
 	}
-	p, err := openPglock(server.DSN())
+	p, err := openPglock(dsn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer p.close()
-	return s, p.locks.TryCreateTable()
+	return p.locks.TryCreateTable()
 }
-
-type holdfastClient struct{ *holdfast.Client }
-
-func overDriver(d driver.Driver, err error) (client, error) {
-	if err != nil {
-		return nil, err
-	}
-	c, err := holdfast.New(d, nil)
-	return holdfastClient{c}, err
-}
-
-func (c holdfastClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
-	l, err := c.Acquire(ctx, name, nil)
-	if err != nil {
-		return nil, err
-	}
-	return l.Release, nil
-}
-
-func (c holdfastClient) close() { c.Close() }
 
 type pglockClient struct {
 	db    *sql.DB

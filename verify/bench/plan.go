@@ -23,8 +23,8 @@ const (
 	trip     = 200 * time.Microsecond // round trip over the network
 )
 
-// load is what a service shall bear.
-type load struct {
+// demand is what a service shall bear.
+type demand struct {
 	name    string
 	locks   float64 // per second
 	fresh   float64 // part of these whose names are new
@@ -32,7 +32,7 @@ type load struct {
 	clients float64
 }
 
-var loads = []load{
+var demands = []demand{
 	{"a busy service", 10e3, 0.5, 10e3, 500},
 	{"a large one", 100e3, 0.5, 1e6, 5e3},
 	{"10^6 locks/s", 1e6, 0.5, 1e6, 20e3},
@@ -43,7 +43,7 @@ var loads = []load{
 
 // plan is what a load needs of one node of each set, if there is one set.
 type plan struct {
-	load
+	demand
 	processor   float64 // of one
 	memory      float64 // bytes
 	connections float64
@@ -53,8 +53,8 @@ type plan struct {
 
 // planned computes it. Each node of a set does the work of the whole set; each client has a
 // connection to each node of each set.
-func (c *costs) planned(l load) plan {
-	p := plan{load: l, connections: l.clients}
+func (c *costs) planned(l demand) plan {
+	p := plan{demand: l, connections: l.clients}
 	p.processor = l.locks*(l.fresh*c.fresh.cpu.Seconds()+(1-l.fresh)*c.again.cpu.Seconds()) + l.held/(ttl.Seconds()/3)*c.renewal.cpu.Seconds()
 	p.memory = l.held*c.lease + l.locks*l.fresh*kept.Seconds()*c.name
 	// Connections do not grow fewer with more sets: their share of each node stays.
@@ -74,57 +74,48 @@ func (c *costs) planned(l load) plan {
 	return p
 }
 
+// plans writes what each demand needs, and what a simulation shows of it.
 func plans(w io.Writer, c costs) error {
-	fmt.Fprintf(w, "\nWhat follows, with nodes that are as fast as this one, have %.0f GB for locks, and use %.0f %% of one processor for them:\n\n",
-		memoryOf/gigabyte, full*100)
-	fmt.Fprintln(w, "| load | locks/s | leases held | clients | sets | decided by | "+
-		"servers with 1, 3, 5 nodes a set | processor of a node | memory of a node | connections of a node |")
-	fmt.Fprintln(w, "|---|---:|---:|---:|---:|---|---:|---:|---:|---:|")
-	var all []plan
-	for _, l := range loads {
+	needs := [][]string{{
+		"load", "decided by", "locks/s", "leases held", "clients", "sets", "servers with 1, 3, 5 nodes a set", "processor of a node", "memory of a node",
+		"connections of a node",
+	}}
+	shown := [][]string{{"load", "sets of 3 nodes", "busiest set, against the mean", "busiest node", "lock taken p50 ms", "p99 ms", "p99.9 ms"}}
+	for _, l := range demands {
 		p := c.planned(l)
-		all = append(all, p)
-		if p.sets == 0 {
-			fmt.Fprintf(w, "| %s | %s | %s | %s | – | %s | | | | %s |\n", l.name, round(l.locks), round(l.held), round(l.clients), p.why, round(p.connections))
-			continue
-		}
-		n := float64(p.sets)
-		warn := ""
+		line := []string{l.name, p.why, round(l.locks), round(l.held), round(l.clients), "–", "", "", "", round(p.connections)}
 		if p.connections > sockets {
-			warn = " (!)"
+			line[9] += " (!)"
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %d | %s | %d, %d, %d | %.0f %% | %.1f GB | %s%s |\n", l.name, round(l.locks), round(l.held), round(l.clients),
-			p.sets, p.why, p.sets, 3*p.sets, 5*p.sets, 100*(p.processor/n+l.clients*c.idle), (p.memory/n+l.clients*c.connection)/gigabyte,
-			round(p.connections), warn)
+		if n := float64(p.sets); p.sets > 0 {
+			copy(line[5:], []string{
+				fmt.Sprint(p.sets), fmt.Sprintf("%d, %d, %d", p.sets, 3*p.sets, 5*p.sets),
+				fmt.Sprintf("%.0f %%", 100*(p.processor/n+l.clients*c.idle)), fmt.Sprintf("%.1f GB", (p.memory/n+l.clients*c.connection)/gigabyte),
+			})
+			o, err := simulate(p, c)
+			if err != nil {
+				return err
+			}
+			shown = append(shown, []string{
+				p.name, fmt.Sprint(p.sets), fmt.Sprintf("%.3f", o.uneven), fmt.Sprintf("%.0f %%", 100*o.busiest),
+				digits(ms(o.wait(0.5))), digits(ms(o.wait(0.99))), digits(ms(o.wait(0.999))),
+			})
+		}
+		needs = append(needs, line)
 	}
-	fmt.Fprintf(w, "\nHalf of the names are new, leases are renewed every third of %v.\n"+
-		"(!): more connections than the %s that a server takes with some care for its limits.\n",
-		ttl, round(sockets))
-	return check(w, c, all)
-}
+	_, err := fmt.Fprintf(w, `
+What follows, with nodes that are as fast as this one, have %.0f GB for locks, and use %.0f %% of one processor for them:
 
-// check simulates each plan: names by the hash that clients use, locks that come at random, nodes
-// that do one thing after the other.
-func check(w io.Writer, c costs, all []plan) error {
-	fmt.Fprintf(w, "\nThe same in a simulation: a second of each load, names spread by the hash of package sharding, locks at random times, each node with one "+
-		"processor\nand the measured times, %v for a round trip. A lock is taken once a majority has answered.\n\n", trip)
-	fmt.Fprintln(w, "| load | sets of 3 nodes | busiest set, against the mean | busiest node | lock taken p50 ms | p99 ms | p99.9 ms |")
-	fmt.Fprintln(w, "|---|---:|---:|---:|---:|---:|---:|")
-	for _, p := range all {
-		if p.sets == 0 {
-			continue
-		}
-		r, err := simulate(p, c)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(w, "| %s | %d | %.3f | %.0f %% | %.2f | %.2f | %.2f |\n",
-			p.name, p.sets, r.uneven, 100*r.busiest, ms(r.wait(0.5)), ms(r.wait(0.99)), ms(r.wait(0.999)))
-	}
-	return nil
-}
+%s
+Half of the names are new, leases are renewed every third of %v.
+(!): more connections than the %s that a server takes with some care for its limits.
 
-func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+The same in a simulation: a second of each load, names spread by the hash of package sharding, locks at random times, each
+node with one processor and the measured times, %v for a round trip. A lock is taken once a majority has answered.
+
+%s`, memoryOf/gigabyte, full*100, markdown(needs, 2), ttl, round(sockets), trip, markdown(shown, 1))
+	return err
+}
 
 // outcome is what a simulation has shown.
 type outcome struct {
@@ -165,7 +156,8 @@ func (j *jobs) Pop() any {
 	return last
 }
 
-// simulate lets a second of the load pass.
+// simulate lets a second of the load pass: names by the hash that clients use, locks that come at random, nodes that do one
+// thing after the other.
 func simulate(p plan, c costs) (o outcome, err error) {
 	var sets []sharding.Set
 	for i := range p.sets {

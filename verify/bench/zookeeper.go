@@ -12,25 +12,24 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
+var zooKeeperLibraries = []library{
+	{name: holdfastName, open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(zookeeper.New(addrs, nil))
+	}},
+	// As its documentation has it: all locks of a client share its session.
+	{name: "zk.Lock", open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		c, _, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(silent{}))
+		return zkClient{c}, err
+	}},
+}
+
 // startZooKeeper starts three members, which do not wait for the disk.
-func startZooKeeper(ctx context.Context, name string) (*service, error) {
+func startZooKeeper(ctx context.Context) (*service, error) {
 	ensemble, err := zkproc.Start(ctx, 3)
 	if err != nil {
 		return nil, err
 	}
-	return &service{
-		name: name,
-		peers: []peer{
-			{"holdfast", func(context.Context) (client, error) { return overDriver(zookeeper.New(ensemble.Addrs(), nil)) }},
-			// As its documentation has it: all locks of a client share its session.
-			{"zk.Lock", func(context.Context) (client, error) {
-				c, _, err := zk.Connect(ensemble.Addrs(), 10*time.Second, zk.WithLogger(silent{}))
-				return zkClient{c}, err
-			}},
-		},
-		written: func(context.Context) (int64, error) { return 0, nil },
-		stop:    func() { ensemble.Stop() },
-	}, nil
+	return &service{nodes: 3, addrs: ensemble.Addrs(), libraries: zooKeeperLibraries, stop: ensemble.Stop, idle: 1}, nil
 }
 
 type silent struct{}

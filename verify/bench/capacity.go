@@ -1,0 +1,446 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+const (
+	ttl  = 10 * time.Second
+	kept = 150 * time.Second // how long a node remembers a name that nobody uses
+)
+
+// rate is what a node does of one kind, and what of its processor one costs.
+type rate struct {
+	perSecond float64
+	cpu       time.Duration
+}
+
+// costs is what one node was measured to need.
+type costs struct {
+	fresh       rate    // a lock with a name that is new, taken and released
+	again       rate    // one with a name that was used lately
+	renewal     rate    // of one lease among many
+	idle, queue float64 // share of a processor for a client that does nothing, and for one that waits
+	name        float64 // bytes that a name leaves for a while, once it is released
+	lease       float64 // bytes of a lease that is held
+	connection  float64 // bytes of a connection
+}
+
+// yard measures one node, which shares the machine with its clients.
+type yard struct {
+	*session
+	sv *service
+	costs
+	names, held, clients, waiters int // how many
+}
+
+// capacity measures what locks cost a node and a process, and computes how many sets a load needs.
+func capacity(ctx context.Context, s *session) error {
+	return s.eachService(ctx, func(sv *service) error {
+		if sv.redis == nil || sv.nodes > 1 {
+			return errors.New("capacity is that of one node: give -services redis-1")
+		}
+		times := func(n float64) int { return max(int(n*s.scale), 20) }
+		y := &yard{session: s, sv: sv, names: times(100_000), held: times(10_000), clients: times(2000)}
+		y.waiters = y.clients / 2
+		for _, step := range []func(context.Context) error{y.locks, y.left, y.renewals, y.watchdog, y.connections, y.localWaiters} {
+			if err := sv.redis.flush(); err != nil {
+				return err
+			}
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+		if err := y.describe(s.out); err != nil {
+			return err
+		}
+		return plans(s.out, y.costs)
+	})
+}
+
+// open opens a driver that is patient with a busy machine.
+func (y *yard) open(ctx context.Context) (*redlock.Driver, error) {
+	return openDriver(ctx, y.sv.addrs, redlock.Options{Timeout: 5 * time.Second})
+}
+
+// busy says that an answer came too late, as it may on a machine that does other things.
+func busy(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
+
+// locks measures locks whose names come back and locks whose names are new.
+func (y *yard) locks(ctx context.Context) error {
+	for name, r := range map[string]*rate{"throughput": &y.again, "new-throughput": &y.fresh} {
+		l := lockLoads[slices.Index(names(lockLoads), name)]
+		got, err := measure(ctx, y.settings, y.sv, l, team{redisLibraries[0], l.clients, l.workers})
+		if err != nil {
+			return err
+		}
+		if got[0].locks == 0 {
+			return errors.New("no lock was taken in the time of a measurement")
+		}
+		*r = rate{got[0].figures["locks/s"], time.Duration(got[0].figures["server CPU µs/lock"] * float64(time.Microsecond))}
+	}
+	return nil
+}
+
+// left prints what names that were used once leave on the node, with each library.
+func (y *yard) left(ctx context.Context) error {
+	cells := [][]string{{"what new names leave, once released", "bytes/name", "kept s"}}
+	for _, lib := range y.libraries(y.sv, load{}) {
+		fmt.Fprintf(y.progress, "new names with %s …\n", lib.name)
+		bytes, kept, err := y.leave(ctx, lib)
+		if err != nil {
+			return fmt.Errorf("%s: %w", lib.name, err)
+		}
+		if lib.name == holdfastName {
+			y.name = bytes
+		}
+		cells = append(cells, []string{lib.name, digits(max(bytes, 0)), digits(kept.Seconds())})
+	}
+	fmt.Fprintln(y.out, markdown(cells, 1))
+	return nil
+}
+
+func (y *yard) leave(ctx context.Context, lib library) (bytes float64, kept time.Duration, err error) {
+	prefix, addrs, _, err := y.sv.prepare(noFault)
+	if err != nil {
+		return 0, 0, err
+	}
+	clients, err := openAll(ctx, team{lib, 1, 64}, addrs, prefix, 0)
+	defer closeAll(clients)
+	if err != nil {
+		return 0, 0, err
+	}
+	before, err := y.sv.redis.memory()
+	if err != nil {
+		return 0, 0, err
+	}
+	taken := inParallel(y.names, func(i int) error { return once(ctx, clients[0], fmt.Sprintf("order/%012d", i)) })
+	after, err := y.sv.redis.memory()
+	if err == nil && taken == 0 {
+		err = errors.New("it took no lock")
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	for range 100 { // some keys; those that never end are left out
+		key, err := y.sv.redis[0].Do("RANDOMKEY")
+		name, ok := key.(string)
+		if err != nil || !ok {
+			break
+		}
+		if ms, _ := y.sv.redis[0].Do("PTTL", name); ms != nil {
+			n, _ := ms.(int64)
+			kept = max(kept, time.Duration(n)*time.Millisecond)
+		}
+	}
+	return (after - before) / float64(taken), kept, nil
+}
+
+// inParallel calls do with each number below n, 64 at a time, and returns how often it succeeded: rueidislock now and
+// then waits for ever for a lock that is free.
+func inParallel(n int, do func(i int) error) int {
+	var done, next atomic.Int64
+	var working sync.WaitGroup
+	for range 64 {
+		working.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				if do(int(i)) == nil {
+					done.Add(1)
+				}
+			}
+		})
+	}
+	working.Wait()
+	return int(done.Load())
+}
+
+// renewals holds leases and renews all of them, batch after batch.
+func (y *yard) renewals(ctx context.Context) error {
+	d, err := y.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	before, err := y.sv.redis.memory()
+	if err != nil {
+		return err
+	}
+	var grants []driver.Grant
+	for len(grants) < y.held {
+		g, err := d.Acquire(ctx, driver.Request{Key: fmt.Sprintf("lease/%012d", len(grants)), TTL: time.Minute})
+		switch {
+		case err == nil:
+			grants = append(grants, g)
+		case !busy(err):
+			return err
+		}
+	}
+	after, err := y.sv.redis.memory()
+	if err != nil {
+		return err
+	}
+	y.lease = (after - before) / float64(y.held)
+	cpu, err := y.sv.redis.cpuTime()
+	if err != nil {
+		return err
+	}
+	start, done := time.Now(), 0
+	for time.Since(start) < y.settings.time || done == 0 {
+		for batch := range slices.Chunk(grants, 512) {
+			for _, r := range d.Renew(ctx, batch) {
+				if r.Err == nil {
+					done++
+				} else if !busy(r.Err) {
+					return r.Err
+				}
+			}
+		}
+	}
+	took := time.Since(start)
+	used, err := y.sv.redis.cpuTime()
+	y.renewal = rate{float64(done) / took.Seconds(), (used - cpu) / time.Duration(done)}
+	return err
+}
+
+// watchdog has one client keep leases for a while, and prints what that costs the process. A lease that is lost is an
+// error: renewing all of them must not take as long as they last.
+func (y *yard) watchdog(ctx context.Context) error {
+	drv, err := y.open(ctx)
+	if err != nil {
+		return err
+	}
+	var lost, renewals, failed atomic.Int64
+	var why atomic.Pointer[error]
+	client, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
+		Lost: func(e holdfast.LostEvent) { lost.Add(1); why.Store(&e.Reason) },
+		Renewed: func(e holdfast.RenewedEvent) {
+			renewals.Add(1)
+			if e.Err != nil {
+				failed.Add(1)
+				why.Store(&e.Err)
+			}
+		},
+	}})
+	if err != nil {
+		return errors.Join(err, drv.Close())
+	}
+	defer client.Close()
+	goroutines, live, cpu, start := runtime.NumGoroutine(), inUse(), cpuTime(), time.Now()
+	if n := inParallel(y.held, func(i int) error { _, err := client.Acquire(ctx, "bench/"+strconv.Itoa(i), nil); return err }); n < y.held {
+		return fmt.Errorf("only %d of %d leases were granted", n, y.held)
+	}
+	acquired, hold := time.Since(start), 12*y.settings.time
+	time.Sleep(hold) // the time over which renewals are counted
+	fmt.Fprintf(y.out, "%d leases of one client, acquired in %v and held for %v: %d renewals (%d failed), %d lost. "+
+		"They take %.1f MB, %d goroutines and %v of processor time.\n\n",
+		y.held, acquired.Round(time.Millisecond), hold, renewals.Load(), failed.Load(), lost.Load(), (inUse()-live)/1e6,
+		runtime.NumGoroutine()-goroutines, (cpuTime() - cpu).Round(time.Millisecond))
+	if lost.Load() > 0 {
+		return fmt.Errorf("%d leases were lost: %w", lost.Load(), *why.Load())
+	}
+	return nil
+}
+
+// connections opens many clients, has some of them wait for one lock, and then hands it from one to the next.
+func (y *yard) connections(ctx context.Context) error {
+	before, err := y.sv.redis.memory()
+	if err != nil {
+		return err
+	}
+	var clients []client
+	defer func() { closeAll(clients) }()
+	for range y.clients {
+		c, err := overDriver(y.open(ctx))
+		if err != nil {
+			return err
+		}
+		clients = append(clients, c)
+	}
+	after, err := y.sv.redis.memory()
+	if err != nil {
+		return err
+	}
+	y.connection = (after - before) / float64(y.clients)
+	fmt.Fprintf(y.progress, "%d idle clients …\n", y.clients)
+	share, _, err := y.load(3 * y.settings.time)
+	if err != nil {
+		return err
+	}
+	y.idle = share / float64(y.clients)
+	fmt.Fprintf(y.progress, "%d waiting clients …\n", y.waiters)
+	many, err := y.crowd(ctx, clients[:y.waiters+1], 3*y.settings.time)
+	if err != nil {
+		return err
+	}
+	y.queue = max((many.load-share)/float64(y.waiters), 0)
+	var few []float64
+	for len(few) < len(many.gaps) { // eight hand-overs say little
+		c, err := y.crowd(ctx, clients[:9], 10*time.Millisecond)
+		if err != nil {
+			return err
+		}
+		few = append(few, c.gaps...)
+	}
+	fmt.Fprintf(y.out, "%d waiting clients while nobody releases: %.2f %% of the node's processor, %.0f requests/s. "+
+		"Then a hand-over takes %.3f ms (p50; %.3f with 8), %d of %d out of order.\n\n",
+		y.waiters, 100*many.load, many.asked, median(many.gaps), median(few), many.outOfOrder, len(many.gaps))
+	return nil
+}
+
+// load is the share of a processor that the node uses in so long, and how many scripts it is asked for in a second.
+func (y *yard) load(d time.Duration) (share, asked float64, err error) {
+	cpu, err1 := y.sv.redis.cpuTime()
+	calls, err2 := y.sv.redis.calls()
+	begin := time.Now()
+	time.Sleep(d)
+	used, err3 := y.sv.redis.cpuTime()
+	called, err4 := y.sv.redis.calls()
+	took := time.Since(begin).Seconds()
+	return (used - cpu).Seconds() / took, float64(called["evalsha"]-calls["evalsha"]) / took, errors.Join(err1, err2, err3, err4)
+}
+
+// crowd is many clients that wait for one lock.
+type crowd struct {
+	load, asked float64   // of the node while nobody releases
+	gaps        []float64 // ms from a release to the next holder
+	outOfOrder  int
+}
+
+// crowd has all clients but the first wait, looks at the node for a while, and then lets the lock go from one to the
+// next, a hundred times at most.
+func (y *yard) crowd(ctx context.Context, clients []client, look time.Duration) (out crowd, err error) {
+	n := len(clients) - 1
+	unlock, err := clients[0].lock(ctx, "bench")
+	if err != nil {
+		return out, err
+	}
+	type turn struct{ asked, got, left time.Time }
+	var mu sync.Mutex // guards turns
+	var turns []turn
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, c := range clients[1:] {
+		time.Sleep(time.Millisecond) // so that they ask in the order in which they begin
+		waiting.Go(func() {
+			asked := time.Now()
+			unlock, err := c.lock(wait, "bench")
+			if err != nil {
+				return
+			}
+			got := time.Now()
+			time.Sleep(time.Millisecond) // its work
+			mu.Lock()
+			turns = append(turns, turn{asked, got, time.Now()})
+			if len(turns) == min(100, n) {
+				cancel()
+			}
+			mu.Unlock()
+			unlock(ctx)
+		})
+	}
+	if err := y.awaitQueue(ctx, n); err != nil {
+		return out, err
+	}
+	time.Sleep(look) // for what they asked as they came, and for their times to spread
+	if out.load, out.asked, err = y.load(look); err != nil {
+		return out, err
+	}
+	if err := unlock(ctx); err != nil {
+		return out, err
+	}
+	waiting.Wait()
+	slices.SortFunc(turns, func(a, b turn) int { return a.got.Compare(b.got) })
+	for i := 1; i < len(turns); i++ {
+		out.gaps = append(out.gaps, ms(turns[i].got.Sub(turns[i-1].left)))
+		if turns[i].asked.Before(turns[i-1].asked) {
+			out.outOfOrder++
+		}
+	}
+	if len(out.gaps) == 0 {
+		return out, errors.New("the lock was not handed on")
+	}
+	return out, nil
+}
+
+// awaitQueue blocks until the node keeps a place for n clients.
+func (y *yard) awaitQueue(ctx context.Context, n int) error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		reply, err := y.sv.redis[0].Do("ZCARD", "holdfast:queue:{lock:bench}")
+		if err != nil {
+			return err
+		}
+		if waiting, _ := reply.(int64); int(waiting) == n {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("of %d clients only %v wait", n, reply)
+		}
+	}
+}
+
+// localWaiters prints how much memory a process needs for goroutines that wait for one lock.
+func (y *yard) localWaiters(ctx context.Context) error {
+	clients, err := openAll(ctx, team{redisLibraries[0], 2, 1}, y.sv.addrs, "first", 0)
+	defer closeAll(clients)
+	if err != nil {
+		return err
+	}
+	unlock, err := clients[0].lock(ctx, "bench")
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	before := inUse()
+	var waiting sync.WaitGroup
+	for range y.waiters {
+		waiting.Go(func() {
+			if unlock, err := clients[1].lock(wait, "bench"); err == nil {
+				unlock(ctx)
+			}
+		})
+	}
+	time.Sleep(200 * time.Millisecond) // nothing tells when the last of them waits
+	fmt.Fprintf(y.out, "%d waiters in one process take %.2f MB.\n\n", y.waiters, (inUse()-before)/1e6)
+	cancel()
+	waiting.Wait()
+	return unlock(ctx)
+}
+
+// describe writes the measured figures.
+func (y *yard) describe(w io.Writer) error {
+	version, err := y.sv.redis.version()
+	fmt.Fprintf(w, "One node, Redis %s; each rate was measured for %v.\n\n", version, y.settings.time)
+	cells := [][]string{{"of one node", "rate here", "its processor time, each", "a processor at 70 %"}}
+	row := func(what string, r rate) {
+		cells = append(cells, []string{what, round(r.perSecond) + "/s", fmt.Sprintf("%.1f µs", r.cpu.Seconds()*1e6), round(full/r.cpu.Seconds()) + "/s"})
+	}
+	row("locks whose names are new, taken and released by 64 workers", y.fresh)
+	row("locks whose names come back, by 64 workers", y.again)
+	row(fmt.Sprintf("renewals of %s leases, 512 in one call", round(float64(y.held))), y.renewal)
+	fmt.Fprintln(w, markdown(cells, 1))
+	fmt.Fprint(w, markdown([][]string{
+		{"of one node", "each"},
+		{fmt.Sprintf("memory that a new name leaves for %v once it is released", kept), fmt.Sprintf("%.0f bytes", y.name)},
+		{"memory of a lease that is held", fmt.Sprintf("%.0f bytes", y.lease)},
+		{"memory of a client's connection, with what describes the client", fmt.Sprintf("%.1f kB", y.connection/1e3)},
+		{fmt.Sprintf("processor for a client that does nothing (of %s)", round(float64(y.clients))), fmt.Sprintf("%.1f µs/s", y.idle*1e6)},
+		{fmt.Sprintf("processor for a client that waits (of %s for one lock)", round(float64(y.waiters))), fmt.Sprintf("%.1f µs/s", y.queue*1e6)},
+	}, 1))
+	return err
+}

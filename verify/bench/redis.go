@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	redsyncrueidis "github.com/go-redsync/redsync/v4/redis/rueidis"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidiscompat"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// redisLibraries are the libraries for Redis in the order of the table.
+var redisLibraries = []library{
+	{name: holdfastName, open: openHoldfast(redlock.Options{}), direct: []string{"subscribe"}, patient: true},
+	// redsync as its README has it, but with tries enough to wait to the end: 50 to 250 ms between them, and its defaults
+	// otherwise.
+	{name: "redsync/goredis", open: openGoredis(false, toTheEnd), direct: setNX, patient: true},
+	// redsync's answer to nodes that hang. go-redis must be told to obey contexts.
+	{name: "redsync/goredis-failfast", open: openGoredis(true, toTheEnd, redsync.WithFailFast(true)), direct: setNX, least: 3},
+	{name: "redsync/rueidis", open: openRueidis(toTheEnd), direct: setNX, patient: true},
+	// redsync tuned for short waits, at the cost of more commands.
+	{name: "redsync/rueidis-5ms", open: openRueidis(toTheEnd, redsync.WithRetryDelay(5*time.Millisecond)), direct: setNX, waiting: true},
+	// redislock asks every 5 ms here, which keeps a contended lock busier than the 100 ms of its README.
+	{name: "redislock", open: openRedislock(10*time.Second, 5*time.Millisecond), most: 1},
+	{name: "rueidislock", open: openRueidislock, most: 1, patient: true},
+}
+
+var (
+	toTheEnd = redsync.WithTries(1 << 30)
+	setNX    = []string{"set", "setnx"}
+)
+
+// openHoldfast opens Holdfast with nothing set but opts, and that new servers may vote at once.
+func openHoldfast(opts redlock.Options) func(context.Context, []string, int) (client, error) {
+	return func(ctx context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(openDriver(ctx, addrs, opts))
+	}
+}
+
+func openDriver(ctx context.Context, addrs []string, opts redlock.Options) (*redlock.Driver, error) {
+	nodes := make([]redlock.Node, len(addrs))
+	for i, addr := range addrs {
+		nodes[i].Addr = addr
+	}
+	opts.NoQuarantine = true
+	return redlock.Open(ctx, nodes, &opts)
+}
+
+// redsync
+
+type redsyncClient struct {
+	*redsync.Redsync
+	options []redsync.Option
+	closers []func()
+}
+
+func newRedsync(pools []redsyncredis.Pool, closers []func(), options []redsync.Option) client {
+	return &redsyncClient{Redsync: redsync.New(pools...), options: options, closers: closers}
+}
+
+func (c *redsyncClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	m := c.NewMutex(name, c.options...)
+	return func(ctx context.Context) error {
+		ok, err := m.UnlockContext(ctx)
+		if ok {
+			return nil
+		}
+		return err
+	}, m.LockContext(ctx)
+}
+
+func (c *redsyncClient) close() {
+	for _, f := range c.closers {
+		f()
+	}
+}
+
+// openGoredis uses go-redis with its defaults, and a connection for each worker where its default, ten for each core, is
+// less.
+func openGoredis(obey bool, options ...redsync.Option) func(context.Context, []string, int) (client, error) {
+	return func(_ context.Context, addrs []string, workers int) (client, error) {
+		var pools []redsyncredis.Pool
+		var closers []func()
+		for _, addr := range addrs {
+			c := newGoredis(addr, workers, obey)
+			pools = append(pools, goredis.NewPool(c))
+			closers = append(closers, func() { c.Close() })
+		}
+		return newRedsync(pools, closers, options), nil
+	}
+}
+
+func newGoredis(addr string, workers int, obey bool) *redis.Client {
+	o := &redis.Options{Addr: addr, ContextTimeoutEnabled: obey}
+	if workers > 16 {
+		o.PoolSize = workers
+	}
+	return redis.NewClient(o)
+}
+
+func openRueidis(options ...redsync.Option) func(context.Context, []string, int) (client, error) {
+	return func(_ context.Context, addrs []string, _ int) (client, error) {
+		var pools []redsyncredis.Pool
+		var closers []func()
+		for _, addr := range addrs {
+			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
+			if err != nil {
+				return nil, err
+			}
+			pools = append(pools, redsyncrueidis.NewPool(rueidiscompat.NewAdapter(c)))
+			closers = append(closers, c.Close)
+		}
+		return newRedsync(pools, closers, options), nil
+	}
+}
+
+// redislock does not wait unless it is told how.
+
+type redislockClient struct {
+	locks   *redislock.Client
+	redis   *redis.Client
+	ttl     time.Duration
+	options *redislock.Options
+}
+
+func openRedislock(ttl, again time.Duration) func(context.Context, []string, int) (client, error) {
+	return func(_ context.Context, addrs []string, workers int) (client, error) {
+		c := newGoredis(addrs[0], workers, false)
+		return redislockClient{redislock.New(c), c, ttl, &redislock.Options{RetryStrategy: redislock.LinearBackoff(again)}}, nil
+	}
+}
+
+func (c redislockClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	l, err := c.locks.Obtain(ctx, name, c.ttl, c.options)
+	if err != nil {
+		return nil, err
+	}
+	return l.Release, nil
+}
+
+func (c redislockClient) close() { c.redis.Close() }
+
+// rueidislock as its README has it for one server of a recent version. The context bounds the hold as well as the wait.
+
+type rueidislockClient struct{ rueidislock.Locker }
+
+func openRueidislock(_ context.Context, addrs []string, _ int) (client, error) {
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{InitAddress: addrs}, KeyMajority: 1, NoLoopTracking: true,
+	})
+	return rueidislockClient{l}, err
+}
+
+func (c rueidislockClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	_, cancel, err := c.WithContext(ctx, name)
+	return func(context.Context) error { cancel(); return nil }, err
+}
+
+func (c rueidislockClient) close() { c.Close() }

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+)
+
+const holdfastName = "holdfast"
+
+// library is one lock library, set up in one way for the servers of a service.
+type library struct {
+	name string
+	open func(ctx context.Context, addrs []string, workers int) (client, error)
+	// direct are the commands, in addition to EVALSHA, that it sends to Redis itself and not from within scripts.
+	direct      []string
+	least, most int  // nodes that it can run on, or makes sense on; 0: any number
+	waiting     bool // it differs from others only where callers wait
+	patient     bool // it can be told to wait to the end
+}
+
+// client is one client of a library, with connections of its own.
+type client interface {
+	// lock takes a lock and returns what frees it.
+	lock(ctx context.Context, name string) (unlock func(context.Context) error, err error)
+	close()
+}
+
+// holdfastClient is a client of Holdfast over any driver.
+type holdfastClient struct{ *holdfast.Client }
+
+func overDriver(d driver.Driver, err error) (client, error) {
+	if err != nil {
+		return nil, err
+	}
+	c, err := holdfast.New(d, nil)
+	return holdfastClient{c}, err
+}
+
+func (c holdfastClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	l, err := c.Acquire(ctx, name, nil)
+	if err != nil {
+		return nil, err
+	}
+	return l.Release, nil
+}
+
+func (c holdfastClient) close() { c.Close() }
+
+// service is a running service and the libraries that are compared on it.
+type service struct {
+	name      string
+	nodes     int
+	addrs     []string
+	libraries []library
+	redis     servers // nil: it is another service
+	// written is how much the service has written to its log so far, in bytes. nil: that is not known.
+	written func(ctx context.Context) (int64, error)
+	stop    func() error
+	idle    int // rounds before those that count, for compilers and caches of the servers
+}
+
+// starter starts a service.
+type starter struct {
+	name  string
+	start func(ctx context.Context) (*service, error)
+}
+
+func (s starter) String() string { return s.name }
+
+// startable are the services besides those of Redis servers.
+var startable = []starter{
+	{"postgres", func(ctx context.Context) (*service, error) { return startPostgres(ctx) }},
+	{"postgres-fsync", func(ctx context.Context) (*service, error) {
+		return startPostgres(ctx, "fsync=on", "full_page_writes=on")
+	}},
+	{"etcd", startEtcd},
+	{"zookeeper", startZooKeeper},
+	{"memory", startMemory},
+}
+
+// find returns what starts the service of a name, nil if there is none.
+func find(name string) *starter {
+	all := startable
+	if n, err := strconv.Atoi(strings.TrimPrefix(name, "redis-")); err == nil && n >= 1 && n <= 9 {
+		all = []starter{{"redis-" + strconv.Itoa(n), func(ctx context.Context) (*service, error) { return startRedis(ctx, n) }}}
+	}
+	for _, s := range all {
+		if s.name == name {
+			return &starter{name, func(ctx context.Context) (*service, error) {
+				sv, err := s.start(ctx)
+				if err != nil {
+					return nil, err
+				}
+				sv.name = name
+				return sv, nil
+			}}
+		}
+	}
+	return nil
+}
+
+// libraryNames are those of all libraries.
+func libraryNames() (all []string) {
+	for _, list := range [][]library{redisLibraries, postgresLibraries, etcdLibraries, zooKeeperLibraries, hookLibraries} {
+		for _, lib := range list {
+			all = append(all, lib.name)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+var prepared atomic.Int64
+
+// prepare empties the service, if it can, and returns where clients connect and how their locks begin: nobody had these
+// names before, so that what a run has left behind does not hold up the next.
+func (sv *service) prepare(f fault) (prefix string, addrs []string, stop func(), err error) {
+	prefix = fmt.Sprintf("b/%03x", prepared.Add(1))
+	if err := sv.redis.flush(); err != nil || f != slow {
+		return prefix, sv.addrs, func() {}, err
+	}
+	var proxies []*faultproxy.Proxy
+	stop = func() {
+		for _, p := range proxies {
+			p.Close()
+		}
+	}
+	for _, addr := range sv.addrs {
+		p, err := faultproxy.New(addr)
+		if err != nil {
+			stop()
+			return "", nil, nil, err
+		}
+		p.SetDelay(time.Millisecond)
+		proxies = append(proxies, p)
+		addrs = append(addrs, p.Addr())
+	}
+	return prefix, addrs, stop, nil
+}
+
+// befall lets f befall the last server; mend undoes it.
+func (sv *service) befall(f fault) (mend func(context.Context) error, err error) {
+	switch f {
+	case killed:
+		last := sv.redis[len(sv.redis)-1]
+		last.Kill()
+		return last.Restart, nil
+	case hung:
+		last := sv.redis[len(sv.redis)-1]
+		return func(context.Context) error { return last.Resume() }, last.Pause()
+	}
+	return func(context.Context) error { return nil }, nil
+}
+
+// reading is what was spent so far.
+type reading struct {
+	calls   calls // nil: not a service of Redis
+	nodeCPU time.Duration
+	written int64 // 0: not known
+	mallocs uint64
+	ownCPU  time.Duration
+}
+
+func (sv *service) read(ctx context.Context) (r reading, err error) {
+	var err1, err2, err3 error
+	if sv.redis != nil {
+		r.calls, err1 = sv.redis.calls()
+		r.nodeCPU, err2 = sv.redis.cpuTime()
+	}
+	if sv.written != nil {
+		r.written, err3 = sv.written(ctx)
+	}
+	r.ownCPU = cpuTime()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	r.mallocs = m.Mallocs
+	return r, errors.Join(err1, err2, err3)
+}
+
+// cpuTime is the processor time that this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// since is what was spent between two readings.
+func (r reading) since(before reading, direct []string) map[string]float64 {
+	spent := map[string]float64{"allocs": float64(r.mallocs - before.mallocs), "client CPU µs": float64((r.ownCPU - before.ownCPU).Microseconds())}
+	if r.calls != nil {
+		requests, commands := r.calls.since(before.calls, direct)
+		spent["requests"], spent["commands"] = float64(requests), float64(commands)
+		spent["server CPU µs"] = float64((r.nodeCPU - before.nodeCPU).Microseconds())
+	}
+	if r.written > 0 {
+		spent["bytes written"] = float64(r.written - before.written)
+	}
+	return spent
+}
+
+// servers are redis-server processes of this run alone.
+type servers []*redisproc.Server
+
+// startRedis starts n servers, which keep nothing on disk.
+func startRedis(ctx context.Context, n int) (*service, error) {
+	all, errs := make(servers, n), make([]error, n)
+	var starting sync.WaitGroup
+	for i := range n {
+		starting.Go(func() { all[i], errs[i] = redisproc.Start(ctx, nil) })
+	}
+	starting.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, all.stop())
+	}
+	sv := &service{nodes: n, libraries: redisLibraries, redis: all, stop: all.stop}
+	for _, s := range all {
+		sv.addrs = append(sv.addrs, s.Addr())
+	}
+	return sv, nil
+}
+
+func (all servers) stop() error {
+	var errs error
+	for _, s := range all {
+		if s != nil {
+			errs = errors.Join(errs, s.Stop())
+		}
+	}
+	return errs
+}
+
+// flush removes what an earlier run has left.
+func (all servers) flush() error {
+	for _, s := range all {
+		if _, err := s.Do("FLUSHALL"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// info gives each field of a section of INFO, of each server.
+func (all servers) info(section string, field func(name, value string) error) error {
+	for _, s := range all {
+		reply, err := s.Do("INFO", section)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(fmt.Sprint(reply)) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				if err := field(name, value); err != nil {
+					return fmt.Errorf("INFO %s of %s: %w", section, s.Addr(), err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// sum adds up fields of INFO over all servers.
+func (all servers) sum(section string, fields ...string) (sum float64, err error) {
+	err = all.info(section, func(name, value string) error {
+		if !slices.Contains(fields, name) {
+			return nil
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		sum += v
+		return err
+	})
+	return sum, err
+}
+
+// cpuTime is the processor time that the servers have used.
+func (all servers) cpuTime() (time.Duration, error) {
+	sum, err := all.sum("cpu", "used_cpu_sys", "used_cpu_user")
+	return time.Duration(sum * float64(time.Second)), err
+}
+
+// memory is the bytes that the servers use.
+func (all servers) memory() (float64, error) { return all.sum("memory", "used_memory") }
+
+// version is what the servers say of themselves.
+func (all servers) version() (version string, err error) {
+	err = all.info("server", func(name, value string) error {
+		if name == "redis_version" {
+			version = value
+		}
+		return nil
+	})
+	return version, err
+}
+
+// calls are how often each command was executed, also from within scripts.
+type calls map[string]int64
+
+func (all servers) calls() (calls, error) {
+	sum := make(calls)
+	err := all.info("commandstats", func(name, value string) error {
+		n, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
+		count, err := strconv.ParseInt(n, 10, 64)
+		sum[strings.TrimPrefix(name, "cmdstat_")] += count
+		return err
+	})
+	return sum, err
+}
+
+// since is what has been executed since before: the requests, counting EVALSHA and those in direct, and everything, with
+// what scripts did.
+func (c calls) since(before calls, direct []string) (requests, all int64) {
+	for name := range c {
+		n := c[name] - before[name]
+		switch {
+		case name == "info" || name == "client|setinfo" || name == "hello":
+			continue
+		case name == "evalsha" || name == "eval" || slices.Contains(direct, name):
+			requests += n
+		}
+		all += n
+	}
+	return requests, all
+}
