@@ -17,7 +17,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -27,13 +26,6 @@ const (
 	// farBehind is for how many entries of the log a member may lag that is asked as any other.
 	farBehind = 1000
 )
-
-// DiagnoseURL is Driver.Diagnose for the cluster that url names, as Open reads it. Errors:
-// ErrInvalid.
-func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
-	d, err := open(url, opts)
-	return direct.Diagnosed(ctx, "etcd", d, err, ttl)
-}
 
 // Diagnose implements driver.Doctor. It writes no key, but has a lease granted and gives it
 // back: only that tells the servers' floor of TTLs.

@@ -28,7 +28,7 @@ type heldUp struct {
 func holdUp(t *testing.T) *heldUp {
 	t.Helper()
 	server := redistest.Start(t, nil)
-	d, err := Open(t.Context(), []Node{{Addr: server.Addr()}}, nil)
+	d, err := New(t.Context(), []Node{{Addr: server.Addr()}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func ExampleSettings() {
 		log.Fatal(err)
 	}
 	opts.Prefix = "billing:lock:"
-	drv, err := redlock.Open(ctx, nodes, opts)
+	drv, err := redlock.New(ctx, nodes, opts)
 	if err != nil {
 		log.Fatal(err)
 	}

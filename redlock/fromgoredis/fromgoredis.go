@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/redlock/internal/settings"
 )
 
-// Settings returns the arguments of redlock.Open for the servers of some go-redis
+// Settings returns the arguments of redlock.New for the servers of some go-redis
 // clients: one, or several independent ones. Failover is for one that Sentinels look after,
 // Cluster for a Redis Cluster. It takes what was given to redis.NewClient,
 // or what Options of a client returns, and does not block. The caller may change the
@@ -58,7 +58,7 @@ func Settings(servers ...*redis.Options) ([]redlock.Node, *redlock.Options, erro
 
 const without = "set it to nil in a copy of the options if locks may do without it"
 
-// Failover returns the arguments of redlock.Open for a master and its replicas that Sentinels
+// Failover returns the arguments of redlock.New for a master and its replicas that Sentinels
 // look after: one node, which follows the master. It takes what was given to
 // redis.NewFailoverClient (of redis.UniversalOptions: what their Failover returns), does not
 // block, and carries over what Settings does, and MasterName, SentinelAddrs, SentinelUsername
@@ -82,7 +82,7 @@ func Failover(o *redis.FailoverOptions) ([]redlock.Node, *redlock.Options, error
 	}, ""), &redlock.Failover{Sentinels: o.SentinelAddrs, Master: o.MasterName, Username: user, Password: pass})
 }
 
-// Cluster returns the arguments of redlock.Open for a Redis Cluster. It takes what was given to
+// Cluster returns the arguments of redlock.New for a Redis Cluster. It takes what was given to
 // redis.NewClusterClient (of redis.UniversalOptions: what their Cluster returns), or what Options
 // of such a client returns, does not block, and carries over what Settings does, but for the
 // number of the database, and Addrs. That reads may go to replicas means nothing to locks.

@@ -69,7 +69,7 @@ func connect(t *testing.T, server *redisproc.Server, db int, nodes []redlock.Nod
 		t.Fatal(err)
 	}
 	opts.NoQuarantine = true
-	drv, err := redlock.Open(t.Context(), nodes, opts)
+	drv, err := redlock.New(t.Context(), nodes, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestCredentialsComeFromTheirSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redlock.Open(t.Context(), nodes, settings); !errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), "the vault is sealed") {
+	if _, err := redlock.New(t.Context(), nodes, settings); !errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), "the vault is sealed") {
 		t.Errorf("Open() = %v, want ErrUnavailable with the error of the provider", err)
 	}
 

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/redlock/internal/settings"
 )
 
-// Settings returns the arguments of redlock.Open for the servers of some rueidis
+// Settings returns the arguments of redlock.New for the servers of some rueidis
 // clients: one server, several independent ones, a master that Sentinels look after
 // (Sentinel.MasterSet), or a Redis Cluster (several addresses in InitAddress). It takes what was given to
 // rueidis.NewClient, and does not block. The caller may change the options that it
@@ -55,7 +55,7 @@ func Settings(servers ...rueidis.ClientOption) ([]redlock.Node, *redlock.Options
 			return nil, nil, settings.Refuse(addr, "ForceSingleClient with several addresses", "rueidis uses the first alone; give that one")
 		case (sentinels || several) && len(servers) > 1:
 			return nil, nil, settings.Refuse(addr, "a client of Sentinels or of a cluster, in a set,",
-				"give one such client; for a set of masters with Sentinels give redlock.Open a Node with Failover for each")
+				"give one such client; for a set of masters with Sentinels give redlock.New a Node with Failover for each")
 		}
 		all[i] = settings.Server{
 			Addr: addr, Dial: dialer(o), Credentials: credentials(o), DB: o.SelectDB, ClientName: o.ClientName, Timeout: o.Dialer.Timeout,

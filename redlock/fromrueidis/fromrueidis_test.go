@@ -56,7 +56,7 @@ func locks(t *testing.T, server *redisproc.Server, opt rueidis.ClientOption) {
 func connects(t *testing.T, server *redisproc.Server, db int, nodes []redlock.Node, opts *redlock.Options) {
 	t.Helper()
 	opts.NoQuarantine = true
-	drv, err := redlock.Open(t.Context(), nodes, opts)
+	drv, err := redlock.New(t.Context(), nodes, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestTheClusterIsReachedAsTheClientReachesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redlock.Open(t.Context(), nodes, opts); !errors.Is(err, holdfast.ErrConfig) || !strings.Contains(err.Error(), "Options.Cluster") {
+	if _, err := redlock.New(t.Context(), nodes, opts); !errors.Is(err, holdfast.ErrConfig) || !strings.Contains(err.Error(), "Options.Cluster") {
 		t.Errorf("%v, want ErrConfig with the mend", err)
 	}
 	opts.Cluster = true

@@ -20,7 +20,7 @@ func startEtcd(ctx context.Context, name string) (*service, error) {
 	return &service{
 		name: name,
 		peers: []peer{
-			{"holdfast", func(context.Context) (client, error) { return overDriver(etcd.New(cluster.Addrs(), nil)) }},
+			{"holdfast", func(ctx context.Context) (client, error) { return overDriver(etcd.New(ctx, cluster.Addrs(), nil)) }},
 			// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
 			{"concurrency.Mutex", func(context.Context) (client, error) {
 				c, err := clientv3.New(clientv3.Config{Endpoints: cluster.Addrs(), Logger: zap.NewNop()})

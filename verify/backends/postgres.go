@@ -44,7 +44,12 @@ func startPostgres(ctx context.Context, name string, settings ...string) (*servi
 		err = pool.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint").Scan(&n)
 		return n, err
 	}
-	if err := postgres.Migrate(ctx, pool, nil); err != nil {
+	d, err := postgres.New(ctx, pool, &postgres.Options{NoCheck: true})
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if err := d.Migrate(ctx); err != nil {
 		return nil, err
 	}
 	if _, err := pool.Exec(ctx, "CREATE TABLE account AS SELECT generate_series(0, 9999) AS id, 0 AS balance; CREATE INDEX ON account (id)"); err != nil {

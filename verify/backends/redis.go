@@ -26,7 +26,7 @@ func startRedis(ctx context.Context, name string, count int) (*service, error) {
 		nodes = append(nodes, redlock.Node{Addr: server.Addr()})
 	}
 	s.peers = []peer{{"holdfast", func(ctx context.Context) (client, error) {
-		return overDriver(redlock.Open(ctx, nodes, &redlock.Options{NoQuarantine: true}))
+		return overDriver(redlock.New(ctx, nodes, &redlock.Options{NoQuarantine: true}))
 	}}}
 	s.written = func(context.Context) (int64, error) { return 0, nil }
 	return s, nil

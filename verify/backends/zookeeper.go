@@ -21,7 +21,9 @@ func startZooKeeper(ctx context.Context, name string) (*service, error) {
 	return &service{
 		name: name,
 		peers: []peer{
-			{"holdfast", func(context.Context) (client, error) { return overDriver(zookeeper.New(ensemble.Addrs(), nil)) }},
+			{"holdfast", func(ctx context.Context) (client, error) {
+				return overDriver(zookeeper.New(ctx, ensemble.Addrs(), nil))
+			}},
 			// As its documentation has it: all locks of a client share its session.
 			{"zk.Lock", func(context.Context) (client, error) {
 				c, _, err := zk.Connect(ensemble.Addrs(), 10*time.Second, zk.WithLogger(silent{}))

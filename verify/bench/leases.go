@@ -93,7 +93,7 @@ func holdLeases(in io.Reader, out io.Writer) error {
 	for i, addr := range o.Addrs {
 		nodes[i].Addr = addr
 	}
-	drv, err := redlock.Open(ctx, nodes, &redlock.Options{NoQuarantine: true})
+	drv, err := redlock.New(ctx, nodes, &redlock.Options{NoQuarantine: true})
 	if err != nil {
 		return err
 	}

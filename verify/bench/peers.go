@@ -80,7 +80,7 @@ func openHoldfast(ctx context.Context, addrs []string, _ int) (client, error) {
 	for i, addr := range addrs {
 		nodes[i].Addr = addr
 	}
-	drv, err := redlock.Open(ctx, nodes, &redlock.Options{NoQuarantine: true})
+	drv, err := redlock.New(ctx, nodes, &redlock.Options{NoQuarantine: true})
 	if err != nil {
 		return nil, err
 	}

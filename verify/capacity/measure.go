@@ -122,7 +122,7 @@ func (n node) during(do func() (int64, error)) (r rate, err error) {
 func busy(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
 
 func (n node) open(ctx context.Context) (*redlock.Driver, error) {
-	return redlock.Open(ctx, []redlock.Node{{Addr: n.Addr()}}, &redlock.Options{Timeout: 5 * time.Second})
+	return redlock.New(ctx, []redlock.Node{{Addr: n.Addr()}}, &redlock.Options{Timeout: 5 * time.Second})
 }
 
 func (n node) client(ctx context.Context) (*holdfast.Client, error) {

@@ -51,7 +51,7 @@ func holdfastWorkers(shared bool, format redlock.Format) func(context.Context, [
 		}
 		for i := range n {
 			if i == 0 || !shared {
-				drv, err := redlock.Open(ctx, nodes, &redlock.Options{BareKeys: true, Format: format, NoQuarantine: true})
+				drv, err := redlock.New(ctx, nodes, &redlock.Options{BareKeys: true, Format: format, NoQuarantine: true})
 				if err != nil {
 					return nil, stop, err
 				}
