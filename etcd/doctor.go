@@ -28,13 +28,6 @@ const (
 	farBehind = 1000
 )
 
-// DiagnoseURL is Driver.Diagnose for the cluster that url names, as Open reads it. Errors:
-// ErrInvalid.
-func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
-	d, err := open(url, opts)
-	return direct.Diagnosed(ctx, "etcd", d, err, ttl)
-}
-
 // Diagnose implements driver.Doctor. It writes no key, but has a lease granted and gives it
 // back: only that tells the servers' floor of TTLs.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {

@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ var _ driver.Doctor = (*etcd.Driver)(nil)
 // diagnosed is what is bad, apart from the version, which is that of this machine's etcd.
 func (r *rig) diagnosed(url string, ttl time.Duration, opts *etcd.Options) (bad []driver.Finding) {
 	r.Helper()
-	found, err := etcd.DiagnoseURL(r.Within(), url, ttl, opts)
+	found, err := diagnose(r.Within(), url, ttl, opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -171,4 +172,19 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		late.Time = func() time.Time { return time.Now().Add(163 * time.Hour) } // of 168
 		r.only(r.diagnosed(url, 0, &etcd.Options{TLS: late}), "tls", driver.VerdictWarning, "certificate ends", "renew")
 	})
+}
+
+// diagnose is what the doctor finds at a URL.
+func diagnose(ctx context.Context, url string, ttl time.Duration, opts *etcd.Options) ([]driver.Finding, error) {
+	var o etcd.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.NoCheck = true
+	d, err := etcd.Open(ctx, url, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
 }

@@ -89,6 +89,9 @@ type Options struct {
 	TLS *tls.Config
 	// Username and Password log in; both or neither.
 	Username, Password string
+	// NoCheck leaves out the first request, so that there is a driver also for a cluster that
+	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
+	NoCheck bool
 }
 
 // Driver keeps locks in one cluster. It is safe for concurrent use.
@@ -110,12 +113,7 @@ type Driver struct {
 	hears bool // of what Force tells this client
 }
 
-// New returns a driver for the cluster with the given members, each as host:port; opts may
-// be nil. It does not block.
-func New(members []string, opts *Options) (*Driver, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func newDriver(members []string, opts *Options) (*Driver, error) {
 	if err := direct.CheckMembers(members, "cluster", opts.Username, opts.Password); err != nil {
 		return nil, err
 	}

@@ -232,7 +232,7 @@ func TestAWatchIsMadeAnewWithANewLogin(t *testing.T) {
 func TestALoginIsNeededOnceUsersAreAsked(t *testing.T) {
 	r := guarded(t, 1)
 	r.root(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
-	d, err := etcd.New(r.cluster.Addrs(), &r.opts)
+	d, err := etcd.New(r.Context(), r.cluster.Addrs(), unchecked(r.opts))
 	r.Must(err)
 	defer d.Close()
 	g := r.Grant(d, "k", long)

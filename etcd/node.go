@@ -148,7 +148,9 @@ func explain(ctx context.Context, err error) error {
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
 	mend := direct.MendTLS(errors.New(text))
-	denied := func(mend string) error { return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)} }
+	denied := func(mend string) error {
+		return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)}
+	}
 	switch {
 	case ctx.Err() != nil:
 		return direct.Stall{Err: context.Cause(ctx)}

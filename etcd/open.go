@@ -3,30 +3,51 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-// form is what URLs look like.
-var form = direct.Form{Service: "an etcd cluster", Scheme: "etcd", Port: "2379", Path: "prefix"}
+// grammar is what the URLs of a cluster have.
+var grammar = dsn.Grammar{Usual: []string{"etcd", "etcds"}, Schemes: map[string]dsn.Scheme{
+	"etcd":  {Example: "etcd://host:2379,host:2379/prefix", Port: "2379"},
+	"etcds": {Example: "etcds://user:password@host:2379,host:2379/prefix", Port: "2379", TLS: true},
+}}
 
-// Open returns a driver for the cluster that url names; opts may be nil, and what the URL
-// says goes before it.
+// Open opens the cluster that url names; opts may be nil, and what the URL says goes before it.
+// Otherwise it does what New does.
 //
 //	etcd://h1:2379,h2:2379,h3:2379/prefix          keys begin with "prefix/"
 //	etcds://user:password@h1,h2,h3/prefix          over TLS
 //	etcds://h1,h2,h3/?ca=ca.pem&cert=me.pem&key=me.key
 //
 // The parameters name files in the form PEM: ca the authorities to trust in place of the
-// system's, cert and key what the client shows. The parameter tls=true with etcd:// is etcds://.
-//
-// Open asks the cluster once, so that what time does not mend is an error here, such as a
-// wrong password. A cluster that is down is none; calls wait for it or return
-// ErrUnavailable.
+// system's, cert and key what the client shows. servername is what the members' certificates
+// have to show in place of their hosts. The parameter tls=true with etcd:// is etcds://.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
-	d, err := open(url, opts)
+	members, o, err := parseURL(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return New(ctx, members, &o)
+}
+
+// New returns a driver for the cluster with the given members, each as host:port; opts may be
+// nil. It asks the cluster once, for five seconds at most, so that what time does not mend is an
+// error here: ErrAuth for user and rights, ErrConfig for members of two clusters, and so on. A
+// cluster that is down is none; calls wait for it or return ErrUnavailable. Wrong arguments are
+// ErrInvalid; with NoCheck there is no other error, and New does not block.
+func New(ctx context.Context, members []string, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	d, err := newDriver(members, opts)
+	if err == nil && opts.NoCheck {
+		return d, nil
+	}
 	return direct.Opened(ctx, "etcd", d, err, d.first)
 }
 
@@ -45,21 +66,20 @@ func (d *Driver) first(ctx context.Context) error {
 	return err
 }
 
-func open(text string, opts *Options) (*Driver, error) {
-	var o Options
+func parseURL(text string, opts *Options) (members []string, o Options, err error) {
 	if opts != nil {
 		o = *opts
 	}
-	t, err := form.Parse(text, o.TLS)
+	u, err := grammar.Parse(text)
 	if err != nil {
-		return nil, err
+		return nil, o, err
 	}
-	if strings.Trim(t.Path, "/") != "" {
-		o.Prefix = strings.TrimRight(strings.TrimPrefix(t.Path, "/"), "/") + "/"
+	if strings.Trim(u.Path, "/") != "" {
+		o.Prefix = strings.TrimRight(u.Path, "/") + "/"
 	}
-	if t.Username != "" || t.Password != "" {
-		o.Username, o.Password = t.Username, t.Password
+	if u.Username != "" || u.Password != "" {
+		o.Username, o.Password = u.Username, u.Password
 	}
-	o.TLS = t.TLS
-	return New(t.Hosts, &o)
+	o.TLS, err = u.TLS(o.TLS)
+	return u.Hosts, o, err
 }

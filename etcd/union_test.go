@@ -34,7 +34,7 @@ func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
 	} else if !strings.Contains(err.Error(), "different clusters") {
 		t.Errorf("Open() = %v", err)
 	}
-	d, err = etcd.New(addrs, nil)
+	d, err = etcd.New(r.Context(), addrs, unchecked(etcd.Options{}))
 	d = fixture.Closed(r.Rig, d, err)
 	for range 10 {
 		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) ||
@@ -47,7 +47,7 @@ func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
 // TestHalfOfTheMembersIsNoCluster: the others may be of another one, which a second client reaches.
 func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
 	r := alone(t, 1)
-	d, err := etcd.New([]string{r.cluster.Addrs()[0], "127.0.0.1:1"}, nil)
+	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, unchecked(etcd.Options{}))
 	d = fixture.Closed(r.Rig, d, err)
 	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 	if want := "need 2 nodes: node 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"; err == nil || err.Error() != want {
@@ -153,7 +153,7 @@ func TestPrefixesWithinOneAnotherAreApart(t *testing.T) {
 		}
 	}
 	r.opts.Prefix = "a,b/"
-	if _, err := etcd.New(r.cluster.Addrs(), &r.opts); !errors.Is(err, holdfast.ErrInvalid) {
+	if _, err := etcd.New(r.Context(), r.cluster.Addrs(), unchecked(r.opts)); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("New() with a comma in the prefix: %v", err)
 	}
 }

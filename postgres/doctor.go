@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -21,13 +20,6 @@ const (
 	clockNoise = time.Second      // by which clocks differ without being reported
 	oldest     = 110000           // version of a server that knows all that the schema uses
 )
-
-// DiagnoseURL is Driver.Diagnose for the database that url names, as Open reads it. Errors:
-// ErrInvalid.
-func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
-	d, err := open(url, opts)
-	return direct.Diagnosed(ctx, "postgres", d, err, ttl)
-}
 
 // Diagnose implements driver.Doctor.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {

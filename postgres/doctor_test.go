@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"net/url"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ var _ driver.Doctor = (*postgres.Driver)(nil)
 // diagnosed is what is bad.
 func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
 	r.Helper()
-	found, err := postgres.DiagnoseURL(r.Within(), dsn, time.Minute, &r.opts)
+	found, err := diagnose(r.Within(), dsn, time.Minute, &r.opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -161,4 +162,19 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))
 		r.only("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
 	})
+}
+
+// diagnose is what the doctor finds at a URL.
+func diagnose(ctx context.Context, url string, ttl time.Duration, opts *postgres.Options) ([]driver.Finding, error) {
+	var o postgres.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.NoCheck = true
+	d, err := postgres.Open(ctx, url, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
 }

@@ -20,11 +20,11 @@ import (
 func Example() {
 	ctx := context.Background()
 	const url = "postgres://app@db.example.com/app?sslmode=verify-full"
-	if err := postgres.MigrateURL(ctx, url, nil); err != nil { // once, by a user who may create a schema
+	drv, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true}) // as there may be no tables yet
+	if err != nil {
 		log.Fatal(err)
 	}
-	drv, err := postgres.Open(ctx, url, nil)
-	if err != nil {
+	if err := drv.Migrate(ctx); err != nil { // by a user who may create a schema
 		log.Fatal(err)
 	}
 	client, err := holdfast.New(drv, nil)

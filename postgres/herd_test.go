@@ -105,7 +105,7 @@ func TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives(t *testing.T) {
 func BenchmarkOutlivedLease(b *testing.B) {
 	r := newRig(b)
 	pool := r.connect(server.DSN() + " pool_max_conns=40")
-	d, err := postgres.New(pool, &r.opts)
+	d, err := postgres.New(r.Context(), pool, unchecked(r.opts))
 	r.Must(err)
 	r.Cleanup(func() { d.Close() })
 	commit, next := r.outlived(d, 100)

@@ -19,46 +19,73 @@ const connectTime = 5 * time.Second
 const schemaParameter = "holdfast_schema"
 
 // Open returns a driver over a pool of its own for the database that url names, in
-// the forms of libpq; opts may be nil.
+// the forms of libpq; opts may be nil. Otherwise it does what New does.
 //
 //	postgres://user:password@host:5432/database?sslmode=verify-full
 //	postgres://h1,h2,h3/database?target_session_attrs=read-write   the one that is primary
 //
-// Further parameters are those of pgxpool, such as pool_max_conns, and
-// holdfast_schema, which goes before Options.Schema. Open asks the database once, so
-// that what time does not mend is an error here: a wrong password, missing tables or rights. A
-// database that is down is none; calls wait for it or return ErrUnavailable.
+// Further parameters are those of pgxpool, such as pool_max_conns, settings of the server, which
+// refuses what it does not know, and holdfast_schema, which goes before Options.Schema.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
-	d, err := open(url, opts)
+	pool, o, err := openPool(url, opts)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
+	d, err := newDriver(pool, &o)
+	if err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	d.ours = true
+	return d.opened(ctx, &o, nil)
+}
+
+// New returns a driver over pool, which stays the caller's; opts may be nil. It asks the
+// database once, for five seconds at most, so that what time does not mend is an error here:
+// ErrAuth for a wrong password or missing rights, ErrConfig for missing tables. A database that is
+// down is none; calls wait for it or return ErrUnavailable. Wrong arguments are ErrInvalid; with
+// NoCheck there is no other error, and New does not block.
+//
+// Renewals need a connection in time: a pool of which the caller may have all connections in
+// use loses leases.
+func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	d, err := newDriver(pool, opts)
+	return d.opened(ctx, opts, err)
+}
+
+// opened returns d, unless it could not be made, or cannot work.
+func (d *Driver) opened(ctx context.Context, opts *Options, err error) (*Driver, error) {
+	if err == nil && opts.NoCheck {
+		return d, nil
+	}
+	return direct.Opened(ctx, "postgres", d, err, d.begin)
+}
+
+// begin looks at the database for the first time.
+func (d *Driver) begin(ctx context.Context) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err == nil {
 		err = d.check(ctx, conn.Conn())
 		conn.Release()
 	}
-	if err == nil {
-		return d, nil
+	if err != nil {
+		err = d.unavailable(d.diagnose(ctx, err, false))
 	}
-	if why := d.diagnose(ctx, err, false); direct.Lasts(why) {
-		d.Close()
-		return nil, fmt.Errorf("postgres: %w", d.unavailable(why))
-	}
-	return d, nil
+	return err
 }
 
-func open(url string, opts *Options) (*Driver, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the URL cannot be read, and is not shown as it may have a password; write postgres://user:password@host:5432/database, "+
-			"with %%40 for an @ and %%2F for a / in the password", driver.ErrInvalid)
-	}
+func openPool(url string, opts *Options) (*pgxpool.Pool, Options, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
+	}
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, o, fmt.Errorf("%w: the URL cannot be read, and is not shown as it may have a password; write postgres://user:password@host:5432/database, "+
+			"with %%40 for an @ and %%2F for a / in the password", driver.ErrInvalid)
 	}
 	settings := cfg.ConnConfig.RuntimeParams
 	if name, ok := settings[schemaParameter]; ok {
@@ -73,13 +100,7 @@ func open(url string, opts *Options) (*Driver, error) {
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
-		return nil, errors.Join(driver.ErrInvalid, err)
+		err = errors.Join(driver.ErrInvalid, err)
 	}
-	d, err := New(pool, &o)
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
-	d.ours = true
-	return d, nil
+	return pool, o, err
 }

@@ -52,13 +52,13 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 0", "Migrate")
 	r.exec("UPDATE holdfast.version SET version = 1000")
 	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1000", "update the program")
-	err := postgres.Migrate(t.Context(), r.pool, &r.opts)
+	err := r.migrate(r.pool, r.opts)
 	if err == nil || !strings.Contains(err.Error(), "version 1000") {
 		t.Errorf("Migrate() of a newer schema = %v", err)
 	}
 	r.exec("UPDATE holdfast.version SET version = 1")
 	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1", "Migrate")
-	r.Must(postgres.Migrate(t.Context(), r.pool, &r.opts))
+	r.Must(r.migrate(r.pool, r.opts))
 	d := r.driver()
 	for _, part := range []string{"FUNCTION holdfast.force", "TABLE holdfast.ticket CASCADE"} {
 		r.exec("DROP " + part)
@@ -67,7 +67,7 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 		_, name, _ := strings.Cut(strings.TrimSuffix(part, " CASCADE"), ".")
 		r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "lacks", name, "Migrate")
 	}
-	r.Must(postgres.Migrate(t.Context(), r.pool, &r.opts))
+	r.Must(r.migrate(r.pool, r.opts))
 	r.Grant(r.driver(), "k", long)
 	r.refuses(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }
@@ -77,7 +77,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 	r.exec("CREATE ROLE " + pgx.Identifier{"none " + r.opts.Schema}.Sanitize() + " LOGIN")
 	dsn := strings.Replace(server.DSN(), "user=holdfast", "user='none "+r.opts.Schema+"'", 1)
 	r.refuses(dsn, &r.opts, driver.ErrUnavailable, "permission denied", "grant USAGE")
-	err := postgres.Migrate(t.Context(), r.connect(dsn), &postgres.Options{Schema: "other"})
+	err := r.migrate(r.connect(dsn), postgres.Options{Schema: "other"})
 	if err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("Migrate() without rights = %v", err)
 	}
@@ -179,7 +179,7 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	d, err := postgres.New(pool, &r.opts)
+	d, err := postgres.New(r.Context(), pool, unchecked(r.opts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if err := postgres.Migrate(t.Context(), r.pool, &r.opts); err != nil {
+			if err := r.migrate(r.pool, r.opts); err != nil {
 				t.Error(err)
 			}
 		})

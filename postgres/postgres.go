@@ -87,12 +87,15 @@ const (
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// Schema has the tables and functions; see Migrate. Default "holdfast".
+	// Schema has the tables and functions; see Driver.Migrate. Default "holdfast".
 	Schema string
 	// NoListen never opens the connection on which the driver LISTENs for its turn, and
 	// for the news that its lock was taken away: waiters poll, and a holder finds out at
 	// its next renewal.
 	NoListen bool
+	// NoCheck leaves out the first statement, so that there is a driver also for a database that
+	// has no tables yet or refuses this client: for Migrate, Limits and Diagnose.
+	NoCheck bool
 }
 
 // Driver keeps locks in one database. It is safe for concurrent use.
@@ -120,13 +123,7 @@ type Driver struct {
 	alert   func(owner, why string)
 }
 
-// New returns a driver over pool, which stays the caller's; opts may be nil. It
-// does not block. Renewals need a connection in time: a pool of which the caller
-// may have all connections in use loses leases.
-func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	s, err := newSchema(opts.Schema)
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ func newRigOn(t testing.TB, s *pgproc.Server) *rig {
 	t.Helper()
 	r := &rig{Rig: fixture.New(t), socket: socket(s.DSN()), opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}}
 	r.pool = r.connect(s.DSN())
-	if err := postgres.Migrate(t.Context(), r.pool, &r.opts); err != nil {
+	if err := r.migrate(r.pool, r.opts); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -172,4 +172,18 @@ func (r *rig) cleared() {
 		left, err := r.leftovers()
 		return err == nil && len(left) == 0
 	})
+}
+
+// unchecked are opts for a driver that was not asked whether it works.
+func unchecked(opts postgres.Options) *postgres.Options {
+	opts.NoCheck = true
+	return &opts
+}
+
+// migrate makes the tables.
+func (r *rig) migrate(pool *pgxpool.Pool, opts postgres.Options) error {
+	d, err := postgres.New(r.Context(), pool, unchecked(opts))
+	r.Must(err)
+	defer d.Close()
+	return d.Migrate(r.Context())
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 // version is that of schema.sql.
@@ -160,10 +161,10 @@ func straight(ctx context.Context, conn *pgx.Conn) (bool, error) {
 func (s schema) fits(in state) error {
 	switch v := in.version; {
 	case v < version:
-		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call postgres.Migrate, or holdfast migrate",
+		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call Driver.Migrate, or holdfast migrate",
 			errVersion, s.name, v, version)
 	case v == version && len(in.missing) > 0:
-		return fmt.Errorf("%w: schema %s lacks %s, which somebody has dropped; call postgres.Migrate, or holdfast migrate",
+		return fmt.Errorf("%w: schema %s lacks %s, which somebody has dropped; call Driver.Migrate, or holdfast migrate",
 			errVersion, s.name, strings.Join(in.missing, ", "))
 	case v > version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and this program knows version %d; update the program", errVersion, s.name, v, version)
@@ -171,51 +172,22 @@ func (s schema) fits(in state) error {
 	return nil
 }
 
-// Beginner is a *pgxpool.Pool or a *pgx.Conn.
-type Beginner interface {
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
-
-// Migrate makes the tables and functions, or brings them up to date, in one
-// transaction; opts may be nil. Several programs may call it at once, and it does
-// nothing where all is there. It needs the right to create a schema, and the
-// programs that lock need none of it.
-func Migrate(ctx context.Context, db Beginner, opts *Options) error {
-	if opts == nil {
-		opts = &Options{}
-	}
-	s, err := newSchema(opts.Schema)
-	if err != nil {
-		return err
-	}
-	if err := s.make(ctx, db); err != nil {
-		return fmt.Errorf("postgres: migrate: %w", err)
-	}
-	return nil
-}
-
-// MigrateURL is Migrate for the database that url names, as Open does.
-func MigrateURL(ctx context.Context, url string, opts *Options) error {
-	d, err := open(url, opts)
-	if err != nil {
-		return fmt.Errorf("postgres: migrate: %w", err)
-	}
-	defer d.Close()
-	err = d.schema.make(ctx, d.pool)
+// Migrate makes the tables and functions, or brings them up to date, in one transaction. The
+// driver may be opened with NoCheck for it. Several programs may call it at once, and it does
+// nothing where all is there. It blocks until the database has answered or ctx ends. It needs the
+// right to create a schema, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth
+// and ErrConfig, the last also for a schema of a newer version.
+func (d *Driver) Migrate(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { return d.schema.migrate(ctx, tx) })
 	switch {
 	case err == nil:
 		return nil
 	case code(err) == noRights:
-		err = fmt.Errorf("%w: %w; take a user who may create a schema in this database", driver.ErrAuth, err)
+		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create a schema in this database", driver.ErrAuth, err)}
 	default:
 		err = d.diagnose(ctx, err, false)
 	}
 	return fmt.Errorf("postgres: migrate: %w", d.unavailable(err))
-}
-
-// make makes what is missing, in one transaction.
-func (s schema) make(ctx context.Context, db Beginner) error {
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) })
 }
 
 func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
@@ -239,7 +211,7 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// Schema is the SQL that Migrate runs, for those who keep their schema in files; opts may be nil.
+// Schema is the SQL that Driver.Migrate runs, for those who keep their schema in files; opts may be nil.
 func Schema(opts *Options) (string, error) {
 	if opts == nil {
 		opts = &Options{}

@@ -147,6 +147,7 @@ const (
 	wrongPassword    = "28P01"
 	wrongUser        = "28000"
 	lockNotAvailable = "55P03"
+	noSetting        = "42704"
 )
 
 func code(err error) string {
@@ -163,10 +164,12 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	switch code(err) {
 	case wrongPassword, wrongUser:
 		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
+	case noSetting:
+		lasts("%w; correct the parameters of the URL, or leave it out", err)
 	case noDatabase:
 		lasts("%w; create it, or name another", err)
 	case noSchema, noTable, noFunction:
-		lasts("schema %s has no tables for locks, or not all of them: %w; make them with postgres.Migrate, or holdfast migrate", d.schema.name, err)
+		lasts("schema %s has no tables for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.schema.name, err)
 	case noRights:
 		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", driver.ErrAuth, err, d.schema.name)
 	case readOnly:

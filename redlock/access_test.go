@@ -199,7 +199,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 		"redis://:" + secret + "@" + host + ":" + port + "?ca=/no/such/file", "rediss://:" + secret + "@" + addr, "redis://" + secret + "@" + addr,
 		"redis://:a@b," + secret + "@" + addr, "redis://:" + secret + "\x00@" + addr, "redis://:" + secret + "@[" + addr,
 	} {
-		d, err := redlock.OpenURL(t.Context(), url, nil)
+		d, err := redlock.Open(t.Context(), url, nil)
 		if err == nil {
 			d.Close()
 			t.Errorf("%q opened", url)
@@ -231,7 +231,7 @@ func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
 	}
 	write(secret + "\n")
 	at := "redis://app@" + r.servers[0].Addr() + "?passwordfile="
-	d, err := redlock.OpenURL(t.Context(), at+url.QueryEscape(file), nil)
+	d, err := redlock.Open(t.Context(), at+url.QueryEscape(file), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
 	r.eventually("a connection with the new password", func() bool { return l.Extend(t.Context(), long) == nil })
 	r.release(l)
 	for _, refused := range []string{at + "/no/such/file", strings.Replace(at, "app@", "app:"+secret+"@", 1) + url.QueryEscape(file)} {
-		if _, err := redlock.OpenURL(t.Context(), refused, nil); !errors.Is(err, holdfast.ErrInvalid) || strings.Contains(err.Error(), secret) {
+		if _, err := redlock.Open(t.Context(), refused, nil); !errors.Is(err, holdfast.ErrInvalid) || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", refused, err)
 		}
 	}
@@ -313,13 +313,13 @@ func TestTLS(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
-	works(redlock.OpenURL(t.Context(), "redlock://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
-	works(redlock.OpenURL(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redlock.Options{Timeout: busy}))
-	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redlock.Options{Timeout: busy})) // the certificate has it
-	works(redlock.OpenURL(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
-	works(redlock.Open(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
-	works(redlock.Open(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{Timeout: busy, TLS: both}))
+	works(redlock.Open(t.Context(), "rediss://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
+	works(redlock.Open(t.Context(), "redlock://"+lax.Addr()+ca, &redlock.Options{Timeout: busy}))
+	works(redlock.Open(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redlock.Options{Timeout: busy}))
+	works(redlock.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redlock.Options{Timeout: busy})) // the certificate has it
+	works(redlock.Open(t.Context(), "rediss://"+lax.Addr(), &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redlock.New(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redlock.New(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{Timeout: busy, TLS: both}))
 
 	for url, words := range map[string][]string{
 		"rediss://" + lax.Addr():                                    {lax.Addr(), "give the CA"},
@@ -328,7 +328,7 @@ func TestTLS(t *testing.T) {
 		"rediss://" + plain.Addr() + ca:                             {plain.Addr(), "speak TLS"},
 		"redis://" + lax.Addr():                                     {lax.Addr(), "TLS"},
 	} {
-		d, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: busy})
+		d, err := redlock.Open(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: busy})
 		if err == nil {
 			d.Close()
 			t.Errorf("%s opened", url)

@@ -38,7 +38,7 @@ func (r *rig) voting(opts redlock.Options) *redlock.Driver {
 	}
 	opts.Timeout = busy
 	r.driver(r.nodes(), &opts).Close() // without quarantine: nobody has used it before
-	d, err := redlock.Open(r.Context(), r.nodes(), &opts)
+	d, err := redlock.New(r.Context(), r.nodes(), &opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestADurableNodeThatWasReplacedSitsOutItsQuarantine(t *testing.T) {
 	}
 	r.quarantined(d, 0)
 	mentions(t, func() error {
-		_, err := redlock.Open(t.Context(), r.nodes()[:1], nil)
+		_, err := redlock.New(t.Context(), r.nodes()[:1], nil)
 		return err
 	}(), "n=3", "n=1") // it is of the set from the first sight on
 }
@@ -90,7 +90,7 @@ func TestADurableReplicaAtTheAddressOfItsMasterSitsOutItsQuarantine(t *testing.T
 		t.Fatal(err)
 	}
 	way[0].Redirect(replica.Addr())
-	d, err := redlock.Open(t.Context(), way.nodes(), opts)
+	d, err := redlock.New(t.Context(), way.nodes(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestAServerWhoseClockIsSetSitsOutItsQuarantine(t *testing.T) {
 		})
 		r.do(i, "FLUSHALL")
 	}
-	_, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+	_, err := redlock.New(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
 	mentions(t, err, "quarantine", "votes in", "quarantine=off")
 }
 
@@ -189,7 +189,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 					}
 				}
 				before := r.written()
-				d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
+				d, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -234,7 +234,7 @@ func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
 			r.do(wiped-1, "FLUSHALL")
 		}
 		before := r.written()
-		d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, Timeout: busy})
+		d, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, Timeout: busy})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +284,7 @@ func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{look, user("locker", rights...)}})
 	l := r.acquire(r.clientOf(r.driver(r.nodes(), &redlock.Options{Username: "locker", Password: secret}), nil), "k", nil)
 	defer r.release(l)
-	d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
+	d, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 	r := start(t, 3)
 	r.driver(r.nodes(), nil).Close()
-	_, err := redlock.Open(t.Context(), r.nodes()[:1], &redlock.Options{ReadOnly: true, Timeout: busy})
+	_, err := redlock.New(t.Context(), r.nodes()[:1], &redlock.Options{ReadOnly: true, Timeout: busy})
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v does not match driver.ErrConfig", err)
 	}
@@ -344,7 +344,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 			r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
 			spoil(r)
 			log := new(notes)
-			d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy, Logger: slog.New(log)})
+			d, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{Timeout: busy, Logger: slog.New(log)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -442,7 +442,7 @@ func TestANewCauseIsANewEvent(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
 	r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
-	d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+	d, err := redlock.New(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -514,7 +514,7 @@ func TestAddressesMaySwapTheirServers(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
 	r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
-	d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+	d, err := redlock.New(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}

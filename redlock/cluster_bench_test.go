@@ -23,14 +23,14 @@ func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 	for _, workers := range []int{1, 8, 64} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			c := redistest.Cluster(b, &redisproc.ClusterOptions{Masters: 3})
-			on, err := redlock.Open(b.Context(), []redlock.Node{{Addr: c.Servers[0].Addr()}}, &redlock.Options{Cluster: true, Timeout: busy})
+			on, err := redlock.New(b.Context(), []redlock.Node{{Addr: c.Servers[0].Addr()}}, &redlock.Options{Cluster: true, Timeout: busy})
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer on.Close()
 			var plain []*redlock.Driver
 			for _, s := range redistest.StartN(b, 3) {
-				d, err := redlock.Open(b.Context(), []redlock.Node{{Addr: s.Addr()}}, &redlock.Options{Timeout: busy})
+				d, err := redlock.New(b.Context(), []redlock.Node{{Addr: s.Addr()}}, &redlock.Options{Timeout: busy})
 				if err != nil {
 					b.Fatal(err)
 				}

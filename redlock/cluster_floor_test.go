@@ -26,7 +26,7 @@ func TestTokensRiseWhereASlotLeavesAShardThatFailedOver(t *testing.T) {
 		tag = fmt.Sprintf("{%d}", i)
 	}
 	open := func(dial func(context.Context, string, string) (net.Conn, error)) *holdfast.Client {
-		d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: safe.Addr()}}, &redlock.Options{Cluster: true, NoQuarantine: true, Timeout: busy, Dial: dial})
+		d, err := redlock.New(t.Context(), []redlock.Node{{Addr: safe.Addr()}}, &redlock.Options{Cluster: true, NoQuarantine: true, Timeout: busy, Dial: dial})
 		if err != nil {
 			t.Fatal(err)
 		}

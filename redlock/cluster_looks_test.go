@@ -102,7 +102,7 @@ func TestAUserOfAClusterNeedsNoOtherRights(t *testing.T) {
 		ACL: []string{"locker" + user + rights, "poor" + user + strings.ReplaceAll(rights, "+cluster|slots", "")},
 	}})
 	open := func(user string) (*redlock.Driver, error) {
-		return redlock.OpenURL(t.Context(), fmt.Sprintf("redis+cluster://%s:secret@%s?timeout=5s", user, r.servers[0].Addr()), nil)
+		return redlock.Open(t.Context(), fmt.Sprintf("redis+cluster://%s:secret@%s?timeout=5s", user, r.servers[0].Addr()), nil)
 	}
 	d, err := open("locker")
 	if err != nil {
@@ -119,8 +119,8 @@ func TestAUserOfAClusterNeedsNoOtherRights(t *testing.T) {
 	if !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("Open() = %v without a right, want driver.ErrAuth", err)
 	}
-	found, err := redlock.DiagnoseURL(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
+	found, err := diagnose(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
 	if err != nil || len(found) == 0 || !strings.Contains(found[0].Mend, "+cluster|slots") {
-		t.Errorf("DiagnoseURL() = %+v, %v", found, err)
+		t.Errorf("Diagnose() = %+v, %v", found, err)
 	}
 }

@@ -40,7 +40,7 @@ func (r *clusterRig) url(params string) string {
 
 func (r *clusterRig) openURL(params string) *redlock.Driver {
 	r.Helper()
-	d, err := redlock.OpenURL(r.Context(), r.url(params), nil)
+	d, err := redlock.Open(r.Context(), r.url(params), nil)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func (f *fleet) openCluster() (driver.Driver, error) {
 			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
-	d, err := redlock.Open(f.t.Context(), []redlock.Node{{Addr: f.servers[0].Addr()}}, &redlock.Options{
+	d, err := redlock.New(f.t.Context(), []redlock.Node{{Addr: f.servers[0].Addr()}}, &redlock.Options{
 		Prefix: f.prefix, Cluster: true, Timeout: busy,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			i := slices.IndexFunc(f.servers, func(s *redisproc.Server) bool { return s.Addr() == addr })
@@ -295,14 +295,14 @@ func TestOtherShardsGoOn(t *testing.T) {
 func TestAWrongKindOfServerIsNamed(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 1})
 	plain := redistest.Start(t, nil)
-	_, err := redlock.OpenURL(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
+	_, err := redlock.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
 	mentions(t, err, plain.Addr(), "no part of a Redis Cluster", "redis://")
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v is no driver.ErrConfig", err)
 	}
-	_, err = redlock.OpenURL(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout=5s", nil)
+	_, err = redlock.Open(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout=5s", nil)
 	mentions(t, err, "part of a Redis Cluster", "redis+cluster://")
-	_, err = redlock.OpenURL(t.Context(), r.url("&db=1"), nil)
+	_, err = redlock.Open(t.Context(), r.url("&db=1"), nil)
 	mentions(t, err, "database 0")
 	// One shard is enough, as managed services have it.
 	c := r.client("")
@@ -322,7 +322,7 @@ func TestAClusterBehindANameIsReached(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{TLS: cert, Args: append(args, "--tls-cluster", "yes")}})
 			_, port, _ := strings.Cut(r.servers[0].Addr(), ":")
-			d, err := redlock.OpenURL(t.Context(), "rediss+cluster://localhost:"+port+"?timeout=5s&ca="+cert.Cert, nil)
+			d, err := redlock.Open(t.Context(), "rediss+cluster://localhost:"+port+"?timeout=5s&ca="+cert.Cert, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

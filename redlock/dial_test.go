@@ -126,7 +126,7 @@ func TestAUnixSocketIsANode(t *testing.T) {
 	}
 	r.release(l)
 
-	d, err := redlock.OpenURL(t.Context(), "unix://"+socket+"?timeout=5", nil)
+	d, err := redlock.Open(t.Context(), "unix://"+socket+"?timeout=5", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestTLSGoesOverDial(t *testing.T) {
 	}
 	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate has localhost
 		opts := &redlock.Options{Timeout: busy, Dial: dial, TLS: client}
-		d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: name}}, opts)
+		d, err := redlock.New(t.Context(), []redlock.Node{{Addr: name}}, opts)
 		if (err == nil) != works {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -33,21 +33,6 @@ const (
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
-// DiagnoseURL is Driver.Diagnose for the nodes that a URL names, as OpenURL reads it, also
-// where they are so ill that no driver can be opened. Errors: driver.ErrInvalid.
-func DiagnoseURL(ctx context.Context, rawURL string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
-	nodes, o, err := parseURL(rawURL, opts)
-	if err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
-	}
-	d, err := prepare(nodes, &o)
-	if err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
-	}
-	defer d.Close()
-	return d.Diagnose(ctx, ttl), nil
-}
-
 // Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
 // reason to refuse a node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {

@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,7 +26,7 @@ func (r *rig) diagnosed(url string, opts *redlock.Options) []driver.Finding {
 		o = *opts
 	}
 	o.Timeout = busy
-	found, err := redlock.DiagnoseURL(r.Context(), url, time.Minute, &o)
+	found, err := diagnose(r.Context(), url, time.Minute, &o)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			if err := r.servers[2].Wipe(r.Context()); err != nil {
 				r.Fatal(err)
 			}
-			d, err := redlock.OpenURL(r.Context(), r.url(), &redlock.Options{Timeout: busy})
+			d, err := redlock.Open(r.Context(), r.url(), &redlock.Options{Timeout: busy})
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -455,7 +456,7 @@ func TestTheDoctorLooksAtWhatAFailoverNeeds(t *testing.T) {
 	url := fmt.Sprintf("redis+sentinel://%s/%s?timeout=5s", strings.Join(b.group.Addrs(), ","), redisproc.GroupName)
 	look := func() map[string]driver.Finding {
 		t.Helper()
-		found, err := redlock.DiagnoseURL(t.Context(), url, 0, nil)
+		found, err := diagnose(t.Context(), url, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -504,7 +505,7 @@ func TestAFileIsReadBackOnlyWithTheRightsToAllThatItHas(t *testing.T) {
 			r := startWith(t, &redisproc.Options{
 				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secret + " ~* &* +@all"},
 			})
-			found, err := redlock.DiagnoseURL(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout=5s", 0, nil)
+			found, err := diagnose(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout=5s", 0, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -518,7 +519,7 @@ func TestAFileIsReadBackOnlyWithTheRightsToAllThatItHas(t *testing.T) {
 func TestTheDoctorFindsAQuarantineThatIsOffWhereAServerFailsOver(t *testing.T) {
 	c := startCouple(t)
 	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout=5s&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
-	found, err := redlock.DiagnoseURL(t.Context(), url, 0, nil)
+	found, err := diagnose(t.Context(), url, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -534,8 +535,23 @@ func TestAnotherProgramsPortIsTakenForThat(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
-	found, err := redlock.DiagnoseURL(t.Context(), "redis://"+web.Listener.Addr().String(), 0, nil)
+	found, err := diagnose(t.Context(), "redis://"+web.Listener.Addr().String(), 0, nil)
 	if err != nil || len(found) != 1 || found[0].Check != "reach" || !strings.Contains(found[0].Mend, "port of another program") {
 		t.Errorf("found %+v, %v", found, err)
 	}
+}
+
+// diagnose is what the doctor finds at a URL.
+func diagnose(ctx context.Context, url string, ttl time.Duration, opts *redlock.Options) ([]driver.Finding, error) {
+	var o redlock.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.NoCheck = true
+	d, err := redlock.Open(ctx, url, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Diagnose(ctx, ttl), nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
@@ -50,7 +51,7 @@ func (f *Failover) check() error {
 	for i, addr := range addrs {
 		host, port, err := net.SplitHostPort(addr)
 		switch {
-		case err != nil || !server.Dialable(cmp.Or(host, "localhost"), port):
+		case err != nil || !dsn.Dialable(cmp.Or(host, "localhost"), port):
 			return fmt.Errorf("%w: address %d of %d in Failover is not host:port, such as localhost:26379", driver.ErrInvalid, i+1, len(addrs))
 		case slices.Contains(addrs[:i], addr):
 			return fmt.Errorf("%w: %s is listed twice in Failover; list each once", driver.ErrInvalid, addr)

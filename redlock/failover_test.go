@@ -75,7 +75,7 @@ func (c *couple) voting(maxTTL time.Duration) *redlock.Driver {
 // joins opens one more client.
 func (c *couple) joins(maxTTL time.Duration) *redlock.Driver {
 	c.Helper()
-	d, err := redlock.Open(c.Context(), c.nodes(), &redlock.Options{MaxTTL: maxTTL, Timeout: busy, AllowDown: true})
+	d, err := redlock.New(c.Context(), c.nodes(), &redlock.Options{MaxTTL: maxTTL, Timeout: busy, AllowDown: true})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestAForceThatNoReplicaHasConfirmedSaysSo(t *testing.T) {
 			c := startCouple(t)
 			operator := c.clientOf(c.voting(long), nil)
 			way := newRoute(t, c.servers)
-			d, err := redlock.Open(t.Context(), c.nodes(), &redlock.Options{MaxTTL: long, Timeout: busy, Dial: way.dial(c.servers)})
+			d, err := redlock.New(t.Context(), c.nodes(), &redlock.Options{MaxTTL: long, Timeout: busy, Dial: way.dial(c.servers)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -289,7 +289,7 @@ func TestAServerThatForgetsItsPromotionKeepsItsVote(t *testing.T) {
 	c.eventually("it has forgotten its promotion", func() bool {
 		return strings.Contains(c.do(1, "INFO", "replication").(string), "master_replid2:0000000000")
 	})
-	d, err := redlock.Open(t.Context(), c.nodes(), &redlock.Options{MaxTTL: long, Timeout: busy})
+	d, err := redlock.New(t.Context(), c.nodes(), &redlock.Options{MaxTTL: long, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestANodeOfASetMayFailOver(t *testing.T) {
 		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
 	}
 	c.driver(nodes, &redlock.Options{MaxTTL: 4 * brief}).Close() // without quarantine
-	d, err := redlock.Open(t.Context(), nodes, &redlock.Options{MaxTTL: 4 * brief, Timeout: busy})
+	d, err := redlock.New(t.Context(), nodes, &redlock.Options{MaxTTL: 4 * brief, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestClientsFollowTheMaster(t *testing.T) {
 	// has to be longer than that and a TTL.
 	const longest = brief + 6*time.Second
 	open := func() *holdfast.Client {
-		d, err := redlock.Open(t.Context(), []redlock.Node{b.node()}, &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+		d, err := redlock.New(t.Context(), []redlock.Node{b.node()}, &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -462,7 +462,7 @@ func TestAMasterThatIsCutOffStopsBeforeAnotherBegins(t *testing.T) {
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // for it has no replica of its own here
-	d, err := redlock.Open(t.Context(), side(1), &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+	d, err := redlock.New(t.Context(), side(1), &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -557,7 +557,7 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 					f.Sentinels = append(f.Sentinels, answers(t, reply))
 				}
 			}
-			d, err := redlock.Open(t.Context(), []redlock.Node{{Failover: &f}}, &redlock.Options{NoQuarantine: true, Timeout: busy})
+			d, err := redlock.New(t.Context(), []redlock.Node{{Failover: &f}}, &redlock.Options{NoQuarantine: true, Timeout: busy})
 			if len(c.words) == 0 {
 				if err != nil {
 					t.Fatal(err)
@@ -588,7 +588,7 @@ func TestSentinelsAndServersHavePasswordsOfTheirOwn(t *testing.T) {
 	open := func(server, sentinel string) error {
 		url := fmt.Sprintf("redis+sentinel://:%s@%s/%s/0?sentinel_password=%s&quarantine=off&timeout=5s",
 			server, b.group.Addrs()[0], redisproc.GroupName, sentinel)
-		d, err := redlock.OpenURL(t.Context(), url, nil)
+		d, err := redlock.Open(t.Context(), url, nil)
 		if err == nil {
 			d.Close()
 		}
@@ -612,11 +612,11 @@ func TestTLSIsForSentinelsAndServers(t *testing.T) {
 	secure := redisproc.Options{TLS: cert}
 	b := startBand(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
 	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout=5s", b.group.Addrs()[0], redisproc.GroupName)
-	d, err := redlock.OpenURL(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
+	d, err := redlock.Open(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Close()
-	_, err = redlock.OpenURL(t.Context(), "redis"+rest, nil)
+	_, err = redlock.Open(t.Context(), "redis"+rest, nil)
 	mentions(t, err, "no Sentinel names the master", "rediss://")
 }

@@ -26,7 +26,7 @@ func helper(nodes string) int {
 	for addr := range strings.SplitSeq(nodes, ",") {
 		list = append(list, redlock.Node{Addr: addr})
 	}
-	d, err := redlock.Open(context.Background(), list, &redlock.Options{NoQuarantine: true, Timeout: busy})
+	d, err := redlock.New(context.Background(), list, &redlock.Options{NoQuarantine: true, Timeout: busy})
 	if err != nil {
 		fmt.Println("error", err)
 		return 1

@@ -178,7 +178,7 @@ func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
 	r.used(nil)
 	r.do(2, "SET", "lock:theirs", "value")
 	r.servers[0].Kill()
-	d, err := redlock.OpenURL(t.Context(), r.url(), &redlock.Options{ReadOnly: true, Timeout: busy})
+	d, err := redlock.Open(t.Context(), r.url(), &redlock.Options{ReadOnly: true, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,13 +87,13 @@ func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
 	r := start(t, 3)
 	opts := &redlock.Options{MaxTTL: 2 * time.Second, Timeout: busy}
 	var d *redlock.Driver
-	_, err := redlock.Open(t.Context(), r.nodes(), opts) // nobody can tell a first start from a restart
+	_, err := redlock.New(t.Context(), r.nodes(), opts) // nobody can tell a first start from a restart
 	if !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("%v does not match ErrUnavailable", err)
 	}
 	mentions(t, err, r.servers[0].Addr(), "quarantine", "votes in", "quarantine=off")
 	r.eventually("the first quarantine is over", func() bool {
-		d, err = redlock.Open(t.Context(), r.nodes(), opts)
+		d, err = redlock.New(t.Context(), r.nodes(), opts)
 		return err == nil
 	})
 	c := r.clientOf(d, nil)
@@ -135,7 +135,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
 	r.driver(r.nodes(), nil).Close() // once without quarantine, as it is new
-	d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
+	d, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 // A single Redis votes at once: in quarantine it would only be down for longer.
 func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
 	r := start(t, 1)
-	d, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
+	d, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func TestOpenIsBounded(t *testing.T) {
 	r.refused(nodes, &redlock.Options{Timeout: 200 * time.Millisecond}, driver.ErrUnavailable, mute.Addr().String(), "timeout")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = redlock.Open(ctx, nodes, &redlock.Options{Timeout: 200 * time.Millisecond})
+	_, err = redlock.New(ctx, nodes, &redlock.Options{Timeout: 200 * time.Millisecond})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v does not match context.Canceled", err)
 	}

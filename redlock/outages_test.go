@@ -42,7 +42,7 @@ func TestALeaseOutlivesOutagesOfOneServerAfterTheOther(t *testing.T) {
 				opts := redlock.Options{MaxTTL: ttl, Timeout: busy}
 				r.driver(r.nodes(), &opts).Close() // lets the new servers vote
 				client := func() *holdfast.Client {
-					d, err := redlock.Open(r.Context(), r.nodes(), &opts)
+					d, err := redlock.New(r.Context(), r.nodes(), &opts)
 					if err != nil {
 						r.Fatal(err)
 					}

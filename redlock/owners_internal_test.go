@@ -18,7 +18,7 @@ import (
 func TestALookUpEndsWithEveryGoroutineOfIts(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 2)
-	d, err := Open(t.Context(), []Node{{Addr: servers[0].Addr()}, {Addr: servers[1].Addr()}}, &Options{NoQuarantine: true})
+	d, err := New(t.Context(), []Node{{Addr: servers[0].Addr()}, {Addr: servers[1].Addr()}}, &Options{NoQuarantine: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestCloseWaitsForTheLogger(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		server := redistest.Start(t, nil)
 		log := slowLog{slog.NewTextHandler(t.Output(), nil), make(chan struct{}, 10), make(chan struct{})}
-		d, err := Open(t.Context(), []Node{{Addr: server.Addr()}}, &Options{AllowEviction: true, Logger: slog.New(log)})
+		d, err := New(t.Context(), []Node{{Addr: server.Addr()}}, &Options{AllowEviction: true, Logger: slog.New(log)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -357,16 +357,18 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 		"redis://a?format=redisson&counterlife=10m":         {"CounterLife", "never expire"},
 		"redis://a?format=redisson&bare=true&prefix=app:":   {"BareKeys"},
 	} {
-		_, err := redlock.LimitsURL(url, nil)
+		_, err := redlock.Open(t.Context(), url, &redlock.Options{NoCheck: true})
 		if !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v, want driver.ErrInvalid", url, err)
 		}
 		mentions(t, err, words...)
 	}
 	for _, url := range []string{"redis://a?format=redisson", "redis://a?format=redisson&bare=true", "redis://a?format=redisson&prefix=app:"} {
-		if l, err := redlock.LimitsURL(url, nil); err != nil || !l.Token {
-			t.Errorf("%s: %+v, %v", url, l, err)
+		d, err := redlock.Open(t.Context(), url, &redlock.Options{NoCheck: true})
+		if err != nil || !d.Limits().Token {
+			t.Fatalf("%s: %v, without tokens", url, err)
 		}
+		d.Close()
 	}
 }
 
@@ -407,7 +409,7 @@ func TestTheRightsForRedissonAreEnough(t *testing.T) {
 
 func (r *rig) diagnose(opts *redlock.Options) []driver.Finding {
 	r.Helper()
-	found, err := redlock.DiagnoseURL(context.Background(), "redis://"+r.servers[0].Addr(), 0, opts)
+	found, err := diagnose(context.Background(), "redis://"+r.servers[0].Addr(), 0, opts)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -47,7 +48,7 @@ type Node struct {
 	Failover *Failover
 }
 
-// Options configure Open. The zero value works.
+// Options configure Open and New. The zero value works.
 type Options struct {
 	// Prefix goes before each lock's name to make its key. Default "lock:"; with
 	// BareKeys there is none.
@@ -82,6 +83,10 @@ type Options struct {
 	// may have forgotten locks, and counts as one that does not answer. Taking,
 	// renewing, releasing or forcing a lock is driver.ErrInvalid.
 	ReadOnly bool
+	// NoCheck makes a driver that connects to no node, so that there is one for nodes that
+	// refuse this client too: for Limits and Diagnose. It takes no lock, as with ReadOnly, and
+	// finds each node down.
+	NoCheck bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
 	AllowEviction bool
@@ -141,22 +146,58 @@ type Driver struct {
 	notify func(driver.NodeEvent)
 }
 
-// Open connects to the nodes and checks them. It blocks until all have answered
-// or ctx or opts.Timeout is over; opts may be nil. While a majority is fit,
-// Open reports a node that is unfit or cannot be reached by a warning and a
-// node event, not by an error, and tries it again. Errors: driver.ErrInvalid,
-// driver.ErrConfig, driver.ErrAuth and ErrUnavailable, each of which names the node and says what to
-// change.
-func Open(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
-	d, err := prepare(nodes, opts)
+// Open opens the nodes that a URL names; opts may be nil, and the URL takes precedence over
+// it. Otherwise it does what New does.
+//
+//	redis://user:password@host:6379/0       one server; valkey:// means the same
+//	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS; or valkeys://
+//	unix://user:password@/run/redis.sock    one server, by a unix socket
+//	redlock://u:p@h1:6379,h2:6379,h3:6379   several independent servers
+//	redis+cluster://u:p@h1:6379,h2          a Redis Cluster, found by some of its nodes; rediss+cluster:// over TLS
+//	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
+//	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
+//
+// Several URLs with blanks between them make one set, to which each adds its nodes: so a node
+// may be a master that moves, and each may have a login of its own. The first has the
+// parameters for all. User and password stand in the first for all, or in each:
+//
+//	redis+sentinel://s1,s2,s3/one redis+sentinel://s4,s5,s6/two redis://h3
+//
+// Parameters: username and password (in place of those before the host), passwordfile
+// (a file with the password of all servers, read at each new connection), prefix, bare
+// (true), format (redisson), sentinel_username and sentinel_password (for the Sentinels, which do not get
+// those before the hosts), maxttl (60s, 24h for one server alone), counterlife (150s), quarantine (off), timeout (1s), db, tls
+// (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
+// all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
+// (allow), down (allow). A number without a unit means seconds. Any other parameter is refused. In users and passwords,
+// write % as %25, a comma as %2C, @ as %40, / as %2F, ? as %3F and a blank as %20; a URL that
+// can be read in two ways is refused. A password in the URL never appears in an error.
+func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
+	nodes, o, err := parseURL(url, opts)
 	if err != nil {
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
-	if err := d.set.connect(ctx); err != nil {
-		d.Close()
+	return New(ctx, nodes, &o)
+}
+
+// New connects to the nodes and checks them. It blocks until all have answered
+// or ctx or opts.Timeout is over; opts may be nil. While a majority is fit,
+// New reports a node that is unfit or cannot be reached by a warning and a
+// node event, not by an error, and tries it again. Errors: ErrInvalid,
+// ErrConfig, ErrAuth and ErrUnavailable of package holdfast, each of which names the node and
+// says what to change. With NoCheck it does not block, and there is only ErrInvalid.
+func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
+	d, err := prepare(nodes, opts)
+	if err == nil && !d.opts.NoCheck {
+		if err = d.set.connect(ctx); err == nil {
+			d.warnOfSet(ctx)
+		} else {
+			d.Close()
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("redlock: %w", err)
 	}
-	d.warnOfSet(ctx)
 	return d, nil
 }
 
@@ -229,8 +270,8 @@ func (o *Options) checkNode(n *Node, number string) error {
 	}
 	if !server.IsSocket(n.Addr) {
 		// A text that is no address is not shown: it may be a URL, with a password.
-		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !server.Dialable(cmp.Or(host, "localhost"), port) {
-			return fmt.Errorf("%w: the address of node %s is not host:port, such as localhost:6379, nor the path of a socket; OpenURL takes URLs",
+		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dsn.Dialable(cmp.Or(host, "localhost"), port) {
+			return fmt.Errorf("%w: the address of node %s is not host:port, such as localhost:6379, nor the path of a socket; Open takes URLs",
 				driver.ErrInvalid, number)
 		}
 	} else if cfg := o.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
@@ -249,6 +290,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	if err := d.opts.defaults(nodes); err != nil {
 		return nil, err
 	}
+	d.opts.ReadOnly = d.opts.ReadOnly || d.opts.NoCheck
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("%w: no node; give the address of at least one Redis server", driver.ErrInvalid)
 	}
@@ -323,8 +365,8 @@ func (d *Driver) tell(e driver.NodeEvent) {
 }
 
 // errReadOnly is returned by methods that would write, where the driver was opened
-// with ReadOnly.
-var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly", driver.ErrInvalid)
+// with ReadOnly or NoCheck.
+var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly or NoCheck, and takes no locks", driver.ErrInvalid)
 
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {

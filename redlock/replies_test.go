@@ -195,7 +195,7 @@ func FuzzReplies(f *testing.F) {
 	s := startOddServer(f)
 	odd := []byte("+OK\r\n")
 	s.odd.Store(&odd)
-	d, err := redlock.Open(context.Background(), []redlock.Node{{Addr: s.listener.Addr().String()}}, nil)
+	d, err := redlock.New(context.Background(), []redlock.Node{{Addr: s.listener.Addr().String()}}, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestAServerThatIsTooOldIsNamedSo(t *testing.T) {
 	t.Parallel()
 	server := startOddServer(t)
 	server.old.Store(true)
-	d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: server.listener.Addr().String()}}, nil)
+	d, err := redlock.New(t.Context(), []redlock.Node{{Addr: server.listener.Addr().String()}}, nil)
 	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "older than Redis 6") {
 		t.Errorf("Open = %v, %v", d, err)
 	}

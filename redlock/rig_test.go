@@ -90,7 +90,7 @@ func (r *rig) open(nodes []redlock.Node, opts *redlock.Options) (*redlock.Driver
 	if o.Timeout == 0 {
 		o.Timeout = busy
 	}
-	return redlock.Open(r.Context(), nodes, &o)
+	return redlock.New(r.Context(), nodes, &o)
 }
 
 func (r *rig) driver(nodes []redlock.Node, opts *redlock.Options) *redlock.Driver {
@@ -329,7 +329,7 @@ func (f *fleet) open() (driver.Driver, error) {
 	if f.node != nil {
 		nodes, opts.Dial = []redlock.Node{*f.node}, way.dial(f.servers)
 	}
-	d, err := redlock.Open(f.t.Context(), nodes, opts)
+	d, err := redlock.New(f.t.Context(), nodes, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -25,22 +25,24 @@ func TestSeveralURLsAreASet(t *testing.T) {
 		"redis://u:my%20pass@h/2?maxttl=9s&prefix=p redis://i/2": {
 			nodes: []Node{{Addr: "h:6379"}, {Addr: "i:6379"}}, opts: Options{Username: "u", Password: "my pass", DB: 2, MaxTTL: 9 * time.Second, Prefix: "p"},
 		},
-		"redis://u:my pass@h redis://:q@i?username=v": {
+		"redis://u:my%20pass@h redis://:q@i?username=v": {
 			nodes: []Node{{Addr: "h:6379", Username: "u", Password: "my pass"}, {Addr: "i:6379", Username: "v", Password: "q"}},
 		},
+		"redis://h redlock://i,j": {nodes: []Node{{Addr: "h:6379"}, {Addr: "i:6379"}, {Addr: "j:6379"}}},
+		"redis://h/2 unix:///s":   {nodes: []Node{{Addr: "h:6379"}, {Addr: "/s"}}, opts: Options{DB: 2}},
 		"redis://h redis+sentinel://s1,s2/one?sentinel_username=v&sentinel_password=w": {nodes: []Node{{Addr: "h:6379"}, {Failover: &secret}}},
 
 		"redis://u:hunter2@h redis://i redis://v:p@j":         {mend: "in the first URL, for all nodes, or in each"},
 		"redis://h redis://u:hunter2@i":                       {mend: "in the first URL, for all nodes, or in each"},
 		"redis://h?passwordfile=/dev/null redis://:hunter2@i": {mend: "without passwordfile"},
-		"redis://h redis://i?prefix=hunter2":                  {mend: "URL 2 of 2, each a node of one set"},
+		"redis://h redis://i?prefix=hunter2":                  {mend: "URL 2 of 2 of one set"},
 		"redis://h redis://i?maxttl=9s":                       {mend: "give it in the first URL alone"},
 		"redis://h rediss://i":                                {mend: "begin all with rediss"},
 		"redis://h/1 redis://i":                               {mend: "database 0 and the first URL 1"},
 		"redis://h redis+cluster://i":                         {mend: "no node of a set"},
-		"redis://h redlock://i,j":                             {mend: "give redis://"},
+		"redis://u:my hunter2@h redis://i":                    {mend: "URL 1 of 3"},
 		"redis://h redis://u:hunter2/x@i":                     {mend: "write / as %2F"},
-		"redis://h postgres://u:hunter2@i":                    {mend: "does not begin with redis://"},
+		"redis://h postgres://u:hunter2@i":                    {mend: "does not begin with "},
 	} {
 		nodes, opts, err := parseURL(text, nil)
 		if want.mend != "" {
@@ -56,7 +58,7 @@ func TestSeveralURLsAreASet(t *testing.T) {
 	if _, opts, err := parseURL("redis://h redis://i", &Options{Username: "u", Password: "p"}); err != nil || opts.Username != "u" || opts.Password != "p" {
 		t.Errorf("the login of the caller is gone: %+v, %v", opts, err)
 	}
-	if l, err := LimitsURL("redis://a redis://b redis://c", nil); err != nil || l.MaxTTL != time.Minute {
+	if l, err := limits("redis://a redis://b redis://c"); err != nil || l.MaxTTL != time.Minute {
 		t.Errorf("MaxTTL %v, %v, want that of a set", l.MaxTTL, err)
 	}
 }

@@ -16,7 +16,7 @@ func TestASetByURLsGoesOnThroughAFailoverOfOneOfItsNodes(t *testing.T) {
 		c.servers[0].Addr(), c.servers[1].Addr(), brief, plain[0].Addr(), plain[1].Addr())
 	open := func(opts *redlock.Options) *redlock.Driver {
 		t.Helper()
-		d, err := redlock.OpenURL(t.Context(), url, opts)
+		d, err := redlock.Open(t.Context(), url, opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,12 +40,12 @@ func TestDataWipedUnderAnOpenConnectionDoNotVote(t *testing.T) {
 			r := begin(t, 3)
 			way := newRoute(t, r.servers)
 			r.voting(redlock.Options{MaxTTL: time.Minute}).Close()
-			d, err := redlock.Open(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
+			d, err := redlock.New(t.Context(), way.nodes(), &redlock.Options{Timeout: busy})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c := r.clientOf(d, nil)
-			rival, err := redlock.Open(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
+			rival, err := redlock.New(t.Context(), r.nodes(), &redlock.Options{Timeout: busy})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
 		d.Close()
 	}
 	way := newRelay(t, r.servers[1].Addr()).start()
-	d, err := redlock.Open(t.Context(), []redlock.Node{nodes[0], way.node(), nodes[2]}, &redlock.Options{Timeout: busy})
+	d, err := redlock.New(t.Context(), []redlock.Node{nodes[0], way.node(), nodes[2]}, &redlock.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestDataWipedBetweenALookAndItsStepDoNotVote(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
 	opts := &redlock.Options{MaxTTL: brief, Timeout: busy}
-	_, err := redlock.Open(t.Context(), r.nodes(), opts)
+	_, err := redlock.New(t.Context(), r.nodes(), opts)
 	mentions(t, err, "quarantine")
 	var holds []*faultproxy.Hold
 	for _, p := range way {
@@ -124,7 +124,7 @@ func TestDataWipedBetweenALookAndItsStepDoNotVote(t *testing.T) {
 	opened := make(chan error, 1)
 	r.eventually("a client is about to let the nodes vote", func() bool {
 		go func() {
-			d, err := redlock.Open(t.Context(), way.nodes(), opts)
+			d, err := redlock.New(t.Context(), way.nodes(), opts)
 			if err == nil {
 				d.Close()
 			}

@@ -31,7 +31,7 @@ func startRedis(t *testing.T) *redis {
 func (r *redis) open(prefix string, list ...sharding.Set) (*sharding.Driver, error) {
 	var sets []sharding.Set
 	for _, s := range list {
-		d, err := redlock.Open(context.Background(), []redlock.Node{r.nodes[s.Name]}, &redlock.Options{Prefix: prefix, Timeout: 5 * time.Second})
+		d, err := redlock.New(context.Background(), []redlock.Node{r.nodes[s.Name]}, &redlock.Options{Prefix: prefix, Timeout: 5 * time.Second})
 		if err != nil {
 			for _, s := range sets {
 				s.Driver.Close()

@@ -54,12 +54,24 @@ type set struct {
 	seed uint64
 }
 
-// New returns a driver over sets, which it closes with itself. opts may be nil. It does not
-// block. After an error no driver was closed.
+// New returns a driver over sets, which it closes with itself, and at once where it fails. opts may
+// be nil. It does not block. Errors: ErrInvalid.
 func New(sets []Set, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
+	d, err := spread(sets, opts)
+	if err != nil {
+		for _, s := range sets {
+			if s.open() {
+				s.Driver.Close()
+			}
+		}
+	}
+	return d, err
+}
+
+func spread(sets []Set, opts *Options) (*Driver, error) {
 	if len(sets) == 0 {
 		return nil, invalid("no sets: give one at least")
 	}
@@ -82,8 +94,14 @@ func New(sets []Set, opts *Options) (*Driver, error) {
 	return d, nil
 }
 
+// open says whether the set has a driver.
+func (s *Set) open() bool {
+	v := reflect.ValueOf(s.Driver)
+	return v.IsValid() && (v.Kind() != reflect.Pointer || !v.IsNil())
+}
+
 func (s *Set) check() error {
-	if v := reflect.ValueOf(s.Driver); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if !s.open() {
 		return invalid("set %q has no driver; open one, and look at the error first", s.Name)
 	}
 	ok := func(r rune) bool {

@@ -226,6 +226,20 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+// TestNewClosesTheDriversWhenItFails, so that the caller has nothing to undo.
+func TestNewClosesTheDriversWhenItFails(t *testing.T) {
+	t.Parallel()
+	one, other := memory.New(1), memory.New(1)
+	if _, err := sharding.New([]sharding.Set{{Name: "a", Driver: one}, {Name: "a", Driver: other}, {Name: "b"}}, nil); err == nil {
+		t.Fatal("two sets may have one name")
+	}
+	for _, d := range []*memory.Driver{one, other} {
+		if _, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Minute, NoWait: true}); !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("Acquire() = %v after New has failed, want ErrClosed", err)
+		}
+	}
+}
+
 // bounded is a driver with other limits.
 type bounded struct {
 	*template.Driver

@@ -18,13 +18,6 @@ import (
 // calmTTL outlasts an election.
 const calmTTL = 6 * time.Second
 
-// DiagnoseURL is Driver.Diagnose for the ensemble that url names, as Open reads it. Errors:
-// ErrInvalid.
-func DiagnoseURL(ctx context.Context, url string, ttl time.Duration, opts *Options) ([]driver.Finding, error) {
-	d, err := open(url, opts)
-	return direct.Diagnosed(ctx, "zookeeper", d, err, ttl)
-}
-
 // Diagnose implements driver.Doctor. It opens a session, and creates no node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {

@@ -2,29 +2,50 @@ package zookeeper
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-// form is what URLs look like.
-var form = direct.Form{Service: "a ZooKeeper ensemble", Scheme: "zk", Port: "2181", Path: "path"}
+// grammar is what the URLs of an ensemble have.
+var grammar = dsn.Grammar{Usual: []string{"zk", "zks"}, Schemes: map[string]dsn.Scheme{
+	"zk":  {Example: "zk://host:2181,host:2181/path", Port: "2181"},
+	"zks": {Example: "zks://user:password@host:2281,host:2281/path", Port: "2181", TLS: true},
+}}
 
-// Open returns a driver for the ensemble that url names; opts may be nil, and what the URL
-// says goes before it.
+// Open opens the ensemble that url names; opts may be nil, and what the URL says goes before it.
+// Otherwise it does what New does.
 //
 //	zk://h1:2181,h2:2181,h3:2181/path           locks are nodes below /path
 //	zks://user:password@h1:2281,h2:2281/path    over TLS, which has a port of its own
 //	zks://h1:2281,h2:2281/path?ca=ca.pem&cert=me.pem&key=me.key
 //
 // The parameters name files in the form PEM: ca the authorities to trust in place of the
-// system's, cert and key what the client shows. The parameter tls=true with zk:// is zks://.
-//
-// Open asks the ensemble once, so that what time does not mend is an error here, such as a
-// user without rights, or members of two ensembles. An ensemble that is down is none; calls wait for it or return
-// ErrUnavailable.
+// system's, cert and key what the client shows. servername is what the members' certificates
+// have to show in place of their hosts. The parameter tls=true with zk:// is zks://.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
-	d, err := open(url, opts)
+	members, o, err := parseURL(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("zookeeper: %w", err)
+	}
+	return New(ctx, members, &o)
+}
+
+// New returns a driver for the ensemble with the given members, each as host:port; opts may be
+// nil. It asks the ensemble once, for five seconds at most, so that what time does not mend is
+// an error here: ErrAuth for a user without rights, ErrConfig for members of two ensembles, and so
+// on. An ensemble that is down is none; calls wait for it or return ErrUnavailable. Wrong
+// arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
+func New(ctx context.Context, members []string, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	d, err := newDriver(members, opts)
+	if err == nil && opts.NoCheck {
+		return d, nil
+	}
 	return direct.Opened(ctx, "zookeeper", d, err, func(ctx context.Context) error {
 		if err := d.apart(ctx); err != nil {
 			return err
@@ -34,21 +55,20 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	})
 }
 
-func open(text string, opts *Options) (*Driver, error) {
-	var o Options
+func parseURL(text string, opts *Options) (members []string, o Options, err error) {
 	if opts != nil {
 		o = *opts
 	}
-	t, err := form.Parse(text, o.TLS)
+	u, err := grammar.Parse(text)
 	if err != nil {
-		return nil, err
+		return nil, o, err
 	}
-	if path := strings.TrimSuffix(t.Path, "/"); path != "" {
-		o.Path = path
+	if path := strings.TrimSuffix(u.Path, "/"); path != "" {
+		o.Path = "/" + path
 	}
-	if t.Username != "" || t.Password != "" {
-		o.Username, o.Password = t.Username, t.Password
+	if u.Username != "" || u.Password != "" {
+		o.Username, o.Password = u.Username, u.Password
 	}
-	o.TLS = t.TLS
-	return New(t.Hosts, &o)
+	o.TLS, err = u.TLS(o.TLS)
+	return u.Hosts, o, err
 }

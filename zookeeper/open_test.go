@@ -31,29 +31,29 @@ func TestABadURLSaysHowToMendIt(t *testing.T) {
 	fixture.BadURLs(t, plain, map[string]string{
 		"h1:2181":                           "zk://host:2181",
 		"http://h1:2181":                    "zk://host:2181",
-		"zk://":                             "host:port",
-		"zk:///path":                        "host:port",
-		"zk://h1:port":                      "member 1",
-		"zk://h1:1:2":                       "member 1",
-		"zk://h1:70000":                     "member 1",
-		"zk://h1,,h2/path":                  "member 2",
+		"zk://":                             "host 1 of 1 is missing",
+		"zk:///path":                        "host 1 of 1 is missing",
+		"zk://h1:port":                      "host 1 of 1",
+		"zk://h1:1:2":                       "host 1 of 1",
+		"zk://h1:70000":                     "host 1 of 1",
+		"zk://h1,,h2/path":                  "host 2 of 3 is missing",
 		"zk://h1,h1:2181":                   "named twice",
 		"zk://h1/a//b":                      "no path for locks",
 		"zk://h1/a/../b":                    "no path for locks",
 		"zk://h1/a%00b":                     "no path for locks",
 		"zk://h1/zookeeper/quota":           "the servers' own",
 		"zk://h1/locks/lock:team":           "are locks",
-		"zk://me:h1dden%zz@h1:2181":         "is not shown",
+		"zk://me:h1dden%zz@h1:2181":         "%-escape",
 		"zk://me@h1:2181":                   "without a password",
 		"zk://me%3Ayou:h1dden@h1:2181":      "no colon",
-		"zk://me:h1dden@h1:2181/p?ca=x":     "zks://",
-		"zk://me:h1dden@h1:2181/p?tls=1":    "zks://",
-		"zks://me:h1dden@h1/p?tls=false":    "tls=false",
-		"zks://me:h1dden@h1:2181/p?chroot=": `unknown parameter "chroot"`,
+		"zk://me:h1dden@h1:2181/p?ca=x":     "parameter ca",
+		"zk://me:h1dden@h1:2181/p?tls=yes":  "neither true nor false",
+		"zks://me:h1dden@h1/p?tls=false":    "leave out one of them",
+		"zks://me:h1dden@h1:2181/p?chroot=": "parameter 1 of 1 after ? is not known",
 		"zks://h1:2181/?cert=x":             "both or neither",
 		"zks://h1:2181/?ca=/no/such/file":   "/no/such/file",
 		"zks://h1:2181/?ca=open_test.go":    "no certificate",
-		"zk://h1:2181/path#h1dden":          "is not shown",
+		"zk://h1:2181/path#h1dden":          "# as %23",
 	})
 }
 
@@ -67,7 +67,7 @@ func TestAURLNamesMembersAndPath(t *testing.T) {
 		r.Must(err)
 		g := r.Grant(d, t.Name(), long)
 		for other, held := range map[string]bool{node: true, "/a": false} {
-			looker, err := zookeeper.New(r.ensemble.Addrs(), &zookeeper.Options{Path: other})
+			looker, err := zookeeper.New(r.Context(), r.ensemble.Addrs(), unchecked(zookeeper.Options{Path: other}))
 			r.Must(err)
 			if st, err := looker.Inspect(r.Within(), t.Name()); err != nil || st.Held != held {
 				t.Errorf("%q: below %s held is %v, %v", path, other, st.Held, err)
@@ -214,7 +214,7 @@ func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
 		t.Errorf("Open() = %v", err)
 	}
-	d, err = zookeeper.New(both, &r.opts)
+	d, err = zookeeper.New(r.Context(), both, unchecked(r.opts))
 	d = fixture.Closed(r.Rig, d, err)
 	r.Eventually("Acquire is refused", func() bool {
 		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
@@ -285,7 +285,7 @@ func TestAQuotaThatIsUsedUpRefusesNewLocks(t *testing.T) {
 func TestPathsWithinOneAnotherShareNoLock(t *testing.T) {
 	r := start(t)
 	within := func(more string) *zookeeper.Driver {
-		d, err := zookeeper.New(r.ensemble.Addrs(), &zookeeper.Options{Path: r.opts.Path + more})
+		d, err := zookeeper.New(r.Context(), r.ensemble.Addrs(), unchecked(zookeeper.Options{Path: r.opts.Path + more}))
 		return fixture.Closed(r.Rig, d, err)
 	}
 	outer, inner := within(""), within("/team")

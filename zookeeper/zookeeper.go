@@ -109,6 +109,9 @@ type Options struct {
 	// The nodes that it creates are then for this user only. ZooKeeper does not check a
 	// password: with a wrong one the client is another user, without rights.
 	Username, Password string
+	// NoCheck leaves out the first request, so that there is a driver also for an ensemble that
+	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
+	NoCheck bool
 }
 
 // Driver keeps locks in one ensemble. It is safe for concurrent use.
@@ -144,12 +147,7 @@ type hold struct {
 	over   chan struct{} // closed when the hold is let go
 }
 
-// New returns a driver for the ensemble with the given members, each as host:port; opts may
-// be nil. It does not block.
-func New(members []string, opts *Options) (*Driver, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func newDriver(members []string, opts *Options) (*Driver, error) {
 	root := cmp.Or(opts.Path, "/holdfast")
 	err := cmp.Or(direct.CheckMembers(members, "ensemble", opts.Username, opts.Password), checkPath(root))
 	if err == nil && strings.Contains(opts.Username, ":") {

@@ -18,7 +18,7 @@ func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Dri
 	b.t.Helper()
 	var all []sharding.Set
 	for name, addr := range sets {
-		d, err := redlock.Open(b.t.Context(), []redlock.Node{{Addr: addr}}, &redlock.Options{Timeout: 5 * time.Second})
+		d, err := redlock.New(b.t.Context(), []redlock.Node{{Addr: addr}}, &redlock.Options{Timeout: 5 * time.Second})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -107,12 +107,15 @@ func TestBackendsThatAreNoSetsAreRefused(t *testing.T) {
 	b := newBench(t, 1)
 	one := b.servers[0].Addr()
 	for _, refused := range []struct{ backend, mend, command string }{
-		{"redis://" + one + " b=redis://" + one, "the first has not", "ls"},
-		{"a=redis://" + one + " a=redis://" + one, `two sets have the name "a"`, "ls"},
-		{"a=redis://" + one + " +b=redis://" + one, "set +b: all clients have one list of sets", "ls"},
-		{"-a=redis://" + one, "stop them all", "ls"},
-		{"a=zk://u:hunter2@h zk://i", "zk:// is a whole set", "ls"},
+		{"redis://" + one + " b=redis://" + one, "some URLs of the backend have a name", "ls"},
+		{"a=redis://" + one + " redis://" + one, "some URLs of the backend have a name", "ls"},
+		{"=redis://" + one, "some URLs of the backend have a name", "ls"},
+		{"a=redis://" + one + " a=redis://" + one, "is listed twice", "ls"},
+		{"a=redis://" + one + " +b=redis://" + one, `name of a set "+b"`, "ls"},
+		{"a=zk://u:hunter2@h a=zk://i", "all hosts of the service in one URL", "ls"},
 		{"a=redis://" + one + "?nonsense=1 b=redis://" + one, "set a: ", "ls"},
+		{"redis://" + one + "?maxtll=9s", "the nearest that is known is maxttl", "ls"},
+		{one, "part 1 of 1 of the backend is no URL", "ls"},
 		{"a=redis://" + one + " b=redis://" + one, "one set at a time", "leaks"},
 		{"a=postgres://h/d b=postgres://i/d", "one set at a time", "migrate"},
 	} {

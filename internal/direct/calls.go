@@ -1,6 +1,5 @@
 // Package direct has what the drivers of services that decide by themselves have in common:
-// how calls begin and end, what a wait is told, the states of nodes, and the URLs that name
-// them.
+// how calls begin, end and wait, and the states of nodes.
 package direct
 
 import (

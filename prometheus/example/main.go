@@ -82,7 +82,7 @@ func open(ctx context.Context, backend []string) (driver.Driver, error) {
 	if len(backend) == 0 {
 		return memory.New(3), nil
 	}
-	return redlock.OpenURL(ctx, backend[0], nil)
+	return redlock.Open(ctx, backend[0], nil)
 }
 
 // work pays one of ten orders after the other.

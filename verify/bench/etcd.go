@@ -12,8 +12,8 @@ import (
 )
 
 var etcdLibraries = []library{
-	{name: holdfastName, open: func(_ context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(etcd.New(addrs, nil))
+	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(etcd.New(ctx, addrs, nil))
 	}},
 	// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
 	{name: "concurrency.Mutex", open: func(_ context.Context, addrs []string, _ int) (client, error) {

@@ -54,7 +54,12 @@ func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 }
 
 func createTables(ctx context.Context, pool *pgxpool.Pool, dsn string) error {
-	if err := postgres.Migrate(ctx, pool, nil); err != nil {
+	d, err := postgres.New(ctx, pool, &postgres.Options{NoCheck: true})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Migrate(ctx); err != nil {
 		return err
 	}
 	if _, err := pool.Exec(ctx, "CREATE TABLE account AS SELECT generate_series(0, 9999) AS id, 0 AS balance; CREATE INDEX ON account (id)"); err != nil {

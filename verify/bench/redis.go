@@ -51,7 +51,7 @@ func openDriver(ctx context.Context, addrs []string, opts redlock.Options) (*red
 		nodes[i].Addr = addr
 	}
 	opts.NoQuarantine = true
-	return redlock.Open(ctx, nodes, &opts)
+	return redlock.New(ctx, nodes, &opts)
 }
 
 // redsync

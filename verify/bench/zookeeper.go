@@ -13,8 +13,8 @@ import (
 )
 
 var zooKeeperLibraries = []library{
-	{name: holdfastName, open: func(_ context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(zookeeper.New(addrs, nil))
+	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(zookeeper.New(ctx, addrs, nil))
 	}},
 	// As its documentation has it: all locks of a client share its session.
 	{name: "zk.Lock", open: func(_ context.Context, addrs []string, _ int) (client, error) {

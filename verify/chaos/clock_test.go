@@ -45,7 +45,7 @@ func withClocks(t *testing.T, n int) *clocked {
 		c.nodes = append(c.nodes, node)
 		addrs = append(addrs, redlock.Node{Addr: node.redis.Addr()})
 	}
-	driver, err := redlock.Open(t.Context(), addrs, &redlock.Options{NoQuarantine: true})
+	driver, err := redlock.New(t.Context(), addrs, &redlock.Options{NoQuarantine: true})
 	if err != nil {
 		t.Fatal(err)
 	}

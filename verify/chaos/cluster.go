@@ -47,7 +47,7 @@ var clusterClasses = map[string]class{
 
 // openCluster opens the cluster as Holdfast's clients do. Their connections go through proxies.
 func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
-	return redlock.OpenURL(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redlock.Options{
+	return redlock.Open(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redlock.Options{
 		MaxTTL: time.Duration(o.Schedule.MaxTTL),
 		Dial:   o.dial,
 	})
@@ -79,7 +79,7 @@ func (s *clusterSite) start(ctx context.Context, schedule *Schedule) (err error)
 			}
 		}
 	}
-	s.direct, err = redlock.OpenURL(ctx, "redis+cluster://"+strings.Join(seeds, ",")+"?maxttl="+time.Duration(schedule.MaxTTL).String(), nil)
+	s.direct, err = redlock.Open(ctx, "redis+cluster://"+strings.Join(seeds, ",")+"?maxttl="+time.Duration(schedule.MaxTTL).String(), nil)
 	return err
 }
 

@@ -108,7 +108,12 @@ func socketOf(dsn string) string {
 
 // prepareLocks makes the tables of Holdfast, of pglock, and of the values that the locks guard.
 func prepareLocks(ctx context.Context, dsn string) error {
-	if err := postgres.MigrateURL(ctx, dsn, nil); err != nil {
+	d, err := postgres.Open(ctx, dsn, &postgres.Options{NoCheck: true})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Migrate(ctx); err != nil {
 		return err
 	}
 	db, err := sql.Open("postgres", dsn)

@@ -80,7 +80,7 @@ func openRedlock(ctx context.Context, o *order) (driver.Driver, error) {
 	for i, addr := range o.Nodes {
 		nodes[i].Addr = addr
 	}
-	return redlock.Open(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.credentials})
+	return redlock.New(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.credentials})
 }
 
 // credentials reads the present password of a node.

@@ -55,7 +55,7 @@ func failovers(shared string) map[string]class {
 
 func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
 	node := redlock.Node{Failover: &redlock.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
-	return redlock.Open(ctx, []redlock.Node{node}, &redlock.Options{
+	return redlock.New(ctx, []redlock.Node{node}, &redlock.Options{
 		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial,
 	})
 }

@@ -21,12 +21,12 @@ var zookeeperSchedule []byte
 
 var zookeeperBackend = &backend{
 	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: soon,
-	open:  func(_ context.Context, o *order) (driver.Driver, error) { return zookeeper.New(o.Nodes, nil) },
+	open:  func(_ context.Context, o *order) (driver.Driver, error) { return openZookeeperBelow(o, "holdfast") },
 	apart: openZookeeperBelow, peer: "zk.Lock", openPeer: openZkLock,
 }
 
 func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
-	return zookeeper.New(o.Nodes, &zookeeper.Options{Path: "/" + prefix})
+	return zookeeper.New(context.Background(), o.Nodes, &zookeeper.Options{Path: "/" + prefix, NoCheck: true}) // faults may be under way
 }
 
 // syncLimit has a member look for another leader once it has not heard of its own for four ticks, which here are 2 s.
@@ -74,7 +74,7 @@ func (s *zookeeperSite) start(ctx context.Context, schedule *Schedule) (err erro
 		err = errors.Join(err, s.join(m, m.Addr))
 	}
 	if err == nil {
-		s.direct, err = zookeeper.New(s.servers.Addrs(), nil)
+		s.direct, err = zookeeper.New(ctx, s.servers.Addrs(), &zookeeper.Options{NoCheck: true})
 	}
 	return err
 }

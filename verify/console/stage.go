@@ -117,7 +117,7 @@ func (s *stage) close() {
 
 // client is one of a process that calls itself so.
 func (s *stage) client(ctx context.Context, h holdfast.Holder) (*holdfast.Client, error) {
-	drv, err := redlock.OpenURL(ctx, s.backend(), nil)
+	drv, err := redlock.Open(ctx, s.backend(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ var ACL = []string{"app on >s3cret ~* &* +@all"}
 // Admit lets the nodes at url vote at once, which otherwise are new.
 func Admit(t *testing.T, url string) {
 	t.Helper()
-	drv, err := redlock.OpenURL(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: 5 * time.Second})
+	drv, err := redlock.Open(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

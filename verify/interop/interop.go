@@ -130,7 +130,7 @@ func holdfasts(ctx context.Context, addrs []string, l Library, name string, data
 		}
 	}()
 	for range Workers {
-		drv, err := redlock.Open(ctx, nodes, opts)
+		drv, err := redlock.New(ctx, nodes, opts)
 		if err != nil {
 			return total, err
 		}

@@ -45,7 +45,7 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 			Nodes: 1,
 			Deaf:  true,
 			Open: func() (driver.Driver, error) {
-				d, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
+				d, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
 				return unordered{d}, err
 			},
 			Leftovers: func() (left []string, err error) {
@@ -106,7 +106,7 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 				return conn, err
 			},
 		}
-		drv, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, opts)
+		drv, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestSeveralMiniredisAreNoSet(t *testing.T) {
 	for range 3 {
 		nodes = append(nodes, redlock.Node{Addr: miniredis.RunT(t).Addr()})
 	}
-	_, err := redlock.Open(t.Context(), nodes, nil)
+	_, err := redlock.New(t.Context(), nodes, nil)
 	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "run_id") || !strings.Contains(err.Error(), "use this server alone") {
 		t.Errorf("Open() = %v, want ErrConfig with run_id and the mend", err)
 	}
@@ -173,7 +173,7 @@ func TestFastForwardIsAJumpOfTheServersClock(t *testing.T) {
 
 func client(t *testing.T, m *miniredis.Miniredis) *holdfast.Client {
 	t.Helper()
-	drv, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
+	drv, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
 	if err != nil {
 		t.Fatal(err)
 	}

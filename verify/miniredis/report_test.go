@@ -28,7 +28,7 @@ func TestTheSecondReportWaitsForTheFirst(t *testing.T) {
 		defer server.Close()
 		server.ClockTTL(true) // keys expire as time goes on
 		open := func() *holdfast.Client {
-			drv, err := redlock.Open(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{
+			drv, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{
 				Dial: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
 			})
 			if err != nil {

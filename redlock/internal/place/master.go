@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
@@ -138,7 +139,7 @@ func (p *Master) Ask(ctx context.Context, sentinel string) (string, error) {
 	}
 	host, _ := list[0].(string)
 	port, _ := list[1].(string)
-	if !server.Dialable(host, port) {
+	if !dsn.Dialable(host, port) {
 		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(errors.New("it names no address")))
 	}
 	return net.JoinHostPort(host, port), nil

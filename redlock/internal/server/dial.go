@@ -126,7 +126,6 @@ func IsSocket(addr string) bool {
 	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
 }
 
-// Dialable says whether host and port can be those of a server. Others are not
 // looked up: the error of a look-up would show them.
 func Dialable(host, port string) bool {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {

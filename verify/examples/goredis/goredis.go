@@ -22,7 +22,7 @@ import (
 // has a Credentials that calls it.
 func Locks(ctx context.Context, client *redis.Client) (*holdfast.Client, error) {
 	o := client.Options()
-	drv, err := redlock.Open(ctx, []redlock.Node{{Addr: o.Addr}}, &redlock.Options{
+	drv, err := redlock.New(ctx, []redlock.Node{{Addr: o.Addr}}, &redlock.Options{
 		TLS: o.TLSConfig, Username: o.Username, Password: o.Password, DB: o.DB, ClientName: o.ClientName, Timeout: o.DialTimeout,
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func Locks(ctx context.Context, client *redis.Client) (*holdfast.Client, error) 
 // what redis.NewFailoverClient took, as such a client does not show it.
 func FailoverLocks(ctx context.Context, o *redis.FailoverOptions) (*holdfast.Client, error) {
 	master := &redlock.Failover{Sentinels: o.SentinelAddrs, Master: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword}
-	drv, err := redlock.Open(ctx, []redlock.Node{{Failover: master}}, &redlock.Options{
+	drv, err := redlock.New(ctx, []redlock.Node{{Failover: master}}, &redlock.Options{
 		TLS: o.TLSConfig, Username: o.Username, Password: o.Password, DB: o.DB, ClientName: o.ClientName, Timeout: o.DialTimeout,
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func ClusterLocks(ctx context.Context, client *redis.ClusterClient) (*holdfast.C
 	for _, addr := range o.Addrs {
 		some = append(some, redlock.Node{Addr: addr})
 	}
-	drv, err := redlock.Open(ctx, some, &redlock.Options{
+	drv, err := redlock.New(ctx, some, &redlock.Options{
 		Cluster: true, TLS: o.TLSConfig, Username: o.Username, Password: o.Password, ClientName: o.ClientName, Timeout: o.DialTimeout,
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func Locks(ctx context.Context, o rueidis.ClientOption) (*holdfast.Client, error
 			nodes = append(nodes, redlock.Node{Addr: addr})
 		}
 	}
-	drv, err := redlock.Open(ctx, nodes, opts)
+	drv, err := redlock.New(ctx, nodes, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -38,7 +38,7 @@ func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (driver.Drive
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
 		opts.Logger = lines.New(a.io.Err, a.logFormat, slog.LevelWarn)
 	}
-	return openURL(ctx, a.backend, opts)
+	return openBackend(ctx, a.backend, opts)
 }
 
 // noBackend says how to name one, and why there may be none.
@@ -54,13 +54,7 @@ func (a *app) noBackend() error {
 }
 
 // scheme is the part of the URL that holds no secrets; of several, those parts.
-func (a *app) scheme() string {
-	var schemes []string
-	for _, m := range beginning().FindAllStringSubmatch(a.backend, -1) {
-		schemes = append(schemes, m[3])
-	}
-	return strings.Join(slices.Compact(schemes), ",")
-}
+func (a *app) scheme() string { return strings.Join(dsn.Schemes(a.backend), ",") }
 
 // open opens the backend for a holder. One that is patient also waits for a backend that
 // is down, for it was told how long to wait.
@@ -75,18 +69,17 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 
 // fits refuses a time for which the backend keeps no lock, before it is asked for anything.
 func (a *app) fits(flag string, d time.Duration) error {
-	all, _ := parts(a.backend)
-	var most time.Duration // 0: no limit is known
-	for _, p := range all {
-		if scheme, _, _ := strings.Cut(p.url, "://"); services[scheme] != nil {
-			continue
-		}
-		if l, err := redlock.LimitsURL(p.url, nil); err == nil && (most == 0 || l.MaxTTL < most) {
-			most = l.MaxTTL
-		}
+	if d == 0 {
+		return nil
 	}
-	if most == 0 || d <= most {
+	drv, err := openBackend(context.Background(), a.backend, &redlock.Options{NoCheck: true})
+	if err != nil {
 		return nil // what is wrong with the URL is said when it is opened
+	}
+	most := drv.Limits().MaxTTL
+	drv.Close()
+	if most == 0 || d <= most {
+		return nil
 	}
 	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; ?maxttl=%v in the URL of all clients raises that, and of several nodes "+
 		"one that restarts without its data then stays silent for as long; or hold the lock by a process that lives so long, as run does, which renews; "+

@@ -70,7 +70,7 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 	if a.backend == "" {
 		return nil, a.noBackend()
 	}
-	return diagnoseURL(ctx, a.backend, ttl)
+	return diagnoseBackend(ctx, a.backend, ttl)
 }
 
 // urgency is the order in which findings are shown.

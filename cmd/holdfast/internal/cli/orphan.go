@@ -63,7 +63,7 @@ func release(text []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	drv, err := openURL(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
+	drv, err := openBackend(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,74 +13,106 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sharding"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// services open the backends that are not Redis, by the scheme of their URL.
-var services = map[string]func(ctx context.Context, url string) (driver.Driver, error){
-	"postgres":   openPostgres,
-	"postgresql": openPostgres,
-	"etcd":       openEtcd,
-	"etcds":      openEtcd,
-	"zk":         openZooKeeper,
-	"zks":        openZooKeeper,
+// opener opens one set. opts are for Redis; the others have NoCheck alone.
+type opener func(ctx context.Context, urls string, opts *redlock.Options) (driver.Driver, error)
+
+// services are those that are not Redis, by the scheme of their URLs.
+var services = map[string]opener{
+	"postgres": openPostgres, "postgresql": openPostgres, "etcd": openEtcd, "etcds": openEtcd, "zk": openZooKeeper, "zks": openZooKeeper,
 }
 
-// openOne opens one set. opts are for Redis.
-func openOne(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
-	scheme, _, _ := strings.Cut(url, "://")
-	if open := services[scheme]; open != nil {
-		if len(beginning().FindAllStringIndex(url, 2)) > 1 {
-			return nil, exitcode.Usagef("%s:// is a whole set; give each of several sets a name, as in a=%s://… b=%s://…", scheme, scheme, scheme)
+func openPostgres(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+	return postgres.Open(ctx, url, &postgres.Options{NoCheck: opts.NoCheck})
+}
+
+func openEtcd(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+	return etcd.Open(ctx, url, &etcd.Options{NoCheck: opts.NoCheck})
+}
+
+func openZooKeeper(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+	return zookeeper.Open(ctx, url, &zookeeper.Options{NoCheck: opts.NoCheck})
+}
+
+func openRedis(ctx context.Context, urls string, opts *redlock.Options) (driver.Driver, error) {
+	return redlock.Open(ctx, urls, opts)
+}
+
+// openBackend opens one set, or several, over which package sharding spreads the names.
+func openBackend(ctx context.Context, backend string, opts *redlock.Options) (driver.Driver, error) {
+	all, err := dsn.Sets(backend)
+	if err != nil {
+		return nil, err
+	}
+	several := all[0].Name != ""
+	own := *opts
+	own.AllowDown = opts.AllowDown || several // a set that is down takes its names with it, and no others
+	sets, errs := make([]sharding.Set, len(all)), make([]error, len(all))
+	var opening sync.WaitGroup
+	for i, s := range all {
+		opening.Go(func() {
+			scheme, _, _ := strings.Cut(s.URLs, "://")
+			open := services[scheme]
+			if open == nil {
+				open = openRedis
+			}
+			sets[i].Name = s.Name
+			if sets[i].Driver, errs[i] = open(ctx, s.URLs, &own); errs[i] != nil && several {
+				errs[i] = fmt.Errorf("set %s: %w", s.Name, errs[i])
+			}
+		})
+	}
+	opening.Wait()
+	switch err := errors.Join(errs...); {
+	case err == nil && several:
+		return sharding.New(sets, nil)
+	case err == nil:
+		return sets[0].Driver, nil
+	default:
+		for i, s := range sets {
+			if errs[i] == nil {
+				s.Driver.Close()
+			}
 		}
-		return open(ctx, url)
+		return nil, err
 	}
-	return redlock.OpenURL(ctx, url, opts)
 }
 
-// doctors diagnose them.
-var doctors = map[string]func(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error){
-	"postgres":   diagnosePostgres,
-	"postgresql": diagnosePostgres,
-	"etcd":       diagnoseEtcd,
-	"etcds":      diagnoseEtcd,
-	"zk":         diagnoseZooKeeper,
-	"zks":        diagnoseZooKeeper,
-}
-
-// diagnoseOne looks for what is wrong with one set, also where it cannot be opened.
-func diagnoseOne(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
-	scheme, _, _ := strings.Cut(url, "://")
-	if diagnose := doctors[scheme]; diagnose != nil {
-		return diagnose(ctx, url, ttl)
+// sole is the URL of a backend of one set.
+func (a *app) sole(command string) (string, error) {
+	all, err := dsn.Sets(a.backend)
+	if err == nil && all[0].Name != "" {
+		err = exitcode.Usagef("%s is for one set at a time; give the URL of each by --backend, without its name", command)
 	}
-	return redlock.DiagnoseURL(ctx, url, ttl, &redlock.Options{ClientName: "holdfast"})
+	if err != nil {
+		return "", err
+	}
+	return all[0].URLs, nil
 }
 
-func openPostgres(ctx context.Context, url string) (driver.Driver, error) {
-	return postgres.Open(ctx, url, nil)
-}
-
-func openEtcd(ctx context.Context, url string) (driver.Driver, error) {
-	return etcd.Open(ctx, url, nil)
-}
-
-func openZooKeeper(ctx context.Context, url string) (driver.Driver, error) {
-	return zookeeper.Open(ctx, url, nil)
-}
-
-func diagnosePostgres(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
-	return postgres.DiagnoseURL(ctx, url, ttl, nil)
-}
-
-func diagnoseEtcd(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
-	return etcd.DiagnoseURL(ctx, url, ttl, nil)
-}
-
-func diagnoseZooKeeper(ctx context.Context, url string, ttl time.Duration) ([]driver.Finding, error) {
-	return zookeeper.DiagnoseURL(ctx, url, ttl, nil)
+// diagnoseBackend looks for what is wrong with a backend, also where it cannot be opened.
+func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]driver.Finding, error) {
+	all, err := dsn.Sets(backend)
+	if err != nil {
+		return nil, err
+	}
+	opts := &redlock.Options{ClientName: "holdfast", ReadOnly: true, NoCheck: len(all) == 1} // several are asked where their locks are
+	drv, err := openBackend(ctx, backend, opts)
+	if err != nil && !opts.NoCheck {
+		opts.NoCheck = true
+		drv, err = openBackend(ctx, backend, opts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer drv.Close()
+	return drv.(driver.Doctor).Diagnose(ctx, ttl), nil
 }
 
 func (a *app) migrateCommand() *cobra.Command {
@@ -107,5 +142,10 @@ func (a *app) migrate() error {
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	return interruptedBy(ctx, postgres.MigrateURL(ctx, url, nil))
+	drv, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
+	if err != nil {
+		return err
+	}
+	defer drv.Close()
+	return interruptedBy(ctx, drv.Migrate(ctx))
 }

@@ -8,15 +8,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
 // systemConfig is the config file of all users.
@@ -39,7 +38,8 @@ func variable(flag string) string {
 	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// configLine is a line "flag = value" of a config file.
+// configLine is a line "flag = value" of a config file. There may be several for a backend,
+// each with URLs of it, as in the file of --backend-file.
 type configLine struct {
 	number int
 	value  string
@@ -61,15 +61,18 @@ func readConfig(path string, known func(string) bool) (source, error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		at := number
 		switch {
 		case !ok:
 			return nil, exitcode.Usagef("%s:%d: write a flag without dashes, =, and its value, as in ttl = 20s", path, number)
 		case !known(name):
 			return nil, exitcode.Usagef("%s:%d: no command has a flag --%s", path, number, name)
-		case lines[name].number > 0:
+		case lines[name].number > 0 && name != "backend":
 			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, lines[name].number)
+		case lines[name].number > 0:
+			at, value = lines[name].number, lines[name].value+" "+value
 		}
-		lines[name] = configLine{number, value}
+		lines[name] = configLine{at, value}
 	}
 	return func(flag string) (text, where string) {
 		return lines[flag].value, fmt.Sprintf("%s:%d", path, lines[flag].number)
@@ -155,41 +158,11 @@ func (a *app) loadBackend() error {
 		}
 		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
 	}
-	if a.from["backend"] == "--backend" && masked(a.backend) != a.backend && !a.warned {
+	if a.from["backend"] == "--backend" && dsn.Mask(a.backend) != a.backend && !a.warned {
 		a.warned = true
 		a.log.Warn("ps shows the password in --backend to everybody; put the URL into a file and name that by --backend-file")
 	}
 	return nil
-}
-
-// passwordParameter is how URLs may give a password as well.
-var passwordParameter = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)([?&](?:ssl|sentinel_)?password=)[^&]*`) })
-
-// maskedURL is url without what is a password, or may be a part of one.
-func maskedURL(url string) string {
-	if strings.Contains(url, "?") {
-		url = passwordParameter().ReplaceAllString(url, "${1}***")
-	}
-	scheme, rest, ok := strings.Cut(url, "://")
-	at := strings.LastIndex(rest, "@")
-	if !ok || at < 0 {
-		return url
-	}
-	hosts, path := rest, ""
-	if end := strings.IndexAny(rest, "/?"); end >= 0 {
-		hosts, path = rest[:end], rest[end:]
-	}
-	list := strings.Split(hosts, ",")
-	for i, entry := range list {
-		login, host, ok := strings.Cut(entry, "@")
-		switch user, _, secret := strings.Cut(login, ":"); {
-		case strings.Contains(host, "@"), strings.Contains(path, "@"), !ok && i == 0, !ok && strings.Contains(list[len(list)-1], "@"):
-			return scheme + "://***@" + rest[at+1:] // nobody can tell where the password ends
-		case ok && secret:
-			list[i] = user + ":***@" + host
-		}
-	}
-	return scheme + "://" + strings.Join(list, ",") + path
 }
 
 // setting is one row of the command config.
@@ -212,6 +185,12 @@ dashes, an = and the value:
   backend-file = /run/secrets/holdfast
   ttl = 20s
 
+A backend may have several lines, each with a URL: of one more node of a set, or with
+a name of one of several sets, as in
+
+  backend = a=redis://h1:6379
+  backend = b=redlock://h2:6379,h3:6379,h4:6379
+
 Passwords are not shown.
 `,
 		Args: noArguments,
@@ -229,7 +208,7 @@ func (a *app) showConfig(cmd *cobra.Command) error {
 		if !hasFlag(cmd.Root(), f.Name) || f.Name == "output" {
 			return
 		}
-		s := setting{Flag: f.Name, Value: masked(f.Value.String()), From: cmp.Or(a.from[f.Name], "default")}
+		s := setting{Flag: f.Name, Value: dsn.Mask(f.Value.String()), From: cmp.Or(a.from[f.Name], "default")}
 		all = append(all, s)
 		rows = append(rows, []string{s.Flag, s.Value, s.From})
 	})

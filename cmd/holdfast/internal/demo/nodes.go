@@ -68,7 +68,7 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 	}
 	// No client has used these nodes before, so they cannot have forgotten
 	// anything.
-	return redlock.Open(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true})
+	return redlock.New(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true})
 }
 
 func (n *processes) Stop(i int)                             { n.servers[i].Kill() }

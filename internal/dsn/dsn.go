@@ -1,0 +1,232 @@
+// Package dsn reads what names a lock service. There is one grammar, for all engines and for the command:
+//
+//	backend = item, blanks or line ends, item, …
+//	item    = URL, or NAME=URL: the URLs with the same NAME are one set
+//	URL     = scheme://user:password@host:port,host:port/path?name=value&name=value
+//
+// Everything is read or refused. No error shows what may be a part of a password: where a
+// character was not escaped, one can stand in a host, in the path or in the name of a parameter.
+package dsn
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Grammar is what the URLs of one engine have.
+type Grammar struct {
+	Schemes    map[string]Scheme
+	Usual      []string          // the schemes that errors name; the first has the example
+	Parameters []string          // besides those of TLS
+	Instead    map[string]string // parameters of other clients, and what to write here
+}
+
+// Scheme is what follows one word before the ://.
+type Scheme struct {
+	Example string // a URL that can be read
+	Port    string // where a host has none
+	TLS     bool
+	Socket  bool   // the path of a unix socket stands in place of hosts
+	Several string // there is one host; this says what to write for several
+}
+
+// URL is what one URL says.
+type URL struct {
+	Scheme, Path       string
+	RawPath            string   // with its escapes, for paths that have parts
+	Hosts              []string // each as host:port
+	Username, Password string
+	Parameters         map[string]string
+
+	secure bool
+}
+
+// tlsParameters are those of all engines.
+var tlsParameters = []string{"tls", "ca", "cert", "key", "servername"}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
+}
+
+// Parse reads one URL.
+func (g Grammar) Parse(text string) (*URL, error) {
+	scheme, rest, ok := strings.Cut(strings.TrimSpace(text), "://")
+	form, known := g.Schemes[scheme]
+	if !ok || !known {
+		return nil, g.noScheme(scheme, ok)
+	}
+	u := &URL{Scheme: scheme, Parameters: make(map[string]string), secure: form.TLS}
+	err := u.read(rest, form)
+	if err == nil {
+		_, query, _ := strings.Cut(rest, "?")
+		err = g.parameters(u, query)
+	}
+	if at := strings.IndexAny(rest, "/?"); err != nil && at >= 0 && strings.Contains(rest[at:], "@") {
+		err = invalid("the URL cannot be read, and an @ comes after its first / or ?; in a user or password write / as %%2F and ? as %%3F, in a path @ as %%40")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// noScheme says what a URL may begin with.
+func (g Grammar) noScheme(scheme string, ok bool) error {
+	example := g.Usual[0]
+	if near := nearest(strings.ToLower(scheme), g.Usual); ok && near != "" {
+		example = near
+	}
+	return invalid("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
+}
+
+// read reads what stands before the ?.
+func (u *URL) read(rest string, form Scheme) (err error) {
+	if strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		return invalid("the URL has a blank or a control character; write a blank as %%20, and all hosts of the service in one URL, as in %s", form.Example)
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	authority, path, _ := strings.Cut(rest, "/")
+	at := strings.LastIndex(authority, "@")
+	if at >= 0 {
+		if u.Username, u.Password, err = login(authority[:at]); err != nil {
+			return err
+		}
+	}
+	u.RawPath = path
+	if u.Path, err = url.PathUnescape(path); err != nil || strings.Contains(path, "#") {
+		return invalid("the path of the URL cannot be read; write %% as %%25 and # as %%23")
+	}
+	if form.Socket {
+		if u.Path = "/" + u.Path; authority[at+1:] != "" || u.Path == "/" || strings.Contains(path, "@") || strings.ContainsFunc(u.Path, unicode.IsControl) {
+			return invalid("what follows :// is not the path of a unix socket; write %s, with user:password@ before the path if there are such; "+
+				"in a password write / as %%2F, in a path @ as %%40", form.Example)
+		}
+		return nil
+	}
+	list := strings.Split(authority[at+1:], ",")
+	if form.Several != "" && len(list) > 1 {
+		return invalid("%s:// takes one host; %s; in a password write a comma as %%2C, @ as %%40", u.Scheme, form.Several)
+	}
+	for i, host := range list {
+		addr, ok := address(host, form.Port)
+		switch {
+		case host == "":
+			return invalid("host %d of %d is missing in the URL; an example: %s", i+1, len(list), form.Example)
+		case !ok:
+			return invalid("host %d of %d is not host:port, or user:password@host:port with an @ before the host; in a password write a comma as %%2C, @ as %%40",
+				i+1, len(list))
+		}
+		u.Hosts = append(u.Hosts, addr)
+	}
+	return nil
+}
+
+// login reads user:password, which stand once, before the first host. With a comma or an @
+// that was not escaped, a host and a password look the same.
+func login(text string) (user, pass string, err error) {
+	if strings.ContainsAny(text, ",@") {
+		return "", "", invalid("user and password stand once, before the first host; in a password write a comma as %%2C, @ as %%40")
+	}
+	user, pass, _ = strings.Cut(text, ":")
+	user, err1 := url.PathUnescape(user)
+	pass, err2 := url.PathUnescape(pass)
+	if err1 != nil || err2 != nil { // their text would show the password
+		return "", "", invalid("user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F")
+	}
+	return user, pass, nil
+}
+
+// address completes and checks host:port.
+func address(s, usual string) (string, bool) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		host, port = strings.Trim(s, "[]"), usual
+	}
+	return net.JoinHostPort(host, port), Dialable(host, port)
+}
+
+// Dialable says whether host and port can be those of a server. Others are not
+// looked up: the error of a look-up would show them.
+func Dialable(host, port string) bool {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
+	}
+	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
+	})
+}
+
+// parameters reads what stands behind the ?.
+func (g Grammar) parameters(u *URL, query string) error {
+	if query == "" {
+		return nil
+	}
+	known := slices.Concat(g.Parameters, tlsParameters)
+	all := strings.Split(query, "&")
+	for i, piece := range all {
+		name, value, _ := strings.Cut(piece, "=")
+		name, err1 := url.QueryUnescape(name)
+		value, err2 := url.QueryUnescape(value)
+		switch _, given := u.Parameters[name]; {
+		case err1 != nil || err2 != nil:
+			return invalid("parameter %d of %d after ? cannot be read; write %% as %%25, & as %%26, and ? in a user or password as %%3F", i+1, len(all))
+		case given:
+			return invalid("parameter %s is given twice; give it once", name)
+		case slices.Contains(known, name):
+			u.Parameters[name] = value
+		case g.Instead[name] != "":
+			return invalid("parameter %s is not known here; %s", name, g.Instead[name])
+		default: // it is not shown, as it may be a part of a password
+			near := nearest(name, known)
+			if near != "" {
+				near = "; the nearest that is known is " + near
+			}
+			return invalid("parameter %d of %d after ? is not known%s; known are %s; in a user or password write ? as %%3F, & as %%26",
+				i+1, len(all), near, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// nearest is the word that a few slips turn into s; empty: there is none.
+func nearest(s string, words []string) (near string) {
+	least := len(s)/2 + 1
+	for _, w := range words {
+		if d := distance(s, w); d < least {
+			near, least = w, d
+		}
+	}
+	return near
+}
+
+// distance counts the letters to insert, leave out or replace (V. Levenshtein, 1965).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		left := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := left
+			if a[i] != b[j] {
+				change++
+			}
+			left = row[j+1]
+			row[j+1] = min(change, left+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,175 @@
+package dsn
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var small = Grammar{
+	Schemes: map[string]Scheme{
+		"ab": {Example: "ab://h:1/path", Port: "1"}, "abs": {Example: "abs://h:1/path", Port: "1", TLS: true},
+		"one": {Example: "one://h:1", Port: "1", Several: "write ab://"}, "unix": {Example: "unix:///run/s", Socket: true},
+	},
+	Usual:      []string{"ab", "one"},
+	Parameters: []string{"prefix", "password"},
+	Instead:    map[string]string{"pool": "there is none"},
+}
+
+func TestEverythingIsReadOrRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]*URL{
+		" ab://h\n":              {Hosts: []string{"h:1"}},
+		"ab://h,i:2,[::1]/a%2Fb": {Hosts: []string{"h:1", "i:2", "[::1]:1"}, Path: "a/b", RawPath: "a%2Fb"},
+		"ab://u:p%40%2C%20q@h?prefix=x%26y&password=": {
+			Hosts: []string{"h:1"}, Username: "u", Password: "p@, q", Parameters: map[string]string{"prefix": "x&y", "password": ""},
+		},
+		"one://u@h":        {Hosts: []string{"h:1"}, Username: "u"},
+		"unix://:p@/a%20b": {Path: "/a b", RawPath: "a%20b", Password: "p"},
+	} {
+		got, err := small.Parse(text)
+		if err == nil {
+			want.Scheme, _, _ = strings.Cut(strings.TrimSpace(text), "://")
+			if want.Parameters == nil {
+				want.Parameters = map[string]string{}
+			}
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for text, mend := range map[string]string{
+		"":                            "begin with ab://, one://; an example: ab://h:1/path",
+		"on://h":                      "an example: one://h:1",
+		"ab://":                       "host 1 of 1 is missing",
+		"ab://h,,i":                   "host 2 of 3 is missing",
+		"ab://h:x":                    "host 1 of 1 is not host:port",
+		"ab://h i":                    "a blank",
+		"ab://u:h1dden i@h":           "write a blank as %20",
+		"ab://u:h1dden,i@h":           "a comma as %2C",
+		"ab://u:h1dden@v:w@h":         "stand once",
+		"ab://u:h1dden%zz@h":          "%25",
+		"ab://u:h1dden/x@h":           "write / as %2F",
+		"ab://u:h1dden?x@h":           "? as %3F",
+		"ab://h/p#h1dden":             "# as %23",
+		"one://h,i":                   "one:// takes one host; write ab://",
+		"unix://h/s":                  "write unix:///run/s",
+		"ab://h?prefix=a&prefix=b":    "prefix is given twice",
+		"ab://h?pool=1":               "parameter pool is not known here; there is none",
+		"ab://h?Prefx=1":              "parameter 1 of 1 after ? is not known; the nearest that is known is prefix",
+		"ab://h?password=a&h1dden":    "parameter 2 of 2 after ? is not known; known are prefix, password, tls",
+		"ab://h?password=a&h1dden%zz": "parameter 2 of 2 after ? cannot be read",
+	} {
+		if u, err := small.Parse(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
+			t.Errorf("%q: %+v, %v, want ErrInvalid with %q", text, u, err, mend)
+		}
+	}
+}
+
+func TestABackendIsOneSetOrSeveralWithNames(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]Set{
+		"ab://h":                            {{URLs: "ab://h"}},
+		"ab://h?x=y=z\n ab://i":             {{URLs: "ab://h?x=y=z ab://i"}},
+		"a=ab://h b=one://i\na=ab://j?x=y ": {{Name: "a", URLs: "ab://h ab://j?x=y"}, {Name: "b", URLs: "one://i"}},
+	} {
+		if got, err := Sets(text); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for text, mend := range map[string]string{
+		" ":                      "has no URL",
+		"h1dden:1":               "part 1 of 1 of the backend is no URL",
+		"ab://u:my h1dden@h":     "a blank in a password as %20",
+		"ab://h a=ab://i":        "some URLs of the backend have a name",
+		"a=ab://h ab://i":        "some URLs of the backend have a name",
+		"=ab://h":                "some URLs of the backend have a name",
+		"host=h password=h1dden": "is no URL",
+	} {
+		if got, err := Sets(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
+			t.Errorf("%q: %+v, %v, want ErrInvalid with %q", text, got, err, mend)
+		}
+	}
+}
+
+// TestMaskShowsNoPartOfAPassword holds that what may be a password is not shown, whether the
+// URL can be read or not.
+func TestMaskShowsNoPartOfAPassword(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                     "",
+		"20s":                                  "20s",
+		"redis://h:1/2?bare=true":              "redis://h:1/2?bare=true",
+		"redis://app@h?passwordfile=/f":        "redis://app@h?passwordfile=/f",
+		"postgres://h/d?password=s3cret&x=1":   "postgres://h/d?password=***&x=1",
+		"redis://h?password=s3&cret&x=1":       "redis://h?password=***&***&x=1",
+		"redis://:s3cret@h:1/2":                "redis://:***@h:1/2",
+		"unix://u:s3cret@/run/redis.sock?db=1": "unix://u:***@/run/redis.sock?db=1",
+		"unix://u@/run/redis.sock?password=s3cret&db=1": "unix://u@/run/redis.sock?password=***&db=1",
+		"redlock://u:s3cret@a,b,c":                      "redlock://u:***@a,b,c",
+		"redlock://u:s3cret@a,v:t3cret@b":               "redlock://***@b",
+		"redis://u:s3,cret@h":                           "redis://***@h",
+		"redis://u:s3@cret@h":                           "redis://***@h",
+		"redis://u:s3/cret@h":                           "redis://***@h",
+		"redis://u:s3?cret@h":                           "redis://***@h",
+		"redis://u:s3?x=cret@h":                         "redis://***@h",
+		"postgres://h/db?sslpassword=s3cret&PASSWORD=s": "postgres://h/db?sslpassword=***&PASSWORD=***",
+		"host=h password=s3cret dbname=d":               "host=h password=*** dbname=d",
+		"redis://u:s3cret@h redis+sentinel://v:t@s/m?sentinel_password=s redis://i": "redis://u:***@h redis+sentinel://v:***@s/m?sentinel_password=*** redis://i",
+		"a=redis://u:s3cret@h\nb=redlock://v:t3cret@i,j c=etcd://l":                 "a=redis://u:***@h\nb=redlock://v:***@i,j c=etcd://l",
+		"redis://u:s3 redis://cret@h":                                               "redis://***@h",
+		"redis://u:s3 cret@h":                                                       "redis://***@h",
+		"redis://u:s3 a=redis://cret@h":                                             "redis://***@h",
+		"a=redis://h b=redis://:s3@i":                                               "a=redis://***@i",
+	} {
+		if got := Mask(text); got != want {
+			t.Errorf("%s is shown as %s, want %s", text, got, want)
+		}
+	}
+}
+
+func FuzzMask(f *testing.F) {
+	for _, text := range []string{
+		"redis://u:%s@h", "redlock://u:%s@a", "redis://u:,%s@h", "redis://u:/%s@h", "redlock://a,u:%s@b", "redis://u:?a=%s@h",
+		"redis://u:x redis://%s@h", "a=redis://u: b=redis://%s@h", "redis://u:x %s@h",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, pattern string) {
+		login, _, ok := strings.Cut(pattern, "%s")
+		_, user, url := strings.Cut(login, "://")
+		if !ok || !url || strings.Contains(login, "@") || !strings.Contains(user, ":") {
+			return
+		}
+		if text := login + "s3cret" + "@host"; strings.Contains(Mask(text), "s3cret") {
+			t.Errorf("%s is shown as %s", text, Mask(text))
+		}
+	})
+}
+
+// FuzzParse looks for panics, for hosts that cannot be dialled, and for passwords in errors.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"ab://u:h1dden@h:1,i/p?prefix=x", "ab://h1dden%zz@h", "ab://u:h1dden/@h", "ab://u:h1dden?@h", "unix://u:h1dden@/s", "ab://u:h1dden:h:1", "ab://h?h1dden=@",
+		"one://h1dden,h", "ab://u:h1dden h", "a=ab://u:h1dden@h", "ab://h?password=x&h1dden",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		u, err := small.Parse(text)
+		if err == nil {
+			for _, host := range u.Hosts {
+				if at := strings.LastIndex(host, ":"); at <= 0 || at == len(host)-1 {
+					t.Errorf("%q has the host %q", text, host)
+				}
+			}
+			return
+		}
+		if _, rest, _ := strings.Cut(text, "://"); !errors.Is(err, driver.ErrInvalid) || strings.Contains(rest, "h1dden") && strings.Contains(err.Error(), "h1dden") {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

@@ -1,0 +1,412 @@
+// Package engines writes the page that says what the engines have in common and what they lack,
+// from the code: constructors, abilities, and errors against real servers.
+package engines
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/postgres"
+	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sharding"
+	"github.com/holdfast-go/holdfast/zookeeper"
+)
+
+const page = "../../docs/engines.md"
+
+// The text around the tables, with a ~ for each backtick.
+const (
+	opening = `# The engines side by side
+
+What each engine takes, can do and returns. This page is output: ~cd verify && go test ./engines -update~ writes it, from the types and
+against real servers, and the test fails where it is out of date. [choosing.md](choosing.md) says which engine to take.
+
+## Open
+
+~Open~ takes a URL, ~New~ what the engine natively takes, which for PostgreSQL is a pool that the program has. Both ask the service once, so
+that what time does not mend is an error. With the option ~NoCheck~ neither asks: such a driver is for ~Limits~, ~Diagnose~ and PostgreSQL's
+~Migrate~. ~holdfast.New~ closes a driver with its client, or at once if it fails.
+
+`
+	abilities = `
+## Abilities
+
+What an engine cannot do is ~ErrUnsupported~. Several sets can do what all of them can; here they are of package ~memory~.
+
+`
+	refusals = `
+## Errors
+
+They are those of package ~holdfast~, the same for each engine, for ~errors.Is~. Where the table says ~TryAcquire~, ~Open~ succeeds; ~Acquire~
+then waits for a service that does not answer.
+
+`
+)
+
+var update = flag.Bool("update", false, "write docs/engines.md instead of comparing it")
+
+// engine is one column of the tables.
+type engine struct {
+	name            string
+	construct       []any  // Open and New
+	example         string // a URL
+	driver          holdfast.Driver
+	open, unchecked func(ctx context.Context, url string) (holdfast.Driver, error)
+	refused         func(*testing.T) (auth, config []string) // URLs that Open answers with ErrAuth and ErrConfig
+}
+
+// opens adapts Open to what all engines have.
+func opens[D holdfast.Driver, O any](open func(context.Context, string, *O) (D, error), opts *O) func(context.Context, string) (holdfast.Driver, error) {
+	return func(ctx context.Context, url string) (holdfast.Driver, error) {
+		d, err := open(ctx, url, opts)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}
+}
+
+func engines(t *testing.T) []*engine {
+	all := []*engine{
+		{
+			name: "Redis, Valkey", construct: []any{redlock.Open, redlock.New}, example: "redis://user:password@host:6379/0",
+			open: opens(redlock.Open, nil), unchecked: opens(redlock.Open, &redlock.Options{NoCheck: true}), refused: redisRefuses,
+		},
+		{
+			name: "PostgreSQL", construct: []any{postgres.Open, postgres.New}, example: "postgres://user:password@host:5432/database",
+			open: opens(postgres.Open, nil), unchecked: opens(postgres.Open, &postgres.Options{NoCheck: true}), refused: postgresRefuses,
+		},
+		{
+			name: "etcd", construct: []any{etcd.Open, etcd.New}, example: "etcd://user:password@host:2379,host:2380/prefix",
+			open: opens(etcd.Open, nil), unchecked: opens(etcd.Open, &etcd.Options{NoCheck: true}), refused: etcdRefuses,
+		},
+		{
+			name: "ZooKeeper", construct: []any{zookeeper.Open, zookeeper.New}, example: "zk://user:password@host:2181,host:2182/path",
+			open: opens(zookeeper.Open, nil), unchecked: opens(zookeeper.Open, &zookeeper.Options{NoCheck: true}), refused: zookeeperRefuses,
+		},
+		{name: "memory", construct: []any{nil, memory.New}, driver: memory.New(1)},
+	}
+	for _, e := range all {
+		if e.driver == nil {
+			d, err := e.unchecked(t.Context(), e.example)
+			if err != nil {
+				t.Fatalf("%s with NoCheck: %v", e.example, err)
+			}
+			e.driver = d
+		}
+	}
+	sets, err := sharding.New([]sharding.Set{{Name: "a", Driver: memory.New(1)}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, &engine{name: "several sets", construct: []any{nil, sharding.New}, driver: sets})
+	t.Cleanup(func() {
+		for _, e := range all {
+			e.driver.Close()
+		}
+	})
+	return all
+}
+
+func TestThePageSaysWhatTheEnginesDo(t *testing.T) {
+	t.Parallel()
+	all := engines(t)
+	errs := outcomes(t, all)
+	var b strings.Builder
+	b.WriteString(opening)
+	table(&b, all, []row{
+		{"URL", func(e *engine) string { return code(e.example) }},
+		{"`Open`", func(e *engine) string { return signature(e.construct[0]) }},
+		{"`New`", func(e *engine) string { return signature(e.construct[1]) }},
+	})
+	b.WriteString(abilities)
+	table(&b, all, []row{
+		limit("fencing tokens", func(l holdfast.Limits) string { return yes(l.Token) }),
+		limit("order of arrival", func(l holdfast.Limits) string { return yes(l.Order) }),
+		limit("`MinHold`", func(l holdfast.Limits) string { return yes(l.MinHold) }),
+		limit("`Extend` to another TTL", func(l holdfast.Limits) string { return yes(l.ChangeTTL) }),
+		limit("least TTL", func(l holdfast.Limits) string { return l.MinTTL.String() }),
+		limit("longest TTL", func(l holdfast.Limits) string { return most(l.MaxTTL) }),
+		limit("TTLs in steps of", func(l holdfast.Limits) string { return step(l.Granularity) }),
+		ability[driver.Inspector]("`Inspect`"),
+		ability[driver.Lister]("`List`"),
+		ability[driver.Queuer]("`Queue`"),
+		ability[driver.Checker]("`Check`"),
+		ability[driver.Forcer]("`ForceRelease`"),
+		ability[driver.Alerter]("its holder hears of it at once"),
+		ability[driver.Adopter]("`Adoptable`, `Detach`, `Adopt`"),
+		ability[driver.Notifier]("`Nodes` and events of nodes"),
+		ability[driver.Doctor]("`Diagnose`"),
+	})
+	b.WriteString(refusals)
+	table(&b, all[:4], []row{
+		{"`Open` of a URL that cannot be read", func(e *engine) string { return errs[e].invalid }},
+		{"wrong password, user or rights", func(e *engine) string { return errs[e].auth }},
+		{"a service that is not fit, or not what was meant", func(e *engine) string { return errs[e].config }},
+		{"nobody there", func(e *engine) string { return errs[e].down }},
+	})
+	if t.Failed() {
+		return
+	}
+	want := strings.ReplaceAll(b.String(), "~", "`")
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(page); err != nil || string(text) != want {
+		t.Errorf("docs/engines.md is out of date (%v); write it by: cd verify && go test ./engines -update\n%s", err, want)
+	}
+}
+
+// row is one line of a table.
+type row struct {
+	name string
+	of   func(*engine) string
+}
+
+func table(b *strings.Builder, all []*engine, rows []row) {
+	b.WriteString("| |")
+	for _, e := range all {
+		b.WriteString(" " + e.name + " |")
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(all)) + "\n")
+	for _, r := range rows {
+		b.WriteString("| " + r.name + " |")
+		for _, e := range all {
+			b.WriteString(" " + r.of(e) + " |")
+		}
+		b.WriteString("\n")
+	}
+}
+
+func limit(name string, of func(holdfast.Limits) string) row {
+	return row{name, func(e *engine) string { return of(e.driver.Limits()) }}
+}
+
+func ability[I any](name string) row {
+	return row{name, func(e *engine) string {
+		_, can := e.driver.(I)
+		return yes(can)
+	}}
+}
+
+func yes(can bool) string {
+	if can {
+		return "yes"
+	}
+	return "–"
+}
+
+func most(d time.Duration) string {
+	if d == 0 {
+		return "a year"
+	}
+	return strings.TrimSuffix(d.String(), "0m0s")
+}
+
+func step(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
+	return d.String()
+}
+
+func code(text string) string {
+	if text == "" {
+		return "–"
+	}
+	return "`" + text + "`"
+}
+
+// signature is what a constructor takes.
+func signature(fn any) string {
+	if fn == nil {
+		return "–"
+	}
+	var in []string
+	for typ, i := reflect.TypeOf(fn), 0; i < typ.NumIn(); i++ {
+		name := typ.In(i).String()
+		if name == "context.Context" {
+			name = "ctx"
+		}
+		in = append(in, name)
+	}
+	return code("(" + strings.Join(in, ", ") + ")")
+}
+
+// outcome is what Open of one engine returns.
+type outcome struct{ invalid, auth, config, down string }
+
+// outcomes opens what cannot be opened.
+func outcomes(t *testing.T, all []*engine) map[*engine]*outcome {
+	t.Helper()
+	of := make(map[*engine]*outcome)
+	var working sync.WaitGroup
+	for _, e := range all[:4] {
+		out := new(outcome)
+		of[e] = out
+		working.Go(func() {
+			scheme, _, _ := strings.Cut(e.example, "://")
+			out.invalid = e.outcome(t, scheme+"://host:port")
+			out.down = e.outcome(t, scheme+"://"+nobody(t))
+			auth, config := e.refused(t)
+			out.auth, out.config = e.outcome(t, auth...), e.outcome(t, config...)
+		})
+	}
+	working.Wait()
+	return of
+}
+
+// nobody is an address where nobody listens.
+func nobody(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// roots are the errors by which callers tell what to do.
+var roots = map[string]error{
+	"`ErrInvalid`": holdfast.ErrInvalid, "`ErrAuth`": holdfast.ErrAuth, "`ErrConfig`": holdfast.ErrConfig, "`ErrUnavailable`": holdfast.ErrUnavailable,
+}
+
+// outcome says which errors match what Open returns, the same for each URL. An error that is
+// ErrAuth or ErrConfig may be that of a node, in an ErrUnavailable.
+func (e *engine) outcome(t *testing.T, urls ...string) (text string) {
+	for i, url := range urls {
+		d, err := e.open(t.Context(), url)
+		behind := ""
+		if err == nil {
+			behind = ", of `TryAcquire`"
+			err = try(t.Context(), d)
+		}
+		var names []string
+		for _, name := range []string{"`ErrInvalid`", "`ErrAuth`", "`ErrConfig`", "`ErrUnavailable`"} {
+			if errors.Is(err, roots[name]) {
+				names = append(names, name)
+			}
+		}
+		if len(names) == 0 {
+			t.Errorf("%s: %s: %v", e.name, url, err)
+			return ""
+		}
+		first := names[0] + behind
+		if i > 0 && first != text || len(names) > 1 && names[1] != "`ErrUnavailable`" {
+			t.Errorf("%s: %v matches %v, and another error of that kind %s", e.name, err, names, text)
+		}
+		text = first
+	}
+	return text
+}
+
+// try asks for a lock.
+func try(ctx context.Context, d holdfast.Driver) error {
+	c, err := holdfast.New(d, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.TryAcquire(ctx, "k", nil)
+	return err
+}
+
+func redisRefuses(t *testing.T) (auth, config []string) {
+	s := redistest.Start(t, &redisproc.Options{Password: "right"})
+	return []string{"redis://:wrong@" + s.Addr(), "redis://" + s.Addr()},
+		[]string{"redis://:right@" + s.Addr() + "/99"}
+}
+
+func postgresRefuses(t *testing.T) (auth, config []string) {
+	s, err := pgproc.Start(t.Context())
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	t.Cleanup(func() { s.Stop() })
+	return []string{strings.Replace(s.DSN(), "user=holdfast", "user=nobody", 1)}, []string{s.DSN(), s.DSN() + " nonsense=1"}
+}
+
+func etcdRefuses(t *testing.T) (auth, config []string) {
+	var addrs []string
+	for range 2 {
+		c, err := etcdproc.Start(t.Context(), 1)
+		if err != nil {
+			t.Error(err)
+			return nil, nil
+		}
+		t.Cleanup(func() { c.Stop() })
+		addrs = append(addrs, c.Addrs()...)
+	}
+	config = []string{"etcd://" + strings.Join(addrs, ",")}
+	d, err := etcd.Open(t.Context(), config[0], nil) // before one of them asks for a login
+	if err == nil {
+		d.Close()
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: addrs[:1]})
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	defer c.Close()
+	_, err1 := c.UserAdd(t.Context(), "root", "right")
+	_, err2 := c.UserGrantRole(t.Context(), "root", "root")
+	_, err3 := c.AuthEnable(t.Context())
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Error(err)
+	}
+	if d, err := etcd.Open(t.Context(), "etcd://root:right@"+addrs[0], nil); err == nil { // once that works, all asks for a login
+		try(t.Context(), d)
+	}
+	return []string{"etcd://root:wrong@" + addrs[0], "etcd://" + addrs[0]}, config
+}
+
+func zookeeperRefuses(t *testing.T) (auth, config []string) {
+	var addrs []string
+	for range 2 {
+		e, err := zkproc.Start(t.Context(), 1)
+		if err != nil {
+			t.Error(err)
+			return nil, nil
+		}
+		t.Cleanup(func() { e.Stop() })
+		addrs = append(addrs, e.Addrs()...)
+	}
+	d, err := zookeeper.Open(t.Context(), "zk://me:right@"+addrs[0]+"/mine", nil)
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	defer d.Close()
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second})
+	if err == nil {
+		err = d.Release(t.Context(), g, 0)
+	}
+	if err != nil {
+		t.Error(fmt.Errorf("the nodes of a user: %w", err))
+	}
+	return []string{"zk://me:wrong@" + addrs[0] + "/mine", "zk://" + addrs[0] + "/mine"}, []string{"zk://" + strings.Join(addrs, ",")}
+}
