@@ -119,7 +119,8 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 		return err
 	}
 	probe := g.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
-	values, err := server.Ask(conn, []string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(confirmMost))})
+	values, err := server.Ask(conn,
+		[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(confirmMost))})
 	if err != nil {
 		return err
 	}

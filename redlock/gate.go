@@ -291,8 +291,9 @@ func (g *gate) explain(err error) error {
 	case ok && conflict.Version:
 		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)", "%w", err)
 	case ok:
-		return server.Unfit(fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named, and Sentinels where failover is "+
-			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey()), "%w", err)
+		mend := fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named, and Sentinels where failover is "+
+			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey())
+		return server.Unfit(mend, "%w", err)
 	case errors.Is(err, member.ErrClocks):
 		return errClocks
 	case errors.Is(err, member.ErrNoRun):
