@@ -146,6 +146,7 @@ func measure(ctx context.Context, s settings, sv *service, l load, teams ...team
 	select {
 	case <-time.After(s.time): // the measurement
 	case <-r.over:
+	case <-ctx.Done():
 	}
 	elapsed := time.Since(begin)
 	r.end()
