@@ -29,14 +29,15 @@ type Leak struct {
 
 const leakBatch = 200 // keys asked for together, so that others have their turn
 
-// deleteLeak deletes a key that still has the same value and no TTL.
-const deleteLeak = `if redis.call('PTTL', KEYS[1]) ~= -1 or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+// leakLua deletes a key that still has the same value and no TTL.
+const leakLua = `if redis.call('PTTL', KEYS[1]) ~= -1 or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])`
 
 // Leaks yields the locks on the nodes that have no TTL, which other libraries have made as
-// a rule. What else Holdfast keeps on a node lapses by itself, or is skipped once its client
-// has died. Of bare keys, which look like other data, it yields those that a client of
-// Holdfast has had or waits for.
+// a rule. What Holdfast keeps beside locks needs no mending: a counter, a queue or a card of a
+// client gets its TTL again at the next use, and a waiter whose client has died is skipped.
+// Of bare keys, which look like other data, it yields those that a client of Holdfast has
+// had or waits for.
 //
 // It reads the key space of each node in small steps (SCAN, so it needs the right +scan),
 // changes nothing, and takes long on a server that is full of other data. progress, if not
@@ -211,7 +212,7 @@ func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 }
 
 func (n *node) deleteLeak(ctx context.Context, l Leak) (bool, error) {
-	replies, err := n.do(ctx, []string{"SCRIPT", "LOAD", deleteLeak})
+	replies, err := n.do(ctx, []string{"SCRIPT", "LOAD", leakLua})
 	if err != nil {
 		return false, err
 	}

@@ -7,11 +7,10 @@ const (
 	maxClients = 3
 	maxIDs     = 6 // of one client, at the same time in use
 
-	now   = int64(1)       // the time of every event: what runs out does so by a move
-	soon  = int64(1) << 40 // when a timer that runs would run out
-	far   = int64(1) << 50 // when a lock would lapse
-	ttl   = int64(10_000_000_000)
-	ttlMS = ttl / 1_000_000
+	now  = int64(1)       // the time of every event: what runs out does so by a move
+	soon = int64(1) << 40 // when a timer that runs would run out
+	far  = int64(1) << 50 // when a lock would lapse
+	ttl  = int64(10_000_000_000)
 
 	brief     = int64(1_000_000_000) // the other TTL, where there are two
 	stageTime = int64(2_000_000_000) // that passes at once, where there are: more than brief, and twice that is less than ttl

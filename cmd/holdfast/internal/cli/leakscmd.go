@@ -36,7 +36,7 @@ func (a *app) leaksCommand() *cobra.Command {
 millions, and needs the right +scan. It prints the locks that have no TTL, which other
 libraries have made as a rule, and changes nothing. With --fix, once that is confirmed,
 it deletes those of other libraries: each only if the node still has the same value
-under it, without a TTL. All else that Holdfast keeps on a node goes away by itself.
+under it, without a TTL. Waiters that died, counters and queues need no mending.
 
 It exits with 1 if there are leaks that were not deleted.
 `,
