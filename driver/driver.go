@@ -442,8 +442,8 @@ const (
 var (
 	ErrHeld        = errors.New("lock is held")
 	ErrUnavailable = errors.New("lock service is unavailable")
-	ErrAuth        = errors.New("access denied")
-	ErrConfig      = errors.New("node is not fit for locks")
+	ErrAuth        = errors.New("access denied")             // wrong credentials, or a right is missing; it may be within an UnavailableError
+	ErrConfig      = errors.New("node is not fit for locks") // somebody has to change the service, or what names it; likewise
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")
