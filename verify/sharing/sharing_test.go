@@ -12,6 +12,9 @@ import (
 // Counted, not timed: both sides go on until the slower one has had its share of turns,
 // and how many the other had meanwhile is what counts.
 func TestNobodyStarvesOnABareKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out half a minute of competition")
+	}
 	t.Parallel()
 	l := Load{Workers: 4, Work: 5 * time.Millisecond, Rest: 2 * time.Millisecond, Enough: 100, Time: time.Minute}
 	for _, c := range []struct {
