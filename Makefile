@@ -11,9 +11,10 @@ SERVERS ?= redis8 valkey8
 SCENARIO ?= locks
 VERSION ?=
 TAG ?=
+RACE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps test short servers lint fuzz model sim differential mutants chaos soak bench interop screenshots tidy release
+.PHONY: help deps check test servers lint fuzz model sim differential mutants chaos soak bench interop screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -25,11 +26,15 @@ deps: ## Install the Debian packages the tests need (root), or say which command
 EVERYTHING = github.com/holdfast-go/holdfast/...
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
-test: deps ## Every test of every module, with the race detector; the last line counts them
-	@$(GOTESTSUM) -race -timeout 30m $(EVERYTHING)
+# Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors; the race detector
+# takes so much of these that it has as many.
+ATONCE = -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-short: deps ## As test, without the race detector and without what testing.Short leaves out
-	@$(GOTESTSUM) -short -timeout 30m $(EVERYTHING)
+check: deps ## The round for each change (3 min): go vet, and every package without what testing.Short leaves out
+	@$(GOTESTSUM) -short -vet=all $(ATONCE) -timeout 10m $(EVERYTHING)
+
+test: deps ## Every package against real servers (10 min); the last line counts the tests. RACE=-race: with the race detector (20 min)
+	@$(GOTESTSUM) $(or $(RACE),$(ATONCE)) -timeout 30m $(EVERYTHING)
 
 servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
 	@$(MAKE) --no-print-directory --jobs --output-sync $(SERVERS:%=server-%)
@@ -75,7 +80,7 @@ interop: deps ## Increment a counter beside lock libraries of Go, Python, Node a
 	@cd verify && go run ./interop -md ../docs/interop.md $(INTEROPFLAGS)
 
 model: ## Every order of messages in small worlds, on the protocol's own code; prints a table of the rows (3 min)
-	@cd verify && go test -count=1 -timeout 1h -v -run TestModel ./model
+	@cd verify && HOLDFAST_LONG=1 go test -count=1 -timeout 1h -v -run TestModel ./model
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run 'TestSim$$' -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without|TestALeaseLives' ./sim
@@ -84,7 +89,7 @@ screenshots: deps ## The pictures of the console in docs/console, by a headless 
 	@cd verify && go run ./console -out ../docs/console
 
 mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail its tests; MUTANTFLAGS="-only etcd,force -table FILE" (30 min)
-	@cd verify && go run ./mutants $(MUTANTFLAGS)
+	@cd verify && HOLDFAST_LONG=1 go run ./mutants $(MUTANTFLAGS)
 
 chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|etcd-auth|postgres|zookeeper -schedule FILE -out FOLDER -seed N"
 	@cd verify && go run ./chaos -minutes $(MINUTES) $(CHAOSFLAGS)

@@ -59,6 +59,9 @@ func alone(t *testing.T, members int, args ...string) *rig {
 
 func aloneWith(t *testing.T, config *tls.Config, members int, args ...string) *rig {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no servers for one test alone")
+	}
 	t.Parallel()
 	c, err := etcdproc.Start(t.Context(), members, args...)
 	return newRigWith(t, fixture.Stopped(t, c, err), config)

@@ -44,6 +44,9 @@ func pooler(t testing.TB, mode string) *pgproc.Pooler {
 }
 
 func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short goes through the suite once")
+	}
 	t.Parallel()
 	p := pooler(t, "transaction")
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {

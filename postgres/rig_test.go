@@ -44,6 +44,9 @@ func socket(dsn string) string {
 // own starts a server that the test may break.
 func own(t *testing.T, settings ...string) *pgproc.Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no servers for one test alone")
+	}
 	s, err := pgproc.Start(t.Context(), settings...)
 	return fixture.Stopped(t, s, err)
 }

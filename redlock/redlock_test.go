@@ -19,6 +19,9 @@ func TestConformance(t *testing.T) {
 	}{{1, redlock.FormatPlain}, {3, redlock.FormatPlain}, {5, redlock.FormatPlain}, {1, redlock.FormatRedisson}} {
 		n := set.nodes
 		t.Run(fmt.Sprintf("nodes=%d%s", n, set.format), func(t *testing.T) {
+			if testing.Short() && n != 3 {
+				t.Skip("-short goes through the suite once")
+			}
 			t.Parallel()
 			servers := redistest.StartN(t, n)
 			var tests atomic.Int32

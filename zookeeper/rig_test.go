@@ -48,6 +48,9 @@ func start(t *testing.T) *rig {
 // alone makes a rig with an ensemble of its own, which the test may break.
 func alone(t *testing.T, members int, more ...string) *rig {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no servers for one test alone")
+	}
 	t.Parallel()
 	e, err := zkproc.Start(t.Context(), members, more...)
 	return newRig(t, fixture.Stopped(t, e, err))

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -49,6 +50,11 @@ type cleaning struct{ *testing.M }
 
 // Run implements testscript.TestingM.
 func (m cleaning) Run() int {
+	flag.Parse()
+	flag.Set("test.parallel", "6") // more than there are processors, as most of the tests wait
+	if testing.Short() {
+		*increments, *waiters, *rounds = 30, 10, 2
+	}
 	// Under nohup, what the tests start would ignore SIGHUP, as it should.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	defer func() {

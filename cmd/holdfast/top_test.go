@@ -212,6 +212,9 @@ func TestTopShowsABackendThatIsHalfThere(t *testing.T) {
 
 // TestTopShowsOtherServices also has one that has no nodes that vote by themselves.
 func TestTopShowsOtherServices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short starts no other services")
+	}
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) string{"etcd": etcdBackend, "postgres": postgresBackend} {
 		t.Run(name, func(t *testing.T) {

@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 // clone is a repository with one commit: this one, as it is on the disk.
 func clone(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short makes no release")
+	}
 	dir := t.TempDir()
 	err := filepath.WalkDir(repository, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(repository, path) // both are relative
@@ -111,6 +114,9 @@ func read(t *testing.T, elements ...string) string {
 // published is a release of this repository, cut but not built, and a proxy that has it.
 func published(t *testing.T) (s *source, proxy string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short makes no release")
+	}
 	cutOnce.Do(func() {
 		if cutIn, cutFailed = os.MkdirTemp("", "holdfast-release-test-"); cutFailed != nil {
 			return
@@ -145,9 +151,6 @@ func stranger(t *testing.T, s *source, proxy string) (gopath string, env []strin
 }
 
 func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the command as users do")
-	}
 	t.Parallel()
 	s, proxy := published(t)
 	gopath, env := stranger(t, s, proxy)
@@ -324,9 +327,6 @@ func TestAReleaseIsRefusedBeforeAnythingIsMade(t *testing.T) {
 
 // TestWhatUsersDownload builds a release twice and installs it.
 func TestWhatUsersDownload(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the command as users do")
-	}
 	t.Parallel()
 	root := clone(t)
 	systems := []string{"linux/amd64"}

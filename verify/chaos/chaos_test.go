@@ -16,14 +16,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestPromisesHoldUnderFaults goes once through the schedule of Redis, and through some classes of each other backend. It
-// does not run at the same time as other tests of this package: their load would look like a fault.
+// TestPromisesHoldUnderFaults goes through some classes of each backend, and with HOLDFAST_LONG once through the whole
+// schedule of Redis. It does not run at the same time as other tests of this package: their load would look like a fault.
 func TestPromisesHoldUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out minutes of faults on real servers and processes")
 	}
+	redis := []string{"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "operator"}
+	if os.Getenv("HOLDFAST_LONG") != "" {
+		redis = nil
+	}
 	for backend, only := range map[string][]string{
-		"redis":     nil,
+		"redis":     redis,
 		"cluster":   {"reshard-paused"}, // its failovers take minutes, and have a test of their own in redlock
 		"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
 		"etcd-auth": {"logins", "compaction"},

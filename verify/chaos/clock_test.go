@@ -29,6 +29,9 @@ type clocked struct {
 
 func withClocks(t *testing.T, n int) *clocked {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no servers with clocks of their own")
+	}
 	dir := t.TempDir()
 	shim, err := buildShim(t.Context(), dir)
 	if err != nil {
@@ -143,6 +146,9 @@ func TestALeaseOutlivesAJumpOfItsServers(t *testing.T) {
 // TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall: set forward, it ends a lease that its holder trusts; set back, it keeps one that is
 // over. Tokens rise all the same, and Fenced goes by the row.
 func TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short starts no servers with clocks of their own")
+	}
 	s := new(postgresSite)
 	t.Cleanup(func() { s.stop() })
 	if err := s.start(t.Context(), nil); err != nil {

@@ -49,6 +49,9 @@ type visit struct {
 // fails if HOLDFAST_SERVERS_REQUIRED is set, as in continuous integration.
 func open(t *testing.T, nodes int) *visit {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no browser")
+	}
 	t.Parallel()
 	if _, err := browser(); err != nil {
 		if os.Getenv("HOLDFAST_SERVERS_REQUIRED") != "" {

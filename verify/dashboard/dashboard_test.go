@@ -34,6 +34,9 @@ func check(t *testing.T, libraries, text string) (complaints string) {
 }
 
 func TestTheDashboardIsOfTheTypesThatGrafanaHasForIt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short compiles no TypeScript")
+	}
 	t.Parallel()
 	libraries, err := foreign.Libraries("grafana")
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {

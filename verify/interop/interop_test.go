@@ -17,6 +17,9 @@ import (
 // Counted, not timed: the other side has to get its turns, and how many we had meanwhile is
 // what counts.
 func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short leaves out a minute of other libraries")
+	}
 	t.Parallel()
 	const count = 10 * Workers
 	for _, l := range Libraries {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ type row struct {
 	// timers how many timers have to run out on the way at most.
 	live   bool
 	timers int
-	large  bool // left out under the race detector and with -short, as each of over 100,000 states is, and of 20,000 where nodes are admitted
+	large  bool // left out under the race detector and without HOLDFAST_LONG, as each of over 100,000 states is, and of 20,000 where nodes are admitted
 }
 
 // What breaks in rows about waiting.
@@ -307,8 +308,8 @@ func TestModel(t *testing.T) {
 	})
 	for i, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
-			if r.large && (raced || testing.Short()) {
-				t.Skip("too large for the race detector and for -short; make model runs it")
+			if r.large && (raced || os.Getenv("HOLDFAST_LONG") == "") {
+				t.Skip("too large for the race detector and for make test; make model runs it")
 			}
 			t.Parallel()
 			start := time.Now()

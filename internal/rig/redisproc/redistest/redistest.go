@@ -40,9 +40,12 @@ func StartN(t testing.TB, n int) []*redisproc.Server {
 }
 
 // StartGroup starts a master, replicas and Sentinels for the length of the test. Nil
-// options are those of redisproc.StartGroup.
+// options are those of redisproc.StartGroup. With -short the test is skipped, as that takes seconds.
 func StartGroup(t testing.TB, opts *redisproc.GroupOptions) *redisproc.Group {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no Sentinels")
+	}
 	group, err := redisproc.StartGroup(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
@@ -95,9 +98,12 @@ func Program(t testing.TB, name string) string {
 	return ""
 }
 
-// Cluster starts a cluster for the length of the test.
+// Cluster starts a cluster for the length of the test. With -short the test is skipped, as that takes seconds.
 func Cluster(t testing.TB, opts *redisproc.ClusterOptions) *redisproc.Cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short starts no cluster")
+	}
 	c, err := redisproc.StartCluster(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
