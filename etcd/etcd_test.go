@@ -54,6 +54,9 @@ func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 
 // TestListReadsManyPages: more keys than one answer has.
 func TestListReadsManyPages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short takes no thousand locks")
+	}
 	r := start(t)
 	d := r.straight()
 	const locks = 1100
