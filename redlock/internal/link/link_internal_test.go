@@ -171,7 +171,8 @@ func TestABatchOfLongNamesFitsIntoASocket(t *testing.T) {
 		n.l.mu.Lock()
 		late := n.l.load(n.Now())
 		if most := groupRoom + 2048; len(n.l.out) > most || len(late) > 0 || n.l.flight.len()+len(n.l.queue) != batchMost {
-			t.Errorf("%d bytes, %d late, %d written, %d wait; want at most %d bytes and all of %d", len(n.l.out), len(late), n.l.flight.len(), len(n.l.queue), most, batchMost)
+			t.Errorf("%d bytes, %d late, %d written, %d wait; want at most %d bytes and all of %d",
+				len(n.l.out), len(late), n.l.flight.len(), len(n.l.queue), most, batchMost)
 		}
 		n.l.mu.Unlock()
 		cancel()
