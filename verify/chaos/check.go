@@ -277,10 +277,10 @@ type finding struct {
 }
 
 // losses finds leases that were lost, though their client was not closed. Those that are excused are counted only.
-func (l *lockHistory) losses(excused func(lost int64) bool) (out []finding, others int) {
+func (l *lockHistory) losses(excused func(a *attempt) bool) (out []finding, others int) {
 	for _, a := range l.granted() {
 		if a.lost != 0 && (a.left == 0 || a.lost < a.left) && (a.closed == 0 || a.lost < a.closed) {
-			if excused(a.lost) {
+			if excused(a) {
 				others++
 				continue
 			}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -30,7 +31,7 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 	still.note(120, 121)
 	still.note(105, 108)
 	losses := func(l *lockHistory) []finding {
-		found, _ := l.losses(func(lost int64) bool { return still.within(lost-5, lost) })
+		found, _ := l.losses(func(a *attempt) bool { return still.within(a.lost-5, a.lost) })
 		return found
 	}
 	for _, row := range []struct {
@@ -487,6 +488,20 @@ func TestScheduleWithAMistakeIsRefused(t *testing.T) {
 		}
 		if s, err := loadSchedule("redis", path); err == nil {
 			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// TestALeaseThatOutlastsAnElectionIsPromisedToLive, and one that is due for renewal with less left than that takes is not.
+func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
+	t.Parallel()
+	elects, bears := class{extra: 3 * time.Second}, class{}
+	for ttl, short := range map[time.Duration]bool{3 * time.Second: true, 5 * time.Second: false} {
+		if got := elects.tooShort(int64(ttl)); got != short {
+			t.Errorf("a lease of %v is too short for an election of 3 s: %v, want %v", ttl, got, short)
+		}
+		if bears.tooShort(int64(ttl)) {
+			t.Errorf("a lease of %v is too short where nothing is elected", ttl)
 		}
 	}
 }

@@ -118,7 +118,9 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		if cl.duty == apart && l.waited(s.start, c.Bound) {
 			add(keptApart, []finding{{key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(c.Bound))}})
 		}
-		lapsed, excused := l.losses(func(lost int64) bool { return j.still.within(lost-int64(j.schedule.TTL), lost) })
+		lapsed, excused := l.losses(func(a *attempt) bool {
+			return cl.tooShort(a.ttl) || j.still.within(a.lost-int64(j.schedule.TTL), a.lost)
+		})
 		c.Lost += len(lapsed) + excused
 		if cl.lives {
 			add(leasesLive, lapsed)

@@ -26,7 +26,7 @@ type Report struct {
 	Troubles []string                 `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
 	Stills   int                      `json:"standstills"`        // of the machine
 	Longest  Duration                 `json:"longest_standstill"`
-	Excused  int                      `json:"losses_by_standstill"` // leases that were lost then
+	Excused  int                      `json:"losses_excused"` // leases that were lost then, or too short for an election
 }
 
 // Finding is a broken promise.
@@ -174,7 +174,7 @@ func (r *Report) Text() string {
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
-	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v; %d leases that were lost then are no broken promise.\n",
+	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v; %d leases that were lost then, or too short for an election, broke no promise.\n",
 		r.Stills, round(time.Duration(r.Longest)), r.Excused)
 	r.verdict(&b)
 	return b.String()

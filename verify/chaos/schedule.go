@@ -83,6 +83,10 @@ type class struct {
 	unfit   bool // while the faults last a majority must not vote, so that nobody is granted anything
 }
 
+// tooShort says whether a lease with that TTL may end while the service elects a leader, when no majority answers: it has two
+// thirds of the TTL left when a renewal falls due.
+func (c *class) tooShort(ttl int64) bool { return c.extra > 0 && ttl*2/3 < int64(c.extra) }
+
 // duty is what holders do with a lock, beyond work under it.
 type duty int
 
