@@ -427,7 +427,7 @@ func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error
 	}
 	var rows []row
 	for _, e := range all {
-		rows = append(rows, newRow(l, sv, e.library.name, e.samples, all[0].samples))
+		rows = append(rows, newRow(l, sv, e.name, e.samples, all[0].samples))
 	}
 	return rows, nil
 }

@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/storetest"
 )
 
 // database is one database under test.
@@ -155,51 +155,16 @@ func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
 
 // TestRule holds sqlfence to the rule of package fence: both give the same answers.
 func TestRule(t *testing.T) {
+	balances := map[string]int{"before": 1, "after": 2}
 	each(t, func(t *testing.T, db *database) {
-		const big = math.MaxInt64 - 1
-		for i, row := range []struct {
-			name  string
-			seen  holdfast.Token
-			by    string
-			token holdfast.Token
-			owner string
-		}{
-			{"FirstTokenOfAKeyPasses", 0, "", 7, "a"},
-			{"HigherTokenPasses", 7, "a", 8, "b"},
-			{"SameLeaseMayWriteAgain", 7, "a", 7, "a"},
-			{"EqualTokenOfAnotherLeaseIsRefused", 7, "a", 7, "b"},
-			{"EqualTokenIsRefusedByTheCaseOfItsID", 7, "a", 7, "A"},
-			{"LowerTokenIsRefused", 7, "a", 6, "b"},
-			{"LowerTokenOfTheSameIDIsRefused", 7, "a", 6, "a"},
-			{"HugeTokenIsNotRounded", big, "a", big + 1, "b"},
-			{"HugeLowerTokenIsNotRounded", big + 1, "a", big, "a"},
-			{"NoTokenIsRefused", 0, "", 0, "a"},
-			{"NegativeTokenIsRefused", 0, "", -1, "a"},
-		} {
-			t.Run(row.name, func(t *testing.T) {
-				key := "k" + strconv.Itoa(i)
-				var guard fence.Guard
-				if row.seen != 0 {
-					guard.Claim(key, row.seen, row.by)
-					if err := db.put(t, key, row.seen, row.by, 1); err != nil {
-						t.Fatal(err)
-					}
-				}
-				want := guard.Check(key, row.token, row.owner)
-				err := db.put(t, key, row.token, row.owner, 2)
-				if want != nil {
-					stale, ok := errors.AsType[*fence.StaleError](err)
-					if !ok || *stale != (fence.StaleError{Key: key, Token: row.token, Highest: row.seen}) && row.token > 0 {
-						t.Errorf("Do: %#v, want %#v", err, want)
-					}
-				} else if err != nil {
-					t.Errorf("Do: %v", err)
-				}
-				if written := db.balance(t, key) == 2; written != (want == nil) {
-					t.Errorf("written %v, want stale %v", written, want != nil)
-				}
-			})
-		}
+		storetest.Rule(t, func(t *testing.T, key string, token holdfast.Token, owner, value string) error {
+			return db.put(t, key, token, owner, balances[value])
+		}, func(t *testing.T, key string) any {
+			if db.balance(t, key) == balances["after"] {
+				return "after"
+			}
+			return "before"
+		})
 	})
 }
 

@@ -61,9 +61,18 @@ func value(t *testing.T, server *redisproc.Server, key string) any {
 	return got
 }
 
-// rule holds this package to the rule of package fence: both give the same answers.
+// rule holds a store of Redis to the rule of package fence.
 func rule(t *testing.T, open Open) {
 	store, server := start(t, open)
+	Rule(t, func(t *testing.T, key string, token holdfast.Token, owner, value string) error {
+		return store.Set(t.Context(), key, token, owner, value)
+	}, func(t *testing.T, key string) any { return value(t, server, key) })
+}
+
+// Rule holds a storage to the rule of package fence: both give the same answers. write stores a value, "before" or "after",
+// under a key for the holder of a token, and stored is what is there.
+func Rule(t *testing.T, write func(t *testing.T, key string, token holdfast.Token, owner, value string) error, stored func(t *testing.T, key string) any) {
+	t.Helper()
 	const big = math.MaxInt64 - 1 // one more differs only below a Lua number's precision
 	for i, row := range []struct {
 		name  string
@@ -76,6 +85,7 @@ func rule(t *testing.T, open Open) {
 		{"HigherTokenPasses", 7, "a", 8, "b"},
 		{"SameLeaseMayWriteAgain", 7, "a", 7, "a"},
 		{"EqualTokenOfAnotherLeaseIsRefused", 7, "a", 7, "b"},
+		{"EqualTokenIsRefusedByTheCaseOfItsID", 7, "a", 7, "A"},
 		{"LowerTokenIsRefused", 7, "a", 6, "b"},
 		{"LowerTokenOfTheSameIDIsRefused", 7, "a", 6, "a"},
 		{"LongerTokenIsHigher", 99, "a", 100, "b"},
@@ -86,26 +96,25 @@ func rule(t *testing.T, open Open) {
 		{"NegativeTokenIsRefused", 0, "", -1, "a"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
 			key := "k" + strconv.Itoa(i)
 			var guard fence.Guard
 			if row.seen != 0 {
 				guard.Claim(key, row.seen, row.by)
-				if err := store.Set(t.Context(), key, row.seen, row.by, "before"); err != nil {
+				if err := write(t, key, row.seen, row.by, "before"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			want := guard.Check(key, row.token, row.owner)
-			err := store.Set(t.Context(), key, row.token, row.owner, "after")
+			err := write(t, key, row.token, row.owner, "after")
 			if want != nil {
 				stale, ok := errors.AsType[*fence.StaleError](err)
 				if !ok || *stale != (fence.StaleError{Key: key, Token: row.token, Highest: row.seen}) && row.token > 0 {
-					t.Errorf("Set: %#v, want %#v", err, want)
+					t.Errorf("the write: %#v, want %#v", err, want)
 				}
 			} else if err != nil {
-				t.Errorf("Set: %v", err)
+				t.Errorf("the write: %v", err)
 			}
-			if written := value(t, server, key) == "after"; written != (want == nil) {
+			if written := stored(t, key) == "after"; written != (want == nil) {
 				t.Errorf("written %v, want stale %v", written, want != nil)
 			}
 		})
