@@ -418,7 +418,7 @@ func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error
 			e := all[(k+round)%len(all)]
 			got, err := measure(ctx, set, sv, e.load, e.team)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", e.name, err)
+				return nil, fmt.Errorf("%s: %w", e.team.name, err)
 			}
 			if round >= sv.idle {
 				e.samples = append(e.samples, got...)
@@ -427,7 +427,7 @@ func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error
 	}
 	var rows []row
 	for _, e := range all {
-		rows = append(rows, newRow(l, sv, e.name, e.samples, all[0].samples))
+		rows = append(rows, newRow(l, sv, e.team.name, e.samples, all[0].samples))
 	}
 	return rows, nil
 }
