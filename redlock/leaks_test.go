@@ -241,7 +241,7 @@ func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
 			t.Errorf("%v", words)
 		}
 	}
-	if scans < 200 {
+	if scans < 100 { // a table that grows is looked at in both of its sizes at once
 		t.Errorf("%d SCANs of 50,000 keys", scans)
 	}
 }
