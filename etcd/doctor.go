@@ -44,6 +44,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	all.Wait()
 	whole := d.examine(ctx, members, ttl)
+	whole.Files(d.secrets...)
 	for _, m := range members {
 		whole.Found = append(whole.Found, m.Found...)
 	}
@@ -140,13 +141,9 @@ func (m *member) alarmed() bool { return m.status != nil && len(m.status.Errors)
 func (m *member) transport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	config := m.node.tls
-	dial, now := new(net.Dialer).DialContext, time.Now
-	if config != nil {
-		dial = (&tls.Dialer{Config: config}).DialContext
-		if config.Time != nil {
-			now = config.Time
-		}
+	dial := new(net.Dialer).DialContext
+	if m.node.tls != nil {
+		dial = (&tls.Dialer{Config: m.node.tls}).DialContext
 	}
 	conn, err := dial(ctx, "tcp", m.node.name)
 	if err != nil {
@@ -154,7 +151,7 @@ func (m *member) transport(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	m.Transport(conn, m.node.password != "", now)
+	m.Transport(conn, m.node.password != "", m.node.tls)
 }
 
 // examine looks at what is no single member's.

@@ -2,6 +2,9 @@ package etcd_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -154,7 +157,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		url = "etcd://me:wrong@" + r.cluster.Addrs()[0] + "/locks"
 		r.only(r.diagnosed(url, 0, nil), "reach", driver.VerdictFault, "access denied", "correct user and password")
 	})
-	t.Run("a certificate that ends", func(t *testing.T) {
+	t.Run("certificates and keys", func(t *testing.T) {
 		cert, err := redisproc.NewCertificate(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
@@ -168,9 +171,24 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		if found := r.diagnosed(url, 0, &etcd.Options{TLS: config}); len(found) > 0 {
 			t.Errorf("found %+v", found)
 		}
-		late := config.Clone()
-		late.Time = func() time.Time { return time.Now().Add(163 * time.Hour) } // of 168
-		r.only(r.diagnosed(url, 0, &etcd.Options{TLS: late}), "tls", driver.VerdictWarning, "certificate ends", "renew")
+		with := func(change func(*tls.Config)) []driver.Finding {
+			c := config.Clone()
+			c.Certificates = nil
+			change(c)
+			return r.diagnosed(url, 0, &etcd.Options{TLS: c})
+		}
+		in := func(days time.Duration) func(c *tls.Config) {
+			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // it is good for 90
+		}
+		r.only(with(in(87)), "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
+		r.only(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")
+		r.only(with(func(c *tls.Config) { c.ServerName = "etcd.example" }), "reach", driver.VerdictFault,
+			"etcd.example", "use a name of its certificate", "servername")
+		r.only(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
+		r.only(r.diagnosed(url, 0, nil), "reach", driver.VerdictFault, "write etcds://")
+		r.Must(os.Chmod(cert.Key, 0o644))
+		safe := "etcds" + strings.TrimPrefix(url, "etcd") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
+		r.only(r.diagnosed(safe, 0, nil), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
 }
 

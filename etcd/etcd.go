@@ -92,6 +92,8 @@ type Options struct {
 	// NoCheck leaves out the first request, so that there is a driver also for a cluster that
 	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
+
+	secrets []string // files that the URL names
 }
 
 // Driver keeps locks in one cluster. It is safe for concurrent use.
@@ -108,6 +110,8 @@ type Driver struct {
 	loans  loans
 	base   base
 
+	secrets []string // files
+
 	mu    sync.Mutex // guards what follows
 	alert func(owner, why string)
 	hears bool // of what Force tells this client
@@ -117,7 +121,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	if err := direct.CheckMembers(members, "cluster", opts.Username, opts.Password); err != nil {
 		return nil, err
 	}
-	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: direct.NewCalls(), states: direct.NewStates(members...)}
+	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: direct.NewCalls(), states: direct.NewStates(members...), secrets: opts.secrets}
 	d.lane = direct.NewLane(d.states, room)
 	d.union = &union{ids: make([]uint64, len(members))}
 	switch {

@@ -18,10 +18,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
 const (
@@ -53,18 +55,37 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 	}
 	n = &node{name: name, place: place, tls: opts.TLS, test: test, work: work, union: u}
 	n.username, n.password = opts.Username, opts.Password
+	options := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: direct.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: direct.LongPause},
+			MinConnectTimeout: callTime,
+		}),
+		grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream),
+	}
+	if opts.TLS != nil && opts.TLS.ServerName != "" {
+		options = append(options, grpc.WithTransportCredentials(named{credentials.NewTLS(opts.TLS), opts.TLS.ServerName}))
+	}
 	n.client, err = clientv3.New(clientv3.Config{ // without user and password: see login
 		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
 		MaxUnaryRetries: 2, // a read whose connection broke, and what came while users or roles were changed, is asked again
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: direct.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: direct.LongPause},
-				MinConnectTimeout: callTime,
-			}),
-			grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream),
-		},
+		DialOptions:     options,
 	})
 	return n, err
+}
+
+// named holds the certificate of a member to a name of its own. The package would take the member's host, whatever the
+// configuration says.
+type named struct {
+	credentials.TransportCredentials
+	name string
+}
+
+func (c named) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return c.TransportCredentials.ClientHandshake(ctx, c.name, conn)
+}
+
+func (c named) Clone() credentials.TransportCredentials {
+	return named{c.TransportCredentials.Clone(), c.name}
 }
 
 // unary and stream have a request fail at once while the member is down: another may serve
@@ -147,7 +168,10 @@ func explain(ctx context.Context, err error) error {
 	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // which says little
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
-	mend := direct.MendTLS(errors.New(text))
+	mend := dsn.Parameters.MendTLS(text)
+	if mend != "" {
+		mend = "; " + mend
+	}
 	denied := func(mend string) error {
 		return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)}
 	}

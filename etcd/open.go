@@ -80,6 +80,7 @@ func parseURL(text string, opts *Options) (members []string, o Options, err erro
 	if u.Username != "" || u.Password != "" {
 		o.Username, o.Password = u.Username, u.Password
 	}
+	o.secrets = u.Secrets("key")
 	o.TLS, err = u.TLS(o.TLS)
 	return u.Hosts, o, err
 }

@@ -152,6 +152,7 @@ func TestTLS(t *testing.T) {
 		"etcd://" + addr:                        "write etcds://",
 		"etcds://" + addr:                       "by ca",
 		"etcds://" + addr + "/?ca=" + cert.Cert: "by cert and key",
+		"etcds://" + addr + "/?servername=etcd.example&ca=" + cert.Cert: "use a name of its certificate",
 	})
 	for url, opts := range map[string]*etcd.Options{
 		"etcds://" + addr + "/?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key: nil,

@@ -28,6 +28,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	defer d.calls.Leave()
 	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
+	l.Files(d.secrets...)
 	conn, err := d.dial()
 	if err != nil {
 		l.failed(ctx, "reach", err)
@@ -197,7 +198,7 @@ func (l *look) connections(ctx context.Context) error {
 		return err
 	case used > most/10*9:
 		l.Add("connections", driver.VerdictWarning, fmt.Sprintf("%d of %d connections are in use: a renewal that gets none is late", used, most),
-			"raise max_connections, or bound the pools of the programs (pool_max_conns)")
+			mendTooMany)
 	default:
 		l.OK("connections", "%d of %d", used, most)
 	}
@@ -235,7 +236,7 @@ func (l *look) transport(context.Context) error {
 		l.OK("tls", "a socket of this machine")
 		return nil
 	}
-	l.Transport(conn, l.conn.Config().Password != "", nil)
+	l.Transport(conn, l.conn.Config().Password != "", l.conn.Config().TLSConfig)
 	return nil
 }
 

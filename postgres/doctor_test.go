@@ -2,7 +2,12 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -157,11 +163,72 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 		}
 		r.only(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
 	})
+	t.Run("no connection that is left", func(t *testing.T) {
+		s := kept(t, "max_connections=12", "superuser_reserved_connections=0")
+		r := newRigOn(t, s)
+		for range 12 {
+			conn, err := pgx.Connect(t.Context(), s.DSN())
+			if err != nil {
+				break
+			}
+			defer conn.Close(t.Context())
+		}
+		r.only(s.DSN(), "reach", driver.VerdictFault, "too many clients", "raise max_connections")
+	})
+	t.Run("certificates and keys", func(t *testing.T) {
+		r := start(t)
+		cert, err := redisproc.NewCertificate(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, err := redisproc.NewCertificateLike(t.TempDir(), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		url := func(addr, more string) string { return "postgres://holdfast:hunter2@" + addr + "/postgres?" + more }
+		safe, verified := secure(t, cert), "sslmode=verify-full&sslrootcert="+cert.Cert
+		_, port, _ := net.SplitHostPort(safe)
+		r.only(url(secure(t, old), "sslmode=verify-full&sslrootcert="+old.Cert), "reach", driver.VerdictFault, "expired", "renew its certificate")
+		r.only(url("127.0.0.2:"+port, verified), "reach", driver.VerdictFault, "127.0.0.2", "use a name of its certificate as the host")
+		r.only(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority", "give the CA that signed its certificate by sslrootcert")
+		r.only(url(secure(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
+		if err := os.Chmod(cert.Key, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r.only(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+	})
 	t.Run("a name that is no database", func(t *testing.T) {
 		r := start(t)
 		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))
 		r.only("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
 	})
+}
+
+// secure speaks TLS as a server of PostgreSQL does, or refuses to, and says nothing more.
+func secure(t *testing.T, cert *redisproc.Certificate) string {
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.ReadFull(conn, make([]byte, 8)) // SSLRequest
+			if cert == nil {
+				conn.Write([]byte("N"))
+			} else if pair, err := tls.LoadX509KeyPair(cert.Cert, cert.Key); err == nil {
+				conn.Write([]byte("S"))
+				tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{pair}}).Handshake()
+			}
+			conn.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return "127.0.0.1:" + port
 }
 
 // diagnose is what the doctor finds at a URL.

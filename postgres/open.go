@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -77,16 +80,17 @@ func (d *Driver) begin(ctx context.Context) error {
 	return err
 }
 
-func openPool(url string, opts *Options) (*pgxpool.Pool, Options, error) {
+func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, o, fmt.Errorf("%w: the URL cannot be read, and is not shown as it may have a password; write postgres://user:password@host:5432/database, "+
 			"with %%40 for an @ and %%2F for a / in the password", driver.ErrInvalid)
 	}
+	o.secrets = secrets(dsn)
 	settings := cfg.ConnConfig.RuntimeParams
 	if name, ok := settings[schemaParameter]; ok {
 		o.Schema = name
@@ -103,4 +107,19 @@ func openPool(url string, opts *Options) (*pgxpool.Pool, Options, error) {
 		err = errors.Join(driver.ErrInvalid, err)
 	}
 	return pool, o, err
+}
+
+// secret finds a parameter that names a file which only its users shall read, in a URL or among the words of libpq.
+var secret = regexp.MustCompile(`(?:^|[?&\s])(?:sslkey|passfile)\s*=\s*('[^']*'|[^&\s']+)`)
+
+// secrets are the files that the URL names and only its users shall read.
+func secrets(text string) (files []string) {
+	for _, found := range secret.FindAllStringSubmatch(text, -1) {
+		name := strings.Trim(found[1], "'")
+		if plain, err := url.QueryUnescape(name); err == nil && strings.Contains(text, "://") {
+			name = plain
+		}
+		files = append(files, name)
+	}
+	return files
 }

@@ -96,12 +96,15 @@ type Options struct {
 	// NoCheck leaves out the first statement, so that there is a driver also for a database that
 	// has no tables yet or refuses this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
+
+	secrets []string // files that the URL names
 }
 
 // Driver keeps locks in one database. It is safe for concurrent use.
 type Driver struct {
 	pool     *pgxpool.Pool
-	ours     bool // Close closes the pool
+	secrets  []string // files
+	ours     bool     // Close closes the pool
 	node     string
 	schema   schema
 	client   string // the first part of every owner, and the channel
@@ -131,7 +134,8 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	cc := pool.Config().ConnConfig
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
-		pool: pool, schema: s, client: rand.Text(), listens: opts.NoListen, node: node, calls: direct.NewCalls(), states: direct.NewStates(node),
+		pool: pool, secrets: opts.secrets, schema: s, client: rand.Text(), listens: opts.NoListen, node: node,
+		calls: direct.NewCalls(), states: direct.NewStates(node),
 		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
 	d.lane = direct.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
 // failure is a statement that failed.
@@ -148,6 +149,7 @@ const (
 	wrongUser        = "28000"
 	lockNotAvailable = "55P03"
 	noSetting        = "42704"
+	tooMany          = "53300"
 )
 
 func code(err error) string {
@@ -179,6 +181,9 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 			f.err = direct.Refusal{Err: err}
 		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 			f.err = apart{err}
+			if mend := mendConnecting(err); mend != "" {
+				f.err = fmt.Errorf("%w; %s", f.err, mend)
+			}
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			f.err = fmt.Errorf("no answer in time: %w", f.err)
@@ -186,6 +191,23 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	}
 	return f
 }
+
+// ofTLS are the settings of libpq for TLS. The host is the name to which the server's certificate is held.
+var ofTLS = dsn.Naming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
+
+// mendConnecting is what mends an error of connecting that time may mend too; empty: its text says enough.
+func mendConnecting(err error) string {
+	switch {
+	case code(err) == tooMany:
+		return mendTooMany
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		return "turn on ssl on the server, or choose another sslmode"
+	}
+	return ofTLS.MendTLS(err.Error())
+}
+
+// mendTooMany mends a server whose connections are used up.
+const mendTooMany = "raise max_connections, or bound the pools of the programs (pool_max_conns)"
 
 // apart is an error of connecting, in which pgx gives each attempt a line: it tries each address with TLS and without.
 type apart struct{ error }

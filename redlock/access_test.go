@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -165,9 +166,9 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 func TestPasswords(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: secret})
 	addr := r.servers[0].Addr()
-	r.refused(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give Username and Password")
-	r.refused(r.nodes(), &redlock.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "check Username and Password")
-	r.refused(r.nodes(), &redlock.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "check Username and Password")
+	r.refused(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give user and password")
+	r.refused(r.nodes(), &redlock.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "correct user and password")
+	r.refused(r.nodes(), &redlock.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "correct user and password")
 	for _, opts := range []redlock.Options{{Password: secret}, {Username: "default", Password: secret}} {
 		c := r.clientOf(r.driver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))
@@ -182,7 +183,7 @@ func TestPasswords(t *testing.T) {
 	if err == nil {
 		d.Close()
 	} else {
-		mentions(t, err, open.Addr(), "check Username and Password")
+		mentions(t, err, open.Addr(), "correct user and password")
 	}
 }
 
@@ -322,9 +323,9 @@ func TestTLS(t *testing.T) {
 	works(redlock.New(t.Context(), []redlock.Node{{Addr: strict.Addr()}}, &redlock.Options{Timeout: busy, TLS: both}))
 
 	for url, words := range map[string][]string{
-		"rediss://" + lax.Addr():                                    {lax.Addr(), "give the CA"},
-		"rediss://" + strict.Addr() + ca:                            {strict.Addr(), "client certificate", "docs/operations.md"},
-		"rediss://" + lax.Addr() + ca + "&servername=other.example": {lax.Addr(), "other.example"},
+		"rediss://" + lax.Addr():                                    {lax.Addr(), "give the CA that signed its certificate by ca"},
+		"rediss://" + strict.Addr() + ca:                            {strict.Addr(), "client certificate", "cert and key"},
+		"rediss://" + lax.Addr() + ca + "&servername=other.example": {lax.Addr(), "other.example", "use a name of its certificate", "servername"},
 		"rediss://" + plain.Addr() + ca:                             {plain.Addr(), "speak TLS"},
 		"redis://" + lax.Addr():                                     {lax.Addr(), "TLS"},
 	} {
@@ -336,4 +337,8 @@ func TestTLS(t *testing.T) {
 		}
 		mentions(t, err, words...)
 	}
+	late := both.Clone()
+	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // of 90
+	_, err = redlock.New(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: late})
+	mentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }

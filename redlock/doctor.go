@@ -49,6 +49,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
+	set.Files(d.opts.secrets...)
 	found := set.Found
 	for _, e := range exams {
 		found = append(found, e.Found...)
@@ -93,6 +94,7 @@ func (e *look) run(ctx context.Context) {
 		{"reach", e.login},
 		{"round-trip", e.pace},
 		{"info", e.ask},
+		{"clients", e.clients},
 		{"role", e.role},
 		{"failover", e.failover},
 		{"distinct", e.distinct},
@@ -147,6 +149,15 @@ func (e *look) failed(check string, err error) {
 	e.bad(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
 }
 
+// hidden notes a check that the server does not let this client make, and what that leaves open.
+func (e *look) hidden(check string, err error, right, open string) {
+	why := err.Error() + " (renamed, or hidden by the provider)"
+	if server.LacksRight(err.Error()) {
+		why = "needs the right " + right
+	}
+	e.Add(check, driver.VerdictSkipped, why+open, "")
+}
+
 // grant is the line that gives the user of this client all rights that it needs.
 func (e *look) grant() string {
 	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
@@ -173,7 +184,7 @@ func (e *look) login(ctx context.Context) (err error) {
 
 func (e *look) pace(context.Context) error {
 	return e.Pace(e.limit, func() error {
-		_, err := server.Ask(e.l, []string{"PING"})
+		_, err := server.Ask(e.l, []string{"TIME"}) // PING is refused with writes
 		return err
 	})
 }
@@ -192,6 +203,21 @@ func (e *look) number(field string) int64 {
 	return n
 }
 
+// clients holds the connections against how many there may be: those of the cluster count too.
+func (e *look) clients(context.Context) error {
+	used, most := e.number("connected_clients")+e.number("cluster_connections"), e.number("maxclients")
+	switch {
+	case most == 0:
+		e.Add("clients", driver.VerdictSkipped, "INFO does not say how many there may be", "")
+	case used > most/10*9:
+		e.bad("clients", driver.VerdictWarning, server.Advise(fmt.Errorf("%d of %d connections are in use: one that comes after the last is refused", used, most),
+			"end those that nobody needs (CLIENT LIST), or raise maxclients"))
+	default:
+		e.OK("clients", "%d of %d", used, most)
+	}
+	return nil
+}
+
 func (e *look) role(context.Context) error {
 	defects, err := e.n.place.Role(e.hello, e.info)
 	if err != nil {
@@ -199,6 +225,9 @@ func (e *look) role(context.Context) error {
 	}
 	for check, err := range defects {
 		e.bad(check, driver.VerdictWarning, err)
+	}
+	if e.info["min_slaves_good_slaves"] == "0" {
+		e.bad("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.MendReplicas))
 	}
 	if e.n.place.Replaced() {
 		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
@@ -239,8 +268,7 @@ func (e *look) version(context.Context) error {
 	if valkey := e.info["valkey_version"]; valkey != "" {
 		name, number = "Valkey", valkey
 	}
-	major, _, _ := strings.Cut(number, ".")
-	if n, err := strconv.Atoi(major); err == nil && n < 6 {
+	if server.Old(number) {
 		return server.Unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
 	}
 	if !server.Ordered(e.hello, e.info) {
@@ -338,13 +366,26 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%d GB", bytes>>30)
 }
 
+// disk finds a server that could not save what it has. One that refuses writes for that refuses PING too.
+func (e *look) disk() error {
+	values, err := e.l.Do([]string{"PING"})
+	switch {
+	case err != nil:
+		return err
+	case values[0].IsError() && server.MisConf(string(values[0].Text)):
+		e.bad("disk", driver.VerdictFault, server.Advise(
+			errors.New("it could not save its data to disk, and takes no locks until it can (MISCONF)"), server.MendDisk))
+	case e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err":
+		e.bad("disk", driver.VerdictWarning, server.Advise(errors.New("it could not save its data to disk last"), "look at its log and its disk"))
+	}
+	return nil
+}
+
 // persistence says what a restart does to the locks.
 func (e *look) persistence(context.Context) error {
-	if e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err" {
-		e.bad("disk", driver.VerdictFault, server.Advise(errors.New("it could not write to its disk last, and may refuse locks (MISCONF)"),
-			"look at its log and its disk"))
+	if err := e.disk(); err != nil {
+		return err
 	}
-	kept, err := server.OnDisk(e.l)
 	rest := "a restart costs it a quarantine of " + member.Quarantine(e.g.opts.MaxTTL).String()
 	if e.n.place.Replaced() {
 		if !e.forgetful() {
@@ -352,20 +393,30 @@ func (e *look) persistence(context.Context) error {
 		}
 		return nil
 	}
-	switch {
-	case err != nil && !server.LacksRight(err.Error()):
+	forgets := "a crash or restart forgets who holds what, and a second holder may get in"
+	if e.g.n > 1 {
+		forgets = rest
+	}
+	kept, err := server.OnDisk(e.l)
+	if _, refused := errors.AsType[resp.Error](err); err != nil && !refused && !errors.Is(err, server.ErrHidden) {
 		return err
+	}
+	if e.info["aof_enabled"] == "0" {
+		err = nil // kept is known
+	}
+	switch {
 	case err != nil:
-		e.Add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
+		e.hidden("persistence", err, "+config|get", "; if it does not write to disk before it answers, "+forgets)
 	case kept:
 		e.OK("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
 	case e.g.n == 1:
-		e.bad("persistence", driver.VerdictWarning, server.Advise(errors.New("a crash or restart forgets who holds what, and a second holder may get in"),
+		e.bad("persistence", driver.VerdictWarning, server.Advise(
+			errors.New("locks work, but it does not write to disk before it answers, as no Redis does that is left as installed: "+forgets),
 			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
 	default:
 		e.OK("persistence", "%s", rest)
 	}
-	if kept && err == nil {
+	if kept {
 		if err := e.replays(); err != nil {
 			return err
 		}
@@ -376,18 +427,15 @@ func (e *look) persistence(context.Context) error {
 // forgetful finds a master of a cluster that may come back empty before a replica takes over:
 // nothing tells it from one that is new.
 func (e *look) forgetful() bool {
-	if e.n.place.Shard() == "" {
-		return false
-	}
-	values, err := server.Ask(e.l, []string{"CONFIG", "GET", "appendonly"})
+	file := e.info["aof_enabled"]
 	switch {
-	case err != nil:
-		e.Add("persistence", driver.VerdictSkipped, "needs the right +config|get", "")
-	case server.Setting(values[0]) != "yes":
+	case e.n.place.Shard() == "" || file == "1":
+		return false
+	case file == "":
+		e.Add("persistence", driver.VerdictSkipped, "INFO does not say whether it has an append-only file", "")
+	default:
 		e.bad("persistence", driver.VerdictWarning, server.Advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
 			"and a second holder may get in"), "set appendonly yes, or see to it that a master stays down until it is replaced"))
-	default:
-		return false
 	}
 	return true
 }
@@ -398,7 +446,7 @@ func (e *look) replays() error {
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
 	case refused:
-		e.Add("replay", driver.VerdictSkipped, "needs the right +acl|dryrun, and Redis 7; without, one of several nodes sits out a quarantine after a restart", "")
+		e.hidden("replay", err, "+acl|dryrun", "; without ACL DRYRUN, of Redis 7, one of several nodes sits out a quarantine after a restart")
 	case err != nil:
 		return err
 	case read:
@@ -508,6 +556,9 @@ func (e *look) wakeable(ctx context.Context, rep report) error {
 	return nil
 }
 
+// ownName mends a command that the server does not know by its name; where a right is missing, bad says how to give it.
+const ownName = "give a server that has it under its own name"
+
 // wakes finds listeners to a pattern where they cost something.
 func (e *look) wakes(context.Context) error {
 	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
@@ -516,7 +567,7 @@ func (e *look) wakes(context.Context) error {
 		return err
 	case values[0].IsError() && patterns > 0:
 		e.bad("patterns", driver.VerdictWarning, server.Advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
-			"each waiter that dies may cost the others a second", patterns), e.grant()))
+			"each waiter that dies may cost the others a second: %w", patterns, values[0].Err()), ownName))
 	default:
 		e.OK("patterns", "%d", patterns)
 	}
@@ -526,11 +577,7 @@ func (e *look) wakes(context.Context) error {
 // secure looks at how the password travels, and at the certificate.
 func (e *look) secure(ctx context.Context) error {
 	_, password, _ := e.n.net.Credentials(ctx, e.server)
-	var now func() time.Time
-	if cfg := e.g.opts.TLS; cfg != nil {
-		now = cfg.Time
-	}
-	e.Transport(e.l.Conn, password != "", now)
+	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
 	return nil
 }
 
@@ -542,7 +589,7 @@ func (e *look) slow(context.Context) error {
 		return err
 	}
 	if values[0].IsError() {
-		e.Add("slowlog", driver.VerdictSkipped, "needs the right +slowlog|get", "")
+		e.hidden("slowlog", values[0].Err(), "+slowlog|get", "")
 		return nil
 	}
 	now, _ := server.ParseTime(values[1])

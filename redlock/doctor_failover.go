@@ -19,10 +19,12 @@ func (e *look) failover(ctx context.Context) error {
 	if !e.n.place.Replaced() {
 		return nil
 	}
-	if e.info["connected_slaves"] == "0" {
+	switch {
+	case e.info["min_slaves_good_slaves"] == "0": // role has said so
+	case e.info["connected_slaves"] == "0":
 		e.bad("replicas", driver.VerdictWarning, server.Advise(errors.New("it has no replica: no server can take over"),
 			"start one (REPLICAOF, and in a cluster CLUSTER REPLICATE)"))
-	} else {
+	default:
 		e.OK("replicas", "%s", e.info["connected_slaves"])
 	}
 	down := e.sentinels(ctx)
@@ -32,15 +34,19 @@ func (e *look) failover(ctx context.Context) error {
 	}
 	if values[1].IsError() {
 		e.bad("force", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
-			"a failover may bring the old holder back: %w", values[1].Err()), e.grant()))
+			"a failover may bring the old holder back: %w", values[1].Err()), ownName))
 	} else {
 		e.OK("force", "a replica can confirm that a lock was taken away")
 	}
 	lag, err := strconv.Atoi(server.Setting(values[0]))
+	unsaid := server.ErrHidden
+	if values[0].IsError() {
+		unsaid = values[0].Err()
+	}
 	switch stops := time.Duration(lag+1) * time.Second; {
 	case e.info["min_slaves_good_slaves"] == "": // role has said so
 	case err != nil:
-		e.Add("isolation", driver.VerdictSkipped, "needs the right +config|get", "")
+		e.hidden("isolation", unsaid, "+config|get", "")
 	case down > 0 && stops > down:
 		e.bad("isolation", driver.VerdictWarning, server.Advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
 			"set min-replicas-max-lag to a few seconds, and down-after-milliseconds of the Sentinels above that"))

@@ -451,7 +451,7 @@ func (n *node) event() driver.NodeEvent {
 func (n *node) note(asked quorum.AskKind, v resp.Value) {
 	switch {
 	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.Code(v.Text)):
-		var err error = v.Err()
+		err := server.Mend(v.Err(), false)
 		n.ill.Store(&err)
 	case asked == quorum.AskAcquire && v.Kind == ':' && n.ill.Load() != nil:
 		n.ill.Store(nil)

@@ -49,6 +49,7 @@ func (o *Options) apply(u *dsn.URL) (err error) {
 			return invalid("parameter %s: %w", name, err)
 		}
 	}
+	o.secrets = u.Secrets("key", "passwordfile")
 	o.TLS, err = u.TLS(o.TLS)
 	return err
 }

@@ -115,6 +115,8 @@ type Options struct {
 	ClientName string
 	// Logger gets warnings about the set-up. nil is silent.
 	Logger *slog.Logger
+
+	secrets []string // files that the URL names
 }
 
 // calls are the calls of a Driver that need nothing of this package.

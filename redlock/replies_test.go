@@ -75,6 +75,9 @@ func (s *oddServer) reply(words []string) []byte {
 		}
 		return []byte("%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n")
 	case "INFO":
+		if s.old.Load() {
+			return bulk("redis_version:5.0.14\r\n")
+		}
 		return bulk("redis_version:7.0.0\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\n")
 	case "TIME":
 		now := time.Now().UnixMicro()

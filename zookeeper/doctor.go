@@ -33,6 +33,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	all.Wait()
 	whole := d.examine(ctx, patients, ttl)
+	whole.Files(d.secrets...)
 	for _, p := range patients {
 		whole.Found = append(whole.Found, p.Found...)
 	}
@@ -56,6 +57,9 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		p.OK("reach", "answers")
 		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or mend the network between them")
 		return
+	} else if stalled := new(direct.Stall); errors.As(err, stalled) && p.member.tls == nil {
+		p.Add("reach", driver.VerdictFault, err.Error(), "start it, or correct its address, or mend the network to it, or write zks:// if it speaks TLS on this port")
+		return
 	} else if err != nil {
 		p.Fault("reach", err)
 		return
@@ -77,7 +81,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		return
 	}
 	defer conn.Close()
-	p.Transport(conn, d.auth != "", nil)
+	p.Transport(conn, d.auth != "", p.member.tls)
 }
 
 // version knows what the driver needs.

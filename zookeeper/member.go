@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
 const (
@@ -132,14 +133,14 @@ func explain(ctx context.Context, err error) error {
 		return nil
 	}
 	var timeout net.Error
-	mend := direct.MendTLS(err)
+	mend := dsn.Parameters.MendTLS(err.Error())
 	switch {
 	case ctx.Err() != nil:
 		return direct.Stall{Err: context.Cause(ctx)}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return direct.Stall{Err: errors.New("no answer in time")}
 	case mend != "":
-		return fmt.Errorf("%w%s", err, mend)
+		return fmt.Errorf("%w; %s", err, mend)
 	case errors.As(err, new(handshake)):
 		return fmt.Errorf("the TLS handshake: %w; if this port does not speak TLS, write zk:// or take the secure port", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -119,6 +119,23 @@ func TestNodesAreForTheirUserAlone(t *testing.T) {
 	r.Release(<-next)
 }
 
+// store is a file with the key and the certificate, for a server.
+func store(t *testing.T, cert *redisproc.Certificate) string {
+	var both []byte
+	for _, name := range []string{cert.Key, cert.Cert} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, text...)
+	}
+	name := filepath.Join(t.TempDir(), "store.pem")
+	if err := os.WriteFile(name, both, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 // TestTLS: the members show a certificate, and so does the client.
 func TestTLS(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
@@ -129,19 +146,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var both []byte
-	for _, name := range []string{cert.Key, cert.Cert} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		both = append(both, text...)
-	}
-	store := filepath.Join(t.TempDir(), "store.pem")
-	if err := os.WriteFile(store, both, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := alone(t, 1, "secureClientPort", "ssl.keyStore.location="+store, "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
+	r := alone(t, 1, "secureClientPort", "ssl.keyStore.location="+store(t, cert), "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
 	m := r.ensemble.Members[0]
 	fixture.MendsTLS(r.Rig, plain, map[string]string{
 		"zk://" + m.Safe:                        "TLS",

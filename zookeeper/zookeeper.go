@@ -112,6 +112,8 @@ type Options struct {
 	// NoCheck leaves out the first request, so that there is a driver also for an ensemble that
 	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
+
+	secrets []string // files that the URL names
 }
 
 // Driver keeps locks in one ensemble. It is safe for concurrent use.
@@ -127,6 +129,7 @@ type Driver struct {
 	lane    *direct.Lane   // of what claims ask for and what deletes their nodes
 	links   sync.WaitGroup // the sessions
 	most    int            // users of a session: mostUsers
+	secrets []string       // files
 
 	mu       sync.Mutex // guards what follows
 	sessions map[time.Duration][]*session
@@ -157,7 +160,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		root: root, acl: everybody, client: rand.Text(),
+		root: root, acl: everybody, client: rand.Text(), secrets: opts.secrets,
 		calls: direct.NewCalls(), states: direct.NewStates(members...),
 		most: mostUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
 	}

@@ -12,18 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// MendTLS is what mends an error of TLS, with a semicolon before it; empty: it is no such
-// error.
-func MendTLS(err error) string {
-	switch text := err.Error(); {
-	case strings.Contains(text, "x509: "):
-		return "; name the authority of the members by ca, or Options.TLS"
-	case strings.Contains(text, "remote error: tls: "):
-		return "; name a certificate that the members accept by cert and key, or Options.TLS"
-	}
-	return ""
-}
-
 // openTime bounds the first look at a service.
 const openTime = 5 * time.Second
 

@@ -81,7 +81,7 @@ func (g Grammar) Parse(text string) (*URL, error) {
 // noScheme says what a URL may begin with.
 func (g Grammar) noScheme(scheme string, ok bool) error {
 	example := g.Usual[0]
-	if near := nearest(strings.ToLower(scheme), g.Usual); ok && near != "" {
+	if near := Nearest(strings.ToLower(scheme), g.Usual); ok && near != "" {
 		example = near
 	}
 	return invalid("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
@@ -188,7 +188,7 @@ func (g Grammar) parameters(u *URL, query string) error {
 		case g.Instead[name] != "":
 			return invalid("parameter %s is not known here; %s", name, g.Instead[name])
 		default: // it is not shown, as it may be a part of a password
-			near := nearest(name, known)
+			near := Nearest(name, known)
 			if near != "" {
 				near = "; the nearest that is known is " + near
 			}
@@ -199,8 +199,8 @@ func (g Grammar) parameters(u *URL, query string) error {
 	return nil
 }
 
-// nearest is the word that a few slips turn into s; empty: there is none.
-func nearest(s string, words []string) (near string) {
+// Nearest is the word that a few slips turn into s; empty: there is none.
+func Nearest(s string, words []string) (near string) {
 	least := len(s)/2 + 1
 	for _, w := range words {
 		if d := distance(s, w); d < least {

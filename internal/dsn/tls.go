@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"os"
 	"strconv"
+	"strings"
 )
 
 // TLS is how to speak TLS to the hosts: as given, with what the URL says; nil: not at all. The
@@ -56,4 +57,54 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 		config.ServerName = name
 	}
 	return config, nil
+}
+
+// Secrets are the files of these parameters that the URL names.
+func (u *URL) Secrets(parameters ...string) (files []string) {
+	for _, name := range parameters {
+		if file := u.Parameters[name]; file != "" {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+// Naming says how people give an engine what TLS needs.
+type Naming struct {
+	Authority, Pair string
+	ServerName      string // empty: the host alone can be changed
+}
+
+// Parameters are those of the URLs of this package, and the options of the drivers.
+var Parameters = Naming{
+	Authority: "ca or Options.TLS", Pair: "cert and key, or Options.TLS", ServerName: "servername or Options.TLS",
+}
+
+// MendTLS is what mends an error of a TLS handshake; empty: text is of none that a certificate can mend. It goes by the words
+// of crypto/tls, as some libraries keep nothing else of an error.
+func (n Naming) MendTLS(text string) string {
+	has := func(words string) bool { return strings.Contains(text, words) }
+	expired := has("certificate has expired or is not yet valid")
+	switch {
+	case has("signed by unknown authority"), has("certificate is not trusted"), has("failed to load system roots"):
+		return "give the CA that signed its certificate by " + n.Authority
+	case expired && has(" is before "):
+		return "set the clock of this machine, or of the one that made the certificate, or wait until it is valid"
+	case expired:
+		return "renew its certificate, or that of its authority if this one has ended"
+	case has("x509: certificate is valid for"), has("x509: certificate is not valid for any names"), has("x509: cannot validate certificate for"):
+		if n.ServerName == "" {
+			return "use a name of its certificate as the host, or give it a certificate with this name"
+		}
+		return "use a name of its certificate as the host, or give that name by " + n.ServerName + ", or give it a certificate with this name"
+	case has("x509: "), has("failed to verify certificate"):
+		return "give it a certificate that is fit for servers"
+	case has("remote error: tls: expired certificate"):
+		return "renew the client certificate, which is given by " + n.Pair
+	case has("remote error: tls: protocol version"):
+		return "let the server speak TLS 1.2 or newer"
+	case has("remote error: tls: "):
+		return "it may want another client certificate; give one that it accepts by " + n.Pair
+	}
+	return ""
 }

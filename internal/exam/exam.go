@@ -5,15 +5,26 @@ package exam
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
+
+// Checks are the names of all, of all services.
+var Checks = []string{
+	"alarm", "clients", "clock", "connections", "disk", "distinct", "durability", "durable", "evicted", "eviction", "failover", "files", "floor", "force",
+	"homes", "info", "isolation", "leader", "members", "memory", "min-replicas", "nodes", "patterns", "persistence", "pooler", "promoted", "quarantine",
+	"quorum", "reach", "replay", "replicas", "rights", "role", "round-trip", "run", "schema", "scripts", "sentinels", "sessions", "set", "siblings", "slots",
+	"slowlog", "tables", "tls", "ttl", "version", "wake",
+}
 
 // TTL is that of leases, where a doctor is told none.
 const TTL = 10 * time.Second
@@ -84,10 +95,13 @@ func (n *Notes) Pace(limit time.Duration, ask func() error) error {
 	return nil
 }
 
-// Transport looks at how what is sent travels, and until when a certificate is good; now is
-// nil for the clock. It warns in the last tenth of a certificate's life: what renews
-// certificates by itself does so earlier.
-func (n *Notes) Transport(conn net.Conn, password bool, now func() time.Time) {
+// soon is when a certificate that ends is told of: what renews certificates by itself does so earlier, unless they live
+// for days alone.
+const soon = 14 * 24 * time.Hour
+
+// Transport looks at how what is sent travels, and until when the certificates of both ends are good. config is that of the
+// connection, if it has one.
+func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
 	secure, ok := conn.(*tls.Conn)
 	switch {
 	case !ok && password && public(conn.RemoteAddr()):
@@ -97,15 +111,80 @@ func (n *Notes) Transport(conn net.Conn, password bool, now func() time.Time) {
 		n.OK("tls", "none")
 		return
 	}
-	if now == nil {
-		now = time.Now
+	now := time.Now()
+	if config != nil && config.Time != nil {
+		now = config.Time()
 	}
-	cert := secure.ConnectionState().PeerCertificates[0]
-	if left := cert.NotAfter.Sub(now()); left < cert.NotAfter.Sub(cert.NotBefore)/10 {
-		n.Add("tls", driver.VerdictWarning, fmt.Sprintf("its certificate ends in %v", left.Round(time.Hour)), "renew it")
+	whose, cert := shown(secure.ConnectionState())
+	ending := n.ending(whose, cert, now)
+	if mine := presented(config); mine != nil && n.ending("the client certificate", mine, now) {
+		ending = true
+	}
+	if !ending {
+		n.OK("tls", "%s, certificate until %s", tls.VersionName(secure.ConnectionState().Version), cert.NotAfter.UTC().Format(time.DateOnly))
+	}
+}
+
+// ending warns of a certificate that ends soon.
+func (n *Notes) ending(whose string, cert *x509.Certificate, now time.Time) bool {
+	left := cert.NotAfter.Sub(now)
+	if left < soon {
+		n.Add("tls", driver.VerdictWarning, fmt.Sprintf("%s ends on %s, in %s: nobody can connect then", whose,
+			cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"), rough(left)), "renew it")
+	}
+	return left < soon
+}
+
+// rough is a time for people: in days, or in hours if there are few.
+func rough(d time.Duration) string {
+	if d < 48*time.Hour {
+		return fmt.Sprintf("%.0f hours", d.Hours())
+	}
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
+}
+
+// shown is the certificate of the other end, or that of its authority where it ends sooner.
+func shown(state tls.ConnectionState) (whose string, first *x509.Certificate) {
+	for _, chain := range state.VerifiedChains {
+		least := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+		if first == nil || least.NotAfter.After(first.NotAfter) {
+			first = least
+		}
+	}
+	leaf := state.PeerCertificates[0]
+	if first == nil || first.Equal(leaf) {
+		return "its certificate", leaf
+	}
+	return "the certificate of its authority", first
+}
+
+// presented is the certificate of this client; nil: it has none that is known before it is asked.
+func presented(config *tls.Config) *x509.Certificate {
+	if config == nil || len(config.Certificates) == 0 || len(config.Certificates[0].Certificate) == 0 {
+		return nil
+	}
+	cert, err := x509.ParseCertificate(config.Certificates[0].Certificate[0])
+	if err != nil {
+		return nil
+	}
+	return cert
+}
+
+// Files looks at the modes of files with passwords and keys, as ssh does. A system without modes has no finding.
+func (n *Notes) Files(names ...string) {
+	if runtime.GOOS == "windows" {
 		return
 	}
-	n.OK("tls", "%s, certificate until %s", tls.VersionName(secure.ConnectionState().Version), cert.NotAfter.Format(time.DateOnly))
+	for _, name := range names {
+		switch info, err := os.Stat(name); {
+		case err != nil: // what uses it says why
+		case info.Mode().Perm()&0o006 != 0:
+			n.Add("files", driver.VerdictWarning, fmt.Sprintf("%s has a secret, and mode %04o, which is for every user of this machine", name, info.Mode().Perm()),
+				"chmod o= "+name+", and change the secret if others may have seen it")
+		default:
+			n.OK("files", "%s is not for every user", name)
+		}
+	}
 }
 
 // public says whether an address is neither of this machine nor of a private network.

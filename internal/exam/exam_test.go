@@ -1,7 +1,13 @@
 package exam
 
 import (
+	"maps"
 	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +53,36 @@ func TestAPasswordMustNotCrossAPublicNetworkInTheClear(t *testing.T) {
 				t.Errorf("%s, password %v: %+v", addr, password, n.Found)
 			}
 		}
+	}
+}
+
+// TestEveryCheckIsListed: the command refuses to ignore others. A check is a text that is given to a method of a doctor, or
+// the key of a defect.
+func TestEveryCheckIsListed(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`\b(?:bad|OK|Add|Fault|failed|hidden)\("([a-z-]+)"|Check: +"([a-z-]+)"|defects\["([a-z-]+)"\]|` +
+		`map\[string\]error\{"([a-z-]+)"|\{"([a-z-]+)", [el]\.`)
+	seen := make(map[string]bool)
+	for _, folder := range []string{"redlock", "redlock/internal/place", "etcd", "zookeeper", "postgres", "sharding", "internal/exam"} {
+		files, err := filepath.Glob("../../" + folder + "/*.go")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", folder, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range named.FindAllStringSubmatch(string(text), -1) {
+				seen[strings.Join(found[1:], "")] = true
+			}
+		}
+	}
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, Checks) {
+		t.Errorf("the doctors have the checks %q, and these are listed: %q", got, Checks)
 	}
 }
 

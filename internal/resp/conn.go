@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"fmt"
 	"net"
 	"time"
 )
@@ -16,7 +17,7 @@ type Conn struct {
 func NewConn(c net.Conn) *Conn { return &Conn{Conn: c, Reader: NewReader(c)} }
 
 // Do sends the commands at once and blocks until each has its reply. Error replies are among the values. After an error
-// the connection is of no use any more.
+// the connection is of no use any more; where the other end hung up after an error reply, that is a part of the error.
 func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	var out []byte
 	for _, cmd := range cmds {
@@ -31,19 +32,31 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	if err != nil {
 		c.SetWriteDeadline(time.Unix(1, 0))
 		<-sent
-		return nil, err
+	} else {
+		err = <-sent
 	}
-	return values, <-sent
+	if err != nil {
+		return nil, after(values, err)
+	}
+	return values, nil
 }
 
-func (c *Conn) replies(n int) ([]Value, error) {
-	values := make([]Value, n)
-	for i := range values {
+// after is err, by which a connection ended, with what the other end said last if that was an error.
+func after(values []Value, err error) error {
+	if n := len(values); n > 0 && values[n-1].IsError() {
+		return fmt.Errorf("%v, and then: %w", values[n-1].Err(), err)
+	}
+	return err
+}
+
+func (c *Conn) replies(n int) (values []Value, err error) {
+	values = make([]Value, 0, n)
+	for range n {
 		v, err := c.ReadValue()
 		if err != nil {
-			return nil, err
+			return values, err
 		}
-		values[i] = v
+		values = append(values, v)
 	}
 	return values, nil
 }

@@ -158,3 +158,18 @@ func TestAConnectionWithoutBuffersCarriesSeveralCommands(t *testing.T) {
 		}
 	})
 }
+
+// A server that is full says so once and hangs up.
+func TestAnErrorReplyBeforeTheEndIsSaid(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	defer here.Close()
+	go func() {
+		there.Write([]byte("-ERR max number of clients reached\r\n"))
+		there.Close()
+	}()
+	_, err := NewConn(here).Do([]string{"AUTH", "x"}, []string{"HELLO", "3"})
+	if err == nil || !strings.Contains(err.Error(), "max number of clients reached, and then: EOF") || !errors.Is(err, io.EOF) {
+		t.Errorf("Do() = %v", err)
+	}
+}

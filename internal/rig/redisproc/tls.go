@@ -18,19 +18,24 @@ import (
 )
 
 // Certificate names the PEM files of a throw-away certificate that is its own authority. It is good for both ends of a
-// connection, for 127.0.0.1, ::1 and localhost, and for a week.
+// connection, for 127.0.0.1, ::1 and localhost, and for three months.
 type Certificate struct{ Cert, Key string }
 
 // NewCertificate writes a certificate and its key into dir, which must exist.
 func NewCertificate(dir string) (*Certificate, error) {
+	return NewCertificateLike(dir, func(*x509.Certificate) {})
+}
+
+// NewCertificateLike is NewCertificate for a certificate that differs from the usual one.
+func NewCertificateLike(dir string, change func(*x509.Certificate)) (*Certificate, error) {
 	c := &Certificate{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
-	if err := c.write(); err != nil {
+	if err := c.write(change); err != nil {
 		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
 	return c, nil
 }
 
-func (c *Certificate) write() error {
+func (c *Certificate) write(change func(*x509.Certificate)) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -40,7 +45,7 @@ func (c *Certificate) write() error {
 		SerialNumber:          big.NewInt(now.UnixNano()),
 		Subject:               pkix.Name{Organization: []string{"Holdfast test"}},
 		NotBefore:             now.Add(-time.Hour),
-		NotAfter:              now.Add(7 * 24 * time.Hour),
+		NotAfter:              now.Add(90 * 24 * time.Hour),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
@@ -48,6 +53,7 @@ func (c *Certificate) write() error {
 		DNSNames:              []string{"localhost"},
 		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 	}
+	change(cert)
 	public, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
 	if err != nil {
 		return err

@@ -138,14 +138,22 @@ func Promotion(info map[string]string) string {
 	return ""
 }
 
-// OnDisk says whether the server writes everything to disk before it answers.
+// OnDisk says whether the server writes everything to disk before it answers. An error of type resp.Error, or ErrHidden, says
+// that it does not tell.
 func OnDisk(l *resp.Conn) (bool, error) {
 	values, err := Ask(l, []string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
 	if err != nil {
 		return false, err
 	}
-	return Setting(values[0]) == "yes" && Setting(values[1]) == "always", nil
+	file, sync := Setting(values[0]), Setting(values[1])
+	if file == "" || file == "yes" && sync == "" {
+		return false, ErrHidden
+	}
+	return file == "yes" && sync == "always", nil
 }
+
+// ErrHidden is why a setting of a server is not known: CONFIG GET returns nothing, as with some managed services.
+var ErrHidden = errors.New("CONFIG GET does not show it")
 
 // Replays says whether the server reads back what scripts have written: they are transactions
 // in its append-only file, and most releases of Redis and Valkey leave out those to which the

@@ -7,11 +7,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
@@ -24,9 +26,13 @@ var ErrReplica = errors.New("it is a replica")
 func Mend(err error, secure bool) error {
 	text := err.Error()
 	reset := errors.Is(err, syscall.ECONNRESET)
+	certificate := dsn.Parameters.MendTLS(text)
 	switch {
-	case secure && (reset || strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate")):
-		return Advise(err, "it may want a client certificate; give one in TLS, or cert and key in the URL (docs/operations.md)")
+	case strings.Contains(text, "max number of clients"):
+		return Advise(err, "end connections that nobody needs (CLIENT LIST), or raise its maxclients")
+	case secure && certificate == "" && (reset || strings.HasPrefix(text, "TLS handshake: ") && errors.Is(err, io.EOF)):
+		return Advise(err, "it may want a client certificate; give one by "+dsn.Parameters.Pair+" (docs/operations.md); "+
+			"or raise its maxclients, if they are reached")
 	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
 		return Advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")
 	case !secure && reset:
@@ -36,12 +42,10 @@ func Mend(err error, secure bool) error {
 	case errors.Is(err, driver.ErrConfig), errors.Is(err, driver.ErrAuth):
 		return err
 	case strings.Contains(text, "NOAUTH"):
-		return Advise(AuthError(err), "it asks for a password; give Username and Password")
+		return Advise(AuthError(err), "it asks for a password; give user and password")
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
-		return Advise(AuthError(err), "check Username and Password")
-	case strings.HasPrefix(text, "HELLO: ") && strings.Contains(text, "unknown command"):
-		return Unfit("give a newer server", "%w: it is older than Redis 6", err)
-	case strings.Contains(text, "nknown") && strings.Contains(text, "command"):
+		return Advise(AuthError(err), "correct user and password")
+	case Unknown(text):
 		return Unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
 	case LacksRight(text):
 		return Advise(AuthError(err), "grant the rights in docs/operations.md")
@@ -49,12 +53,32 @@ func Mend(err error, secure bool) error {
 		return Unfit("choose another DB", "%w", err)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
 		return Unfit("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
+	case MisConf(text):
+		return Advise(err, MendDisk)
+	case strings.Contains(text, "NOREPLICAS"):
+		return Advise(err, MendReplicas)
 	}
-	var cert *tls.CertificateVerificationError
-	if errors.As(err, &cert) {
-		return Unfit("give the CA that signed its certificate", "%w", err)
+	if cert := new(tls.CertificateVerificationError); errors.As(err, &cert) {
+		return Unfit(certificate, "%w", err)
+	}
+	if certificate != "" {
+		return Advise(err, certificate)
 	}
 	return err
+}
+
+// MendDisk mends a server that refuses writes because it cannot save them.
+const MendDisk = "free or mend its disk and then BGSAVE; or CONFIG SET save \"\", where nobody needs its snapshots"
+
+// MendReplicas mends a master that refuses writes because too few replicas keep up with it.
+const MendReplicas = "start its replicas, or mend the network to them; where it needs none, CONFIG SET min-replicas-to-write 0"
+
+// MisConf says whether a server has refused a write because it could not save what it has.
+func MisConf(text string) bool { return strings.Contains(text, "MISCONF") }
+
+// Unknown says whether a server does not know a command by its name.
+func Unknown(text string) bool {
+	return strings.Contains(text, "nknown") && strings.Contains(text, "command")
 }
 
 // Advised is an error with what mends it.

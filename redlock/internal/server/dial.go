@@ -98,7 +98,33 @@ func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string
 		}
 		values[greets] = resp.Value{}
 	}
-	return ParseMap(values[greets]), FirstError(cmds, values)
+	if err = FirstError(cmds, values); err != nil && Unknown(string(values[greets].Text)) && (greets == 0 || !values[0].IsError()) {
+		err = ofHello(l, err)
+	}
+	return ParseMap(values[greets]), err
+}
+
+// ofHello says why a server does not know HELLO.
+func ofHello(l *resp.Conn, refused error) error {
+	values, err := l.Do([]string{"INFO", "server"})
+	if err != nil {
+		return err
+	}
+	switch version := ParseInfo(string(values[0].Text))["redis_version"]; {
+	case Old(version):
+		return Unfit("give Redis 6 or newer, or Valkey", "%w: it is Redis %s, which is older than Redis 6", refused, version)
+	case version == "":
+		return Unfit("give Redis 6 or newer, or Valkey, which has it under its own name",
+			"%w: it is older than Redis 6, or the command was renamed, or a proxy does not know it", refused)
+	}
+	return refused // Mend says what is wrong
+}
+
+// Old says whether a server of this version is too old for locks.
+func Old(version string) bool {
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	return err == nil && n < 6
 }
 
 // Auth are the commands that give user and password, if there are any.

@@ -12,6 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
 // doctorFlags are the flags of doctor.
@@ -39,11 +41,14 @@ or can be given to two. What is skipped needs a right that locks do not need.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Var(&fl.ttl, "ttl", "TTL of the leases, against which round trips are held")
-	f.StringSliceVar(&fl.ignore, "ignore", nil, "`checks` that are shown and do not count, such as persistence,tls")
+	f.StringSliceVar(&fl.ignore, "ignore", nil, "`checks` that do not count, such as persistence,tls; -q leaves them out")
 	return cmd
 }
 
 func (a *app) doctor(fl *doctorFlags) error {
+	if err := areChecks(fl.ignore); err != nil {
+		return err
+	}
 	ctx, stop := interruptible()
 	defer stop()
 	findings, err := a.diagnose(ctx, time.Duration(fl.ttl.duration))
@@ -53,31 +58,64 @@ func (a *app) doctor(fl *doctorFlags) error {
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
-	if slices.ContainsFunc(findings, func(f driver.Finding) bool { return f.Bad() && !slices.Contains(fl.ignore, f.Check) }) {
+	counts := func(f driver.Finding) bool { return f.Bad() && !slices.Contains(fl.ignore, f.Check) }
+	if slices.ContainsFunc(findings, counts) {
 		a.code = exitcode.No
 	}
-	if a.output == "json" {
+	switch {
+	case a.output == "json":
 		return a.writeJSON(findings)
+	case !a.quiet:
+		counts = func(driver.Finding) bool { return true }
+	case a.code != exitcode.No:
+		return nil
 	}
-	return a.writeTable(findingRows(findings, a.quiet))
+	return a.writeTable(findingRows(findings, counts))
+}
+
+// areChecks refuses the names of checks that there are not.
+func areChecks(names []string) error {
+	for _, name := range names {
+		if slices.Contains(exam.Checks, name) {
+			continue
+		}
+		if near := dsn.Nearest(name, exam.Checks); near != "" {
+			return exitcode.Usagef("--ignore: there is no check %q; the nearest is %s", name, near)
+		}
+		return exitcode.Usagef("--ignore: there is no check %q; there are %s", name, strings.Join(exam.Checks, ", "))
+	}
+	return nil
 }
 
 // diagnose looks at the backend, in whatever state it is.
 func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Finding, error) {
+	file := a.fileOfBackend()
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
 	if a.backend == "" {
 		return nil, a.noBackend()
 	}
-	return diagnoseBackend(ctx, a.backend, ttl)
+	found, err := diagnoseBackend(ctx, a.backend, ttl)
+	if file != "" && dsn.Mask(a.backend) != a.backend {
+		var notes exam.Notes
+		notes.Files(file)
+		found = append(found, notes.Found...)
+	}
+	return found, err
+}
+
+// fileOfBackend is the file that has the backend; empty: none has.
+func (a *app) fileOfBackend() string {
+	at := max(strings.LastIndex(a.from["backend"], ":"), 0) // the line of a config file
+	return cmp.Or(a.backendFile, a.from["backend"][:at])
 }
 
 // urgency is the order in which findings are shown.
 var urgency = []driver.Verdict{driver.VerdictFault, driver.VerdictWarning, driver.VerdictSkipped, driver.VerdictOK}
 
-// findingRows has the worst first. What is the same for several nodes is one row.
-func findingRows(findings []holdfast.Finding, badOnly bool) [][]string {
+// findingRows has the worst first, of those that are shown. What is the same for several nodes is one row.
+func findingRows(findings []holdfast.Finding, shown func(holdfast.Finding) bool) [][]string {
 	all := make(map[string]bool)
 	nodes := make(map[holdfast.Finding][]string)
 	var unlike []holdfast.Finding
@@ -101,7 +139,7 @@ func findingRows(findings []holdfast.Finding, badOnly bool) [][]string {
 		if n := len(nodes[f]); n == len(all) && n > 1 {
 			where = "all"
 		}
-		if text := strings.TrimSuffix(f.Text+"; "+f.Mend, "; "); f.Bad() || !badOnly {
+		if text := strings.TrimSuffix(f.Text+"; "+f.Mend, "; "); shown(f) {
 			rows = append(rows, []string{string(f.Verdict), f.Check, where, text})
 		}
 	}
