@@ -46,7 +46,8 @@ type app struct {
 	output         string
 	quiet, verbose bool
 	logFormat      string
-	code           exitcode.Code  // of a run that is no error
+	prepared       bool           // the flags are read, and log is as they say
+	code           exitcode.Code  // where there is no error
 	raise          syscall.Signal // to end by
 	leaves         bool           // the backend that was opened can leave a lock to other processes
 
@@ -77,16 +78,39 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // of helps and completions
 		err = wrote(out.err)
 	}
-	if err != nil {
-		a.log.Error(explain(err))
-	}
 	if a.raise != 0 {
 		endBy(a.raise)
 	}
-	if a.code != exitcode.OK {
+	if err == nil {
 		return a.code
 	}
+	if !a.prepared {
+		a.log = lines.New(stdio.Err, a.formatAsked(root, args[1:]), slog.LevelInfo)
+	}
+	a.log.Error(explain(err))
 	return exitcode.Of(err)
+}
+
+// formatAsked is the format of the log where the flags could not be read.
+func (a *app) formatAsked(root *cobra.Command, args []string) string {
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if value, ok := strings.CutPrefix(arg, "--log-format="); ok {
+			return value
+		}
+		if arg == "--log-format" && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	all, _ := a.sources(root) // what is wrong with them is not asked here
+	for _, look := range append(all, variables) {
+		if value, _ := look("log-format"); value != "" {
+			return value
+		}
+	}
+	return ""
 }
 
 // explain makes one line of an error.
@@ -215,10 +239,10 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	if a.logFormat != "text" && a.logFormat != "json" {
-		return exitcode.Usagef("--log-format %q is neither text nor json", a.logFormat)
+		return exitcode.Usagef("%s %q is neither text nor json", a.said("log-format"), a.logFormat)
 	}
 	if a.output != "" && a.output != "table" && a.output != "json" {
-		return exitcode.Usagef("--output %q is neither table nor json", a.output)
+		return exitcode.Usagef("%s %q is neither table nor json", a.said("output"), a.output)
 	}
 	level := slog.LevelInfo
 	switch {
@@ -227,7 +251,8 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	case a.verbose:
 		level = slog.LevelDebug
 	}
-	a.log = lines.New(a.io.Err, a.logFormat, level)
+	a.log, a.prepared = lines.New(a.io.Err, a.logFormat, level), true
+	a.warnOfVariables(cmd.Root())
 	return nil
 }
 

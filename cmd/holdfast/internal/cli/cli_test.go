@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -108,6 +109,34 @@ func call(args ...string) (code exitcode.Code, out, log string) {
 	return code, o.String(), l.String()
 }
 
+// TestErrorsHaveTheFormatOfTheLog holds that what reads JSON gets it for wrong usage too, by
+// whatever the format is set.
+func TestErrorsHaveTheFormatOfTheLog(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(file, []byte("log-format = json\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"run", "--no-such-flag", "--log-format", "json"}, {"run", "--log-format=json", "--ttl", "soon"}, {"--log-format=json", "no-such-command"},
+		{"run", "--log-format=json", "job"},
+	} {
+		if code, _, log := call(args...); code != exitcode.Usage || !strings.HasPrefix(log, `{"time":`) {
+			t.Errorf("%v: exit code %d, %s", args, code, log)
+		}
+	}
+	for name, value := range map[string]string{"HOLDFAST_LOG_FORMAT": "json", "HOLDFAST_CONFIG": file} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			if code, _, log := call("run", "--no-such-flag"); code != exitcode.Usage || !strings.HasPrefix(log, `{"time":`) {
+				t.Errorf("exit code %d, %s", code, log)
+			}
+		})
+	}
+	if _, _, log := call("run", "--no-such-flag", "--", "--log-format=json"); !strings.HasPrefix(log, "holdfast: ") {
+		t.Errorf("the format is that of the command's arguments: %s", log)
+	}
+}
+
 func TestPanicIsABugWithItsOwnCode(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -195,11 +224,11 @@ func TestGuardAndNoGuard(t *testing.T) {
 		{"Contradiction", true, true, "guard no-guard", false, true},
 	} {
 		fl := &runFlags{guard: row.guard, noGuard: row.noGuard}
-		from := make(map[string]string)
+		a := &app{from: make(map[string]string)}
 		for flag := range strings.FieldsSeq(row.given) {
-			from[flag] = "--" + flag
+			a.from[flag] = "--" + flag
 		}
-		if got, err := fl.guarded(from); got != row.want || (err != nil) != row.fails {
+		if got, err := fl.guarded(a); got != row.want || (err != nil) != row.fails {
 			t.Errorf("%s: %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
 		}
 	}

@@ -86,7 +86,6 @@ func (a *app) leaks(fl *leakFlags) error {
 		}
 	}
 	if asked != nil {
-		a.code = exitcode.OK
 		return asked
 	}
 	if err := place.Write(leakMetrics(leaks)); err != nil {

@@ -136,7 +136,7 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 // written, the lock is given back: a lease that no process knows would only
 // block the others.
 func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once bool) error {
-	if err := cmp.Or(a.loadBackend(), a.fits("--ttl", opts.TTL)); err != nil {
+	if err := cmp.Or(a.loadBackend(), a.fit("ttl", &opts.TTL)); err != nil {
 		return err
 	}
 	place, err := report.File("--file", file)
@@ -253,6 +253,9 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.D
 			return fmt.Errorf("--ttl %v: %w: it cannot change the %v that the lease has; leave --ttl away", g.TTL, holdfast.ErrUnsupported, had)
 		}
 		g.TTL = had
+	}
+	if err := a.fit("ttl", &g.TTL); err != nil {
+		return err
 	}
 	if l := drv.Limits(); g.TTL < l.MinTTL || l.MaxTTL != 0 && g.TTL > l.MaxTTL {
 		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, the same for all clients)", g.TTL, l.MinTTL, l.MaxTTL)

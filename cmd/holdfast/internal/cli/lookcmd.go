@@ -182,10 +182,10 @@ func listRow(st holdfast.Status) []string {
 
 // completeNames offers the locks that are held, for the shell's completion.
 func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	a.quiet = true
 	if len(args) > 0 || a.prepare(cmd) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	a.quiet = true
 	var names []string
 	err := a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
 		for st, err := range client.List(ctx, prefix) {

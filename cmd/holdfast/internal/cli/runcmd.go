@@ -217,7 +217,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if err != nil {
 		return nil, err
 	}
-	guard, err := fl.guarded(a.from)
+	guard, err := fl.guarded(a)
 	if err != nil {
 		return nil, err
 	}
@@ -236,16 +236,16 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if fl.skip {
 		p.Busy = exitcode.OK
 	}
-	if err := cmp.Or(a.fits("--ttl", p.TTL), a.fits("--hold-at-least", p.HoldAtLeast)); err != nil {
+	if err := cmp.Or(a.fit("ttl", &p.TTL), a.fit("hold-at-least", &p.HoldAtLeast)); err != nil {
 		return nil, err
 	}
 	return p, p.Defaults()
 }
 
 // guarded says whether there shall be a guard.
-func (fl *runFlags) guarded(from map[string]string) (bool, error) {
-	if fl.noGuard && fl.guard && from["guard"] != "" {
-		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", from["guard"], from["no-guard"])
+func (fl *runFlags) guarded(a *app) (bool, error) {
+	if fl.noGuard && fl.guard && a.from["guard"] != "" {
+		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", a.said("guard"), a.said("no-guard"))
 	}
 	return fl.guard && !fl.noGuard, nil
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
@@ -60,13 +62,16 @@ func readConfig(path string, known func(string) bool) (source, error) {
 			continue
 		}
 		name, value, ok := strings.Cut(line, "=")
-		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		name = strings.TrimSpace(name)
 		at := number
+		value, bad := configValue(value)
 		switch {
 		case !ok:
 			return nil, exitcode.Usagef("%s:%d: write a flag without dashes, =, and its value, as in ttl = 20s", path, number)
 		case !known(name):
 			return nil, exitcode.Usagef("%s:%d: no command has a flag --%s", path, number, name)
+		case bad != nil:
+			return nil, exitcode.Usagef("%s:%d: %s: %w", path, number, name, bad)
 		case lines[name].number > 0 && name != "backend":
 			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, lines[name].number)
 		case lines[name].number > 0:
@@ -77,6 +82,60 @@ func readConfig(path string, known func(string) bool) (source, error) {
 	return func(flag string) (text, where string) {
 		return lines[flag].value, fmt.Sprintf("%s:%d", path, lines[flag].number)
 	}, nil
+}
+
+// configValue reads what stands behind the = of a line: all up to a comment, which begins with
+// a # behind a blank, or what stands between two quotes, as it is.
+func configValue(text string) (string, error) {
+	text = strings.TrimSpace(text)
+	if text == "" || text[0] != '"' && text[0] != '\'' {
+		text, _, _ = strings.Cut(" "+text, " #")
+		text, _, _ = strings.Cut(text, "\t#")
+		return strings.TrimSpace(text), nil
+	}
+	value, rest, ended := strings.Cut(text[1:], text[:1])
+	switch rest = strings.TrimSpace(rest); {
+	case !ended:
+		return "", errors.New("the value begins with a quote and does not end with one; put the same quote behind it, or leave both out")
+	case rest != "" && rest[0] != '#':
+		return "", errors.New("more than a comment stands behind the closing quote; put the whole value between quotes, of the other kind where it has such")
+	}
+	return value, nil
+}
+
+// said is how a message names a flag: by where its value comes from.
+func (a *app) said(flag string) string {
+	switch where := a.from[flag]; where {
+	case "":
+		return "--" + flag
+	case "--" + flag, variable(flag):
+		return where
+	default:
+		return where + ": " + flag
+	}
+}
+
+// links are the variables that Kubernetes gives to each container for a service whose name begins
+// with holdfast.
+var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// warnOfVariables names the variables that look like settings and are none.
+func (a *app) warnOfVariables(root *cobra.Command) {
+	var known []string
+	for _, cmd := range append(root.Commands(), root) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) }) // HOLDFAST_VERSION too: scripts that install have it
+	}
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		if value == "" || !strings.HasPrefix(name, variable("")) || strings.HasPrefix(name, run.EnvPrefix) || links.MatchString(name) || slices.Contains(known, name) {
+			continue
+		}
+		mend := "see holdfast config --help"
+		if near := dsn.Nearest(name, known); near != "" {
+			mend = "did you mean " + near + "?"
+		}
+		a.log.Warn(fmt.Sprintf("the variable %s sets nothing; %s", name, mend))
+	}
 }
 
 // sources are those below the command line, the first before the next.
@@ -136,10 +195,10 @@ func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
 			if err != nil || text == "" || before[f.Name] != "" || before[rivals[f.Name]] != "" || !hasFlag(root, f.Name) {
 				return
 			}
-			if bad := f.Value.Set(text); bad != nil {
-				err = exitcode.Usagef("%s=%q: %w", where, text, plain(f.Value.Type(), bad))
-			}
 			a.from[f.Name] = where
+			if bad := f.Value.Set(text); bad != nil {
+				err = exitcode.Usagef("%s=%q: %w", a.said(f.Name), text, plain(f.Value.Type(), bad))
+			}
 		})
 	}
 	return err
@@ -150,11 +209,11 @@ func (a *app) loadBackend() error {
 	switch {
 	case a.backendFile == "":
 	case a.backend != "":
-		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.from["backend"], a.from["backend-file"])
+		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.said("backend"), a.said("backend-file"))
 	default:
 		text, err := os.ReadFile(a.backendFile)
 		if err != nil {
-			return exitcode.Usagef("%s: %w", a.from["backend-file"], err)
+			return exitcode.Usagef("%s: %w", a.said("backend-file"), err)
 		}
 		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
 	}
