@@ -182,18 +182,29 @@ func checkNote(note string) error {
 	return nil
 }
 
-func checkKey(key string) error {
+// checkSeen checks the key of a lock that is looked at, or taken away. Other programs may have
+// made one that no client here would take, and List shows it.
+func checkSeen(key string) error {
 	switch {
 	case key == "":
 		return invalid("the key is empty")
+	case strings.HasPrefix(key, reserved):
+		return invalid("keys that begin with %q are kept for Holdfast itself", reserved)
+	}
+	return nil
+}
+
+// reserved begins the keys of Holdfast itself.
+const reserved = "holdfast:"
+
+func checkKey(key string) error {
+	switch {
 	case len(key) > longestKey:
 		return invalid("the key has %d bytes; give at most %d", len(key), longestKey)
 	case !utf8.ValidString(key):
 		return invalid("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):
 		return invalid("the key has control characters")
-	case strings.HasPrefix(key, "holdfast:"):
-		return invalid("keys that begin with %q are kept for Holdfast itself", "holdfast:")
 	}
-	return nil
+	return checkSeen(key)
 }

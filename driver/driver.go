@@ -500,7 +500,7 @@ func quoteOwner(owner string) string {
 // UnavailableError says that the service, or too many of its nodes, did not answer, and
 // why. It matches ErrUnavailable.
 type UnavailableError struct {
-	Need  int         // how many nodes must answer; 0 where the service has no nodes
+	Need  int         // how many nodes must answer; 0 where the service has no nodes, or their number does not matter
 	Nodes []NodeError // the nodes that failed; empty where none is to blame
 	Err   error       // the cause where Nodes is empty
 }
@@ -536,11 +536,14 @@ func (e *UnavailableError) Error() string {
 		}
 		texts[i] = word + strings.Join(nodes[text], ", ") + ": " + text
 	}
-	if len(e.Nodes) == 1 && e.Need == 1 {
-		return texts[0]
+	text := strings.Join(texts, "; ")
+	switch {
+	case e.Need == 0 || e.Need == 1 && len(e.Nodes) == 1:
+		return text
+	case e.Need == 1:
+		return strings.TrimSuffix("need 1 node: "+text, ": ")
 	}
-	texts = append([]string{fmt.Sprintf("need %d nodes", e.Need)}, strings.Join(texts, "; "))
-	return strings.TrimSuffix(strings.Join(texts, ": "), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("need %d nodes: %s", e.Need, text), ": ")
 }
 
 // Is matches ErrUnavailable.

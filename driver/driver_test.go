@@ -17,10 +17,12 @@ func TestNodesWithOneCauseAreNamedTogether(t *testing.T) {
 		"need 2 nodes: nodes a, c: too young; node b: refused": {
 			Need: 2, Nodes: []driver.NodeError{{Node: "a", Err: young}, {Node: "b", Err: refused}, {Node: "c", Err: errors.New("too young")}},
 		},
-		"need 2 nodes: node a: <nil>": {Need: 2, Nodes: []driver.NodeError{{Node: "a"}}},
-		"need 2 nodes":                {Need: 2},
-		"refused":                     {Err: refused},
-		"lock service is unavailable": {},
+		"need 2 nodes: node a: <nil>":      {Need: 2, Nodes: []driver.NodeError{{Node: "a"}}},
+		"need 2 nodes":                     {Need: 2},
+		"need 1 node: nodes a, b: refused": {Need: 1, Nodes: []driver.NodeError{{Node: "a", Err: refused}, {Node: "b", Err: refused}}},
+		"nodes a, b: refused":              {Nodes: []driver.NodeError{{Node: "a", Err: refused}, {Node: "b", Err: refused}}},
+		"refused":                          {Err: refused},
+		"lock service is unavailable":      {},
 	} {
 		if got := e.Error(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -105,7 +105,8 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 	defer d.Close()
 	addr := r.servers[0].Addr()
 	r.refused(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
-	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, MaxTTL and CounterLife")
+	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, MaxTTL and CounterLife",
+		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
 // Clients that keep counters for different times would let tokens fall, on one node too.

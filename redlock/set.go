@@ -69,23 +69,18 @@ func (i *independent) connect(ctx context.Context) error {
 	}
 	all.Wait()
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
-	var unfit error
-	fit := len(d.nodes)
+	var unfit unfitError
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
 		if server.Lasting(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
-			fit--
-			if err = fmt.Errorf("node %s: %w", d.nodes[i].addr, err); unfit != nil {
-				err = fmt.Errorf("%w; %w", unfit, err)
-			}
-			unfit = err
+			unfit = append(unfit, driver.NodeError{Node: d.nodes[i].addr, Err: err})
 		}
 	}
 	switch {
-	case fit < u.Need:
+	case len(d.nodes)-len(unfit) < u.Need:
 		return unfit
 	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
 		for _, n := range u.Nodes {
@@ -100,6 +95,16 @@ func (i *independent) connect(ctx context.Context) error {
 	}
 	return u
 }
+
+// unfitError is why nodes will not vote before somebody changes something. It does not match
+// driver.ErrUnavailable, as no wait mends it.
+type unfitError []driver.NodeError
+
+// Error names each node, and a cause that several have once.
+func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e}).Error() }
+
+// Unwrap gives the causes.
+func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
 
 func (i *independent) examined(context.Context) ([]*node, look) {
 	var e look

@@ -121,6 +121,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Values["servers"] = &servers{}
 			env.Setenv("USER", "tester")
+			env.Setenv("ODD", "lock:a\x01b")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -79,6 +79,9 @@ func (a *app) console(prefix string, fl *consoleFlags) error {
 			}
 		}
 	}
+	opts.Refused = func(address string) { // also with -q: somebody may be guessing
+		a.log.Error("the console was given a wrong token, and took nothing away", "address", address)
+	}
 	server := console.New(opts)
 	if err := a.announce(listener.Addr(), server.Token()); err != nil {
 		return err
@@ -106,13 +109,18 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 
 // announce says where the console is, and the token, which nothing says again.
 func (a *app) announce(addr net.Addr, token string) error {
-	if at, err := netip.ParseAddrPort(addr.String()); err == nil && !at.Addr().IsLoopback() {
+	here := addr.String()
+	at, err := netip.ParseAddrPort(here)
+	if err == nil && at.Addr().IsUnspecified() { // no browser can call that
+		here = fmt.Sprintf("localhost:%d", at.Port())
+	}
+	if err == nil && !at.Addr().IsLoopback() {
 		a.log.Warn("other machines can reach this console: whoever does can read all locks", "address", addr.String())
 	}
-	text := fmt.Sprintf("console at http://%s/", addr)
+	text := fmt.Sprintf("console at http://%s/", here)
 	if token != "" {
 		text += "\ntoken for taking locks away: " + token
 	}
-	_, err := fmt.Fprintln(a.io.Out, text)
+	_, err = fmt.Fprintln(a.io.Out, text)
 	return wrote(err)
 }

@@ -109,7 +109,7 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	if st.Kept {
 		question = "The holder has released the lock, and asked to keep it for so long. To end that, type the name of the lock: "
 	}
-	err := a.confirmed(ctx, question, st.Key)
+	err := a.confirmed(ctx, question, view.Printable(st.Key))
 	if errors.Is(err, errNotConfirmed) {
 		return exitcode.Usagef("that is not the name of the lock; nothing was done")
 	}

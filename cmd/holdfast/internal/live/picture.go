@@ -79,13 +79,14 @@ type Level int
 
 // The levels.
 const (
-	Fine Level = iota
+	Early Level = iota - 1 // nothing is known yet
+	Fine
 	Warn
 	Bad
 )
 
 // String is the level for programs.
-func (l Level) String() string { return [...]string{"fine", "warn", "bad"}[l] }
+func (l Level) String() string { return [...]string{"early", "fine", "warn", "bad"}[l-Early] }
 
 // State is what a lock is in, in a word or two, how bad that is, and why, if it is.
 func (p *Picture) State(r *Row) (word string, level Level, why string) {
@@ -266,7 +267,7 @@ func (p *Picture) Headline() (text string, level Level) {
 	down, all := p.Down(), len(p.Nodes)
 	switch {
 	case p.Whole.IsZero() && p.Err == nil:
-		return "looking at the locks for the first time", Fine
+		return "looking at the locks for the first time", Early
 	case all > 1 && down > (all-1)/2:
 		return fmt.Sprintf("NO MAJORITY: %d of %d nodes do not vote, nobody gets a lock", down, all), Bad
 	case all == 1 && down == 1:
