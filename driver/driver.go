@@ -480,7 +480,7 @@ func (e *HeldError) Error() string {
 	}
 	switch {
 	case e.Kept:
-		return fmt.Sprintf("released by %s, and kept for another %v as it asked (MinHold)", who, e.Remaining.Round(time.Millisecond))
+		return fmt.Sprintf("released by %s, and kept for another %v as it asked", who, e.Remaining.Round(time.Millisecond))
 	case e.Here:
 		return "held by this process, " + who
 	}

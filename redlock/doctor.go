@@ -605,8 +605,8 @@ func (e *look) slow(context.Context) error {
 		}
 	}
 	if count > 0 {
-		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("%d commands of the last day took longer than %v, and held up all locks meanwhile; "+
-			"the worst is %s with %v", count, time.Duration(link.StallAfter), name, worst.Round(time.Millisecond)),
+		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
+			"the worst is %s with %v", time.Duration(link.StallAfter), count, name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
 		e.OK("slowlog", "no command over %v in the last day", time.Duration(link.StallAfter))

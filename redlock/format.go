@@ -43,7 +43,7 @@ func (o *Options) formatFits(nodes []Node) error {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if !f.OwnCounters() && o.CounterLife != 0 {
-		return fmt.Errorf("%w: CounterLife %v: counters of tokens never expire in the format of Redisson; leave it out", driver.ErrInvalid, o.CounterLife)
+		return fmt.Errorf("%w: counterlife %v: counters of tokens never expire in the format of Redisson; leave it out", driver.ErrInvalid, o.CounterLife)
 	}
 	if f.DefaultPrefix() == "" {
 		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix defaults refuses both

@@ -28,7 +28,7 @@ func (e *QuarantineError) Quarantine() time.Duration { return e.Left }
 
 func (e *QuarantineError) Error() string {
 	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); "+
-		"for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
+		"for a set that nobody has used before, quarantine=off skips this",
 		max(e.Left.Round(time.Second), time.Second), max(e.Seen.Round(time.Second), 0))
 }
 
