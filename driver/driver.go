@@ -512,7 +512,7 @@ type NodeError struct {
 }
 
 // Error names each node that failed, with its cause. Nodes that have the same cause
-// are named together.
+// are named together, as are those in quarantine, with the time that the last of them needs.
 func (e *UnavailableError) Error() string {
 	switch {
 	case len(e.Nodes) == 0 && e.Err != nil:
@@ -524,6 +524,9 @@ func (e *UnavailableError) Error() string {
 	nodes := make(map[string][]string) // by text
 	for _, n := range e.Nodes {
 		text := fmt.Sprint(n.Err)
+		if quarantined(n.Err) > 0 {
+			text = e.longest()
+		}
 		if nodes[text] == nil {
 			texts = append(texts, text)
 		}
@@ -544,6 +547,28 @@ func (e *UnavailableError) Error() string {
 		return strings.TrimSuffix("need 1 node: "+text, ": ")
 	}
 	return strings.TrimSuffix(fmt.Sprintf("need %d nodes: %s", e.Need, text), ": ")
+}
+
+// quarantined is for how long yet a node does not vote whose failure is err; 0: that is not why.
+func quarantined(err error) time.Duration {
+	if q, ok := errors.AsType[interface {
+		error
+		Quarantine() time.Duration
+	}](err); ok {
+		return q.Quarantine()
+	}
+	return 0
+}
+
+// longest is the text of the node that is in quarantine for the longest time.
+func (e *UnavailableError) longest() (text string) {
+	var left time.Duration
+	for _, n := range e.Nodes {
+		if q := quarantined(n.Err); q > left {
+			left, text = q, n.Err.Error()
+		}
+	}
+	return text
 }
 
 // Is matches ErrUnavailable.

@@ -355,7 +355,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 		"redis+cluster://a:6379?format=redisson":            {"Redis Cluster"},
 		"redis://a?format=jedis":                            {`"jedis"`, "redisson"},
 		"redis://a?format=redisson&counterlife=10m":         {"counterlife", "never expire"},
-		"redis://a?format=redisson&bare=true&prefix=app:":   {"BareKeys"},
+		"redis://a?format=redisson&bare=true&prefix=app:":   {"bare"},
 	} {
 		_, err := redlock.Open(t.Context(), url, &redlock.Options{NoCheck: true})
 		if !errors.Is(err, driver.ErrInvalid) {

@@ -83,8 +83,8 @@ func (i *independent) connect(ctx context.Context) error {
 	case len(d.nodes)-len(unfit) < u.Need:
 		return unfit
 	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
-		for _, n := range u.Nodes {
-			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
+		if len(u.Nodes) > 0 {
+			d.opts.Logger.Warn("some nodes do not vote", "cause", unfitError(u.Nodes))
 		}
 		return nil
 	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, member.ErrNoVote) })):
@@ -96,8 +96,8 @@ func (i *independent) connect(ctx context.Context) error {
 	return u
 }
 
-// unfitError is why nodes will not vote before somebody changes something. It does not match
-// driver.ErrUnavailable, as no wait mends it.
+// unfitError is why nodes do not vote. It does not match driver.ErrUnavailable, so that nobody
+// waits for what no wait mends.
 type unfitError []driver.NodeError
 
 // Error names each node, and a cause that several have once.

@@ -128,6 +128,18 @@ ZooKeeper.
   holdfast run nightly-report -- ./report.sh
 `
 
+// start is what there is to do on a machine where nothing was set up yet.
+const start = `Holdfast runs commands under a lock that several machines share.
+No backend is set, where the locks are kept. To see what it does without one:
+  holdfast demo
+With Redis, which "apt install redis-server" brings and starts:
+  export HOLDFAST_BACKEND=redis://localhost:6379
+  holdfast run first -- echo "I have the lock"
+  holdfast doctor
+docs/choosing.md says which service to take for what. All commands:
+  holdfast --help
+`
+
 // usageEnd is the end of every help.
 const usageEnd = `
 Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
@@ -158,6 +170,10 @@ func (a *app) root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if version {
 				return a.writeVersion()
+			}
+			if a.from["backend"]+a.from["backend-file"] == "" {
+				_, err := fmt.Fprint(a.io.Out, start)
+				return wrote(err)
 			}
 			return cmd.Help()
 		},
