@@ -120,9 +120,15 @@ func explain(err error) string {
 }
 
 const about = `Holdfast runs commands under a lock that several machines share, and looks
-after such locks. The locks are kept on one Redis or Valkey server or several
-independent ones, of which a majority decides, or on PostgreSQL, etcd or
-ZooKeeper.
+after such locks. The backend, where they are kept, is given by a URL:
+
+  redis://localhost:6379        one Redis or Valkey; rediss:// speaks TLS
+  redlock://a:6379,b:6379,c     several independent ones, of which a majority decides;
+                                a new set of them gives no lock in its first 62 seconds
+  postgres://host/database      PostgreSQL
+  etcd://a,b,c                  etcd
+  zk://a,b,c                    ZooKeeper
+  'a=URL b=URL'                 several of these, each with a part of the names
 
   export HOLDFAST_BACKEND=redis://localhost:6379
   holdfast run nightly-report -- ./report.sh
@@ -135,7 +141,7 @@ No backend is set, where the locks are kept. To see what it does without one:
 With Redis, which "apt install redis-server" brings and starts:
   export HOLDFAST_BACKEND=redis://localhost:6379
   holdfast run first -- echo "I have the lock"
-  holdfast doctor
+  holdfast doctor    # what to mend: a new server keeps nothing over a restart
 docs/choosing.md says which service to take for what. All commands:
   holdfast --help
 `
@@ -147,6 +153,21 @@ and in a config file: see holdfast config --help.
 Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 "holdfast help exit-codes" says what exit codes mean.
 `
+
+// usageOf is the help of one command below its text. It fits a screen, so it ends with what is looked
+// for most.
+func usageOf(cmd *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: %s\n", cmd.UseLine())
+	if cmd.HasAvailableLocalFlags() {
+		b.WriteString("\n" + cmd.LocalFlags().FlagUsages())
+	}
+	b.WriteString("\nBesides: -b URL, -q, -v and what else holdfast --help has for each command.\n")
+	if cmd.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
+	}
+	return b.String()
+}
 
 // Command is the root of the commands, for the manual that is made from them.
 func Command() *cobra.Command { return new(app).root() }
@@ -191,6 +212,10 @@ func (a *app) root() *cobra.Command {
 	})
 	usage := root.UsageFunc()
 	root.SetUsageFunc(func(cmd *cobra.Command) error { // a template would keep the linker from leaving methods out
+		if cmd.HasParent() && cmd.Runnable() && !cmd.HasAvailableSubCommands() {
+			cmd.Print(usageOf(cmd))
+			return nil
+		}
 		err := usage(cmd)
 		cmd.Print(usageEnd)
 		return err
@@ -198,19 +223,22 @@ func (a *app) root() *cobra.Command {
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVarP(&a.backend, "backend", "b", "",
-		"`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db, etcd://a,b,c or zk://a,b,c; of several sets, 'a=URL b=URL'")
-	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL of the backend, for one with a password")
-	f.StringVar(&a.config, "config", "", "config `file` to read in place of the user's and the system's; see holdfast config --help")
+	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend")
+	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL, for one with a password")
+	f.StringVar(&a.config, "config", "", "config `file`, see holdfast config --help")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
-	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
+	f.StringVar(&a.logFormat, "log-format", "text", "`format` on stderr: text or json")
 	root.AddCommand(
 		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
 		a.showCommand(), a.listCommand(), a.watchCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
 		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)
+	for _, cmd := range root.Commands() {
+		cmd.InitDefaultHelpFlag()
+		cmd.Flags().Lookup("help").Hidden = true // who reads it knows
+	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -273,7 +301,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 }
 
 func (a *app) outputFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "format of the output: table or json")
+	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "`format`: table or json")
 }
 
 // wantName takes the name from the arguments, or from what else says it.

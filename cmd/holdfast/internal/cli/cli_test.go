@@ -70,7 +70,7 @@ func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 // is wrong for it: the error must name the variable.
 func TestEveryFlagHasAVariable(t *testing.T) {
 	wrong := map[string]string{"bool": "maybe", "int": "many"}
-	for _, name := range []string{"duration", "code", "policy", "fail|skip|run", "group|process"} {
+	for _, name := range []string{"duration", "code", "policy", "word"} {
 		wrong[name] = "wrong"
 	}
 	eachFlag(t, "run", func(f *pflag.Flag) {
@@ -149,6 +149,34 @@ func TestPanicIsABugWithItsOwnCode(t *testing.T) {
 type panicking struct{}
 
 func (panicking) Write([]byte) (int, error) { panic("no") }
+
+// TestHelpFitsAScreen holds that the help of a command is no longer than a terminal, but for those
+// with many flags, and ends with two examples, which the tests of this module's root run.
+func TestHelpFitsAScreen(t *testing.T) {
+	t.Parallel()
+	for _, cmd := range Command().Commands() {
+		most := 24
+		switch cmd.Name() {
+		case "help", "completion", "exit-codes": // topics
+			continue
+		case "run", "elect":
+			most = 40
+		}
+		code, out, log := call(cmd.Name(), "--help")
+		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+		if code != exitcode.OK || log != "" || len(lines) > most {
+			t.Errorf("%s: exit code %d, %d lines of help, want at most %d", cmd.Name(), code, len(lines), most)
+		}
+		for i, line := range lines {
+			if len(line) > 80 {
+				t.Errorf("%s: line %d of the help has %d columns: %s", cmd.Name(), i+1, len(line), line)
+			}
+		}
+		if len(lines) < 3 || lines[len(lines)-3] != "Examples:" || !strings.Contains(lines[len(lines)-1], "holdfast "+cmd.Name()) {
+			t.Errorf("%s: the help does not end with two examples:\n%s", cmd.Name(), out)
+		}
+	}
+}
 
 func TestErrorsAreOneLine(t *testing.T) {
 	t.Parallel()

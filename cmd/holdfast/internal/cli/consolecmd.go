@@ -29,14 +29,17 @@ func (a *app) consoleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console [PREFIX]",
 		Short: "Show locks, waiters, votes, nodes and the doctor's findings on a web page",
-		Long: `Console serves a web page with the locks whose name begins with PREFIX, or all, and
-keeps it up to date. It runs until a signal ends it.
+		Long: `Console serves a web page with the locks whose name begins with PREFIX, or all,
+and keeps it up to date. It runs until a signal ends it.
 
-Whoever reaches the address can read the page: names, hosts and notes. So by default
-only this machine does; put a proxy that asks who it is before any other address.
-With --allow-force the page can take locks away; it asks for the token that is
-printed at the start. The records of that are printed as JSON on stdout.
+Whoever reaches the address can read the page: names, hosts and notes. So by
+default only this machine does; put a proxy that asks who it is before any
+other address. With --allow-force the page can take locks away; it asks for the
+token that is printed at the start. The records of that are printed as JSON on
+stdout.
 `,
+		Example: `  holdfast console --listen 127.0.0.1:0
+  holdfast console --listen localhost:0 --allow-force billing/`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := wantPrefix(args)
 			if err != nil {
@@ -48,9 +51,9 @@ printed at the start. The records of that are printed as JSON on stdout.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&fl.listen, "listen", "127.0.0.1:7788", "`address` to serve the page on; port 0 takes a free one")
-	f.StringSliceVar(&fl.hosts, "host", nil, "`names` by which browsers may call the console, besides localhost and addresses")
-	f.BoolVar(&fl.allowForce, "allow-force", false, "let the page take locks away, with the token that is printed at the start")
+	f.StringVar(&fl.listen, "listen", "127.0.0.1:7788", "`address` to serve the page on")
+	f.StringSliceVar(&fl.hosts, "host", nil, "`names` by which browsers may call it")
+	f.BoolVar(&fl.allowForce, "allow-force", false, "let the page take locks away")
 	return cmd
 }
 

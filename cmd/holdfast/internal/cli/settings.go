@@ -235,28 +235,26 @@ func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show the settings that hold, and where each comes from",
-		Long: `Config shows what holds for holdfast run, and where it comes from: a variable, or a
-line of a config file. A flag on the command line goes before a variable, that
-before the user's config file, and that before /etc/holdfast/config. --config
-names one file in place of both. Each line of such a file is a flag without its
-dashes, an = and the value:
+		Long: `Config shows what holds for holdfast run, and where it comes from: a flag of
+run, which can be tried here, goes before a variable such as
+HOLDFAST_KILL_AFTER, that before the user's config file, and that before
+/etc/holdfast/config. --config names one file in place of both. A line has a
+flag without dashes, an = and its value:
 
   backend-file = /run/secrets/holdfast
-  ttl = 20s
+  ttl = 20s   # a comment; "quotes" keep a # and blanks
 
-A backend may have several lines, each with a URL: of one more node of a set, or with
-a name of one of several sets, as in
-
-  backend = a=redis://h1:6379
-  backend = b=redlock://h2:6379,h3:6379,h4:6379
-
-Passwords are not shown.
+A backend may have several lines, each with a URL of a node, or of a set:
+a=URL. Passwords are not shown.
 `,
+		Example: `  holdfast config
+  holdfast config --config holdfast.conf --ttl 10s`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showConfig(cmd) },
 	}
 	a.outputFlag(cmd)
 	newRunFlags().define(cmd) // for their values; they can be tried here as well
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "output" })
 	return cmd
 }
 
