@@ -87,7 +87,7 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 		return err
 	}
 	if record.Warning != "" {
-		fmt.Fprintln(a.io.Err, "holdfast: warning: "+explain(errors.New(record.Warning)))
+		a.log.Error("warning: " + explain(errors.New(record.Warning))) // also with -q
 	}
 	return a.writeJSON(record)
 }

@@ -29,7 +29,7 @@ type wait struct {
 
 // begins is told who holds the lock.
 func (w *wait) begins(e holdfast.WaitingEvent) {
-	w.log.Debug(fmt.Sprintf("waiting: %s, %d others waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
+	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ahead = e.Held.Waiters

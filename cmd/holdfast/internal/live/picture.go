@@ -275,16 +275,17 @@ func (p *Picture) Headline() (text string, level Level) {
 	case p.Err != nil:
 		return "INCOMPLETE: " + p.Err.Error(), Bad
 	case p.Bad > 0:
-		return fmt.Sprintf("%s in an unknown state", locks(p.Bad)), Bad
+		return fmt.Sprintf("%s in an unknown state", Locks(p.Bad)), Bad
 	case down > 0:
 		return fmt.Sprintf("DEGRADED: %d of %d nodes do not vote, the others go on", down, all), Warn
 	case p.Warn > 0:
-		return locks(p.Warn) + " to look at", Warn
+		return Locks(p.Warn) + " to look at", Warn
 	}
 	return "all well", Fine
 }
 
-func locks(n int) string {
+// Locks is a number of locks, in words.
+func Locks(n int) string {
 	if n == 1 {
 		return "1 lock"
 	}
