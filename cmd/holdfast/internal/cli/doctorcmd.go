@@ -106,7 +106,7 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 		notes.Files(file)
 		found = append(found, notes.Found...)
 	}
-	return found, err
+	return found, a.blamed(err)
 }
 
 // fileOfBackend is the file that has the backend; empty: none has.

@@ -114,6 +114,9 @@ func TestConfigFileIsReadOrRefused(t *testing.T) {
 			t.Errorf("%q: exit code %d, %q, want %q", text, code, log, want)
 		}
 	}
+	if code, _, log := call("doctor", "-b", "redis://h:99999"); code != exitcode.Usage || !strings.Contains(log, "holdfast: --backend: redlock: invalid argument: the port") {
+		t.Errorf("doctor: exit code %d, %q", code, log)
+	}
 	if code, _, log := call("show", "--config", "no-such-file", "job"); code != exitcode.Usage || !strings.Contains(log, "no-such-file") {
 		t.Errorf("exit code %d, %q", code, log)
 	}
