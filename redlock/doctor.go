@@ -46,7 +46,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	all.Wait()
 	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Marks()) {
-		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
+		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
 	set.Files(d.opts.secrets...)

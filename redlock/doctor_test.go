@@ -317,7 +317,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		{"clients that use the bare names", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set:", "n=3 maxttl=60000")
 			return r.url(), nil
-		}, "siblings", driver.VerdictWarning, []string{"BareKeys", "DEL holdfast:set:"}},
+		}, "siblings", driver.VerdictWarning, []string{"bare=true", "DEL holdfast:set:"}},
 		{"an even number of nodes", func(r *rig) (string, *redlock.Options) {
 			r.servers = r.servers[:2]
 			for i := range 2 {

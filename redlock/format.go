@@ -37,7 +37,7 @@ func (o *Options) format() *format.Format { return formats[o.Format] }
 func (o *Options) formatFits(nodes []Node) error {
 	f := formats[o.Format]
 	if f == nil {
-		return fmt.Errorf("%w: Format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
+		return fmt.Errorf("%w: format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
 	}
 	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !alone(nodes)}); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)

@@ -246,7 +246,7 @@ func (o *Options) defaults(nodes []Node) error {
 	case o.CounterLife < counterLife:
 		return fmt.Errorf("%w: counterlife %v is too short for tokens to stay in order; give at least %v", driver.ErrInvalid, o.CounterLife, counterLife)
 	case o.Cluster && o.DB != 0:
-		return fmt.Errorf("%w: DB %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
+		return fmt.Errorf("%w: db %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
 	case o.Timeout < 0 || o.DB < 0:
 		return fmt.Errorf("%w: timeout %v, db %d: neither may be negative", driver.ErrInvalid, o.Timeout, o.DB)
 	}
@@ -277,7 +277,7 @@ func (o *Options) checkNode(n *Node, number string) error {
 				driver.ErrInvalid, number)
 		}
 	} else if cfg := o.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-		return fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
+		return fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give servername, or no TLS",
 			driver.ErrInvalid, n.Addr)
 	}
 	return nil

@@ -83,7 +83,11 @@ func (i *independent) connect(ctx context.Context) error {
 	case len(d.nodes)-len(unfit) < u.Need:
 		return unfit
 	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
-		if len(u.Nodes) > 0 {
+		switch len(u.Nodes) {
+		case 0:
+		case 1:
+			d.opts.Logger.Warn("a node does not vote", "cause", unfitError(u.Nodes))
+		default:
 			d.opts.Logger.Warn("some nodes do not vote", "cause", unfitError(u.Nodes))
 		}
 		return nil

@@ -163,6 +163,8 @@ func usageOf(cmd *cobra.Command) string {
 		b.WriteString("\n" + cmd.LocalFlags().FlagUsages())
 	}
 	b.WriteString("\nBesides: -b URL, -q, -v and what else holdfast --help has for each command.\n")
+	b.WriteString("A variable such as HOLDFAST_KILL_AFTER, or a config file, sets a flag as well.\n" +
+		"See holdfast help exit-codes for what exit codes mean.\n")
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}

@@ -260,8 +260,8 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.D
 	if err := a.fit("ttl", &g.TTL); err != nil {
 		return err
 	}
-	if l := drv.Limits(); g.TTL < l.MinTTL || l.MaxTTL != 0 && g.TTL > l.MaxTTL {
-		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, the same for all clients)", g.TTL, l.MinTTL, l.MaxTTL)
+	if least := drv.Limits().MinTTL; g.TTL < least {
+		return exitcode.Usagef("%s %v: too short; give %v at least", a.said("ttl"), g.TTL, least)
 	}
 	file, err := report.File("--file", fl.file)
 	if err != nil {
