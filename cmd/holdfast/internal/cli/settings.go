@@ -127,7 +127,8 @@ func (a *app) warnOfVariables(root *cobra.Command) {
 	}
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
-		if value == "" || !strings.HasPrefix(name, variable("")) || strings.HasPrefix(name, run.EnvPrefix) || links.MatchString(name) || slices.Contains(known, name) {
+		ours := value != "" && strings.HasPrefix(name, variable("")) && !strings.HasPrefix(name, run.EnvPrefix) && !links.MatchString(name)
+		if !ours || slices.Contains(known, name) {
 			continue
 		}
 		mend := "see holdfast config --help"

@@ -58,7 +58,8 @@ func TestAConfigFileNamesSeveralSets(t *testing.T) {
 // shows what may be a password.
 func TestConfigShowsNoSecret(t *testing.T) {
 	for _, backend := range []string{
-		"u:s3cret@h:6379", "redis://h?pasword=s3cret", "host=h user=u password=s3cret", "host=h password = 's3cret too'", "u:my s3cret@h", "redis://u:s3cret@h",
+		"u:s3cret@h:6379", "redis://h?pasword=s3cret", "host=h user=u password=s3cret",
+		"host=h password = 's3cret too'", "u:my s3cret@h", "redis://u:s3cret@h",
 	} {
 		for _, format := range []string{"table", "json"} {
 			if code, out, log := call("config", "-b", backend, "-o", format); code != exitcode.OK || strings.Contains(out+log, "s3cret") || !strings.Contains(out, "***") {
