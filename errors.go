@@ -42,7 +42,7 @@ var (
 	// ErrExpired says that the deadline was reached, or Margin before it.
 	ErrExpired = errors.New("lease has expired")
 	// ErrMaxHold says that the end of MaxHold was reached, or Margin before it.
-	ErrMaxHold = errors.New("lease has lasted for MaxHold")
+	ErrMaxHold = errors.New("lease has lasted for the longest time that was asked for")
 	// ErrGone says that the service has given the lock to another client, was
 	// forced to release it, or has forgotten it.
 	ErrGone = errors.New("lease is gone from the service")

@@ -19,11 +19,12 @@ type NodeView = driver.NodeView
 // Waiter is one who waits for a lock.
 type Waiter = driver.Waiter
 
-// Inspect reports who holds key, without changing anything. It blocks for one
+// Inspect reports who holds key, without changing anything. Like Queue and ForceRelease it takes
+// each key that List yields, also one of another program with control characters. It blocks for one
 // answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
 func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
 	defer func() { err = wrap("inspect", key, err) }()
-	if err := checkKey(key); err != nil {
+	if err := checkSeen(key); err != nil {
 		return st, err
 	}
 	in, ok := c.drv.(driver.Inspector)
@@ -40,7 +41,7 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 // ErrInvalid.
 func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []Waiter, err error) {
 	defer func() { err = wrap("queue", key, err) }()
-	if err := checkKey(key); err != nil {
+	if err := checkSeen(key); err != nil {
 		return nil, err
 	}
 	q, ok := c.drv.(driver.Queuer)
@@ -117,7 +118,7 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // ErrUnavailable, ErrUnsupported, ErrUnconfirmed.
 func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
 	defer func() { err = wrap("force release", key, err) }()
-	if err := checkKey(key); err != nil {
+	if err := checkSeen(key); err != nil {
 		return err
 	}
 	f, ok := c.drv.(driver.Forcer)

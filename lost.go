@@ -56,7 +56,7 @@ var (
 
 // forcedError is the loss of a lease that ForceRelease took away; why is the reason that was given.
 func forcedError(why string) error {
-	text := "ForceRelease took it away"
+	text := "it was taken away by force"
 	if why != "" {
 		text += ": " + why
 	}
@@ -141,15 +141,16 @@ func (c *Client) verify(t *term) {
 // expiry is why t ends by the clock. The caller holds mu.
 func (t *term) expiry() error {
 	o := t.now.opts
-	kind, text, early := ErrExpired, "it was not renewed in time", "its deadline it had not been renewed"
+	kind, text, early := ErrExpired, "it was not renewed in time", "it had not been renewed by %v before its deadline"
 	switch {
 	case t.trusted.Before(t.keptUntil):
-		kind, text, early = ErrMaxHold, fmt.Sprintf("MaxHold %v is over", o.MaxHold), fmt.Sprintf("the end of MaxHold %v", o.MaxHold)
+		kind, text = ErrMaxHold, fmt.Sprintf("its longest time, %v, is over", o.MaxHold)
+		early = fmt.Sprintf("its longest time, %v, is over in %%v", o.MaxHold)
 	case o.NoRenew:
-		text, early = "its TTL is over, and nothing has renewed it", "the end of its TTL, which nothing has renewed"
+		text, early = "its TTL is over, and nothing has renewed it", "nothing has renewed it, and its TTL is over in %v"
 	}
 	if o.Margin > 0 {
-		text = fmt.Sprintf("Margin %v before %s", o.Margin, early)
+		text = fmt.Sprintf(early+", the time left for its holder to stop", o.Margin)
 	}
 	e := &lossError{kind: kind, text: text}
 	switch expired := errors.Is(kind, ErrExpired); {

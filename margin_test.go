@@ -25,7 +25,7 @@ func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
 	}
 	cause := context.Cause(l.Context())
 	wantErr(b.t, cause, holdfast.ErrLost, kind)
-	if !strings.Contains(cause.Error(), "Margin 2s") {
+	if text := cause.Error(); !strings.Contains(text, "2s") || !strings.Contains(text, "the time left for its holder to stop") {
 		b.t.Errorf("cause %q does not say that it came by Margin", cause)
 	}
 	wantErr(b.t, l.Extend(b.t.Context(), 10*time.Second), holdfast.ErrLost)

@@ -112,7 +112,7 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	case o.MaxHold > 0 && o.MaxHold < o.MinHold:
 		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:
-		return o, unsupported("MinHold: it cannot keep a lock after its release; sleep before the release instead")
+		return o, unsupported("a shortest hold: it cannot keep a lock after its release; sleep before the release instead")
 	case o.Adoptable && !c.adopts():
 		return o, errOneProcess
 	case o.Fenced && !c.limits.Token:
@@ -132,14 +132,14 @@ func (o *AcquireOptions) checkRenewal(ttl time.Duration) error {
 	case o.RenewEvery > 0 && o.NoRenew:
 		return invalid("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
 	case o.RenewEvery > 0 && o.RenewEvery < leastEvery:
-		return invalid("RenewEvery %v is too short; give at least %v, or 0 for a third of the TTL", o.RenewEvery, leastEvery)
+		return invalid("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, leastEvery)
 	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
 		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
 	}
 	renewal := ttl/100 + 2*time.Millisecond + min(ttl/10, time.Second) // the drift of clocks, and the time that nodes have to answer
 	every := o.renewEvery(ttl)
 	if most := ttl - renewal - every; o.Margin > most {
-		return invalid("Margin %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise TTL, or lower Margin or RenewEvery",
+		return invalid("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",
 			o.Margin, every, ttl, renewal)
 	}
 	return nil
@@ -161,13 +161,13 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	case least < floor:
 		return invalid("TTL %v is too short; give at least %v", least, floor)
 	case most > mostTTL:
-		return invalid("TTL or MinHold %v is too long; give at most %v, and let the watchdog renew", most, mostTTL)
+		return invalid("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, mostTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
 		way := c.limits.Longer
 		if way != "" {
 			way = " (" + way + ")"
 		}
-		return invalid("TTL or MinHold %v is too long; this driver takes up to %v%s", most, c.limits.MaxTTL, way)
+		return invalid("a TTL or shortest hold of %v is too long; this service takes up to %v%s", most, c.limits.MaxTTL, way)
 	}
 	return nil
 }
@@ -175,25 +175,36 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 func checkNote(note string) error {
 	switch {
 	case len(note) > longestNote:
-		return invalid("Note has %d bytes; give at most %d", len(note), longestNote)
+		return invalid("the note has %d bytes; give at most %d", len(note), longestNote)
 	case !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl):
-		return invalid("Note %q: give valid UTF-8 without control characters", note)
+		return invalid("the note %q cannot be shown; give valid UTF-8 without control characters", note)
 	}
 	return nil
 }
 
-func checkKey(key string) error {
+// checkSeen checks the key of a lock that is looked at, or taken away. Other programs may have
+// made one that no client here would take, and List shows it.
+func checkSeen(key string) error {
 	switch {
 	case key == "":
 		return invalid("the key is empty")
+	case strings.HasPrefix(key, reserved):
+		return invalid("keys that begin with %q are kept for Holdfast itself", reserved)
+	}
+	return nil
+}
+
+// reserved begins the keys of Holdfast itself.
+const reserved = "holdfast:"
+
+func checkKey(key string) error {
+	switch {
 	case len(key) > longestKey:
 		return invalid("the key has %d bytes; give at most %d", len(key), longestKey)
 	case !utf8.ValidString(key):
 		return invalid("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):
 		return invalid("the key has control characters")
-	case strings.HasPrefix(key, "holdfast:"):
-		return invalid("keys that begin with %q are kept for Holdfast itself", "holdfast:")
 	}
-	return nil
+	return checkSeen(key)
 }

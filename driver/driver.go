@@ -480,7 +480,7 @@ func (e *HeldError) Error() string {
 	}
 	switch {
 	case e.Kept:
-		return fmt.Sprintf("released by %s, and kept for another %v as it asked (MinHold)", who, e.Remaining.Round(time.Millisecond))
+		return fmt.Sprintf("released by %s, and kept for another %v as it asked", who, e.Remaining.Round(time.Millisecond))
 	case e.Here:
 		return "held by this process, " + who
 	}
@@ -500,7 +500,7 @@ func quoteOwner(owner string) string {
 // UnavailableError says that the service, or too many of its nodes, did not answer, and
 // why. It matches ErrUnavailable.
 type UnavailableError struct {
-	Need  int         // how many nodes must answer; 0 where the service has no nodes
+	Need  int         // how many nodes must answer; 0 where the service has no nodes, or their number does not matter
 	Nodes []NodeError // the nodes that failed; empty where none is to blame
 	Err   error       // the cause where Nodes is empty
 }
@@ -512,7 +512,7 @@ type NodeError struct {
 }
 
 // Error names each node that failed, with its cause. Nodes that have the same cause
-// are named together.
+// are named together, as are those in quarantine, with the time that the last of them needs.
 func (e *UnavailableError) Error() string {
 	switch {
 	case len(e.Nodes) == 0 && e.Err != nil:
@@ -524,6 +524,9 @@ func (e *UnavailableError) Error() string {
 	nodes := make(map[string][]string) // by text
 	for _, n := range e.Nodes {
 		text := fmt.Sprint(n.Err)
+		if quarantined(n.Err) > 0 {
+			text = e.longest()
+		}
 		if nodes[text] == nil {
 			texts = append(texts, text)
 		}
@@ -536,11 +539,36 @@ func (e *UnavailableError) Error() string {
 		}
 		texts[i] = word + strings.Join(nodes[text], ", ") + ": " + text
 	}
-	if len(e.Nodes) == 1 && e.Need == 1 {
-		return texts[0]
+	text := strings.Join(texts, "; ")
+	switch {
+	case e.Need == 0 || e.Need == 1 && len(e.Nodes) == 1:
+		return text
+	case e.Need == 1:
+		return strings.TrimSuffix("need 1 node: "+text, ": ")
 	}
-	texts = append([]string{fmt.Sprintf("need %d nodes", e.Need)}, strings.Join(texts, "; "))
-	return strings.TrimSuffix(strings.Join(texts, ": "), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("need %d nodes: %s", e.Need, text), ": ")
+}
+
+// quarantined is for how long yet a node does not vote whose failure is err; 0: that is not why.
+func quarantined(err error) time.Duration {
+	if q, ok := errors.AsType[interface {
+		error
+		Quarantine() time.Duration
+	}](err); ok {
+		return q.Quarantine()
+	}
+	return 0
+}
+
+// longest is the text of the node that is in quarantine for the longest time.
+func (e *UnavailableError) longest() (text string) {
+	var left time.Duration
+	for _, n := range e.Nodes {
+		if q := quarantined(n.Err); q > left {
+			left, text = q, n.Err.Error()
+		}
+	}
+	return text
 }
 
 // Is matches ErrUnavailable.

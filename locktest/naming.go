@@ -62,19 +62,27 @@ func badNames(b *bench) {
 	for _, name := range []string{
 		"", "a\nb", "\x00", "a\x00b", "\x7f", "\t", "a\u0085b", "\xff", "a\xc3", strings.Repeat("x", 513), "holdfast:x", "holdfast:",
 	} {
-		for what, err := range map[string]error{
-			"Acquire":      errorOf(c.Acquire(b.Context(), name, nil)),
-			"TryAcquire":   errorOf(c.TryAcquire(b.Context(), name, nil)),
-			"Inspect":      errorOf(c.Inspect(b.Context(), name)),
-			"ForceRelease": c.ForceRelease(b.Context(), name, 1, ""),
-			"Adopt":        errorOf(c.Adopt(b.Context(), name, "someone.1", 1, nil)),
-		} {
+		st, looked := c.Inspect(b.Context(), name)
+		forced := c.ForceRelease(b.Context(), name, 1, "")
+		refused := map[string]error{
+			"Acquire":    errorOf(c.Acquire(b.Context(), name, nil)),
+			"TryAcquire": errorOf(c.TryAcquire(b.Context(), name, nil)),
+			"Adopt":      errorOf(c.Adopt(b.Context(), name, "someone.1", 1, nil)),
+		}
+		if name == "" || strings.HasPrefix(name, "holdfast:") {
+			refused["Inspect"], refused["ForceRelease"] = looked, forced
+		}
+		for what, err := range refused {
 			if err == nil {
 				b.Errorf("%s(%.40q) succeeded", what, name)
 			}
 			b.wants(err, holdfast.ErrInvalid)
 		}
+		if st.Held || forced == nil { // of other programs' locks, of which there are none here; they may be asked for
+			b.Errorf("Inspect(%.40q) = %+v, %v, ForceRelease: %v; want no holder", name, st, looked, forced)
+		}
 	}
+	b.release(b.acquire(c, "good", nil)) // what a service cannot store does not make it unfit
 	b.cleared()
 }
 

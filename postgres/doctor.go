@@ -182,7 +182,8 @@ func (l *look) replicas(ctx context.Context) error {
 	case err != nil:
 		return err
 	case n > 0 && names == "":
-		l.Add("replicas", driver.VerdictWarning, fmt.Sprintf("%d replicas are asynchronous: a failover to one loses the newest grants, and two may hold a lock", n),
+		l.Add("replicas", driver.VerdictWarning, fmt.Sprintf(
+			"a failover to an asynchronous replica, of which there are %d, loses the newest grants, and two may hold a lock", n),
 			"set synchronous_standby_names, or rely on Fenced or tokens")
 	default:
 		l.OK("replicas", "%d", n)

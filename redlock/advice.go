@@ -11,7 +11,7 @@ import (
 
 // even is why a number of nodes costs more than it gives.
 func even(n int) error {
-	return server.Advise(fmt.Errorf("%d nodes survive the loss of %d, no more than %d nodes do", n, n-quorum.Majority(n), n-1), "use an odd number")
+	return server.Advise(fmt.Errorf("with %d nodes as with %d, locks survive the loss of %d", n, n-1, n-quorum.Majority(n)), "use an odd number")
 }
 
 func siblings(who string) string {

@@ -68,7 +68,7 @@ func (n *node) lookForBare(l *session) {
 		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.first(name) {
 			d.logs.Go(func() { // a Logger may block
 				d.opts.Logger.Warn(fmt.Sprintf("there is a key %q, which expires, beside %q: if another library locks that name by its bare key, "+
-					"it and this client do not exclude one another; give both the same key (BareKeys)", name, d.opts.keys(name).Key), "node", n.addr)
+					"it and this client do not exclude one another; give both the same key (bare=true)", name, d.opts.keys(name).Key), "node", n.addr)
 			})
 		}
 	}))

@@ -133,7 +133,7 @@ func TestAUnixSocketIsANode(t *testing.T) {
 	r.release(r.acquire(r.clientOf(d, nil), "k", nil))
 
 	r.refused([]redlock.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, driver.ErrConfig, "same server", "once")
-	r.refused(at, &redlock.Options{TLS: &tls.Config{}}, driver.ErrInvalid, socket, "TLS.ServerName", "no TLS")
+	r.refused(at, &redlock.Options{TLS: &tls.Config{}}, driver.ErrInvalid, socket, "give servername", "no TLS")
 	r.refused([]redlock.Node{{Addr: socket + "x"}}, nil, driver.ErrUnavailable, socket+"x", "no such file")
 	r.refused([]redlock.Node{{Addr: "/a\nb"}}, nil, driver.ErrInvalid, "node 1 of 1", "path of a socket")
 }

@@ -46,7 +46,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	all.Wait()
 	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Marks()) {
-		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off (NoQuarantine) lets a node vote that has forgotten what it granted"),
+		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
 	set.Files(d.opts.secrets...)
@@ -605,8 +605,8 @@ func (e *look) slow(context.Context) error {
 		}
 	}
 	if count > 0 {
-		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("%d commands of the last day took longer than %v, and held up all locks meanwhile; "+
-			"the worst is %s with %v", count, time.Duration(link.StallAfter), name, worst.Round(time.Millisecond)),
+		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
+			"the worst is %s with %v", time.Duration(link.StallAfter), count, name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
 		e.OK("slowlog", "no command over %v in the last day", time.Duration(link.StallAfter))

@@ -266,7 +266,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		{"clients of another MaxTTL", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", strings.Replace(r.do(2, "GET", "holdfast:set").(string), "60000", "300000", 1))
 			return r.url(), nil
-		}, "set", driver.VerdictFault, []string{"n=3 maxttl=300000", "the same nodes, MaxTTL"}},
+		}, "set", driver.VerdictFault, []string{"n=3 maxttl=300000", "the same nodes, maxttl"}},
 		{"a marker of another version", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", "n=3 maxttl=60000 v=0 run=x")
 			return r.url(), nil
@@ -317,14 +317,14 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		{"clients that use the bare names", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set:", "n=3 maxttl=60000")
 			return r.url(), nil
-		}, "siblings", driver.VerdictWarning, []string{"BareKeys", "DEL holdfast:set:"}},
+		}, "siblings", driver.VerdictWarning, []string{"bare=true", "DEL holdfast:set:"}},
 		{"an even number of nodes", func(r *rig) (string, *redlock.Options) {
 			r.servers = r.servers[:2]
 			for i := range 2 {
 				r.do(i, "SET", "holdfast:set", strings.Replace(r.do(i, "GET", "holdfast:set").(string), "n=3", "n=2", 1))
 			}
 			return r.url(), nil
-		}, "nodes", driver.VerdictWarning, []string{"2 nodes survive the loss of 0", "odd number"}},
+		}, "nodes", driver.VerdictWarning, []string{"with 2 nodes as with 1, locks survive the loss of 0", "odd number"}},
 		{"a quarantine that is off", func(r *rig) (string, *redlock.Options) {
 			return r.url() + "?quarantine=off", nil
 		}, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}},

@@ -52,9 +52,9 @@ func (f *Failover) check() error {
 		host, port, err := net.SplitHostPort(addr)
 		switch {
 		case err != nil || !dsn.Dialable(cmp.Or(host, "localhost"), port):
-			return fmt.Errorf("%w: address %d of %d in Failover is not host:port, such as localhost:26379", driver.ErrInvalid, i+1, len(addrs))
+			return fmt.Errorf("%w: address %d of %d of the Sentinels or servers is not host:port, such as localhost:26379", driver.ErrInvalid, i+1, len(addrs))
 		case slices.Contains(addrs[:i], addr):
-			return fmt.Errorf("%w: %s is listed twice in Failover; list each once", driver.ErrInvalid, addr)
+			return fmt.Errorf("%w: %s is listed twice; list each once", driver.ErrInvalid, addr)
 		}
 	}
 	return nil

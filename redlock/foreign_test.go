@@ -319,8 +319,8 @@ func TestClientsWithAndWithoutBareKeysHearOfOneAnother(t *testing.T) {
 		{redlock.Options{}, ""},
 		{redlock.Options{}, ""},
 		{redlock.Options{Prefix: "other:"}, ""},
-		{redlock.Options{BareKeys: true}, "clients without BareKeys (bare=true) use this server too"},
-		{redlock.Options{}, "clients with BareKeys (bare=true) use this server too"},
+		{redlock.Options{BareKeys: true}, "clients without bare=true use this server too"},
+		{redlock.Options{}, "clients with bare=true use this server too"},
 		{redlock.Options{ReadOnly: true}, "level=WARN"},
 		{redlock.Options{Prefix: "other:"}, ""},
 	} {
@@ -342,7 +342,7 @@ func TestAKeyOfTheBareNameBesideALockIsInTheLog(t *testing.T) {
 	}
 	warned := func(name string) (times int) {
 		for _, line := range log.lines() {
-			if strings.Contains(line, fmt.Sprintf("%q", name)) && strings.Contains(line, "BareKeys") {
+			if strings.Contains(line, fmt.Sprintf("%q", name)) && strings.Contains(line, "bare=true") {
 				times++
 			}
 		}

@@ -37,13 +37,13 @@ func (o *Options) format() *format.Format { return formats[o.Format] }
 func (o *Options) formatFits(nodes []Node) error {
 	f := formats[o.Format]
 	if f == nil {
-		return fmt.Errorf("%w: Format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
+		return fmt.Errorf("%w: format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
 	}
 	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !alone(nodes)}); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if !f.OwnCounters() && o.CounterLife != 0 {
-		return fmt.Errorf("%w: CounterLife %v: counters of tokens never expire in the format of Redisson; leave it out", driver.ErrInvalid, o.CounterLife)
+		return fmt.Errorf("%w: counterlife %v: counters of tokens never expire in the format of Redisson; leave it out", driver.ErrInvalid, o.CounterLife)
 	}
 	if f.DefaultPrefix() == "" {
 		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix defaults refuses both

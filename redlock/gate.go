@@ -291,7 +291,7 @@ func (g *gate) explain(err error) error {
 	case ok && conflict.Version:
 		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)", "%w", err)
 	case ok:
-		mend := fmt.Sprintf("give all clients the same nodes, MaxTTL and CounterLife, which is %d where nothing is named, and Sentinels where failover is "+
+		mend := fmt.Sprintf("give all clients the same nodes, maxttl and counterlife, which is %d where it is not named, and Sentinels where failover is "+
 			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey())
 		return server.Unfit(mend, "%w", err)
 	case errors.Is(err, member.ErrClocks):
@@ -303,7 +303,7 @@ func (g *gate) explain(err error) error {
 }
 
 // errSkipped is in the log whenever a client skips a quarantine.
-var errSkipped = server.Advise(errors.New("quarantine=off (NoQuarantine) has let it vote at once, though it may have forgotten locks that still stand: "+
+var errSkipped = server.Advise(errors.New("quarantine=off has let it vote at once, though it may have forgotten locks that still stand: "+
 	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
 
 // errClocks is why tokens cannot begin at the clock.

@@ -53,13 +53,13 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 		{nodes: []redlock.Node{{Addr: "localhost:"}}, words: []string{"node 1 of 1", "host:port"}},
 		{nodes: many, words: []string{"10 nodes", "at most 9"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "a:1"}}, words: []string{"a:1", "listed twice", "once"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"Prefix", "holdfast:"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "x:", BareKeys: true}, words: []string{"Prefix", "x:", "BareKeys"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{MaxTTL: time.Millisecond}, words: []string{"MaxTTL", "10ms"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: 149 * time.Second}, words: []string{"CounterLife 2m29s", "2m30s"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: -1}, words: []string{"CounterLife", "2m30s"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{DB: -1}, words: []string{"DB"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Timeout: -1}, words: []string{"Timeout"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"prefix", "holdfast:"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "x:", BareKeys: true}, words: []string{"prefix", "x:", "bare"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{MaxTTL: time.Millisecond}, words: []string{"maxttl", "10ms"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: 149 * time.Second}, words: []string{"counterlife 2m29s", "2m30s"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: -1}, words: []string{"counterlife", "2m30s"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{DB: -1}, words: []string{"db -1"}},
+		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Timeout: -1}, words: []string{"timeout -1"}},
 	} {
 		r.refused(c.nodes, &c.opts, driver.ErrInvalid, c.words...)
 	}
@@ -89,7 +89,7 @@ func TestOpenRefusesAClusterNode(t *testing.T) {
 
 func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}})
-	r.refused(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow", "AllowEviction")
+	r.refused(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow")
 
 	log := new(notes)
 	d := r.driver(r.nodes(), &redlock.Options{AllowEviction: true, Logger: slog.New(log)})
@@ -105,7 +105,8 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 	defer d.Close()
 	addr := r.servers[0].Addr()
 	r.refused(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
-	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, MaxTTL and CounterLife")
+	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, maxttl and counterlife",
+		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
 // Clients that keep counters for different times would let tokens fall, on one node too.
@@ -116,12 +117,12 @@ func TestOpenRefusesAnotherCounterLife(t *testing.T) {
 			r := start(t, n)
 			r.driver(r.nodes(), nil).Close()
 			r.driver(r.nodes(), &redlock.Options{CounterLife: 150 * time.Second}).Close()
-			r.refused(r.nodes(), longer, driver.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
+			r.refused(r.nodes(), longer, driver.ErrConfig, "counterlife=600000", "counterlife, which is 150000 where it is not named", "DEL holdfast:set")
 			for i := range n {
 				r.do(i, "DEL", "holdfast:set")
 			}
 			r.driver(r.nodes(), longer).Close()
-			r.refused(r.nodes(), nil, driver.ErrConfig, "counterlife=600000", "CounterLife, which is 150000 where nothing is named", "DEL holdfast:set")
+			r.refused(r.nodes(), nil, driver.ErrConfig, "counterlife=600000", "counterlife, which is 150000 where it is not named", "DEL holdfast:set")
 			r.refused(r.nodes(), &redlock.Options{CounterLife: 11 * time.Minute}, driver.ErrConfig, "counterlife=600000", "counterlife=660000")
 			r.driver(r.nodes(), longer).Close()
 		})
@@ -194,7 +195,7 @@ func TestTTLOverMaxTTLIsRefused(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("%v does not match driver.ErrInvalid", err)
 	}
-	mentions(t, err, "21s", "20s", "MaxTTL")
+	mentions(t, err, "21s", "20s", "maxttl")
 	l := r.acquire(c, "k", nil)
 	if err := l.Extend(t.Context(), 21*time.Second); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("Extend: %v does not match driver.ErrInvalid", err)
@@ -205,7 +206,7 @@ func TestTTLOverMaxTTLIsRefused(t *testing.T) {
 
 func TestAnEvenNumberOfNodesIsWarnedOf(t *testing.T) {
 	r := start(t, 4)
-	for n, want := range map[int][]string{1: nil, 2: {"2 nodes survive the loss of 0", "1 nodes"}, 3: nil, 4: {"4 nodes survive the loss of 1", "3 nodes"}} {
+	for n, want := range map[int][]string{1: nil, 2: {"with 2 nodes as with 1, locks survive the loss of 0"}, 3: nil, 4: {"4 nodes as with 3", "loss of 1"}} {
 		log := new(notes)
 		r.driver(r.nodes()[:n], &redlock.Options{DB: n}).Close() // or each admission would be in the log
 		d := r.driver(r.nodes()[:n], &redlock.Options{Logger: slog.New(log), DB: n})

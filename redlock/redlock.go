@@ -215,7 +215,7 @@ func (o *Options) defaults(nodes []Node) error {
 	}
 	switch {
 	case o.BareKeys && o.Prefix != "":
-		return fmt.Errorf("%w: BareKeys and Prefix %q: with BareKeys the name is the whole key; give one of them", driver.ErrInvalid, o.Prefix)
+		return fmt.Errorf("%w: bare and prefix %q: with bare=true the name is the whole key; give one of them", driver.ErrInvalid, o.Prefix)
 	case !o.BareKeys && o.Prefix == "":
 		o.Prefix = o.format().DefaultPrefix()
 	}
@@ -240,15 +240,15 @@ func (o *Options) defaults(nodes []Node) error {
 	}
 	switch {
 	case strings.HasPrefix(o.Prefix, wire.Companion):
-		return fmt.Errorf("%w: Prefix %q: keys that begin with %q are kept for Holdfast itself", driver.ErrInvalid, o.Prefix, wire.Companion)
+		return fmt.Errorf("%w: prefix %q: keys that begin with %q are kept for Holdfast itself", driver.ErrInvalid, o.Prefix, wire.Companion)
 	case o.MaxTTL < 10*time.Millisecond:
-		return fmt.Errorf("%w: MaxTTL %v is too short; give at least 10ms", driver.ErrInvalid, o.MaxTTL)
+		return fmt.Errorf("%w: maxttl %v is too short; give at least 10ms", driver.ErrInvalid, o.MaxTTL)
 	case o.CounterLife < counterLife:
-		return fmt.Errorf("%w: CounterLife %v is too short for tokens to stay in order; give at least %v", driver.ErrInvalid, o.CounterLife, counterLife)
+		return fmt.Errorf("%w: counterlife %v is too short for tokens to stay in order; give at least %v", driver.ErrInvalid, o.CounterLife, counterLife)
 	case o.Cluster && o.DB != 0:
-		return fmt.Errorf("%w: DB %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
+		return fmt.Errorf("%w: db %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
 	case o.Timeout < 0 || o.DB < 0:
-		return fmt.Errorf("%w: Timeout %v, DB %d: neither may be negative", driver.ErrInvalid, o.Timeout, o.DB)
+		return fmt.Errorf("%w: timeout %v, db %d: neither may be negative", driver.ErrInvalid, o.Timeout, o.DB)
 	}
 	return nil
 }
@@ -277,7 +277,7 @@ func (o *Options) checkNode(n *Node, number string) error {
 				driver.ErrInvalid, number)
 		}
 	} else if cfg := o.TLS; cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-		return fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give TLS.ServerName (servername=), or no TLS",
+		return fmt.Errorf("%w: TLS over the unix socket %s needs the name that the certificate shows: give servername, or no TLS",
 			driver.ErrInvalid, n.Addr)
 	}
 	return nil
@@ -389,7 +389,7 @@ func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
 func (o *Options) limits() driver.Limits {
 	return driver.Limits{
 		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
-		Longer: "option MaxTTL, or ?maxttl= in the URL, the same for all clients; a node that restarts without its data stays silent for as long",
+		Longer: "raise maxttl, the same for all clients; a node that restarts without its data stays silent for as long",
 	}
 }
 

@@ -69,27 +69,26 @@ func (i *independent) connect(ctx context.Context) error {
 	}
 	all.Wait()
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
-	var unfit error
-	fit := len(d.nodes)
+	var unfit unfitError
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
 		if server.Lasting(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
-			fit--
-			if err = fmt.Errorf("node %s: %w", d.nodes[i].addr, err); unfit != nil {
-				err = fmt.Errorf("%w; %w", unfit, err)
-			}
-			unfit = err
+			unfit = append(unfit, driver.NodeError{Node: d.nodes[i].addr, Err: err})
 		}
 	}
 	switch {
-	case fit < u.Need:
+	case len(d.nodes)-len(unfit) < u.Need:
 		return unfit
 	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
-		for _, n := range u.Nodes {
-			d.opts.Logger.Warn("node does not vote", "node", n.Node, "cause", n.Err)
+		switch len(u.Nodes) {
+		case 0:
+		case 1:
+			d.opts.Logger.Warn("a node does not vote", "cause", unfitError(u.Nodes))
+		default:
+			d.opts.Logger.Warn("some nodes do not vote", "cause", unfitError(u.Nodes))
 		}
 		return nil
 	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, member.ErrNoVote) })):
@@ -100,6 +99,16 @@ func (i *independent) connect(ctx context.Context) error {
 	}
 	return u
 }
+
+// unfitError is why nodes do not vote. It does not match driver.ErrUnavailable, so that nobody
+// waits for what no wait mends.
+type unfitError []driver.NodeError
+
+// Error names each node, and a cause that several have once.
+func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e}).Error() }
+
+// Unwrap gives the causes.
+func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
 
 func (i *independent) examined(context.Context) ([]*node, look) {
 	var e look

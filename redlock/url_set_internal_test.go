@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
 func TestSeveralURLsAreASet(t *testing.T) {
@@ -60,5 +61,17 @@ func TestSeveralURLsAreASet(t *testing.T) {
 	}
 	if l, err := limits("redis://a redis://b redis://c"); err != nil || l.MaxTTL != time.Minute {
 		t.Errorf("MaxTTL %v, %v, want that of a set", l.MaxTTL, err)
+	}
+}
+
+// TestParametersThatAreNoPasswordsAreShown holds that what hides passwords knows the parameters of
+// this package: a value that is hidden takes its URL for one with a password.
+func TestParametersThatAreNoPasswordsAreShown(t *testing.T) {
+	t.Parallel()
+	for _, name := range grammar.Parameters {
+		text := "redis://h?" + name + "=x"
+		if got := dsn.Mask(text); (got == text) == strings.HasSuffix(name, "password") {
+			t.Errorf("%s is shown as %s", text, got)
+		}
 	}
 }

@@ -119,7 +119,7 @@ func invalid(format string, args ...any) error {
 
 // limit computes what all sets can do. most is Options.MaxTTL.
 func (d *Driver) limit(most time.Duration) error {
-	l := driver.Limits{MaxTTL: most, Longer: "option MaxTTL", Token: true, Order: true, MinHold: true, ChangeTTL: true}
+	l := driver.Limits{MaxTTL: most, Longer: "raise the longest TTL with which the sets are opened", Token: true, Order: true, MinHold: true, ChangeTTL: true}
 	for _, s := range d.sets {
 		m := s.Driver.Limits()
 		l.MinTTL = max(l.MinTTL, m.MinTTL)

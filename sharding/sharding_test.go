@@ -435,7 +435,7 @@ func TestLocksOfClientsWithAnotherListAreFoundAndNotListed(t *testing.T) {
 			t.Errorf("each lock is held in its home: %+v", f)
 		}
 		leases = append(leases, take(other, "c"))
-		if f := homes(); f.Verdict != driver.VerdictFault || !strings.Contains(f.Text, "1 locks are held in a set that is not their home") {
+		if f := homes(); f.Verdict != driver.VerdictFault || !strings.Contains(f.Text, "not their home: 1, such as") {
 			t.Errorf("a client has another list: %+v", f)
 		}
 		var listed []string

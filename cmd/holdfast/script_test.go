@@ -33,7 +33,7 @@ import (
 const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
-	testscript.Main(cleaning{m}, map[string]func(){"holdfast": main, "launch": launch})
+	testscript.Main(cleaning{m}, map[string]func(){"holdfast": main, "launch": launch, "tick": tick})
 }
 
 // monotonic is CLOCK_MONOTONIC in ns, which all processes of a machine share.
@@ -96,6 +96,24 @@ func launch() {
 	note(".code", status.ExitStatus())
 }
 
+// tick writes NAME.child, its process id, and a line into NAME.tick again and again:
+//
+//	tick NAME
+//
+// It starts no process, as a loop of a shell would: a child that is stopped between vfork and exec
+// leaves the shell waiting where no signal can stop it.
+func tick() {
+	name := os.Args[1]
+	ticks, err := os.Create(name + ".tick")
+	if err == nil {
+		err = os.WriteFile(name+".child", fmt.Appendln(nil, os.Getpid()), 0o600)
+	}
+	for ; err == nil; time.Sleep(10 * time.Millisecond) {
+		_, err = ticks.WriteString("tick\n")
+	}
+	panic(err)
+}
+
 // TestScripts runs the scripts of testdata/script, each against servers of its
 // own. In addition to the commands of testscript they have:
 //
@@ -121,6 +139,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Values["servers"] = &servers{}
 			env.Setenv("USER", "tester")
+			env.Setenv("ODD", "lock:a\x01b")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

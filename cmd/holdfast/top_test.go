@@ -108,7 +108,7 @@ func TestTopShowsWhatChanges(t *testing.T) {
 	b := newBench(t, 3)
 	b.holds("billing/7", "--note", "month end")
 	d, cmd := b.display(80, 24, nil, "top")
-	d.shows("all well", "LOCK", "billing/7", "held", "month end", "1 locks  1 held")
+	d.shows("all well", "LOCK", "billing/7", "held", "month end", "1 lock  1 held")
 	b.holds("import")
 	d.shows("billing/7", "import", "2 locks  2 held")
 	b.frees("import")

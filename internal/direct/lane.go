@@ -132,7 +132,7 @@ func (l *Lane) crowded() error {
 	if down := l.states.down(); down != nil {
 		return crowd{down}
 	}
-	return crowd{l.states.Unavailable(fmt.Errorf("this client has %d requests waiting for their turn", waiting))}
+	return crowd{l.states.Unavailable(fmt.Errorf("requests of this client that wait for their turn: %d", waiting))}
 }
 
 // silence is for how long no request was answered.

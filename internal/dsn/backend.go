@@ -1,6 +1,7 @@
 package dsn
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -62,6 +63,9 @@ const hidden = "***"
 
 // Mask is text, which may be a backend, without what is a password, or may be a part of one.
 func Mask(text string) string {
+	if !strings.Contains(text, "://") {
+		return maskWords(text)
+	}
 	var b strings.Builder
 	for rest := text; rest != ""; {
 		begin := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsSpace(r) })
@@ -75,12 +79,15 @@ func Mask(text string) string {
 		if end < 0 {
 			end = len(rest)
 		}
-		if item, at := rest[:end], strings.LastIndex(rest, "@"); strings.Contains(item, "://") && !strings.Contains(item, "@") && at >= 0 {
-			scheme, _, _ := strings.Cut(item, "://") // what looks like the next URL may be a part of a password
-			b.WriteString(scheme + "://" + hidden + "@" + maskParameters(rest[at+1:]))
+		item, at := rest[:end], strings.LastIndex(rest, "@")
+		if scheme, _, ok := strings.Cut(item, "://"); !strings.Contains(item, "@") && at >= 0 && (ok || strings.Contains(item, ":")) {
+			if ok { // what looks like the next URL may be a part of a password
+				b.WriteString(scheme + "://")
+			}
+			b.WriteString(hidden + "@" + maskParameters(rest[at+1:]))
 			break
 		}
-		b.WriteString(maskItem(rest[:end]))
+		b.WriteString(maskItem(item))
 		rest = rest[end:]
 	}
 	return b.String()
@@ -89,7 +96,7 @@ func Mask(text string) string {
 func maskItem(item string) string {
 	scheme, rest, ok := strings.Cut(item, "://")
 	if !ok {
-		return maskParameters(item)
+		return maskWords(item)
 	}
 	at := strings.LastIndex(rest, "@")
 	end := strings.IndexAny(rest, "/?")
@@ -106,18 +113,59 @@ func maskItem(item string) string {
 	return scheme + "://" + maskParameters(rest)
 }
 
-// maskParameters hides the values of parameters with a password, and of the words of libpq.
+// secretWord is what assigns a password, in the words of libpq and of a shell.
+var secretWord = regexp.MustCompile(`(?i)([a-z0-9_-]*(?:pas|pw|secret|token|auth)[a-z0-9_-]*\s*=\s*)('(?:\\.|[^'])*'?|"[^"]*"?|\S+)`)
+
+// maskWords hides passwords in what is no URL: what stands before an @, and what is assigned.
+func maskWords(text string) string {
+	if at := strings.LastIndex(text, "@"); at >= 0 {
+		if colon := strings.Index(text[:at], ":"); colon >= 0 {
+			begin := strings.LastIndexFunc(text[:colon], unicode.IsSpace) + 1
+			text = text[:begin] + hidden + text[at:]
+		}
+	}
+	return maskAssigned(text)
+}
+
+func maskAssigned(text string) string {
+	return secretWord.ReplaceAllStringFunc(text, func(word string) string {
+		name, value, _ := strings.Cut(word, "=")
+		if strings.HasSuffix(strings.ToLower(strings.TrimSpace(name)), "file") {
+			return word
+		}
+		return name + "=" + value[:len(value)-len(strings.TrimLeftFunc(value, unicode.IsSpace))] + hidden
+	})
+}
+
+// shown are the parameters whose values are no secrets: those of Redis, etcd and ZooKeeper, of
+// libpq and pgx, and settings of PostgreSQL that clients give. A name that is written wrong may
+// be that of a password.
+var shown = strings.Fields(`
+	prefix bare format maxttl counterlife timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername
+	host hostaddr port user dbname passfile service servicefile sslmode sslcert sslkey sslrootcert sslcrl sslcrldir sslsni sslnegotiation sslcompression
+	ssl_min_protocol_version ssl_max_protocol_version channel_binding require_auth connect_timeout client_encoding options application_name
+	fallback_application_name keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts
+	gssencmode krbsrvname krbspn gsslib replication requiressl holdfast_schema
+	pool_max_conns pool_min_conns pool_min_idle_conns pool_max_conn_lifetime pool_max_conn_idle_time pool_health_check_period pool_max_conn_lifetime_jitter
+	default_query_exec_mode statement_cache_capacity description_cache_capacity min_read_buffer_size
+	search_path timezone datestyle statement_timeout lock_timeout idle_in_transaction_session_timeout idle_session_timeout transaction_timeout role
+	synchronous_commit default_transaction_isolation default_transaction_read_only work_mem`)
+
+// maskParameters hides the values of parameters that are, or may be, passwords.
 func maskParameters(text string) string {
 	var b strings.Builder
 	after := false // a password: what follows an & may be a part of it
 	for i, piece := range strings.SplitAfter(text, "&") {
 		begin := 0
 		if i == 0 {
-			begin = strings.Index(piece, "?") + 1
+			if begin = strings.Index(piece, "?") + 1; begin == 0 {
+				b.WriteString(maskAssigned(piece))
+				continue
+			}
 		}
 		name, value, ok := strings.Cut(piece[begin:], "=")
-		if word := strings.ToLower(name); ok {
-			after = strings.HasSuffix(word, "password")
+		if ok {
+			after = !slices.Contains(shown, strings.ToLower(name))
 		}
 		if after && (ok || i > 0) {
 			if !ok {

@@ -117,9 +117,12 @@ func (u *URL) read(rest string, form Scheme) (err error) {
 	}
 	for i, host := range list {
 		addr, ok := address(host, form.Port)
+		_, port, _ := net.SplitHostPort(host)
 		switch {
 		case host == "":
 			return invalid("host %d of %d is missing in the URL; an example: %s", i+1, len(list), form.Example)
+		case port != "" && strings.Trim(port, "0123456789") == "" && !Dialable("h", port): // it is not shown, as it may be a password
+			return invalid("the port of host %d of %d is not from 1 to 65535; write host:port, or user:password@host:port with an @ before the host", i+1, len(list))
 		case !ok:
 			return invalid("host %d of %d is not host:port, or user:password@host:port with an @ before the host; in a password write a comma as %%2C, @ as %%40",
 				i+1, len(list))

@@ -14,22 +14,19 @@ var (
 	// ErrClocks is why tokens cannot begin at the clock.
 	ErrClocks = errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there")
 	// ErrNoVote is why a client that only looks ignores a node that is not admitted: the node may have forgotten the lock.
-	ErrNoVote = errors.New("in quarantine: does not vote yet")
+	ErrNoVote = errors.New("in quarantine: does not vote yet; holdfast doctor says for how long")
 )
 
 // QuarantineError says why a node that may have forgotten locks does not vote yet.
-type QuarantineError struct {
-	Seen time.Duration // since it was first seen
-	Left time.Duration
-}
+type QuarantineError struct{ Left time.Duration }
 
 // Quarantine is the time that is left. Metrics tell such a node by this method from one that is down.
 func (e *QuarantineError) Quarantine() time.Duration { return e.Left }
 
 func (e *QuarantineError) Error() string {
-	return fmt.Sprintf("quarantine: votes in %v, as it may have forgotten locks that still stand (first seen %v ago, new or without its data); "+
-		"for a set that nobody has used before, quarantine=off (NoQuarantine) skips this",
-		max(e.Left.Round(time.Second), time.Second), max(e.Seen.Round(time.Second), 0))
+	return fmt.Sprintf("quarantine: votes in %v (it is new, or has lost its data and may have forgotten locks that still stand); "+
+		"wait for that, as holdfast run -w 2m does, or, for a set that nobody has used before, give ?quarantine=off at the end of the URL once",
+		max(e.Left.Round(time.Second), time.Second))
 }
 
 // ConflictError says that the node belongs to another set, or to the same one opened with other rules.

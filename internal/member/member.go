@@ -192,7 +192,7 @@ func (r Rules) wait(s State, m marker, o Observation) (State, Verdict) {
 	if again {
 		left = period - second
 	}
-	return s, Verdict{Err: &QuarantineError{Seen: max(watched, first), Left: min(period-watched, left)}}
+	return s, Verdict{Err: &QuarantineError{Left: min(period-watched, left)}}
 }
 
 // admit lets a node vote that may have forgotten what it granted, or gone back to

@@ -63,9 +63,9 @@ func (f *Format) Sibling(prefix string) (marker, who string) {
 	case f.java:
 		return wire.Set, "clients without format=redisson"
 	case prefix == "":
-		return wire.Set, "clients without BareKeys (bare=true)"
+		return wire.Set, "clients without bare=true"
 	case f.SetKey(prefix) == wire.Set:
-		return wire.SetKey(""), "clients with BareKeys (bare=true)"
+		return wire.SetKey(""), "clients with bare=true"
 	}
 	return "", ""
 }

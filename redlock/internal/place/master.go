@@ -171,7 +171,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string) (_ []r
 			return nil, server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
 		}
 		if err = server.Mend(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
-			err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password (Failover)")
+			err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password")
 		}
 		return nil, err
 	}

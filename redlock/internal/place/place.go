@@ -79,10 +79,10 @@ func strange(shard bool, mode, role string, info map[string]string) error {
 	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {
 	case cluster && !shard:
-		return server.Unfit("begin the URL with redis+cluster:// (Options.Cluster; rediss+cluster:// for TLS), or give independent servers",
+		return server.Unfit("begin the URL with redis+cluster:// (rediss+cluster:// for TLS), or give independent servers",
 			"it is part of a Redis Cluster")
 	case shard && !cluster && mode != "":
-		return server.Unfit("give its address as redis:// (rediss:// for TLS), or without Options.Cluster", "it is no part of a Redis Cluster")
+		return server.Unfit("give its address as redis:// (rediss:// for TLS)", "it is no part of a Redis Cluster")
 	case mode == "sentinel":
 		return server.Unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
 	case role == "replica" || role == "slave":

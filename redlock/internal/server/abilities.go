@@ -189,5 +189,5 @@ func Evicts(info map[string]string) error {
 		return nil
 	}
 	return Unfit("set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
-		"accept that with eviction=allow (AllowEviction)", "maxmemory-policy is %s, which can evict locks", p)
+		"accept that with eviction=allow", "maxmemory-policy is %s, which can evict locks", p)
 }

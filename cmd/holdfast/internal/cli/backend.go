@@ -38,7 +38,20 @@ func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (driver.Drive
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
 		opts.Logger = lines.New(a.io.Err, a.logFormat, slog.LevelWarn)
 	}
-	return openBackend(ctx, a.backend, opts)
+	drv, err := openBackend(ctx, a.backend, opts)
+	return drv, a.blamed(err)
+}
+
+// blamed says which setting is wrong, where err says that the backend is.
+func (a *app) blamed(err error) error {
+	flag := "backend"
+	if a.from[flag] == "" {
+		flag = "backend-file"
+	}
+	if errors.Is(err, driver.ErrInvalid) {
+		return fmt.Errorf("%s: %w", a.said(flag), err)
+	}
+	return err
 }
 
 // noBackend says how to name one, and why there may be none.
@@ -67,9 +80,14 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	return holdfast.New(drv, opts)
 }
 
-// fits refuses a time for which the backend keeps no lock, before it is asked for anything.
-func (a *app) fits(flag string, d time.Duration) error {
-	if d == 0 {
+// failoverSpare is by how much TTLs are to stay below the longest where a server takes over: see
+// docs/your-redis.md.
+const failoverSpare = 5 * time.Second
+
+// fit refuses a time for which the backend keeps no lock, before it is asked for anything. A
+// default gives way to the longest that it does.
+func (a *app) fit(flag string, d *time.Duration) error {
+	if *d == 0 {
 		return nil
 	}
 	drv, err := openBackend(context.Background(), a.backend, &redlock.Options{NoCheck: true})
@@ -78,12 +96,18 @@ func (a *app) fits(flag string, d time.Duration) error {
 	}
 	most := drv.Limits().MaxTTL
 	drv.Close()
-	if most == 0 || d <= most {
+	switch {
+	case most == 0 || *d <= most:
+		return nil
+	case a.from[flag] == "":
+		if *d = most; a.failsOver() {
+			*d = max(most-failoverSpare, most/2)
+		}
 		return nil
 	}
 	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; ?maxttl=%v in the URL of all clients raises that, and of several nodes "+
 		"one that restarts without its data then stays silent for as long; or hold the lock by a process that lives so long, as run does, which renews; "+
-		"or take one Redis (24h), PostgreSQL or etcd", flag, d, most, d)
+		"or take one Redis (24h), PostgreSQL or etcd", a.said(flag), *d, most, *d)
 }
 
 // waiter are the options of a command that may wait for a lock.

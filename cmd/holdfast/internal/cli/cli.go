@@ -46,7 +46,8 @@ type app struct {
 	output         string
 	quiet, verbose bool
 	logFormat      string
-	code           exitcode.Code  // of a run that is no error
+	prepared       bool           // the flags are read, and log is as they say
+	code           exitcode.Code  // where there is no error
 	raise          syscall.Signal // to end by
 	leaves         bool           // the backend that was opened can leave a lock to other processes
 
@@ -77,16 +78,39 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // of helps and completions
 		err = wrote(out.err)
 	}
-	if err != nil {
-		a.log.Error(explain(err))
-	}
 	if a.raise != 0 {
 		endBy(a.raise)
 	}
-	if a.code != exitcode.OK {
+	if err == nil {
 		return a.code
 	}
+	if !a.prepared {
+		a.log = lines.New(stdio.Err, a.formatAsked(root, args[1:]), slog.LevelInfo)
+	}
+	a.log.Error(explain(err))
 	return exitcode.Of(err)
+}
+
+// formatAsked is the format of the log where the flags could not be read.
+func (a *app) formatAsked(root *cobra.Command, args []string) string {
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if value, ok := strings.CutPrefix(arg, "--log-format="); ok {
+			return value
+		}
+		if arg == "--log-format" && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	all, _ := a.sources(root) // what is wrong with them is not asked here
+	for _, look := range append(all, variables) {
+		if value, _ := look("log-format"); value != "" {
+			return value
+		}
+	}
+	return ""
 }
 
 // explain makes one line of an error.
@@ -96,12 +120,30 @@ func explain(err error) string {
 }
 
 const about = `Holdfast runs commands under a lock that several machines share, and looks
-after such locks. The locks are kept on one Redis or Valkey server or several
-independent ones, of which a majority decides, or on PostgreSQL, etcd or
-ZooKeeper.
+after such locks. The backend, where they are kept, is given by a URL:
+
+  redis://localhost:6379        one Redis or Valkey; rediss:// speaks TLS
+  redlock://a:6379,b:6379,c     several independent ones, of which a majority decides;
+                                a new set of them gives no lock in its first 62 seconds
+  postgres://host/database      PostgreSQL
+  etcd://a,b,c                  etcd
+  zk://a,b,c                    ZooKeeper
+  'a=URL b=URL'                 several of these, each with a part of the names
 
   export HOLDFAST_BACKEND=redis://localhost:6379
   holdfast run nightly-report -- ./report.sh
+`
+
+// start is what there is to do on a machine where nothing was set up yet.
+const start = `Holdfast runs commands under a lock that several machines share.
+No backend is set, where the locks are kept. To see what it does without one:
+  holdfast demo
+With Redis, which "apt install redis-server" brings and starts:
+  export HOLDFAST_BACKEND=redis://localhost:6379
+  holdfast run first -- echo "I have the lock"
+  holdfast doctor    # what to mend: a new server keeps nothing over a restart
+docs/choosing.md says which service to take for what. All commands:
+  holdfast --help
 `
 
 // usageEnd is the end of every help.
@@ -111,6 +153,23 @@ and in a config file: see holdfast config --help.
 Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 "holdfast help exit-codes" says what exit codes mean.
 `
+
+// usageOf is the help of one command below its text. It fits a screen, so it ends with what is looked
+// for most.
+func usageOf(cmd *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: %s\n", cmd.UseLine())
+	if cmd.HasAvailableLocalFlags() {
+		b.WriteString("\n" + cmd.LocalFlags().FlagUsages())
+	}
+	b.WriteString("\nBesides: -b URL, -q, -v and what else holdfast --help has for each command.\n")
+	b.WriteString("A variable such as HOLDFAST_KILL_AFTER, or a config file, sets a flag as well.\n" +
+		"See holdfast help exit-codes for what exit codes mean.\n")
+	if cmd.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
+	}
+	return b.String()
+}
 
 // Command is the root of the commands, for the manual that is made from them.
 func Command() *cobra.Command { return new(app).root() }
@@ -135,6 +194,10 @@ func (a *app) root() *cobra.Command {
 			if version {
 				return a.writeVersion()
 			}
+			if a.from["backend"]+a.from["backend-file"] == "" {
+				_, err := fmt.Fprint(a.io.Out, start)
+				return wrote(err)
+			}
 			return cmd.Help()
 		},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
@@ -151,6 +214,10 @@ func (a *app) root() *cobra.Command {
 	})
 	usage := root.UsageFunc()
 	root.SetUsageFunc(func(cmd *cobra.Command) error { // a template would keep the linker from leaving methods out
+		if cmd.HasParent() && cmd.Runnable() && !cmd.HasAvailableSubCommands() {
+			cmd.Print(usageOf(cmd))
+			return nil
+		}
 		err := usage(cmd)
 		cmd.Print(usageEnd)
 		return err
@@ -158,19 +225,22 @@ func (a *app) root() *cobra.Command {
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVarP(&a.backend, "backend", "b", "",
-		"`URL` of the backend, such as redis://localhost:6379, redlock://a:6379,b:6379,c:6379, postgres://host/db, etcd://a,b,c or zk://a,b,c; of several sets, 'a=URL b=URL'")
-	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL of the backend, for one with a password")
-	f.StringVar(&a.config, "config", "", "config `file` to read in place of the user's and the system's; see holdfast config --help")
+	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend")
+	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL, for one with a password")
+	f.StringVar(&a.config, "config", "", "config `file`, see holdfast config --help")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
-	f.StringVar(&a.logFormat, "log-format", "text", "format of what is printed on stderr: text or json")
+	f.StringVar(&a.logFormat, "log-format", "text", "`format` on stderr: text or json")
 	root.AddCommand(
 		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
 		a.showCommand(), a.listCommand(), a.watchCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
 		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)
+	for _, cmd := range root.Commands() {
+		cmd.InitDefaultHelpFlag()
+		cmd.Flags().Lookup("help").Hidden = true // who reads it knows
+	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -215,10 +285,10 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	if a.logFormat != "text" && a.logFormat != "json" {
-		return exitcode.Usagef("--log-format %q is neither text nor json", a.logFormat)
+		return exitcode.Usagef("%s %q is neither text nor json", a.said("log-format"), a.logFormat)
 	}
 	if a.output != "" && a.output != "table" && a.output != "json" {
-		return exitcode.Usagef("--output %q is neither table nor json", a.output)
+		return exitcode.Usagef("%s %q is neither table nor json", a.said("output"), a.output)
 	}
 	level := slog.LevelInfo
 	switch {
@@ -227,12 +297,13 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	case a.verbose:
 		level = slog.LevelDebug
 	}
-	a.log = lines.New(a.io.Err, a.logFormat, level)
+	a.log, a.prepared = lines.New(a.io.Err, a.logFormat, level), true
+	a.warnOfVariables(cmd.Root())
 	return nil
 }
 
 func (a *app) outputFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "format of the output: table or json")
+	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "`format`: table or json")
 }
 
 // wantName takes the name from the arguments, or from what else says it.

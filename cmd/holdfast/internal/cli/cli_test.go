@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -69,7 +70,7 @@ func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 // is wrong for it: the error must name the variable.
 func TestEveryFlagHasAVariable(t *testing.T) {
 	wrong := map[string]string{"bool": "maybe", "int": "many"}
-	for _, name := range []string{"duration", "code", "policy", "fail|skip|run", "group|process"} {
+	for _, name := range []string{"duration", "code", "policy", "word"} {
 		wrong[name] = "wrong"
 	}
 	eachFlag(t, "run", func(f *pflag.Flag) {
@@ -108,6 +109,34 @@ func call(args ...string) (code exitcode.Code, out, log string) {
 	return code, o.String(), l.String()
 }
 
+// TestErrorsHaveTheFormatOfTheLog holds that what reads JSON gets it for wrong usage too, by
+// whatever the format is set.
+func TestErrorsHaveTheFormatOfTheLog(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(file, []byte("log-format = json\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"run", "--no-such-flag", "--log-format", "json"}, {"run", "--log-format=json", "--ttl", "soon"}, {"--log-format=json", "no-such-command"},
+		{"run", "--log-format=json", "job"},
+	} {
+		if code, _, log := call(args...); code != exitcode.Usage || !strings.HasPrefix(log, `{"time":`) {
+			t.Errorf("%v: exit code %d, %s", args, code, log)
+		}
+	}
+	for name, value := range map[string]string{"HOLDFAST_LOG_FORMAT": "json", "HOLDFAST_CONFIG": file} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			if code, _, log := call("run", "--no-such-flag"); code != exitcode.Usage || !strings.HasPrefix(log, `{"time":`) {
+				t.Errorf("exit code %d, %s", code, log)
+			}
+		})
+	}
+	if _, _, log := call("run", "--no-such-flag", "--", "--log-format=json"); !strings.HasPrefix(log, "holdfast: ") {
+		t.Errorf("the format is that of the command's arguments: %s", log)
+	}
+}
+
 func TestPanicIsABugWithItsOwnCode(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -120,6 +149,34 @@ func TestPanicIsABugWithItsOwnCode(t *testing.T) {
 type panicking struct{}
 
 func (panicking) Write([]byte) (int, error) { panic("no") }
+
+// TestHelpFitsAScreen holds that the help of a command is no longer than a terminal, but for those
+// with many flags, and ends with two examples, which the tests of this module's root run.
+func TestHelpFitsAScreen(t *testing.T) {
+	t.Parallel()
+	for _, cmd := range Command().Commands() {
+		most := 24
+		switch cmd.Name() {
+		case "help", "completion", "exit-codes": // topics
+			continue
+		case "run", "elect":
+			most = 40
+		}
+		code, out, log := call(cmd.Name(), "--help")
+		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+		if code != exitcode.OK || log != "" || len(lines) > most {
+			t.Errorf("%s: exit code %d, %d lines of help, want at most %d", cmd.Name(), code, len(lines), most)
+		}
+		for i, line := range lines {
+			if len(line) > 80 {
+				t.Errorf("%s: line %d of the help has %d columns: %s", cmd.Name(), i+1, len(line), line)
+			}
+		}
+		if len(lines) < 3 || lines[len(lines)-3] != "Examples:" || !strings.Contains(lines[len(lines)-1], "holdfast "+cmd.Name()) {
+			t.Errorf("%s: the help does not end with two examples:\n%s", cmd.Name(), out)
+		}
+	}
+}
 
 func TestErrorsAreOneLine(t *testing.T) {
 	t.Parallel()
@@ -195,11 +252,11 @@ func TestGuardAndNoGuard(t *testing.T) {
 		{"Contradiction", true, true, "guard no-guard", false, true},
 	} {
 		fl := &runFlags{guard: row.guard, noGuard: row.noGuard}
-		from := make(map[string]string)
+		a := &app{from: make(map[string]string)}
 		for flag := range strings.FieldsSeq(row.given) {
-			from[flag] = "--" + flag
+			a.from[flag] = "--" + flag
 		}
-		if got, err := fl.guarded(from); got != row.want || (err != nil) != row.fails {
+		if got, err := fl.guarded(a); got != row.want || (err != nil) != row.fails {
 			t.Errorf("%s: %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
 		}
 	}

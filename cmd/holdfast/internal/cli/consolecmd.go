@@ -29,14 +29,17 @@ func (a *app) consoleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console [PREFIX]",
 		Short: "Show locks, waiters, votes, nodes and the doctor's findings on a web page",
-		Long: `Console serves a web page with the locks whose name begins with PREFIX, or all, and
-keeps it up to date. It runs until a signal ends it.
+		Long: `Console serves a web page with the locks whose name begins with PREFIX, or all,
+and keeps it up to date. It runs until a signal ends it.
 
-Whoever reaches the address can read the page: names, hosts and notes. So by default
-only this machine does; put a proxy that asks who it is before any other address.
-With --allow-force the page can take locks away; it asks for the token that is
-printed at the start. The records of that are printed as JSON on stdout.
+Whoever reaches the address can read the page: names, hosts and notes. So by
+default only this machine does; put a proxy that asks who it is before any
+other address. With --allow-force the page can take locks away; it asks for the
+token that is printed at the start. The records of that are printed as JSON on
+stdout.
 `,
+		Example: `  holdfast console --listen 127.0.0.1:0
+  holdfast console --listen localhost:0 --allow-force billing/`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := wantPrefix(args)
 			if err != nil {
@@ -48,9 +51,9 @@ printed at the start. The records of that are printed as JSON on stdout.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&fl.listen, "listen", "127.0.0.1:7788", "`address` to serve the page on; port 0 takes a free one")
-	f.StringSliceVar(&fl.hosts, "host", nil, "`names` by which browsers may call the console, besides localhost and addresses")
-	f.BoolVar(&fl.allowForce, "allow-force", false, "let the page take locks away, with the token that is printed at the start")
+	f.StringVar(&fl.listen, "listen", "127.0.0.1:7788", "`address` to serve the page on")
+	f.StringSliceVar(&fl.hosts, "host", nil, "`names` by which browsers may call it")
+	f.BoolVar(&fl.allowForce, "allow-force", false, "let the page take locks away")
 	return cmd
 }
 
@@ -79,6 +82,9 @@ func (a *app) console(prefix string, fl *consoleFlags) error {
 			}
 		}
 	}
+	opts.Refused = func(address string) { // also with -q: somebody may be guessing
+		a.log.Error("the console was given a wrong token, and took nothing away", "address", address)
+	}
 	server := console.New(opts)
 	if err := a.announce(listener.Addr(), server.Token()); err != nil {
 		return err
@@ -106,13 +112,18 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 
 // announce says where the console is, and the token, which nothing says again.
 func (a *app) announce(addr net.Addr, token string) error {
-	if at, err := netip.ParseAddrPort(addr.String()); err == nil && !at.Addr().IsLoopback() {
+	here := addr.String()
+	at, err := netip.ParseAddrPort(here)
+	if err == nil && at.Addr().IsUnspecified() { // no browser can call that
+		here = fmt.Sprintf("localhost:%d", at.Port())
+	}
+	if err == nil && !at.Addr().IsLoopback() {
 		a.log.Warn("other machines can reach this console: whoever does can read all locks", "address", addr.String())
 	}
-	text := fmt.Sprintf("console at http://%s/", addr)
+	text := fmt.Sprintf("console at http://%s/", here)
 	if token != "" {
 		text += "\ntoken for taking locks away: " + token
 	}
-	_, err := fmt.Fprintln(a.io.Out, text)
+	_, err = fmt.Fprintln(a.io.Out, text)
 	return wrote(err)
 }

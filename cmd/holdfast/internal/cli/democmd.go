@@ -14,11 +14,13 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show in a few seconds what happens to locks when nodes fail and holders sleep",
-		Long: `Demo lets several clients append to one ledger that checks fencing tokens. It stops
-two of five nodes, pauses a holder beyond its lease, and checks whether a write was
-lost or doubled. It needs no server: the nodes are inside the process, or, with
---redis, redis-server processes that it starts and stops.
+		Long: `Demo lets several clients append to one ledger that checks fencing tokens. It
+stops two of five nodes, pauses a holder beyond its lease, and checks whether a
+write was lost or doubled. It needs no server: the nodes are inside the
+process, or, with --redis, redis-server processes that it starts and stops.
 `,
+		Example: `  holdfast demo
+  holdfast demo --redis`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error { return a.demo(redis) },
 	}

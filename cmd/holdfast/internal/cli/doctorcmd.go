@@ -28,20 +28,24 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Look for what is wrong with the backend, and say what mends it",
 		Long: `Doctor looks at each node of the backend and prints a line for each check: the
-verdict, what was found and what it means, and what mends it. It changes nothing there.
-It exits with 1 if there is a warning or a fault, and with 0 if there is none.
+verdict, what was found and what it means, and what mends it. It changes
+nothing there. It exits with 1 if there is a warning or a fault, and with 0 if
+there is none.
 
-A warning means that locks work now. A fault means that locks do not work on that node,
-or can be given to two. What is skipped needs a right that locks do not need.
+A warning means that locks work now. A fault means that locks do not work on
+that node, or can be given to two. What is skipped needs a right that locks do
+not need.
 `,
+		Example: `  holdfast doctor
+  holdfast doctor -q --ignore persistence`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error { return a.doctor(fl) },
 	}
 	a.outputFlag(cmd)
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(&fl.ttl, "ttl", "TTL of the leases, against which round trips are held")
-	f.StringSliceVar(&fl.ignore, "ignore", nil, "`checks` that do not count, such as persistence,tls; -q leaves them out")
+	f.Var(&fl.ttl, "ttl", "TTL that round trips are held against")
+	f.StringSliceVar(&fl.ignore, "ignore", nil, "`checks` that do not count; with -q not shown")
 	return cmd
 }
 
@@ -102,7 +106,7 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 		notes.Files(file)
 		found = append(found, notes.Found...)
 	}
-	return found, err
+	return found, a.blamed(err)
 }
 
 // fileOfBackend is the file that has the backend; empty: none has.

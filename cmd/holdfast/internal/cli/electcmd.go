@@ -16,16 +16,17 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-const electHelp = `Elect keeps one instance of a command running over all machines on which it is
-called with the same NAME. Each call waits for the lock, runs the command while it
-holds it, and then waits again: when the command has ended, its machine has died or
-its lease was lost, the next one in the queue starts it. The log, the status file and
-systemd are told who leads; holdfast show NAME says it as well.
+const electHelp = `Elect keeps one instance of a command running over all machines that call it
+with the same NAME. Each call waits for the lock, runs the command, and waits
+again: when the command has ended, its machine has died or its lease was lost,
+the next one in the queue starts it. holdfast show NAME says who leads.
 
-A command that ends within ten seconds is started again after a pause that grows from
-one second to one minute; meanwhile another machine may have it. TERM and INT end the
-command, and then elect itself with 0. What no other attempt mends ends elect at once:
-wrong usage or credentials, a program that is not there.
+A command that ends within ten seconds is started again after a pause that
+grows from one second to one minute; meanwhile another machine may have it.
+TERM and INT end the command, and then elect with 0. QUIT and HUP are for a
+command that runs: where elect stands by, QUIT ends it with 131, and HUP does
+nothing. What no attempt mends ends elect at once: wrong usage or credentials,
+a missing program.
 `
 
 const (
@@ -37,11 +38,12 @@ const (
 func (a *app) electCommand() *cobra.Command {
 	fl := newRunFlags()
 	cmd := &cobra.Command{
-		Use:     "elect [flags] NAME -- COMMAND [ARGUMENT...]",
-		Short:   "Keep one instance of a command running over all machines",
-		Long:    electHelp,
-		Example: `  holdfast elect scheduler -- /usr/local/bin/scheduler`,
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.elect(cmd, fl, args) },
+		Use:   "elect [flags] NAME -- COMMAND [ARGUMENT...]",
+		Short: "Keep one instance of a command running over all machines",
+		Long:  electHelp,
+		Example: `  holdfast elect scheduler -- ./scheduler.sh
+  holdfast elect --status-file leader.json scheduler -- ./scheduler.sh`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.elect(cmd, fl, args) },
 	}
 	fl.defineCommand(cmd)
 	return cmd

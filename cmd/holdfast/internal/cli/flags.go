@@ -131,4 +131,4 @@ func (c *choice) Set(s string) error {
 func (c *choice) String() string { return c.value }
 
 // Type implements pflag.Value.
-func (c *choice) Type() string { return strings.Join(c.words, "|") }
+func (c *choice) Type() string { return "word" }

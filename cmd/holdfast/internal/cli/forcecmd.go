@@ -28,14 +28,15 @@ func (a *app) forceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "force-release NAME --token N --reason TEXT",
 		Short: "Take a lock away from the holder that has a given token",
-		Long: `Force-release shows the holder, asks for the name of the lock, and takes the lock
-away if --token is still the holder's. It never takes it from a later holder. The
-holder hears at once by whom and why, if it can be reached, and otherwise finds out at
-its next renewal. Until then it may go on. The command prints a record as JSON.
-
-Where another server may take over, the command waits up to a second for a replica. If
-none confirms, the record has a warning: a failover may bring the old holder back.
+		Long: `Force-release shows the holder, asks for the name of the lock, and takes it
+away if --token is still the holder's. It never takes it from a later holder.
+The holder hears at once by whom and why, if it can be reached, and otherwise
+at its next renewal; until then it may go on. The command prints a record as
+JSON. A warning in it says that no replica has confirmed: a failover may bring
+the holder back.
 `,
+		Example: `  holdfast force-release nightly-report --token 8841 --reason "hangs" --yes
+  holdfast force-release backup --token 0 --reason "need not be kept" --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
 			if err != nil {
@@ -52,7 +53,7 @@ none confirms, the record has a warning: a failover may bring the old holder bac
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Int64Var(&fl.token, "token", 0, "fencing token of the holder, as show prints it; 0 for a holder without one, or a lock that was released and is kept")
+	f.Int64Var(&fl.token, "token", 0, "token that show prints; 0 where it has none")
 	f.StringVar(&fl.reason, "reason", "", "`text` for the record, and for the holder")
 	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
 	return cmd
@@ -86,7 +87,7 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 		return err
 	}
 	if record.Warning != "" {
-		fmt.Fprintln(a.io.Err, "holdfast: warning: "+explain(errors.New(record.Warning)))
+		a.log.Error("warning: " + explain(errors.New(record.Warning))) // also with -q
 	}
 	return a.writeJSON(record)
 }
@@ -109,7 +110,7 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	if st.Kept {
 		question = "The holder has released the lock, and asked to keep it for so long. To end that, type the name of the lock: "
 	}
-	err := a.confirmed(ctx, question, st.Key)
+	err := a.confirmed(ctx, question, view.Printable(st.Key))
 	if errors.Is(err, errNotConfirmed) {
 		return exitcode.Usagef("that is not the name of the lock; nothing was done")
 	}

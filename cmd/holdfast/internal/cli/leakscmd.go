@@ -32,14 +32,15 @@ func (a *app) leaksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "leaks",
 		Short: "Find locks without a TTL on Redis or Valkey, which stay if their holders have died",
-		Long: `Leaks reads the keys of each node in small steps, which takes a while where there are
-millions, and needs the right +scan. It prints the locks that have no TTL, which other
-libraries have made as a rule, and changes nothing. With --fix, once that is confirmed,
-it deletes those of other libraries: each only if the node still has the same value
-under it, without a TTL. Waiters that died, counters and queues need no mending.
-
-It exits with 1 if there are leaks that were not deleted.
+		Long: `Leaks prints the locks that have no TTL, which other libraries have made as a
+rule. It reads the keys of each node in small steps, which takes a while where
+there are millions, and needs the right +scan. With --fix, once that is
+confirmed, it deletes those of other libraries: each only if it still has the
+same value and no TTL. It exits with 1 if there are leaks that were not
+deleted.
 `,
+		Example: `  holdfast leaks
+  holdfast leaks --fix --yes`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error { return a.leaks(fl) },
 	}
@@ -48,7 +49,7 @@ It exits with 1 if there are leaks that were not deleted.
 	f.SortFlags = false
 	f.BoolVar(&fl.fix, "fix", false, "show the leaks, ask, and delete those of other libraries")
 	f.BoolVarP(&fl.yes, "yes", "y", false, "do not ask")
-	f.StringVar(&fl.textfile, "textfile", "", "`file` for the node exporter of Prometheus, with the number of leaks")
+	f.StringVar(&fl.textfile, "textfile", "", "`file` for their number, for Prometheus")
 	return cmd
 }
 
@@ -86,7 +87,6 @@ func (a *app) leaks(fl *leakFlags) error {
 		}
 	}
 	if asked != nil {
-		a.code = exitcode.OK
 		return asked
 	}
 	if err := place.Write(leakMetrics(leaks)); err != nil {

@@ -52,7 +52,7 @@ func (fl *ticketFlags) define(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.Int64Var(&fl.token, "token", 0, "fencing token of the lease")
 	f.StringVar(&fl.owner, "owner", "", "owner `id` of the lease")
-	f.StringVar(&fl.file, "file", "", "`file` that acquire wrote, instead of --token and --owner")
+	f.StringVar(&fl.file, "file", "", "`file` that acquire wrote, in place of these")
 }
 
 // read puts together what flags, the file and, inside a run, the environment say.
@@ -103,11 +103,12 @@ func (a *app) acquireCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock and leave it standing, for scripts that cannot be wrapped by run",
-		Long: `Acquire takes the lock NAME, prints the lease and exits. The lock stands for --ttl
-unless holdfast renew renews it. No process does so by itself: prefer run where you can.
+		Long: `Acquire takes the lock NAME, prints the lease and exits. The lock stands for
+--ttl unless holdfast renew renews it, which no process does by itself: prefer
+run.
 `,
-		Example: `  holdfast acquire --ttl 50s --file /run/deploy.lease deploy
-  ./deploy.sh; holdfast release --file /run/deploy.lease`,
+		Example: `  holdfast acquire --ttl 50s --file deploy.lease deploy
+  holdfast acquire -n -o json backup`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
 			if err != nil {
@@ -123,11 +124,11 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if another process holds the lock")
-	f.VarP(&wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
+	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if the lock is held")
+	f.VarP(&wait, "wait", "w", waitHelp)
 	f.Var(&ttl, "ttl", "how long the lock stands")
-	f.StringVar(&note, "note", "", "`text` for those who find the lock held: what it is held for")
-	f.StringVar(&file, "file", "", "write the lease to this `file` as well, for renew, release and check")
+	f.StringVar(&note, "note", "", "`text` for those who find it held")
+	f.StringVar(&file, "file", "", "`file` for renew, release and check")
 	a.outputFlag(cmd)
 	return cmd
 }
@@ -136,7 +137,7 @@ unless holdfast renew renews it. No process does so by itself: prefer run where 
 // written, the lock is given back: a lease that no process knows would only
 // block the others.
 func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once bool) error {
-	if err := cmp.Or(a.loadBackend(), a.fits("--ttl", opts.TTL)); err != nil {
+	if err := cmp.Or(a.loadBackend(), a.fit("ttl", &opts.TTL)); err != nil {
 		return err
 	}
 	place, err := report.File("--file", file)
@@ -232,16 +233,18 @@ func (a *app) renewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
-		Long: `Renew lets the lock stand for --ttl from now on, if the lease of --owner and --token
-still has it. It never takes a free lock: a lease that is gone stays gone.
+		Long: `Renew lets the lock stand for --ttl from now on, if the lease still has it. It
+never takes a free lock: a lease that is gone stays gone.
 `,
+		Example: `  holdfast renew --file deploy.lease
+  holdfast renew --file deploy.lease --ttl 55s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fl.changes = cmd.Flags().Changed("ttl")
 			return a.continued(fl, args, "renew", a.renew)
 		},
 	}
 	fl.define(cmd)
-	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on, where the backend can change that")
+	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on")
 	a.outputFlag(cmd)
 	return cmd
 }
@@ -254,8 +257,11 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.D
 		}
 		g.TTL = had
 	}
-	if l := drv.Limits(); g.TTL < l.MinTTL || l.MaxTTL != 0 && g.TTL > l.MaxTTL {
-		return exitcode.Usagef("--ttl %v: give %v to %v (?maxttl= in the backend changes the upper one, the same for all clients)", g.TTL, l.MinTTL, l.MaxTTL)
+	if err := a.fit("ttl", &g.TTL); err != nil {
+		return err
+	}
+	if least := drv.Limits().MinTTL; g.TTL < least {
+		return exitcode.Usagef("%s %v: too short; give %v at least", a.said("ttl"), g.TTL, least)
 	}
 	file, err := report.File("--file", fl.file)
 	if err != nil {
@@ -278,7 +284,9 @@ func (a *app) releaseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release [flags] [NAME]",
 		Short: "Release a lease that acquire took",
-		RunE:  func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "release", a.release) },
+		Example: `  holdfast release --file deploy.lease
+  holdfast release --token "$TOKEN" --owner "$OWNER" deploy`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "release", a.release) },
 	}
 	fl.define(cmd)
 	return cmd
@@ -338,10 +346,12 @@ func (a *app) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [flags] [NAME]",
 		Short: "Say by the exit code whether a lease still stands: 0 yes, 1 no",
-		Long: `Check asks the backend whether the lease of --token still stands. Inside a run it
-needs neither name nor token. The answer may be out of date once it is printed: let a
+		Long: `Check asks the backend whether a lease still stands. Inside a run it needs
+neither name nor token. The answer may be out of date once it is printed: let a
 storage that checks tokens protect what is written later.
 `,
+		Example: `  holdfast check --file deploy.lease
+  holdfast run job -- sh -c 'holdfast check && ./report.sh'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := fl.read(args)
 			if err != nil {

@@ -20,6 +20,8 @@ func (a *app) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Say who holds a lock, and what each node knows about it",
+		Example: `  holdfast show nightly-report
+  holdfast show -e nightly-report || echo nobody holds it`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wantName(args, "")
 			if err != nil {
@@ -30,7 +32,7 @@ func (a *app) showCommand() *cobra.Command {
 		ValidArgsFunction: a.completeNames,
 	}
 	a.outputFlag(cmd)
-	cmd.Flags().BoolVarP(&ask, "exit-code", "e", false, "print nothing, and say by the exit code whether the lock is held: 0 yes, 1 no")
+	cmd.Flags().BoolVarP(&ask, "exit-code", "e", false, "print nothing; exit code 0: held, 1: free")
 	return cmd
 }
 
@@ -125,6 +127,8 @@ func (a *app) listCommand() *cobra.Command {
 		Use:     "ls [PREFIX]",
 		Aliases: []string{"list"},
 		Short:   "List the locks that are held or waited for",
+		Example: `  holdfast ls
+  holdfast ls -o json billing/`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := wantPrefix(args)
 			if err != nil {
@@ -182,10 +186,10 @@ func listRow(st holdfast.Status) []string {
 
 // completeNames offers the locks that are held, for the shell's completion.
 func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	a.quiet = true
 	if len(args) > 0 || a.prepare(cmd) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	a.quiet = true
 	var names []string
 	err := a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
 		for st, err := range client.List(ctx, prefix) {

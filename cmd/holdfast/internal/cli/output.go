@@ -5,7 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
@@ -36,9 +37,11 @@ func (a *app) writeTable(rows [][]string) error {
 const (
 	tableRows = 100                    // that are held back to find how wide columns are
 	tableWait = 200 * time.Millisecond // for how long they are
+	cellWide  = 48                     // columns, to which one long name does not push those of all others
 )
 
-// table prints rows as they come. A column is as wide as its widest cell so far.
+// table prints rows as they come. A column is as wide as its widest cell so far that is no wider
+// than cellWide; a wider one shifts its own row alone.
 type table struct {
 	out    io.Writer
 	widths []int
@@ -65,14 +68,16 @@ func (t *table) flush() error {
 			if i == len(t.widths) {
 				t.widths = append(t.widths, 0)
 			}
-			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
+			if wide := ansi.StringWidth(row[i]); wide <= cellWide {
+				t.widths[i] = max(t.widths[i], wide)
+			}
 		}
 	}
 	var b strings.Builder
 	for _, row := range t.rows {
 		var line strings.Builder
 		for i, cell := range row {
-			line.WriteString(cell + strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)+2))
+			line.WriteString(cell + strings.Repeat(" ", max(t.widths[i]-ansi.StringWidth(cell), 0)+2))
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}

@@ -21,19 +21,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the lock NAME, runs the command while it holds the lock, and releases
-the lock when the command and its whole process group have ended. It exits with the
-command's code.
-
-Run renews the lease while the command runs. If it cannot, it sends TERM and then
-KILL early enough that the command is dead before another process can get the lock.
-This also holds when holdfast itself is killed or stopped, by a second process, unless
---no-guard is given.
-
-The command finds HOLDFAST_LOCK_NAME, _TOKEN, _OWNER, _TTL_MS, _BACKEND and
-HOLDFAST_LOCK_HELD=1 in its environment. Let it write the token with its data, so
-that a storage can refuse a holder who comes too late.
+const runHelp = `Run waits for the lock NAME, runs the command, and releases the lock when the
+command's whole process group has ended. It exits with the command's code. If
+it cannot renew the lease, it stops the command before another process can get
+the lock; so does a second process where holdfast itself is killed. The command
+finds HOLDFAST_LOCK_TOKEN, to write with its data. docs/run.md says more on
+each flag.
 `
+
+// waitHelp is of --wait, which run and acquire have.
+const waitHelp = "give up after this time (default: never)"
 
 // runFlags are the flags of run as they were given.
 type runFlags struct {
@@ -69,8 +66,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a command while holding a lock",
 		Long:  runHelp,
 		Example: `  holdfast run nightly-report -- ./report.sh
-  holdfast run -n -x cleanup -- find /srv/tmp -mtime +7 -delete
-  holdfast run -w 10m -c 'make deploy && make smoke' deploy`,
+  holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
 	fl.define(cmd)
@@ -80,14 +76,14 @@ func (a *app) runCommand() *cobra.Command {
 func (fl *runFlags) define(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if another process holds the lock")
-	f.VarP(&fl.wait, "wait", "w", "give up after this time, spent on a busy lock or a backend that is down; 0 means at once (default: wait for ever for the lock)")
-	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when the lock is busy")
-	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when the lock is busy")
-	f.Var(&fl.unavailable, "if-unavailable", "when the backend cannot be reached: fail, skip the command with 0, or run it without the lock")
-	f.BoolVar(&fl.nested, "nested", false, "wait even where the run that holds the lock is around this one and must end first")
-	f.Var(&fl.splay, "splay", "wait a random time up to this before asking for the lock")
-	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long even if the command ends sooner, for clocks that differ; not if it cannot be started")
+	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if the lock is held")
+	f.VarP(&fl.wait, "wait", "w", waitHelp)
+	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when it is held")
+	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when it is held")
+	f.Var(&fl.unavailable, "if-unavailable", "backend down: fail, skip, run")
+	f.BoolVar(&fl.nested, "nested", false, "wait for a run around this one, too")
+	f.Var(&fl.splay, "splay", "first wait a random time up to this")
+	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long at least")
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
 	fl.defineCommand(cmd)
 }
@@ -96,20 +92,20 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&fl.note, "note", "", "`text` for those who find the lock held: what it is held for")
-	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c; what follows -- are its arguments")
-	f.Var(&fl.ttl, "ttl", "how long the lock stands when holdfast is gone")
-	f.Var(&fl.renew, "renew", "renew this often (default ttl/3)")
-	f.Var(&fl.killAfter, "kill-after", "time from TERM to KILL; 0 means at once (default: ttl/6, at most 5s)")
-	f.Var(&fl.margin, "margin", "time from KILL to the end of the lease (default: ttl/20, at least 100ms)")
-	f.Var(&fl.onLost, "on-lost", "when the lease is lost: term (then KILL), kill, signal=`SIG` (then KILL) or warn")
-	f.Var(&fl.lost, "lost-exit-code", "exit code when the lease was lost")
-	f.Var(&fl.scope, "signal-scope", "who gets signals that are passed on: the group, or the command's process alone")
-	f.BoolVar(&fl.guard, "guard", true, "start a second process that kills the command and frees the lock when holdfast is killed or stopped")
-	f.BoolVar(&fl.noGuard, "no-guard", false, "start no such process")
-	f.StringVar(&fl.statusFile, "status-file", "", "write running, and then how it ended, to this `file`, as JSON")
-	f.StringVar(&fl.textfile, "textfile", "", "write metrics of the run to this `file`, for the node exporter of Prometheus")
-	f.IntVar(&fl.statusFD, "status-fd", 0, "write how it ended to this open file descriptor, as JSON")
+	f.StringVar(&fl.note, "note", "", "`text` for those who find it held")
+	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c")
+	f.Var(&fl.ttl, "ttl", "time a lock outlives holdfast")
+	f.Var(&fl.renew, "renew", "renew this often (default: ttl/3)")
+	f.Var(&fl.killAfter, "kill-after", "from TERM to KILL (default: ttl/6, max 5s)")
+	f.Var(&fl.margin, "margin", "from KILL to the end (default: ttl/20)")
+	f.Var(&fl.onLost, "on-lost", "term, kill, signal=SIG or warn")
+	f.Var(&fl.lost, "lost-exit-code", "exit code when it is lost")
+	f.Var(&fl.scope, "signal-scope", "signals go to: group, process")
+	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
+	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on then")
+	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
+	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
+	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
 }
 
 // run runs a command under a lock.
@@ -217,7 +213,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if err != nil {
 		return nil, err
 	}
-	guard, err := fl.guarded(a.from)
+	guard, err := fl.guarded(a)
 	if err != nil {
 		return nil, err
 	}
@@ -236,16 +232,16 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if fl.skip {
 		p.Busy = exitcode.OK
 	}
-	if err := cmp.Or(a.fits("--ttl", p.TTL), a.fits("--hold-at-least", p.HoldAtLeast)); err != nil {
+	if err := cmp.Or(a.fit("ttl", &p.TTL), a.fit("hold-at-least", &p.HoldAtLeast)); err != nil {
 		return nil, err
 	}
 	return p, p.Defaults()
 }
 
 // guarded says whether there shall be a guard.
-func (fl *runFlags) guarded(from map[string]string) (bool, error) {
-	if fl.noGuard && fl.guard && from["guard"] != "" {
-		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", from["guard"], from["no-guard"])
+func (fl *runFlags) guarded(a *app) (bool, error) {
+	if fl.noGuard && fl.guard && a.from["guard"] != "" {
+		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", a.said("guard"), a.said("no-guard"))
 	}
 	return fl.guard && !fl.noGuard, nil
 }

@@ -119,12 +119,14 @@ func (a *app) migrateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
 		Short: "Make the tables for locks in a PostgreSQL database",
-		Long: `Migrate makes the schema, tables and functions that a postgres:// backend needs, or
-brings them up to date. Where all is there it does nothing. The user of the backend
-needs the right to create a schema; later ones need USAGE on the schema, and SELECT,
-INSERT, UPDATE and DELETE on its tables.
+		Long: `Migrate makes the schema, tables and functions that a postgres:// backend
+needs, or brings them up to date. Where all is there it does nothing. The user
+of the backend needs the right to create a schema; later ones need USAGE on the
+schema, and SELECT, INSERT, UPDATE and DELETE on its tables.
 `,
-		Args: cobra.NoArgs,
+		Example: `  holdfast migrate
+  holdfast migrate -b "$HOLDFAST_BACKEND" -v`,
+		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error { return a.migrate() },
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
@@ -60,13 +62,16 @@ func readConfig(path string, known func(string) bool) (source, error) {
 			continue
 		}
 		name, value, ok := strings.Cut(line, "=")
-		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		name = strings.TrimSpace(name)
 		at := number
+		value, bad := configValue(value)
 		switch {
 		case !ok:
 			return nil, exitcode.Usagef("%s:%d: write a flag without dashes, =, and its value, as in ttl = 20s", path, number)
 		case !known(name):
 			return nil, exitcode.Usagef("%s:%d: no command has a flag --%s", path, number, name)
+		case bad != nil:
+			return nil, exitcode.Usagef("%s:%d: %s: %w", path, number, name, bad)
 		case lines[name].number > 0 && name != "backend":
 			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, lines[name].number)
 		case lines[name].number > 0:
@@ -77,6 +82,61 @@ func readConfig(path string, known func(string) bool) (source, error) {
 	return func(flag string) (text, where string) {
 		return lines[flag].value, fmt.Sprintf("%s:%d", path, lines[flag].number)
 	}, nil
+}
+
+// configValue reads what stands behind the = of a line: all up to a comment, which begins with
+// a # behind a blank, or what stands between two quotes, as it is.
+func configValue(text string) (string, error) {
+	text = strings.TrimSpace(text)
+	if text == "" || text[0] != '"' && text[0] != '\'' {
+		text, _, _ = strings.Cut(" "+text, " #")
+		text, _, _ = strings.Cut(text, "\t#")
+		return strings.TrimSpace(text), nil
+	}
+	value, rest, ended := strings.Cut(text[1:], text[:1])
+	switch rest = strings.TrimSpace(rest); {
+	case !ended:
+		return "", errors.New("the value begins with a quote and does not end with one; put the same quote behind it, or leave both out")
+	case rest != "" && rest[0] != '#':
+		return "", errors.New("more than a comment stands behind the closing quote; put the whole value between quotes, of the other kind where it has such")
+	}
+	return value, nil
+}
+
+// said is how a message names a flag: by where its value comes from.
+func (a *app) said(flag string) string {
+	switch where := a.from[flag]; where {
+	case "":
+		return "--" + flag
+	case "--" + flag, variable(flag):
+		return where
+	default:
+		return where + ": " + flag
+	}
+}
+
+// links are the variables that Kubernetes gives to each container for a service whose name begins
+// with holdfast.
+var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// warnOfVariables names the variables that look like settings and are none.
+func (a *app) warnOfVariables(root *cobra.Command) {
+	var known []string
+	for _, cmd := range append(root.Commands(), root) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) }) // HOLDFAST_VERSION too: scripts that install have it
+	}
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		ours := value != "" && strings.HasPrefix(name, variable("")) && !strings.HasPrefix(name, run.EnvPrefix) && !links.MatchString(name)
+		if !ours || slices.Contains(known, name) {
+			continue
+		}
+		mend := "see holdfast config --help"
+		if near := dsn.Nearest(name, known); near != "" {
+			mend = "did you mean " + near + "?"
+		}
+		a.log.Warn(fmt.Sprintf("the variable %s sets nothing; %s", name, mend))
+	}
 }
 
 // sources are those below the command line, the first before the next.
@@ -136,10 +196,10 @@ func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
 			if err != nil || text == "" || before[f.Name] != "" || before[rivals[f.Name]] != "" || !hasFlag(root, f.Name) {
 				return
 			}
-			if bad := f.Value.Set(text); bad != nil {
-				err = exitcode.Usagef("%s=%q: %w", where, text, plain(f.Value.Type(), bad))
-			}
 			a.from[f.Name] = where
+			if bad := f.Value.Set(text); bad != nil {
+				err = exitcode.Usagef("%s=%q: %w", a.said(f.Name), text, plain(f.Value.Type(), bad))
+			}
 		})
 	}
 	return err
@@ -150,11 +210,11 @@ func (a *app) loadBackend() error {
 	switch {
 	case a.backendFile == "":
 	case a.backend != "":
-		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.from["backend"], a.from["backend-file"])
+		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.said("backend"), a.said("backend-file"))
 	default:
 		text, err := os.ReadFile(a.backendFile)
 		if err != nil {
-			return exitcode.Usagef("%s: %w", a.from["backend-file"], err)
+			return exitcode.Usagef("%s: %w", a.said("backend-file"), err)
 		}
 		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
 	}
@@ -176,28 +236,26 @@ func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show the settings that hold, and where each comes from",
-		Long: `Config shows what holds for holdfast run, and where it comes from: a variable, or a
-line of a config file. A flag on the command line goes before a variable, that
-before the user's config file, and that before /etc/holdfast/config. --config
-names one file in place of both. Each line of such a file is a flag without its
-dashes, an = and the value:
+		Long: `Config shows what holds for holdfast run, and where it comes from: a flag of
+run, which can be tried here, goes before a variable such as
+HOLDFAST_KILL_AFTER, that before the user's config file, and that before
+/etc/holdfast/config. --config names one file in place of both. A line has a
+flag without dashes, an = and its value:
 
   backend-file = /run/secrets/holdfast
-  ttl = 20s
+  ttl = 20s   # a comment; "quotes" keep a # and blanks
 
-A backend may have several lines, each with a URL: of one more node of a set, or with
-a name of one of several sets, as in
-
-  backend = a=redis://h1:6379
-  backend = b=redlock://h2:6379,h3:6379,h4:6379
-
-Passwords are not shown.
+A backend may have several lines, each with a URL of a node, or of a set:
+a=URL. Passwords are not shown.
 `,
+		Example: `  holdfast config
+  holdfast config --config holdfast.conf --ttl 10s`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showConfig(cmd) },
 	}
 	a.outputFlag(cmd)
 	newRunFlags().define(cmd) // for their values; they can be tried here as well
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "output" })
 	return cmd
 }
 

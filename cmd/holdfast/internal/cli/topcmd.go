@@ -32,14 +32,17 @@ func (a *app) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [PREFIX]",
 		Short: "Watch locks, holders, waiters and nodes on the whole terminal",
-		Long: `Top shows the locks whose name begins with PREFIX, or all, and keeps the picture up
-to date: who holds what, for how long, what is left of the lease, how many wait, and
-how the nodes are. Enter shows one lock with those who wait and the vote of each
-node, / filters, s sorts, F takes a lock from its holder, ? helps, q quits.
+		Long: `Top shows the locks whose name begins with PREFIX, or all, and keeps the
+picture up to date: who holds what, for how long, what is left of the lease,
+how many wait, and how the nodes are. Enter shows one lock with those who wait
+and the vote of each node, / filters, s sorts, F takes a lock from its holder,
+? helps, q quits.
 
-It only reads, until a lock is taken away; the records of that are printed as JSON
-at the end. It works without colours too (NO_COLOR).
+It only reads, until a lock is taken away; the records of that are printed as
+JSON at the end. It works without colours too (NO_COLOR).
 `,
+		Example: `  holdfast top
+  holdfast top --sort waiting billing/`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := wantPrefix(args)
 			if err != nil {

@@ -40,7 +40,9 @@ func (a *app) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and what this system lacks",
-		Args:  noArguments,
+		Example: `  holdfast version
+  holdfast version -o json`,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.output == "json" {
 				return a.writeJSON(thisBuild())

@@ -15,6 +15,9 @@ import (
 // waitTold is when a command says that it waits: the first time soon, and then seldom.
 var waitTold = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
 
+// countEvery is how often a command says for how long yet new nodes do not vote.
+const countEvery = 15 * time.Second
+
 // wait is what a command says while it waits for a lock.
 type wait struct {
 	name string
@@ -26,7 +29,7 @@ type wait struct {
 
 // begins is told who holds the lock.
 func (w *wait) begins(e holdfast.WaitingEvent) {
-	w.log.Debug(fmt.Sprintf("waiting: %s, %d others waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
+	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ahead = e.Held.Waiters
@@ -38,39 +41,58 @@ func (w *wait) tell(client *holdfast.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var told sync.WaitGroup
 	told.Go(func() {
-		began := time.Now()
+		began, counting := time.Now(), false
 		for i := 0; ; i++ {
 			pause := waitTold[min(i, len(waitTold)-1)]
+			if counting {
+				pause = min(pause, countEvery)
+			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(pause):
 			}
-			if text := w.text(ctx, client, time.Since(began)); ctx.Err() == nil {
-				w.log.Info(text)
+			text, left := w.text(ctx, client, time.Since(began))
+			if ctx.Err() != nil {
+				return
 			}
+			if counting && left > 0 { // why that is has been said
+				text = fmt.Sprintf("waiting for %s: the nodes vote in %s", view.Short(time.Since(began).Round(time.Second)), view.Short(left.Round(time.Second)))
+			}
+			counting = left > 0
+			w.log.Info(text)
 		}
 	})
 	return func() { cancel(); told.Wait() }
 }
 
-// text says for whom w has waited, and how many are to have the lock before.
-func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Duration) string {
+// text says for whom w has waited, and how many are to have the lock before. left is for how long
+// yet new nodes do not vote, if that is what it waits for.
+func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	st, err := client.Inspect(ctx, w.name)
-	text := "waiting for " + view.Short(since.Round(time.Second)) + ": "
+	text = "waiting for " + view.Short(since.Round(time.Second)) + ": "
 	switch {
 	case err != nil:
 		if e, ok := errors.AsType[*holdfast.Error](err); ok {
 			err = e.Err // what was done, and to which key, is known
 		}
-		return text + explain(err)
+		if q, ok := errors.AsType[quarantined](err); ok {
+			left = q.Quarantine()
+		}
+		return text + explain(err), left
 	case !st.Held:
-		return text + fmt.Sprintf("nobody holds %q at this moment%s", w.name, w.place(st))
+		return text + fmt.Sprintf("nobody holds %q at this moment%s", w.name, w.place(st)), 0
 	}
 	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining, Kept: st.Kept}
-	return text + heldBy(w.name, held) + w.place(st)
+	return text + heldBy(w.name, held) + w.place(st), 0
+}
+
+// quarantined is the error of a node that does not vote yet.
+type quarantined interface {
+	error
+	Quarantine() time.Duration
 }
 
 // place says how many are ahead: those who waited when this wait began, less those who

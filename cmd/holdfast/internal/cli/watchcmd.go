@@ -32,8 +32,9 @@ func (a *app) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [PREFIX]",
 		Short: "Print what changes about locks, as lines of JSON",
-		Long: `Watch lists the locks again and again and prints a line of JSON for each change, until
-a signal ends it. What happens and is undone between two looks is not seen. "change" is
+		Long: `Watch lists the locks again and again and prints a line of JSON for each
+change, until a signal ends it. What happens and is undone between two looks is
+not seen. "change" is
 
   present      the lock was held or waited for at the first look
   taken        nobody held it, and somebody does
@@ -43,6 +44,8 @@ a signal ends it. What happens and is undone between two looks is not seen. "cha
   unavailable  too few nodes answer, and why; nothing is known until
   available    enough do again
 `,
+		Example: `  holdfast watch
+  holdfast watch --every 5s billing/`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := wantPrefix(args)
 			if err != nil {

@@ -45,6 +45,8 @@ type Options struct {
 	Force func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error)
 	// Taken gets the record of each lock that was taken away.
 	Taken func(force.Record)
+	// Refused gets the address of each browser that gave a wrong token.
+	Refused func(address string)
 	// Diagnose looks for what is wrong with the backend.
 	Diagnose func(ctx context.Context) ([]holdfast.Finding, error)
 	// Hosts are names under which the console may be called, in addition to localhost and
@@ -59,6 +61,8 @@ const (
 	pageRows    = 50
 	filterMost  = 200 // bytes
 	bodyMost    = 8 << 10
+	guesses     = 4                // wrong tokens that are looked at within guessPause
+	guessPause  = time.Second      // before a wrong token is answered
 	slow        = 10 * time.Second // for a browser to send a request, or to take an answer
 	detailTime  = time.Second
 	doctorTime  = 30 * time.Second
@@ -74,6 +78,10 @@ type Server struct {
 	every time.Duration // between two events of a stream
 	slow  time.Duration // for a browser to take one
 
+	guesses chan struct{} // seats of those who give a token
+	pause   time.Duration // before a wrong one is answered
+	over    chan struct{} // closed when the console ends
+
 	diagnosis struct {
 		sync.Mutex // held while one is made, so that there is one at a time
 		made       time.Time
@@ -84,6 +92,7 @@ type Server struct {
 // New returns a console that listens nowhere yet: see Serve.
 func New(opts Options) *Server {
 	s := &Server{opts: opts, mux: http.NewServeMux(), seats: make(chan struct{}, streams), every: time.Second, slow: slow}
+	s.guesses, s.pause, s.over = make(chan struct{}, guesses), guessPause, make(chan struct{})
 	if opts.Force != nil {
 		s.token = rand.Text()
 	}
@@ -118,6 +127,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
+		close(s.over)
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
@@ -212,9 +222,7 @@ func (s *Server) force(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusForbidden, "this console only reads; start it with --allow-force")
 		return
 	}
-	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) != 1 {
-		problem(w, http.StatusForbidden, "that is not the token that was printed when the console started")
+	if !s.entitled(w, r) {
 		return
 	}
 	var o order
@@ -237,6 +245,29 @@ func (s *Server) force(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.take(w, r, st, o.Reason)
 	}
+}
+
+// entitled says whether r has the token, and answers it where it does not. Only a few wrong ones
+// are looked at in a second; a browser that does not wait for the answer does not change that.
+func (s *Server) entitled(w http.ResponseWriter, r *http.Request) bool {
+	select {
+	case s.guesses <- struct{}{}:
+		defer func() { <-s.guesses }()
+	default:
+		problem(w, http.StatusTooManyRequests, "too many wrong tokens were given; try again in a second")
+		return false
+	}
+	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1 {
+		return true
+	}
+	s.opts.Refused(r.RemoteAddr)
+	select {
+	case <-time.After(s.pause):
+	case <-s.over:
+	}
+	problem(w, http.StatusForbidden, "that is not the token that was printed when the console started")
+	return false
 }
 
 func (s *Server) take(w http.ResponseWriter, r *http.Request, st holdfast.Status, reason string) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,8 +29,10 @@ type served struct {
 	addr   string
 	lease  *holdfast.Lease // of "job"
 	taken  []force.Record
-	stop   context.CancelFunc
-	ended  chan error
+
+	refused chan string // addresses of wrong tokens
+	stop    context.CancelFunc
+	ended   chan error
 }
 
 func serve(t *testing.T, allowForce bool, change func(*Server)) *served {
@@ -38,7 +41,7 @@ func serve(t *testing.T, allowForce bool, change func(*Server)) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &served{t: t, client: client, ended: make(chan error, 1)}
+	c := &served{t: t, client: client, ended: make(chan error, 1), refused: make(chan string, 100)}
 	if c.lease, err = client.Acquire(t.Context(), "job", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +61,9 @@ func serve(t *testing.T, allowForce bool, change func(*Server)) *served {
 			return force.Release(ctx, client, st, reason)
 		}
 	}
+	opts.Refused = func(address string) { c.refused <- address }
 	c.Server = New(opts)
+	c.pause = time.Millisecond
 	if change != nil {
 		change(c.Server)
 	}
@@ -176,6 +181,31 @@ func TestALockIsTakenOnlyByTheOwnPageWithTheToken(t *testing.T) {
 	if c.lease.Check(t.Context()) == nil {
 		t.Error("the holder still has the lock")
 	}
+}
+
+// TestWrongTokensAreToldAndSlowed holds that each guess leaves a word with its address, and that
+// only so many are looked at in a time, whether the browser waits for the answer or not.
+func TestWrongTokensAreToldAndSlowed(t *testing.T) {
+	t.Parallel()
+	c := serve(t, true, func(s *Server) { s.pause = time.Hour })
+	body, headers := c.right()
+	wrong := append(slices.Clone(headers[:len(headers)-1]), "Authorization: Bearer "+strings.ToLower(c.Token()))
+	for range guesses {
+		conn, err := net.Dial("tcp", c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /force HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n%s\r\n\r\n%s", c.addr, len(body), strings.Join(wrong, "\r\n"), body)
+		if got := <-c.refused; got != conn.LocalAddr().String() {
+			t.Errorf("a wrong token from %s is told of %s", conn.LocalAddr(), got)
+		}
+		conn.Close()
+	}
+	if got, text := c.ask("POST", "/force", body, headers...); got != 429 {
+		t.Errorf("one guess more: %d, want 429: %s", got, text)
+	}
+	c.stop() // ends the waits
+	<-c.ended
 }
 
 func TestAConsoleThatOnlyReadsTakesNothing(t *testing.T) {
@@ -396,10 +426,13 @@ func TestThePageBringsAllThatItNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page := c.ask("GET", "/", "")
-	for _, want := range []string{`<html lang="en">`, `<script src="console.js" defer></script>`, `aria-live="polite"`, `scope="col"`} {
+	for _, want := range []string{`<html lang="en">`, `<script src="console.js" defer></script>`, `aria-live="polite"`, `scope="col"`, `data-level="early"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %s", want)
 		}
+	}
+	if strings.Contains(page, `data-level="fine"`) {
+		t.Error("the page says that all is well before it knows")
 	}
 }
 

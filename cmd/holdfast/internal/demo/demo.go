@@ -210,7 +210,7 @@ func (s *stage) sum() error {
 	}
 	worst := slices.Max([]int{a.lost, a.doubled, a.unordered})
 	s.print("  %d entries in the ledger: %d lost, %d doubled, %d with a token lower than the one before\n", a.entries, a.lost, a.doubled, a.unordered)
-	s.print("  %d attempts failed and were made again\n", s.failed.Load())
+	s.print("  attempts that failed and were made again: %d\n", s.failed.Load())
 	refused := errors.Is(s.stale, fence.ErrStale)
 	s.print("  stale writes refused: %d of 1\n", map[bool]int{true: 1}[refused])
 	if worst > 0 || !refused || a.entries == 0 {

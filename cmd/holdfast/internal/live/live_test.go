@@ -401,7 +401,7 @@ func TestTheHeadlineNamesTheWorst(t *testing.T) {
 		want  string
 		level Level
 	}{
-		{Picture{}, "looking at the locks for the first time", Fine},
+		{Picture{}, "looking at the locks for the first time", Early},
 		{Picture{Whole: now, Nodes: nodes(up, up, up)}, "all well", Fine},
 		{Picture{Whole: now, Nodes: nodes(up, up, down)}, "DEGRADED: 1 of 3 nodes do not vote, the others go on", Warn},
 		{Picture{Whole: now, Nodes: nodes(up, down, down)}, "NO MAJORITY: 2 of 3 nodes do not vote, nobody gets a lock", Bad},

@@ -79,13 +79,14 @@ type Level int
 
 // The levels.
 const (
-	Fine Level = iota
+	Early Level = iota - 1 // nothing is known yet
+	Fine
 	Warn
 	Bad
 )
 
 // String is the level for programs.
-func (l Level) String() string { return [...]string{"fine", "warn", "bad"}[l] }
+func (l Level) String() string { return [...]string{"early", "fine", "warn", "bad"}[l-Early] }
 
 // State is what a lock is in, in a word or two, how bad that is, and why, if it is.
 func (p *Picture) State(r *Row) (word string, level Level, why string) {
@@ -266,7 +267,7 @@ func (p *Picture) Headline() (text string, level Level) {
 	down, all := p.Down(), len(p.Nodes)
 	switch {
 	case p.Whole.IsZero() && p.Err == nil:
-		return "looking at the locks for the first time", Fine
+		return "looking at the locks for the first time", Early
 	case all > 1 && down > (all-1)/2:
 		return fmt.Sprintf("NO MAJORITY: %d of %d nodes do not vote, nobody gets a lock", down, all), Bad
 	case all == 1 && down == 1:
@@ -274,16 +275,17 @@ func (p *Picture) Headline() (text string, level Level) {
 	case p.Err != nil:
 		return "INCOMPLETE: " + p.Err.Error(), Bad
 	case p.Bad > 0:
-		return fmt.Sprintf("%s in an unknown state", locks(p.Bad)), Bad
+		return fmt.Sprintf("%s in an unknown state", Locks(p.Bad)), Bad
 	case down > 0:
 		return fmt.Sprintf("DEGRADED: %d of %d nodes do not vote, the others go on", down, all), Warn
 	case p.Warn > 0:
-		return locks(p.Warn) + " to look at", Warn
+		return Locks(p.Warn) + " to look at", Warn
 	}
 	return "all well", Fine
 }
 
-func locks(n int) string {
+// Locks is a number of locks, in words.
+func Locks(n int) string {
 	if n == 1 {
 		return "1 lock"
 	}

@@ -39,9 +39,10 @@ func pages(cmd *cobra.Command, dir string) error {
 	cmd.DisableAutoGenTag = true
 	header := &doc.GenManHeader{Section: "1", Source: "Holdfast", Manual: "Holdfast"}
 	err := doc.GenMan(cmd, header, &page)
+	text := bytes.Replace(page.Bytes(), []byte(header.Date.Format(`"Jan 2006"`)), []byte(header.Date.Format(`"2006-01-02"`)), 1) // which mandoc reads
 	for _, below := range cmd.Commands() {
 		err = errors.Join(err, pages(below, dir))
 	}
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".1"
-	return errors.Join(err, os.WriteFile(filepath.Join(dir, name), page.Bytes(), 0o644))
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, name), text, 0o644))
 }

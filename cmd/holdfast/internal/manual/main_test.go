@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -23,6 +24,9 @@ func TestEveryCommandHasAPage(t *testing.T) {
 		page, err := os.ReadFile(filepath.Join(dir, "holdfast-"+cmd.Name()+".1"))
 		if err != nil || !strings.Contains(string(page), ".SH NAME\nholdfast-"+cmd.Name()) {
 			t.Errorf("holdfast %s has no page: %v\n%s", cmd.Name(), err, page)
+		}
+		if head := regexp.MustCompile(`(?m)^\.TH "HOLDFAST-.*" "1" "[0-9]{4}-[0-9]{2}-[0-9]{2}" "Holdfast"`); !head.Match(page) {
+			t.Errorf("holdfast %s has no date that mandoc reads:\n%.300s", cmd.Name(), page)
 		}
 	}
 	page, err := os.ReadFile(filepath.Join(dir, "holdfast-exit-codes.1"))

@@ -7,8 +7,12 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -43,4 +47,39 @@ func TestGuardThatHasKilledLeavesNoCommandToGoOn(t *testing.T) {
 			t.Errorf("%s: %q, gone %v, log %q", row.name, s.why, s.gone, log.String())
 		}
 	}
+}
+
+// TestWhatIsDyingDoesNotGoOn holds that those of the group who end with the command, or were killed
+// with it, are not told of, and that others are, once.
+func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
+	t.Parallel()
+	job, err := proc.Start(proc.Command{Path: "/bin/sleep", Args: []string{"sleep", "300"}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		name    string
+		killing bool
+		after   time.Duration // the end of the command
+		want    int
+	}{
+		{"AtOnce", false, 0, 0},
+		{"Soon", false, lingerTimeout, 1},
+		{"KilledAtOnce", true, lingerTimeout, 0},
+		{"KilledAndStillThere", true, strayTimeout, 1},
+	} {
+		var log bytes.Buffer
+		s := &session{plan: &Plan{OnLost: Policy{Warn: true}}, job: job, log: slog.New(slog.NewTextHandler(&log, nil)), killing: row.killing}
+		s.happened(proc.Event{Kind: proc.Exited}, true)
+		for range 2 {
+			s.reportMembers(s.endedAt.Add(row.after))
+		}
+		if got := strings.Count(log.String(), "go on"); got != row.want {
+			t.Errorf("%s: it is told %d times, want %d: %s", row.name, got, row.want, log.String())
+		}
+	}
+	job.Signal(unix.SIGKILL)
+	for range job.Events {
+	}
+	job.Close()
 }

@@ -19,8 +19,10 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// strayTimeout bounds the search for processes that left the group.
-const strayTimeout = 2 * time.Second
+const (
+	strayTimeout  = 2 * time.Second        // bounds the search for processes that left the group
+	lingerTimeout = 100 * time.Millisecond // for the last of the group to end with the command
+)
 
 // session is a command that runs.
 type session struct {
@@ -173,7 +175,6 @@ func (s *session) happened(e proc.Event, open bool) {
 		s.job.Events = nil
 	case e.Kind == proc.Exited:
 		s.exited, s.status, s.endedAt = true, e.Status, boot.Now()
-		s.reportMembers()
 	case e.Kind == proc.Stopped:
 		s.stopped(e.Status.StopSignal())
 	case e.Kind == proc.GuardGone:
@@ -182,8 +183,14 @@ func (s *session) happened(e proc.Event, open bool) {
 	}
 }
 
-func (s *session) reportMembers() {
-	if s.lingered || !s.job.Alive() {
+// reportMembers names those of the group that go on without the command, once. What was killed
+// takes a moment to end, and so does what the command has told to.
+func (s *session) reportMembers(now boot.Instant) {
+	patience := lingerTimeout
+	if s.killing {
+		patience = strayTimeout
+	}
+	if !s.exited || s.lingered || now < s.endedAt.Add(patience) || !s.job.Alive() {
 		return
 	}
 	s.lingered = true

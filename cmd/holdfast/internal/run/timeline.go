@@ -76,6 +76,7 @@ func (s *session) advance(now boot.Instant) {
 		s.log.Warn(fmt.Sprintf("stopping the command: --max-runtime %v is over", s.plan.MaxRuntime))
 		s.stop(Timeout, fmt.Errorf("the command was stopped after --max-runtime %v", s.plan.MaxRuntime), Term)
 	}
+	s.reportMembers(now)
 	last := s.lastMoment()
 	due := s.killAt
 	if due == 0 || last != 0 && last < due {

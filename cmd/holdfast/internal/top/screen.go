@@ -76,7 +76,7 @@ func (m *model) head() []string {
 			nodes[i] = strings.TrimSpace(view.Printable(e.Node) + " up " + live.RoundTrip(e))
 		}
 	}
-	counts := fmt.Sprintf("%d locks  %d held  %d waiting  %.1f hand-overs/s seen", len(p.Rows), p.Held, p.Waiters, p.HandOvers)
+	counts := fmt.Sprintf("%s  %d held  %d waiting  %.1f hand-overs/s seen", live.Locks(len(p.Rows)), p.Held, p.Waiters, p.HandOvers)
 	if p.Hidden > 0 {
 		counts += fmt.Sprintf("  %d more not shown: give a prefix", p.Hidden)
 	}

@@ -327,7 +327,7 @@ func (m *model) answer() tea.Cmd {
 	case naming:
 		name := m.typed
 		m.mode = m.before
-		if name != m.target.Key {
+		if name != view.Printable(m.target.Key) {
 			m.say(live.Warn, "that is not the name of the lock; nothing was done")
 			return nil
 		}

@@ -81,7 +81,7 @@ function listen() {
 function headline(text, level) {
   attr($("headline"), "data-level", level);
   set($("headline").querySelector(".text"), text);
-  document.title = (level === "fine" ? "" : level === "bad" ? "✕ " : "▲ ") + "holdfast";
+  document.title = (level === "fine" || level === "early" ? "" : level === "bad" ? "✕ " : "▲ ") + "holdfast";
 }
 
 setInterval(() => {
@@ -262,7 +262,7 @@ function ask() {
 async function take(e) {
   e.preventDefault();
   const fail = (text) => { set($("f-error"), printable(text)); show($("f-error"), true); };
-  if ($("f-name").value !== target.name) return fail("That is not the name of the lock. Nothing was done.");
+  if ($("f-name").value !== printable(target.name)) return fail("That is not the name of the lock. Nothing was done.");
   $("f-go").disabled = true;
   try {
     const answer = await fetch("force", {

@@ -1,0 +1,190 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/cli"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+)
+
+// typed is text as a shell runs it, in b.dir, where ./report.sh and the like are.
+func (b *bench) typed(text string, env ...string) *job {
+	b.t.Helper()
+	for _, name := range []string{"report.sh", "deploy.sh", "scheduler.sh"} {
+		path := filepath.Join(b.dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\necho $0 ran >>ran\n"), 0o700); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.write("scheduler.sh", "#!/bin/sh\necho $0 ran >>ran\nexec sleep 60\n")
+	b.write("holdfast.conf", "ttl = 20s\n")
+	j := b.command(b.t.Context())
+	j.Path, j.Args = "/bin/sh", []string{"sh", "-c", text}
+	j.Env = append(j.Env, "PATH="+filepath.Dir(b.path)+":"+os.Getenv("PATH"))
+	j.Env = append(j.Env, env...)
+	if err := j.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	return j
+}
+
+// runs wants text to end with this code.
+func (b *bench) runs(code int, text string, env ...string) string {
+	b.t.Helper()
+	j := b.typed(text, env...)
+	if got := j.code(); got != code {
+		b.t.Errorf("%s: exit code %d, want %d:\n%s%s", text, got, code, j.out.String(), j.log.String())
+	}
+	return j.out.String()
+}
+
+// examples are those at the end of the help of a command.
+func examples(t *testing.T, command string) []string {
+	t.Helper()
+	cmd, _, err := cli.Command().Find([]string{command})
+	if err != nil || cmd.Name() != command || cmd.Example == "" {
+		t.Fatalf("holdfast %s has no examples: %v", command, err)
+	}
+	var all []string
+	for line := range strings.Lines(cmd.Example) {
+		all = append(all, strings.TrimSpace(line))
+	}
+	return all
+}
+
+// TestTheExamplesOfTheHelpWork runs them, each with what it needs.
+func TestTheExamplesOfTheHelpWork(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	seen := make(map[string]bool)
+	next := func(command string) (first, second string) {
+		seen[command] = true
+		all := examples(t, command)
+		if len(all) != 2 {
+			t.Fatalf("holdfast %s has the examples %q, want two", command, all)
+		}
+		return all[0], all[1]
+	}
+	each := func(code int, command string) {
+		t.Helper()
+		first, second := next(command)
+		b.runs(code, first)
+		b.runs(code, second)
+	}
+	// until ends an example that goes on as soon as it shows text.
+	until := func(code int, command, file, text string) {
+		t.Helper()
+		first, second := next(command)
+		for _, example := range []string{first, second} {
+			os.Remove(filepath.Join(b.dir, file))
+			j := b.typed("exec " + example + " >" + file + " 2>&1")
+			eventually(t.Fatalf, example+" shows "+text, func() bool { return strings.Contains(b.file(file), text) })
+			if err := j.Process.Signal(unix.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			if got := j.code(); got != code {
+				t.Errorf("%s: exit code %d, want %d:\n%s", example, got, code, b.file(file))
+			}
+		}
+	}
+
+	each(0, "run")
+	if got := b.file("ran"); got != "./report.sh ran\n./deploy.sh ran\n" {
+		t.Errorf("the examples of run ran %q", got)
+	}
+	until(0, "elect", "elect.log", "leading under the lock")
+	each(0, "acquire")
+	each(0, "renew")
+	each(0, "check")
+	first, second := next("release")
+	b.runs(0, first)
+	var ticket struct {
+		Token json.Number
+		Owner string
+	}
+	if err := json.Unmarshal([]byte(b.runs(0, "holdfast acquire -o json deploy")), &ticket); err != nil {
+		t.Fatal(err)
+	}
+	b.runs(0, second, "TOKEN="+ticket.Token.String(), "OWNER="+ticket.Owner)
+
+	if err := json.Unmarshal([]byte(b.runs(0, "holdfast acquire -o json nightly-report")), &ticket); err != nil {
+		t.Fatal(err)
+	}
+	each(0, "show")
+	each(0, "ls")
+	b.runs(0, "holdfast acquire billing/1")
+	until(130, "watch", "watch.log", "billing/1")
+	first, second = next("force-release")
+	b.runs(0, strings.Replace(first, "8841", ticket.Token.String(), 1))
+	var held struct{ Token json.Number }
+	if err := json.Unmarshal([]byte(b.runs(0, "holdfast show -o json backup")), &held); err != nil {
+		t.Fatal(err)
+	}
+	b.runs(0, "holdfast force-release backup --reason test --yes --token "+held.Token.String())
+	b.runs(0, "holdfast run --hold-at-least 60s backup -- true")
+	b.runs(0, second)
+	each(64, "top") // which has no terminal here; its own tests have
+	until(0, "console", "console.log", "console at http://")
+	first, second = next("doctor")
+	b.runs(1, first) // of a server that keeps nothing
+	b.runs(0, second)
+	each(0, "leaks")
+	each(0, "config")
+	each(0, "version")
+	if first, second = next("demo"); !testing.Short() {
+		b.runs(0, first)
+		b.runs(0, second)
+	}
+	first, second = next("migrate")
+	server, err := pgproc.Start(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	dir, _, _ := strings.Cut(strings.TrimPrefix(server.DSN(), "host="), " ")
+	pg := "HOLDFAST_BACKEND=postgres://holdfast:secret@/postgres?host=" + dir
+	b.runs(0, first, pg)
+	b.runs(0, second, pg)
+
+	for _, cmd := range cli.Command().Commands() {
+		if name := cmd.Name(); cmd.Runnable() && name != "help" && name != "completion" && !seen[name] {
+			t.Errorf("nothing runs the examples of %s", name)
+		}
+	}
+}
+
+// TestTheFirstMinuteWorks runs what holdfast says where nothing is set up, line by line.
+func TestTheFirstMinuteWorks(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	text := b.runs(0, "holdfast", "HOLDFAST_BACKEND=", "HOME="+b.dir, "XDG_CONFIG_HOME="+b.dir)
+	if lines := strings.Count(text, "\n"); lines > 10 {
+		t.Errorf("it says %d lines, want at most 10:\n%s", lines, text)
+	}
+	var script []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "  ") && !(testing.Short() && strings.Contains(line, "demo")) {
+			script = append(script, strings.TrimSpace(line))
+		}
+	}
+	all := strings.Replace(strings.Join(script, "\n"), "localhost:6379", b.servers[0].Addr(), 1)
+	all = strings.Replace(all, "holdfast doctor", "holdfast doctor --ignore persistence", 1) // the text says that a new server has it
+	out := b.runs(0, "set -e\n"+all, "HOLDFAST_BACKEND=")
+	for _, want := range []string{"I have the lock\n", "VERDICT", "Usage:"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in what the lines print:\n%s", want, out)
+		}
+	}
+	if len(script) < 4 {
+		t.Errorf("it says %q, want more", script)
+	}
+}

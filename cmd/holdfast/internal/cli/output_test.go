@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// TestColumnsStandUnderTheirHeads holds that neither a very long name nor one of wide letters
+// shifts what stands beside the others.
+func TestColumnsStandUnderTheirHeads(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := &app{io: IO{Out: &out}}
+	long := strings.Repeat("x", 300)
+	if err := a.writeTable([][]string{{"NAME", "STATE"}, {"夜間レポート", "held"}, {"e\u0301te\u0301", "held"}, {long, "held"}, {"a", "held"}}); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		at := strings.Index(line, "held")
+		if strings.HasPrefix(line, "NAME") {
+			at = strings.Index(line, "STATE")
+		}
+		want := ansi.StringWidth("夜間レポート") + 2
+		if strings.HasPrefix(line, long) {
+			want = len(long) + 2
+		}
+		if got := ansi.StringWidth(line[:at]); got != want {
+			t.Errorf("the state stands in column %d, want %d:\n%s", got, want, out.String())
+		}
+	}
+}
