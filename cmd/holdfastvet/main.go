@@ -2,7 +2,7 @@
 //
 //	go run github.com/holdfast-go/holdfast/cmd/holdfastvet@latest ./...
 //
-// It is also a tool for go vet -vettool. Its checks are described in docs/vet.md, and by holdfastvet help.
+// It is also a tool for go vet -vettool. Its checks are described in docs/programs.md, and by holdfastvet help.
 package main
 
 import (

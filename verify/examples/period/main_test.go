@@ -37,7 +37,8 @@ func TestEachPeriodHasOneReport(t *testing.T) {
 		}()
 	}
 	for days, reports := 0, 0; days < 3; time.Sleep(100 * time.Millisecond) {
-		if err := db.QueryRowContext(t.Context(), `SELECT count(DISTINCT day), count(*) FROM report WHERE sales = 1 AND cents = 100`).Scan(&days, &reports); err != nil {
+		row := db.QueryRowContext(t.Context(), `SELECT count(DISTINCT day), count(*) FROM report WHERE sales = 1 AND cents = 100`)
+		if err := row.Scan(&days, &reports); err != nil {
 			t.Fatal(err)
 		}
 		if days != reports {

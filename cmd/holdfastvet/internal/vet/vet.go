@@ -1,7 +1,8 @@
 // Package vet finds mistakes with leases in the source of a program.
 //
 // Each check would rather miss a mistake than report what is none. No check looks at tests, nor at packages that help them, which
-// import package testing: they often leave a lease to its fate on purpose. A comment //holdfastvet:ignore with a reason, on the line of a finding or the line before, silences it.
+// import package testing: they often leave a lease to its fate on purpose. A comment //holdfastvet:ignore with a reason, on the
+// line of a finding or the line before, silences it.
 package vet
 
 import (
