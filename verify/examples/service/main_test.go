@@ -116,9 +116,7 @@ func TestAShutdownLetsRequestsFinish(t *testing.T) {
 	go func() { answers <- request(t, http.MethodPost, i.url+"/invoices/7/charge") }()
 	examples.Soon(t, "the provider is called", called)
 	i.stop()
-	for request(t, http.MethodGet, i.url+"/readyz") != http.StatusServiceUnavailable { // it still answers, for 300 ms
-		time.Sleep(10 * time.Millisecond)
-	}
+	awaitUnready(t, i)                 // it still answers, for 300 ms
 	time.Sleep(400 * time.Millisecond) // it does not answer any more
 	close(answer)
 	if code := examples.Soon(t, "the request is answered", answers); code != http.StatusOK {
@@ -163,12 +161,17 @@ func TestWithoutLocksTheServiceIsNotReady(t *testing.T) {
 		t.Errorf("readyz: %d, want 200", code)
 	}
 	server.Kill()
-	lost := make(chan struct{})
-	go func() {
-		defer close(lost)
-		for request(t, http.MethodGet, i.url+"/readyz") != http.StatusServiceUnavailable {
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
-	examples.Soon(t, "it is not ready", lost)
+	awaitUnready(t, i)
+}
+
+// awaitUnready blocks until i says that it is not ready.
+func awaitUnready(t *testing.T, i *instance) {
+	t.Helper()
+	code := http.StatusOK
+	for end := time.Now().Add(30 * time.Second); code == http.StatusOK && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		code = request(t, http.MethodGet, i.url+"/readyz")
+	}
+	if code != http.StatusServiceUnavailable {
+		t.Fatalf("readyz: %d, want 503", code)
+	}
 }
