@@ -297,7 +297,7 @@ func (w *walk) follow(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
 	info := w.pass.TypesInfo
 	for _, node := range nodes {
 		switch {
-		case ends(info, node, w.lease):
+		case ends(info, node, w.lease) || known && w.veils(node):
 			return nil
 		case node == w.stmt || assigns(info, node, w.lease):
 			return node
@@ -318,6 +318,44 @@ func (w *walk) follow(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
 		}
 	}
 	return nil
+}
+
+// veils says whether node decides by the error in a way that the walk does not follow: in a switch over it, or by another variable.
+func (w *walk) veils(node ast.Node) bool {
+	info := w.pass.TypesInfo
+	switch node := node.(type) {
+	case *ast.Ident:
+		return variable(info, node) == w.err
+	case *ast.ExprStmt:
+		return isTypeSwitch(node.X) && w.mentions(node.X)
+	case *ast.ValueSpec:
+		return w.mentions(node)
+	case *ast.AssignStmt:
+		if isTypeSwitch(node.Rhs[0]) {
+			return w.mentions(node)
+		}
+		isError := func(left ast.Expr) bool {
+			v := variable(info, left)
+			return v != nil && types.Identical(v.Type(), w.err.Type())
+		}
+		return slices.ContainsFunc(node.Lhs, isError) && slices.ContainsFunc(node.Rhs, func(right ast.Expr) bool { return w.mentions(right) })
+	}
+	return false
+}
+
+// isTypeSwitch says whether expr is the x.(type) of one.
+func isTypeSwitch(expr ast.Expr) bool {
+	assert, ok := expr.(*ast.TypeAssertExpr)
+	return ok && assert.Type == nil
+}
+
+func (w *walk) mentions(node ast.Node) (found bool) {
+	ast.Inspect(node, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		found = found || ok && variable(w.pass.TypesInfo, id) == w.err
+		return !found
+	})
+	return found
 }
 
 // condition decides which of two blocks follows on block; nil where there is none.
@@ -351,6 +389,8 @@ func (w *walk) excludes(cond ast.Expr, truth, known bool) bool {
 		return w.excludesBoth(cond, truth, known)
 	case *ast.CallExpr:
 		return known && w.asksForError(cond, truth)
+	case *ast.TypeAssertExpr:
+		return known && truth && variable(w.pass.TypesInfo, cond.X) == w.err
 	case *ast.Ident:
 		test := w.tests[variable(w.pass.TypesInfo, cond)]
 		delete(w.tests, variable(w.pass.TypesInfo, cond)) // against a variable that is computed from itself

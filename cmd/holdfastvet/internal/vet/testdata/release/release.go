@@ -88,6 +88,45 @@ func byAVariable(ctx context.Context, client *holdfast.Client) {
 	lease.Release(ctx)
 }
 
+func byAnAssertion(ctx context.Context, client *holdfast.Client) error {
+	lease, err := client.Acquire(ctx, "k", nil)
+	if err, ok := err.(*holdfast.Error); ok {
+		return err
+	}
+	lease.Release(ctx)
+	lease, err = client.Acquire(ctx, "k", nil)
+	switch err.(type) {
+	case *holdfast.Error:
+		return err
+	}
+	lease.Release(ctx)
+	lease, err = client.Acquire(ctx, "k", nil)
+	switch err := err.(type) {
+	case *holdfast.Error:
+		return err.Err
+	}
+	return lease.Release(ctx)
+}
+
+func byTheErrorItself(ctx context.Context, client *holdfast.Client) error {
+	lease, err := client.Acquire(ctx, "k", nil)
+	switch err {
+	case nil:
+	default:
+		return err
+	}
+	return lease.Release(ctx)
+}
+
+func byAnotherError(ctx context.Context, client *holdfast.Client) error {
+	lease, err := client.Acquire(ctx, "k", nil)
+	wrapped := errors.Join(err, ctx.Err())
+	if wrapped != nil {
+		return wrapped
+	}
+	return lease.Release(ctx)
+}
+
 func orTheProgramEnds(ctx context.Context, client *holdfast.Client) {
 	lease, err := client.Acquire(ctx, "k", nil)
 	if err != nil {
@@ -171,12 +210,12 @@ func dropped(ctx context.Context, client *holdfast.Client) error {
 }
 
 func onOnePath(ctx context.Context, client *holdfast.Client) error {
-	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that returns at line 179: put "defer lease.Release`
+	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that returns at line 218: put "defer lease.Release`
 	if err != nil {
 		return err
 	}
 	if err := work(lease.Context()); err != nil {
-		return err // line 179
+		return err // line 218
 	}
 	return lease.Release(ctx)
 }
@@ -233,11 +272,11 @@ func inAFunction(ctx context.Context, client *holdfast.Client) func() error {
 }
 
 func replaced(ctx context.Context, client *holdfast.Client) error {
-	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that puts another one in its place at line 240`
+	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that puts another one in its place at line 279`
 	if err != nil {
 		return err
 	}
-	lease, err = client.Acquire(ctx, "k2", nil) // line 240
+	lease, err = client.Acquire(ctx, "k2", nil) // line 279
 	if err != nil {
 		return err
 	}
