@@ -48,13 +48,15 @@ server-%:
 # Rows of tables and lines with a link may be longer than 160 columns.
 LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.go' --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
 
-lint: ## go vet, staticcheck, errorlint and go fix over every module; gofumpt, actionlint and 160 columns over the files
+lint: ## go vet, staticcheck, errorlint, go fix and holdfastvet over every module; gofumpt, actionlint and 160 columns over the files
 	@failed=0; \
 	for dir in $$(go list -f '{{.Module.Dir}}' $(EVERYTHING) | sort -u); do \
 		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
 			(cd $$dir && go $$check ./...) || { echo "lint: go $$check failed in $$dir"; failed=1; }; \
 		done; \
 	done; \
+	tool=$$(mktemp -d) && go build -o $$tool ./cmd/holdfastvet && go vet -vettool=$$tool/holdfastvet $(EVERYTHING) || \
+		{ echo "lint: holdfastvet failed"; failed=1; }; rm -r $$tool; \
 	unformatted=$$(go tool gofumpt -l .) || failed=1; \
 	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \
 	go tool actionlint .github/workflows/*.yml || failed=1; \

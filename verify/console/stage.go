@@ -135,6 +135,7 @@ func (s *stage) hold(ctx context.Context, h holdfast.Holder, note string, names 
 		return err
 	}
 	for _, name := range names {
+		//holdfastvet:ignore close closes the client
 		if _, err := c.Acquire(ctx, name, &holdfast.AcquireOptions{Note: note, TTL: 30 * time.Second}); err != nil {
 			return err
 		}

@@ -2,12 +2,15 @@
 package examples
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
 	"regexp"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -51,4 +54,85 @@ func Lock(t *testing.T, server *redisproc.Server, db int) func(locks *holdfast.C
 			t.Error(err)
 		}
 	}
+}
+
+// Database starts a PostgreSQL for the length of the test, and has it execute schema.
+func Database(t *testing.T, schema string) (dsn string, db *sql.DB) {
+	t.Helper()
+	server, err := pgproc.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop() })
+	if db, err = sql.Open("pgx", server.DSN()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if _, err := db.ExecContext(t.Context(), schema); err != nil {
+		t.Fatal(err)
+	}
+	return server.DSN(), db
+}
+
+// Client is another client of the locks at url, for the length of the test.
+func Client(t *testing.T, url string) *holdfast.Client {
+	t.Helper()
+	drv, err := redlock.Open(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks, err := holdfast.New(drv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { locks.Close() })
+	return locks
+}
+
+// Take takes the lock on key from its holder by force.
+func Take(t *testing.T, url, key string) {
+	t.Helper()
+	operator := Client(t, url)
+	status, err := operator.Inspect(t.Context(), key)
+	if err == nil {
+		err = operator.ForceRelease(t.Context(), key, status.Token, "a test takes it")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Free wants key to be free.
+func Free(t *testing.T, url, key string) {
+	t.Helper()
+	status, err := Client(t, url).Inspect(t.Context(), key)
+	if err != nil || status.Held {
+		t.Errorf("the lock on %s: held %v, %v; want it to be free", key, status.Held, err)
+	}
+}
+
+// Soon waits until what a test wants has happened.
+func Soon[T any](t *testing.T, what string, happened <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-happened:
+	case <-time.After(30 * time.Second):
+		t.Fatal("in half a minute, this has not happened: " + what)
+	}
+	return v
+}
+
+// Start calls run until the test ends or stop is called, and returns the channel of its error.
+func Start(t *testing.T, run func(context.Context) error) (stop context.CancelFunc, ended <-chan error) {
+	ctx, stop := context.WithCancel(context.Background())
+	errs, gone := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(gone)
+		errs <- run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-gone
+	})
+	return stop, errs
 }

@@ -1,0 +1,99 @@
+package vet
+
+import (
+	"go/ast"
+	"go/types"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/inspect"
+	"golang.org/x/tools/go/ast/inspector"
+)
+
+// Context reports work under a lease that does not end with the lease.
+var Context = &analysis.Analyzer{
+	Name: "leasecontext",
+	Doc: `report a caller's context that is used in the function that Do calls
+
+Do gives the function a context that ends when the lease is lost. Work with the caller's context goes on then, while another
+process has the lock. Loggers, deferred calls, go statements and context.WithoutCancel may have the caller's.`,
+	Requires: []*analysis.Analyzer{inspect.Analyzer},
+	Run:      checkContext,
+}
+
+func checkContext(pass *analysis.Pass) (any, error) {
+	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
+	functions(pass, in, func(node ast.Node, body *ast.BlockStmt) {
+		lit, ok := node.(*ast.FuncLit)
+		if !ok || !underLease(pass.TypesInfo, lit) {
+			return
+		}
+		ast.PreorderStack(body, nil, func(n ast.Node, stack []ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.DeferStmt, *ast.GoStmt:
+				return false
+			case *ast.FuncLit:
+				return !underLease(pass.TypesInfo, n) // which is looked at by itself
+			case *ast.CallExpr:
+				for _, arg := range n.Args {
+					if name := callers(pass.TypesInfo, lit, arg); name != "" && obeys(pass.TypesInfo, n) {
+						report(pass, arg, "%s does not end when the lease is lost: use the context that the function gets with the lease", name)
+					}
+				}
+			}
+			return true
+		})
+	})
+	return nil, nil
+}
+
+// underLease says whether lit is a function as Do takes it, of a context and a lease.
+func underLease(info *types.Info, lit *ast.FuncLit) bool {
+	sig, ok := info.TypeOf(lit).(*types.Signature)
+	return ok && sig.Params().Len() == 2 && isNamed(sig.Params().At(0).Type(), "context", "Context") && isLease(sig.Params().At(1).Type())
+}
+
+// callers names the context in arg if it comes from around lit, and lit does not set it.
+func callers(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
+	if v := variable(info, arg); v != nil {
+		if isNamed(v.Type(), "context", "Context") && comesFromAround(v, lit) && !setIn(info, lit, v) {
+			return v.Name()
+		}
+		return ""
+	}
+	call, ok := ast.Unparen(arg).(*ast.CallExpr)
+	if !ok || called(info, call) == nil || called(info, call).FullName() != "(*net/http.Request).Context" {
+		return ""
+	}
+	if request := variable(info, call.Fun.(*ast.SelectorExpr).X); request != nil && comesFromAround(request, lit) {
+		return request.Name() + ".Context()"
+	}
+	return ""
+}
+
+// comesFromAround says whether v is a variable of a function around lit.
+func comesFromAround(v *types.Var, lit *ast.FuncLit) bool {
+	return !v.IsField() && v.Pkg() != nil && v.Parent() != v.Pkg().Scope() && !within(v.Pos(), lit)
+}
+
+func setIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
+	ast.Inspect(lit.Body, func(n ast.Node) bool {
+		found = found || n != nil && assigns(info, n, v)
+		return !found
+	})
+	return found
+}
+
+// observers are packages whose functions take what they look for from a context, and do not end with it.
+var observers = []string{"log", "log/slog", "github.com/rs/zerolog", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/sirupsen/logrus"}
+
+// obeys says whether a call may go on for as long as its context.
+func obeys(info *types.Info, call *ast.CallExpr) bool {
+	f := called(info, call)
+	path := pathOf(f)
+	if path == "context" {
+		return f.Name() != "WithoutCancel" && f.Name() != "AfterFunc" && f.Name() != "Cause"
+	}
+	return !slices.ContainsFunc(observers, func(o string) bool { return path == o || strings.HasPrefix(path, o+"/") })
+}

@@ -1,0 +1,103 @@
+// Migration brings the schema of a database up to date when a program starts. Where many instances start at once, one does it,
+// and the others wait until it is done.
+//
+//	HOLDFAST_BACKEND=redis://localhost:6379 DATABASE_URL=postgres://localhost/shop go run .
+package main
+
+import (
+	"context"
+	"database/sql"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// steps are the schema. New ones go to the end. Each is executed in a transaction, so that it has been executed once or not at all.
+var steps = []string{
+	`CREATE TABLE customer (id bigint PRIMARY KEY, name text NOT NULL)`,
+	`ALTER TABLE customer ADD COLUMN email text`,
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, os.Getenv("HOLDFAST_BACKEND"), os.Getenv("DATABASE_URL")); err != nil {
+		log.Fatal(err) // who starts the program starts it again
+	}
+}
+
+// run brings the schema up to date.
+func run(ctx context.Context, backend, database string) error {
+	db, err := sql.Open("pgx", database)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	drv, err := redlock.Open(ctx, backend, nil)
+	if err != nil {
+		return err
+	}
+	locks, err := holdfast.New(drv, nil)
+	if err != nil {
+		return err
+	}
+	defer locks.Close()
+	if err := migrate(ctx, locks, db, steps); err != nil {
+		return err
+	}
+	log.Print("the schema is up to date") // here the work of the program begins
+	return nil
+}
+
+// migrate executes the steps that the database does not have. It blocks until this or another instance has done so. An error
+// after ten minutes names the holder.
+func migrate(ctx context.Context, locks *holdfast.Client, db *sql.DB, steps []string) error {
+	tokens, err := sqlfence.New(sqlfence.PostgreSQL, nil)
+	if err != nil {
+		return err
+	}
+	if err := tokens.Create(ctx, db); err != nil {
+		return err
+	}
+	opts := &holdfast.AcquireOptions{Wait: 10 * time.Minute, Note: "schema of the shop"}
+	return locks.Do(ctx, "shop/migration", opts, func(ctx context.Context, lease *holdfast.Lease) error {
+		for done := false; !done; {
+			// Step, version and token are one transaction: a holder that comes too late changes nothing.
+			err := tokens.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) (err error) {
+				done, err = step(ctx, tx, steps)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// step executes the first step that the database does not have. done says that it has all of them, or more.
+func step(ctx context.Context, tx *sql.Tx, steps []string) (done bool, err error) {
+	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS schema_step (number int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())`); err != nil {
+		return false, err
+	}
+	var version int
+	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM schema_step`).Scan(&version); err != nil {
+		return false, err
+	}
+	if version >= len(steps) {
+		return true, nil
+	}
+	if _, err := tx.ExecContext(ctx, steps[version]); err != nil {
+		return false, err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO schema_step (number) VALUES ($1)`, version+1)
+	return false, err
+}

@@ -1,0 +1,66 @@
+// Singleton runs a loop on one machine of several. The others stand by, and one of them goes on when the first ends or fails.
+//
+//	HOLDFAST_BACKEND=redis://localhost:6379 go run .
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, os.Getenv("HOLDFAST_BACKEND"), schedule); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run calls lead on one machine at a time, until ctx ends or lead returns of its own accord.
+func run(ctx context.Context, backend string, lead func(context.Context, *holdfast.Lease) error) error {
+	drv, err := redlock.Open(ctx, backend, nil)
+	if err != nil {
+		return err
+	}
+	locks, err := holdfast.New(drv, nil)
+	if err != nil {
+		return err
+	}
+	defer locks.Close()
+	// When this machine fails, another one goes on after the TTL. When it is only cut off from the locks, the Margin is the time
+	// that lead has to stop before that.
+	opts := &holdfast.AcquireOptions{TTL: 15 * time.Second, Margin: 3 * time.Second}
+	for {
+		err := locks.Do(ctx, "scheduler", opts, lead) // waits for its turn, also through an outage
+		switch {
+		case ctx.Err() != nil:
+			return nil // lead has returned, and the lock is free for the next
+		case errors.Is(err, holdfast.ErrLost):
+			log.Printf("standing by again: %v", err)
+		default:
+			return err
+		}
+	}
+}
+
+// schedule is the loop: what it does is yours. It passes the token to what it writes to, and returns soon after ctx has ended.
+func schedule(ctx context.Context, lease *holdfast.Lease) error {
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for {
+		log.Printf("looking for jobs that are due, with token %d", lease.Token())
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil // Do says why
+		}
+	}
+}
