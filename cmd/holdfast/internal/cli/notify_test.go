@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -10,23 +11,31 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// TestManagerHearsThatTheServiceLives holds that systemd is told what it asks for.
-func TestManagerHearsThatTheServiceLives(t *testing.T) {
+// systemd stands for systemd. It returns what the service sends, one message after the other.
+func systemd(t *testing.T) (hear func() string) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	hear := func() string {
+	t.Cleanup(func() { l.Close() })
+	t.Setenv("NOTIFY_SOCKET", socket)
+	return func() string {
+		t.Helper()
 		text := make([]byte, 1000)
+		l.SetReadDeadline(time.Now().Add(30 * time.Second))
 		n, err := l.Read(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(text[:n])
 	}
-	t.Setenv("NOTIFY_SOCKET", socket)
+}
+
+// TestManagerHearsThatTheServiceLives holds that systemd is told what it asks for.
+func TestManagerHearsThatTheServiceLives(t *testing.T) {
+	hear := systemd(t)
 	t.Setenv("WATCHDOG_USEC", "20000")
 	m := newManager()
 	for range 3 {
@@ -49,7 +58,61 @@ func TestManagerHearsThatTheServiceLives(t *testing.T) {
 	}
 	t.Setenv("NOTIFY_SOCKET", "")
 	m = newManager()
+	m.waits("nobody hears it")
 	m.ready("nobody hears it")
+	m.reloaded()
+	m.close()
+}
+
+// TestAServiceThatWaitsAsksForTimeUntilItIsReady holds that a start that waits for its lock is extended, and a service that
+// stands is not: that would lift RuntimeMaxSec.
+func TestAServiceThatWaitsAsksForTimeUntilItIsReady(t *testing.T) {
+	hear := systemd(t)
+	m := newManager()
+	m.waits("waiting for %s", "a")
+	for _, want := range []string{"STATUS=waiting for a", "EXTEND_TIMEOUT_USEC=30000000"} {
+		if got := hear(); got != want {
+			t.Errorf("it hears %q, want %q", got, want)
+		}
+	}
+	m.waited()
+	m.waited = m.repeat("EXTEND_TIMEOUT_USEC=1", time.Millisecond)
+	for range 3 {
+		if got := hear(); got != "EXTEND_TIMEOUT_USEC=1" {
+			t.Errorf("it hears %q", got)
+		}
+	}
+	m.ready("running")
+	for got := hear(); got != "READY=1\nSTATUS=running"; got = hear() {
+		if got != "EXTEND_TIMEOUT_USEC=1" {
+			t.Fatalf("it hears %q", got)
+		}
+	}
+	m.close()
+	if got := hear(); got != "STOPPING=1" {
+		t.Errorf("a service that stands says %q", got)
+	}
+}
+
+// TestAReloadIsAnswered holds to what systemd.service(5) asks of Type=notify-reload: a time of CLOCK_MONOTONIC not before the
+// signal, and then READY=1.
+func TestAReloadIsAnswered(t *testing.T) {
+	hear := systemd(t)
+	m := newManager()
+	before := monotonic()
+	m.reloaded()
+	var usec int64
+	if got := hear(); !strings.HasPrefix(got, "RELOADING=1\n") {
+		t.Errorf("it hears %q", got)
+	} else if _, err := fmt.Sscanf(got, "RELOADING=1\nMONOTONIC_USEC=%d", &usec); err != nil {
+		t.Errorf("it hears %q: %v", got, err)
+	}
+	if usec < before.Microseconds() || usec > monotonic().Microseconds() || usec == 0 {
+		t.Errorf("the reload began at %d, and the test at %v", usec, before)
+	}
+	if got := hear(); got != "READY=1" {
+		t.Errorf("it hears %q", got)
+	}
 	m.close()
 }
 

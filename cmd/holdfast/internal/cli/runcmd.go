@@ -115,9 +115,12 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 		return err
 	}
 	defer j.close()
-	j.manager.status("waiting for the lock")
+	j.manager.waits("waiting for the lock %s", j.plan.Name)
 	res := j.runner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
+	if a.code == exitcode.OK && !res.Status.Started {
+		j.manager.ready("not run: %s", explain(res.Err)) // or systemd would call it failed: it was to be ready before it ends
+	}
 	j.conclude(res)
 	j.reports.end(res.Status)
 	return nil
@@ -179,8 +182,9 @@ func (j *job) runner(patient bool) *run.Runner {
 			j.reports.started(lease)
 			j.manager.ready("running the command under the lock %s", plan.Name)
 		},
-		Orphan: func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
-		Busy:   func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
+		Reloaded: j.manager.reloaded,
+		Orphan:   func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
+		Busy:     func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
 	}
 }
 
