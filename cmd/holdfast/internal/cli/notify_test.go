@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
 // systemd stands for systemd. It returns what the service sends, one message after the other.
@@ -114,27 +112,4 @@ func TestAReloadIsAnswered(t *testing.T) {
 		t.Errorf("it hears %q", got)
 	}
 	m.close()
-}
-
-// TestMetricsAreText holds that a name cannot break the text that Prometheus reads.
-func TestMetricsAreText(t *testing.T) {
-	t.Parallel()
-	end := time.Unix(1000, 0)
-	text := string(metrics(run.Status{
-		Name: `a"b\`, Outcome: run.Ran, ExitCode: 3, Started: true, WaitedMS: 1500,
-		StartedAt: end.Add(-2 * time.Second), EndedAt: end,
-	}))
-	for _, want := range []string{
-		`holdfast_job_last_outcome{name="a\"b\\",outcome="ran"} 1`, `holdfast_job_last_duration_seconds{name="a\"b\\"} 2`,
-		`holdfast_job_last_wait_seconds{name="a\"b\\"} 1.5`,
-		`holdfast_job_last_exit_code{name="a\"b\\"} 3`, `holdfast_job_last_end_timestamp_seconds{name="a\"b\\"} 1000`,
-		"# TYPE holdfast_job_last_start_timestamp_seconds gauge\n",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s is missing in\n%s", want, text)
-		}
-	}
-	if text := string(metrics(run.Status{Name: "a", Outcome: run.Busy})); strings.Contains(text, "duration") {
-		t.Errorf("of a command that did not run:\n%s", text)
-	}
 }

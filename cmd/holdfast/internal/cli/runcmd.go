@@ -50,6 +50,8 @@ type runFlags struct {
 	statusFile              string
 	statusFD                int
 	textfile                string
+	overdueAfter            duration
+	job                     bool // the command is to end, and to be run again: run, not elect
 }
 
 func newRunFlags() *runFlags {
@@ -70,6 +72,7 @@ func (a *app) runCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
 	fl.define(cmd)
+	fl.job = true
 	return cmd
 }
 
@@ -85,6 +88,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.Var(&fl.splay, "splay", "first wait a random time up to this")
 	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long at least")
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
+	f.Var(&fl.overdueAfter, "overdue-after", "write this to --textfile: an alert is due when no run has succeeded for so long")
 	fl.defineCommand(cmd)
 }
 
