@@ -43,7 +43,8 @@ func newSite(t *testing.T) *site {
 	t.Helper()
 	dir := t.TempDir()
 	s := &site{t: t, program: filepath.Join(dir, "holdfast"), textfiles: filepath.Join(dir, "textfiles"), redis: redistest.Start(t, nil)}
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", s.program, "github.com/holdfast-go/holdfast/cmd/holdfast").CombinedOutput()
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", s.program, "github.com/holdfast-go/holdfast/cmd/holdfast")
+	out, err := build.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

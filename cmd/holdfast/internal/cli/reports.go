@@ -26,7 +26,10 @@ type reports struct {
 
 // reports opens what the flags name, before the lock is asked for.
 func (a *app) reports(fl *runFlags) (*reports, error) {
-	r := &reports{app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()}, job: fl.job, overdue: time.Duration(fl.overdueAfter)}
+	r := &reports{
+		app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()},
+		job: fl.job, overdue: time.Duration(fl.overdueAfter),
+	}
 	fd, err := report.Descriptor("--status-fd", fl.statusFD)
 	if err == nil {
 		r.status = append(r.status, fd)
