@@ -25,8 +25,7 @@ const runHelp = `Run waits for the lock NAME, runs the command, and releases the
 command's whole process group has ended. It exits with the command's code. If
 it cannot renew the lease, it stops the command before another process can get
 the lock; so does a second process where holdfast itself is killed. The command
-finds HOLDFAST_LOCK_TOKEN, to write with its data. docs/run.md says more on
-each flag.
+finds HOLDFAST_LOCK_TOKEN, to write with its data. docs/run.md says more.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -88,7 +87,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.Var(&fl.splay, "splay", "first wait a random time up to this")
 	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long at least")
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
-	f.Var(&fl.overdueAfter, "overdue-after", "write this to --textfile: an alert is due when no run has succeeded for so long")
+	f.Var(&fl.overdueAfter, "overdue-after", "in --textfile: alert if none succeeds so long")
 	fl.defineCommand(cmd)
 }
 
@@ -108,8 +107,8 @@ func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on then")
 	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
-	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
+	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
 }
 
 // run runs a command under a lock.
