@@ -24,13 +24,29 @@ const (
 	dashboard = "../dashboard.json"
 )
 
-// others is what redis_exporter would serve.
+// others is what redis_exporter would serve, and the node exporter of what the command writes; verify/dashboard has it serve that.
 const others = `# TYPE redis_db_keys gauge
 redis_db_keys{db="db0"} 5
 # TYPE redis_db_keys_expiring gauge
 redis_db_keys_expiring{db="db0"} 4
 # TYPE redis_evicted_keys_total counter
 redis_evicted_keys_total 0
+# TYPE holdfast_job_last_success_timestamp_seconds gauge
+holdfast_job_last_success_timestamp_seconds{name="a"} 1
+# TYPE holdfast_job_overdue_after_seconds gauge
+holdfast_job_overdue_after_seconds{name="a"} 1
+# TYPE holdfast_job_last_duration_seconds gauge
+holdfast_job_last_duration_seconds{name="a"} 1
+# TYPE holdfast_job_last_wait_seconds gauge
+holdfast_job_last_wait_seconds{name="a"} 1
+# TYPE holdfast_job_last_outcome gauge
+holdfast_job_last_outcome{name="a",outcome="ran"} 1
+# TYPE holdfast_job_last_exit_code gauge
+holdfast_job_last_exit_code{name="a"} 0
+# TYPE holdfast_job_skips_in_a_row gauge
+holdfast_job_skips_in_a_row{name="a"} 0
+# TYPE holdfast_leaks gauge
+holdfast_leaks 0
 `
 
 // serve starts a Prometheus that scrapes the example and an exporter each second, and returns its address.

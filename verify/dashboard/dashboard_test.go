@@ -1,4 +1,5 @@
-// Package dashboard checks the dashboard in package prometheus against the types by which Grafana describes its own.
+// Package dashboard checks the dashboard in package prometheus against the types by which Grafana describes its own, and has a real
+// Prometheus raise each alert for jobs.
 package dashboard
 
 import (

@@ -73,6 +73,7 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 			return nil
 		}
 		if res.Status.ExitCode == exitcode.Signal(syscall.SIGHUP) && res.Status.Outcome == run.Signal {
+			j.manager.reloaded()
 			continue // it is for a command that runs
 		}
 		if hopeless(res) {

@@ -11,12 +11,18 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
+// A service that waits for its lock asks for extension more every extendEvery, so that one message may be late.
+const (
+	extension   = 30 * time.Second
+	extendEvery = 10 * time.Second
+)
+
 // manager is the service manager that started this process, if it wants to hear of it:
 // systemd, by the protocol of sd_notify(3). nil: nobody does.
 type manager struct {
-	conn  net.Conn
-	alive sync.WaitGroup
-	over  chan struct{} // closed when the watchdog is to be told no more
+	conn    net.Conn
+	watched func() // ends the messages to the watchdog
+	waited  func() // ends the requests for more time to start
 }
 
 // newManager finds it. What cannot be told to it is no reason not to run.
@@ -29,9 +35,9 @@ func newManager() *manager {
 	if err != nil {
 		return nil
 	}
-	m := &manager{conn: conn, over: make(chan struct{})}
+	m := &manager{conn: conn, watched: func() {}, waited: func() {}}
 	if every := watchdog(); every > 0 {
-		m.alive.Go(func() { m.live(every / 2) })
+		m.watched = m.repeat("WATCHDOG=1", every/2)
 	}
 	return m
 }
@@ -45,16 +51,22 @@ func watchdog() time.Duration {
 	return time.Duration(usec) * time.Microsecond
 }
 
-func (m *manager) live(every time.Duration) {
-	for tick := time.NewTicker(every); ; {
-		m.tell("WATCHDOG=1")
-		select {
-		case <-tick.C:
-		case <-m.over:
-			tick.Stop()
-			return
+// repeat sends text at once and then again and again, until stop is called. stop blocks until nothing is sent any more.
+func (m *manager) repeat(text string, every time.Duration) (stop func()) {
+	over := make(chan struct{})
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		for tick := time.NewTicker(every); ; {
+			m.tell(text)
+			select {
+			case <-tick.C:
+			case <-over:
+				tick.Stop()
+				return
+			}
 		}
-	}
+	})
+	return sync.OnceFunc(func() { close(over); sent.Wait() })
 }
 
 func (m *manager) tell(text string) {
@@ -64,8 +76,20 @@ func (m *manager) tell(text string) {
 	}
 }
 
+// waits says what the service waits for before it stands. Until it does, the manager is asked not to give up on it: the wait
+// for a lock has bounds of its own.
+func (m *manager) waits(format string, args ...any) {
+	m.status(format, args...)
+	if m != nil {
+		m.waited = m.repeat(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds()), extendEvery)
+	}
+}
+
 // ready says that the service stands, and what it does.
 func (m *manager) ready(format string, args ...any) {
+	if m != nil {
+		m.waited() // or it would extend the time for which a service that stands may run
+	}
 	m.tell("READY=1\nSTATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
@@ -73,11 +97,18 @@ func (m *manager) status(format string, args ...any) {
 	m.tell("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
+// reloaded answers a HUP, by which the manager asks for a reload under Type=notify-reload. What the command does about it is
+// not known, so the reload is over when the command has been told.
+func (m *manager) reloaded() {
+	m.tell(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
+	m.tell("READY=1")
+}
+
 func (m *manager) close() {
 	if m != nil {
+		m.waited()
 		m.tell("STOPPING=1")
-		close(m.over)
-		m.alive.Wait()
+		m.watched()
 		m.conn.Close()
 	}
 }

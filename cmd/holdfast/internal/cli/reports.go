@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,11 +19,17 @@ type reports struct {
 	status   []*report.Place // of --status-fd and --status-file
 	textfile *report.Place
 	begun    run.Begun
+
+	job     bool          // the command is to succeed again and again: run, not elect
+	overdue time.Duration // after which it should have; 0: nobody says
 }
 
 // reports opens what the flags name, before the lock is asked for.
 func (a *app) reports(fl *runFlags) (*reports, error) {
-	r := &reports{app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()}}
+	r := &reports{
+		app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()},
+		job: fl.job, overdue: time.Duration(fl.overdueAfter),
+	}
 	fd, err := report.Descriptor("--status-fd", fl.statusFD)
 	if err == nil {
 		r.status = append(r.status, fd)
@@ -78,26 +85,78 @@ func (r *reports) end(st run.Status) {
 			r.app.log.Error("the status was not written: " + explain(err))
 		}
 	}
-	if err := r.textfile.Write(metrics(st)); err != nil {
+	if err := r.textfile.Write(r.metrics(st)); err != nil {
 		r.app.log.Error("the metrics were not written: " + explain(err))
 	}
 }
 
-// metrics are a status as the node exporter of Prometheus reads it from a text file.
-func metrics(st run.Status) []byte {
-	var b strings.Builder
-	name := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(st.Name)
-	gauge := func(metric, help, labels string, value float64) {
-		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n%s{name=\"%s\"%s} %v\n", metric, help, metric, metric, name, labels, value)
-	}
-	seconds := func(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
-	gauge("holdfast_job_last_end_timestamp_seconds", "When the last run ended.", "", seconds(st.EndedAt))
-	gauge("holdfast_job_last_wait_seconds", "How long the last run waited for the lock.", "", float64(st.WaitedMS)/1000)
-	gauge("holdfast_job_last_exit_code", "The exit code of the last run.", "", float64(st.ExitCode))
-	gauge("holdfast_job_last_outcome", "What has happened in the last run.", fmt.Sprintf(",outcome=%q", st.Outcome), 1)
+// The metrics whose values a run takes over from the run before it.
+const (
+	lastSuccess = "holdfast_job_last_success_timestamp_seconds"
+	skipsInARow = "holdfast_job_skips_in_a_row"
+)
+
+// metrics are a status as the node exporter of Prometheus reads it from a text file, and what stands in that file of the runs
+// before.
+func (r *reports) metrics(st run.Status) []byte {
+	m := &exposition{job: label(st.Name)}
+	m.gauge("holdfast_job_last_end_timestamp_seconds", "When the last run ended.", "", seconds(st.EndedAt))
+	m.gauge("holdfast_job_last_wait_seconds", "How long the last run waited for the lock.", "", float64(st.WaitedMS)/1000)
+	m.gauge("holdfast_job_last_exit_code", "The exit code of the last run.", "", float64(st.ExitCode))
+	m.gauge("holdfast_job_last_outcome", "What has happened in the last run.", fmt.Sprintf(",outcome=%q", st.Outcome), 1)
 	if st.Started {
-		gauge("holdfast_job_last_start_timestamp_seconds", "When the command of the last run was started.", "", seconds(st.StartedAt))
-		gauge("holdfast_job_last_duration_seconds", "How long the command of the last run took.", "", st.EndedAt.Sub(st.StartedAt).Seconds())
+		m.gauge("holdfast_job_last_start_timestamp_seconds", "When the command of the last run was started.", "", seconds(st.StartedAt))
+		m.gauge("holdfast_job_last_duration_seconds", "How long the command of the last run took.", "", st.EndedAt.Sub(st.StartedAt).Seconds())
 	}
-	return []byte(b.String())
+	if !r.job {
+		return m.text
+	}
+	before := exposition{job: m.job, text: r.textfile.Read()}
+	success, skips := before.value(lastSuccess), 0.0
+	if succeeded(st) {
+		success = seconds(st.EndedAt)
+	}
+	if skipped(st) {
+		skips = before.value(skipsInARow) + 1
+	}
+	m.gauge(lastSuccess, "When the last run ended whose command ended with 0 and did not lose its lease, or 0.", "", success)
+	m.gauge(skipsInARow, "How many runs one after the other did not start the command, as the lock was busy or it was not wanted.", "", skips)
+	if r.overdue > 0 {
+		m.gauge("holdfast_job_overdue_after_seconds", "How long after a success the next one is overdue.", "", r.overdue.Seconds())
+	}
+	return m.text
 }
+
+func succeeded(st run.Status) bool {
+	return st.ExitCode == exitcode.OK && (st.Outcome == run.Ran || st.Outcome == run.RanUnlocked)
+}
+
+// skipped says that the command was not run, and that this is no fault of this machine.
+func skipped(st run.Status) bool {
+	return !st.Started && (st.ExitCode == exitcode.OK || st.Outcome == run.Busy || st.Outcome == run.Signal)
+}
+
+// exposition is a text in the format of Prometheus, with metrics of one job.
+type exposition struct {
+	job  string // its name, as it stands in the text
+	text []byte
+}
+
+func (e *exposition) gauge(metric, help, labels string, value float64) {
+	e.text = fmt.Appendf(e.text, "# HELP %s %s\n# TYPE %s gauge\n%s{name=\"%s\"%s} %v\n", metric, help, metric, metric, e.job, labels, value)
+}
+
+// value is what the text says of a metric without other labels, or 0.
+func (e *exposition) value(metric string) float64 {
+	_, rest, _ := strings.Cut("\n"+string(e.text), fmt.Sprintf("\n%s{name=\"%s\"} ", metric, e.job))
+	number, _, _ := strings.Cut(rest, "\n")
+	v, _ := strconv.ParseFloat(number, 64) // 0: it is not there, or no number
+	return v
+}
+
+// label is text as it stands between the quotes of a label.
+func label(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(strings.ToValidUTF8(text, "?"))
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -25,8 +25,7 @@ const runHelp = `Run waits for the lock NAME, runs the command, and releases the
 command's whole process group has ended. It exits with the command's code. If
 it cannot renew the lease, it stops the command before another process can get
 the lock; so does a second process where holdfast itself is killed. The command
-finds HOLDFAST_LOCK_TOKEN, to write with its data. docs/run.md says more on
-each flag.
+finds HOLDFAST_LOCK_TOKEN, to write with its data. docs/run.md says more.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -50,6 +49,8 @@ type runFlags struct {
 	statusFile              string
 	statusFD                int
 	textfile                string
+	overdueAfter            duration
+	job                     bool // the command is to end, and to be run again: run, not elect
 }
 
 func newRunFlags() *runFlags {
@@ -70,6 +71,7 @@ func (a *app) runCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
 	fl.define(cmd)
+	fl.job = true
 	return cmd
 }
 
@@ -85,6 +87,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.Var(&fl.splay, "splay", "first wait a random time up to this")
 	f.Var(&fl.holdAtLeast, "hold-at-least", "keep the lock this long at least")
 	f.Var(&fl.maxRuntime, "max-runtime", "stop the command after this time")
+	f.Var(&fl.overdueAfter, "overdue-after", "in --textfile: alert if none succeeds so long")
 	fl.defineCommand(cmd)
 }
 
@@ -104,8 +107,8 @@ func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on then")
 	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
-	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
+	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
 }
 
 // run runs a command under a lock.
@@ -115,9 +118,12 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 		return err
 	}
 	defer j.close()
-	j.manager.status("waiting for the lock")
+	j.manager.waits("waiting for the lock %s", j.plan.Name)
 	res := j.runner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
+	if a.code == exitcode.OK && !res.Status.Started {
+		j.manager.ready("not run: %s", explain(res.Err)) // or systemd would call it failed: it was to be ready before it ends
+	}
 	j.conclude(res)
 	j.reports.end(res.Status)
 	return nil
@@ -179,8 +185,9 @@ func (j *job) runner(patient bool) *run.Runner {
 			j.reports.started(lease)
 			j.manager.ready("running the command under the lock %s", plan.Name)
 		},
-		Orphan: func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
-		Busy:   func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
+		Reloaded: j.manager.reloaded,
+		Orphan:   func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
+		Busy:     func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
 	}
 }
 

@@ -5,6 +5,7 @@ package cli
 import (
 	"os"
 	"syscall"
+	"time"
 )
 
 func raise(syscall.Signal) {}
@@ -13,3 +14,5 @@ func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
+
+func monotonic() time.Duration { return 0 }

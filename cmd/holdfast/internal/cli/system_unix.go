@@ -21,3 +21,12 @@ func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil
 }
+
+// monotonic is the time by CLOCK_MONOTONIC, or 0 where there is none.
+func monotonic() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}

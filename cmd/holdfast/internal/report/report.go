@@ -136,6 +136,15 @@ func (p *Place) Write(text []byte) error {
 	return nil
 }
 
+// Read returns what Write has left in a file, by this process or an earlier one, or nil.
+func (p *Place) Read() []byte {
+	if !p.Kept() {
+		return nil
+	}
+	text, _ := os.ReadFile(p.path) // none: nothing has been written
+	return text
+}
+
 func (p *Place) write(text []byte) error {
 	if p.stream != nil && p.path != "" {
 		_, err := p.stream.WriteAt(text, 0)

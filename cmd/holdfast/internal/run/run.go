@@ -19,6 +19,8 @@ type Runner struct {
 	Waits func(*holdfast.Client) (stop func())
 	// Started is told that the command has been started, with the lease or with nil.
 	Started func(*holdfast.Lease)
+	// Reloaded is told that a HUP was passed on.
+	Reloaded func()
 	// Orphan is what the guard needs to release a lease whose holder is gone.
 	Orphan func(*holdfast.Lease) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.

@@ -61,8 +61,11 @@ func (s *session) signalled(sig syscall.Signal) {
 	}
 	s.log.Debug("passing on " + signalName(sig))
 	s.pass(sig)
-	if sig == unix.SIGTERM {
+	switch sig {
+	case unix.SIGTERM:
 		s.job.Signal(unix.SIGCONT)
+	case unix.SIGHUP:
+		s.runner.Reloaded()
 	}
 }
 
