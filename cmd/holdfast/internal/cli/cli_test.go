@@ -117,7 +117,9 @@ func TestErrorsHaveTheFormatOfTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"run", "--no-such-flag", "--log-format", "json"}, {"run", "--log-format=json", "--ttl", "soon"}, {"--log-format=json", "no-such-command"},
+		{"run", "--no-such-flag", "--log-format", "json"},
+		{"run", "--log-format=json", "--ttl", "soon"},
+		{"--log-format=json", "no-such-command"},
 		{"run", "--log-format=json", "job"},
 	} {
 		if code, _, log := call(args...); code != exitcode.Usage || !strings.HasPrefix(log, `{"time":`) {

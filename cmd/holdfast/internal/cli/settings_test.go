@@ -62,7 +62,8 @@ func TestConfigShowsNoSecret(t *testing.T) {
 		"host=h password = 's3cret too'", "u:my s3cret@h", "redis://u:s3cret@h",
 	} {
 		for _, format := range []string{"table", "json"} {
-			if code, out, log := call("config", "-b", backend, "-o", format); code != exitcode.OK || strings.Contains(out+log, "s3cret") || !strings.Contains(out, "***") {
+			code, out, log := call("config", "-b", backend, "-o", format)
+			if code != exitcode.OK || strings.Contains(out+log, "s3cret") || !strings.Contains(out, "***") {
 				t.Errorf("%s: exit code %d, %s%s", backend, code, out, log)
 			}
 		}
