@@ -24,6 +24,8 @@ deps: ## Install the Debian packages the tests need (root), or say which command
 
 # This pattern means the packages of every module in go.work.
 EVERYTHING = github.com/holdfast-go/holdfast/...
+# What takes longest begins first.
+SLOWEST = github.com/holdfast-go/holdfast/verify/chaos github.com/holdfast-go/holdfast/redlock
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
 # Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors; the race detector
@@ -34,7 +36,7 @@ check: deps ## The round for each change (3 min): go vet, and every package with
 	@$(GOTESTSUM) -short -vet=all $(ATONCE) -timeout 10m $(EVERYTHING)
 
 test: deps ## Every package against real servers (10 min); the last line counts the tests. RACE=-race: with the race detector (20 min)
-	@$(GOTESTSUM) $(or $(RACE),$(ATONCE)) -timeout 30m $(EVERYTHING)
+	@$(GOTESTSUM) $(or $(RACE),$(ATONCE)) -timeout 30m $(SLOWEST) $(EVERYTHING)
 
 servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
 	@$(MAKE) --no-print-directory --jobs --output-sync $(SERVERS:%=server-%)

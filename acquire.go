@@ -142,7 +142,7 @@ func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) 
 	})
 }
 
-// over is err of a wait that may have reached its end. caller is the context without Wait.
+// over returns err, or what it means where the wait has reached its end. caller is the context without Wait.
 func (a *attempt) over(caller context.Context, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err

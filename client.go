@@ -53,8 +53,8 @@ type Client struct {
 // drivers are those that the open clients of this process use.
 var drivers sync.Map // of driver.Driver to *Client
 
-// claim notes that c uses drv, and says whether no other open client does.
-func (c *Client) claim(drv driver.Driver) bool {
+// reserve notes that c uses drv, and says whether no other open client does.
+func (c *Client) reserve(drv driver.Driver) bool {
 	if v := reflect.ValueOf(drv); v.Kind() == reflect.Pointer && v.Type().Elem().Size() > 0 { // else it has no identity
 		if _, used := drivers.LoadOrStore(drv, c); used {
 			return false
@@ -63,8 +63,8 @@ func (c *Client) claim(drv driver.Driver) bool {
 	return true
 }
 
-// unclaim forgets what c has claimed.
-func (c *Client) unclaim() {
+// unreserve forgets what c has reserved.
+func (c *Client) unreserve() {
 	drivers.Range(func(drv, user any) bool {
 		if user == c {
 			drivers.Delete(drv)
@@ -91,11 +91,11 @@ func New(drv Driver, opts *Options) (*Client, error) {
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()
 	}
-	if !c.claim(drv) {
+	if !c.reserve(drv) {
 		return nil, wrap("new", "", invalid("another client of this process uses the driver; share the client, or open a second driver for a second client"))
 	}
 	if c.holder.Note != "" {
-		c.unclaim()
+		c.unreserve()
 		drv.Close()
 		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", c.holder.Note))
 	}

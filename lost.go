@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
-// This file decides when a lease has ended, and names why:
+// This file ends leases, and names why:
 //
 //	clock    nothing renewed it in time, or NoRenew     ErrExpired
 //	MaxHold  its bound is reached                       ErrMaxHold
@@ -77,8 +77,8 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// gone is why t ends when the service has said that it has, with the reason that is in said, if
-// any. The caller holds mu.
+// gone returns the cause of the end of t where the service reports that the lock is lost, with the reason in said, if
+// there is one. The caller holds mu.
 func (t *term) gone(said error) error {
 	if lost, ok := errors.AsType[*driver.LostError](said); ok {
 		return &lossError{kind: ErrGone, text: lost.Why}
@@ -215,8 +215,8 @@ func (t *term) expire(now time.Time) followUp {
 	return e
 }
 
-// end takes t out of use, so that the service has to release it. With cause nil its
-// holder did. The caller holds mu.
+// end takes t out of use. The caller releases it, or leaves it to another process. With cause nil its
+// holder has ended it. The caller holds mu.
 func (t *term) end(cause error, now time.Time) followUp {
 	if t.over {
 		return followUp{}

@@ -67,7 +67,7 @@ func (c *Client) close() error {
 	}
 	c.stop()
 	err := c.drv.Close()
-	c.unclaim()
+	c.unreserve()
 	c.tasks.Wait()
 	<-c.vacant // soon: the driver has ended what was under way
 	told, cancel := context.WithTimeout(context.Background(), eventsTime)

@@ -34,7 +34,7 @@ var (
 	errOvertook = errors.New("sent to another shard after a later request was carried out")
 )
 
-// cluster is a Redis Cluster. To the engine it is one node, which sends each request to
+// cluster is a Redis Cluster. To the engine it is one engine.Node, which sends each request to
 // the shard that has the hash slot of the lock. A shard is a node of its own: the
 // connection to a master. Names are independent of one another, so that the protocol
 // sees one server that answers some names and not others.

@@ -285,7 +285,7 @@ func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
 				asked = append(asked, string(args[0]))
 			}
 		}()
-		for age := time.Second; age <= pingEvery; age += lookEvery {
+		for age := time.Second; age <= pingEvery; age += watchEvery {
 			n.tend(n.link.Load(), age)
 		}
 		synctest.Wait()

@@ -48,7 +48,7 @@ type chart struct {
 
 // follow keeps the map up to date.
 func (c *cluster) follow() {
-	tick := time.NewTicker(c.lookEvery())
+	tick := time.NewTicker(c.mapEvery())
 	defer tick.Stop()
 	for {
 		select {

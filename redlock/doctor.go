@@ -45,7 +45,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		all.Go(func() { exams[i].run(ctx) })
 	}
 	all.Wait()
-	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Marks()) {
+	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Guarded()) {
 		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
@@ -246,10 +246,10 @@ func (e *look) distinct(context.Context) error {
 		e.OK("slots", "%d of %d", shard.Slots(), wire.Slots)
 		return nil
 	}
-	if run == "" && !e.g.rules(e.n).Marks() {
+	if run == "" && !e.g.rules(e.n).Guarded() {
 		e.bad("run", driver.VerdictWarning, errHidden)
 	}
-	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.rules(e.n).Marks() {
+	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.rules(e.n).Guarded() {
 		return err
 	}
 	if run == "" {

@@ -28,7 +28,7 @@ import (
 // admitTries is how often the marker may change during one check.
 const admitTries = 8
 
-// gate decides which nodes may vote. A TCP connection dies with its server
+// gate looks at each new connection, and carries out what package member decides: whether the node may vote. A TCP connection dies with its server
 // process, so one check of each new connection covers every reply that comes
 // over it, except for changes of the data while the server goes on.
 type gate struct {
@@ -100,7 +100,7 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 			return rep, g.explain(err)
 		}
 	}
-	if g.rules(n).Marks() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
+	if g.rules(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
 		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
 	}
 	rep.ordered = server.Ordered(says.hello, says.info)

@@ -27,7 +27,7 @@ import (
 const (
 	probeLeast = 20 * time.Millisecond // first pause between attempts to reach a node
 	probeMost  = time.Second
-	lookEvery  = 250 * time.Millisecond
+	watchEvery = 250 * time.Millisecond
 	pingEvery  = 5 * time.Second
 	owedMost   = 10_000 // releases kept for a node that cannot be reached
 	owedBatch  = 256    // of them sent together
@@ -224,7 +224,7 @@ func (n *node) broken(l *session, err error) {
 // client to it again from time to time, and sends what is owed. It returns when l
 // is gone.
 func (n *node) watch(l *session, report func()) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for i := 1; ; i++ {
 		report()
@@ -246,7 +246,7 @@ func (n *node) watch(l *session, report func()) {
 		case silent > link.BreakAfter:
 			l.HangUp(errSilent)
 		case silent <= link.StallAfter:
-			n.tend(l, time.Duration(i)*lookEvery)
+			n.tend(l, time.Duration(i)*watchEvery)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
 		go io.Copy(io.Discard, far) // and no answer
 		start := time.Now()
 		d.nodes[0].watch(l, func() {})
-		if took := time.Since(start); took > pingEvery+time.Duration(link.BreakAfter)+2*lookEvery {
+		if took := time.Since(start); took > pingEvery+time.Duration(link.BreakAfter)+2*watchEvery {
 			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, time.Duration(link.BreakAfter))
 		}
 	})

@@ -43,9 +43,9 @@ func (c *cluster) outdated(now time.Time) bool {
 // quarantine is how long a shard that may have lost counters keeps its slots.
 func (c *cluster) quarantine() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
 
-// lookEvery is the time between two looks at a cluster that is well. No map is outdated by the
+// mapEvery is the time between two looks at a cluster that is well. No map is outdated by the
 // next look, also where a node lets the client wait: or tokens would begin anew with each look.
-func (c *cluster) lookEvery() time.Duration { return min(lookMost, c.quarantine()/4) }
+func (c *cluster) mapEvery() time.Duration { return min(lookMost, c.quarantine()/4) }
 
 // begin lets tokens begin at the clock. It goes by the client's and that of a node, as a new
 // counter does.

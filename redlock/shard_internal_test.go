@@ -244,8 +244,8 @@ func TestNoMapIsOutdatedByTheLookAfterTheNext(t *testing.T) {
 		}
 		now := time.Now()
 		clusterOf(d).looked.Store(&glimpse{at: now})
-		if clusterOf(d).outdated(now.Add(2 * clusterOf(d).lookEvery())) {
-			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).lookEvery())
+		if clusterOf(d).outdated(now.Add(2 * clusterOf(d).mapEvery())) {
+			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).mapEvery())
 		}
 	}
 }

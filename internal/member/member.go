@@ -24,6 +24,15 @@
 // rule over times that were stored can tell that from time that has passed. So by wall clocks it takes two such periods in a
 // row, and the time at which the second one begins stands in the marker too: clocks that are set once spoil one of them.
 //
+// Which node votes in a new run:
+//
+//	                                   at once                                 else it sits out a quarantine, and takes
+//	one server alone                   always
+//	one of several servers             if it was durable, and still is         nothing
+//	a master that replicas stand by    never                                   renewals and releases, as the only node
+//	a shard of a Redis Cluster         if it was not promoted since its start  renewals and releases
+//	                                   or since this client saw it admitted
+//
 // Each step is one compare-and-swap: it fails if the data are wiped between the
 // observation and the step. Data that are wiped later take the marker with them. NoQuarantine
 // goes to admitted at once, and so does one server alone. Each admission but that by
@@ -41,7 +50,7 @@ import (
 
 // Rules are what the clients of a set have to agree on about a node, and what this client has chosen for itself.
 type Rules struct {
-	Nodes       int  // of the set
+	Nodes       int  // that vote on one lock: 1 in a Redis Cluster
 	FailsOver   bool // another server may take the node's place
 	MaxTTL      time.Duration
 	CounterLife time.Duration
@@ -55,9 +64,9 @@ type Rules struct {
 // seconds more, because clocks do not run equally fast.
 func Quarantine(maxTTL time.Duration) time.Duration { return maxTTL + 2*time.Second }
 
-// Marks says whether the node keeps a marker of its run: another node, or another server
-// in its place, could vote against what it forgot.
-func (r Rules) Marks() bool { return r.Nodes > 1 || r.FailsOver }
+// Guarded says whether the marker guards the node's vote: another node, or another server in its
+// place, could vote against what it forgot.
+func (r Rules) Guarded() bool { return r.Nodes > 1 || r.FailsOver }
 
 // failsOver stands in the marker of a node that fails over.
 const failsOver = " failover"
@@ -69,13 +78,13 @@ func (r Rules) agreement() string {
 	if r.FailsOver {
 		text += failsOver
 	}
-	if r.Marks() {
+	if r.Guarded() {
 		text += " maxttl=" + strconv.FormatInt(r.MaxTTL.Milliseconds(), 10)
 	}
 	if int64(r.CounterLife) != quorum.CounterLife {
 		text += " counterlife=" + strconv.FormatInt(quorum.Millis(int64(r.CounterLife)), 10)
 	}
-	if r.Marks() && r.DB != 0 {
+	if r.Guarded() && r.DB != 0 {
 		text += " db=" + strconv.Itoa(r.DB)
 	}
 	return text
@@ -131,7 +140,7 @@ type Verdict struct {
 // Decide decides about a node by what the client remembers of it and observes now.
 func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	switch {
-	case r.Marks() && o.Run == "":
+	case r.Guarded() && o.Run == "":
 		return s, Verdict{Err: ErrNoRun}
 	case r.ReadOnly:
 		return s, r.look(s, o)
@@ -161,11 +170,11 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	case remembers && m.durable == label(o.Name):
 		m.run, m.seen = o.Run, ""
 		return s, r.write(m)
-	case r.NoQuarantine || !r.Marks():
+	case r.NoQuarantine || !r.Guarded():
 		v := r.admit(o)
-		v.Skips = r.Marks()
+		v.Skips = r.Guarded()
 		return s, v
-	case m.seen != o.Run || m.first.client <= 0 || m.first.node <= 0 || m.run != "" && !remembers:
+	case m.unseen(o.Run) || m.run != "" && !remembers:
 		first := marker{seen: o.Run, first: o.clocks(), shard: o.Shard}
 		if remembers {
 			first.run, first.durable, first.floor = m.run, m.durable, m.floor
@@ -173,6 +182,11 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 		return s, r.write(first)
 	}
 	return r.wait(s, m, o)
+}
+
+// unseen says that no client has noted when it first saw the node in this run.
+func (m marker) unseen(run string) bool {
+	return m.seen != run || m.first.client <= 0 || m.first.node <= 0
 }
 
 // wait decides about a node that was first seen in its present run, but not admitted yet.
@@ -225,7 +239,7 @@ func (r Rules) look(s State, o Observation) Verdict {
 	_, run, _ := strings.Cut(o.Marker, " run=")
 	m, _ := parse("run=" + run)
 	switch {
-	case !r.Marks() || r.NoQuarantine, SameRun(m.run, o.Run), s.remembersShard(m, o):
+	case !r.Guarded() || r.NoQuarantine, SameRun(m.run, o.Run), s.remembersShard(m, o):
 		return Verdict{Votes: true}
 	case m.run == "" || m.durable != label(o.Name) || o.Durable == No:
 		return Verdict{Err: ErrNoVote}

@@ -113,8 +113,8 @@
 //     commit: it does not count. A claim that waits and then has no quorum goes on under a
 //     fresh id; one that adopts keeps its id, asks again, and may choose its token anew
 //     (trace C12).
-//     renewal: it does not count. The client tries again while trust lasts, every tenth
-//     of the TTL, once a second at least.
+//     renewal: it does not count. The client tries again while trust lasts, a tenth
+//     of the TTL, and a second at most, after the try that failed.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
 //     release: package redlock sends it again over the next connection. The caller hears
 //     ErrUnavailable, and the lock lapses at the latest. A caller that gives up has the

@@ -6,7 +6,8 @@ import "github.com/holdfast-go/holdfast/internal/block"
 // tokens, so that a storage can refuse a holder whose token is lower than one it has seen.
 // Each node counts tokens for each lock, and each grant takes the next Block of them: the
 // first is the token of the grant, the others are for hand-overs inside the client's
-// process. Nodes of a set may differ; the claim then commits the highest base to all.
+// process. Nodes of a set may differ; the claim then takes
+// the base that a quorum shares, else the highest, and commits it to the nodes below it.
 // docs/protocol.md proves the order.
 
 // Block is how many fencing tokens one grant has. The node's counter is the last of them,

@@ -36,12 +36,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// long leaves out what compiles everything anew, as users do: minutes of a processor.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("HOLDFAST_LONG") == "" {
+		t.Skip("releases are made with HOLDFAST_LONG")
+	}
+}
+
 // clone is a repository with one commit: this one, as it is on the disk.
 func clone(t *testing.T) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short makes no release")
-	}
+	long(t)
 	dir := t.TempDir()
 	err := filepath.WalkDir(repository, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(repository, path) // both are relative
@@ -114,9 +120,7 @@ func read(t *testing.T, elements ...string) string {
 // published is a release of this repository, cut but not built, and a proxy that has it.
 func published(t *testing.T) (s *source, proxy string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short makes no release")
-	}
+	long(t)
 	cutOnce.Do(func() {
 		if cutIn, cutFailed = os.MkdirTemp("", "holdfast-release-test-"); cutFailed != nil {
 			return

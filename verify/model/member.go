@@ -297,7 +297,7 @@ func (s *setup) mayBegin(w *world, c int) bool {
 
 // proven says whether the marker of a node is the one that goes with a request.
 func (s *setup) proven(w *world, n int, proof string) bool {
-	return w.members == nil || s.mutant.noProof || !s.admits.rules.Marks() || w.members.nodes[n].marker == proof
+	return w.members == nil || s.mutant.noProof || !s.admits.rules.Guarded() || w.members.nodes[n].marker == proof
 }
 
 // admitted says whether a node executes a request of a client's. Otherwise the client hangs up.

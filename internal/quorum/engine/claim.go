@@ -103,25 +103,11 @@ func (c *claim) post(a answer) {
 // one that gets do.Outcome.
 func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
 	c.out, c.exits = c.out[:0], 0
-	if a.answers {
-		c.owed[a.Node]--
-	}
-	if a.enters && a.Kind == quorum.Tick {
-		c.queued = false
-		if c.gone || c.state.Phase != quorum.Seeking { // its caller has left, or a wake-up has come first
-			c.exits, c.exit = 1, exit{}
-			return nil, nil, quorum.Actions{}
-		}
-	}
-	if a.enters {
-		c.places++
-		c.sent = 0
-	}
-	if a.Kind == quorum.Renew && c.state.Phase == quorum.Over {
+	switch {
+	case c.outdated(&a):
+		return nil, nil, do
+	case a.Kind == quorum.Renew && c.state.Phase == quorum.Over:
 		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // a caller that waits for its release goes on waiting
-	}
-	if a.Kind == quorum.Woken && a.woken != c.owner {
-		return nil, nil, quorum.Actions{} // it has a fresh id since
 	}
 	read := time.Now()
 	now := c.engine.clock.Of(read)
@@ -165,6 +151,25 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 		told, c.told = c.told, nil
 	}
 	return overtaken, told, do
+}
+
+// outdated counts a, and says whether the claim has no use for it any more. The caller holds mu.
+func (c *claim) outdated(a *answer) bool {
+	if a.answers {
+		c.owed[a.Node]--
+	}
+	if a.enters && a.Kind == quorum.Tick {
+		c.queued = false
+		if c.gone || c.state.Phase != quorum.Seeking { // its caller has left, or a wake-up has come first
+			c.exits, c.exit = 1, exit{}
+			return true
+		}
+	}
+	if a.enters {
+		c.places++
+		c.sent = 0
+	}
+	return a.Kind == quorum.Woken && a.woken != c.owner // it has a fresh id since
 }
 
 // record keeps what an answer says for people.

@@ -43,7 +43,7 @@ func (s *session) settle(st *Status) {
 		s.verify(st)
 		err = release(s.lease)
 	} else {
-		err = s.giveBack()
+		err = s.releaseUnused()
 	}
 	if err != nil && !s.gone {
 		s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
@@ -59,9 +59,9 @@ func release(lease *holdfast.Lease) error {
 	return lease.Release(ctx)
 }
 
-// giveBack releases a lease under which nothing was run. --hold-at-least is not for
+// releaseUnused releases a lease under which nothing was run. --hold-at-least is not for
 // it: the other machines would skip a run that did not happen.
-func (s *session) giveBack() error {
+func (s *session) releaseUnused() error {
 	err := release(s.lease)
 	if err != nil || s.plan.HoldAtLeast == 0 {
 		return err

@@ -92,7 +92,7 @@ func (s *session) acquire() error {
 	<-watching
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 		if err == nil {
-			s.giveBack() // the signal came with the lease
+			s.releaseUnused() // the signal came with the lease
 		}
 		s.lease, err = nil, errors.Join(err, why)
 	}

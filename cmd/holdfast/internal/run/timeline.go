@@ -67,12 +67,15 @@ func (s *session) next() boot.Instant {
 	return at
 }
 
+// running says whether a process of the command's group is left: it may outlive the command itself.
+func (s *session) running() bool { return !s.exited || s.job.Alive() }
+
 // advance does what is due.
 func (s *session) advance(now boot.Instant) {
 	if s.why == "" && s.bound() && now >= s.softEnd() {
 		s.lose()
 	}
-	if s.why == "" && s.plan.MaxRuntime > 0 && now >= s.started.Add(s.plan.MaxRuntime) && !s.exited {
+	if s.why == "" && s.plan.MaxRuntime > 0 && now >= s.started.Add(s.plan.MaxRuntime) && s.running() {
 		s.log.Warn(fmt.Sprintf("stopping the command: --max-runtime %v is over", s.plan.MaxRuntime))
 		s.stop(Timeout, fmt.Errorf("the command was stopped after --max-runtime %v", s.plan.MaxRuntime), Term)
 	}
@@ -82,7 +85,7 @@ func (s *session) advance(now boot.Instant) {
 	if due == 0 || last != 0 && last < due {
 		due = last
 	}
-	if due != 0 && now >= due && !s.exited {
+	if due != 0 && now >= due && s.running() {
 		s.job.Signal(syscall.SIGKILL) // before anything that takes time
 		if !s.killing {
 			s.log.Debug("killing the group", "late", now.Sub(due))

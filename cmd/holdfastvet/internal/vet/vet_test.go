@@ -3,22 +3,30 @@ package vet_test
 import (
 	"testing"
 
+	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/analysistest"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfastvet/internal/vet"
 )
 
-func TestALeaseIsReleasedOnEveryPath(t *testing.T) {
+// run compares what a is to find in the folders with what it finds. It compiles what they import.
+func run(t *testing.T, a *analysis.Analyzer, folders ...string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short compiles nothing more")
+	}
 	t.Parallel()
-	analysistest.Run(t, analysistest.TestData(), vet.Release, "./release", "./tests")
+	analysistest.Run(t, analysistest.TestData(), a, folders...)
+}
+
+func TestALeaseIsReleasedOnEveryPath(t *testing.T) {
+	run(t, vet.Release, "./release", "./tests")
 }
 
 func TestWorkUnderALeaseEndsWithIt(t *testing.T) {
-	t.Parallel()
-	analysistest.Run(t, analysistest.TestData(), vet.Context, "./context")
+	run(t, vet.Context, "./context")
 }
 
 func TestWritesUnderALeaseHaveItsToken(t *testing.T) {
-	t.Parallel()
-	analysistest.Run(t, analysistest.TestData(), vet.Token, "./token")
+	run(t, vet.Token, "./token")
 }
