@@ -140,9 +140,9 @@ func (t *term) lengthen(until, now time.Time) {
 // Check asks the service whether the lease still stands. It blocks for one answer.
 // nil means that a quorum has just confirmed it, ErrLost that it has ended or that
 // a quorum of nodes does not have it, ErrUnavailable that too few nodes answered.
-// Check changes nothing: the next renewal ends the lease, or restores it on nodes
-// that forgot it. Until then Context and Deadline still hold, but a holder that
-// can stop should stop.
+// Check changes nothing: the next renewal ends the lease or, at a node that has just failed
+// over, restores it. Until then Context and Deadline still hold, but a holder that can stop
+// should stop.
 func (l *Lease) Check(ctx context.Context) (err error) {
 	defer func() { err = wrap("check", l.Key(), err) }()
 	c := l.term.client

@@ -25,20 +25,40 @@ func TestCheckTellsOfALossAtOnce(t *testing.T) {
 	})
 }
 
-// Nodes that forgot a lock get it back with the next renewal, even if a caller
-// checks it before.
+// Nodes that forgot a lock get it back with the next renewal, and a lease that a majority forgot ends
+// with it, even if a caller checks it before.
 func TestCheckChangesNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
-		for i := range 3 {
-			b.drv.Node(i).Lose("k")
+		lose := func(nodes int) {
+			for i := range nodes {
+				b.drv.Node(i).Lose("k")
+			}
 		}
-		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		lose(2)
+		b.drv.Node(2).Freeze()
+		wantErr(t, l.Check(t.Context()), holdfast.ErrUnavailable)
+		b.drv.Node(2).Start()
+		if st, err := b.client.Inspect(t.Context(), "k"); err != nil || st.Nodes[0].Owner != "" || st.Nodes[1].Owner != "" {
+			t.Errorf("after a check: %+v, %v", st.Nodes, err)
+		}
 		pass(4 * time.Second)
-		if err := l.Check(t.Context()); err != nil {
-			t.Errorf("after the next renewal: %v", err)
+		st, err := b.client.Inspect(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
 		}
-		b.release(l)
+		for _, n := range st.Nodes {
+			if n.Owner != l.Owner() || n.Token != l.Token() {
+				t.Errorf("after the next renewal: %+v", n)
+			}
+		}
+		lose(3)
+		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+		if err := context.Cause(l.Context()); err != nil {
+			t.Errorf("after a check: %v", err)
+		}
+		pass(4 * time.Second)
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 	})
 }
 

@@ -197,7 +197,7 @@ func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
 // until its second is over.
 func TestALeaseThatWasHandedOverIsNotHeldUpByOthers(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		other, third := b.peer(), b.peer()
+		other := b.peer()
 		first := map[string]*holdfast.Lease{"slow": b.acquire(b.client, "slow", nil), "k": b.acquire(b.client, "k", nil)}
 		next := make(chan *holdfast.Lease)
 		for key := range first {
@@ -210,11 +210,9 @@ func TestALeaseThatWasHandedOverIsNotHeldUpByOthers(t *testing.T) {
 			l = <-next
 			second[l.Key()] = l
 		}
-		for i := range 2 { // where a newer grant is seen to have been
+		for i := range 2 {
 			b.drv.Node(i).Lose("slow")
 		}
-		_, err := third.TryAcquire(t.Context(), "slow", nil)
-		wantErr(t, err, holdfast.ErrHeld)
 		b.drv.Node(2).Freeze() // two of five will keep it, and two not
 		pass(5 * time.Second)
 		if l := second["k"]; l.Context().Err() != nil {

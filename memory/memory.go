@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// sweepEvery is how many grants pass between two sweeps of expired counters.
+	// sweepEvery is how many grants pass between two sweeps of what has expired.
 	sweepEvery = 1 << 14
 	// maxTTLOfOne and maxTTLOfMany are what package redlock allows by default: a program that
 	// works here works there.
@@ -289,7 +289,7 @@ func (c *cluster) wake(node int, w quorum.Wake) {
 	cl := c.clients[quorum.ClientOf(w.Owner)]
 	c.mu.Unlock()
 	if cl != nil {
-		cl.engine.Wake(node, w, 0)
+		cl.engine.Wake(node, w)
 	}
 }
 

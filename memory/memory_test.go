@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/memory"
 )
@@ -167,5 +169,99 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 	}
 	if st, err := b.Inspect(ctx, "other"); err != nil || st.Holder != req.Holder {
 		t.Errorf("Inspect() = %+v, %v, want %v", st, err, req.Holder)
+	}
+}
+
+// A counter of each name would have to end, or be kept for ever.
+func TestAllLocksOfANodeShareItsCounter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := memory.New(1)
+		var clients []*holdfast.Client
+		for range 2 {
+			c, err := holdfast.New(root.Peer(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		var last holdfast.Token
+		for i, key := range []string{"x", "y", "x", "z", "z", "y", "x"} {
+			l, err := clients[i%2].TryAcquire(t.Context(), key, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i > 0 && l.Token() != last+block.Size {
+				t.Errorf("grant %d, of %s: token %d after %d, want a block more", i, key, l.Token(), last)
+			}
+			last = l.Token()
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if left := root.Leftovers(); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+			time.Sleep(24 * time.Hour) // no idle time ends it, and no clock has a part in it
+		}
+	})
+}
+
+// The nodes' counters go apart when locks of one are not of the others.
+func TestTokensOfANameRiseThoughOtherNamesAreGrantedInBetween(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root := memory.New(3)
+		c, err := holdfast.New(root, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		last := make(map[string]holdfast.Token)
+		for i := range 60 {
+			away := root.Node(i * i % 3)
+			away.Stop()
+			key := fmt.Sprint("k", i%5)
+			l, err := c.TryAcquire(t.Context(), key, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Token() <= last[key] {
+				t.Errorf("grant %d, of %s: token %d after %d", i, key, l.Token(), last[key])
+			}
+			last[key] = l.Token()
+			away.Start()
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// Nothing else can have kept it: it is lost, and no renewal brings it back.
+func TestALeaseThatTheOnlyNodeForgotIsLost(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			root := memory.New(n)
+			c, err := holdfast.New(root, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			l, err := c.Acquire(t.Context(), "k", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			root.Node(0).Lose("k")
+			time.Sleep(5 * time.Second) // with the next renewal
+			if lost := errors.Is(context.Cause(l.Context()), holdfast.ErrLost); lost != (n == 1) {
+				t.Errorf("one of %d nodes forgot it: %v", n, context.Cause(l.Context()))
+			}
+			if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held != (n > 1) || n > 1 && st.Nodes[0].Owner != l.Owner() {
+				t.Errorf("one of %d nodes forgot it: %+v, %v", n, st, err)
+			}
+		})
 	}
 }

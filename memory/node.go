@@ -21,8 +21,9 @@ type Node struct {
 	cluster *cluster
 	name    string
 
-	mu       sync.Mutex // guards what follows
-	locks    map[string]quorum.Lock
+	mu       sync.Mutex             // guards what follows
+	locks    map[string]quorum.Lock // without their Fence
+	fence    int64                  // of all of them
 	state    state
 	delay    time.Duration
 	shift    time.Duration
@@ -63,16 +64,17 @@ func (n *Node) Wipe() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	clear(n.locks)
+	n.fence = 0
 }
 
-// Lose makes the node forget the lock on key, but not its token counter and
+// Lose makes the node forget the lock on key, but not the token counter and
 // queue.
 func (n *Node) Lose(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l := n.locks[key]
-	l.Owner, l.Until = "", 0
-	n.locks[key] = l
+	l := n.lock(key)
+	l.Owner, l.Token, l.Until = "", 0, 0
+	n.keep(key, l)
 }
 
 // Delay makes each request take d before it is executed. They keep their order.
@@ -173,7 +175,7 @@ func (n *Node) drain() {
 func (n *Node) execute(w work) (then func()) {
 	c, i := w.in.driver.cluster, w.in.index
 	hears := func(owner string) bool { return c.hears(i, owner) }
-	l, reply, woken := n.locks[w.r.Lock.Name].Answer(n.now(), &w.r.Ask, hears)
+	l, reply, woken := n.lock(w.r.Lock.Name).Answer(n.now(), &w.r.Ask, hears)
 	n.keep(w.r.Lock.Name, l)
 	lost := n.lose > 0
 	if lost {
@@ -189,8 +191,16 @@ func (n *Node) execute(w work) (then func()) {
 	}
 }
 
+// lock is what the node has of a lock. The caller holds mu.
+func (n *Node) lock(name string) quorum.Lock {
+	l := n.locks[name]
+	l.Fence = n.fence
+	return l
+}
+
 // keep stores a lock, or forgets it when it is empty. The caller holds mu.
 func (n *Node) keep(name string, l quorum.Lock) {
+	n.fence, l.Fence = l.Fence, 0
 	if l == (quorum.Lock{}) {
 		delete(n.locks, name)
 		return
@@ -207,7 +217,7 @@ func (n *Node) look(name string) engine.View {
 	}
 	now := n.now()
 	l := n.locks[name].At(now)
-	v := engine.View{Owner: l.Owner, Fence: l.Fence, Waiters: l.Queue.Len()}
+	v := engine.View{Owner: l.Owner, Token: l.Token, Waiters: l.Queue.Len()}
 	if l.Owner != "" {
 		v.Left = time.Duration(l.Until-now/1000) * time.Millisecond
 	}
@@ -222,7 +232,7 @@ func (n *Node) force(name string, token int64, hears func(owner string) bool) (f
 	if n.state != running {
 		return "", "", errStopped
 	}
-	l, ok, w := n.locks[name].Force(n.now(), token, quorum.Millis(quorum.HandOverMost), quorum.FenceKeep(0, 0), hears)
+	l, ok, w := n.lock(name).Force(n.now(), token, 0, quorum.Millis(quorum.HandOverMost), hears)
 	if ok {
 		from = n.locks[name].Owner
 	}
@@ -237,9 +247,9 @@ func (n *Node) drop(name string, st driver.Status) (done bool, err error) {
 	if n.state != running {
 		return false, errStopped
 	}
-	l := n.locks[name].At(n.now())
+	l := n.lock(name).At(n.now())
 	if done = st.Kept && l.Owner == st.Owner; done {
-		l.Owner, l.Until = "", 0
+		l.Owner, l.Token, l.Until = "", 0, 0
 		n.keep(name, l)
 	}
 	return done, nil
@@ -251,8 +261,8 @@ func (n *Node) sweep() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var names []string
-	for name, l := range n.locks {
-		l = l.At(n.now())
+	for name := range n.locks {
+		l := n.lock(name).At(n.now())
 		n.keep(name, l)
 		if l.Owner != "" || l.Queue != "" {
 			names = append(names, name)

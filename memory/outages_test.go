@@ -26,7 +26,7 @@ func TestALeaseOutlivesOutagesOfOneNodeAfterTheOther(t *testing.T) {
 	}
 }
 
-// Each node that comes back empty starts its counter anew, or is reclaimed: no two then have one token.
+// Each node that comes back empty is taken back, with the token of the lease.
 func TestAForceByTheTokenThatIsShownTakesALeaseThatOutlivedOutages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

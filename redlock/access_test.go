@@ -16,8 +16,10 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -341,4 +343,28 @@ func TestTLS(t *testing.T) {
 	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // of 90
 	_, err = redlock.New(t.Context(), []redlock.Node{{Addr: lax.Addr()}}, &redlock.Options{Timeout: busy, TLS: late})
 	mentions(t, err, lax.Addr(), "expired", "renew its certificate")
+}
+
+// The counter that a new connection finds is that of all locks: to try the rights on it changes nothing.
+func TestALookAtTheRightsLeavesTheCounter(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			r := start(t, n)
+			c := r.client()
+			last := r.acquire(c, "k", nil)
+			r.release(last)
+			top := int64(last.Token()) + 1_000_000_000
+			for i := range n {
+				r.do(i, "SET", wire.ServerFence("lock:k"), fmt.Sprint(top))
+			}
+			for range 2 {
+				r.release(r.acquire(r.client(), "k", nil))
+			}
+			for i := range n {
+				r.eventually(fmt.Sprintf("node %d has counted two grants from %d on", i, top), func() bool {
+					return r.do(i, "GET", wire.ServerFence("lock:k")) == fmt.Sprint(top+2*quorum.Block)
+				})
+			}
+		})
+	}
 }

@@ -7,9 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// The floor of a server rises each time that it comes back with data that may be older, and the token that was to be
-// committed before is below it.
-func TestAnAdoptionOutlivesAServerThatComesBackBeforeItsCommit(t *testing.T) {
+// A server that comes back with older data has counters that go on below what it has promised since.
+func TestAnAdoptionOutlivesAServerThatComesBackMeanwhile(t *testing.T) {
 	r := start(t, 1)
 	restart := func() {
 		r.do(0, "SAVE")
@@ -26,7 +25,7 @@ func TestAnAdoptionOutlivesAServerThatComesBackBeforeItsCommit(t *testing.T) {
 	restart()
 	way := newRoute(t, r.servers)
 	c := r.clientOf(r.driver(way.nodes(), nil), nil)
-	commit := way[0].HoldRequest(calls(wire.Commit), 1)
+	held := way[0].HoldRequest(calls(wire.Adopt), 1)
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
@@ -37,7 +36,7 @@ func TestAnAdoptionOutlivesAServerThatComesBackBeforeItsCommit(t *testing.T) {
 		}
 		adopted <- m
 	}()
-	<-commit.Caught()
+	<-held.Caught()
 	way.down(0, true)
 	restart()
 	way.down(0, false)

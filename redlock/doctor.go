@@ -333,10 +333,9 @@ func (e *look) memory(context.Context) error {
 		return nil
 	}
 	names := expiring(e.info["db"+strconv.Itoa(e.g.opts.DB)])
-	rate := float64(names) / e.g.opts.CounterLife.Seconds()
 	left := max(most-used, 0)
-	text := fmt.Sprintf("%s left of %s of %s, room for %d names; %d keys with a TTL stand, as of %.0f new names a second",
-		size(left), size(most), what, left/nameBytes, names, rate)
+	text := fmt.Sprintf("%s left of %s of %s, room for %d locks; %d keys with a TTL stand",
+		size(left), size(most), what, left/nameBytes, names)
 	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
 	case left == 0:
 		e.bad("memory", driver.VerdictFault, server.Advise(errors.New("it is full and refuses new locks: "+text), mend))

@@ -218,7 +218,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		{"memory that is nearly full", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "CONFIG", "SET", "maxmemory", strconv.FormatInt(r.usedMemory(2)*106/100, 10))
 			return r.url(), nil
-		}, "memory", driver.VerdictWarning, []string{"room for", "new names a second", "raise maxmemory"}},
+		}, "memory", driver.VerdictWarning, []string{"room for", "raise maxmemory"}},
 		{"a disk that is full", func(r *rig) (string, *redlock.Options) {
 			r.fillDisk(2)
 			return r.url(), nil
@@ -266,7 +266,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		{"clients of another MaxTTL", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", strings.Replace(r.do(2, "GET", "holdfast:set").(string), "60000", "300000", 1))
 			return r.url(), nil
-		}, "set", driver.VerdictFault, []string{"n=3 maxttl=300000", "the same nodes, maxttl"}},
+		}, "set", driver.VerdictFault, []string{"n=3 v=2 maxttl=300000", "the same nodes and maxttl"}},
 		{"a marker of another version", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", "n=3 maxttl=60000 v=0 run=x")
 			return r.url(), nil

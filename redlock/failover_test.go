@@ -308,7 +308,7 @@ func TestANodeOfASetMayFailOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	locks := c.clientOf(d, nil)
-	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 failover maxttl=4000 run=") {
+	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=2 failover maxttl=4000 run=") {
 		t.Errorf("marker %q", marker)
 	}
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 4 * brief})

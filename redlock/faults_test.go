@@ -112,7 +112,7 @@ func TestALostReplyToAcquire(t *testing.T) {
 func TestALostReplyToCommit(t *testing.T) {
 	drops(t, wire.Commit, func(x *lossy, _ bool) {
 		for i, s := range x.servers {
-			set(x.T, s, len(x.servers), fence(x.prefix+"k"), fmt.Sprint(1<<51+1000*i))
+			set(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
 		}
 		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
 		switch {
@@ -158,11 +158,6 @@ func TestALostReplyToRelease(t *testing.T) {
 			x.Errorf("second Release() = %v", err)
 		}
 	})
-}
-
-func fence(lock string) string {
-	name, _ := wire.Companions(lock)
-	return name
 }
 
 // set sets a key in a database.
@@ -327,7 +322,7 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 		name, text string
 		spoil      func(r *rig)
 	}{
-		{"NOPERM", "command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-set") }},
+		{"NOPERM", "command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-pttl") }},
 		{"WRONGTYPE", "WRONGTYPE", func(r *rig) {
 			r.do(0, "DEL", "holdfast:queue:{lock:k}")
 			r.do(0, "LPUSH", "holdfast:queue:{lock:k}", "no queue")

@@ -172,7 +172,7 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := start(t, n)
 			c := r.client()
-			queue := func(name string) string { _, q := wire.Companions("lock:" + name); return q }
+			queue := func(name string) string { return wire.QueueKey("lock:" + name) }
 			put := map[string][]string{
 				"hash": {"HSET", "lock:hash", "5b1c:1", "1"},
 				"list": {"RPUSH", "lock:list", "x"},

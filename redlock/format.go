@@ -42,9 +42,6 @@ func (o *Options) formatFits(nodes []Node) error {
 	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !alone(nodes)}); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	if !f.OwnCounters() && o.CounterLife != 0 {
-		return fmt.Errorf("%w: counterlife %v: counters of tokens never expire in the format of Redisson; leave it out", driver.ErrInvalid, o.CounterLife)
-	}
 	if f.DefaultPrefix() == "" {
 		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix defaults refuses both
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -98,6 +100,11 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 	if g.opts.format().OwnCounters() {
 		if rep.floor, err = member.Floor(marker, rep.run, says.clock, says.asked.UnixMicro()); err != nil {
 			return rep, g.explain(err)
+		}
+		if rep.run == "" { // it may have been restarted behind its address, with older data
+			if _, err := g.swap(l, n, marker, marker, rep.floor); err != nil {
+				return rep, err
+			}
 		}
 	}
 	if g.rules(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
@@ -207,7 +214,7 @@ func (g *gate) leave(addr string) {
 // rules are those by which this client decides about n.
 func (g *gate) rules(n *node) member.Rules {
 	return member.Rules{
-		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, CounterLife: g.opts.CounterLife, DB: g.opts.DB,
+		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, DB: g.opts.DB,
 		NoQuarantine: g.opts.NoQuarantine, ReadOnly: g.opts.ReadOnly,
 	}
 }
@@ -256,7 +263,7 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 		if v.Votes || v.Err != nil {
 			return o.Marker, g.explain(v.Err)
 		}
-		done, err := g.swap(l, g.markerKey(n), o.Marker, v.Write)
+		done, err := g.swap(l, n, o.Marker, v.Write, v.Floor)
 		if err != nil {
 			return "", err
 		}
@@ -265,9 +272,15 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 	return "", errMarker
 }
 
-// swap replaces the marker, if it is still old, and says whether it was.
-func (g *gate) swap(l *resp.Conn, key, old, next string) (done bool, err error) {
-	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
+// swap replaces the marker, if it is still old, and says whether it was. From then on the node gives no token below floor.
+func (g *gate) swap(l *resp.Conn, n *node, old, next string, floor int64) (done bool, err error) {
+	key := g.markerKey(n)
+	keys, args := []string{key}, []string{old, next}
+	if floor > 0 && g.opts.format().OwnCounters() && n.place.Shard() == "" { // a shard has a counter for each slot: see least
+		keys, args = append(keys, wire.ServerFences()...), append(args, format.Decimal(floor))
+	}
+	call := slices.Concat([]string{"EVALSHA", wire.Admit.SHA, strconv.Itoa(len(keys))}, keys, args)
+	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, call)
 	if err != nil {
 		return false, fmt.Errorf("its marker %s cannot be written: %w", key, err)
 	}
@@ -291,8 +304,8 @@ func (g *gate) explain(err error) error {
 	case ok && conflict.Version:
 		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)", "%w", err)
 	case ok:
-		mend := fmt.Sprintf("give all clients the same nodes, maxttl and counterlife, which is %d where it is not named, and Sentinels where failover is "+
-			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", counterLife.Milliseconds(), g.opts.setKey())
+		mend := fmt.Sprintf("give all clients the same nodes and maxttl, and Sentinels where failover is "+
+			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", g.opts.setKey())
 		return server.Unfit(mend, "%w", err)
 	case errors.Is(err, member.ErrClocks):
 		return errClocks

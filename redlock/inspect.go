@@ -334,15 +334,11 @@ type listing struct {
 	vague  error // of the first lock on which too few nodes have answered
 }
 
-// node lists the locks that a node may know about. Bare keys look like other data, but
-// their counters and queues do not. The lock of another library has a queue, if a client
-// of ours waits for it.
+// node lists the locks that a node may know about. Bare keys stand among other data: those are
+// told that have a client of ours, or are waited for by one.
 func (l *listing) node(ctx context.Context, n *node) error {
 	o := &l.d.opts
 	pattern := format.Glob(o.Prefix+l.prefix) + "*"
-	if o.BareKeys {
-		pattern = wire.Companion + "[fq]*" // of counters and queues
-	}
 	for cursor := ""; cursor != "0"; {
 		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
@@ -351,9 +347,6 @@ func (l *listing) node(ctx context.Context, n *node) error {
 		cursor = next
 		var locks []engine.Lock
 		for _, key := range keys {
-			if o.BareKeys {
-				key = wire.LockOf(key)
-			}
 			if name, ok := o.name(key); ok && strings.HasPrefix(name, l.prefix) && !l.seen[name] {
 				l.seen[name] = true
 				locks = append(locks, o.keys(name))
@@ -385,7 +378,7 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 			return errs[i]
 		}
 		l.vague = cmp.Or(l.vague, errs[i])
-		if l.d.opts.format().OtherData(st.Owner) {
+		if l.d.opts.format().OtherData(st.Owner) || l.d.opts.BareKeys && st.Waiters == 0 && quorum.ClientOf(st.Owner) == "" {
 			continue
 		}
 		if (st.Held || st.Waiters > 0 || errs[i] != nil) && !l.yield(st) {
@@ -491,6 +484,13 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 		return nil, n.why()
 	}
 	ttl := int64(n.d.opts.MaxTTL)
-	keep := quorum.FenceKeep(ttl, int64(n.d.opts.CounterLife))
-	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(quorum.HandOver(ttl)), format.Decimal(keep), why))
+	handOver := quorum.HandOver(ttl)
+	if l.stay != nil {
+		handOver = 0
+	}
+	least, err := l.least()
+	if err != nil {
+		return nil, err
+	}
+	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(handOver), format.Decimal(least), why))
 }

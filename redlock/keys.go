@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// keys names the three keys of a lock.
-func (o *Options) keys(name string) engine.Lock { return o.format().Lock(o.Prefix, name) }
+// keys names the keys of a lock.
+func (o *Options) keys(name string) engine.Lock { return o.format().Lock(o.Prefix, name, o.Cluster) }
 
 // setKey names the marker of the set.
 func (o *Options) setKey() string { return o.format().SetKey(o.Prefix) }

@@ -34,10 +34,10 @@ const leakLua = `if redis.call('PTTL', KEYS[1]) ~= -1 or redis.pcall('GET', KEYS
 return redis.call('DEL', KEYS[1])`
 
 // Leaks yields the locks on the nodes that have no TTL, which other libraries have made as
-// a rule. What Holdfast keeps beside locks needs no mending: a counter, a queue or a card of a
-// client gets its TTL again at the next use, and a waiter whose client has died is skipped.
-// Of bare keys, which look like other data, it yields those that a client of Holdfast has
-// had or waits for.
+// a rule. What Holdfast keeps beside locks needs no mending: counters of tokens have no TTL, a
+// queue or a card of a client gets its own again at the next use, and a waiter whose client has
+// died is skipped. Of bare keys, which look like other data, it yields those that a client of
+// Holdfast waits for.
 //
 // It reads the key space of each node in small steps (SCAN, so it needs the right +scan),
 // changes nothing, and takes long on a server that is full of other data. progress, if not
@@ -101,7 +101,7 @@ func (s *sweep) node(ctx context.Context, n *node) error {
 	bare := s.d.opts.BareKeys
 	pattern := format.Glob(s.d.opts.Prefix) + "*"
 	if bare {
-		pattern = wire.Companion + "[fq]*" // of counters and queues
+		pattern = wire.Queue + "*"
 	}
 	for cursor := ""; cursor != "0"; {
 		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
@@ -184,7 +184,14 @@ func (n *node) leak(ctx context.Context, key string) (Leak, error) {
 		l.Owner, l.Fixable = "", true
 		l.Text = "a lock of another library without a TTL, with an empty value; delete it if its holder has died"
 	default:
-		l.Fixable, l.Text = true, "a lock of another library without a TTL; delete it if its holder has died"
+		replies, err := n.do(ctx, []string{"GET", key}) // a view has "host 42" without the number, as if that were a token
+		if err != nil {
+			return Leak{}, err
+		}
+		if l.Owner, l.Fixable = replies[0].(string); !l.Fixable { // it has gone
+			return Leak{}, nil
+		}
+		l.Text = "a lock of another library without a TTL; delete it if its holder has died"
 	}
 	return l, nil
 }

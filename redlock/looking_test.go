@@ -132,8 +132,8 @@ func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
 	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
 	}
-	if owner := r.do(2, "GET", "lock:k"); owner != l.Owner() {
-		t.Errorf("the node that is left has %v, want %v", owner, l.Owner())
+	if owner, want := r.do(2, "GET", "lock:k"), fmt.Sprint(l.Owner(), " ", l.Token()); owner != want {
+		t.Errorf("the node that is left has %v, want %v", owner, want)
 	}
 }
 

@@ -84,7 +84,7 @@ type node struct {
 // stand.
 type owed struct {
 	lock  engine.Lock
-	args  []string
+	ask   quorum.Ask
 	until int64
 }
 
@@ -340,7 +340,7 @@ func (n *node) owe(r *engine.Request) {
 	if len(n.owed) < owedMost {
 		n.owed[r.Owner] = owed{
 			lock: *r.Lock, until: n.engine.Now() + max(r.TTL, r.MinHold, quorum.QueueKeep*int64(time.Millisecond)),
-			args: format.ReleaseArgs(r),
+			ask: r.Ask,
 		}
 	}
 }
@@ -366,10 +366,11 @@ func (n *node) settle(l *session) {
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
 		cmds := slices.Clone(n.d.opts.format().Loads())
 		for _, owner := range chunk {
+			ask := due[owner].ask
 			if l.stay != nil {
-				due[owner].args[2] = "0" // a hand-over is a grant
+				ask.HandOver = 0 // a hand-over is a grant
 			}
-			cmds = append(cmds, l.proof.Call(n.d.opts.format().Release, due[owner].lock, due[owner].args...))
+			cmds = append(cmds, l.proof.Call(n.d.opts.format().Release, due[owner].lock, format.ReleaseArgs(&ask)...))
 		}
 		replies, err := l.Do(ctx, cmds...)
 		if err != nil {

@@ -56,8 +56,6 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "holdfast:x"}, words: []string{"prefix", "holdfast:"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Prefix: "x:", BareKeys: true}, words: []string{"prefix", "x:", "bare"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{MaxTTL: time.Millisecond}, words: []string{"maxttl", "10ms"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: 149 * time.Second}, words: []string{"counterlife 2m29s", "2m30s"}},
-		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{CounterLife: -1}, words: []string{"counterlife", "2m30s"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{DB: -1}, words: []string{"db -1"}},
 		{nodes: []redlock.Node{{Addr: "a:1"}}, opts: redlock.Options{Timeout: -1}, words: []string{"timeout -1"}},
 	} {
@@ -105,26 +103,19 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 	defer d.Close()
 	addr := r.servers[0].Addr()
 	r.refused(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
-	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes, maxttl and counterlife",
+	r.refused(r.nodes(), &redlock.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes and maxttl",
 		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
-// Clients that keep counters for different times would let tokens fall, on one node too.
-func TestOpenRefusesAnotherCounterLife(t *testing.T) {
-	longer := &redlock.Options{CounterLife: 10 * time.Minute}
-	for _, n := range []int{1, 3} {
+// TestOpenRefusesASetOfAnotherVersion, also where the set is one node.
+func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
+	for n, agreement := range map[int]string{1: "n=1", 3: "n=3 maxttl=60000"} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			r := start(t, n)
-			r.driver(r.nodes(), nil).Close()
-			r.driver(r.nodes(), &redlock.Options{CounterLife: 150 * time.Second}).Close()
-			r.refused(r.nodes(), longer, driver.ErrConfig, "counterlife=600000", "counterlife, which is 150000 where it is not named", "DEL holdfast:set")
 			for i := range n {
-				r.do(i, "DEL", "holdfast:set")
+				r.do(i, "SET", "holdfast:set", agreement+" run="+r.field(i, "run_id"))
 			}
-			r.driver(r.nodes(), longer).Close()
-			r.refused(r.nodes(), nil, driver.ErrConfig, "counterlife=600000", "counterlife, which is 150000 where it is not named", "DEL holdfast:set")
-			r.refused(r.nodes(), &redlock.Options{CounterLife: 11 * time.Minute}, driver.ErrConfig, "counterlife=600000", "counterlife=660000")
-			r.driver(r.nodes(), longer).Close()
+			r.refused(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", "DEL holdfast:set")
 		})
 	}
 }

@@ -121,12 +121,12 @@ func TestACounterThatWasSetByHandIsAnError(t *testing.T) {
 	r := start(t, 1)
 	c := r.client()
 	for _, counter := range []string{"-1", "-40"} {
-		r.do(0, "SET", "holdfast:fence:{lock:k}", counter)
+		r.do(0, "SET", wire.ServerFence("lock:k"), counter)
 		_, err := c.TryAcquire(r.within(), "k", nil)
 		if !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Errorf("counter %s: %v, want ErrUnavailable", counter, err)
 		}
-		mentions(t, err, "counter", "DEL holdfast:fence:{lock:k}")
+		mentions(t, err, "counter", "DEL "+wire.ServerFence("lock:k"))
 	}
 	r.cleared()
 }

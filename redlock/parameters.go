@@ -27,8 +27,6 @@ func (o *Options) apply(u *dsn.URL) (err error) {
 			o.Format = Format(v)
 		case "maxttl":
 			o.MaxTTL, err = duration(v)
-		case "counterlife":
-			o.CounterLife, err = duration(v)
 		case "timeout":
 			o.Timeout, err = duration(v)
 		case "quarantine":

@@ -354,7 +354,6 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 		"redis+sentinel://a:26379/mymaster?format=redisson": {"no other replaces", "address of the server"},
 		"redis+cluster://a:6379?format=redisson":            {"Redis Cluster"},
 		"redis://a?format=jedis":                            {`"jedis"`, "redisson"},
-		"redis://a?format=redisson&counterlife=10m":         {"counterlife", "never expire"},
 		"redis://a?format=redisson&bare=true&prefix=app:":   {"bare"},
 	} {
 		_, err := redlock.Open(t.Context(), url, &redlock.Options{NoCheck: true})

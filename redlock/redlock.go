@@ -66,14 +66,6 @@ type Options struct {
 	// and all clients must agree on it. Default 60 s, and for one server alone, which sits
 	// out nothing, 24 h.
 	MaxTTL time.Duration
-	// CounterLife is how long a node keeps the counter of fencing tokens of a name
-	// that nobody uses, and at least twice the TTL that it was last used with. All
-	// clients of a set must agree on it, also where the set is one node. Default and
-	// least 150 s: then tokens rise as long as a node's clock is never wrong by more
-	// than 36 s. With 10 minutes that is 179 s, for clocks that are set by hand
-	// (docs/operations.md, Clocks). Each new name costs 120 to 180 bytes on each node
-	// for so long.
-	CounterLife time.Duration
 	// NoQuarantine lets nodes vote at once that are new or may have lost their
 	// data: for tests, and once for a set that nobody has used before. One server
 	// alone is never quarantined.
@@ -168,7 +160,7 @@ type Driver struct {
 // Parameters: username and password (in place of those before the host), passwordfile
 // (a file with the password of all servers, read at each new connection), prefix, bare
 // (true), format (redisson), sentinel_username and sentinel_password (for the Sentinels, which do not get
-// those before the hosts), maxttl (60s, 24h for one server alone), counterlife (150s), quarantine (off), timeout (1s), db, tls
+// those before the hosts), maxttl (60s, 24h for one server alone), quarantine (off), timeout (1s), db, tls
 // (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
 // all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
 // (allow), down (allow). A number without a unit means seconds. Any other parameter is refused. In users and passwords,
@@ -203,9 +195,6 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	return d, nil
 }
 
-// counterLife is the least CounterLife, and the default.
-const counterLife = time.Duration(quorum.CounterLife)
-
 // alone says that the nodes are one server, which no other replaces.
 func alone(nodes []Node) bool { return len(nodes) == 1 && nodes[0].Failover == nil }
 
@@ -226,9 +215,6 @@ func (o *Options) defaults(nodes []Node) error {
 	default:
 		o.MaxTTL = time.Minute
 	}
-	if o.CounterLife == 0 {
-		o.CounterLife = counterLife
-	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Second
 	}
@@ -243,8 +229,6 @@ func (o *Options) defaults(nodes []Node) error {
 		return fmt.Errorf("%w: prefix %q: keys that begin with %q are kept for Holdfast itself", driver.ErrInvalid, o.Prefix, wire.Companion)
 	case o.MaxTTL < 10*time.Millisecond:
 		return fmt.Errorf("%w: maxttl %v is too short; give at least 10ms", driver.ErrInvalid, o.MaxTTL)
-	case o.CounterLife < counterLife:
-		return fmt.Errorf("%w: counterlife %v is too short for tokens to stay in order; give at least %v", driver.ErrInvalid, o.CounterLife, counterLife)
 	case o.Cluster && o.DB != 0:
 		return fmt.Errorf("%w: db %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
 	case o.Timeout < 0 || o.DB < 0:
@@ -315,7 +299,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		all[i] = n
 	}
 	d.set = &independent{d}
-	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys, CounterLife: d.opts.CounterLife}
+	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys}
 	if d.opts.Cluster {
 		c := &cluster{d: d, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}
 		d.set, d.nodes, cfg.Nodes, cfg.Lane = c, nil, []engine.Node{c}, c.lane

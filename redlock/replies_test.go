@@ -96,7 +96,8 @@ func (s *oddServer) reply(words []string) []byte {
 			return []byte("*1\r\n$0\r\n\r\n")
 		}
 		if words[1] == wire.Admit.SHA {
-			s.set.Store(&words[5])
+			keys, _ := strconv.Atoi(words[2])
+			s.set.Store(&words[3+keys+1])
 			return []byte(":1\r\n")
 		}
 		return *s.odd.Load()

@@ -67,15 +67,20 @@ func (s *session) Spare() bool { return s.n.d.set.spare(s.n) }
 
 // vain is why r is not sent, though the node is there: its answer could not be used. A client that asked for a
 // lock nevertheless would be granted it, and with each try keep it from all others for another TTL.
-func (s *session) vain(r *engine.Request) error {
+func (s *session) vain(r *engine.Request) (err error) {
+	least, err := s.least()
 	switch r.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:
-		_, err := s.least()
+		r.Least = least
 		return err
 	case quorum.AskCommit:
-		if least, err := s.least(); err != nil || r.Token < least {
+		if err != nil || r.Token < max(least, s.floor) {
 			return cmp.Or(err, errOlder)
 		}
+	case quorum.AskRelease, quorum.AskGiveBack:
+		r.Least = least
+	case quorum.AskRenew:
+		r.Anew = r.Anew || s.stay != nil && r.Token != 0 // it grants nothing yet: a lock that is free is still its holder's
 	}
 	return nil
 }

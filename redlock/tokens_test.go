@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
@@ -20,7 +19,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 		for _, spread := range []int64{0, 7} { // 7: the nodes differ, so that a commit is needed
 			name := fmt.Sprintf("k%d/%d", preset, spread)
 			for i := range r.servers {
-				r.do(i, "SET", fence("lock:"+name), fmt.Sprint(preset+spread*int64(i)))
+				r.do(i, "SET", wire.ServerFence("lock:"+name), fmt.Sprint(preset+spread*int64(i)))
 			}
 			last := holdfast.Token(preset)
 			for i := range 3 {
@@ -44,7 +43,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 				// A quorum promises up to the last digit what the lease has.
 				same := 0
 				for n := range r.servers {
-					if got := r.do(n, "GET", fence("lock:"+name)); got == fmt.Sprint(int64(l.Token())+quorum.Block-1) {
+					if got := r.do(n, "GET", wire.ServerFence("lock:"+name)); got == fmt.Sprint(int64(l.Token())+quorum.Block-1) {
 						same++
 					}
 				}
@@ -67,7 +66,7 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 			g := &guarded{t: t, lossy: true}
 			stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
 			for i := range 100 {
-				name := fence("lock:k")
+				name := wire.ServerFence("lock:k")
 				switch i % 4 {
 				case 0:
 					r.do(rand.N(n), "DEL", name)
@@ -84,52 +83,6 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 			t.Logf("%d grants", g.count.Load())
 			r.cleared()
 		})
-	}
-}
-
-// Whatever a client asks of a server, it keeps the counter for the life that the set has.
-func TestCounterLifeIsHowLongAServerKeepsTheCounter(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		for life, opts := range map[time.Duration]*redlock.Options{
-			150 * time.Second: {MaxTTL: time.Minute}, // twice a TTL would be longer
-			10 * time.Minute:  {MaxTTL: time.Minute, CounterLife: 10 * time.Minute},
-		} {
-			t.Run(fmt.Sprintf("%d nodes, %v", n, life), func(t *testing.T) {
-				r := start(t, n)
-				c := r.clientOf(r.driver(r.nodes(), opts), nil)
-				kept := func(after string) {
-					for i := range r.servers {
-						r.eventually(fmt.Sprintf("a counter that node %d keeps for %v after %s", i+1, life, after), func() bool {
-							left := time.Duration(r.do(i, "PTTL", fence("lock:k")).(int64)) * time.Millisecond
-							return left <= life && left > life-30*time.Second
-						})
-						r.do(i, "PEXPIRE", fence("lock:k"), "100000")
-					}
-				}
-				l := r.acquire(c, "k", nil)
-				kept("the lock was taken")
-				if err := l.Extend(t.Context(), long); err != nil {
-					t.Fatal(err)
-				}
-				kept("it was renewed")
-				if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
-					t.Fatal(err)
-				}
-				kept("it was taken away")
-			})
-		}
-	}
-}
-
-// Without that the counter ends while a lock stands that was reclaimed and is renewed seldom, and the next one may begin lower.
-func TestAReclaimProlongsTheCounter(t *testing.T) {
-	r := start(t, 1)
-	r.do(0, "SET", fence("lock:k"), "1000", "PX", "5000")
-	if kept := r.do(0, "EVAL", wire.Reclaim.Text, "3", "lock:k", fence("lock:k"), "holdfast:queue:{lock:k}", "a.1", "40000", "1000", "150000"); kept != int64(0) {
-		t.Fatalf("reclaim answers %v, want that nobody waits", kept)
-	}
-	if left := r.do(0, "PTTL", fence("lock:k")).(int64); left <= 100_000 {
-		t.Errorf("the counter ends in %d ms", left)
 	}
 }
 

@@ -30,7 +30,7 @@ var grammar = dsn.Grammar{
 	Schemes: schemes(),
 	Usual:   []string{"redis", "rediss", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
 	Parameters: []string{
-		"prefix", "bare", "format", "maxttl", "counterlife", "timeout", "quarantine", "eviction", "down", "db", "name",
+		"prefix", "bare", "format", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name",
 		"username", "password", "passwordfile", "sentinel_username", "sentinel_password",
 	},
 	Instead: map[string]string{

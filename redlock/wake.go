@@ -59,15 +59,14 @@ func (n *node) woken(push resp.Value, l *session) {
 		return
 	}
 	w := quorum.ParseWake(text)
-	floor, err := l.least()
-	if err != nil || !n.inOrder() {
-		w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7): ask
+	if least, err := l.least(); err != nil || w.Base < least || !n.inOrder() {
+		w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7), or of a shard that lost tokens: ask
 	}
-	n.engine.Wake(n.index, w, floor)
+	n.engine.Wake(n.index, w)
 }
 
 // ask has the claim of owner ask again.
-func (n *node) ask(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}, 0) }
+func (n *node) ask(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}) }
 
 // muted is why the node cannot wake waiters.
 func (n *node) muted() error {

@@ -4,9 +4,9 @@
 //
 // Clients with different lists of sets do not exclude one another, and nothing refuses them:
 // two of them can have one lock. So all clients have one list at a time. To change it, end all
-// clients, wait until no lock of theirs stands and no counter of tokens is remembered, and start
-// them with the new list (docs/operations.md, Several sets). Diagnose finds locks that clients
-// with another list hold.
+// clients, wait until no lock of theirs stands, have the counters of tokens begin anew, and start
+// the clients with the new list (docs/operations.md, Several sets). Diagnose finds locks that
+// clients with another list hold.
 //
 // A set may be able to do less than the others. What it has no interface for is ErrUnsupported
 // for the names that live there.

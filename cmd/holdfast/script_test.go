@@ -122,7 +122,6 @@ func tick() {
 //	redis empty               fails if a lock or a queue is left on any server
 //	redis held NAME           waits until the lock is held
 //	redis do I COMMAND...     sends the command to the I-th, from 1
-//	redis forget NAME         drops the counter of the lock on all servers
 //	postgres up               starts a PostgreSQL server and sets HOLDFAST_BACKEND
 //	etcd up                   starts three members of etcd and sets HOLDFAST_BACKEND
 //	etcd kill                 kills one of them
@@ -212,7 +211,7 @@ type servers struct {
 func redis(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value("servers").(*servers)
 	if len(args) == 0 || neg {
-		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held|do|forget")
+		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held|do")
 	}
 	switch args[0] {
 	case "up":
@@ -226,11 +225,6 @@ func redis(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		_, err = s.all[i-1].Do(args[2:]...)
 		ts.Check(err)
-	case "forget":
-		for _, server := range s.all {
-			_, err := server.Do("DEL", "holdfast:fence:{lock:"+args[1]+"}")
-			ts.Check(err)
-		}
 	default:
 		i, err := strconv.Atoi(args[1])
 		ts.Check(err)
@@ -270,8 +264,8 @@ func (s *servers) up(ts *testscript.TestScript, args []string) {
 	ts.Setenv("HOLDFAST_BACKEND", url)
 }
 
-// empty looks for what must not be left. Token counters and the cards of clients
-// are meant to stay for a while.
+// empty looks for what must not be left. The counter of tokens and the cards of
+// clients are meant to stay.
 func (s *servers) empty(ts *testscript.TestScript) {
 	for _, server := range s.all {
 		keys, err := server.Do("KEYS", "*")

@@ -45,5 +45,5 @@ func (e *ConflictError) Error() string {
 func (r Rules) conflict(o Observation) error {
 	theirs, _, _ := strings.Cut(o.Marker, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
-	return &ConflictError{Version: strings.Contains(o.Marker, " v="), Theirs: theirs, Ours: r.agreement()}
+	return &ConflictError{Version: !strings.Contains(o.Marker+" ", version+" "), Theirs: theirs, Ours: r.agreement()}
 }

@@ -50,11 +50,10 @@ import (
 
 // Rules are what the clients of a set have to agree on about a node, and what this client has chosen for itself.
 type Rules struct {
-	Nodes       int  // that vote on one lock: 1 in a Redis Cluster
-	FailsOver   bool // another server may take the node's place
-	MaxTTL      time.Duration
-	CounterLife time.Duration
-	DB          int
+	Nodes     int  // that vote on one lock: 1 in a Redis Cluster
+	FailsOver bool // another server may take the node's place
+	MaxTTL    time.Duration
+	DB        int
 
 	NoQuarantine bool // this client lets nodes vote at once that may have forgotten
 	ReadOnly     bool // this client only looks: it admits no node
@@ -68,21 +67,20 @@ func Quarantine(maxTTL time.Duration) time.Duration { return maxTTL + 2*time.Sec
 // place, could vote against what it forgot.
 func (r Rules) Guarded() bool { return r.Nodes > 1 || r.FailsOver }
 
-// failsOver stands in the marker of a node that fails over.
-const failsOver = " failover"
+const (
+	version   = " v=2"      // of what stands on the nodes (docs/wire.md, Versions)
+	failsOver = " failover" // stands in the marker of a node that fails over
+)
 
 // agreement is what all clients of a set agree on: the beginning of its marker. One
 // server alone has no quarantine, and so no MaxTTL that would matter. The number of the database is there for SWAPDB.
 func (r Rules) agreement() string {
-	text := "n=" + strconv.Itoa(r.Nodes)
+	text := "n=" + strconv.Itoa(r.Nodes) + version
 	if r.FailsOver {
 		text += failsOver
 	}
 	if r.Guarded() {
 		text += " maxttl=" + strconv.FormatInt(r.MaxTTL.Milliseconds(), 10)
-	}
-	if int64(r.CounterLife) != quorum.CounterLife {
-		text += " counterlife=" + strconv.FormatInt(quorum.Millis(int64(r.CounterLife)), 10)
 	}
 	if r.Guarded() && r.DB != 0 {
 		text += " db=" + strconv.Itoa(r.DB)
@@ -132,6 +130,7 @@ type Verdict struct {
 	Votes      bool   // the node may vote
 	AskDurable bool   // find out whether the node is durable, and decide again
 	Write      string // the marker to write if the node still has the one observed; then observe again
+	Floor      int64  // with Write: the first token that the node may give from then on; 0: any
 	Err        error  // the node does not vote: *ConflictError, *QuarantineError, ErrClocks, ErrNoRun or ErrNoVote
 
 	Skips bool // Write lets a node vote that may have forgotten what it granted, because NoQuarantine says so
@@ -228,12 +227,14 @@ func (r Rules) admit(o Observation) Verdict {
 	return r.write(m)
 }
 
-func (r Rules) write(m marker) Verdict { return Verdict{Write: r.agreement() + m.String()} }
+func (r Rules) write(m marker) Verdict {
+	return Verdict{Write: r.agreement() + m.String(), Floor: m.floor}
+}
 
 // look decides for a client that only looks: it refuses a node of another set, or one that does not vote. It ignores MaxTTL.
 func (r Rules) look(s State, o Observation) Verdict {
-	size, _, _ := strings.Cut(o.Marker, " ")
-	if o.Marker != "" && (size != "n="+strconv.Itoa(r.Nodes) || r.FailsOver && !strings.HasPrefix(o.Marker, size+failsOver)) {
+	size := "n=" + strconv.Itoa(r.Nodes) + version
+	if o.Marker != "" && (!strings.HasPrefix(o.Marker+" ", size+" ") || r.FailsOver && !strings.HasPrefix(o.Marker, size+failsOver)) {
 		return Verdict{Err: r.conflict(o)}
 	}
 	_, run, _ := strings.Cut(o.Marker, " run=")

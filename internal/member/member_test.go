@@ -42,9 +42,6 @@ func newClient(r Rules) *client {
 	if r.MaxTTL == 0 {
 		r.MaxTTL = time.Minute
 	}
-	if r.CounterLife == 0 {
-		r.CounterLife = time.Duration(quorum.CounterLife)
-	}
 	return &client{Rules: r, clock: noon, mono: time.Hour}
 }
 
@@ -89,6 +86,9 @@ func (n *server) look(c *client) error {
 		}
 		if v.Votes || v.Err != nil {
 			return v.Err
+		}
+		if floor, err := Floor(v.Write, n.run, 0, 0); v.Floor != floor || err != nil {
+			n.Errorf("%q is written with floor %d: %v", v.Write, v.Floor, err)
 		}
 		n.marker = v.Write
 	}
@@ -140,7 +140,7 @@ func TestANewNodeSitsOutItsQuarantineOnce(t *testing.T) {
 	n.waits(c)
 	n.pass(time.Second, c)
 	n.votes(c)
-	if want := "n=3 maxttl=60000 run=r1 floor=" + n.base(); n.marker != want {
+	if want := "n=3 v=2 maxttl=60000 run=r1 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.votes(newClient(three)) // one client's wait is enough for all
@@ -155,8 +155,8 @@ func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
 			n.durable = true
 			n.restart("r2", true)
 		},
-		"data of another server": func(n *server) { n.marker = "n=3 maxttl=60000 run=other" },
-		"another database":       func(n *server) { n.marker = "n=3 maxttl=60000 seen=other client=1 node=1" },
+		"data of another server": func(n *server) { n.marker = "n=3 v=2 maxttl=60000 run=other" },
+		"another database":       func(n *server) { n.marker = "n=3 v=2 maxttl=60000 seen=other client=1 node=1" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, c := newServer(t), newClient(three)
@@ -287,7 +287,7 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 		n.restart("r2", false)
 		n.pass(time.Second, c)
 		n.votes(c)
-		if want := "n=3 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
+		if want := "n=3 v=2 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
 			t.Errorf("the marker is %q, want %q", n.marker, want)
 		}
 	})
@@ -315,9 +315,9 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 	t.Run("its data is of before, and this client has seen it admitted in this run", func(t *testing.T) {
 		n, c := admitted(t, true)
 		n.restart("r2", false)
-		n.marker = "n=3 maxttl=60000 run=r2 durable=a:1"
+		n.marker = "n=3 v=2 maxttl=60000 run=r2 durable=a:1"
 		n.votes(c)
-		n.marker = "n=3 maxttl=60000 run=r0 durable=a:1"
+		n.marker = "n=3 v=2 maxttl=60000 run=r0 durable=a:1"
 		n.waits(c)
 	})
 	t.Run("its data is another node's", func(t *testing.T) {
@@ -395,25 +395,23 @@ func TestOneClientWithoutQuarantineLetsAllVote(t *testing.T) {
 func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, c := range map[string]*client{
-		"n=5 maxttl=60000 run=r1":      newClient(three),
-		"n=3 maxttl=30000 run=r1":      newClient(three),
-		"n=3 maxttl=600000 run=r1":     newClient(three),
-		"n=3 maxttl=6000 run=r1":       newClient(three),
-		"n=3 maxttl=60000 db=1 run=r1": newClient(three),
+		"n=5 v=2 maxttl=60000 run=r1":      newClient(three),
+		"n=3 v=2 maxttl=30000 run=r1":      newClient(three),
+		"n=3 v=2 maxttl=600000 run=r1":     newClient(three),
+		"n=3 v=2 maxttl=6000 run=r1":       newClient(three),
+		"n=3 v=2 maxttl=60000 db=1 run=r1": newClient(three),
 
-		"n=3 maxttl=60000 counterlife=600000 run=r1":  newClient(three),
-		"n=3 maxttl=60000 counterlife=6000000 run=r1": newClient(Rules{Nodes: 3, CounterLife: 10 * time.Minute}),
-		"n=3 maxttl=60000 run=r1 ":                    newClient(Rules{Nodes: 3, CounterLife: 10 * time.Minute}),
-		"n=1 counterlife=600000":                      newClient(alone),
-		"n=1 ":                                        newClient(Rules{Nodes: 1, CounterLife: 10 * time.Minute}),
-
-		"n=3 maxttl=60000 v=2 run=r1":   newClient(three),
-		"n=3 maxttl=60000 run=r2":       newClient(Rules{Nodes: 3, DB: 1}),
-		"n=1":                           newClient(three),
-		"n=3 maxttl=60000":              newClient(alone),
-		"n=1 v=2":                       newClient(alone),
-		"n=5 maxttl=1 seen=r1 client=1": newClient(Rules{Nodes: 3, NoQuarantine: true}),
-		"rubbish":                       newClient(three),
+		"n=3 maxttl=60000 run=r1":           newClient(three),
+		"n=3 maxttl=60000 v=2 run=r1":       newClient(three),
+		"n=3 v=3 maxttl=60000 run=r1":       newClient(three),
+		"n=3 v=20 maxttl=60000 run=r1":      newClient(three),
+		"n=3 v=2 maxttl=60000 run=r2":       newClient(Rules{Nodes: 3, DB: 1}),
+		"n=1 v=2":                           newClient(three),
+		"n=3 v=2 maxttl=60000":              newClient(alone),
+		"n=1":                               newClient(alone),
+		"n=1 v=3":                           newClient(alone),
+		"n=5 v=2 maxttl=1 seen=r1 client=1": newClient(Rules{Nodes: 3, NoQuarantine: true}),
+		"rubbish":                           newClient(three),
 	} {
 		n := &server{T: t, run: "r1", clock: noon, marker: text}
 		err := n.look(c)
@@ -423,12 +421,48 @@ func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
 	}
 }
 
+// Version 1 takes each marker with " v=" in it for that of another version, and refuses it.
+func TestAnotherVersionIsCalledThat(t *testing.T) {
+	t.Parallel()
+	for text, another := range map[string]bool{
+		"n=3 maxttl=60000 run=r1":                  true,
+		"n=3 maxttl=60000 seen=r1 client=1 node=1": true,
+		"n=1":                          true,
+		"n=3 v=1 maxttl=60000 run=r1":  true,
+		"n=3 v=20 maxttl=60000 run=r1": true,
+		"n=5 v=2 maxttl=60000 run=r1":  false,
+		"n=1 v=2":                      false,
+		"n=3 v=2 maxttl=1 seen=r1 client=1 node=1":     false,
+		"n=3 v=2 failover maxttl=60000 run=r1 shard=x": false,
+	} {
+		for _, readOnly := range []bool{false, true} {
+			if readOnly && text == "n=3 v=2 maxttl=1 seen=r1 client=1 node=1" {
+				continue // it ignores MaxTTL
+			}
+			n := &server{T: t, run: "r1", clock: noon, marker: text}
+			err := n.look(newClient(Rules{Nodes: 3, ReadOnly: readOnly, DB: 4}))
+			if c, ok := errors.AsType[*ConflictError](err); readOnly && !another && strings.HasPrefix(text, "n=3") {
+				continue
+			} else if !ok || c.Version != another || strings.Contains(err.Error(), "another version") != another {
+				t.Errorf("%q, only looks %v: %v", text, readOnly, err)
+			}
+		}
+	}
+	n := &server{T: t, run: "r1", clock: noon}
+	for _, r := range []Rules{three, alone, moves} {
+		n.marker = ""
+		if _ = n.look(newClient(r)); !strings.Contains(n.marker, " v=") {
+			t.Errorf("%q is a marker of version 1", n.marker)
+		}
+	}
+}
+
 // MaxTTL protects nothing where there is one node, and so need not agree.
 func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
 	n := newServer(t)
 	n.votes(newClient(alone))
 	n.votes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
-	if want := "n=1 run=r1 floor=" + n.base(); n.marker != want {
+	if want := "n=1 v=2 run=r1 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 }
@@ -439,7 +473,7 @@ func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
 	n.restart("r2", false)
 	n.pass(time.Second, c)
 	n.votes(c)
-	if want := "n=1 run=r2 floor=" + n.base(); n.marker != want {
+	if want := "n=1 v=2 run=r2 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.run = "" // behind a proxy
@@ -448,7 +482,7 @@ func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
 		t.Errorf("a client that sees no run has made %q of %q", n.marker, marker)
 	}
 	n.marker = ""
-	if n.votes(c); n.marker != "n=1" {
+	if n.votes(c); n.marker != "n=1 v=2" {
 		t.Errorf("without a run the marker is %q", n.marker)
 	}
 }
@@ -539,10 +573,10 @@ func TestPlainClientsAndThoseThatFollowAFailoverRefuseEachOther(t *testing.T) {
 	n, c := newMover(t)
 	plain := newClient(alone)
 	plain.clock = n.clock
-	n.conflicts(plain, `"n=1 failover maxttl=60000"`)
-	n.marker = "n=1"
+	n.conflicts(plain, `"n=1 v=2 failover maxttl=60000"`)
+	n.marker = "n=1 v=2"
 	n.votes(plain)
-	n.conflicts(c, `opened with "n=1"`)
+	n.conflicts(c, `opened with "n=1 v=2"`)
 }
 
 // A restart of such a node would go unnoticed, and so would that of one server that another replaces.
@@ -572,19 +606,19 @@ func TestAClientThatOnlyLooksBelievesAdmittedNodesAndWritesNothing(t *testing.T)
 		want  error
 	}{
 		"nobody has seen it":           {server{}, three, ErrNoVote},
-		"admitted":                     {server{marker: "n=3 maxttl=60000 run=r1"}, three, nil},
-		"admitted in another run":      {server{marker: "n=3 maxttl=60000 run=r0"}, three, ErrNoVote},
-		"first seen":                   {server{marker: "n=3 maxttl=60000 seen=r1 client=1 node=1"}, three, ErrNoVote},
-		"another MaxTTL":               {server{marker: "n=3 maxttl=30000 run=r1"}, three, nil},
-		"durable, and was":             {server{marker: "n=3 maxttl=60000 run=r0 durable=a:1", durable: true}, three, nil},
-		"durable no more":              {server{marker: "n=3 maxttl=60000 run=r0 durable=a:1"}, three, ErrNoVote},
-		"durable as another node":      {server{marker: "n=3 maxttl=60000 run=r0 durable=b:1", durable: true}, three, ErrNoVote},
-		"this client has no patience":  {server{marker: "n=3 maxttl=60000 run=r0"}, Rules{Nodes: 3, NoQuarantine: true}, nil},
-		"one server alone":             {server{marker: "n=1 run=r0"}, alone, nil},
-		"a shard that never moved":     {server{marker: "n=1 failover maxttl=60000 run=r0 shard=y", shard: "x"}, moves, nil},
-		"a shard after its own run":    {server{marker: "n=1 failover maxttl=60000 run=r0 shard=x", shard: "x"}, moves, ErrNoVote},
-		"a set of another size":        {server{marker: "n=5 maxttl=60000 run=r1"}, three, &ConflictError{}},
-		"a set that does not failover": {server{marker: "n=1 run=r1"}, moves, &ConflictError{}},
+		"admitted":                     {server{marker: "n=3 v=2 maxttl=60000 run=r1"}, three, nil},
+		"admitted in another run":      {server{marker: "n=3 v=2 maxttl=60000 run=r0"}, three, ErrNoVote},
+		"first seen":                   {server{marker: "n=3 v=2 maxttl=60000 seen=r1 client=1 node=1"}, three, ErrNoVote},
+		"another MaxTTL":               {server{marker: "n=3 v=2 maxttl=30000 run=r1"}, three, nil},
+		"durable, and was":             {server{marker: "n=3 v=2 maxttl=60000 run=r0 durable=a:1", durable: true}, three, nil},
+		"durable no more":              {server{marker: "n=3 v=2 maxttl=60000 run=r0 durable=a:1"}, three, ErrNoVote},
+		"durable as another node":      {server{marker: "n=3 v=2 maxttl=60000 run=r0 durable=b:1", durable: true}, three, ErrNoVote},
+		"this client has no patience":  {server{marker: "n=3 v=2 maxttl=60000 run=r0"}, Rules{Nodes: 3, NoQuarantine: true}, nil},
+		"one server alone":             {server{marker: "n=1 v=2 run=r0"}, alone, nil},
+		"a shard that never moved":     {server{marker: "n=1 v=2 failover maxttl=60000 run=r0 shard=y", shard: "x"}, moves, nil},
+		"a shard after its own run":    {server{marker: "n=1 v=2 failover maxttl=60000 run=r0 shard=x", shard: "x"}, moves, ErrNoVote},
+		"a set of another size":        {server{marker: "n=5 v=2 maxttl=60000 run=r1"}, three, &ConflictError{}},
+		"a set that does not failover": {server{marker: "n=1 v=2 run=r1"}, moves, &ConflictError{}},
 	} {
 		n := of.n
 		n.T, n.run, n.clock = t, "r1", noon
@@ -618,7 +652,7 @@ func TestAShardThatWasNotPromotedVotesBesideAMarkerOfAnother(t *testing.T) {
 	})
 	t.Run("its marker is another's", func(t *testing.T) {
 		n, c := shard(t)
-		n.marker = "n=1 failover maxttl=60000 run=r9 shard=y"
+		n.marker = "n=1 v=2 failover maxttl=60000 run=r9 shard=y"
 		c.state = State{}
 		n.votes(c)
 	})
@@ -652,7 +686,7 @@ func TestOnlyAClientWithoutQuarantineSkipsOne(t *testing.T) {
 		"a node of three":                  {Rules{Nodes: 3, NoQuarantine: true}, "", true},
 		"a node that fails over":           {Rules{Nodes: 1, FailsOver: true, NoQuarantine: true}, "", true},
 		"one server alone":                 {Rules{Nodes: 1, NoQuarantine: true}, "", false},
-		"a durable node that remembers":    {Rules{Nodes: 3, NoQuarantine: true}, "n=3 maxttl=60000 run=r0 durable=a:1", false},
+		"a durable node that remembers":    {Rules{Nodes: 3, NoQuarantine: true}, "n=3 v=2 maxttl=60000 run=r0 durable=a:1", false},
 		"a node of three, with quarantine": {three, "", false},
 	} {
 		n, c := &server{T: t, run: "r1", marker: of.marker, clock: noon}, newClient(of.rules)
@@ -668,13 +702,13 @@ func TestOnlyAClientWithoutQuarantineSkipsOne(t *testing.T) {
 func TestAClientAsksWhetherANodeIsDurableOnlyWhereThatCounts(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{
-		"":                                    false,
-		"n=3 maxttl=60000 run=r1":             false,
-		"n=3 maxttl=60000 run=r0":             false,
-		"n=3 maxttl=60000 run=r1 durable=a:1": false,
-		"n=3 maxttl=60000 run=r0 durable=a:1": true,
-		"n=3 maxttl=60000 run=r0 durable=b:1": true,
-		"n=3 maxttl=60000 seen=r1 client=1 node=1 client2=1 node2=1": true,
+		"":                            false,
+		"n=3 v=2 maxttl=60000 run=r1": false,
+		"n=3 v=2 maxttl=60000 run=r0": false,
+		"n=3 v=2 maxttl=60000 run=r1 durable=a:1":                        false,
+		"n=3 v=2 maxttl=60000 run=r0 durable=a:1":                        true,
+		"n=3 v=2 maxttl=60000 run=r0 durable=b:1":                        true,
+		"n=3 v=2 maxttl=60000 seen=r1 client=1 node=1 client2=1 node2=1": true,
 	} {
 		n, c := &server{T: t, run: "r1", marker: marker, clock: noon}, newClient(three)
 		if _, v := c.Decide(State{}, n.observe(c)); v.AskDurable != want {
@@ -688,7 +722,7 @@ func TestADecisionChangesNoStateThatItWasGiven(t *testing.T) {
 	t.Parallel()
 	c := newClient(three)
 	seen := func(s State, run string) State {
-		s, _ = c.Decide(s, Observation{Marker: "n=3 maxttl=60000 run=" + run, Run: run})
+		s, _ = c.Decide(s, Observation{Marker: "n=3 v=2 maxttl=60000 run=" + run, Run: run})
 		return s
 	}
 	s := seen(seen(seen(State{}, "r1"), "r2"), "r3")

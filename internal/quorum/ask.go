@@ -12,11 +12,10 @@ const (
 	AskRenew
 	AskRelease
 	AskGiveBack
-	AskReclaim
 	AskAdopt // in place of AskAcquire, for a claim that Adopts
 )
 
-var askNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "reclaim", "adopt"}
+var askNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "adopt"}
 
 // String is the name of the request, as docs/protocol.md has it.
 func (k AskKind) String() string { return askNames[k] }
@@ -25,18 +24,18 @@ func (k AskKind) String() string { return askNames[k] }
 func (k AskKind) Frees() bool { return k == AskRelease || k == AskGiveBack }
 
 // Seeds says whether the request may start a counter of tokens, and so needs Ask.Clock.
-func (k AskKind) Seeds() bool { return k == AskAcquire || k == AskAdopt || k == AskRenew }
+func (k AskKind) Seeds() bool { return k == AskAcquire || k == AskAdopt }
 
 // Ask is one request to one node. Actions.Asks fills in what the claim knows. The
-// program that sends it adds the owner ids, the clock and the lifetime of counters.
+// program that sends it adds the owner ids, the clock and the least token.
 type Ask struct {
 	Kind     AskKind
 	Epoch    uint8 // Claim.Epoch[Node]
 	Node     int
 	ID       uint32 // Claim.ID; a release has the one so far
 	TTL      int64  // ns
-	Life     int64  // how long the node keeps a counter that nobody uses, in ns; CounterLife at least
-	Token    int64  // commit, renew: the first token of the grant; reclaim: the counter
+	Token    int64  // commit, renew: the first token of the grant
+	Anew     bool   // renew: a free lock is set again
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	HandOver int64  // release, give-back: for how many ns the next in the queue has the lock; 0: the lock is handed to no one
 	MinHold  int64  // release: for how many ns the lock stands from now on, although nobody holds it; 0: it passes on
@@ -44,11 +43,9 @@ type Ask struct {
 
 	Owner string // the owner id that ID stands for
 	From  string // adopt: the owner id that has the lock
-	Clock int64  // acquire, adopt, renew: the client's wall clock, µs since 1970
+	Clock int64  // acquire, adopt: the client's wall clock, µs since 1970
+	Least int64  // acquire, adopt, release, give-back: the first token that may be granted; 0: any
 }
-
-// Keep is how long the node keeps the counter from now on, in milliseconds.
-func (k *Ask) Keep() int64 { return FenceKeep(max(k.TTL, k.MinHold), k.Life) }
 
 // Asks yields the requests of a, in the one order in which they are sent. A release comes
 // first, under the id that it ends; a commit and a renewal come after the acquire of the same
@@ -74,7 +71,6 @@ func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) 
 		{a.Acquire &^ a.Stamped, acquire, c.ID, 0},
 		{a.Commit, AskCommit, c.ID, 0},
 		{a.Renew, AskRenew, c.ID, 0},
-		{a.Reclaim, AskReclaim, c.ID, 0},
 	} {
 		for n := range group.to.Nodes {
 			ask := Ask{
@@ -84,9 +80,7 @@ func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) 
 			case ask.Kind.Frees():
 				ask.HandOver, ask.MinHold = HandOver(c.TTL), c.MinHold
 			case ask.Kind == AskCommit, ask.Kind == AskRenew:
-				ask.Token = c.Token
-			case ask.Kind == AskReclaim:
-				ask.Token = c.Base[n]
+				ask.Token, ask.Anew = c.Token, ask.Kind == AskRenew && a.Anew.Has(n)
 			}
 			if !yield(ask) {
 				return
@@ -116,22 +110,20 @@ func (k *Ask) Reply(r Reply) Reply {
 func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
 	var r Reply
 	var woken Wake
-	switch ttl, keep := Millis(ask.TTL), ask.Keep(); ask.Kind {
+	switch ttl := Millis(ask.TTL); ask.Kind {
 	case AskAcquire:
-		l, r, woken = l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Stamp, keep, hears)
+		l, r, woken = l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Least, ask.Stamp, hears)
 	case AskAdopt:
-		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock, keep)
+		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock, ask.Least)
 	case AskCommit:
-		l, r = l.Commit(now, ask.Owner, ask.Token, keep)
+		l, r = l.Commit(now, ask.Owner, ask.Token)
 	case AskRenew:
-		l, r = l.Renew(now, ask.Owner, ttl, ask.Clock, ask.Token, keep)
-	case AskReclaim:
-		l, r = l.Reclaim(now, ask.Owner, ttl, ask.Token, keep)
+		l, r = l.Renew(now, ask.Owner, ttl, ask.Token, ask.Anew)
 	default:
 		if ask.MinHold > 0 {
-			l = l.Keep(now, ask.Owner, Millis(ask.MinHold), keep)
+			l = l.Keep(now, ask.Owner, Millis(ask.MinHold))
 		} else {
-			l, woken = l.Release(now, ask.Owner, ask.Stamp, Millis(ask.HandOver), keep, hears)
+			l, woken = l.Release(now, ask.Owner, ask.Least, ask.Stamp, Millis(ask.HandOver), hears)
 		}
 		r = reply(Freed)
 	}
@@ -141,8 +133,8 @@ func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, 
 // reply is an answer that consists of its kind.
 func reply(kind Kind) Reply { return Reply{Event: Event{Kind: kind}} }
 
-// granted is that the lock is the owner's, with the block that the node has promised last.
-func (l Lock) granted() Reply { return Reply{Event: Event{Kind: Granted, Token: Base(l.Fence)}} }
+// granted is that the lock is the owner's, with the first of its tokens.
+func (l Lock) granted() Reply { return Reply{Event: Event{Kind: Granted, Token: l.Token}} }
 
 // denied is that the lock is another's, for left ms.
 func (l Lock) denied(left int64) Reply {

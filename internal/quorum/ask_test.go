@@ -6,11 +6,11 @@ import (
 )
 
 // full is what a Step may want at most.
-var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Reclaim: All(5)}
+var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Anew: 0b01010}
 
 func TestRequestsLeaveInOneOrder(t *testing.T) {
 	c := Claim{N: 5, ID: 8, TTL: lease, Stamp: 77, Token: 100}
-	c.Base[3], c.Epoch[3] = 555, 2
+	c.Epoch[3] = 2
 	var kinds []AskKind
 	for ask := range full.Asks(7, &c, 42) {
 		if ask.Node != 3 {
@@ -25,8 +25,6 @@ func TestRequestsLeaveInOneOrder(t *testing.T) {
 			stamp = 77
 		case AskCommit, AskRenew:
 			token = 100
-		case AskReclaim:
-			token = 555
 		}
 		if ask.ID != id || ask.Stamp != stamp || ask.Token != token || ask.Epoch != 2 || ask.TTL != lease || ask.Sent != 42 {
 			t.Errorf("%v: %+v", ask.Kind, ask)
@@ -35,7 +33,7 @@ func TestRequestsLeaveInOneOrder(t *testing.T) {
 			t.Errorf("%v hands over for %d", ask.Kind, ask.HandOver)
 		}
 	}
-	if want := []AskKind{AskRelease, AskGiveBack, AskAcquire, AskCommit, AskRenew, AskReclaim}; !slices.Equal(kinds, want) {
+	if want := []AskKind{AskRelease, AskGiveBack, AskAcquire, AskCommit, AskRenew}; !slices.Equal(kinds, want) {
 		t.Errorf("in the order %v, want %v", kinds, want)
 	}
 }
@@ -60,19 +58,55 @@ func TestAsksAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestEveryWriteKeepsTheCounterForItsLife(t *testing.T) {
-	const now = noon
-	for _, kind := range []AskKind{AskAcquire, AskCommit, AskRenew, AskReclaim, AskAdopt, AskRelease} {
-		l := Lock{Owner: "a", Until: now, Fence: end, FenceUntil: now, Queue: Queue("").With("b", 1), QueueUntil: now}
-		ask := Ask{Kind: kind, TTL: lease, HandOver: HandOver(lease), Owner: "a", From: "a", Token: base, Clock: now}
-		if kind == AskReclaim {
-			l.Owner, ask.Token = "", end
+func TestOnlyRenewalsOfNodesThatAreTakenBackAreAnew(t *testing.T) {
+	c := Claim{N: 5, TTL: lease, Token: 100}
+	for ask := range full.Asks(0, &c, 0) {
+		if ask.Anew != (ask.Kind == AskRenew && full.Anew.Has(ask.Node)) {
+			t.Errorf("%v of node %d: anew %v", ask.Kind, ask.Node, ask.Anew)
 		}
-		for life, want := range map[int64]int64{0: 150_000, 150_000 * ms: 150_000, 600_000 * ms: 600_000, 2 * lease: 150_000} {
-			ask.Life = life
-			if after, reply, _ := l.Answer(now, &ask, hears); after.FenceUntil != now/1000+want {
-				t.Errorf("%v with a life of %d ms: %v, and the counter is kept for %d ms", kind, life/ms, reply.Kind, after.FenceUntil-now/1000)
-			}
+	}
+}
+
+// Each request reaches its script with what it asks for.
+func TestANodeDoesWhatIsAsked(t *testing.T) {
+	const now = noon
+	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: end}
+	free := Lock{Fence: end}
+	long := mine
+	long.Until = now/1000 + 2*ttl
+	for name, row := range map[string]struct {
+		lock Lock
+		ask  Ask
+		kind Kind
+		want Lock
+	}{
+		"acquire": {
+			free,
+			Ask{Kind: AskAcquire, Least: end + 100, Clock: now},
+			Granted,
+			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Fence: Top(end + 100)},
+		},
+		"adopt": {
+			Lock{Owner: "z", Token: base, Until: mine.Until, Fence: end},
+			Ask{Kind: AskAdopt, From: "z", Least: end + 100, Clock: now},
+			Granted,
+			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Fence: Top(end + 100)},
+		},
+		"commit": {
+			mine,
+			Ask{Kind: AskCommit, Token: end + 100},
+			Accepted,
+			Lock{Owner: "a", Token: end + 100, Until: mine.Until, Fence: Top(end + 100)},
+		},
+		"renew":             {mine, Ask{Kind: AskRenew, Token: base}, Kept, long},
+		"renew, free":       {free, Ask{Kind: AskRenew, Token: base}, NotMine, free},
+		"renew, free, anew": {free, Ask{Kind: AskRenew, Token: base, Anew: true}, Kept, long},
+		"release":           {mine, Ask{Kind: AskRelease}, Freed, free},
+		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: KeptID("a"), Until: now/1000 + lease/ms, Fence: end}},
+	} {
+		row.ask.Owner, row.ask.TTL = "a", 2*ttl*ms
+		if l, r, _ := row.lock.Answer(now, &row.ask, deaf); r.Kind != row.kind || l != row.want {
+			t.Errorf("%s: %+v, left %+v, want %+v", name, r, l, row.want)
 		}
 	}
 }
@@ -80,7 +114,7 @@ func TestEveryWriteKeepsTheCounterForItsLife(t *testing.T) {
 // What is handed to nobody is free for everybody, also where somebody waits.
 func TestAReleaseThatHandsToNobodyFreesTheLock(t *testing.T) {
 	const now = 1_000_000
-	l := Lock{Owner: "a", Until: now, Fence: 100, FenceUntil: now, Queue: Queue("").With("b", 1), QueueUntil: now}
+	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With("b", 1), QueueUntil: now}
 	for _, handOver := range []int64{0, HandOver(lease)} {
 		ask := Ask{Kind: AskRelease, TTL: lease, HandOver: handOver, Owner: "a"}
 		after, reply, woken := l.Answer(now, &ask, func(string) bool { return true })

@@ -20,8 +20,8 @@ const (
 	Denied               // acquire: another holds the lock; Left until it lapses
 	Accepted             // commit: the token stands
 	Refused              // commit: it does not
-	Kept                 // renew, reclaim: the lock is this id's, still or again
-	NotMine              // renew, reclaim: it is another's; or, with Token, free, and the node has promised up to that
+	Kept                 // renew: the lock is this id's, still or again
+	NotMine              // renew: it is another's, or nobody's
 	Freed                // release, give-back: done
 	Failed               // no answer to the request Of, or an error
 	Woken                // the node handed the lock to the id that the claim has now
@@ -41,8 +41,7 @@ type Event struct {
 	At    int64  // now
 	Sent  int64  // answers: when the request was handed on for sending
 	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over; Release: Ask.MinHold
-	Token int64  // Granted, Woken: base of the node's block; NotMine: its counter; Woken, NotMine: 0, if it is not told
-	Floor int64  // Granted, Woken: the first token that may be used at the node, whatever its base is
+	Token int64  // Granted, Woken: the first token that the node gave; Woken: 0, if it is not told
 	Left  int64  // Denied: until the lock lapses; negative: never
 	Nodes Set    // Start, Audible
 	Rand  uint32 // for jitter
@@ -85,7 +84,7 @@ type Actions struct {
 	Stamped  Set // those of Acquire that shall queue the id
 	Commit   Set // with Claim.Token
 	Renew    Set
-	Reclaim  Set // while the counter there is Claim.Base
+	Anew     Set // those of Renew that set the lock again if it is free there
 	// Subscribe asks for wake-ups from the nodes; Audible tells when they can
 	// be heard.
 	Subscribe bool
@@ -117,7 +116,7 @@ type Claim struct {
 	Sends [MaxNodes]uint8
 	// Epoch counts per node the give-backs: an answer from before one is void.
 	Epoch [MaxNodes]uint8
-	Base  [MaxNodes]int64 // first token of the node's block, or its floor if that is higher, where granted; its counter, where Free or Ripe
+	Base  [MaxNodes]int64 // the first token that the node gave, where granted
 	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
 	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
 	// Answered is when the last request of this id was sent that the node has answered.
@@ -141,7 +140,6 @@ type Seek struct {
 	Queued  Set // the id has a place in the queue there
 	Back    Set // given back and not asked since: the lock there may be nobody's
 	Handed  Set // granted by a wake-up alone
-	Low     Set // the node's block is below its floor: a commit raises it
 	Heard   Set // nodes whose wake-ups reach this client
 
 	Queueing bool  // asks with the stamp
@@ -155,12 +153,9 @@ type Seek struct {
 
 // Hold is what a claim knows while the lock is held.
 type Hold struct {
-	Renewing Set // a renewal or reclaim of this round is unanswered
+	Renewing Set // a renewal of this round is unanswered
 	Kept     Set // has kept the lock in this round
 	Away     Set // has not, as the lock there is not this id's
-	Free     Set // nobody has the lock there, but another had it since; so this round has shown
-	Ripe     Set // so an earlier round has shown, and Base is still what it was
-	Taken    Set // another has the lock there; so this round has shown
 
 	AtRisk bool  // the last round that was finished has found a quorum and no more
 	Again  uint8 // how often nodes that are not this id's were asked again since Renew
@@ -334,7 +329,6 @@ func (c *Claim) drop(s Set) {
 	c.Kept &^= s
 	c.Pending &^= s
 	c.Handed &^= s
-	c.Low &^= s
 	for n := range s.Nodes {
 		c.Until[n] = 0
 	}

@@ -53,7 +53,7 @@ func (p *play) step(e Event) {
 	p.t.Helper()
 	e.At = p.now
 	p.c, p.did = Step(p.c, e)
-	for n := range (p.did.Acquire | p.did.Renew | p.did.Reclaim).Nodes {
+	for n := range (p.did.Acquire | p.did.Renew).Nodes {
 		a := &p.asked[n]
 		a.at, a.ttl, a.id, a.epoch = p.now, p.c.TTL, p.c.ID, p.c.Epoch[n]
 	}

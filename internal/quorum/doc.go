@@ -99,9 +99,10 @@
 //   - A node that lost its memory does not vote until every lease that it could
 //     have granted is over. Package redlock makes sure of that.
 //   - Clocks run at the same rate, within Drift. The time of day matters only to a
-//     counter of tokens that was lost: it starts anew at µs since 1970, which is
-//     above all that was granted before while clocks agree to a second. Where the
-//     clocks of a client and a node are a minute apart, no counter starts.
+//     node whose counter of tokens is new or was lost: it starts at µs since 1970, which is
+//     above all that was granted before while clocks agree to a second and the locks that share
+//     the counter are granted fewer than 31,250 times a second on average. Where the clocks of a client and a node
+//     are a minute apart, no counter starts.
 //
 // # What happens when something fails
 //
@@ -129,9 +130,10 @@
 //     each within ten seconds, and one of them soon.
 //   - A node has its queue back from an old copy. Each place in it whose waiter has
 //     left since, and whose client still lives, costs the node one hand-over.
-//   - A node forgets one lock. Renewal sets it again or, where the node knows of a
-//     newer grant, reclaims it. A denial does not touch the counter, so that a
-//     client that fails does not disturb the holder.
+//   - A node forgets one lock. Once a quorum has kept the lock, the holder asks that node
+//     again, and it sets the lock again if it is free there. On one server such a lock is
+//     lost. A denial does not touch the counter, so that a client that fails does not
+//     disturb the holder.
 //   - A renewal fails. The old trust stands until its end. A renewal that succeeds
 //     after that does not revive the lease: it is lost.
 //   - The lease is lost. The claim releases it once everywhere, because a late
@@ -141,12 +143,8 @@
 //
 // Each is a row of the model that fails without it.
 //
-//   - C1. Every write of the counter prolongs its life, a hand-over and a renewal
-//     too. One that kept the expiry of its creation ran out in constant use,
-//     and the next grant had token 1.
-//   - C2. A renewal that finds the counter lost seeds it from the clock, not from
-//     its own token: others may have had higher ones since, which would be given
-//     out a second time.
+//   - C1. A hand-over starts no counter, as no client's clock is at hand: where it is lost,
+//     the lock becomes free. One that counted from nothing gave token 1.
 //   - C3. An id whose give-back stays unanswered is dead. A node may still execute
 //     the give-back, and would free a lock that the same id has taken again. For
 //     the same reason an answer that overtakes that of a give-back does not count:
@@ -156,22 +154,22 @@
 //     block everybody, and a waiter that was handed a quorum whose messages did
 //     not all arrive would not notice.
 //   - C5. A counter does not start where the client's clock and the node's differ by
-//     more than a minute: that it is missing may be the work of a jump, and one that
-//     starts in another hour is above all that follow it.
+//     more than a minute: one that starts in another hour is above all that follow it.
 //   - C6. A free lock that clients wait for goes to the first in line, even if
 //     another client asks first. A lock that lapsed or was given back is free
 //     without a hand-over; it used to go to the waiter whose timer ran out first.
 //   - C7. A wake-up grants only in its place among the node's answers. One that
 //     overtakes or is overtaken may tell of a lock that was given back since.
-//   - C8. A node that others have had since is reclaimed only after a quorum has kept
-//     the lock by renewals that were sent when the node's counter was known, and while
-//     that counter stands. What was kept before may have been another's since.
+//   - C8. A node that does not have the lock sets it again only after a quorum has kept it
+//     in the same round. Otherwise the lease would go on where another was committed with a
+//     node that forgot.
 //   - C9. Adoption compares the owner of the lock, and takes no free lock.
 //     Otherwise two clients would have one lease, at the same time or one after
 //     the other.
-//   - C11. A node that may have gone back to older data has a floor: its lower tokens may
-//     have been given out, so the claim commits a token from the floor on before it counts
-//     the grant. No lower one is committed over a connection that has that floor.
+//   - C11. A node that may have gone back to older data has a floor, to which its admission
+//     raises the counter: its lower tokens may have been given out. No lower one is
+//     committed over a connection that has that floor. (C13 is the same for slots of a
+//     cluster: docs/protocol.md.)
 //   - C12. An adopter whose token no quorum can share any more takes the highest base for
 //     its token, once it has a quorum of grants. Answers to its earlier requests are void, as
 //     they may be about the old token. Any other claim goes on under a fresh
@@ -179,8 +177,8 @@
 //   - C14. No request of an owner shortens its lock. A node may execute a request after a
 //     later one, over a connection that has gone; the lock would end while its holder
 //     trusts it.
-//   - Commit is refused unless the id has the lock and no higher token was
-//     promised. Either alone lets two grants have one token.
+//   - Commit is refused unless the id has the lock, and there no higher token than the
+//     one committed. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order
 //     of arrival each node has another head, and none gets a quorum.
 //   - A waiter holds nothing while it waits. A client that fewer than a quorum

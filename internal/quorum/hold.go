@@ -25,7 +25,6 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.over(e.At, a)
 		return
 	case Granted: // late, after the commit: kept as redundancy
-		c.Base[e.Node] = e.Token
 		c.confirm(e)
 		if e.Token < c.Token {
 			a.Commit |= n
@@ -34,9 +33,6 @@ func (c *Claim) hold(e *Event, a *Actions) {
 		c.drop(n)
 	case Kept:
 		c.Away &^= n
-		c.Free &^= n
-		c.Ripe &^= n
-		c.Taken &^= n
 		c.confirm(e)
 		if e.Sent >= c.Round {
 			c.Renewing &^= n
@@ -51,11 +47,10 @@ func (c *Claim) hold(e *Event, a *Actions) {
 			c.lose(e.At, a)
 			return
 		}
-		c.displaced(e, n)
 	case Freed:
 		c.Owed &^= n
 	case Failed:
-		if (e.Of == AskRenew || e.Of == AskReclaim) && e.Sent >= c.Round {
+		if e.Of == AskRenew && e.Sent >= c.Round {
 			c.Renewing &^= n
 		}
 	case Tick: // the driver says when the round of a held lock is over
@@ -65,58 +60,20 @@ func (c *Claim) hold(e *Event, a *Actions) {
 	c.regain(e.At, a)
 }
 
-// displaced notes that another owner has the lock of a node, or had it since.
-func (c *Claim) displaced(e *Event, n Set) {
-	switch {
-	case e.Sent < c.Round:
-	case e.Token == 0:
-		c.Ripe &^= n
-		c.Taken |= n
-	case c.Ripe&n == 0 || c.Base[e.Node] != e.Token:
-		c.Ripe &^= n
-		c.Free |= n
-		c.Base[e.Node] = e.Token
-	}
-}
-
-// regain asks for the nodes that others have had since, once a quorum has kept the lock
-// in this round. Those others had no quorum, if the node was free before the round began
-// and no other had it since: that is what Ripe is for. For a node that was found free in
-// this round another one begins at once, as rivals may not leave it alone for long.
-// Where a rival has a partial grant at the moment, the node is asked again, for it is
-// soon given back (trace C8).
+// regain asks again for the nodes that do not have the lock, once a quorum has kept it in this
+// round: nobody else has one then, and those nodes set it again if it is free there. Where
+// another has it, it is a rival's partial grant, which is soon given back (trace C8).
 func (c *Claim) regain(at int64, a *Actions) {
-	if c.Token == 0 || !c.possible(c.Kept) {
-		return
-	}
-	a.Reclaim = c.Ripe
-	c.Renewing |= c.Ripe
-	c.expect(c.Ripe, at)
-	c.Ripe = 0
-	if c.Free|c.Taken == 0 || c.Again == againMost {
+	if c.Token == 0 || c.Away == 0 || !c.possible(c.Kept) || c.Again == againMost {
 		return
 	}
 	c.Again++
-	if c.Free == 0 {
-		a.Renew |= c.Taken
-		c.Renewing |= c.Taken
-		c.expect(c.Taken, at)
-		c.Taken = 0
-		return
-	}
-	c.round(c.all()&^(c.Free|a.Reclaim), at, a)
-}
-
-// round begins a round of renewals on the nodes in s; on the others there is nothing to
-// be renewed.
-func (c *Claim) round(s Set, at int64, a *Actions) {
-	c.Round = at
-	c.Ripe |= c.Free
-	c.Free, c.Taken = 0, 0
-	c.Renewing, c.Kept, c.Away = s|a.Reclaim, 0, c.all()&^s
-	c.expect(s, at)
-	a.Renew |= s
-	c.send(s)
+	a.Renew |= c.Away
+	a.Anew = c.Away
+	c.Renewing |= c.Away
+	c.expect(c.Away, at)
+	c.send(c.Away)
+	c.Away = 0
 }
 
 // renewsSoon says that all nodes are about to be asked for a renewal, the first.
@@ -133,8 +90,11 @@ func (c *Claim) lose(at int64, a *Actions) {
 func (c *Claim) renew(e *Event, a *Actions) {
 	c.assess(e.At)
 	c.TTL = e.TTL
-	c.Unreported, c.Again = true, 0
-	c.round(c.all(), e.At, a)
+	c.Unreported, c.Again, c.Round = true, 0, e.At
+	c.Renewing, c.Kept, c.Away = c.all(), 0, 0
+	c.expect(c.all(), e.At)
+	a.Renew = c.all()
+	c.send(c.all())
 }
 
 // assess says what the round that is over has shown: that losing one more node costs

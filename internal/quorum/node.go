@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,27 +11,32 @@ import (
 
 // Lock is one lock on one node: the Go twin of the Lua scripts of package
 // redlock. Each method is one script, a pure function of the lock, the node's
-// clock now (µs since 1970) and its arguments; TTLs, hand-overs and for how long it
-// keeps the counter are in milliseconds. The zero value is a lock that was never
-// taken. Times of expiry are kept in milliseconds, and something expires once the
+// clock now (µs since 1970) and its arguments; TTLs and hand-overs are in
+// milliseconds. The zero value is a lock that was never taken, on a node that has
+// granted none. Times of expiry are kept in milliseconds, and something expires once the
 // clock is past them, as in Redis 7; a newer server may drop it a millisecond sooner.
 type Lock struct {
 	Owner      string // "" while free
+	Token      int64  // the first of the owner's tokens: what this node gave it, or a commit; 0: nobody's
 	Until      int64
-	Fence      int64 // the highest token promised; 0: no counter
-	FenceUntil int64
 	Queue      Queue
 	QueueUntil int64
+	// Forced are the owners, a blank between two, from whom Force took the lock: it is not set again for them.
+	Forced      string
+	ForcedUntil int64
+	// Fence is the highest token that the node has promised, for whichever of the locks that
+	// share it. It never expires. 0: the node has promised none.
+	Fence int64
 }
 
 // At is the lock as it is at now, without what has expired by then.
 func (l Lock) At(now int64) Lock {
 	now /= 1000
 	if now > l.Until {
-		l.Owner, l.Until = "", 0
+		l.free()
 	}
-	if now > l.FenceUntil {
-		l.Fence, l.FenceUntil = 0, 0
+	if now > l.ForcedUntil {
+		l.Forced, l.ForcedUntil = "", 0
 	}
 	if now > l.QueueUntil || l.Queue == "" {
 		l.Queue, l.QueueUntil = "", 0
@@ -53,24 +59,22 @@ func (e ClockError) Error() string {
 		float64(ahead)/1_000_000, side)
 }
 
-// block promises the next tokens. ok is false, and nothing has changed, where the
+// block promises the next tokens, and least at least. ok is false, and nothing has changed, where the
 // counter is new and must not start.
-func (l *Lock) block(now, clock, keep int64) (ok bool) {
-	base := l.Fence + 1
+func (l *Lock) block(now, clock, least int64) (base int64, ok bool) {
+	base = l.Fence + 1
 	if l.Fence == 0 {
 		if base, ok = Seed(now, clock); !ok {
-			return false
+			return 0, false
 		}
 	}
-	l.promise(Top(base), now, keep)
-	return true
+	base = max(base, least)
+	l.Fence = Top(base)
+	return base, true
 }
 
-// promise sets the counter.
-func (l *Lock) promise(top, now, keep int64) { l.Fence, l.FenceUntil = top, now/1000+keep }
-
-func (l *Lock) take(owner string, now, ttl int64) {
-	l.Owner, l.Until = owner, now/1000+ttl
+func (l *Lock) take(owner string, token, now, ttl int64) {
+	l.Owner, l.Token, l.Until = owner, token, now/1000+ttl
 }
 
 // prolong lets the lock stand for ttl from now on, or longer: it never shortens what the lock has.
@@ -78,7 +82,7 @@ func (l *Lock) take(owner string, now, ttl int64) {
 // gone, and must not end what was promised since (trace C14).
 func (l *Lock) prolong(now, ttl int64) { l.Until = max(l.Until, now/1000+ttl) }
 
-func (l *Lock) free() { l.Owner, l.Until = "", 0 }
+func (l *Lock) free() { l.Owner, l.Token, l.Until = "", 0, 0 }
 
 func (l *Lock) queue(owner string, now, stamp int64) {
 	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+QueueKeep
@@ -124,13 +128,15 @@ func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(
 
 // Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A
 // free lock that is waited for goes to the first waiter that hears its wake-up.
-// clock is the client's wall clock in µs. Asking again is harmless. A free lock that was
-// handed to a waiter is denied, and the wake-up is that waiter's.
-func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp, keep int64, hears func(owner string) bool) (Lock, Reply, Wake) {
+// clock is the client's wall clock in µs, least the first token that the client may use.
+// Asking again is harmless. A free lock that was handed to a waiter is denied, and the
+// wake-up is that waiter's.
+func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
 	switch l.Owner {
 	case "":
-		if !l.block(now, clock, keep) {
+		base, ok := l.block(now, clock, least)
+		if !ok {
 			return l, noCounter(now, clock), Wake{}
 		}
 		if stamp != 0 && l.Queue != "" {
@@ -138,104 +144,85 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, stamp, keep int64, he
 		}
 		if woken := l.wake(owner, hears); woken != "" {
 			left := HandOver(ttl*ms) / ms
-			l.take(woken, now, left)
+			l.take(woken, base, now, left)
 			return l, l.denied(left), Wake{Owner: woken}
 		}
-		l.take(owner, now, ttl)
+		l.take(owner, base, now, ttl)
 		l.Queue = l.Queue.Without(owner)
+		return l, l.granted(), Wake{}
 	case owner:
-		if l.Fence != 0 {
-			l.FenceUntil = now/1000 + keep
-		} else if !l.block(now, clock, keep) {
-			return l, noCounter(now, clock), Wake{}
-		}
-		l.prolong(now, ttl)
-	default:
-		if stamp != 0 {
-			l.queue(owner, now, stamp)
-		}
-		return l, l.denied(l.Until - now/1000), Wake{}
+		l, reply := l.again(now, ttl, clock, least)
+		return l, reply, Wake{}
 	}
-	return l, l.granted(), Wake{}
+	if stamp != 0 {
+		l.queue(owner, now, stamp)
+	}
+	return l, l.denied(l.Until - now/1000), Wake{}
+}
+
+// again grants the owner what it has, by the token that it was given. If there is none, or it is below
+// least, the node has gone back to older data since, and the owner gets tokens of now.
+func (l Lock) again(now, ttl, clock, least int64) (Lock, Reply) {
+	if l.Token < max(least, 1) {
+		base, ok := l.block(now, clock, least)
+		if !ok {
+			return l, noCounter(now, clock)
+		}
+		l.Token = base
+	}
+	l.prolong(now, ttl)
+	return l, l.granted()
 }
 
 // Adopt hands the lock of from on to owner, with a block of its own. Asking again is
 // harmless; anybody else's lock, and a free one, is denied. Force takes a lock from its owner as
 // well, but compares the token, has no owner of its own to give it to, and goes by no client's clock.
-func (l Lock) Adopt(now int64, from, owner string, ttl, clock, keep int64) (Lock, Reply) {
-	l = l.At(now)
-	if l.Owner == "" || l.Owner != from && l.Owner != owner {
-		left := int64(-2)
-		if l.Owner != "" {
-			left = l.Until - now/1000
+func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least int64) (Lock, Reply) {
+	switch l = l.At(now); {
+	case l.Owner == "":
+		return l, l.denied(-2)
+	case l.Owner == owner:
+		l, r := l.again(now, ttl, clock, least)
+		if r.Kind == Granted {
+			l.Queue = l.Queue.Without(from)
 		}
-		return l, l.denied(left)
+		return l, r
+	case l.Owner != from:
+		return l, l.denied(l.Until - now/1000)
 	}
-	if l.Owner == owner && l.Fence != 0 {
-		l.FenceUntil = now/1000 + keep
-	} else if !l.block(now, clock, keep) {
+	base, ok := l.block(now, clock, least)
+	if !ok {
 		return l, noCounter(now, clock)
 	}
-	if l.Owner == owner {
-		l.prolong(now, ttl)
-	} else {
-		l.take(owner, now, ttl)
-	}
+	l.take(owner, base, now, ttl)
 	l.Queue = l.Queue.Without(from)
 	return l, l.granted()
 }
 
-// Commit fixes token for owner. Both conditions are needed: the owner's, that
-// no other grant has come between; the counter's, that none has been promised more.
-func (l Lock) Commit(now int64, owner string, token, keep int64) (Lock, Reply) {
+// Commit fixes token for owner. Each condition is needed: the owner's, that no other grant
+// has come between; that of its token here, that the node has not granted it the lock anew
+// since, with others in between; and a counter, which must not begin at a token.
+func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 	l = l.At(now)
-	if l.Owner != owner || l.Fence > Top(token) {
+	if l.Owner != owner || l.Token > token || l.Fence == 0 {
 		return l, reply(Refused)
 	}
-	l.promise(Top(token), now, keep)
+	l.Token, l.Fence = token, max(l.Fence, Top(token))
 	return l, reply(Accepted)
 }
 
-// Renew prolongs the lock, never shortens it, and takes it again where the node has lost it and
-// knows of no newer grant; with token 0 not even then. Where there was one and the lock is
-// free, the reply has the counter. clock is the client's wall clock in
-// µs.
-func (l Lock) Renew(now int64, owner string, ttl, clock, token, keep int64) (Lock, Reply) {
+// Renew prolongs the lock, and never shortens it. One that is free is not the owner's, unless anew
+// says that the owner has it all the same: then it is set again, with its token, unless it was taken by force.
+func (l Lock) Renew(now int64, owner string, ttl, token int64, anew bool) (Lock, Reply) {
 	l = l.At(now)
 	switch {
 	case l.Owner == owner:
-		if l.Fence != 0 {
-			l.FenceUntil = now/1000 + keep
-		}
 		l.prolong(now, ttl)
-		return l, l.kept()
-	case l.Owner != "", token == 0:
-		return l, reply(NotMine)
-	case l.Fence > Top(token):
-		return l, Reply{Event: Event{Kind: NotMine, Token: l.Fence}}
-	case l.Fence == 0:
-		// The counter is lost: what was granted meanwhile is below the clock (trace C2).
-		start, ok := Seed(now, clock)
-		if !ok {
-			return l, noCounter(now, clock)
-		}
-		l.promise(Top(max(token, start)), now, keep)
+	case l.Owner == "" && anew && !slices.Contains(strings.Fields(l.Forced), owner):
+		l.take(owner, token, now, ttl)
 	default:
-		l.promise(Top(token), now, keep)
-	}
-	l.take(owner, now, ttl)
-	return l, l.kept()
-}
-
-// Reclaim takes a free lock for owner without a new block, if no grant has been since
-// the counter was fence: that is what Renew told.
-func (l Lock) Reclaim(now int64, owner string, ttl, fence, keep int64) (Lock, Reply) {
-	l = l.At(now)
-	if l.Owner != "" || l.Fence != fence || fence == 0 {
 		return l, reply(NotMine)
 	}
-	l.take(owner, now, ttl)
-	l.FenceUntil = now/1000 + keep
 	return l, l.kept()
 }
 
@@ -245,7 +232,7 @@ func (l Lock) Reclaim(now int64, owner string, ttl, fence, keep int64) (Lock, Re
 // else it is free. It is free also where the counter is lost, for no client's clock
 // is at hand: the waiter that was woken takes it by its own clock. Without a stamp, a lock
 // that nobody holds passes on as well.
-func (l Lock) Release(now int64, owner string, stamp, handOver, keep int64, hears func(owner string) bool) (Lock, Wake) {
+func (l Lock) Release(now int64, owner string, least, stamp, handOver int64, hears func(owner string) bool) (Lock, Wake) {
 	l = l.At(now)
 	if stamp != 0 {
 		l.queue(owner, now, stamp)
@@ -255,19 +242,16 @@ func (l Lock) Release(now int64, owner string, stamp, handOver, keep int64, hear
 	if l.Owner != owner && (l.Owner != "" || stamp != 0) {
 		return l, Wake{}
 	}
-	return l.pass(now, owner, handOver, keep, stamp == 0, hears)
+	return l.pass(now, owner, least, handOver, stamp == 0, hears)
 }
 
 // Keep releases the lock for owner and lets it stand for minHold: it is nobody's then, and no
 // request about the owner changes it any more. A lock that is not the owner's stays as it is.
-func (l Lock) Keep(now int64, owner string, minHold, keep int64) Lock {
+func (l Lock) Keep(now int64, owner string, minHold int64) Lock {
 	l = l.At(now)
 	l.Queue = l.Queue.Without(owner)
 	if l.Owner == owner {
-		l.take(KeptID(owner), now, minHold)
-		if l.Fence != 0 {
-			l.FenceUntil = now/1000 + keep
-		}
+		l.take(KeptID(owner), 0, now, minHold)
 	}
 	return l
 }
@@ -296,34 +280,33 @@ func (l *Lock) wake(from string, hears func(owner string) bool) string {
 // is free: kept for it, the node would block all others until it asks again (trace C4).
 // everywhere says that from releases on all nodes. With a handOver of 0 the lock is free, also
 // where others wait.
-func (l Lock) pass(now int64, from string, handOver, keep int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
-	if handOver == 0 {
+func (l Lock) pass(now int64, from string, least, handOver int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
+	if handOver == 0 || l.first(from) == "" {
 		l.free()
 		return l, Wake{}
 	}
-	promised := l.first(from) != "" && l.block(now, noClock, keep)
+	base, promised := l.block(now, noClock, least)
 	w := Wake{Owner: l.wake(from, hears)}
 	if w.Owner == "" || !promised {
 		l.free()
 		return l, w
 	}
-	l.take(w.Owner, now, handOver)
+	l.take(w.Owner, base, now, handOver)
 	if everywhere {
-		w.Base, w.Left = Base(l.Fence), handOver
+		w.Base, w.Left = base, handOver
 	}
 	return l, w
 }
 
-// Force takes the lock away from the grant that token belongs to, so that the
-// old holder can neither renew nor pass a storage that has seen a newer token. A lock that was
-// released, and stands for its MinHold, is no grant's.
-func (l Lock) Force(now, token, handOver, keep int64, hears func(owner string) bool) (Lock, bool, Wake) {
+// Force takes the lock away from the grant that token belongs to. A lock that was released, and
+// stands for its MinHold, has no token, nor has another library's.
+func (l Lock) Force(now, token, least, handOver int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
-	if l.Owner == "" || IsKept(l.Owner) || l.Fence == 0 || !block.Has(Base(l.Fence), token) {
+	if l.Token == 0 || !block.Has(l.Token, token) {
 		return l, false, Wake{}
 	}
-	l.block(now, noClock, keep)
 	l.Queue = l.Queue.Without(l.Owner)
-	l, woken := l.pass(now, l.Owner, handOver, keep, true, hears)
+	l.Forced, l.ForcedUntil = strings.TrimPrefix(l.Forced+" "+l.Owner, " "), max(l.ForcedUntil, l.Until, now/1000+1)
+	l, woken := l.pass(now, l.Owner, least, handOver, true, hears)
 	return l, true, woken
 }

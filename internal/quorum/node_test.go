@@ -10,7 +10,6 @@ import (
 const (
 	noon = int64(1_800_000_000_000_000)
 	ttl  = int64(10_000)
-	keep = CounterLife / ms
 	end  = noon // last token of the first block of a counter seeded at noon
 	base = end - Block + 1
 )
@@ -21,7 +20,7 @@ func hears(string) bool { return true }
 // taken is a lock that a took at noon, on a node without a past.
 func taken(t *testing.T) Lock {
 	t.Helper()
-	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, keep, deaf)
+	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, deaf)
 	if want := (Reply{Event: Event{Kind: Granted, Token: base}}); r != want {
 		t.Fatalf("first acquire: %+v, want %+v", r, want)
 	}
@@ -31,8 +30,8 @@ func taken(t *testing.T) Lock {
 // waited is taken, with b and c queued in this order.
 func waited(t *testing.T) Lock {
 	t.Helper()
-	l, _, _ := taken(t).Acquire(noon, "c", ttl, noon, 7, keep, deaf)
-	l, _, _ = l.Acquire(noon, "b", ttl, noon, 6, keep, deaf)
+	l, _, _ := taken(t).Acquire(noon, "c", ttl, noon, 0, 7, deaf)
+	l, _, _ = l.Acquire(noon, "b", ttl, noon, 0, 6, deaf)
 	return l
 }
 
@@ -44,14 +43,14 @@ func owners(q Queue) []string {
 	return all
 }
 
-func TestAcquireAgainChangesNothingButTheExpiries(t *testing.T) {
+func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 	t.Parallel()
 	first := taken(t)
-	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, keep, deaf)
+	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, 0, deaf)
 	if r.Kind != Granted || r.Token != base {
 		t.Fatalf("second acquire: %+v", r)
 	}
-	first.Until, first.FenceUntil = first.Until+1000, first.FenceUntil+1000
+	first.Until += 1000
 	if again != first {
 		t.Fatalf("second acquire left %+v, want %+v", again, first)
 	}
@@ -59,14 +58,14 @@ func TestAcquireAgainChangesNothingButTheExpiries(t *testing.T) {
 
 func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 	t.Parallel()
-	l, r, _ := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, keep, deaf)
+	l, r, _ := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, 0, deaf)
 	if want := (Reply{Event: Event{Kind: Denied, Left: 5000 * ms}, Holder: "a"}); r != want {
 		t.Fatalf("denial: %+v, want %+v", r, want)
 	}
 	if l != taken(t) {
 		t.Fatalf("denial without a stamp left %+v", l)
 	}
-	l, r, _ = l.Acquire(noon, "b", ttl, noon, 5, keep, deaf)
+	l, r, _ = l.Acquire(noon, "b", ttl, noon, 0, 5, deaf)
 	if r.Kind == Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
 		t.Fatalf("denial with a stamp: %+v, %+v", r, l)
 	}
@@ -75,10 +74,10 @@ func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 func TestExpiredLockIsFree(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, keep, deaf); r.Kind == Granted {
+	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, 0, deaf); r.Kind == Granted {
 		t.Fatal("granted in the last millisecond of another's lock")
 	}
-	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, keep, deaf)
+	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, 0, deaf)
 	if r.Kind != Granted || r.Token != base+Block {
 		t.Fatalf("after expiry: %+v, want base %d", r, base+Block)
 	}
@@ -94,7 +93,7 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
 	} {
-		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, keep, deaf); r.Kind != Granted || r.Token != tt.want-Block+1 {
+		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, 0, deaf); r.Kind != Granted || r.Token != tt.want-Block+1 {
 			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Token, tt.want-Block+1)
 		}
 	}
@@ -104,22 +103,24 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 func TestNoCounterStartsWhereClocksDifferByMoreThanAMinute(t *testing.T) {
 	t.Parallel()
 	lost := taken(t)
-	lost.Fence, lost.FenceUntil = 0, 0
+	lost.Token, lost.Fence = 0, 0
 	idle := waited(t)
 	idle.free()
-	idle.Fence, idle.FenceUntil = 0, 0
+	idle.Fence = 0
 	for _, clock := range []int64{noon + 60_000_001, noon - 60_000_001, noon - 3600*1_000_000, 0} {
-		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same": lost} {
-			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 5, keep, deaf); r.Kind != Failed || l != before {
+		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same, without a token": lost} {
+			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 0, 5, deaf); r.Kind != Failed || l != before {
 				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
 			}
 		}
-		if l, v := idle.Renew(noon, "a", ttl, clock, base, keep); v.Kind != Failed || l != idle {
-			t.Errorf("renew, clock at %+d µs: %+v, left %+v", clock-noon, v, l)
-		}
-		// Where there is a counter, the clock is of no interest.
-		if _, r, _ := waited(t).Acquire(noon, "a", ttl, clock, 0, keep, deaf); r.Kind != Granted || r.Token != base {
+		// Where there is a counter, the clock is of no interest, nor where the lock has its token.
+		counted, r, _ := taken(t).Acquire(noon+(ttl+1)*1000, "b", ttl, clock, 0, 0, deaf)
+		if r.Kind != Granted || r.Token != end+1 {
 			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
+		}
+		counted.Fence = 0
+		if l, r, _ := counted.Acquire(noon, "b", ttl, clock, 0, 0, deaf); r.Kind != Granted || r.Token != end+1 || l.Fence != 0 {
+			t.Errorf("a token that is there, clock at %+d µs: %+v, counter %d", clock-noon, r, l.Fence)
 		}
 	}
 }
@@ -136,19 +137,73 @@ func TestClockErrorSaysByHowMuch(t *testing.T) {
 	}
 }
 
-// Trace C1: a counter that kept the expiry of its creation ran out in constant
-// use, and the next hand-over began to count at nothing.
-func TestEveryGrantKeepsTheCounterAlive(t *testing.T) {
+// Nothing but the server's memory ends the counter: no idle time, however long.
+func TestTheCounterNeverExpires(t *testing.T) {
 	t.Parallel()
-	l, now := waited(t), noon
-	for i := range 6 {
-		now += keep * 900 // nine tenths of its life, in µs
-		l.Owner, l.Until = "a", now/1000+ttl
-		l.Queue, l.QueueUntil = Queue("").With("b", 6), now/1000+ttl
-		l, _ = l.Release(now, "a", 0, 1000, keep, hears)
-		if want := end + int64(i+1)*Block; l.Owner != "b" || l.Fence != want {
-			t.Fatalf("hand-over %d: owner %q, counter %d, want b and %d", i, l.Owner, l.Fence, want)
+	const year = 365 * 24 * 3600 * 1_000_000
+	l := waited(t).At(noon + year)
+	if l != (Lock{Fence: end}) {
+		t.Fatalf("left %+v, want the counter alone", l)
+	}
+	for _, clock := range []int64{noon + year, noon, 0} {
+		if _, r, _ := l.Acquire(noon+year, "b", ttl, clock, 0, 0, deaf); r.Kind != Granted || r.Token != end+1 {
+			t.Errorf("a year later, clock at %+d µs: %+v, want token %d", clock-noon, r, end+1)
 		}
+	}
+}
+
+// All locks of a node share its counter: Fence is the node's, the rest each lock's own.
+func TestTokensOfANameRiseThoughOtherNamesAreGrantedInBetween(t *testing.T) {
+	t.Parallel()
+	names := []string{"x", "y", "z"}
+	locks, last, fence := make(map[string]Lock), int64(0), int64(0)
+	for i := range 30 {
+		name, now := names[i*i%3], noon+int64(i)*(ttl+1)*1000
+		l := locks[name]
+		l.Fence = fence
+		l, r, _ := l.Acquire(now, "a", ttl, now, 0, 0, deaf)
+		if r.Kind != Granted || i > 0 && r.Token != last+Block || l.Fence != Top(r.Token) {
+			t.Fatalf("grant %d, of %s: %+v after %d, counter %d", i, name, r, last, l.Fence)
+		}
+		last, fence, locks[name] = r.Token, l.Fence, l
+	}
+}
+
+func TestNoGrantIsBelowTheLeastToken(t *testing.T) {
+	t.Parallel()
+	free := waited(t)
+	free.free()
+	for name, tt := range map[string]struct {
+		lock  Lock
+		least int64
+		token int64
+	}{
+		"above the counter":             {free, end + 1000, end + 1000},
+		"below it":                      {free, base, end + 1},
+		"a counter that is new":         {Lock{}, noon + 1000, noon + 1000},
+		"the owner's, above its token":  {taken(t), end + 1000, end + 1000},
+		"the owner's, in the block":     {taken(t), base + 1, end + 1},
+		"the owner's, as high as least": {taken(t), base, base},
+	} {
+		l, r, _ := tt.lock.Acquire(noon, "a", ttl, noon, tt.least, 0, deaf)
+		if r.Kind != Granted || r.Token != tt.token || l.Token != tt.token || l.Fence != Top(tt.token) {
+			t.Errorf("acquire, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
+		}
+		if tt.lock.Owner == "" {
+			continue
+		}
+		if l, r := tt.lock.Adopt(noon, "z", "a", ttl, noon, tt.least); r.Kind != Granted || r.Token != tt.token || l.Token != tt.token {
+			t.Errorf("adopt, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
+		}
+	}
+	if l, r := taken(t).Adopt(noon, "a", "b", ttl, noon, end+1000); r.Token != end+1000 || l.Fence != Top(end+1000) {
+		t.Errorf("adopt from another: %+v, left %+v", r, l)
+	}
+	if l, w := waited(t).Release(noon, "a", end+1000, 0, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
+		t.Errorf("release: woken %+v, left %+v", w, l)
+	}
+	if l, _, w := waited(t).Force(noon, base, end+1000, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
+		t.Errorf("force: woken %+v, left %+v", w, l)
 	}
 }
 
@@ -156,84 +211,35 @@ func TestEveryGrantKeepsTheCounterAlive(t *testing.T) {
 func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 	t.Parallel()
 	l := waited(t)
-	l.Fence, l.FenceUntil = 0, 0
-	l, woken := l.Release(noon+1, "a", 0, 1000, keep, hears)
+	l.Fence = 0
+	l, woken := l.Release(noon+1, "a", 0, 0, 1000, hears)
 	if woken != (Wake{Owner: "b"}) || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, left %+v", woken.Owner, l)
 	}
-	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 6, keep, deaf)
+	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 0, 6, deaf)
 	if r.Kind != Granted || r.Token != noon+2-Block+1 || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("then: %+v, left %+v", r, l)
 	}
 }
 
-// Trace C5: wherever within its minute the node's clock goes, and however long nobody asks,
-// a later grant has the higher token.
-func TestACounterOutlivesAClockThatGoesWithinItsMinute(t *testing.T) {
+// Wherever the node's clock goes after the counter has started, and however long nobody asks, a later
+// grant has the higher token.
+func TestNoClockThatJumpsLowersAToken(t *testing.T) {
 	t.Parallel()
-	const minute, second = 60_000_000, 1_000_000
-	errs := []int64{-minute, -minute / 2, 0, minute / 2, minute}
-	for _, granted := range errs {
-		for _, renewed := range errs {
-			for _, asked := range errs {
-				for idle := int64(0); idle < 400; idle += 2 {
-					l, a, _ := Lock{}.Acquire(noon+granted, "a", ttl, noon, 0, keep, deaf)
-					l, _ = l.Renew(noon+renewed, "a", ttl, noon, a.Token, keep)
-					l, _ = l.Release(noon+renewed, "a", 0, 1000, keep, deaf)
-					later := noon + idle*second
-					if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, keep, deaf); b.Token < a.Token+Block {
-						t.Fatalf("clock %+d s, then %+d s, %d s later %+d s: base %d after %d", granted/second, renewed/second, idle, asked/second, b.Token, a.Token)
-					}
+	const hour = 3600 * 1_000_000
+	errs := []int64{-hour, 0, hour}
+	for _, renewed := range errs {
+		for _, asked := range errs {
+			for _, idle := range []int64{0, 100, 24 * 3600} {
+				l, a, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, deaf)
+				l, _ = l.Renew(noon+renewed, "a", ttl, a.Token, false)
+				l, _ = l.Release(noon+renewed, "a", 0, 0, 1000, deaf)
+				later := noon + idle*1_000_000
+				if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, 0, deaf); b.Token != a.Token+Block {
+					t.Fatalf("clock %+d h, %d s later %+d h: base %d after %d", renewed/hour, idle, asked/hour, b.Token, a.Token)
 				}
 			}
 		}
-	}
-}
-
-// A node's clock is wrong by no more than most, and goes as it likes: ahead as the counter
-// starts, behind at its last use, ahead again until it has expired, and behind as the next
-// one starts, late. docs/protocol.md has the formula (The lifetime of a counter).
-func TestACounterOutlivesAClockThatIsSetAsOftenAsYouLike(t *testing.T) {
-	t.Parallel()
-	const second = 1_000_000
-	lower := func(life, most int64) bool {
-		start := min(most, 60)
-		l, a, _ := Lock{}.Acquire(noon+start*second, "a", ttl, noon, 0, life*1000, deaf)
-		l, _ = l.Renew(noon-most*second, "a", ttl, noon, a.Token, life*1000)
-		l, _ = l.Release(noon-most*second, "a", 0, 0, life*1000, deaf)
-		for idle := range 2 * life {
-			later := noon + idle*second
-			clock := later - most*second
-			_, b, _ := l.At(later+most*second).Acquire(clock, "b", ttl, clock-second, 0, life*1000, deaf)
-			if b.Token <= a.Token {
-				return true
-			}
-		}
-		return false
-	}
-	for _, tt := range []struct{ life, most int64 }{{150, 36}, {245, 60}, {600, 179}, {3600, 1179}} {
-		if lower(tt.life, tt.most) {
-			t.Errorf("a counter that lives for %d s, and a clock that is off by %d s at most: a later grant has a lower token", tt.life, tt.most)
-		}
-		if !lower(tt.life, tt.most+3) {
-			t.Errorf("a counter that lives for %d s: no order is lost by a clock that is off by %d s", tt.life, tt.most+3)
-		}
-	}
-}
-
-func TestLongLeaseKeepsItsCounter(t *testing.T) {
-	t.Parallel()
-	const day = 24 * 3600 * 1000
-	long := FenceKeep(day*ms, 0)
-	l, _, _ := Lock{}.Acquire(noon, "a", day, noon, 0, long, deaf)
-	if want := noon/1000 + 2*day; l.FenceUntil != want {
-		t.Fatalf("counter kept until %d, want %d", l.FenceUntil, want)
-	}
-	// A hand-over does not know how long the next lease will be; the confirmation does.
-	l.FenceUntil = noon/1000 + keep
-	l, _, _ = l.Acquire(noon, "a", day, noon, 0, long, deaf)
-	if want := noon/1000 + 2*day; l.FenceUntil != want {
-		t.Fatalf("confirmed: counter kept until %d, want %d", l.FenceUntil, want)
 	}
 }
 
@@ -241,28 +247,64 @@ func TestCommitNeedsTheOwner(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	for _, owner := range []string{"b", ""} {
-		if got, r := l.Commit(noon, owner, base+1000, keep); r != reply(Refused) || got != l {
+		if got, r := l.Commit(noon, owner, base+1000); r != reply(Refused) || got != l {
 			t.Errorf("commit by %q: %+v", owner, r)
 		}
 	}
-	if _, r := l.Commit(noon+(ttl+1)*1000, "a", base+1000, keep); r != reply(Refused) {
+	if _, r := l.Commit(noon+(ttl+1)*1000, "a", base+1000); r != reply(Refused) {
 		t.Error("commit after expiry was accepted")
 	}
 }
 
-func TestCommitNeverLowersTheCounter(t *testing.T) {
+func TestACommitIsTheTokenOfTheLockAndRaisesTheCounter(t *testing.T) {
+	t.Parallel()
+	high := taken(t)
+	high.Fence = end + 100*Block // other locks of the node
+	for _, before := range []Lock{taken(t), high} {
+		for _, token := range []int64{base, base + 1, base + 1000, end + 200*Block} {
+			l, r := before.Commit(noon, "a", token)
+			want := before
+			want.Token, want.Fence = token, max(before.Fence, Top(token))
+			if r != reply(Accepted) || l != want {
+				t.Errorf("commit of %+d, counter %+d: %+v, left %+v", token-base, before.Fence-end, r, l)
+			}
+			if _, r, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, deaf); r.Token != token {
+				t.Errorf("after a commit of %+d the owner is told %+d", token-base, r.Token-base)
+			}
+		}
+	}
+}
+
+// Its own token there may be of a later grant, with others in between: the lock was lost, and an
+// acquire of the owner came twice.
+func TestACommitBelowTheTokenOfTheLockIsRefused(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	if got, r := l.Commit(noon, "a", base-1, keep); r != reply(Refused) || got != l {
-		t.Error("a token below the block was accepted")
+	l.free() // the node forgets the lock
+	_, other, _ := l.Acquire(noon, "b", ttl, noon, 0, 0, deaf)
+	l.Fence = Top(other.Token) // …and b's as well
+	l, again, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, deaf)
+	if other.Token != end+1 || again.Token != end+1+Block {
+		t.Fatalf("granted %d, then %d", other.Token, again.Token)
 	}
-	for _, token := range []int64{base, base + 1, base + 1000} {
-		got, r := l.Commit(noon, "a", token, keep)
-		if r != reply(Accepted) || got.Fence != token+Block-1 {
-			t.Errorf("commit of %d: %+v, counter %d", token, r, got.Fence)
+	for _, token := range []int64{base, end, end + 1, again.Token - 1} {
+		if got, r := l.Commit(noon, "a", token); r != reply(Refused) || got != l {
+			t.Errorf("commit of %+d: %+v, left %+v", token-again.Token, r, got)
 		}
-		if _, r, _ := got.Acquire(noon, "a", ttl, noon, 0, keep, deaf); r.Token != token {
-			t.Errorf("base after commit of %d is %d", token, r.Token)
+	}
+	if _, r := l.Commit(noon, "a", again.Token); r != reply(Accepted) {
+		t.Errorf("commit of its token: %+v", r)
+	}
+}
+
+// What the node granted before it lost the counter may be above any token.
+func TestNoCommitStartsACounter(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	l.Fence = 0
+	for _, token := range []int64{base, end, noon + 1000} {
+		if got, r := l.Commit(noon, "a", token); r != reply(Refused) || got != l {
+			t.Errorf("commit of %+d: %+v, left %+v", token-base, r, got)
 		}
 	}
 }
@@ -273,31 +315,45 @@ func TestRenewCases(t *testing.T) {
 	free := taken(t)
 	free.free()
 	newer := free
-	newer.Fence = end + 1
+	newer.Fence = end + Block
 	lost := free
-	lost.Fence, lost.FenceUntil = 0, 0
-	kept := reply(Kept)
+	lost.Fence = 0
+	kept := taken(t).Keep(noon, "a", ttl)
 	for name, tt := range map[string]struct {
 		lock  Lock
 		owner string
-		reply Reply
-		fence int64
+		anew  bool
+		ok    bool
 	}{
-		"mine":                      {taken(t), "a", kept, end},
-		"another's":                 {taken(t), "b", reply(NotMine), end},
-		"free, nobody since":        {free, "a", kept, end},
-		"free, somebody since":      {newer, "a", Reply{Event: Event{Kind: NotMine, Token: end + 1}}, end + 1},
-		"free, counter lost too C2": {lost, "a", kept, later},
+		"mine":                       {taken(t), "a", false, true},
+		"mine, anew":                 {taken(t), "a", true, true},
+		"another's":                  {taken(t), "b", false, false},
+		"another's, anew":            {taken(t), "b", true, false},
+		"free":                       {free, "a", false, false},
+		"free, anew":                 {free, "a", true, true},
+		"free, others since, anew":   {newer, "a", true, true},
+		"free, counter lost, anew":   {lost, "a", true, true},
+		"stands for a MinHold":       {kept, "a", false, false},
+		"stands for a MinHold, anew": {kept, "a", true, false},
 	} {
-		got, r := tt.lock.Renew(later, tt.owner, ttl, later, base, keep)
-		if r != tt.reply || got.Fence != tt.fence {
-			t.Errorf("%s: %+v, counter %d; want %+v and %d", name, r, got.Fence, tt.reply, tt.fence)
+		want, kind := tt.lock, NotMine
+		if tt.ok {
+			want.Owner, want.Token, want.Until, kind = "a", base, later/1000+ttl, Kept
 		}
-		switch {
-		case r != kept && got != tt.lock.At(later):
-			t.Errorf("%s: a refused renewal changed the lock", name)
-		case r == kept && (got.Owner != "a" || got.Until != later/1000+ttl || got.FenceUntil != later/1000+keep):
-			t.Errorf("%s: left %+v", name, got)
+		if got, r := tt.lock.Renew(later, tt.owner, ttl, base, tt.anew); r != reply(kind) || got != want {
+			t.Errorf("%s: %+v, left %+v, want %+v", name, r, got, want)
+		}
+	}
+}
+
+// What the node has promised the owner is not for a renewal to change.
+func TestARenewalLeavesTheTokenOfTheLock(t *testing.T) {
+	t.Parallel()
+	for _, token := range []int64{0, base - 1, base + 1000} {
+		for _, anew := range []bool{false, true} {
+			if l, r := taken(t).Renew(noon, "a", ttl, token, anew); r.Kind != Kept || l != taken(t) {
+				t.Errorf("token %+d, anew %v: %+v, left %+v", token-base, anew, r, l)
+			}
 		}
 	}
 }
@@ -307,23 +363,27 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 	free := taken(t)
 	free.free()
 	lost := taken(t)
-	lost.Fence, lost.FenceUntil = 0, 0
+	lost.Fence = 0
 	mine := taken(t)
 	mine.Owner = "new"
+	bare := mine
+	bare.Token = 0
 	later := noon + 3_000_000
 	for name, tt := range map[string]struct {
 		lock Lock
 		from string
 		base int64 // 0: denied
+		top  int64
 	}{
-		"that one's":           {taken(t), "a", end + 1},
-		"asked again":          {mine, "a", base},
-		"another's":            {taken(t), "b", 0},
-		"nobody's":             {free, "a", 0},
-		"nobody's, of no name": {free, "", 0},
-		"the counter is lost":  {lost, "a", later - Block + 1},
+		"that one's":             {taken(t), "a", end + 1, end + Block},
+		"asked again":            {mine, "a", base, end},
+		"again, without a token": {bare, "a", end + 1, end + Block},
+		"another's":              {taken(t), "b", 0, end},
+		"nobody's":               {free, "a", 0, end},
+		"nobody's, of no name":   {free, "", 0, end},
+		"the counter is lost":    {lost, "a", later - Block + 1, later},
 	} {
-		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later, keep)
+		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later, 0)
 		if tt.base == 0 {
 			if r.Kind == Granted || got != tt.lock.At(later) {
 				t.Errorf("%s: %+v, left %+v", name, r, got)
@@ -331,79 +391,27 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 			continue
 		}
 		if r.Kind != Granted || r.Token != tt.base || got.Owner != "new" || got.Until != later/1000+ttl ||
-			got.Fence != tt.base+Block-1 || got.FenceUntil != later/1000+keep {
+			got.Token != tt.base || got.Fence != tt.top {
 			t.Errorf("%s: %+v, left %+v", name, r, got)
 		}
 	}
-	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, keep); r.Kind != Failed || got != lost.At(noon) {
+	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0); r.Kind != Failed || got != lost.At(noon) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
+	}
+	bare.Fence, bare.Queue, bare.QueueUntil = 0, bare.Queue.With("a", 1), noon/1000+QueueKeep
+	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0); r.Kind != Failed || got != bare.At(noon) {
+		t.Errorf("asked again, clocks differ: %+v, left %+v", r, got)
 	}
 	waits := taken(t)
 	waits.Queue, waits.QueueUntil = waits.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
-	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, keep); !slices.Equal(owners(got.Queue), []string{"b"}) {
+	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0); !slices.Equal(owners(got.Queue), []string{"b"}) {
 		t.Errorf("waiting: %v", owners(got.Queue))
-	}
-}
-
-func TestARenewalWithoutATokenTakesNothing(t *testing.T) {
-	t.Parallel()
-	free := taken(t)
-	free.free()
-	for name, lock := range map[string]Lock{"free": free, "never held": {}} {
-		if got, v := lock.Renew(noon, "a", ttl, noon, 0, keep); v != reply(NotMine) || got != lock.At(noon) {
-			t.Errorf("%s: %+v, left %+v", name, v, got)
-		}
-	}
-	if got, v := taken(t).Renew(noon, "a", ttl+1, noon, 0, keep); v.Kind != Kept || got.Until != noon/1000+ttl+1 || got.Fence != end {
-		t.Errorf("mine: %+v, left %+v", v, got)
-	}
-}
-
-func TestReclaimTakesAFreeLockOfWhichNobodyHasHadAnySince(t *testing.T) {
-	t.Parallel()
-	free := taken(t)
-	free.free()
-	newer := free
-	newer.Fence = end + Block
-	older := free
-	older.Fence = end - Block
-	lost := free
-	lost.Fence, lost.FenceUntil = 0, 0
-	for name, tt := range map[string]struct {
-		lock  Lock
-		fence int64
-		ok    bool
-	}{
-		"free, as it was told":  {free, end, true},
-		"a grant has been":      {newer, end, false},
-		"the counter was lower": {older, end, false},
-		"the counter was lost":  {lost, end, false},
-		"… and so nothing told": {lost, 0, false},
-		"another's":             {taken(t), end, false},
-	} {
-		got, r := tt.lock.Reclaim(noon, "b", ttl, tt.fence, keep)
-		want := tt.lock.At(noon)
-		if tt.ok {
-			want.Owner, want.Until, want.FenceUntil = "b", noon/1000+ttl, noon/1000+keep
-		}
-		if (r.Kind == Kept) != tt.ok || got != want {
-			t.Errorf("%s: %+v, left %+v, want %+v", name, r, got, want)
-		}
-	}
-}
-
-func TestRenewalBelowItsTokenDoesNotLowerALostCounter(t *testing.T) {
-	t.Parallel()
-	ahead := noon + 3600*1_000_000 // granted when the clock ran an hour ahead
-	l, _ := Lock{}.Renew(noon, "a", ttl, noon, ahead, keep)
-	if l.Fence != ahead+Block-1 {
-		t.Fatalf("counter %d, want %d", l.Fence, ahead+Block-1)
 	}
 }
 
 func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 0, 1000, keep, hears)
+	l, woken := waited(t).Release(noon, "a", 0, 0, 1000, hears)
 	if want := (Wake{Owner: "b", Base: end + 1, Left: 1000}); woken != want || l.Owner != "b" || l.Until != noon/1000+1000 {
 		t.Fatalf("woken %v, want %v; owner %q until %d", woken, want, l.Owner, l.Until)
 	}
@@ -413,7 +421,7 @@ func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	if got := owners(l.Queue); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("still waiting: %v", got)
 	}
-	l, r, _ := l.Acquire(noon, "b", ttl, noon, 6, keep, deaf)
+	l, r, _ := l.Acquire(noon, "b", ttl, noon, 0, 6, deaf)
 	if r.Kind != Granted || r.Token != end+1 || l.Until != noon/1000+ttl {
 		t.Errorf("confirmation: %+v, until %d", r, l.Until)
 	}
@@ -422,7 +430,7 @@ func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 // Somebody gave it back who was the first in the queue, and nobody has asked since.
 func TestReleasePassesOnAFreeLock(t *testing.T) {
 	t.Parallel()
-	free, _ := waited(t).Release(noon, "a", 5, 1000, keep, hears)
+	free, _ := waited(t).Release(noon, "a", 0, 5, 1000, hears)
 	for name, tt := range map[string]struct {
 		owner string
 		stamp int64
@@ -432,7 +440,7 @@ func TestReleasePassesOnAFreeLock(t *testing.T) {
 		"by who has no place":        {"x", 0, "a"},
 		"a give-back leaves it free": {"x", 9, ""},
 	} {
-		if l, woken := free.Release(noon, tt.owner, tt.stamp, 1000, keep, hears); l.Owner != tt.want || woken.Owner != tt.want {
+		if l, woken := free.Release(noon, tt.owner, 0, tt.stamp, 1000, hears); l.Owner != tt.want || woken.Owner != tt.want {
 			t.Errorf("%s: woken %v, owner %q, want %q", name, woken, l.Owner, tt.want)
 		}
 	}
@@ -440,11 +448,11 @@ func TestReleasePassesOnAFreeLock(t *testing.T) {
 
 func TestReleaseSkipsWaitersThatDoNotHear(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 0, 1000, keep, func(o string) bool { return o == "c" })
+	l, woken := waited(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
 	if woken.Owner != "c" || l.Owner != "c" || l.Queue != "" {
 		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
 	}
-	l, woken = waited(t).Release(noon, "a", 0, 1000, keep, deaf)
+	l, woken = waited(t).Release(noon, "a", 0, 0, 1000, deaf)
 	if woken != (Wake{}) || l.Owner != "" || l.Queue != "" || l.Fence != end+Block {
 		t.Fatalf("nobody hears: woken %q, left %+v", woken.Owner, l)
 	}
@@ -452,19 +460,19 @@ func TestReleaseSkipsWaitersThatDoNotHear(t *testing.T) {
 
 func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "b", 0, 1000, keep, hears)
+	l, woken := waited(t).Release(noon, "b", 0, 0, 1000, hears)
 	if woken.Owner != "" || l.Owner != "a" || !slices.Equal(owners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
 	}
 	before := waited(t)
-	if got, _ := before.Release(noon, "x", 0, 1000, keep, hears); got != before {
+	if got, _ := before.Release(noon, "x", 0, 0, 1000, hears); got != before {
 		t.Fatal("a stranger's release changed the lock")
 	}
 }
 
 func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 9, 1000, keep, hears)
+	l, woken := waited(t).Release(noon, "a", 0, 9, 1000, hears)
 	if woken.Owner != "b" || !slices.Equal(owners(l.Queue), []string{"c", "a"}) {
 		t.Fatalf("woken %q, queue %v", woken.Owner, owners(l.Queue))
 	}
@@ -473,7 +481,7 @@ func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
 // Trace C4: a node that is kept for its giver blocks everybody until it asks again.
 func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 5, 1000, keep, hears)
+	l, woken := waited(t).Release(noon, "a", 0, 5, 1000, hears)
 	if woken.Owner != "" || l.Owner != "" || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
 		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
 	}
@@ -482,18 +490,18 @@ func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
 // Trace C6: a client that happens to ask while a lock is free does not go before the waiters.
 func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	t.Parallel()
-	free, _ := waited(t).Release(noon, "a", 5, 1000, keep, hears)
+	free, _ := waited(t).Release(noon, "a", 0, 5, 1000, hears)
 	lapsed := waited(t)
 	lapsed.Until = noon/1000 - 1
 	for _, place := range []int64{0, 6, 8} {
-		l, r, _ := free.Acquire(noon, "b", ttl, noon, place, keep, hears)
+		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, place, hears)
 		if want := (Reply{Event: Event{Kind: Denied, Left: 1000 * ms, Waiters: 2}, Holder: "a"}); r != want {
 			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
 		}
 		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
 			t.Errorf("left %+v, waiting %v", l, owners(l.Queue))
 		}
-		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, place, keep, hears)
+		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, 0, place, hears)
 		if woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
 			t.Errorf("d with stamp %d on a lock that lapsed: %+v, owner %q until %d", place, r, l.Owner, l.Until)
 		}
@@ -515,19 +523,10 @@ func TestTheFirstInLineTakesAFreeLockAndLeavesTheQueue(t *testing.T) {
 		"anybody, where no other waiter listens": {"d", 8, deaf, nil},
 		"without a place":                        {"d", 0, deaf, nil},
 	} {
-		l, r, _ := lapsed.Acquire(noon, tt.owner, ttl, noon, tt.place, keep, tt.hears)
+		l, r, _ := lapsed.Acquire(noon, tt.owner, ttl, noon, 0, tt.place, tt.hears)
 		if r.Kind != Granted || r.Token != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(owners(l.Queue), tt.left) {
 			t.Errorf("%s: %+v, left %+v, waiting %v", name, r, l, owners(l.Queue))
 		}
-	}
-}
-
-func TestHandOverKeepsTheCounterOfALongLease(t *testing.T) {
-	t.Parallel()
-	const hour = 3600 * 1000
-	l, woken := waited(t).Release(noon, "a", 0, 1000, FenceKeep(hour*ms, 0), hears)
-	if woken.Owner != "b" || l.Until != noon/1000+1000 || l.FenceUntil != noon/1000+2*hour {
-		t.Fatalf("woken %q until %d, counter until %d", woken.Owner, l.Until, l.FenceUntil)
 	}
 }
 
@@ -546,7 +545,7 @@ func TestForceComparesTheToken(t *testing.T) {
 		want  bool
 	}{{base - 1, false}, {base, true}, {end, true}, {end + 1, false}, {0, false}} {
 		before := waited(t)
-		l, forced, woken := before.Force(noon, tt.token, 1000, keep, hears)
+		l, forced, woken := before.Force(noon, tt.token, 0, 1000, hears)
 		switch {
 		case forced != tt.want:
 			t.Errorf("force of %+d: %v", tt.token-base, forced)
@@ -560,18 +559,59 @@ func TestForceComparesTheToken(t *testing.T) {
 
 func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
-	l, _, _ := taken(t).Force(noon, base, 1000, keep, hears)
-	if _, r := l.Renew(noon, "a", ttl, noon, base, keep); r.Kind != NotMine || r.Token != l.Fence {
-		t.Fatalf("renewal after force: %+v", r)
+	for _, handOver := range []int64{1000, 0} {
+		for name, before := range map[string]Lock{"nobody waits": taken(t), "others wait": waited(t)} {
+			l, _, _ := before.Force(noon, base, 0, handOver, hears)
+			if got, r := l.Renew(noon, "a", ttl, base, false); r.Kind != NotMine || got != l {
+				t.Errorf("%s, handed over for %d: %+v", name, handOver, r)
+			}
+		}
 	}
 }
 
-func TestForceNeedsACounter(t *testing.T) {
+// A node that fails over hands to nobody in its quarantine, and there each renewal sets a free lock again.
+func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
-	l.Fence, l.FenceUntil = 0, 0
-	if _, forced, _ := l.Force(noon, 0, 1000, keep, hears); forced {
-		t.Fatal("token 0 took a lock without a counter")
+	before := waited(t)
+	before.Queue = before.Queue.With("a", 1)
+	l, forced, woken := before.Force(noon, base, 0, 0, hears)
+	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
+		t.Fatalf("forced %v, woken %v, left %+v", forced, woken, l)
+	}
+	for _, now := range []int64{noon, noon + ttl*1000} {
+		for _, token := range []int64{0, base, end} {
+			if got, r := l.Renew(now, "a", ttl, token, true); r.Kind != NotMine || got != l.At(now) {
+				t.Errorf("renewed with %d: %+v, left %+v", token, r, got)
+			}
+			if got, forced, _ := l.Force(now, token, 0, 1000, hears); forced || got != l.At(now) {
+				t.Errorf("token %d took it once more: %+v", token, got)
+			}
+		}
+		if got, r := l.Adopt(now, "a", "n", ttl, now, 0); r.Kind != Denied || got != l.At(now) {
+			t.Errorf("adopted: %+v", r)
+		}
+	}
+	if got := l.At(noon + (ttl+1)*1000); got.Owner != "" {
+		t.Errorf("after its time: %+v", got)
+	}
+}
+
+// The token stands in the lock: the counter is of all locks, and may be lost.
+func TestForceGoesByTheTokenOfTheLock(t *testing.T) {
+	t.Parallel()
+	for _, fence := range []int64{0, end, end + 5*Block} {
+		l := taken(t)
+		l.Fence = fence
+		got, forced, _ := l.Force(noon, base, 0, 1000, hears)
+		if !forced || got.Owner != "" || got.Fence != fence {
+			t.Errorf("counter %+d: %v, left %+v", fence-end, forced, got)
+		}
+		l.Token = 0
+		for _, token := range []int64{0, 1, base} {
+			if got, forced, _ := l.Force(noon, token, 0, 1000, hears); forced || got != l {
+				t.Errorf("token %d took a lock without one", token)
+			}
+		}
 	}
 }
 
@@ -580,27 +620,19 @@ func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
-	if _, _, woken := l.Force(noon, base, 1000, keep, hears); woken.Owner != "b" {
+	if _, _, woken := l.Force(noon, base, 0, 1000, hears); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
-	}
-}
-
-func TestNothingIsLeftOfALockAfterItsCounterExpired(t *testing.T) {
-	t.Parallel()
-	l := waited(t).At(noon + (keep+1)*1000)
-	if l != (Lock{}) {
-		t.Fatalf("left %+v", l)
 	}
 }
 
 func TestNoRequestOfTheOwnerShortensItsLock(t *testing.T) {
 	t.Parallel()
 	const brief = 1000
-	l := Lock{Owner: "a", Until: noon/1000 + 5000, Fence: 31, FenceUntil: noon/1000 + keep}
+	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}
 	deaf := func(string) bool { return false }
-	acquired, _, _ := l.Acquire(noon, "a", brief, noon, 0, keep, deaf)
-	adopted, _ := l.Adopt(noon, "b", "a", brief, noon, keep)
-	renewed, _ := l.Renew(noon, "a", brief, noon, Base(31), keep)
+	acquired, _, _ := l.Acquire(noon, "a", brief, noon, 0, 0, deaf)
+	adopted, _ := l.Adopt(noon, "b", "a", brief, noon, 0)
+	renewed, _ := l.Renew(noon, "a", brief, base, true)
 	for what, got := range map[string]Lock{"acquire": acquired, "adopt": adopted, "renew": renewed} {
 		if got.Owner != "a" || got.Until != l.Until {
 			t.Errorf("%s: %+v, want it until %d", what, got, l.Until)
@@ -611,23 +643,23 @@ func TestNoRequestOfTheOwnerShortensItsLock(t *testing.T) {
 func TestALockThatIsKeptIsNobodys(t *testing.T) {
 	t.Parallel()
 	deaf := func(string) bool { return false }
-	l := Lock{Owner: "a", Until: noon/1000 + 5000, Fence: 31, FenceUntil: noon/1000 + keep}.Keep(noon, "a", 3000, keep)
+	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}.Keep(noon, "a", 3000)
 	if !IsKept(l.Owner) || l.Until != noon/1000+3000 {
 		t.Fatalf("%+v, want it kept for 3 s", l)
 	}
-	if got, r := l.Renew(noon, "a", 9000, noon, Base(31), keep); got != l || r.Kind != NotMine {
+	if got, r := l.Renew(noon, "a", 9000, base, true); got != l || r.Kind != NotMine {
 		t.Errorf("renew: %v, %+v", r.Kind, got)
 	}
-	if got, r := l.Adopt(noon, "a", "b", 9000, noon, keep); got != l || r.Kind != Denied {
+	if got, r := l.Adopt(noon, "a", "b", 9000, noon, 0); got != l || r.Kind != Denied {
 		t.Errorf("adopt: %v, %+v", r.Kind, got)
 	}
-	if got, ok, _ := l.Force(noon, Base(31), 1000, keep, deaf); got != l || ok {
+	if got, ok, _ := l.Force(noon, base, 0, 1000, deaf); got != l || ok {
 		t.Errorf("force: %v, %+v", ok, got)
 	}
-	if got, _ := l.Release(noon, "a", 0, 1000, keep, deaf); got != l {
+	if got, _ := l.Release(noon, "a", 0, 0, 1000, deaf); got != l {
 		t.Errorf("release: %+v", got)
 	}
-	if got := l.Keep(noon, "a", 9000, keep); got != l {
+	if got := l.Keep(noon, "a", 9000); got != l {
 		t.Errorf("a second release for a time: %+v", got)
 	}
 }

@@ -13,14 +13,14 @@ import (
 func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
-		quorum.Block:                           "a block of tokens",
-		int(quorum.Top(0)):                     "the last of a block",
-		quorum.QueueKeep:                       "how long a queue is kept",
-		quorum.ClockTrust:                      "how far a clock may be off to be believed",
-		quorum.ClockMost:                       "how far a clock may be off at all",
-		36:                                     "the length of a UUID, in front of Redisson's threads",
-		1000:                                   "µs in a ms, and the longest hand-over in ms",
-		int(quorum.Millis(quorum.CounterLife)): "how long an unused counter is kept",
+		quorum.Block:       "a block of tokens",
+		int(quorum.Top(0)): "the last of a block",
+		quorum.QueueKeep:   "how long a queue is kept",
+		quorum.ClockTrust:  "how far a clock may be off to be believed",
+		quorum.ClockMost:   "how far a clock may be off at all",
+		15:                 "where a UUID has its version",
+		36:                 "the length of a UUID, in front of Redisson's threads",
+		1000:               "µs in a ms, and the longest hand-over in ms",
 	}
 	found := make(map[int]bool)
 	for _, s := range append(wire.Plain.Scripts(), wire.Redisson.Scripts()...) {

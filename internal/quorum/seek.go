@@ -150,20 +150,15 @@ func (c *Claim) vote(e *Event, n Set, a *Actions) {
 	}
 	c.Denied &^= n
 	c.Queued &^= n
-	base := max(e.Token, e.Floor)
-	if c.Base[e.Node] != base || e.Token < base {
-		c.drop(n) // the node forgot the lock meanwhile and granted it anew, or forgot the token
+	if c.Base[e.Node] != e.Token {
+		c.drop(n) // the node forgot the lock meanwhile and granted it anew
 	}
 	c.Granted |= n
 	c.Handed &^= n
 	if e.Kind == Woken {
 		c.Handed |= n
 	}
-	c.Low &^= n
-	if e.Token < base {
-		c.Low |= n
-	}
-	c.Base[e.Node] = base
+	c.Base[e.Node] = e.Token
 	c.promised(e)
 	if c.Token != 0 {
 		c.agree(e.Node, e.At, a)
@@ -189,9 +184,9 @@ func (c *Claim) agree(node int, at int64, a *Actions) {
 	n := Only(node)
 	switch {
 	case c.Agreed&n != 0:
-	case c.Base[node] == c.Token && c.Low&n == 0:
+	case c.Base[node] == c.Token:
 		c.Agreed |= n
-	case c.Base[node] <= c.Token:
+	case c.Base[node] < c.Token:
 		a.Commit |= n
 		c.Pending |= n
 		c.expect(n, at)
@@ -353,9 +348,9 @@ func (c *Claim) elect(at int64, a *Actions) {
 	}
 }
 
-// outgrown says that a quorum has granted but can no longer share the token, because a node
-// has promised later ones. A claim that adopts then takes the highest base for its token: it
-// cannot begin anew under a fresh id, to which no node would give the lock (trace C12).
+// outgrown says that a quorum has granted but can no longer share the token, because a node that
+// granted after it was chosen has given a later one. A claim that adopts then takes the highest base
+// for its token: it cannot begin anew under a fresh id, to which no node would give the lock (trace C12).
 func (c *Claim) outgrown() bool {
 	return c.Adopts && c.possible(c.Granted) && !c.possible(c.Asked|c.Agreed|c.Pending)
 }

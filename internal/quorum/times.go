@@ -9,14 +9,6 @@ const (
 	QueueKeep = 60 * 1000 // how long a node keeps a place in a queue that nobody asks for
 )
 
-// CounterLife is how long a node keeps a counter of tokens at least, in nanoseconds. What a
-// node's clock may do in that time, docs/protocol.md says (The lifetime of a counter).
-const CounterLife = 150_000 * ms
-
-// FenceKeep is how long an unused counter is kept, in milliseconds, for a TTL and the
-// lifetime that the clients have agreed on, both in nanoseconds.
-func FenceKeep(ttl, life int64) int64 { return max(Millis(max(CounterLife, life)), 2*Millis(ttl)) }
-
 // Times of a claim, in nanoseconds like every time in a Claim.
 const (
 	// HandOverMost is the longest HandOver.

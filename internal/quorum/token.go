@@ -4,10 +4,10 @@ import "github.com/holdfast-go/holdfast/internal/block"
 
 // A fencing token is a number that goes with a grant. A later grant of the lock has higher
 // tokens, so that a storage can refuse a holder whose token is lower than one it has seen.
-// Each node counts tokens for each lock, and each grant takes the next Block of them: the
-// first is the token of the grant, the others are for hand-overs inside the client's
-// process. Nodes of a set may differ; the claim then takes
-// the base that a quorum shares, else the highest, and commits it to the nodes below it.
+// Each node counts tokens, by counters that its locks share, and each grant takes the next
+// Block of them: the first is the token of the grant and stands in the lock, the others are for
+// hand-overs inside the client's process. Nodes of a set may differ; the claim then takes the
+// base that a quorum shares, else the highest, and commits it to the nodes below it.
 // docs/protocol.md proves the order.
 
 // Block is how many fencing tokens one grant has. The node's counter is the last of them,

@@ -50,8 +50,8 @@ var (
 	redissonDrop string
 	//go:embed scripts/redisson/probe.lua
 	redissonProbe string
-	//go:embed scripts/redisson/never.lua
-	redissonNever string
+	//go:embed scripts/redisson/inspect.lua
+	redissonInspect string
 )
 
 // Redisson is the format of Redisson's RLock, on one node.
@@ -60,10 +60,9 @@ var Redisson = &Format{
 	Adopt:   script(redissonNames, seedLua, redissonBlock, prolongLua, redissonAdopt),
 	Commit:  script(redissonNames, redissonCommit),
 	Renew:   script(redissonNames, prolongLua, redissonRenew),
-	Reclaim: script(redissonNever),
 	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonRelease),
 	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonForce),
 	Drop:    script(redissonNames, redissonFree, redissonDrop),
-	Inspect: script(redissonNames, inspectLua),
+	Inspect: script(redissonNames, redissonInspect),
 	Probe:   script(redissonNames, tryLua, redissonProbe),
 }

@@ -16,11 +16,15 @@ func Slot(key string) int {
 		_, rest, _ := strings.Cut(key, "{")
 		key, _, _ = strings.Cut(rest, "}")
 	}
-	var crc uint16
-	for i := range len(key) {
-		crc = crc<<8 ^ crcTable[byte(crc>>8)^key[i]]
+	return int(crc(key) % Slots)
+}
+
+// crc is the CRC-16 (XMODEM) of text.
+func crc(text string) (sum uint16) {
+	for i := range len(text) {
+		sum = sum<<8 ^ crcTable[byte(sum>>8)^text[i]]
 	}
-	return int(crc % Slots)
+	return sum
 }
 
 var crcTable = func() (t [256]uint16) {

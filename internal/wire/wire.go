@@ -9,6 +9,7 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"strconv"
 	"strings"
 )
 
@@ -18,7 +19,7 @@ const (
 	Set       = Companion + "set"     // the marker of a lock space: see SetKey
 	Wake      = Companion + "wake:"   // channel of a client, whose name follows
 	Client    = Companion + "client:" // who a client is, whose name follows
-	Fence     = Companion + "fence:"  // counter of a lock, whose tagged key follows
+	Fence     = Companion + "fence:"  // a counter of tokens: see ServerFence and SlotFence
 	Queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
 )
 
@@ -39,17 +40,35 @@ func SetKey(lockPrefix string) string {
 	return Set + ":" + lockPrefix
 }
 
-// Companions names the counter and the queue of the lock on key, so that all
-// three share a hash slot, and no two locks share a companion.
-func Companions(key string) (fenceKey, queueKey string) {
+// QueueKey names the queue of the lock on key, so that both share a hash slot, and no two
+// locks share a queue.
+func QueueKey(key string) string {
 	before, after := tags(key)
-	both := Fence + before + key + after + Queue + before + key + after // one piece of memory, as both are made for each claim
-	end := len(Fence) + len(before) + len(key) + len(after)
-	return both[:end], both[end:]
+	return Queue + before + key + after
 }
 
-// Tagged is what follows the prefix in the name of a companion of key: it puts
-// the companion into the hash slot of key, and no two keys share one.
+// Counters is how many counters of tokens a server has that is not part of a cluster. One would do for the tokens'
+// order; but clients that take different locks at once reach the nodes of a set in different orders, and where these
+// locks share a counter, they then get different tokens there and must commit in a second round.
+const Counters = 256
+
+// ServerFence names the counter of the lock on key.
+func ServerFence(key string) string { return serverFences[int(crc(key))%Counters] }
+
+// ServerFences are all counters of a server.
+func ServerFences() []string { return serverFences[:] }
+
+var serverFences = func() (all [Counters]string) {
+	for i := range all {
+		all[i] = Fence + strconv.Itoa(i)
+	}
+	return all
+}()
+
+// SlotFence names the counter of the lock on key in a cluster, which is that of its hash slot.
+func SlotFence(key string) string { return Fence + "{" + SlotTag(Slot(key)) + "}" }
+
+// Tagged puts what goes with key into its hash slot, where it follows a prefix without braces, and no two keys share one.
 func Tagged(key string) string {
 	before, after := tags(key)
 	return before + key + after
@@ -68,12 +87,9 @@ func tags(key string) (before, after string) {
 	return "", ""
 }
 
-// LockOf is the key of the lock that a counter or a queue belongs to.
-func LockOf(companion string) string {
-	tagged, ok := strings.CutPrefix(companion, Fence)
-	if !ok {
-		tagged = strings.TrimPrefix(companion, Queue)
-	}
+// LockOf is the key of the lock that a queue belongs to.
+func LockOf(queue string) string {
+	tagged := strings.TrimPrefix(queue, Queue)
 	if key, ok := strings.CutPrefix(tagged, ":"); ok {
 		return key
 	}
@@ -130,8 +146,6 @@ var (
 	commitLua string
 	//go:embed scripts/renew.lua
 	renewLua string
-	//go:embed scripts/reclaim.lua
-	reclaimLua string
 	//go:embed scripts/release.lua
 	releaseLua string
 	//go:embed scripts/force.lua
@@ -153,8 +167,7 @@ var (
 	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, passLua, prolongLua, acquireLua)
 	Adopt   = script(memberLua, holderLua, seedLua, blockLua, prolongLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
-	Renew   = script(memberLua, holderLua, seedLua, prolongLua, renewLua)
-	Reclaim = script(memberLua, reclaimLua)
+	Renew   = script(memberLua, holderLua, prolongLua, renewLua)
 	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, passLua, releaseLua)
 	Force   = script(memberLua, holderLua, seedLua, blockLua, queueLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
@@ -165,16 +178,16 @@ var (
 
 // Format is how locks are kept on a node: scripts that take the same arguments and answer the same.
 type Format struct {
-	Acquire, Adopt, Commit, Renew, Reclaim, Release, Force, Drop, Inspect, Probe *Script
+	Acquire, Adopt, Commit, Renew, Release, Force, Drop, Inspect, Probe *Script
 }
 
 // Plain is the format of docs/wire.md.
 var Plain = &Format{
-	Acquire: Acquire, Adopt: Adopt, Commit: Commit, Renew: Renew, Reclaim: Reclaim, Release: Release, Force: Force, Drop: Drop,
+	Acquire: Acquire, Adopt: Adopt, Commit: Commit, Renew: Renew, Release: Release, Force: Force, Drop: Drop,
 	Inspect: Inspect, Probe: Probe,
 }
 
 // Scripts is what every checked connection has loaded.
 func (f *Format) Scripts() []*Script {
-	return []*Script{f.Acquire, f.Adopt, f.Commit, f.Renew, f.Reclaim, f.Release, f.Force, f.Drop, f.Inspect, f.Probe, Admit}
+	return []*Script{f.Acquire, f.Adopt, f.Commit, f.Renew, f.Release, f.Force, f.Drop, f.Inspect, f.Probe, Admit}
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -17,18 +18,43 @@ func TestCompanionsShareTheSlotOfTheLock(t *testing.T) {
 		"lock:a}b":   "{1977}lock:a}b",
 		"lock:a{b}c": "lock:a{b}c",
 	} {
-		fence, queue := Companions(key)
-		if fence != "holdfast:fence:"+want || queue != "holdfast:queue:"+want {
-			t.Errorf("companions of %q: %q, %q, want …%q", key, fence, queue, want)
+		fence, queue := SlotFence(key), QueueKey(key)
+		if queue != "holdfast:queue:"+want || Tagged(key) != want {
+			t.Errorf("%q: queue %q, tagged %q, want …%q", key, queue, Tagged(key), want)
 		}
 		if Slot(fence) != Slot(key) || Slot(queue) != Slot(key) {
-			t.Errorf("slots of %q and its companions: %d, %d, %d", key, Slot(key), Slot(fence), Slot(queue))
+			t.Errorf("slots of %q, its counter and its queue: %d, %d, %d", key, Slot(key), Slot(fence), Slot(queue))
 		}
 	}
 }
 
-// What is equal for a lock key and for its counter, no other lock key has.
-func FuzzCompanionsBelongToOneLock(f *testing.F) {
+// All locks of a hash slot count their tokens together, and no others with them.
+func TestASlotHasOneCounter(t *testing.T) {
+	t.Parallel()
+	counters := make(map[string]int)
+	for i := range 3 * Slots {
+		key := "lock:" + strconv.Itoa(i)
+		fence := SlotFence(key)
+		slot, known := counters[fence]
+		if known && slot != Slot(key) || Slot(fence) != Slot(key) {
+			t.Fatalf("%q, of slot %d, has counter %q of slot %d", key, Slot(key), fence, Slot(fence))
+		}
+		counters[fence] = Slot(key)
+	}
+	seen := make(map[int]string)
+	for fence, slot := range counters {
+		if other, twice := seen[slot]; twice {
+			t.Fatalf("slot %d has the counters %q and %q", slot, fence, other)
+		}
+		seen[slot] = fence
+	}
+	if got, want := SlotFence("lock:{a}b"), SlotFence("a"); got != want {
+		t.Errorf("counters %q and %q in one slot", got, want)
+	}
+}
+
+// A queue is of one lock, and in its slot; so is a counter, and it is of no one lock.
+func FuzzQueuesBelongToOneLock(f *testing.F) {
 	for _, key := range []string{"", "a", "{a}", ":{a}", "{", "}", "{}", "a{b}c", "{{a}}", ":"} {
 		f.Add(key)
 	}
@@ -36,17 +62,17 @@ func FuzzCompanionsBelongToOneLock(f *testing.F) {
 		if key == "" {
 			return
 		}
-		fence, queue := Companions(key)
-		for _, companion := range []string{fence, queue} {
+		queue := QueueKey(key)
+		for _, companion := range []string{SlotFence(key), queue, "x" + Tagged(key)} {
 			if Slot(companion) != Slot(key) {
 				t.Fatalf("%q is in another slot than %q", companion, key)
 			}
-			if got := LockOf(companion); got != key {
-				t.Fatalf("%q is of %q, not of %q", companion, got, key)
-			}
 		}
-		if strings.TrimPrefix(fence, Fence) != strings.TrimPrefix(queue, Companion+"queue:") {
-			t.Fatalf("counter %q and queue %q differ", fence, queue)
+		if got := LockOf(queue); got != key {
+			t.Fatalf("%q is of %q, not of %q", queue, got, key)
+		}
+		if Tagged(key) != strings.TrimPrefix(queue, Queue) {
+			t.Fatalf("%q and %q differ in their tags", Tagged(key), queue)
 		}
 	})
 }

@@ -17,10 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-const (
-	ttl  = 10 * time.Second
-	kept = 150 * time.Second // how long a node remembers a name that nobody uses
-)
+const ttl = 10 * time.Second
 
 // rate is what a node does of one kind, and what of its processor one costs.
 type rate struct {
@@ -34,7 +31,6 @@ type costs struct {
 	again       rate    // one with a name that was used lately
 	renewal     rate    // of one lease among many
 	idle, queue float64 // share of a processor for a client that does nothing, and for one that waits
-	name        float64 // bytes that a name leaves for a while, once it is released
 	lease       float64 // bytes of a lease that is held
 	connection  float64 // bytes of a connection
 }
@@ -103,9 +99,6 @@ func (y *yard) left(ctx context.Context) error {
 		bytes, kept, err := y.leave(ctx, lib)
 		if err != nil {
 			return fmt.Errorf("%s: %w", lib.name, err)
-		}
-		if lib.name == holdfastName {
-			y.name = bytes
 		}
 		cells = append(cells, []string{lib.name, digits(max(bytes, 0)), digits(kept.Seconds())})
 	}
@@ -436,7 +429,6 @@ func (y *yard) describe(w io.Writer) error {
 	fmt.Fprintln(w, markdown(cells, 1))
 	fmt.Fprint(w, markdown([][]string{
 		{"of one node", "each"},
-		{fmt.Sprintf("memory that a new name leaves for %v once it is released", kept), fmt.Sprintf("%.0f bytes", y.name)},
 		{"memory of a lease that is held", fmt.Sprintf("%.0f bytes", y.lease)},
 		{"memory of a client's connection, with what describes the client", fmt.Sprintf("%.1f kB", y.connection/1e3)},
 		{fmt.Sprintf("processor for a client that does nothing (of %s)", round(float64(y.clients))), fmt.Sprintf("%.1f µs/s", y.idle*1e6)},

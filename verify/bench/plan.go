@@ -56,7 +56,7 @@ type plan struct {
 func (c *costs) planned(l demand) plan {
 	p := plan{demand: l, connections: l.clients}
 	p.processor = l.locks*(l.fresh*c.fresh.cpu.Seconds()+(1-l.fresh)*c.again.cpu.Seconds()) + l.held/(ttl.Seconds()/3)*c.renewal.cpu.Seconds()
-	p.memory = l.held*c.lease + l.locks*l.fresh*kept.Seconds()*c.name
+	p.memory = l.held * c.lease
 	// Connections do not grow fewer with more sets: their share of each node stays.
 	room, space := full-l.clients*c.idle, memoryOf-l.clients*c.connection
 	if room <= 0 || space <= 0 {

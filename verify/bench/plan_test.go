@@ -9,7 +9,7 @@ import (
 // measured are costs like those of a machine of 2026.
 var measured = costs{
 	fresh: rate{50e3, 12 * time.Microsecond}, again: rate{50e3, 9 * time.Microsecond}, renewal: rate{100e3, 6 * time.Microsecond},
-	idle: 5e-6, name: 150, lease: 350, connection: 38e3,
+	idle: 5e-6, lease: 350, connection: 38e3,
 }
 
 func TestAPlanHasNoMoreSetsThanItNeeds(t *testing.T) {

@@ -59,10 +59,10 @@ func withClocks(t *testing.T, n int) *clocked {
 	return c
 }
 
-// jump sets the clocks of a majority.
-func (c *clocked) jump(by time.Duration) {
+// jump sets the clocks of so many nodes.
+func (c *clocked) jump(nodes int, by time.Duration) {
 	c.Helper()
-	for _, n := range c.nodes[:len(c.nodes)/2+1] {
+	for _, n := range c.nodes[:nodes] {
 		if err := n.clock.shift(by); err != nil {
 			c.Fatal(err)
 		}
@@ -81,21 +81,17 @@ func (c *clocked) try(key string) (holdfast.Token, error) {
 func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			c := withClocks(t, n)
-			first, err := c.try("k")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c, most := withClocks(t, n), n/2+1
 			for by, words := range map[time.Duration]string{
 				time.Hour: "3600 s ahead of the client's", -time.Hour: "3600 s behind the client's",
 			} {
-				c.jump(by)
+				c.jump(most, by)
 				key := by.String()
 				_, err := c.try(key)
 				if !errors.Is(err, holdfast.ErrUnavailable) {
 					t.Fatalf("%v: %v, want ErrUnavailable", by, err)
 				}
-				for _, node := range c.nodes[:n/2+1] {
+				for _, node := range c.nodes[:most] {
 					if want := node.redis.Addr(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ": CLOCK") {
 						t.Errorf("%q does not mention %q and CLOCK", err, want)
 					}
@@ -108,38 +104,43 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 						t.Errorf("%q does not mention %q", err, want)
 					}
 				}
-				c.jump(0)
+				c.jump(most, 0)
 			}
-			// The counter of k expired in the hour ahead, where nobody started another.
-			if second, err := c.try("k"); err != nil || second <= first {
-				t.Errorf("token %d after %d, %v", second, first, err)
-			}
-			c.jump(5 * time.Second) // seconds are borne
-			if _, err := c.try("new"); err != nil {
-				t.Error(err)
+			var last holdfast.Token
+			for i, by := range []time.Duration{5 * time.Second, time.Hour, -time.Hour, 0} { // seconds are borne, and a counter that is there asks for no clock
+				c.jump(most, by)
+				token, err := c.try("k")
+				if err != nil || token <= last {
+					t.Errorf("jump %d, to %v: token %d after %d, %v", i, by, token, last, err)
+				}
+				last = token
 			}
 		})
 	}
 }
 
-func TestALeaseOutlivesAJumpOfItsServers(t *testing.T) {
-	c := withClocks(t, 3)
-	lease, err := c.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.jump(time.Hour)
-	time.Sleep(time.Second) // a renewal fails: locks and counters have expired, and none is started
-	c.jump(0)
-	time.Sleep(2 * time.Second) // the TTL: without renewals it would be over
-	if err := lease.Check(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if next, err := c.try("k"); err != nil || next <= lease.Token() {
-		t.Errorf("token %d after %d, %v", next, lease.Token(), err)
+func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
+	for jumped := 1; jumped <= 2; jumped++ {
+		t.Run(fmt.Sprintf("%d of 3", jumped), func(t *testing.T) {
+			c := withClocks(t, 3)
+			lease, err := c.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.jump(jumped, time.Hour)
+			time.Sleep(time.Second) // in a renewal
+			c.jump(jumped, 0)
+			time.Sleep(2 * time.Second) // the TTL: without renewals it would be over
+			if err := lease.Check(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
+				t.Errorf("where %d of 3 clocks have jumped: %v", jumped, err)
+			}
+			if err := lease.Release(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
+				t.Error(err)
+			}
+			if next, err := c.try("k"); err != nil || next <= lease.Token() {
+				t.Errorf("token %d after %d, %v", next, lease.Token(), err)
+			}
+		})
 	}
 }
 

@@ -151,13 +151,13 @@ func (s *clusterSite) reshard(f Fault, victim int, rest func(time.Duration)) err
 	return nil
 }
 
-// used are the slots of a master in which it has keys of locks.
+// used are the slots of a master in which it has locks. A counter stays in a slot when its locks have gone.
 func (s *clusterSite) used(master *redisproc.Server) ([]int, error) {
 	slots, err := s.cluster.Slots(master)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := master.Do("KEYS", wire.Fence+"*")
+	reply, err := master.Do("KEYS", "lock:*")
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -48,7 +49,6 @@ var (
 	foreign = []string{"Zm9yZWlnbg==", "no-dot", "c.9", "(hash)", "(empty)"}
 	hears   = func(owner string) bool { return owner[0] == 'a' || owner[0] == 'b' }
 	ttls    = []int64{10, 11, 500, 1000, 1001, 10_000, 60_000, 75_000, 75_001, 300_000, 3_600_000}
-	lives   = []int64{0, 150_000_000_000, 600_000_000_000}
 	stamps  = []int64{0, 0, 1, 2, 3, 1 << 52, 1<<52 + 1, 1_763_647_000_000_001}
 	leads   = []int64{0, 0, 1, -500_000, 500_000, -3_000_000, 3_000_000, -59_000_000, 61_000_000, -3_600_000_000, 3_600_000_000}
 	// Tokens around the end of a block, relative to the counter.
@@ -88,16 +88,15 @@ func (w *world) look() {
 func (w *world) call() {
 	c := Call{
 		Script: rapid.SampledFrom([]string{
-			"acquire", "acquire", "acquire", "adopt", "commit", "renew", "reclaim", "release", "release", "force", "inspect",
+			"acquire", "acquire", "acquire", "adopt", "commit", "renew", "renew", "release", "release", "force", "inspect",
 		}).Draw(w.t, "script"),
 		Owner: rapid.SampledFrom(owners).Draw(w.t, "owner"),
 		TTL:   rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
-		Life:  rapid.SampledFrom(lives).Draw(w.t, "life of a counter"),
 	}
 	if w.state.Owner != "" && rapid.Bool().Draw(w.t, "by its holder") {
 		c.Owner = w.state.Owner
 	}
-	if c.Script == "acquire" || c.Script == "adopt" || c.Script == "renew" {
+	if c.Script == "acquire" || c.Script == "adopt" {
 		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
 	}
 	switch c.Script {
@@ -116,14 +115,15 @@ func (w *world) call() {
 		if w.state.Owner != "" && rapid.Bool().Draw(w.t, "from its holder") {
 			c.From = w.state.Owner
 		}
-	case "commit", "renew", "reclaim", "force":
+	case "commit", "renew", "force":
 		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
 		if c.Script != "force" {
 			c.Token = max(c.Token, 1)
 		}
-		if c.Script == "renew" && rapid.IntRange(0, 3).Draw(w.t, "without a token") == 0 {
-			c.Token = 0
-		}
+		c.Anew = c.Script == "renew" && rapid.Bool().Draw(w.t, "anew")
+	}
+	if slices.Contains([]string{"acquire", "adopt", "release", "force"}, c.Script) && rapid.IntRange(0, 3).Draw(w.t, "with a least token") == 0 {
+		c.Least = max(w.state.Fence+rapid.SampledFrom(offsets).Draw(w.t, "least token from the counter"), 0)
 	}
 	c.Marker, c.Set = rapid.SampledFrom(markers).Draw(w.t, "marker"), w.set
 	c.Short = rapid.Bool().Draw(w.t, "short")
@@ -153,14 +153,14 @@ func (w *world) pass() {
 		  if at > 0 then redis.call('PEXPIREAT', key, at - ARGV[1]) end
 		end`
 	d := rapid.SampledFrom(passes).Draw(w.t, "ms pass")
-	w.do([]string{"EVAL", shiftLua, "3", w.keys.Lock, w.keys.Fence, w.keys.Queue, strconv.FormatInt(d, 10)})
+	w.do([]string{"EVAL", shiftLua, "4", w.keys.Lock, w.keys.Fence, w.keys.Queue, w.keys.Forced(), strconv.FormatInt(d, 10)})
 	w.look()
 	w.t.Logf("%d ms pass", d)
 }
 
 // lose drops keys early.
 func (w *world) lose() {
-	key := rapid.SampledFrom([]string{w.keys.Lock, w.keys.Fence, w.keys.Queue}).Draw(w.t, "dropped")
+	key := rapid.SampledFrom([]string{w.keys.Lock, w.keys.Fence, w.keys.Queue, w.keys.Forced()}).Draw(w.t, "dropped")
 	w.do([]string{"DEL", key})
 	w.look()
 	w.t.Logf("%s is gone", key)
@@ -170,7 +170,7 @@ func (w *world) lose() {
 // takes it above 2^53.
 func (w *world) count() {
 	n := rapid.SampledFrom(counts).Draw(w.t, "counter")
-	w.do([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10), "PX", "150000"})
+	w.do([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10)})
 	w.look()
 	w.t.Logf("the counter is %d", n)
 }
@@ -200,7 +200,7 @@ func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
 	keys := KeysOf("lock:differential")
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
-		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue, keys.Forced()})
 		w.admit()
 		if _, err := server.Wakes(); err != nil { // of a sequence that failed
 			rt.Fatal(err)

@@ -25,24 +25,25 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A Call is one script with what it is given. TTL and MinHold are in milliseconds; Life (in
-// nanoseconds), Clock, Stamp and Token are what the protocol calls them. Marker is with what the client was
+// A Call is one script with what it is given. TTL and MinHold are in milliseconds; Clock, Stamp, Token, Least and Anew
+// are what the protocol calls them. Marker is with what the client was
 // admitted, "" where it does not matter, and Set what the node has as its marker.
 type Call struct {
 	Script  string
 	Owner   string
 	From    string
 	TTL     int64
-	Life    int64
 	Clock   int64
 	Stamp   int64
 	Token   int64
+	Least   int64
+	Anew    bool
 	MinHold int64 // release: 0 for none
 	Marker  string
 	Set     string
 	Short   bool // leaves out the arguments at the end that have their defaults
 
-	endless bool // counters do not expire
+	java bool // in the format of Redisson, which sets no lock again, and so notes none that was forced
 }
 
 // member says whether the script compares the marker of the set.
@@ -56,22 +57,24 @@ type Keys struct{ Lock, Fence, Queue string }
 
 // KeysOf are the keys of the lock on key.
 func KeysOf(key string) Keys {
-	fence, queue := wire.Companions(key)
-	return Keys{Lock: key, Fence: fence, Queue: queue}
+	return Keys{Lock: key, Fence: wire.ServerFence(key), Queue: wire.QueueKey(key)}
+}
+
+// Forced is where the node keeps from whom the lock was taken by force.
+func (k Keys) Forced() string {
+	return strings.Replace(k.Queue, "holdfast:queue", "holdfast:forced", 1)
 }
 
 var scripts = map[string]*wire.Script{
-	"acquire": wire.Acquire, "adopt": wire.Adopt, "commit": wire.Commit, "renew": wire.Renew, "reclaim": wire.Reclaim, "release": wire.Release,
+	"acquire": wire.Acquire, "adopt": wire.Adopt, "commit": wire.Commit, "renew": wire.Renew, "release": wire.Release,
 	"force": wire.Force, "inspect": wire.Inspect,
 }
 
 // Arguments are what the script is called with, after its keys and before the marker.
 func (c Call) Arguments() []string {
-	args := c.all()
-	if may := defaults[c.Script]; c.Short && may != nil && c.MinHold == 0 {
-		for slices.Contains(may, args[len(args)-1]) {
-			args = args[:len(args)-1]
-		}
+	args, may := c.all(), defaults[c.Script]
+	for n := len(args); c.Short && len(may) > 0 && n > 0 && args[n-1] == may[len(may)-1]; n-- {
+		args, may = args[:n-1], may[:len(may)-1]
 	}
 	return args
 }
@@ -85,38 +88,33 @@ func (c Call) call() []string {
 }
 
 // defaults are the arguments that may be left out at the end.
-var defaults = map[string][]string{"acquire": {"", "150000"}, "release": {"", "1000", "150000"}}
+var defaults = map[string][]string{"acquire": {"", "0"}, "adopt": {"0"}, "release": {"", "1000", "", "0"}}
 
 func (c Call) all() []string {
 	num := func(n int64) string { return strconv.FormatInt(n, 10) }
-	stamp := ""
-	if c.Stamp != 0 {
-		stamp = num(c.Stamp)
+	some := func(n int64) string {
+		if n == 0 {
+			return ""
+		}
+		return num(n)
 	}
-	keep, top := num(quorum.FenceKeep(max(c.TTL, c.MinHold)*int64(time.Millisecond), c.Life)), num(c.Token+quorum.Block-1)
 	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
 	switch c.Script {
 	case "acquire":
-		return []string{c.Owner, num(c.TTL), num(c.Clock), stamp, keep}
+		return []string{c.Owner, num(c.TTL), num(c.Clock), some(c.Stamp), num(c.Least)}
 	case "adopt":
-		return []string{c.From, c.Owner, num(c.TTL), num(c.Clock), keep}
+		return []string{c.From, c.Owner, num(c.TTL), num(c.Clock), num(c.Least)}
 	case "commit":
-		return []string{c.Owner, top, keep}
+		return []string{c.Owner, num(c.Token)}
 	case "renew":
-		if c.Token == 0 {
-			top = ""
+		if !c.Anew {
+			return []string{c.Owner, num(c.TTL)}
 		}
-		return []string{c.Owner, num(c.TTL), top, num(c.Clock), keep}
-	case "reclaim":
-		return []string{c.Owner, num(c.TTL), top, keep}
+		return []string{c.Owner, num(c.TTL), num(c.Token)}
 	case "release":
-		args := []string{c.Owner, stamp, handOver, keep}
-		if c.MinHold > 0 {
-			args = append(args, num(c.MinHold))
-		}
-		return args
+		return []string{c.Owner, some(c.Stamp), handOver, some(c.MinHold), num(c.Least)}
 	case "force":
-		return []string{num(c.Token), handOver, keep, why}
+		return []string{num(c.Token), handOver, num(c.Least), why}
 	}
 	return nil
 }
@@ -132,20 +130,16 @@ func (c Call) keys(k Keys) []string {
 
 var kinds = map[string]quorum.AskKind{
 	"acquire": quorum.AskAcquire, "adopt": quorum.AskAdopt, "commit": quorum.AskCommit, "renew": quorum.AskRenew,
-	"reclaim": quorum.AskReclaim, "release": quorum.AskRelease,
+	"release": quorum.AskRelease,
 }
 
 // ask is the request that c is.
 func (c Call) ask() quorum.Ask {
 	ttl := c.TTL * int64(time.Millisecond)
-	ask := quorum.Ask{
-		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, Life: c.Life, HandOver: quorum.HandOver(ttl),
-		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, MinHold: c.MinHold * int64(time.Millisecond),
+	return quorum.Ask{
+		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOver(ttl),
+		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, Least: c.Least, Anew: c.Anew, MinHold: c.MinHold * int64(time.Millisecond),
 	}
-	if ask.Kind == quorum.AskReclaim {
-		ask.Token += quorum.Block - 1
-	}
-	return ask
 }
 
 // Twin carries c out on l, at now. The reply has the shape of the server's; told are the messages
@@ -157,7 +151,10 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	case c.stranger():
 		return l, unadmitted, nil
 	case c.Script == "force":
-		after, ok, woken := l.Force(now, c.Token, quorum.HandOver(ask.TTL)/int64(time.Millisecond), ask.Keep(), hears)
+		after, ok, woken := l.Force(now, c.Token, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), hears)
+		if c.java {
+			after.Forced, after.ForcedUntil = "", 0
+		}
 		told = wake(woken)
 		if ok && hears(l.Owner) {
 			told = append(told, quorum.Forced(l.Owner, why))
@@ -168,7 +165,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		if l.Owner != "" {
 			left = l.Until - now/1000
 		}
-		return l, []any{l.Owner, left, strconv.FormatInt(l.Fence, 10), int64(l.Queue.Len())}, nil
+		return l, []any{l.Owner, left, strconv.FormatInt(l.Token, 10), int64(l.Queue.Len())}, nil
 	}
 	after, r, woken := l.Answer(now, &ask, hears)
 	if r.Kind == quorum.Freed {
@@ -202,7 +199,7 @@ func served(r quorum.Reply) any {
 	case quorum.Kept:
 		return int64(r.Waiters)
 	case quorum.NotMine:
-		return min(-r.Token, -1)
+		return int64(-1)
 	}
 	return resp.Error(r.Err.Error())
 }
@@ -223,7 +220,7 @@ type dialect struct {
 	state   string              // stateLua of it
 	says    func(string) string // what the twin calls so
 	means   func(string) string // and back
-	endless bool                // counters do not expire
+	counts  bool                // the counter, which is the lock's, tells the token of its holder; else the lock's value does
 
 	put func(k Keys, owner string) []string // the command that makes a free lock owner's
 }
@@ -234,9 +231,6 @@ var plain = dialect{
 	scripts: scripts, state: stateLua, says: same, means: same,
 	put: func(k Keys, owner string) []string { return Put(k, owner, 8000) },
 }
-
-// endless is when a counter expires that does not.
-const endless = 1 << 52
 
 // Connect opens both connections. Only the clients named in listening hear their
 // wake-ups.
@@ -335,12 +329,13 @@ elseif value == '' then
 end
 return {
   value or '', redis.call('PEXPIRETIME', KEYS[1]),
-  redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
+  redis.call('GET', KEYS[2]) or '0', redis.call('PTTL', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
+  redis.call('GET', KEYS[4]) or '', redis.call('PEXPIRETIME', KEYS[4]),
 }`
 
 func (s *Server) stateCommand(k Keys) []string {
-	return []string{"EVAL", s.dialect.state, "3", k.Lock, k.Fence, k.Queue}
+	return []string{"EVAL", s.dialect.state, "4", k.Lock, k.Fence, k.Queue, k.Forced()}
 }
 
 // Put is the command that makes the lock what the scripts call owner, unless it is
@@ -360,17 +355,25 @@ func Put(k Keys, owner string, px int64) []string {
 // parseState makes a quorum.Lock of the reply to stateCommand.
 func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != 6 {
+	if !ok || len(list) != 8 {
 		return l, fmt.Errorf("state: %v", reply)
 	}
 	when := func(i int) int64 { return max(list[i].(int64), 0) } // -1, -2: no time
-	l.Owner, l.Until = s.dialect.means(list[0].(string)), when(1)
+	l.Owner, l.Until, l.QueueUntil = s.dialect.means(list[0].(string)), when(1), when(5)
+	l.Forced, l.ForcedUntil = s.dialect.means(list[6].(string)), when(7)
 	if l.Fence, err = strconv.ParseInt(list[2].(string), 10, 64); err != nil {
 		return l, err
 	}
-	l.FenceUntil, l.QueueUntil = when(3), when(5)
-	if s.dialect.endless && l.Fence != 0 && l.FenceUntil == 0 {
-		l.FenceUntil = endless
+	if list[3].(int64) >= 0 {
+		return l, errors.New("the counter expires")
+	}
+	switch owner, token, _ := strings.Cut(l.Owner, " "); {
+	case !s.dialect.counts:
+		if n, err := strconv.ParseInt(token, 10, 64); err == nil {
+			l.Owner, l.Token = owner, n
+		}
+	case strings.Contains(l.Owner, ".") && !quorum.IsKept(l.Owner):
+		l.Token = max(quorum.Base(l.Fence), 0)
 	}
 	for pair := range slices.Chunk(list[4].([]any), 2) {
 		stamp, err := strconv.ParseFloat(pair[1].(string), 64)
@@ -449,9 +452,6 @@ func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (to
 	for _, now := range moments(o) {
 		for _, before := range lapsing(before, now) {
 			l, reply, told := c.Twin(before, now, hears)
-			if c.endless && l.Fence != 0 {
-				l.FenceUntil = endless
-			}
 			diff := differ(l, reply, now, o)
 			if diff == "" {
 				return told, ""
@@ -479,8 +479,8 @@ func lapsing(l quorum.Lock, now int64) []quorum.Lock {
 	all := []quorum.Lock{l}
 	for _, drop := range []func(l *quorum.Lock) *int64{
 		func(l *quorum.Lock) *int64 { return &l.Until },
-		func(l *quorum.Lock) *int64 { return &l.FenceUntil },
 		func(l *quorum.Lock) *int64 { return &l.QueueUntil },
+		func(l *quorum.Lock) *int64 { return &l.ForcedUntil },
 	} {
 		if *drop(&l) != now/1000 {
 			continue
@@ -518,13 +518,13 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 		if l.Owner != a.Owner {
 			note("owner", l.Owner, a.Owner)
 		}
+		if l.Token != a.Token && !seeded(quorum.Top(l.Token), quorum.Top(a.Token)) {
+			note("token", l.Token, a.Token)
+		}
 		when("lock expires", l.Until, a.Until)
 	}
-	if !gone(l.FenceUntil, a.Fence == 0) {
-		if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
-			note("counter", l.Fence, a.Fence)
-		}
-		when("counter expires", l.FenceUntil, a.FenceUntil)
+	if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
+		note("counter", l.Fence, a.Fence)
 	}
 	l.Queue, l.QueueUntil = l.At(now).Queue, l.At(now).QueueUntil // an empty one is none
 	if !gone(l.QueueUntil, a.Queue == "") {
@@ -532,6 +532,12 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 			note("queue", show(l.Queue), show(a.Queue))
 		}
 		when("queue expires", l.QueueUntil, a.QueueUntil)
+	}
+	if l = l.At(now); !gone(l.ForcedUntil, a.Forced == "") {
+		if l.Forced != a.Forced {
+			note("forced", l.Forced, a.Forced)
+		}
+		when("forced expires", l.ForcedUntil, a.ForcedUntil)
 	}
 	base, ok1 := reply.(int64)
 	served, ok2 := o.Reply.(int64)
@@ -568,6 +574,6 @@ func show(q quorum.Queue) string {
 
 // Show prints a lock, with times relative to now in ms.
 func Show(l quorum.Lock, now int64) string {
-	return fmt.Sprintf("owner %q %+d, counter %d %+d, queue %s %+d",
-		l.Owner, l.Until-now/1000, l.Fence, l.FenceUntil-now/1000, show(l.Queue), l.QueueUntil-now/1000)
+	return fmt.Sprintf("owner %q with token %d %+d, counter %d, queue %s %+d",
+		l.Owner, l.Token, l.Until-now/1000, l.Fence, show(l.Queue), l.QueueUntil-now/1000)
 }

@@ -16,8 +16,8 @@ func TestKeysLapseWhenTheTwinSaysSo(t *testing.T) {
 	t.Parallel()
 	server := connect(t)
 	keys := KeysOf("lock:expiry")
-	for i, key := range []string{keys.Lock, keys.Fence, keys.Queue} {
-		t.Run([]string{"lock", "counter", "queue"}[i], func(t *testing.T) {
+	for i, key := range []string{keys.Lock, keys.Queue} {
+		t.Run([]string{"lock", "queue"}[i], func(t *testing.T) {
 			atTheLast := 0
 			for range 20 {
 				atTheLast += watchLapse(t, server, keys, key)

@@ -26,8 +26,9 @@ if #fields == 2 and string.find(fields[1], '-', 1, true) then
 end
 return {
   holder, redis.call('PEXPIRETIME', KEYS[1]),
-  redis.call('GET', KEYS[2]) or '0', redis.call('PEXPIRETIME', KEYS[2]),
+  redis.call('GET', KEYS[2]) or '0', redis.call('PTTL', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
+  '', -2,
 }`,
 	says: func(text string) string {
 		client, rest, id := strings.Cut(text, ".")
@@ -46,7 +47,7 @@ return {
 		}
 		return text
 	},
-	endless: true,
+	counts: true,
 }
 
 func uuid(client string) string {
@@ -60,20 +61,20 @@ var redissonChannel = wire.RedissonChannel("vector")
 // RedissonVectors makes testdata/vectors-redisson.json: of the examples of the plain format those that are about one node
 // and what both have.
 func RedissonVectors() Vectors {
-	v := Vectors{Wire: 1, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
+	v := Vectors{Wire: 2, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
 	for name, s := range redisson.scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
 	for _, key := range []string{"invoice/42", "{tenant-7}invoice", "a{b", "a}b", "ключ"} {
-		_, queue := wire.Companions(key)
-		v.Names = append(v.Names, Names{Lock: key, Fence: wire.RedissonFence(key), Queue: queue})
+		v.Names = append(v.Names, Names{Lock: key, Fence: wire.RedissonFence(key), Queue: wire.QueueKey(key)})
 	}
 	for _, ex := range examples() {
 		free := ex.given.Lock == nil
 		switch {
 		case redisson.scripts[ex.call.Script] == nil, ex.call.Marker != "":
 		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"):
-		case ex.call.Script == "renew" && free && ex.call.Token != 0:
+		case ex.call.Script == "renew" && free && ex.call.Anew, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Forced != nil:
+		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // its counter is the lock's
 		default:
 			v.Cases = append(v.Cases, ex.redisson())
 		}
@@ -138,11 +139,10 @@ func (ex example) frees(c Case) bool {
 // redisson is s with the ids of Redisson, and a counter that never expires.
 func (s State) redisson() State {
 	if s.Lock != nil {
-		s.Lock = &Key{Value: redisson.says(s.Lock.Value), PX: s.Lock.PX}
+		owner, _, _ := strings.Cut(s.Lock.Value, " ") // the counter tells its token
+		s.Lock = &Key{Value: redisson.says(owner), PX: s.Lock.PX}
 	}
-	if s.Fence != nil {
-		s.Fence = &Key{Value: s.Fence.Value}
-	}
+	s.Forced = nil
 	if s.Queue != nil {
 		q := &Waiting{PX: s.Queue.PX}
 		for _, w := range s.Queue.Waiters {
@@ -154,7 +154,7 @@ func (s State) redisson() State {
 }
 
 // asWritten is the format of Redisson, to which nothing has to be translated.
-var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, says: same, means: same, endless: true, put: putThread}
+var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, says: same, means: same, counts: true, put: putThread}
 
 // putThread is the command that gives a free lock to a thread, or makes it no lock.
 func putThread(k Keys, owner string) []string {

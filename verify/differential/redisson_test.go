@@ -22,7 +22,7 @@ func TestScriptsForRedissonDoWhatTheTwinDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	_, queue := wire.Companions("differential")
+	queue := wire.QueueKey("differential")
 	keys := Keys{Lock: "differential", Fence: wire.RedissonFence("differential"), Queue: queue}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
@@ -86,10 +86,10 @@ func (w *world) callRedisson() {
 		Script: rapid.SampledFrom([]string{
 			"acquire", "acquire", "acquire", "adopt", "commit", "renew", "release", "release", "force", "inspect",
 		}).Draw(w.t, "script"),
-		Owner:   owner("owner"),
-		TTL:     rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
-		Short:   rapid.Bool().Draw(w.t, "short"),
-		endless: true,
+		Owner: owner("owner"),
+		TTL:   rapid.SampledFrom(ttls).Draw(w.t, "ttl"),
+		Short: rapid.Bool().Draw(w.t, "short"),
+		java:  true,
 	}
 	if c.Script == "acquire" || c.Script == "adopt" {
 		c.Clock = time.Now().UnixMicro() + rapid.SampledFrom(leads).Draw(w.t, "clock ahead")
@@ -108,7 +108,7 @@ func (w *world) callRedisson() {
 			c.Token = max(c.Token, 1)
 		}
 	}
-	if strings.HasPrefix(c.Owner+c.From, "(") || strings.Contains(c.From, "(") {
+	if strings.ContainsAny(c.Owner+c.From, "(!") {
 		return // no owner
 	}
 	before := w.state

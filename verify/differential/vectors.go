@@ -57,12 +57,14 @@ type State struct {
 	Lock  *Key     `json:"lock,omitempty"`
 	Fence *Key     `json:"fence,omitempty"`
 	Queue *Waiting `json:"queue,omitempty"`
+
+	Forced *Key `json:"forced,omitempty"` // the owners from whom it was taken, a blank between two
 }
 
 // Key is a string with the ms after which it expires.
 type Key struct {
 	Value string `json:"value"`
-	PX    int64  `json:"px"`
+	PX    int64  `json:"px,omitempty"` // 0: never
 }
 
 // Waiting is the queue, first come first.
@@ -99,8 +101,8 @@ type example struct {
 	call      Call
 }
 
-func held(owner string, px int64) *Key { return &Key{Value: owner, PX: px} }
-func counter(n, px int64) *Key         { return &Key{Value: strconv.FormatInt(n, 10), PX: px} }
+func held(value string, px int64) *Key { return &Key{Value: value, PX: px} }
+func counter(n int64) *Key             { return &Key{Value: strconv.FormatInt(n, 10)} }
 func waiting(ws ...Waiter) *Waiting    { return &Waiting{Waiters: ws, PX: 50_000} }
 func at(owner string, s int64) Waiter  { return Waiter{Owner: owner, Stamp: s} }
 func script(name, owner string) Call   { return Call{Script: name, Owner: owner, TTL: 8000} }
@@ -108,6 +110,8 @@ func (c Call) ttl(ms int64) Call       { c.TTL = ms; return c }
 func (c Call) stamp(s int64) Call      { c.Stamp = s; return c }
 func (c Call) token(t int64) Call      { c.Token = t; return c }
 func (c Call) short() Call             { c.Short = true; return c }
+func (c Call) least(t int64) Call      { c.Least = t; return c }
+func (c Call) anew() Call              { c.Anew = true; return c }
 func (c Call) minHold(ms int64) Call   { c.MinHold = ms; return c }
 func (c Call) admitted(m string) Call  { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
@@ -115,17 +119,17 @@ func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c
 // examples are the cases of testdata/vectors.json.
 func examples() []example {
 	const second, hour = 1_000_000, 3600_000_000
-	renew := func(owner string) Call { return script("renew", owner).clock(0) }
+	renew := func(owner string) Call { return script("renew", owner) }
 	adopt := func(from, owner string) Call { c := script("adopt", owner).clock(0); c.From = from; return c }
 	acquire := func(owner string) Call { return script("acquire", owner).clock(0) }
-	heldByA := State{Lock: held("a.1", 5000), Fence: counter(1031, 100_000)}
+	heldByA := State{Lock: held("a.1 1000", 5000), Fence: counter(1031)}
 	contended := heldByA
 	contended.Queue = waiting(at("b.1", 6), at("c.1", 7))
 	contendedByA := State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}
-	lost := State{Lock: held("a.1", 5000)}
-	passedOn := State{Lock: held("b.1", 5000), Fence: counter(1063, 100_000)}
+	lost := State{Lock: held("a.1 1000", 5000)}
+	passedOn := State{Lock: held("b.1 1032", 5000), Fence: counter(1063)}
 	keptForA := State{Lock: held("a.1!", 5000), Fence: heldByA.Fence}
-	idle := State{Fence: counter(1031, 100_000)}
+	idle := State{Fence: counter(1031)}
 	waitedFor := State{Fence: idle.Fence, Queue: contended.Queue}
 	hear := []string{"a", "b", "c"}
 	const marker, other = "n=3 maxttl=60000 run=r1", "n=3 maxttl=60000 run=r2"
@@ -135,14 +139,14 @@ func examples() []example {
 		{"acquire: a clock that is wrong by seconds is not believed", State{}, nil, acquire("a.1").clock(5 * second)},
 		{"acquire: no counter starts where clocks differ by more than a minute", State{}, nil, acquire("a.1").clock(hour)},
 		{"acquire: … and the queue is left alone", State{Queue: contended.Queue}, nil, acquire("b.1").clock(-hour).stamp(6)},
-		{"acquire: … and the lock of the same owner", lost, nil, acquire("a.1").clock(hour)},
 		{"acquire: a counter that is there asks for no clock", idle, nil, acquire("a.1").clock(hour)},
 		{"acquire: a free lock takes the next 32 tokens", idle, nil, acquire("a.1")},
-		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52+5, 100_000)}, nil, acquire("a.1")},
-		{"acquire: a TTL above 75 s keeps the counter twice as long", idle, nil, acquire("a.1").ttl(400_000)},
+		{"acquire: tokens above 2^52 keep their digits", State{Fence: counter(1<<52 + 5)}, nil, acquire("a.1")},
 		{"acquire: asking again changes the expiry alone", heldByA, nil, acquire("a.1")},
 		{"acquire: asking again never shortens what the lock has", heldByA, nil, acquire("a.1").ttl(1000)},
-		{"acquire: asking again after the counter was lost", lost, nil, acquire("a.1")},
+		{"acquire: asking again on a shard that lost later tokens", heldByA, nil, acquire("a.1").least(5000)},
+		{"acquire: asking again for a lock without a token", State{Lock: held("a.1", 5000), Fence: idle.Fence}, nil, acquire("a.1")},
+		{"acquire: the first token that the client may use is above the next", idle, nil, acquire("a.1").least(5000)},
 		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
 		{"acquire: what is missing has its default", idle, nil, acquire("a.1").short()},
 		{"acquire: … on a node that remembers its admission", admitted(idle), nil, acquire("a.1").short().admitted(marker)},
@@ -170,35 +174,25 @@ func examples() []example {
 		{"adopt: it was released, or has lapsed", waitedFor, nil, adopt("a.1", "d.1")},
 		{"adopt: the counter was lost", lost, nil, adopt("a.1", "d.1")},
 		{"adopt: the counter was lost, and clocks differ by more than a minute", lost, nil, adopt("a.1", "d.1").clock(hour)},
+		{"adopt: the first token that the client may use is above the next", heldByA, nil, adopt("a.1", "d.1").least(5000)},
 
 		{"commit: a higher token", heldByA, nil, script("commit", "a.1").token(1064)},
 		{"commit: the same token", heldByA, nil, script("commit", "a.1").token(1000)},
-		{"commit: more has been promised", heldByA, nil, script("commit", "a.1").token(999)},
+		{"commit: the node has given a later one", heldByA, nil, script("commit", "a.1").token(999)},
+		{"commit: others have tokens above it", State{Lock: heldByA.Lock, Fence: counter(5000)}, nil, script("commit", "a.1").token(1064)},
 		{"commit: another's lock", passedOn, nil, script("commit", "a.1").token(2000)},
 		{"commit: a free lock", idle, nil, script("commit", "a.1").token(2000)},
 		{"commit: the counter was lost", lost, nil, script("commit", "a.1").token(1000)},
 
-		{"renew: kept, and so many wait", contended, nil, renew("a.1").token(1000)},
-		{"renew: never shortens what the lock has", heldByA, nil, renew("a.1").ttl(1000).token(1000)},
-		{"renew: a lock that its owner has released for its MinHold", keptForA, nil, renew("a.1").token(1000)},
-		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000)},
-		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000)},
-		{"renew: the lock was lost and is set again", idle, nil, renew("a.1").token(1000)},
-		{"renew: the lock was lost, and this node missed the commit", idle, nil, renew("a.1").token(1064)},
-		{"renew: the lock was lost, and a newer grant has been", State{Fence: counter(1063, 100_000)}, nil, renew("a.1").token(1000)},
-		{"renew: lock and counter were lost: what was granted meanwhile is below the clock", State{}, nil, renew("a.1").token(1000)},
-		{"renew: lock and counter were lost, and the token is ahead of the clock", State{}, nil, renew("a.1").token(clientClock + hour)},
-		{"renew: without a token the owner's lock alone", heldByA, nil, renew("a.1")},
-		{"renew: … a free one stays free", idle, nil, renew("a.1")},
-		{"renew: … and a name that was never used", State{}, nil, renew("a.1")},
-		{"renew: lock and counter were lost, and clocks differ by more than a minute", State{}, nil, renew("a.1").clock(-hour).token(1000)},
-
-		{"reclaim: a free lock of which nobody else has had any", idle, nil, script("reclaim", "a.1").token(1000)},
-		{"reclaim: … even if others wait for it", waitedFor, hear, script("reclaim", "a.1").token(1000)},
-		{"reclaim: a grant has been since", State{Fence: counter(1063, 100_000)}, nil, script("reclaim", "a.1").token(1000)},
-		{"reclaim: another's lock", heldByA, nil, script("reclaim", "b.1").token(1000)},
-		{"reclaim: the owner's lock", heldByA, nil, script("reclaim", "a.1").token(1000)},
-		{"reclaim: the counter was lost", State{}, nil, script("reclaim", "a.1").token(1000)},
+		{"renew: kept, and so many wait", contended, nil, renew("a.1")},
+		{"renew: never shortens what the lock has", heldByA, nil, renew("a.1").ttl(1000)},
+		{"renew: a lock that its owner has released for its MinHold", keptForA, nil, renew("a.1").token(1000).anew()},
+		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000).anew()},
+		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000).anew()},
+		{"renew: a free lock stays free", idle, nil, renew("a.1")},
+		{"renew: … and is set again if the owner has it all the same", idle, nil, renew("a.1").token(1064).anew()},
+		{"renew: … even if others wait for it", waitedFor, hear, renew("a.1").token(1064).anew()},
+		{"renew: … but not for an owner from whom it was taken", State{Fence: idle.Fence, Forced: held("b.1 a.1", 4000)}, nil, renew("a.1").token(1064).anew()},
 
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
 		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
@@ -211,6 +205,7 @@ func examples() []example {
 		{"release: … and longer than the TTL", heldByA, nil, script("release", "a.1").minHold(400_000)},
 		{"release: … once", keptForA, nil, script("release", "a.1").minHold(3000)},
 		{"release: … and not where it is another's", passedOn, nil, script("release", "a.1").minHold(3000)},
+		{"release: the first token of the next is above that of the node", contended, hear, script("release", "a.1").least(5000)},
 		{"release: a waiter withdraws", contended, hear, script("release", "b.1")},
 		{"release: a waiter withdraws behind a key of another type", State{Lock: held("(hash)", 5000), Queue: contended.Queue}, hear, script("release", "b.1")},
 		{"release: a free lock that others wait for passes on", waitedFor, hear, script("release", "d.1")},
@@ -228,6 +223,13 @@ func examples() []example {
 		{"force: a lock that was released for its MinHold", keptForA, hear, script("force", "").token(1000)},
 		{"force: an older token", heldByA, hear, script("force", "").token(999)},
 		{"force: a newer token", heldByA, hear, script("force", "").token(1032)},
+		{"force: to nobody, though others wait", contended, hear, script("force", "").token(1000).ttl(0)},
+		{
+			"force: … from one after the other",
+			State{Lock: held("a.1 1000", 5000), Fence: idle.Fence, Forced: held("b.1", 9000)},
+			hear,
+			script("force", "").token(1000),
+		},
 		{"force: a free lock", idle, hear, script("force", "").token(1000)},
 		{"force: the counter was lost", lost, hear, script("force", "").token(1000)},
 
@@ -241,8 +243,7 @@ func examples() []example {
 			nil,
 			script("commit", "a.1").token(1064).admitted(marker),
 		},
-		{"renew: a node that has forgotten everything", State{}, nil, renew("a.1").token(1000).admitted(marker)},
-		{"reclaim: a node whose data are another's", State{Set: other, Fence: idle.Fence}, nil, script("reclaim", "a.1").token(1000).admitted(marker)},
+		{"renew: a node that has forgotten everything", State{}, nil, renew("a.1").token(1000).anew().admitted(marker)},
 		{
 			"release: a node whose data are another's",
 			State{Set: other, Lock: contended.Lock, Fence: idle.Fence, Queue: contended.Queue},
@@ -264,7 +265,7 @@ func examples() []example {
 
 // MakeVectors makes the cases by the twin.
 func MakeVectors() Vectors {
-	v := Vectors{Wire: 1, Scripts: make(map[string]ScriptText)}
+	v := Vectors{Wire: 2, Scripts: make(map[string]ScriptText)}
 	for name, s := range scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
@@ -312,16 +313,22 @@ func (s State) lock() (l quorum.Lock) {
 	now := nodeClock / 1000
 	if s.Lock != nil {
 		l.Owner, l.Until = s.Lock.Value, now+s.Lock.PX
+		if owner, token, ok := strings.Cut(s.Lock.Value, " "); ok {
+			l.Owner = owner
+			l.Token, _ = strconv.ParseInt(token, 10, 64) // written by held
+		}
 	}
 	if s.Fence != nil {
 		l.Fence, _ = strconv.ParseInt(s.Fence.Value, 10, 64) // written by counter
-		l.FenceUntil = now + s.Fence.PX
 	}
 	if s.Queue != nil {
 		for _, w := range s.Queue.Waiters {
 			l.Queue = l.Queue.With(w.Owner, w.Stamp)
 		}
 		l.QueueUntil = now + s.Queue.PX
+	}
+	if s.Forced != nil {
+		l.Forced, l.ForcedUntil = s.Forced.Value, now+s.Forced.PX
 	}
 	return l
 }
@@ -330,9 +337,15 @@ func stateOf(l quorum.Lock) (s State) {
 	now := nodeClock / 1000
 	if l.Owner != "" {
 		s.Lock = &Key{Value: l.Owner, PX: l.Until - now}
+		if l.Token != 0 {
+			s.Lock.Value += " " + symbolText(strconv.FormatInt(l.Token, 10))
+		}
 	}
 	if l.Fence != 0 {
-		s.Fence = &Key{Value: symbolText(strconv.FormatInt(l.Fence, 10)), PX: l.FenceUntil - now}
+		s.Fence = &Key{Value: symbolText(strconv.FormatInt(l.Fence, 10))}
+	}
+	if l.Forced != "" {
+		s.Forced = &Key{Value: l.Forced, PX: l.ForcedUntil - now}
 	}
 	if l.Queue != "" {
 		s.Queue = &Waiting{PX: l.QueueUntil - now}

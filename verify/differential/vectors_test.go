@@ -113,7 +113,7 @@ func offset(text string) int64 {
 
 func (c Case) check(t *testing.T, server *Server, keys Keys, script ScriptText) {
 	now := clocks{now: time.Now().UnixMicro()}
-	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue, wire.Set})
+	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue, keys.Forced(), wire.Set})
 	if c.Given.Set != "" {
 		do(t, server, []string{"SET", wire.Set, c.Given.Set})
 	}
@@ -122,15 +122,15 @@ func (c Case) check(t *testing.T, server *Server, keys Keys, script ScriptText) 
 	}
 	if f := c.Given.Fence; f != nil {
 		do(t, server, []string{"SET", keys.Fence, now.number(f.Value)})
-		if f.PX != 0 {
-			do(t, server, []string{"PEXPIRE", keys.Fence, fmt.Sprint(f.PX)})
-		}
 	}
 	if q := c.Given.Queue; q != nil {
 		for _, w := range q.Waiters {
 			do(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(w.Stamp), w.Owner})
 		}
 		do(t, server, []string{"PEXPIRE", keys.Queue, fmt.Sprint(q.PX)})
+	}
+	if f := c.Given.Forced; f != nil {
+		do(t, server, []string{"SET", keys.Forced(), f.Value, "PX", fmt.Sprint(f.PX)})
 	}
 	names := []string{keys.Lock, keys.Fence, keys.Queue}
 	if c.Marker != "" {
@@ -153,15 +153,13 @@ func (c Case) check(t *testing.T, server *Server, keys Keys, script ScriptText) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := c.Then.at(now, after.Fence)
-	if c.Then.Fence != nil && c.Then.Fence.PX == 0 {
-		want.FenceUntil = endless
-	}
-	if after.Owner != want.Owner || after.Fence != want.Fence || after.Queue != want.Queue {
+	want := c.Then.at(now, after)
+	if after.Owner != want.Owner || !server.dialect.counts && after.Token != want.Token || after.Fence != want.Fence ||
+		after.Queue != want.Queue || after.Forced != want.Forced {
 		t.Errorf("left %s, want %s", Show(after, now.after), Show(want, now.after))
 	}
 	for what, until := range map[string][2]int64{
-		"lock": {after.Until, want.Until}, "counter": {after.FenceUntil, want.FenceUntil}, "queue": {after.QueueUntil, want.QueueUntil},
+		"lock": {after.Until, want.Until}, "queue": {after.QueueUntil, want.QueueUntil}, "forced": {after.ForcedUntil, want.ForcedUntil},
 	} {
 		if abs(until[0]-until[1]) > slack {
 			t.Errorf("%s expires at %d, want %d", what, until[0], until[1])
@@ -203,13 +201,18 @@ func (c clocks) same(want, got any, slack int64) bool {
 
 // at is s with absolute times. A counter that the node's clock started may be as
 // it is found.
-func (s State) at(c clocks, fence int64) (l quorum.Lock) {
-	if s.Fence != nil && c.matches(s.Fence.Value, fence) {
-		s.Fence = &Key{Value: strconv.FormatInt(fence, 10), PX: s.Fence.PX}
+func (s State) at(c clocks, found quorum.Lock) (l quorum.Lock) {
+	if s.Fence != nil && c.matches(s.Fence.Value, found.Fence) {
+		s.Fence = counter(found.Fence)
+	}
+	if s.Lock != nil {
+		if owner, token, ok := strings.Cut(s.Lock.Value, " "); ok && c.matches(token, found.Token) {
+			s.Lock = held(fmt.Sprintf("%s %d", owner, found.Token), s.Lock.PX)
+		}
 	}
 	l = s.lock()
 	shift := c.before/1000 - nodeClock/1000
-	for _, until := range []*int64{&l.Until, &l.FenceUntil, &l.QueueUntil} {
+	for _, until := range []*int64{&l.Until, &l.QueueUntil, &l.ForcedUntil} {
 		if *until != 0 {
 			*until += shift
 		}

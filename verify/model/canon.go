@@ -45,13 +45,10 @@ func (s *setup) tidy(w *world) {
 			switch {
 			case s.timed():
 				if s.nodeTime(w, n)/1000 > l.Until {
-					l.Owner, l.Until = "", 0
+					l.Owner, l.Token, l.Until = "", 0, 0
 				}
 			case l.Owner != "":
 				l.Until = far
-			}
-			if l.Fence != 0 && !s.ages {
-				l.FenceUntil = far
 			}
 			if l.QueueUntil = 0; l.Queue != "" {
 				l.QueueUntil = far
@@ -120,7 +117,7 @@ func (s *setup) tidyClaim(c *quorum.Claim, w *world) {
 		case !s.timed():
 			c.Until[n] = far
 		}
-		if (c.Granted|c.Free|c.Ripe)&set == 0 {
+		if c.Granted&set == 0 || c.Phase != quorum.Seeking {
 			c.Base[n] = 0
 		}
 		if c.AskBy[n] = 0; c.Unanswered()&set != 0 {
@@ -220,7 +217,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.age, f.outage, f.over, f.older, f.stage)
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.others, f.outage, f.over, f.older, f.stage)
 	b = append(b, f.again, f.files, f.copied, f.restored, f.nodeClock, f.localClock, f.bothClocks)
 	b = append(b, w.stage, byte(w.clock/clockStep))
 	for c := range s.clients {
@@ -258,10 +255,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	nd := &w.nodes[n]
 	b = append(b, nd.lock.Owner...)
 	b = append(b, '/', nd.away, flags(nd.ahead))
-	b = append32(b, int32(nd.lock.Fence))
-	if s.ages {
-		b = append32(b, int32(nd.lock.FenceUntil))
-	}
+	b = append32(append32(b, int32(nd.lock.Fence)), int32(nd.lock.Token))
 	if s.timed() {
 		b = append32(b, int32(nd.lock.Until))
 	}
@@ -272,7 +266,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	if s.faults.over+s.faults.older+s.faults.restored > 0 {
 		o := &nd.saved
 		b = append(append(b, '/'), o.Owner...)
-		b = append32(append32(b, int32(o.Fence)), int32(nd.floor))
+		b = append32(append32(append32(b, int32(o.Fence)), int32(o.Token)), int32(nd.floor))
 		for stamp, owner := range o.Queue.Entries {
 			b = append(append(b, owner...), byte(stamp))
 		}
@@ -289,7 +283,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			b = append(b,
 				flags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Away)&set != 0),
 				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
-				flags(k.Free&set != 0, k.Ripe&set != 0, k.Taken&set != 0, k.Low&set != 0), k.Epoch[n])
+				k.Epoch[n])
 			b = append32(b, int32(k.Base[n]))
 			if s.timed() {
 				b = append32(b, int32(k.Until[n]/coarse))
@@ -314,9 +308,9 @@ const coarse = 100_000_000
 func encodeLine(l *line, b []byte) []byte {
 	b = append(b, l.n)
 	for _, m := range l.all() {
-		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, m.stage, flags(m.marked, m.brief))
+		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, m.stage, flags(m.marked, m.brief, m.anew))
 		b = append32(b, m.token)
-		b = append32(b, m.clock)
+		b = append32(b, m.least)
 	}
 	return b
 }

@@ -9,17 +9,29 @@ func (s *setup) cares(w *world, c, n int, a message) bool {
 	return cl.life == running && cl.claim.ID == uint32(a.id) && (a.of == wakeUp || cl.claim.Epoch[n] == a.epoch)
 }
 
-func (s *setup) hear(w *world, c, n int, a message) string {
-	floor := w.nodes[n].floor // no answer is of before it rose: the connection broke then
+// least is the first token that a client may use at a node, as it knows.
+func (s *setup) least(w *world, c, n int) int64 {
 	switch {
-	case s.mutant.lowTokens:
-		floor = 0
+	case s.mutant.lowTokens, s.frozen:
+		return 0
 	case w.members != nil:
-		floor = w.members.clients[c][n].floor
+		return w.members.clients[c][n].floor
 	case s.slot && w.clients[c].since != 0:
-		floor = quorum.Base(w.clients[c].since)
+		return quorum.Base(w.clients[c].since)
 	case s.slot: // it went with the server
-		floor = 0
+		return 0
+	}
+	return w.nodes[n].floor // no answer is of before it rose: the connection broke then
+}
+
+func (s *setup) hear(w *world, c, n int, a message) string {
+	if least := s.least(w, c, n); int64(a.token) < least {
+		switch quorum.Kind(a.kind) {
+		case quorum.Granted:
+			a = a.asFailed()
+		case quorum.Woken:
+			a.token = 0
+		}
 	}
 	lasts := span(a.brief)
 	if a.of == wakeUp && s.spans {
@@ -27,7 +39,7 @@ func (s *setup) hear(w *world, c, n int, a message) string {
 	}
 	return s.event(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
-		Sent: s.at(a.stage, a.round), TTL: lasts, Token: int64(a.token), Floor: floor, Left: ttl, Queued: a.marked,
+		Sent: s.at(a.stage, a.round), TTL: lasts, Token: int64(a.token), Left: ttl, Queued: a.marked,
 	})
 }
 
@@ -44,9 +56,11 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	cl.claim = next
 	for ask := range a.Asks(was.ID, &next, e.At) {
 		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
-		m.marked, m.brief, m.token = ask.Stamp != 0, ask.TTL == brief, int32(ask.Token)
-		if s.ages && ask.Kind.Seeds() {
-			m.clock = int32(w.clock)
+		m.marked, m.brief, m.anew, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Anew, int32(ask.Token)
+		if m.least = int32(s.least(w, c, ask.Node)); ask.Kind == quorum.AskCommit && m.token < m.least {
+			a := m.failed() // chosen before it rose
+			w.nodes[ask.Node].wires[c].failures.push(a)
+			continue
 		}
 		w.nodes[ask.Node].wires[c].requests.push(m)
 	}
@@ -119,21 +133,11 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 		}
 		next.Trust = min(next.Trust, until)
 	}
-	if s.mutant.reclaimNever {
-		a.Reclaim = 0
-	}
-	if s.mutant.reclaimAtOnce && e.Kind == quorum.NotMine && e.Token != 0 && next.Phase == quorum.Held {
-		a.Reclaim |= quorum.Only(e.Node)
-		next.Base[e.Node] = e.Token
-		next.Free &^= quorum.Only(e.Node)
-	}
-	if s.mutant.reclaimUnchecked && next.Again != was.Again {
-		a.Reclaim |= next.Ripe
-		next.Ripe = 0
-	}
-	if s.mutant.keepToken && was.Token != 0 && next.Token > was.Token && next.Phase == quorum.Seeking {
-		next.Token, next.Agreed, next.Epoch, next.Rest = was.Token, was.Agreed&next.Granted, was.Epoch, soon
-		next.Pending, a.Commit = 0, 0
+	switch {
+	case s.mutant.regainNever:
+		a.Renew &^= a.Anew
+	case s.mutant.anewAtOnce:
+		a.Anew = a.Renew
 	}
 	if s.mutant.ignoreOwed {
 		next.Owed = 0

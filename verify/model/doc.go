@@ -29,7 +29,8 @@
 //     keeps it small enough to be explored as a whole. Two quorums of three nodes
 //     that meet in one node are the hard case.
 //   - In rows about waiting the counters stand still, as no rule of the queue
-//     reads them.
+//     reads them. What is granted of other locks, which share the counter, is in the rows
+//     that say so: there a fault raises it.
 //   - Nodes that differ in their number only are the same, ids and epochs are named
 //     anew when old ones are no longer mentioned, and states are told apart by 128
 //     bits of hash.

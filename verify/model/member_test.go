@@ -4,13 +4,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/member"
-	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // memberRows are of nodes that may have forgotten what they granted. A reaches nodes 1 and 2 and has the lock there, B is new and
 // reaches 2 and 3. Node 2 is hit. A stage of time is a quarantine.
 func memberRows() []row {
-	three := member.Rules{Nodes: 3, MaxTTL: time.Duration(ttl), CounterLife: time.Duration(quorum.CounterLife)}
+	three := member.Rules{Nodes: 3, MaxTTL: time.Duration(ttl)}
 	of := func(change func(*setup)) setup {
 		s := setup{
 			nodes: 3, clients: 2, holds: 2, renews: 1, calm: true, alone: true, frozen: true, fences: []int64{level, level, level},
@@ -54,7 +53,7 @@ func memberRows() []row {
 	bothClocks := clocks(faults{bothClocks: 1})
 	brief := but(bothClocks, func(s *setup) { s.admits.brief, s.faults.stage = 0b11, 2 })
 	otherSet := but(clocks(faults{}), func(s *setup) {
-		s.admits.others, s.admits.half, s.faults.stage = &member.Rules{Nodes: 3, MaxTTL: 4 * time.Second, CounterLife: three.CounterLife}, true, 2
+		s.admits.others, s.admits.half, s.faults.stage = &member.Rules{Nodes: 3, MaxTTL: 4 * time.Second}, true, 2
 	})
 	hidden := of(func(s *setup) { s.holds, s.admits.hidden, s.faults.older = 0, true, 1 })
 	fails := of(func(s *setup) {

@@ -18,6 +18,12 @@ func (r message) answered(kind uint8) message {
 // failed is that r gets no answer.
 func (r message) failed() message { return r.answered(uint8(quorum.Failed)) }
 
+// asFailed is the answer a as none.
+func (r message) asFailed() message {
+	r.kind, r.marked, r.token = uint8(quorum.Failed), false, 0
+	return r
+}
+
 // fail answers at once what is asked where nothing gets through.
 func (s *setup) fail(w *world) {
 	for again := true; again; {
@@ -43,28 +49,21 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	nd := &w.nodes[n]
 	clock := w.clock
 	switch {
-	case s.ages && nd.ahead:
-		clock += clockSwing
-	case s.ages:
-		clock -= clockSwing
 	case nd.ahead:
 		clock += clockJump
 	case w.members != nil:
 		clock = s.nodeTime(w, n)
 	}
 	ask := quorum.Ask{
-		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: span(r.brief), Life: s.life, HandOver: quorum.HandOver(ttl),
-		Token: int64(r.token),
+		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: span(r.brief), HandOver: quorum.HandOver(ttl),
+		Token: int64(r.token), Anew: r.anew, Least: int64(r.least),
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
 	}
 	if nd.away != 0 || s.stays(w, c, n) {
-		ask.HandOver = 0 // it grants nothing yet
+		ask.HandOver, ask.Anew = 0, true // it grants nothing yet, so that a lock that is free is still its holder's
 	}
 	if r.marked {
 		ask.Stamp = w.place(s, c, n)
-	}
-	if s.ages {
-		ask.Clock = int64(r.clock)
 	}
 	if s.mutant.seedAnyTime {
 		ask.Clock = clock
@@ -78,11 +77,10 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	s.mend(clock, before, &l, &ask, &reply, &woken)
 	a := r.answered(uint8(reply.Kind))
 	a.marked, a.token = reply.Queued, int32(reply.Token)
-	if s.mutant.shortLife && l.FenceUntil > before.FenceUntil {
-		l.FenceUntil -= ask.Keep() - tooShort
-	}
 	if nd.frozen != 0 {
-		l.Fence = nd.frozen
+		if l.Fence = nd.frozen; l.Owner != "" {
+			l.Token = nd.frozen
+		}
 		if reply.Kind == quorum.Granted {
 			a.token = int32(nd.frozen)
 		}
@@ -106,9 +104,7 @@ func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	case m.commitByAnyone && ask.Kind == quorum.AskCommit:
 		l.Owner, l.Until = ask.Owner, far
 	case m.commitAnyToken && ask.Kind == quorum.AskCommit:
-		l.Fence = min(l.Fence, quorum.Top(ask.Token))
-	case m.reclaimAny && ask.Kind == quorum.AskReclaim:
-		ask.Token = l.Fence
+		l.Token = min(l.Token, ask.Token)
 	}
 	return l
 }
@@ -128,19 +124,16 @@ func (s *setup) mend(now int64, before quorum.Lock, l *quorum.Lock, ask *quorum.
 		}
 	case quorum.AskCommit:
 		if m.commitByAnyone || m.commitAnyToken {
-			l.Owner, l.Until, l.Fence = before.Owner, before.Until, max(before.Fence, l.Fence)
-		}
-	case quorum.AskRenew:
-		if m.renewSeedsToken && before.Fence == 0 && l.Fence != 0 {
-			l.Fence = quorum.Top(ask.Token)
+			l.Owner, l.Until, l.Token = before.Owner, before.Until, before.Token
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
 		if head, _ := l.Queue.Head(); m.keepForGiver && before.Owner == ask.Owner && head == ask.Owner && woken.Owner == "" {
 			l.Owner, l.Until, l.Queue, woken.Owner = ask.Owner, far, l.Queue.Without(ask.Owner), ask.Owner
-			l.Fence += quorum.Block
+			l.Token = l.Fence + 1
+			l.Fence = quorum.Top(l.Token)
 		}
 		if m.handOverUnseeded && before.Fence == 0 && woken.Owner != "" {
-			l.Owner, l.Until, l.Fence, woken.Base = woken.Owner, far, quorum.Top(1), 1
+			l.Owner, l.Token, l.Until, l.Fence, woken.Base = woken.Owner, 1, far, quorum.Top(1), 1
 		}
 	}
 }

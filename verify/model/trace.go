@@ -106,14 +106,11 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("the acquire of %s at %s is sent twice", who, node)
 	case sever:
 		return fmt.Sprintf("the connection of %s to %s breaks after %d requests", who, node, m.index)
-	case age:
-		return fmt.Sprintf("%d s pass", clockAge/1_000_000)
+	case other:
+		return fmt.Sprintf("another lock of %s is granted", node)
 	case pass:
 		return fmt.Sprintf("%d s pass", stageTime/1_000_000_000)
 	case jump:
-		if s.ages {
-			return fmt.Sprintf("the clock of %s jumps to the other end of its minute", node)
-		}
 		if w.nodes[m.node].ahead {
 			return fmt.Sprintf("the clock of %s is right again", node)
 		}

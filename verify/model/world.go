@@ -18,9 +18,6 @@ const (
 	startClock = int64(100_000_000) // more than a minute from no clock at all
 	clockStep  = int64(1) << 20     // the clock runs ahead of all counters
 	clockJump  = int64(1) << 27     // µs; more than a minute
-	clockSwing = int64(59_000_000)  // µs; within the minute
-	tooShort   = int64(100_000)     // ms; less than clocks go within their minute
-	clockAge   = int64(32_000_000)  // µs that pass at once, where time passes
 )
 
 // owners are the ids that clients go by: a letter for the client, a digit for
@@ -46,8 +43,9 @@ type message struct {
 	stage  uint8 // how much time had passed when the request was sent
 	marked bool  // acquire: with the stamp; denied: queued
 	brief  bool  // the TTL of the request
+	anew   bool  // renew: a free lock is set again
 	token  int32
-	clock  int32 // the client's when the request was sent, where time passes
+	least  int32 // requests: the first token that the client may use
 }
 
 // wakeUp is what a wake-up among the answers answers.
@@ -141,7 +139,7 @@ type faults struct {
 	wake   uint8 // a wake-up is lost
 	repeat uint8 // an acquire is delivered once more, any time later
 	jump   uint8 // the clock of a node jumps far ahead, or back
-	age    uint8 // time passes
+	others uint8 // another lock of a node is granted
 	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
 	over   uint8 // a replica takes over from a node
 	older  uint8 // a node is restarted with older data
@@ -181,10 +179,8 @@ type setup struct {
 	fair    bool              // waiters are served in the order of their stamps
 	after   bool              // no lease is renewed by a round that began after another grant was committed
 	gate    bool              // a node that went back to older data does not vote until what it granted is over
-	life    int64             // quorum.Ask.Life
 	spans   bool              // renewals ask for one of two TTLs, and a lock lapses in its time
 	starts  bool              // with spans: clients ask for the lock with the brief TTL
-	ages    bool              // time passes, counters expire in their time, and clocks jump from one end of their minute to the other
 	slot    bool              // the node is a hash slot: clients find it elsewhere, and go by their own clocks
 	faults  faults
 	hasty   bool    // patience and deadlines count as slow too, not only what lasts a second
@@ -196,10 +192,8 @@ type setup struct {
 // mutant switches one rule of the protocol off.
 type mutant struct {
 	commitByAnyone   bool // commit without the owner check
-	commitAnyToken   bool // commit without the check of the counter
-	handOverUnseeded bool // C1: a hand-over does not seed a counter that ran out
-	renewSeedsToken  bool // C2: a renewal seeds a lost counter from its token
-	shortLife        bool // C5: a counter expires after 100 s
+	commitAnyToken   bool // commit without the check of the token that the node gave
+	handOverUnseeded bool // C1: a hand-over does not seed a counter that is lost
 	seedAnyTime      bool // C5: a counter starts at the node's clock, however wrong that is
 	keepID           bool // C3: an unanswered give-back is taken for an answered one
 	ignoreOwed       bool // C3, seen from the client: a grant that overtakes the answer to a give-back counts
@@ -213,15 +207,12 @@ type mutant struct {
 	lowTokens        bool // C11: a node that went back to older data gives tokens that it may have given since
 	lateLow          bool // C13: a client that starts goes by the floors that it hears of
 	foundLow         bool // C13: … and a client that finds its slot elsewhere
-	reclaimNever     bool // C8: a node where others had the lock stays lost
-	reclaimAtOnce    bool // C8: … is reclaimed before a quorum has kept the lock in the round
-	reclaimUnchecked bool // C8: … or when it has, but maybe before others had the node
-	reclaimAny       bool // C8: … is reclaimed whatever its counter is
+	regainNever      bool // C8: a node that does not have the lock stays lost
+	anewAtOnce       bool // C8: … sets it again before a quorum has kept the lock in the round
 	adoptAny         bool // C9: the lock is adopted whosever it is
 	adoptFree        bool // C9: … and also where nobody has it
 	shortens         bool // C14: an owner's request shortens what another has promised
 	follows          bool // C14: … and the client relies on the shortest that it asked for
-	keepToken        bool // C12: who adopts keeps its token, though the nodes have promised later ones
 
 	// Of the rules by which nodes are admitted:
 	anyRun        bool // the run that the marker names counts as the present one
@@ -275,7 +266,7 @@ const (
 	repeat                 // an acquire will be delivered once more
 	jump                   // the clock of a node jumps
 	outage                 // a node forgets a lock
-	age                    // time passes
+	other                  // another lock of a node is granted
 	pass                   // a stage of time passes
 	save                   // a node's replica, or its disk, has all that the node has
 	takeOver               // the replica takes the node's place
@@ -297,7 +288,6 @@ func (s *setup) initial() world {
 		node := &w.nodes[n]
 		if n < len(s.fences) {
 			node.lock.Fence = s.fences[n]
-			node.lock.FenceUntil = far
 		}
 		if s.frozen {
 			node.frozen = node.lock.Fence
@@ -517,12 +507,12 @@ func (s *setup) moves(w *world, out []move) []move {
 		if w.left.jump > 0 {
 			add(jump, 0, n, 0)
 		}
+		if w.left.others > 0 && node.lock.Fence != 0 {
+			add(other, 0, n, 0)
+		}
 	}
 	if w.members != nil {
 		s.memberMoves(w, add)
-	}
-	if w.left.age > 0 {
-		add(age, 0, 0, 0)
 	}
 	if w.left.stage > 0 {
 		add(pass, 0, 0, 0)
@@ -628,16 +618,16 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		w.left.crash--
 		cl.life = crashed
 	case lapse:
-		nd.lock.Owner, nd.lock.Until = "", 0
+		nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0
 	case loseLock:
 		w.left.lock--
-		nd.lock.Owner, nd.lock.Until = "", 0
+		nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0
 	case outage:
 		w.left.outage--
-		nd.lock.Owner, nd.lock.Until = "", 0
+		nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0
 	case loseFence:
 		w.left.fence--
-		nd.lock.Fence, nd.lock.FenceUntil = 0, 0
+		nd.lock.Fence = 0
 		w.clock += clockStep
 	case wipe:
 		w.left.wipe--
@@ -671,13 +661,13 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		}
 	case jump:
 		w.left.jump--
-		if nd.ahead = !nd.ahead; nd.ahead && !s.ages {
-			nd.lock = quorum.Lock{} // all of it has expired
+		if nd.ahead = !nd.ahead; nd.ahead {
+			nd.lock = quorum.Lock{Fence: nd.lock.Fence} // all else has expired
 			w.clock += clockStep
 		}
-	case age:
-		w.left.age--
-		w.clock += clockAge
+	case other:
+		w.left.others--
+		nd.lock.Fence += quorum.Block
 	case pass:
 		w.left.stage--
 		w.stage++

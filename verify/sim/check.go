@@ -16,7 +16,6 @@ type Report struct {
 	Attempts   int
 	Grants     int
 	Adopted    int     // of the grants
-	Anew       int     // tokens that an adopter chose in place of another
 	Lost       int     // leases
 	Writes     int     // tried
 	Refused    int     // by the store that looks at tokens
@@ -79,14 +78,9 @@ func (w *world) checkTokens(k *key) {
 	}
 }
 
-// checkOrder wants a grant to be above all that were committed before it was issued,
-// or not below them by more than clocks disagree where those alone order grants.
+// checkOrder wants a grant to be above all that were committed before it was issued.
 func (w *world) checkOrder(k *key) {
 	byIssue := slices.SortedStableFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.issued, b.issued) })
-	margin := int64(0)
-	if w.cfg.Class.jumps() {
-		margin = agreement
-	}
 	var top *grant // of those committed so far; k.grants is in the order of commits
 	next := 0
 	for _, g := range byIssue {
@@ -95,7 +89,7 @@ func (w *world) checkOrder(k *key) {
 				top = k.grants[next]
 			}
 		}
-		if top != nil && top.token >= g.token+margin {
+		if top != nil && top.token >= g.token {
 			w.fail(P2, "%s has %s with token %d after %s had it with %d", g.owner, k.name, g.token, top.owner, top.token)
 		}
 	}

@@ -71,10 +71,13 @@ func clientOf(owner string) string {
 func (c *client) wake(node int, wake quorum.Wake, issued int64) {
 	for _, cl := range c.claims {
 		if cl.owner == wake.Owner {
+			if wake.Base < c.links[node].floor() {
+				wake.Base = 0 // a client of before has freed the lock (trace C11)
+			}
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}
-			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, Floor: c.links[node].floor(), TTL: wake.Left * ms})
+			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, TTL: wake.Left * ms})
 			return
 		}
 	}
@@ -163,13 +166,10 @@ func (cl *claim) post(e quorum.Event) {
 	}
 	before, owner := cl.st, cl.owner
 	st, do := quorum.Step(cl.st, e)
-	if w.cfg.Rules.KeepSuperseded {
-		do.Reclaim = 0
+	if w.cfg.Rules.NeverAnew {
+		do.Renew &^= do.Anew
 	}
 	cl.st = st
-	if before.Adopts && before.Token != 0 && st.Token > before.Token {
-		w.report.Anew++
-	}
 	if do.FreshID {
 		if w.cfg.Rules.ReuseID {
 			do.Release = 0

@@ -11,8 +11,8 @@
 // prints it. What the simulation adds to the core is what package engine and
 // package redlock add to it: an id for each claim, alarms, connections that keep
 // the order of requests, the release that is sent again on the next connection,
-// the gate that does not let a node vote that has forgotten what it granted, and has
-// its tokens begin at the clock, and a holder that renews and stops when its trust is
+// the gate that does not let a node vote that has forgotten what it granted, and raises
+// its counter to the clock, and a holder that renews and stops when its trust is
 // over.
 //
 // # The network
@@ -42,6 +42,7 @@
 //   - P7: when everybody is gone, no lock stands longer than TTL and drift
 //   - P9: in RunOutages, a lease lives through outages of one node after the other
 //
-// The checks look at the whole history at the end and are linear in it, but for
+// Where clocks jump by an hour P1, P2 and P4 are promised: no counter expires, so none is
+// lost by that. The checks look at the whole history at the end and are linear in it, but for
 // sorting. Which of them holds under which faults is told by the table Classes.
 package sim

@@ -23,12 +23,9 @@ const (
 	Wipe                  // a node is restarted and knows nothing
 	Older                 // a node is restarted and knows what it knew some time before
 	Forget                // a lock lapses early
-	Jump                  // a node's clock is set, by half a minute, as often as you like
-	JumpFar               // likewise by three minutes; nodes keep counters for ten
+	Jump                  // a node's clock is set, by three minutes, as often as you like
 	JumpHour              // by an hour
 	JumpMost              // the clocks of a majority, by an hour, and back
-	Swing                 // a node's clock is set, within its minute, once in the life of a counter
-	Idle                  // nobody wants a lock for minutes
 	Force                 // somebody takes a lock away from its holder, on all nodes
 )
 
@@ -63,8 +60,7 @@ var (
 // Classes is the table of fault classes.
 //
 // Tokens stay in order whatever clocks do, as long as no counter is lost. One is
-// lost by a clock that jumps beyond the counter's life, or in a node that
-// forgets; then the clocks of clients stand in for it, as far as they agree.
+// lost in a node that forgets; then the clocks of clients stand in for it, as far as they agree.
 var Classes = []Class{
 	{"calm", nil, all},
 	{"network", network, all},
@@ -76,30 +72,15 @@ var Classes = []Class{
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
-	{"by hand", slices.Concat(network, clients, []Fault{JumpFar, JumpFar, JumpFar}), []Property{P1, P2, P4}},
-	{"minute", slices.Concat(network, clients, []Fault{Swing, Swing, Swing, Idle, Idle}), []Property{P1, P2, P4}},
-	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P2, P4, P5}},
-	{"majority", slices.Concat(network, []Fault{JumpMost, JumpMost, JumpMost}), []Property{P2, P4, P5}},
+	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P2, P4}},
+	{"majority", slices.Concat(network, []Fault{JumpMost, JumpMost, JumpMost}), []Property{P1, P2, P4}},
 }
 
-// jumps says whether counters are lost without a restart, so that nothing but clocks
-// orders grants that follow at once.
+// jumps says whether clocks jump by so much that a counter that is lost cannot begin there.
 func (c Class) jumps() bool { return c.Has(JumpHour) || c.Has(JumpMost) }
-
-// agreement is how far apart counters may start that start at one moment, in µs: clocks
-// differ, and what a request says is believed for a second.
-const agreement = 2_500_000
 
 // Has says whether f is one of the class's faults.
 func (c Class) Has(f Fault) bool { return slices.Contains(c.Faults, f) }
-
-// life is quorum.Ask.Life.
-func (c Class) life() int64 {
-	if c.Has(JumpFar) {
-		return longLife
-	}
-	return quorum.CounterLife
-}
 
 func (c Class) promises(p Property) bool { return slices.Contains(c.Promised, p) }
 
@@ -169,37 +150,20 @@ func (w *world) strike(kind Fault, left int64) {
 		n.stop()
 		w.after(long, func() {
 			if n.start(); kind == Wipe {
-				n.recall(make(map[*key]quorum.Lock))
+				n.recall(make(map[*key]quorum.Lock), 0)
 			}
 		})
 	case Older:
-		saved, lost := maps.Clone(n.locks), w.upTo(long)
-		w.after(lost, func() { n.rewind(saved, long-lost) })
+		saved, fence, lost := maps.Clone(n.locks), n.fence, w.upTo(long)
+		w.after(lost, func() { n.rewind(saved, fence, long-lost) })
 	case Forget:
 		k := w.keys[w.rng.IntN(len(w.keys))]
 		w.log("FAULT %s lapses on node %d", k.name, n.i)
 		lock := n.locks[k]
-		lock.Owner, lock.Until = "", 0
+		lock.Owner, lock.Token, lock.Until = "", 0, 0
 		n.locks[k] = lock
 	case Jump:
 		w.set(n, w.rng.Int64N(2*jumpMost)-jumpMost)
-	case JumpFar:
-		w.set(n, w.rng.Int64N(2*jumpFar)-jumpFar)
-	case Swing:
-		if w.now < w.swung {
-			return
-		}
-		w.swung = w.now + swingRest
-		off := []int64{-swingMost, w.rng.Int64N(2*swingMost) - swingMost, swingMost}[w.rng.IntN(3)]
-		w.log("FAULT the clock of node %d, or of all, is off by %d s", n.i, off/1_000_000)
-		if n.off = off; w.chance(0.7) {
-			for _, n := range w.nodes {
-				n.off = off
-			}
-		}
-	case Idle:
-		w.quiet = w.now + w.upTo(4*idleMost)
-		w.log("FAULT nobody wants a lock until %d ms", w.quiet/ms)
 	case Force:
 		w.force(w.keys[w.rng.IntN(len(w.keys))])
 	case JumpHour:
@@ -226,7 +190,7 @@ func (w *world) holders() (out []*client) {
 
 // rewind has the node restarted with what it knew some time before. One server alone is down
 // for longer than clocks differ: in its place a quarantine sees to that.
-func (n *node) rewind(saved map[*key]quorum.Lock, long int64) {
+func (n *node) rewind(saved map[*key]quorum.Lock, fence, long int64) {
 	if n.down {
 		return
 	}
@@ -237,7 +201,7 @@ func (n *node) rewind(saved map[*key]quorum.Lock, long int64) {
 	n.stop()
 	n.w.after(long, func() {
 		n.start()
-		n.recall(saved)
+		n.recall(saved, fence)
 	})
 }
 
@@ -247,30 +211,25 @@ const (
 	swing  = 5 * ms
 	hour   = 3600_000_000 // µs
 
-	jumpMost  = 36_000_000  // µs; back twice is less than the life of a counter
-	jumpFar   = 170_000_000 // µs; back twice is less than longLife
-	longLife  = 600 * second
-	swingMost = 59_000_000 // µs; back once is
-	swingRest = 170 * second
-	idleMost  = 60 * second
+	jumpMost = 170_000_000 // µs
 )
 
 // force takes the lock away from the holder that some node names, by its token
 // there.
 func (w *world) force(k *key) {
 	seen := w.nodes[w.rng.IntN(len(w.nodes))]
-	token := seen.locks[k].Fence
+	token := seen.locks[k].Token
 	w.log("FAULT %s is taken from the holder with token %d", k.name, token)
 	for _, n := range w.nodes {
 		w.after(w.upTo(w.lag), func() {
 			if n.down || n.frozen {
 				return
 			}
-			l, _, woken := n.locks[k].Force(n.clock(), token, quorum.HandOver(w.maxTTL)/ms, quorum.FenceKeep(w.maxTTL, w.cfg.Class.life()), n.hears)
+			l, _, woken := n.lock(k).Force(n.clock(), token, n.floor, quorum.HandOver(w.maxTTL)/ms, n.hears)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}
-			n.locks[k] = l
+			n.keep(k, l)
 			if woken.Owner != "" {
 				n.wake(woken, n.issued[k])
 			}

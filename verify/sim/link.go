@@ -71,7 +71,7 @@ func (l *link) send(r *request) {
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
 	}
-	r.began, r.Clock = l.w.now, l.c.wall()
+	r.began, r.Clock, r.Least = l.w.now, l.c.wall(), l.floor()
 	l.away = append(l.away, r)
 	l.sent++
 	gen, boot, index := l.gen, l.boot, l.sent
@@ -124,7 +124,6 @@ func (l *link) finish(r *request, rep reply) {
 	}
 	r.done = true
 	e := r.Reply(rep.Reply).Event
-	e.Floor = l.floor()
 	if e.Kind == quorum.Granted && e.ID == r.claim.st.ID {
 		r.claim.issued[l.n.i] = rep.issued
 	}

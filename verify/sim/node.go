@@ -13,10 +13,11 @@ type node struct {
 	rate float64 // of its clock
 	off  int64   // of its clock, in µs
 
-	locks   map[*key]quorum.Lock
-	issued  map[*key]int64 // when the lock was last given to another owner
-	ears    map[*link]int  // listening connections, as the node believes: their generation
-	down    bool           // no process
+	locks   map[*key]quorum.Lock // without their Fence
+	fence   int64                // of all of them
+	issued  map[*key]int64       // when the lock was last given to another owner
+	ears    map[*link]int        // listening connections, as the node believes: their generation
+	down    bool                 // no process
 	frozen  bool
 	boot    int      // counts its processes
 	votes   int64    // not before then
@@ -80,26 +81,20 @@ func (n *node) arrive(l *link, gen, boot int, r *request) {
 // execute runs a script, or what it would be without one of its rules.
 func (n *node) execute(r *request) reply {
 	now := n.clock()
-	before, ask := n.locks[r.key].At(now), r.Ask
-	if ask.Life = n.w.cfg.Class.life(); n.w.cfg.Rules.LeastLife {
-		ask.Life = 0
-	}
+	before, ask := n.lock(r.key).At(now), r.Ask
 	if n.w.cfg.Rules.SeedAtAnyTime {
 		ask.Clock = now // which nobody then doubts
 	}
 	l, rep, woken := n.bent(before, &ask).Answer(now, &ask, n.hears)
 	if ask.Kind == quorum.AskCommit {
 		if l.Owner = before.Owner; rep.Kind == quorum.Refused {
-			l.Fence = before.Fence
+			l.Token, l.Fence = before.Token, before.Fence
 		}
 	}
 	if n.w.cfg.Rules.Shorten && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
 		l.Until = now/1000 + quorum.Millis(ask.TTL)
 	}
-	if n.w.cfg.Rules.ShortLife && l.FenceUntil > before.FenceUntil {
-		l.FenceUntil = min(l.FenceUntil, now/1000+60_000)
-	}
-	n.locks[r.key] = l
+	n.keep(r.key, l)
 	if l.Owner != before.Owner {
 		n.issued[r.key] = n.w.now
 	}
@@ -113,13 +108,26 @@ func (n *node) execute(r *request) reply {
 	return reply{Reply: rep, issued: n.issued[r.key]}
 }
 
+// lock is what the node has of a lock.
+func (n *node) lock(k *key) quorum.Lock {
+	l := n.locks[k]
+	l.Fence = n.fence
+	return l
+}
+
+// keep stores a lock.
+func (n *node) keep(k *key, l quorum.Lock) {
+	n.fence, l.Fence = l.Fence, 0
+	n.locks[k] = l
+}
+
 // bent is the lock as a commit takes it without one of its rules.
 func (n *node) bent(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnybody {
 		l.Owner = ask.Owner
 	}
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnyToken {
-		l.Fence = min(l.Fence, ask.Token)
+		l.Token = min(l.Token, ask.Token)
 	}
 	return l
 }
@@ -159,9 +167,9 @@ func (n *node) stop() {
 // start starts the process, with what the last one knew.
 func (n *node) start() { n.down = false }
 
-// recall has the node know no more than locks.
-func (n *node) recall(locks map[*key]quorum.Lock) {
-	n.locks, n.away = locks, true
+// recall has the node know no more than locks and their fence.
+func (n *node) recall(locks map[*key]quorum.Lock, fence int64) {
+	n.locks, n.fence, n.away = locks, fence, true
 	if len(n.w.nodes) > 1 && !n.w.cfg.Rules.NoQuarantine {
 		n.votes = n.w.now + n.w.quarantine()
 	}

@@ -103,7 +103,7 @@ func (wk *worker) outage(n *node, order []int) {
 			n.start()
 		}
 		if kind == Wipe {
-			n.recall(make(map[*key]quorum.Lock))
+			n.recall(make(map[*key]quorum.Lock), 0)
 		}
 		w.log("OUTAGE of node %d is over; it forgets everything: %v", n.i, kind == Wipe)
 		wait := max(n.votes-w.now, 0)

@@ -22,10 +22,7 @@ type worker struct {
 func (wk *worker) rest() {
 	w := wk.c.w
 	pause := min(w.ttl/4, 4*w.pause)
-	if w.cfg.Class.Has(Idle) {
-		pause = 10 * second
-	}
-	wk.c.after(max(w.upTo(pause), w.quiet-w.now), func() {
+	wk.c.after(w.upTo(pause), func() {
 		if w.now < w.calm {
 			wk.start()
 		}

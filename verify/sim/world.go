@@ -20,15 +20,13 @@ const (
 // checks would notice.
 type Rules struct {
 	CommitAnybody  bool // commit does not look whose the lock is
-	CommitAnyToken bool // commit does not look what has been promised
+	CommitAnyToken bool // commit does not look which token the node gave
 	NoQuarantine   bool // who has forgotten everything votes at once
 	TrustFromReply bool // trust counts from the answer and without drift
 	NoDrift        bool // trust takes all clocks to run at the same rate
 	TrustForever   bool // a holder that is cut off goes on
-	KeepSuperseded bool // a node that others had since is never reclaimed
+	NeverAnew      bool // a node that does not have the holder's lock never sets it again
 	ReuseID        bool // an id is used again after its give-back went unanswered
-	ShortLife      bool // a counter expires after a minute
-	LeastLife      bool // a counter expires after 150 s, whatever the clients have agreed on
 	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
 	NoFloor        bool // a node that went back to older data goes on from its older counters
 	Shorten        bool // a request shortens what another of the same owner has promised
@@ -62,8 +60,6 @@ type world struct {
 	pause       int64 // between two faults, about
 	calm        int64 // from then on there are no faults
 	hopeless    int64 // by then everybody must have been served
-	swung       int64 // no clock swings before
-	quiet       int64 // nobody wants a lock before
 	working     int   // workers in a cycle
 	report      Report
 }
@@ -212,10 +208,6 @@ func (w *world) build() {
 		w.lag = min(w.ttl, 4*second) / int64(10+r.IntN(40))
 		w.pause = w.lag / int64(1+r.IntN(3))
 		clients, keys, length = 2+r.IntN(3), 1, min(length, 150*w.lag)
-	}
-	if w.cfg.Class.Has(Idle) {
-		length += 6 * idleMost
-		w.pause = second + w.upTo(9*second)
 	}
 	w.report = Report{Seed: w.cfg.Seed, Class: w.cfg.Class.Name}
 	w.calm = length

@@ -211,7 +211,7 @@ func (c *claim) request(ask quorum.Ask, owner string) {
 		c.errs[ask.Node] = nil
 	}
 	deadline := ask.Sent + quorum.RequestTimeout(ask.TTL)
-	if trusted := c.state.Trusted(); (ask.Kind == quorum.AskRenew || ask.Kind == quorum.AskReclaim) && trusted > ask.Sent {
+	if trusted := c.state.Trusted(); ask.Kind == quorum.AskRenew && trusted > ask.Sent {
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
 	if ask.Owner = c.owner; ask.ID != c.state.ID {
@@ -220,7 +220,7 @@ func (c *claim) request(ask quorum.Ask, owner string) {
 	if c.free && ask.Kind == quorum.AskRelease {
 		ask.HandOver = 0
 	}
-	ask.From, ask.Life = c.from, int64(c.engine.life)
+	ask.From = c.from
 	r, _ := c.engine.requests.Get().(*Request)
 	if r == nil {
 		r = new(Request)

@@ -46,8 +46,6 @@ type Config struct {
 	// Lane is where the claims to a lock take their turn; nil: in one for all locks. It is for
 	// nodes that do not answer all locks alike.
 	Lane func(Lock) *Lane
-	// CounterLife is quorum.Ask.Life of every request.
-	CounterLife time.Duration
 	// Client is the first part of every owner id. Default quorum.NewClient().
 	Client string
 }
@@ -60,7 +58,6 @@ type Engine struct {
 	clock  *clock.Clock
 	shared *chances // nil: locks are taken by clients of this protocol alone
 	lane   func(Lock) *Lane
-	life   time.Duration
 	seq    atomic.Int64
 
 	requests sync.Pool // of *Request
@@ -83,7 +80,7 @@ func New(cfg Config) *Engine {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), clock: clock.New(), life: cfg.CounterLife,
+		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), clock: clock.New(),
 		lane: cfg.Lane, claims: make(map[string]*claim), closing: make(chan struct{}),
 	}
 	if e.lane == nil {
@@ -430,10 +427,10 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 // Wake brings the claim with the id w.Owner the news that node has handed it
 // the lock. A wake-up for an id that is gone needs no answer: its release is on
 // the way. It comes in its place among the answers of the node, or without a
-// token. No token below floor may be used at the node.
-func (e *Engine) Wake(node int, w quorum.Wake, floor int64) {
+// token.
+func (e *Engine) Wake(node int, w quorum.Wake) {
 	if c := e.find(w.Owner); c != nil {
-		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, Floor: floor, TTL: w.Left * int64(time.Millisecond)})
+		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
 		a.woken = w.Owner
 		c.post(a)
 	}

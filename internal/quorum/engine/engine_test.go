@@ -74,7 +74,7 @@ func take(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	t.Helper()
 	go func() {
 		for _, d := range desks {
-			(<-d.in).Granted(100, 0)
+			(<-d.in).Granted(100)
 		}
 	}()
 	g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
@@ -181,7 +181,7 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 		for _, d := range desks {
 			again = append(again, d.next(t, quorum.AskAcquire))
 		}
-		again[0].Granted(100, 0)
+		again[0].Granted(100)
 		again[1].Denied(int64(time.Second), "x", 0)
 		again[2].Denied(int64(time.Second), "x", 0) // no quorum: on under a fresh id
 		cancel()
@@ -237,42 +237,10 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 			t.Fatalf("a wake-up for %s counted for %s", old, fresh)
 		}
 		for i := range desks[:2] {
-			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000}, 0)
+			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000})
 		}
 		if g := <-won; g.Token != 132 || g.Owner != fresh {
 			t.Errorf("%s holds with token %d", g.Owner, g.Token)
-		}
-	})
-}
-
-func TestAWakeUpBringsTheFloorOfItsNode(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		for i := range desks {
-			e.Hears(i, true)
-		}
-		won := make(chan driver.Grant, 1)
-		go func() {
-			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, Renews: true})
-			if err != nil {
-				t.Error(err)
-			}
-			won <- g
-		}()
-		var owner string
-		for _, d := range desks {
-			r := d.next(t, quorum.AskAcquire)
-			owner = r.Owner
-			r.Denied(int64(time.Minute), "x", 0)
-		}
-		synctest.Wait()
-		for i := range desks[:2] {
-			e.Wake(i, quorum.Wake{Owner: owner, Base: 132, Left: 1000}, 5000)
-		}
-		for _, d := range desks[:2] {
-			d.next(t, quorum.AskCommit).Committed(true)
-		}
-		if g := <-won; g.Token != 5000 {
-			t.Errorf("token %d is below the floor", g.Token)
 		}
 	})
 }
@@ -282,17 +250,18 @@ func TestNothingIsRenewedOrTakenBackForADetachedLease(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := take(t, e, desks)
 		out := renew(t, e, g)
-		desks[2].next(t, quorum.AskRenew).Superseded(500)
+		desks[2].next(t, quorum.AskRenew).NotMine()
 		desks[0].next(t, quorum.AskRenew).Kept(0)
 		desks[1].next(t, quorum.AskRenew).Kept(0)
 		if err := within(t, out); err != nil {
 			t.Fatal(err)
 		}
-		again := []*Request{desks[0].next(t, quorum.AskRenew), desks[1].next(t, quorum.AskRenew)}
-		e.Detach(g)
-		for _, r := range again {
-			r.Kept(0)
+		anew := desks[2].next(t, quorum.AskRenew)
+		if !anew.Anew || anew.Token != g.Token {
+			t.Errorf("it is taken back anew %v, with token %d of %d", anew.Anew, anew.Token, g.Token)
 		}
+		e.Detach(g)
+		anew.NotMine()
 		synctest.Wait()
 		for _, d := range desks {
 			if n := len(d.in); n > 0 {

@@ -36,7 +36,7 @@ func replies(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 		case what[i] == '+' && kind == quorum.AskRelease:
 			r.Freed()
 		case what[i] == '+':
-			r.Granted(100, 0)
+			r.Granted(100)
 		case what[i] == '-':
 			r.Denied(int64(time.Minute), "x", 0)
 		case what[i] == '!':
@@ -138,7 +138,7 @@ func TestObstaclesAreToldAsTheyChange(t *testing.T) {
 				case '-':
 					r.Denied(int64(time.Minute), "x", 0)
 				case '+':
-					r.Granted(100, 0)
+					r.Granted(100)
 				default:
 					r.Fail(Failure{Err: errDown, Unsent: true})
 				}

@@ -36,10 +36,9 @@ type answer struct {
 // event is e for a claim.
 func event(e quorum.Event) answer { return answer{Reply: quorum.Reply{Event: e}} }
 
-// Granted answers acquire and adopt: the lock is the owner's, and base its first token. No
-// token below floor may be used at the node.
-func (r *Request) Granted(base, floor int64) {
-	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base, Floor: floor}})
+// Granted answers acquire and adopt: the lock is the owner's, and base its first token.
+func (r *Request) Granted(base int64) {
+	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
 }
 
 // Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
@@ -57,19 +56,13 @@ func (r *Request) Committed(ok bool) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: kind}})
 }
 
-// Kept answers renew and reclaim: the lock stands.
+// Kept answers renew: the lock stands.
 func (r *Request) Kept(waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept, Waiters: waiters}})
 }
 
-// NotMine answers renew and reclaim: another owner has the lock.
-func (r *Request) NotMine() { r.Superseded(0) }
-
-// Superseded answers renew: the lock is free, but had another owner since; counter is the
-// highest token promised.
-func (r *Request) Superseded(counter int64) {
-	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine, Token: counter}})
-}
+// NotMine answers renew: another owner has the lock, or nobody.
+func (r *Request) NotMine() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine}}) }
 
 // Freed answers release and give-back.
 func (r *Request) Freed() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Freed}}) }

@@ -136,7 +136,7 @@ func TestTheClientThatLeavesALockHoldsBack(t *testing.T) {
 			first := []*Request{<-desks[0].in, <-desks[1].in, <-desks[2].in}
 			after = time.Since(since)
 			for _, r := range first {
-				r.Granted(1000, 0)
+				r.Granted(1000)
 			}
 			<-ended
 			return after

@@ -15,7 +15,7 @@ import (
 type View struct {
 	Owner   string
 	Left    time.Duration // negative: never lapses
-	Fence   int64         // highest token promised; 0: none
+	Token   int64         // the first of the owner's tokens; 0: none
 	Waiters int
 	Err     error
 }
@@ -28,9 +28,8 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	for i, v := range views {
 		name := e.nodes[i].Name()
-		token := base(v)
 		st.Nodes = append(st.Nodes, driver.NodeView{
-			Node: name, Owner: v.Owner, Token: token, Remaining: v.Left, Waiters: v.Waiters, Err: v.Err,
+			Node: name, Owner: v.Owner, Token: v.Token, Remaining: v.Left, Waiters: v.Waiters, Err: v.Err,
 		})
 		if v.Err != nil {
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: name, Err: v.Err})
@@ -81,14 +80,14 @@ func (e *Engine) Check(g driver.Grant, views []View) error {
 }
 
 // token is the first token of owner's grant: the one that most of its nodes have,
-// because a node that granted after the commit may have promised more. Of two that
+// because one that granted after the commit may have given a later one. Of two that
 // are equally frequent it is the lower one, because such a node's token is never
 // below the others'.
 func token(views []View, owner string) int64 {
 	shared := make(map[int64]int)
 	for _, v := range views {
 		if v.Owner == owner && v.Err == nil {
-			shared[base(v)]++
+			shared[v.Token]++
 		}
 	}
 	var best int64
@@ -102,14 +101,14 @@ func token(views []View, owner string) int64 {
 
 // Aims is by which token each node takes the lock from the grant that token belongs to,
 // of which st was made. That is the holder's if one of its nodes says so; the others
-// may have promised it a later one, because they lost their counter or were reclaimed.
+// may have given it a later one, after the commit.
 func Aims(st driver.Status, views []View, token int64) []int64 {
-	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && base(v) > 0 }
+	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && v.Token > 0 }
 	aims := make([]int64, len(views))
-	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && block.Has(base(v), token) })
+	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && block.Has(v.Token, token) })
 	for i, v := range views {
 		if aims[i] = token; known && its(v) {
-			aims[i] = base(v)
+			aims[i] = v.Token
 		}
 	}
 	return aims
@@ -133,15 +132,6 @@ func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 		return false, u
 	}
 	return false, nil
-}
-
-// base is the first token of the block that ends at the node's counter. Under a lock without a
-// token the counter is that of an older grant.
-func base(v View) int64 {
-	if v.Fence == 0 || Tokenless(v.Owner) {
-		return 0
-	}
-	return quorum.Base(v.Fence)
 }
 
 // Tokenless says whether a lock with that owner has no token: it is another library's, or was

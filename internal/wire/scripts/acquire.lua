@@ -1,38 +1,35 @@
-local refused
-if free and not top then
-  top, refused = block(fence, clock, keep)
-  if not top then
-    redis.call('DEL', lock)
+local base, refused
+if free then
+  base, refused = block(fence, clock, least)
+  if not base then
     return refused
   end
-  if redis.call('ZCARD', queue) == 0 then
-    return top - 31
-  end
 end
-local holder = holding(lock)
-if not free and holder == owner then -- an earlier reply was lost, or the lock was handed over
-  top = redis.call('GET', fence)
-  if not top then
-    top, refused = block(fence, clock, keep)
-    if not top then
+local holder, token
+if not free then
+  holder, token = holding(lock)
+end
+if holder == owner then -- an earlier reply was lost, or the lock was handed over
+  if not token or least and token < tonumber(least) then -- by a shard that lost later ones
+    token, refused = block(fence, clock, least)
+    if not token then
       return refused
     end
-  else -- for as long as this client wants: a hand-over went by another's TTL
-    redis.call('PEXPIRE', fence, keep)
+    redis.call('SET', lock, valued(owner, token), 'KEEPTTL')
   end
   prolong(lock, ttl)
-  return tonumber(top) - 31
+  return token
 end
-if stamp ~= '' then
+if stamp ~= '' and (not free or redis.call('ZCARD', queue) > 0) then
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, '60000')
 end
 if free then -- it lapsed, or was given back: the first in the queue has it
-  holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), '')
+  holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), base, '')
   if not holder then
-    redis.call('SET', lock, owner, 'PX', ttl)
+    redis.call('SET', lock, valued(owner, base), 'PX', ttl)
     redis.call('ZREM', queue, owner)
-    return top - 31
+    return base
   end
 end
 return { redis.call('PTTL', lock), holder, redis.call('ZCARD', queue) }

@@ -1,12 +1,13 @@
--- KEYS lock fence queue set; ARGV owner top keep marker
--- 1: top is the end of the owner's tokens here. 0: the lock is not the owner's,
--- or more has been promised.
-if holding(KEYS[1]) ~= ARGV[1] then
+-- KEYS lock fence queue set; ARGV owner token marker
+-- 1: token is the first of the owner's tokens here. 0: the lock is not the owner's, or the node
+-- has given it later ones, or has lost its counter.
+local holder, given = holding(KEYS[1])
+local token, top = tonumber(ARGV[2]), redis.call('GET', KEYS[2])
+if holder ~= ARGV[1] or (given or 0) > token or not top then
   return 0
 end
-local top = redis.call('GET', KEYS[2])
-if top and tonumber(top) > tonumber(ARGV[2]) then
-  return 0
+redis.call('SET', KEYS[1], valued(holder, token), 'KEEPTTL')
+if tonumber(top) < token + 31 then
+  redis.call('SET', KEYS[2], string.format('%.0f', token + 31))
 end
-redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 return 1

@@ -1,20 +1,18 @@
--- KEYS lock fence queue set; ARGV token handover keep why marker
+-- KEYS lock fence queue set; ARGV token handover least why marker
 -- Takes the lock from the grant that token belongs to, whose owner may still be
 -- queued, and must not be the next. Its client is told, and why. 1: done. 0: not its token.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token = tonumber(ARGV[1])
-local holder, top = holding(lock), redis.call('GET', fence)
-if not holder or not top or string.sub(holder, -1) == '!' then -- nobody's: it stands for its MinHold
-  return 0
-end
-top = tonumber(top)
-if token > top or token < top - 31 then
+local holder, base = holding(lock)
+if not base or token < base or token > base + 31 then
   return 0
 end
 -- The command that makes room comes first: a server that is full refuses a script whose
 -- first write takes some, and no later one.
 redis.call('ZREM', queue, holder)
-block(fence, '', ARGV[3])
+local forced = forcedOf(queue)
+local owners, left = redis.call('GET', forced), math.max(redis.call('PTTL', lock), redis.call('PTTL', forced), 1)
+redis.call('SET', forced, (owners and owners .. ' ' or '') .. holder, 'PX', left)
 pass(lock, fence, queue, holder, ARGV[2], ARGV[3], true)
 redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(holder, '^[^.]*'), holder .. ' forced ' .. ARGV[4])
 return 1

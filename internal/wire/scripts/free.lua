@@ -1,12 +1,13 @@
--- KEYS lock fence queue set; ARGV owner [stamp [handover [keep [minhold]]]] marker
+-- KEYS lock fence queue set; ARGV owner [stamp [handover [minhold [least]]]] marker
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
--- passes on the lock if it is the owner's or, without a stamp, nobody's. With a minhold the
--- owner's lock stands for so long, and is nobody's.
+-- passes on the lock if it is the owner's or, without a stamp, nobody's. With a minhold other than
+-- '' the owner's lock stands for so long, and is nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, stamp, minhold = ARGV[1], ARGV[2] or '', ARGV[5]
+local owner, stamp, minhold, least = ARGV[1], ARGV[2] or '', ARGV[4] or '', ARGV[5]
 local call = redis.call
 -- The usual case, as in acquire: the lock is the owner's, and nobody waits.
-if stamp == '' and not minhold and redis.pcall('GET', lock) == owner and call('ZCARD', queue) == 0 then
+local value = stamp == '' and minhold == '' and redis.pcall('GET', lock)
+if type(value) == 'string' and string.sub(value, 1, #owner + 1) == owner .. ' ' and call('ZCARD', queue) == 0 then
   call('DEL', lock)
   return 1
 end

@@ -1,5 +1,5 @@
--- Who has the lock; false: nobody. What is no lock of ours still has a name: a key of
--- another type '(hash)', '(list)' …, an empty value '(empty)'.
+-- Who has the lock, and the first of its tokens; false: nobody. What is no lock of ours still has
+-- a name, and no token: a key of another type '(hash)', '(list)' …, an empty value '(empty)'.
 local function holding(lock)
   local value = redis.pcall('GET', lock)
   if type(value) == 'table' then
@@ -8,5 +8,22 @@ local function holding(lock)
     end
     return '(' .. (redis.pcall('TYPE', lock).ok or 'other') .. ')' -- nobody needs the right to TYPE
   end
+  if not value then
+    return false
+  end
+  local owner, token = string.match(value, '^(%S+) (%d+)$')
+  if owner then
+    return owner, tonumber(token)
+  end
   return value == '' and '(empty)' or value
+end
+
+-- Where the node keeps from whom the lock was taken by force, for as long as they had it.
+local function forcedOf(queue)
+  return (string.gsub(queue, '^holdfast:queue', 'holdfast:forced'))
+end
+
+-- The value of a lock: the owner, and the first of its tokens.
+local function valued(owner, token)
+  return string.format('%s %.0f', owner, token)
 end

@@ -1,9 +1,10 @@
 -- KEYS lock fence queue
--- {holder, time left, highest token, waiters}; changes nothing.
-local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+-- {holder, time left, the first of its tokens, waiters}; changes nothing.
+local lock, queue = KEYS[1], KEYS[3]
+local holder, token = holding(lock)
 return {
-  holding(lock) or '',
+  holder or '',
   redis.call('PTTL', lock),
-  redis.call('GET', fence) or '0',
+  string.format('%.0f', token or 0),
   redis.call('ZCARD', queue),
 }

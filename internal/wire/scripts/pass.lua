@@ -1,9 +1,9 @@
 -- Hands the lock to head, or the next whose client hears of it, takes it out of the
 -- queue and returns it; nothing where nobody does. The lock is its own by the time at
 -- which it hears. news follows its id.
-local function hand(lock, queue, head, from, handover, news)
+local function hand(lock, queue, head, from, handover, base, news)
   while head do
-    redis.call('SET', lock, head, 'PX', handover)
+    redis.call('SET', lock, valued(head, base), 'PX', handover)
     local channel = 'holdfast:wake:' .. string.match(head, '^[^.]*')
     local heard = redis.pcall('PUBLISH', channel, head .. news)
     if type(heard) == 'table' then
@@ -21,14 +21,14 @@ end
 -- it has: the first of its tokens, and for how many ms. No client's clock is at hand to
 -- start a counter by: where it is new the lock is free, and who was woken takes it by
 -- its own.
-local function pass(lock, fence, queue, from, handover, keep, everywhere)
+local function pass(lock, fence, queue, from, handover, least, everywhere)
   local head, news = handover ~= '0' and first(queue, from), ''
-  local top = head and block(fence, '', keep)
-  if top and everywhere then
-    news = string.format(' %.0f %s', top - 31, handover)
+  local base = head and block(fence, '', least)
+  if base and everywhere then
+    news = string.format(' %.0f %s', base, handover)
   end
-  head = hand(lock, queue, head, from, handover, news)
-  if not (head and top) then
+  head = hand(lock, queue, head, from, handover, base or 0, news)
+  if not (head and base) then
     redis.call('DEL', lock)
   end
 end

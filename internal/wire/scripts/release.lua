@@ -6,10 +6,9 @@ else
   redis.call('ZADD', queue, 'NX', stamp, owner)
   redis.call('PEXPIRE', queue, '60000')
 end
-if minhold and mine then
+if minhold ~= '' and mine then
   redis.call('SET', lock, owner .. '!', 'PX', minhold)
-  redis.call('PEXPIRE', fence, ARGV[4])
-elseif not minhold and (mine or not holder and stamp == '') then
-  pass(lock, fence, queue, owner, ARGV[3] or '1000', ARGV[4] or '150000', stamp == '')
+elseif minhold == '' and (mine or not holder and stamp == '') then
+  pass(lock, fence, queue, owner, ARGV[3] or '1000', least, stamp == '')
 end
 return mine and 1 or 0

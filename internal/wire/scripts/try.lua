@@ -1,4 +1,4 @@
--- KEYS lock fence queue, none of which is there; ARGV channel
+-- KEYS lock fence queue, of which lock and queue are not there; ARGV channel
 -- Tries rights. {refusals…}, the first of them '' or the refusal of PUBLISH on the channel,
 -- without which waiters poll.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]

@@ -18,57 +18,57 @@ type Encoder struct {
 	Proof
 	heads *heads
 
-	of                  int64 // the TTL that the others are for; Ask.Life is one for a client
-	ttl, keep, handOver string
-	usual               bool // keep and handOver have their defaults
+	of            int64 // the TTL that the others are for
+	ttl, handOver string
 }
 
 func (t *Encoder) use(r *engine.Request) {
 	if t.of != r.TTL {
-		t.of, t.ttl, t.keep, t.handOver = r.TTL, Millis(r.TTL), Decimal(r.Keep()), Millis(quorum.HandOver(r.TTL))
-		t.usual = t.keep == usualKeep && t.handOver == usualHandOver
+		t.of, t.ttl, t.handOver = r.TTL, Millis(r.TTL), Millis(quorum.HandOver(r.TTL))
 	}
 }
 
-// What the scripts take where the argument is missing.
-var usualKeep, usualHandOver = Millis(quorum.CounterLife), Millis(quorum.HandOverMost)
+// usualHandOver is what release takes where the argument is missing.
+var usualHandOver = Millis(quorum.HandOverMost)
 
 // Encode appends the call of r's script to dst.
 func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	t.use(r)
-	short := t.usual && r.Stamp == 0 && r.MinHold == 0
 	switch r.Kind {
 	case quorum.AskAcquire:
 		head := &t.heads.acquire
-		if short {
-			head = &t.heads.acquireShort
+		switch {
+		case r.Least != 0:
+			head = &t.heads.acquireLeast
+		case r.Stamp != 0:
+			head = &t.heads.acquireStamped
 		}
 		dst = resp.AppendDecimal(appendAll(t.begin(dst, head, r.Lock), r.Owner, t.ttl), r.Clock)
-		if !short {
-			dst = resp.AppendString(appendStamp(dst, r.Stamp), t.keep)
+		if r.Stamp != 0 || r.Least != 0 {
+			dst = appendStamp(dst, r.Stamp)
 		}
+		dst = appendLeast(dst, r.Least)
 	case quorum.AskAdopt:
-		dst = resp.AppendDecimal(appendAll(t.begin(dst, &t.heads.adopt, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
-		dst = resp.AppendString(dst, t.keep)
+		head := &t.heads.adopt
+		if r.Least != 0 {
+			head = &t.heads.adoptLeast
+		}
+		dst = resp.AppendDecimal(appendAll(t.begin(dst, head, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
+		dst = appendLeast(dst, r.Least)
 	case quorum.AskCommit:
-		dst = resp.AppendString(t.begin(dst, &t.heads.commit, r.Lock), r.Owner)
-		dst = resp.AppendString(appendTop(dst, r.Token), t.keep)
+		dst = resp.AppendDecimal(resp.AppendString(t.begin(dst, &t.heads.commit, r.Lock), r.Owner), r.Token)
 	case quorum.AskRenew:
-		dst = appendAll(t.begin(dst, &t.heads.renew, r.Lock), r.Owner, t.ttl)
-		dst = resp.AppendString(resp.AppendDecimal(appendTop(dst, r.Token), r.Clock), t.keep)
-	case quorum.AskReclaim:
-		dst = appendAll(t.begin(dst, &t.heads.reclaim, r.Lock), r.Owner, t.ttl)
-		dst = resp.AppendString(resp.AppendDecimal(dst, r.Token), t.keep)
+		head := &t.heads.renew
+		if r.Anew {
+			head = &t.heads.renewAnew
+		}
+		dst = appendAll(t.begin(dst, head, r.Lock), r.Owner, t.ttl)
+		if r.Anew {
+			dst = resp.AppendDecimal(dst, r.Token)
+		}
 	default:
-		if short && r.HandOver != 0 {
-			dst = resp.AppendString(t.begin(dst, &t.heads.releaseShort, r.Lock), r.Owner)
-			break
-		}
-		head, args := &t.heads.release, ReleaseArgs(r)
-		if len(args) == keepArgs {
-			head = &t.heads.keep
-		}
-		dst = appendAll(t.begin(dst, head, r.Lock), args...)
+		args := ReleaseArgs(&r.Ask)
+		dst = appendAll(t.begin(dst, &t.heads.release[len(args)], r.Lock), args...)
 	}
 	if t.Set != "" {
 		dst = resp.AppendString(dst, t.Marker)
@@ -76,17 +76,20 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	return dst
 }
 
-// keepArgs is how many arguments a release has that lets the lock stand.
-const keepArgs = 5
-
-// ReleaseArgs are the arguments of a release, or of a give-back.
-func ReleaseArgs(r *engine.Request) []string {
-	args := []string{r.Owner, "", Millis(r.HandOver), Decimal(r.Keep())}
+// ReleaseArgs are the arguments of a release, or of a give-back, but for those that are the usual ones at the end.
+func ReleaseArgs(r *quorum.Ask) []string {
+	args := []string{r.Owner, "", Millis(r.HandOver), "", ""}
 	if r.Stamp != 0 {
 		args[1] = Decimal(r.Stamp)
 	}
 	if r.MinHold > 0 {
-		args = append(args, Millis(r.MinHold))
+		args[3] = Millis(r.MinHold)
+	}
+	if r.Least != 0 {
+		args[4] = Decimal(r.Least)
+	}
+	for n := len(args); n > 1 && (args[n-1] == "" || n == 3 && args[n-1] == usualHandOver); n-- {
+		args = args[:n-1]
 	}
 	return args
 }
@@ -111,18 +114,23 @@ func (t *Encoder) begin(dst []byte, h *head, l *engine.Lock) []byte {
 
 // heads are how the calls of the scripts of a format begin.
 type heads struct {
-	acquire, adopt, commit, renew, reclaim, release head
-	keep                                            head // a release that lets the lock stand
-	acquireShort                                    head // stamp and keep have their defaults
-	releaseShort                                    head // all but the owner have their defaults
+	acquire, acquireStamped, acquireLeast head
+	adopt, adoptLeast                     head
+	commit                                head
+	renew, renewAnew                      head
+	release                               [6]head // by how many arguments there are
 }
 
 func headsOf(f *wire.Format) *heads {
-	return &heads{
-		acquire: headOf(f.Acquire, 5), acquireShort: headOf(f.Acquire, 3), adopt: headOf(f.Adopt, 5), commit: headOf(f.Commit, 3),
-		renew: headOf(f.Renew, 5), reclaim: headOf(f.Reclaim, 4), release: headOf(f.Release, 4),
-		keep: headOf(f.Release, keepArgs), releaseShort: headOf(f.Release, 1),
+	h := &heads{
+		acquire: headOf(f.Acquire, 3), acquireStamped: headOf(f.Acquire, 4), acquireLeast: headOf(f.Acquire, 5),
+		adopt: headOf(f.Adopt, 4), adoptLeast: headOf(f.Adopt, 5), commit: headOf(f.Commit, 2),
+		renew: headOf(f.Renew, 2), renewAnew: headOf(f.Renew, 3),
 	}
+	for args := range h.release {
+		h.release[args] = headOf(f.Release, args)
+	}
+	return h
 }
 
 // head is how every call of a script with so many arguments begins: without the key of the
@@ -151,12 +159,12 @@ func appendStamp(dst []byte, stamp int64) []byte {
 	return resp.AppendDecimal(dst, stamp)
 }
 
-// appendTop appends the last token of the block that begins at token; nothing for none.
-func appendTop(dst []byte, token int64) []byte {
-	if token == 0 {
-		return resp.AppendString(dst, "")
+// appendLeast appends the least token, if there is one.
+func appendLeast(dst []byte, least int64) []byte {
+	if least == 0 {
+		return dst
 	}
-	return resp.AppendDecimal(dst, quorum.Top(token))
+	return resp.AppendDecimal(dst, least)
 }
 
 // Decimal is n as an argument.

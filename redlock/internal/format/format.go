@@ -38,14 +38,18 @@ func (f *Format) Loads() [][]string { return f.loads }
 // Encoder writes requests to a node that is known by p.
 func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.heads} }
 
-// Lock names the three keys of a lock.
-func (f *Format) Lock(prefix, name string) engine.Lock {
-	key := prefix + name
-	fence, queue := wire.Companions(key)
-	if f.java {
-		fence = wire.RedissonFence(key)
+// Lock names the keys of a lock: in a cluster all are in one hash slot.
+func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
+	l := engine.Lock{Name: name, Key: prefix + name, Queue: wire.QueueKey(prefix + name)}
+	switch {
+	case f.java:
+		l.Fence = wire.RedissonFence(l.Key)
+	case cluster:
+		l.Fence = wire.SlotFence(l.Key)
+	default:
+		l.Fence = wire.ServerFence(l.Key)
 	}
-	return engine.Lock{Name: name, Key: key, Fence: fence, Queue: queue}
+	return l
 }
 
 // SetKey names the marker of the locks with a prefix.

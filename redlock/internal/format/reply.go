@@ -1,6 +1,7 @@
 package format
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-var errCounter = errors.New("the lock's counter of tokens is not above 0, as if somebody had set it")
+var (
+	errCounter = errors.New("the counter of tokens is not above 0, as if somebody had set it")
+	errLow     = errors.New("its token is of before the slot was found at another shard")
+)
 
 // Deliver answers r with what the server said. least is the least token that may be granted; it is asked for where a token is.
 func Deliver(r *engine.Request, v resp.Value, least func() (int64, error)) {
@@ -31,19 +35,16 @@ func Deliver(r *engine.Request, v resp.Value, least func() (int64, error)) {
 	case asks && number <= 0:
 		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
 	case asks:
-		floor, err := least()
-		if err != nil {
-			r.Fail(engine.Failure{Err: err})
+		if floor, err := least(); err != nil || number < floor {
+			r.Fail(engine.Failure{Err: cmp.Or(err, errLow)})
 			return
 		}
-		r.Granted(number, floor)
+		r.Granted(number)
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)
-	case (r.Kind == quorum.AskRenew || r.Kind == quorum.AskReclaim) && number == -1:
-		r.NotMine()
 	case r.Kind == quorum.AskRenew && number < 0:
-		r.Superseded(-number)
-	case r.Kind == quorum.AskRenew, r.Kind == quorum.AskReclaim:
+		r.NotMine()
+	case r.Kind == quorum.AskRenew:
 		r.Kept(int(number))
 	default:
 		r.Freed()
@@ -119,12 +120,15 @@ func View(reply any) engine.View {
 	left, ok2 := list[1].(int64)
 	text, ok3 := list[2].(string)
 	waiters, ok4 := list[3].(int64)
-	fence, err := strconv.ParseInt(text, 10, 64)
+	token, err := strconv.ParseInt(text, 10, 64)
 	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil {
 		return engine.View{Err: resp.Unexpected(resp.ErrShape)}
 	}
 	if left == -2 { // there is no such key; -1 is one without an end
 		left = 0
 	}
-	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Fence: fence, Waiters: int(waiters)}
+	if engine.Tokenless(owner) {
+		token = 0
+	}
+	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Token: token, Waiters: int(waiters)}
 }

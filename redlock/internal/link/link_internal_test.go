@@ -35,7 +35,7 @@ type node struct {
 func newNode(c net.Conn) *node {
 	n := &node{}
 	n.Engine = engine.New(engine.Config{
-		Nodes: []engine.Node{n}, Keys: func(name string) engine.Lock { return engine.Lock{Name: name, Key: name} }, CounterLife: time.Hour,
+		Nodes: []engine.Node{n}, Keys: func(name string) engine.Lock { return engine.Lock{Name: name, Key: name} },
 	})
 	n.l = New(Config{
 		Conn: resp.NewConn(c), Now: n.Now, Sole: true,
@@ -62,7 +62,7 @@ func (n *node) Answer(e Entry, v resp.Value) {
 	case e.Frees():
 		e.Req.Freed()
 	default:
-		e.Req.Granted(number, 0)
+		e.Req.Granted(number)
 	}
 }
 

@@ -6,7 +6,7 @@ import itertools
 
 
 def tagged(key):
-    """Puts the companions of key into its hash slot, and gives no two keys the same."""
+    """Puts what goes with key into its hash slot, and gives no two keys the same."""
     head, brace, rest = key.partition("{")
     has_tag = brace and rest.find("}") > 0
     if not has_tag:
@@ -26,8 +26,8 @@ def slot_tag(number):
 
 
 def keys(lock, redisson=False):
-    """The keys of the lock, its counter and its queue, in Holdfast's own format or in that of Redisson."""
-    fence = "holdfast:fence:" + tagged(lock)
+    """The keys of the lock, of the counter and of its queue on one server, in Holdfast's own format or in that of Redisson."""
+    fence = "holdfast:fence:%d" % (binascii.crc_hqx(lock.encode(), 0) % 256)
     if redisson:
         fence = "redisson_lock_token:" + (lock if "{" in lock else "{" + lock + "}")
     return {"lock": lock, "fence": fence, "queue": "holdfast:queue:" + tagged(lock)}

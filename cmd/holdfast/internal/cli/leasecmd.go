@@ -398,9 +398,8 @@ func (t ticket) grant() (owner string, first holdfast.Token) {
 	return owner, holdfast.Token(token)
 }
 
-// stands says whether t is the lease that st is about. Where the owner says so, its nodes
-// may all have a later token: those that lost their counter, or were away for a while, do
-// not know the first one.
+// stands says whether t is the lease that st is about. Where the owner says so, most of its
+// nodes may have a later token, which they gave it after the lease was granted.
 func (t ticket) stands(st holdfast.Status) bool {
 	owner, first := t.grant()
 	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.among(st)))

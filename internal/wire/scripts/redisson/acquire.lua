@@ -1,12 +1,12 @@
--- KEYS lock fence queue; ARGV owner ttl clock [stamp [keep]]
+-- KEYS lock fence queue; ARGV owner ttl clock [stamp]
 -- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters, 1 where
 -- threads wait by RFairLock}. CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, clock, stamp = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
 local holder = holding(lock)
 local mine = holder == owner -- an earlier reply was lost, or the lock was handed over
-local top, refused = mine and redis.call('GET', fence), nil
-if not top and (mine or not holder) then
+local top, refused = mine and tonumber(redis.call('GET', fence) or 0), nil
+if mine and top < 32 or not mine and not holder then
   top, refused = block(fence, clock)
   if not top then
     return refused
@@ -14,7 +14,7 @@ if not top and (mine or not holder) then
 end
 if mine then
   prolong(lock, ttl)
-  return tonumber(top) - 31
+  return top - 31
 end
 if stamp ~= '' then
   redis.call('ZADD', queue, 'NX', stamp, owner)

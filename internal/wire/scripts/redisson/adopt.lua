@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV from owner ttl clock keep
+-- KEYS lock fence queue; ARGV from owner ttl clock
 -- Hands the lock of from on to owner, who knows it. Granted: the first of the owner's 32
 -- tokens. Otherwise, if nobody has the lock as well: {time left, holder, waiters}.
 -- CLOCK: nothing has changed.
@@ -8,8 +8,8 @@ local holder = holding(lock)
 if holder ~= from and holder ~= owner then
   return { redis.call('PTTL', lock), holder or '', redis.call('ZCARD', queue) }
 end
-local top, refused = holder == owner and redis.call('GET', fence), nil -- an earlier reply was lost
-if not top then
+local top, refused = holder == owner and tonumber(redis.call('GET', fence) or 0), nil -- an earlier reply was lost
+if not top or top < 32 then
   top, refused = block(fence, clock)
   if not top then
     return refused
@@ -21,4 +21,4 @@ else
   give(lock, owner, ttl)
 end
 redis.call('ZREM', queue, from)
-return tonumber(top) - 31
+return top - 31

@@ -24,6 +24,12 @@ local function holding(lock)
   return '(hash)'
 end
 
+-- Whether the holder is a client of ours that has not released it: these are UUIDs of version 8, and
+-- Redisson's of version 4.
+local function ours(holder)
+  return holder and string.sub(holder, 15, 15) == '8' and string.sub(holder, -1) ~= '!'
+end
+
 -- Sets the lock to owner. One that is set is somebody's of whom the caller knows.
 local function give(lock, owner, ttl)
   redis.call('DEL', lock)

@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV owner ttl top clock keep
+-- KEYS lock fence queue; ARGV owner ttl
 -- Kept: the number of waiters. -1: another holds the lock, or nobody: it was forced in Java, which
 -- leaves no trace, and a thread that takes no tokens may have had it since.
 if holding(KEYS[1]) ~= ARGV[1] then

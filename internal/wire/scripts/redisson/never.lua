@@ -1,2 +1,0 @@
--- Reclaim is for what a renewal that found a free lock has told, and here it tells nothing.
-return -1

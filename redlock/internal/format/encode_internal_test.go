@@ -1,0 +1,66 @@
+package format
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// An argument that is missing means something: a renewal without a token sets no lock again, and
+// nothing has a least token that is not asked for one.
+func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
+	t.Parallel()
+	const ttl = int64(10 * time.Second)
+	lock := Plain.Lock("lock:", "k", false)
+	handOver := quorum.HandOver(ttl)
+	for name, row := range map[string]struct {
+		ask    quorum.Ask
+		script *wire.Script
+		want   []string
+	}{
+		"acquire":               {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5}, wire.Acquire, []string{"o", "10000", "5"}},
+		"acquire, queues":       {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5, Stamp: 7}, wire.Acquire, []string{"o", "10000", "5", "7"}},
+		"acquire, least":        {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5, Least: 9}, wire.Acquire, []string{"o", "10000", "5", "", "9"}},
+		"adopt":                 {quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f"}, wire.Adopt, []string{"f", "o", "10000", "5"}},
+		"adopt, least":          {quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f", Least: 9}, wire.Adopt, []string{"f", "o", "10000", "5", "9"}},
+		"commit":                {quorum.Ask{Kind: quorum.AskCommit, Token: 33}, wire.Commit, []string{"o", "33"}},
+		"renew":                 {quorum.Ask{Kind: quorum.AskRenew, Token: 33}, wire.Renew, []string{"o", "10000"}},
+		"renew, anew":           {quorum.Ask{Kind: quorum.AskRenew, Token: 33, Anew: true}, wire.Renew, []string{"o", "10000", "33"}},
+		"release":               {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver}, wire.Release, []string{"o"}},
+		"release, to nobody":    {quorum.Ask{Kind: quorum.AskRelease}, wire.Release, []string{"o", "", "0"}},
+		"release, MinHold":      {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, MinHold: ttl}, wire.Release, []string{"o", "", "1000", "10000"}},
+		"release, least":        {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, Least: 9}, wire.Release, []string{"o", "", "1000", "", "9"}},
+		"give-back":             {quorum.Ask{Kind: quorum.AskGiveBack, HandOver: handOver, Stamp: 7}, wire.Release, []string{"o", "7"}},
+		"give-back, for a time": {quorum.Ask{Kind: quorum.AskGiveBack, HandOver: handOver / 2, Stamp: 7}, wire.Release, []string{"o", "7", "500"}},
+	} {
+		row.ask.Owner, row.ask.TTL = "o", ttl
+		for _, p := range []Proof{{}, {Set: "holdfast:set", Marker: "m"}} {
+			got := Plain.Encoder(p).Encode(nil, &engine.Request{Ask: row.ask, Lock: &lock})
+			want := resp.AppendCommand(nil, p.Call(row.script, lock, row.want...)...)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+	}
+}
+
+// Locks of a server share its 256 counters of tokens, those of a cluster the one of their slot; Redisson has a counter for each.
+func TestLocksShareTheCountersOfTheirNode(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a", "b", "{x}y"} {
+		if got := Plain.Lock("lock:", name, false); got.Fence != wire.ServerFence(got.Key) || !slices.Contains(wire.ServerFences(), got.Fence) {
+			t.Errorf("%s on a server: %q", name, got.Fence)
+		}
+		if got := Plain.Lock("lock:", name, true); got.Fence != wire.SlotFence(got.Key) || wire.Slot(got.Fence) != wire.Slot(got.Key) {
+			t.Errorf("%s in a cluster: %q", name, got.Fence)
+		}
+		if got := Redisson.Lock("", name, false).Fence; got != wire.RedissonFence(name) {
+			t.Errorf("%s in the format of Redisson: %q", name, got)
+		}
+	}
+}
