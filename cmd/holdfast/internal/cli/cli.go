@@ -205,6 +205,28 @@ func (a *app) root() *cobra.Command {
 	root.SetIn(a.io.In)
 	root.SetOut(a.io.Out)
 	root.SetErr(a.io.Err)
+	say(root)
+	root.Flags().BoolVar(&version, "version", false, "print the version")
+	f := root.PersistentFlags()
+	f.SortFlags = false
+	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend")
+	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL, for one with a password")
+	f.StringVar(&a.config, "config", "", "config `file`, see holdfast config --help")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
+	f.StringVar(&a.logFormat, "log-format", "text", "`format` on stderr: text or json")
+	root.AddCommand(
+		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
+		a.showCommand(), a.listCommand(), a.watchCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
+		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
+		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
+	)
+	builtIn(root)
+	return root
+}
+
+// say has errors of flags and the usage of a command in our words.
+func say(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			f := bad.GetFlag()
@@ -222,21 +244,10 @@ func (a *app) root() *cobra.Command {
 		cmd.Print(usageEnd)
 		return err
 	})
-	root.Flags().BoolVar(&version, "version", false, "print the version")
-	f := root.PersistentFlags()
-	f.SortFlags = false
-	f.StringVarP(&a.backend, "backend", "b", "", "`URL` of the backend")
-	f.StringVar(&a.backendFile, "backend-file", "", "`file` that has the URL, for one with a password")
-	f.StringVar(&a.config, "config", "", "config `file`, see holdfast config --help")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
-	f.BoolVarP(&a.verbose, "verbose", "v", false, "print what happens to the lease as well")
-	f.StringVar(&a.logFormat, "log-format", "text", "`format` on stderr: text or json")
-	root.AddCommand(
-		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
-		a.showCommand(), a.listCommand(), a.watchCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
-		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
-		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
-	)
+}
+
+// builtIn adds the commands and flags for help and completion.
+func builtIn(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		cmd.InitDefaultHelpFlag()
 		cmd.Flags().Lookup("help").Hidden = true // who reads it knows
@@ -259,7 +270,6 @@ func (a *app) root() *cobra.Command {
 			}
 		}
 	}
-	return root
 }
 
 // noCommand says which command may be meant.
