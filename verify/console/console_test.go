@@ -11,7 +11,6 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
@@ -198,29 +197,6 @@ func (v *visit) forget() {
 	})
 }
 
-func TestThePageTakesALockAwayAfterTheQuestions(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "", "job"))
-	v.look("lock=job")
-	v.do(chromedp.WaitVisible(`#d-force`), chromedp.Click(`#d-force`), chromedp.WaitVisible(`#f-reason`))
-	v.shows(`#f-facts`, "job", "web-1 pid 1")
-	v.do(chromedp.SendKeys(`#f-reason`, "its host is gone"), chromedp.SendKeys(`#f-name`, "jab"), chromedp.SendKeys(`#f-token`, "wrong"), chromedp.Click(`#f-go`))
-	v.shows(`#f-error`, "not the name of the lock")
-	v.do(chromedp.SetValue(`#f-name`, "job"), chromedp.Click(`#f-go`))
-	v.shows(`#f-error`, "not the token")
-	v.shows(`#d-state`, "held")
-	v.do(chromedp.SetValue(`#f-token`, v.token), chromedp.Click(`#f-go`))
-	v.shows(`#said`, "job was taken from web-1 pid 1")
-	v.shows(`#d-state`, "free")
-	v.do(until(`!document.getElementById("force").open`))
-	st, err := v.clients[0].Inspect(t.Context(), "job")
-	v.must(err)
-	if st.Held {
-		t.Errorf("%v holds the lock", st.Holder)
-	}
-	v.forget() // it logs the answer to the wrong token
-}
-
 func TestNothingScrollsSideways(t *testing.T) {
 	v := open(t, 3)
 	v.must(v.play(t.Context()))
@@ -286,24 +262,6 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 }
 
 func (s *stage) do0(args ...string) error { return s.do(0, args...) }
-
-func TestTheKeyboardIsEnough(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
-	v.shows(`#l-table`, "jobs/backup")
-	v.do(chromedp.KeyEvent("/"), until(`document.activeElement.id === "filter"`), chromedp.KeyEvent("backup"))
-	v.do(until(`document.querySelectorAll("#l-table tbody tr").length === 1`))
-	for range 10 { // over the order and the pages to the lock
-		if v.do(chromedp.KeyEvent(kb.Tab)); evaluate[string](v, `document.activeElement.textContent`) == "jobs/backup" {
-			break
-		}
-	}
-	v.do(chromedp.KeyEvent(kb.Enter))
-	v.shows(`#d-name`, "jobs/backup")
-	v.do(until(`document.activeElement.id === "detail"`))
-	v.do(chromedp.KeyEvent(kb.Escape), until(`document.getElementById("detail").hidden`))
-	v.do(until(`document.activeElement.textContent === "jobs/backup"`))
-}
 
 // TestWhatOthersWroteIsOnlyText has locks whose names would do something in a page that
 // trusted them.

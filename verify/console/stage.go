@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +29,7 @@ type stage struct {
 	console *exec.Cmd
 	url     string
 	token   string // for taking locks away
+	said    words  // by the console, on stderr
 }
 
 // newStage starts the nodes. close ends all that is on it.
@@ -67,7 +70,7 @@ func (s *stage) serve(ctx context.Context, backend string) error {
 	}
 	s.console = exec.CommandContext(ctx, filepath.Join(dir, "holdfast"), "console", "--listen", "127.0.0.1:0", "--allow-force")
 	s.console.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)
-	s.console.Stderr = os.Stderr
+	s.console.Stderr = io.MultiWriter(os.Stderr, &s.said)
 	out, err := s.console.StdoutPipe()
 	if err != nil {
 		return err
@@ -201,4 +204,22 @@ func newTab(ctx context.Context) (tab context.Context, cancel func(), err error)
 		return nil, nil, err
 	}
 	return tab, func() { shut(); end() }, nil
+}
+
+// words is what a program says. It is safe for concurrent use.
+type words struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
 }

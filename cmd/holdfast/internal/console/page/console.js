@@ -11,6 +11,11 @@ const set = (el, text) => { if (el.textContent !== text) el.textContent = text; 
 const attr = (el, name, value) => { if (el.getAttribute(name) !== value) el.setAttribute(name, value); };
 const show = (el, on) => { if (el.hidden === on) el.hidden = !on; };
 
+// able says whether a button does something. One that does not keeps the focus, which a disabled one would lose.
+const able = (el, on) => attr(el, "aria-disabled", String(!on));
+const isAble = (el) => el.getAttribute("aria-disabled") !== "true";
+const press = (el, does) => el.addEventListener("click", () => { if (isAble(el)) does(); });
+
 // printable shows what steers a text rather than lets it steer.
 const printable = (s) => s.replace(/[\p{Cc}\p{Cf}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
 
@@ -28,6 +33,12 @@ function make(tag, attrs, ...children) {
   for (const [name, value] of Object.entries(attrs || {})) el.setAttribute(name, value);
   el.append(...children);
   return el;
+}
+
+// choose goes to a field, and what is typed replaces what stands there.
+function choose(field) {
+  field.focus();
+  field.select(); // in some browsers this goes there too
 }
 
 // wish is what the address says.
@@ -61,13 +72,18 @@ function sync(el, items, key, create, update) {
 }
 
 // live: the stream of scenes, and whether it flows.
-let stream, last = 0, refused = "", scene, states;
+let stream, last = 0, refused = "", scene, states, asked;
+
+// rows is what an address says about which locks to show, and in which order.
+const rows = (want) => ["filter", "sort", "page"].map((name) => want.get(name)).join("\n");
 
 function listen() {
   if (stream) stream.close();
-  const want = wish();
+  const want = wish(), before = asked;
+  asked = rows(want);
+  let tell = before !== undefined && before !== asked; // what the user has changed
   stream = new EventSource("events?" + want);
-  stream.onmessage = (e) => { last = Date.now(); refused = ""; scene = JSON.parse(e.data); draw(scene, want); };
+  stream.onmessage = (e) => { last = Date.now(); refused = ""; scene = JSON.parse(e.data); draw(scene, want); if (tell) count(scene, want); tell = false; };
   stream.onerror = () => {
     if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
     refused = "the console refuses the page: too many pages look at it, or its address is wrong";
@@ -78,6 +94,14 @@ function listen() {
   if (!want.get("lock")) show($("detail"), false);
 }
 
+// count tells a screen reader what a filter, an order or a page has brought.
+function count(s, want) {
+  const filter = want.get("filter"), order = $("sort").selectedOptions[0];
+  set($("l-said"), s.matching.toLocaleString("en") + (s.matching === 1 ? " lock" : " locks") + (filter ? " for " + printable(filter) : "") +
+    (order ? ", " + order.text : "") + ", page " + (s.page + 1) + " of " + s.pages);
+}
+
+// headline is read out where it changes, so it must not count seconds.
 function headline(text, level) {
   attr($("headline"), "data-level", level);
   set($("headline").querySelector(".text"), text);
@@ -88,9 +112,9 @@ setInterval(() => {
   const age = Date.now() - last;
   if (last && age < silence) return;
   attr(document.body, "data-live", "no");
-  const text = refused || (last ? "nothing heard from the console for " + brief(age) : "the console does not answer");
-  if (last || refused || performance.now() > silence) headline("NOT LIVE: " + text.replace(/\.\d s$/, " s"), "bad");
-  set($("live"), "not live");
+  const text = refused || (last ? "nothing heard from the console since " + new Date(last).toLocaleTimeString() : "the console does not answer");
+  if (last || refused || performance.now() > silence) headline("NOT LIVE: " + text, "bad");
+  set($("live"), "not live" + (last ? " for " + brief(age).replace(/\.\d s$/, " s") : ""));
 }, 1000);
 
 function draw(s, want) {
@@ -120,7 +144,8 @@ function draw(s, want) {
 const cells = ["state", "holder", "held", "left", "waiting"];
 
 function drawRows(s, want) {
-  const body = $("l-table").tBodies[0];
+  const body = $("l-table").tBodies[0], link = body.contains(document.activeElement) ? document.activeElement : null;
+  const at = link ? link.closest("tr").sectionRowIndex : -1;
   sync(body, s.rows, (r) => r.name, (r) => {
     const tr = make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row" }, make("a", {}, printable(r.name))));
     for (const name of cells) tr.append(make("td", { role: "cell", class: name === "state" ? "state" : name === "holder" ? "" : "n" }));
@@ -140,9 +165,12 @@ function drawRows(s, want) {
     set(waiting, r.waiting ? String(r.waiting) : "");
     r.name === want.get("lock") ? attr(tr, "aria-current", "true") : tr.removeAttribute("aria-current");
   });
+  if (link && document.activeElement !== link) { // its row has moved or gone
+    (link.isConnected ? link : body.rows.length ? body.rows[Math.min(at, body.rows.length - 1)].querySelector("a") : $("locks")).focus();
+  }
   set($("p-text"), s.page + 1 + " of " + s.pages);
-  $("p-back").disabled = s.page === 0;
-  $("p-next").disabled = s.page + 1 >= s.pages;
+  able($("p-back"), s.page > 0);
+  able($("p-next"), s.page + 1 < s.pages);
   show($("l-table"), s.rows.length > 0);
   show($("l-empty"), s.rows.length === 0);
   set($("l-empty"), s.whole < 0 ? "The locks are being read." : want.get("filter") ? "No lock matches the filter." : "No locks: nobody holds or wants one.");
@@ -179,6 +207,7 @@ function drawLock(s, want) {
   show($("d-error"), !!l.error);
   set($("d-error"), printable(l.error || ""));
   facts($("d-facts"), holderFacts(l));
+  if ($("d-act").contains(document.activeElement) && !l.is_held) $("detail").focus(); // the button goes
   show($("d-act"), s.force && l.is_held);
   show($("d-readonly"), !s.force && l.is_held);
   show($("d-nobody"), l.queue.length < l.waiting || l.queue.length === 0);
@@ -202,11 +231,11 @@ function drawLock(s, want) {
   if (opened && document.activeElement && document.activeElement.tagName === "A") $("detail").focus();
 }
 
-// The doctor is asked when the page opens, when a node has changed, every five minutes, and by
-// its button.
-async function examine() {
-  $("doc-run").disabled = true;
-  set($("doc-text"), "Examining …");
+// The doctor is asked when the page opens, when a node has changed, every five minutes, and by its button. Only
+// the button has it say so, because a screen reader reads that out.
+async function examine(aloud) {
+  able($("doc-run"), false);
+  set($(aloud ? "doc-text" : "doc-time"), "Examining …");
   try {
     const answer = await fetch("doctor"), findings = await answer.json();
     if (!answer.ok) throw new Error(findings.error);
@@ -215,7 +244,8 @@ async function examine() {
     set($("doc-text"), "The doctor could not look: " + printable(e.message));
     set($("c-doctor"), "?");
   }
-  $("doc-run").disabled = false;
+  set($("doc-time"), "At " + new Date().toLocaleTimeString() + ".");
+  able($("doc-run"), true);
 }
 
 function drawDoctor(findings) {
@@ -226,7 +256,7 @@ function drawDoctor(findings) {
     (bad.length > faults ? bad.length - faults + (bad.length - faults > 1 ? " warnings" : " warning") : "") : "sound";
   set($("c-doctor"), text);
   attr($("c-doctor"), "data-level", faults ? "bad" : bad.length ? "warn" : "fine");
-  set($("doc-text"), (bad.length ? "Found " + text : "Nothing is wrong") + ", at " + new Date().toLocaleTimeString() + ".");
+  set($("doc-text"), bad.length ? "Found " + text + "." : "Nothing is wrong.");
   show($("doc-table"), bad.length > 0);
   let i = 0;
   sync($("doc-table").tBodies[0], bad, () => String(i++), () => {
@@ -254,16 +284,26 @@ function ask() {
   target = { ...scene.lock };
   facts($("f-facts"), [["Lock", target.name], ...holderFacts(target).filter(([name]) => name !== "Asked")]);
   for (const id of ["f-reason", "f-name"]) $(id).value = "";
-  show($("f-error"), false);
+  fail("");
   $("force").showModal();
   $("f-reason").focus();
 }
 
+// fail says what is wrong, and goes to the field in which it is. Without a text nothing is wrong.
+function fail(text, field) {
+  set($("f-error"), printable(text));
+  show($("f-error"), !!text);
+  for (const id of ["f-name", "f-token"]) attr($(id), "aria-invalid", String($(id) === field));
+  if (field) choose(field);
+}
+
 async function take(e) {
   e.preventDefault();
-  const fail = (text) => { set($("f-error"), printable(text)); show($("f-error"), true); };
-  if ($("f-name").value !== printable(target.name)) return fail("That is not the name of the lock. Nothing was done.");
-  $("f-go").disabled = true;
+  if (!isAble($("f-go"))) return;
+  fail("");
+  if ($("f-name").value !== printable(target.name)) return fail("That is not the name of the lock. Nothing was done.", $("f-name"));
+  able($("f-go"), false);
+  let wrong;
   try {
     const answer = await fetch("force", {
       method: "POST",
@@ -271,20 +311,20 @@ async function take(e) {
       body: JSON.stringify({ name: target.name, token: target.token || "0", reason: $("f-reason").value }),
     });
     const body = await answer.json();
+    if (answer.status === 403) wrong = $("f-token");
     if (!answer.ok) throw new Error(body.error);
     $("force").close();
     said(target.name + " was taken from " + target.holder + ".");
   } catch (problem) {
-    fail(problem.message);
+    fail(problem.message, wrong);
   } finally {
-    $("f-go").disabled = false;
+    able($("f-go"), true);
   }
 }
 
 function said(text) {
-  show($("said"), true);
   set($("said"), printable(text));
-  setTimeout(() => show($("said"), false), 10000);
+  setTimeout(() => set($("said"), ""), 10000);
 }
 
 let typing;
@@ -294,32 +334,37 @@ $("filter").addEventListener("input", () => {
 });
 document.querySelector(".tools").addEventListener("submit", (e) => e.preventDefault());
 $("sort").addEventListener("change", () => go({ sort: $("sort").value, page: "" }));
-$("p-back").addEventListener("click", () => go({ page: String(scene.page - 1) }));
-$("p-next").addEventListener("click", () => go({ page: String(scene.page + 1) }));
-$("d-close").addEventListener("click", close);
-$("d-force").addEventListener("click", ask);
-$("doc-run").addEventListener("click", examine);
-$("c-doctor").addEventListener("click", () => { $("doctor").scrollIntoView(); $("doctor").focus(); });
-$("f-cancel").addEventListener("click", () => $("force").close());
+const turn = (by) => go({ page: String(Math.min(Number(wish().get("page")) || 0, scene.pages - 1) + by) });
+press($("p-back"), () => turn(-1));
+press($("p-next"), () => turn(1));
+press($("d-close"), close);
+press($("d-force"), ask);
+press($("doc-run"), () => examine(true));
+press($("c-doctor"), () => { $("doctor").scrollIntoView(); $("doctor").focus(); });
+press($("f-cancel"), () => $("force").close());
 $("force").addEventListener("submit", take);
-$("force").addEventListener("close", () => { target = undefined; });
+$("force").addEventListener("close", () => {
+  target = undefined;
+  if ($("d-act").hidden) $("detail").focus(); // the button that opened it has gone
+});
 document.querySelector(".skip").addEventListener("click", (e) => { e.preventDefault(); $("locks").focus(); });
 addEventListener("hashchange", listen);
 addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.altKey || e.metaKey || $("force").open) return;
   if (e.key === "/" && !/INPUT|SELECT/.test(e.target.tagName)) {
     e.preventDefault();
-    $("filter").select();
-  } else if (e.key === "Escape" && !$("detail").hidden) close();
+    choose($("filter"));
+  } else if (e.key === "Escape" && !$("detail").hidden && !(e.target === $("filter") && e.target.value)) close(); // a filter is emptied first
 });
 
-// close goes back to the row of the lock.
+// close goes back to the row of the lock, or to the locks where that has gone.
 function close() {
   const name = wish().get("lock");
   go({ lock: "" });
-  for (const tr of $("l-table").tBodies[0].rows) if (tr.dataset.key === name) tr.querySelector("a").focus();
+  const row = [...$("l-table").tBodies[0].rows].find((tr) => tr.dataset.key === name);
+  (row ? row.querySelector("a") : $("locks")).focus();
 }
 
 listen();
-examine();
+examine(true);
 setInterval(examine, 5 * 60 * 1000);
