@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,9 @@ func (s *stage) serve(ctx context.Context, backend string) error {
 	if err != nil {
 		return err
 	}
-	s.console = exec.CommandContext(ctx, filepath.Join(dir, "holdfast"), "console", "--listen", "127.0.0.1:0", "--allow-force")
+	listen := cmp.Or(strings.Trim(strings.TrimPrefix(s.url, "http://"), "/"), "127.0.0.1:0") // where it was before
+	s.token = ""
+	s.console = exec.CommandContext(ctx, filepath.Join(dir, "holdfast"), "console", "--listen", listen, "--allow-force")
 	s.console.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)
 	s.console.Stderr = io.MultiWriter(os.Stderr, &s.said)
 	out, err := s.console.StdoutPipe()

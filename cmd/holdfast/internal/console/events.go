@@ -80,7 +80,8 @@ type (
 		State   string `json:"state"`
 		Level   string `json:"level"`
 		Why     string `json:"why,omitempty"`
-		Holder  string `json:"holder,omitempty"`
+		Holder  string `json:"holder,omitempty"` // or who was
+		IsHeld  bool   `json:"is_held"`
 		Held    int64  `json:"held"` // 0: not known
 		Left    int64  `json:"left"` // -1: no end
 		Waiting int    `json:"waiting"`
@@ -89,7 +90,6 @@ type (
 	lock struct {
 		row
 		Owner     string   `json:"owner,omitempty"`
-		IsHeld    bool     `json:"is_held"`
 		Asked     int64    `json:"asked"` // how long ago, by the holder's clock; -1: not known
 		HandOvers int      `json:"hand_overs"`
 		Queue     []waiter `json:"queue"`
@@ -190,9 +190,9 @@ func nodes(p *live.Picture) []node {
 
 func newRow(p *live.Picture, r *live.Row) row {
 	word, level, why := p.State(r)
-	out := row{Name: r.Key, State: word, Level: level.String(), Why: why, Waiting: r.Waiters}
+	out := row{Name: r.Key, State: word, Level: level.String(), Why: why, Waiting: r.Waiters, Holder: r.Who()}
 	if r.Held {
-		out.Holder, out.Held, out.Left, out.Token = view.Holder(r.Status), p.HeldFor(r).Milliseconds(), p.Left(r).Milliseconds(), view.Token(r.Token)
+		out.IsHeld, out.Held, out.Left, out.Token = true, p.HeldFor(r).Milliseconds(), p.Left(r).Milliseconds(), view.Token(r.Token)
 		if r.Remaining < 0 {
 			out.Left = -1
 		}
@@ -203,7 +203,7 @@ func newRow(p *live.Picture, r *live.Row) row {
 func newLock(p *live.Picture, d live.Detail) *lock {
 	r := d.Row
 	l := &lock{
-		row: newRow(p, r), Owner: r.Owner, IsHeld: r.Held, Asked: ago(p.Taken, r.Since), HandOvers: r.HandOvers, Queue: []waiter{}, Votes: []vote{},
+		row: newRow(p, r), Owner: r.Owner, Asked: ago(p.Taken, r.Since), HandOvers: r.HandOvers, Queue: []waiter{}, Votes: []vote{},
 	}
 	if d.Err != nil {
 		l.Error = d.Err.Error()

@@ -352,10 +352,37 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 		}
 		b.fail(nil)
 		wait(s, 5*time.Second)
-		if p := s.Picture(); p.Err != nil || p.Bad != 0 {
+		if p := s.Picture(); p.Err != nil || p.Bad != 0 || p.Rows[0].Who() != "another library" {
 			t.Errorf("%v, %d bad", p.Err, p.Bad)
 		}
 	})
+}
+
+// TestALockThatIsUnknownStillSaysWhoHadIt holds that a lock of which nobody knows goes on naming its last holder, until one knows better.
+func TestALockThatIsUnknownStillSaysWhoHadIt(t *testing.T) {
+	t.Parallel()
+	silent := []holdfast.NodeView{{}, {Err: errors.New("gone")}, {Err: errors.New("gone")}}
+	held := func(host string) holdfast.Status {
+		return holdfast.Status{Held: true, Owner: host, Holder: holdfast.Holder{Host: host}, Nodes: make([]holdfast.NodeView, 3)}
+	}
+	var r *Row
+	for _, step := range []struct {
+		st   holdfast.Status
+		want string
+	}{
+		{holdfast.Status{Nodes: silent}, ""},
+		{held("web-1"), "web-1"},
+		{holdfast.Status{Nodes: silent}, "was web-1"},
+		{holdfast.Status{Nodes: silent}, "was web-1"},
+		{held("web-2"), "web-2"},
+		{holdfast.Status{Nodes: silent}, "was web-2"},
+		{holdfast.Status{Nodes: make([]holdfast.NodeView, 3)}, ""},
+		{holdfast.Status{Nodes: silent}, ""},
+	} {
+		if r = r.next(step.st, time.Now()); r.Who() != step.want {
+			t.Errorf("%+v: %q, want %q", step.st, r.Who(), step.want)
+		}
+	}
 }
 
 func TestAStateSaysWhatTheVotesMean(t *testing.T) {

@@ -37,6 +37,9 @@ type Row struct {
 	Changed   time.Time // when it was seen to pass to its holder; zero: it has not since it is watched
 	HandOvers int       // how often it was seen to pass to another holder
 
+	// Last is how it was when it was last known to be held, while too few nodes answer to say who holds it now; otherwise nil.
+	Last *holdfast.Status
+
 	owner string // the last there was
 }
 
@@ -56,12 +59,28 @@ func (r *Row) next(st holdfast.Status, now time.Time) *Row {
 		}
 		n.owner = st.Owner
 	}
+	if r != nil && !st.Held && view.Unknown(st) {
+		if n.Last = r.Last; r.Held {
+			n.Last = &r.Status
+		}
+	}
 	if !st.Held && st.Waiters == 0 && !view.Unknown(st) && n.votes() == 0 {
 		if n.Freed = now; r != nil && !r.Freed.IsZero() {
 			n.Freed = r.Freed
 		}
 	}
 	return n
+}
+
+// Who is who holds the lock, or "was" and who did where that is not known now. It is empty where nobody does.
+func (r *Row) Who() string {
+	switch {
+	case r.Held:
+		return view.Holder(r.Status)
+	case r.Last != nil:
+		return "was " + view.Holder(*r.Last)
+	}
+	return ""
 }
 
 // votes is how many nodes name an owner.
@@ -258,6 +277,9 @@ func (p *Picture) matches(r *Row, words []string) bool {
 	}
 	word, _, _ := p.State(r)
 	h := r.Holder
+	if r.Last != nil {
+		h = r.Last.Holder
+	}
 	text := strings.ToLower(strings.Join([]string{r.Key, h.Host, strconv.Itoa(h.PID), h.Program, h.Note, r.Owner, word}, "\n"))
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }

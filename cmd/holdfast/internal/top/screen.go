@@ -180,6 +180,8 @@ func (m *model) listLines() []string {
 			if d := p.HeldFor(r); d > 0 {
 				held = brief(d)
 			}
+		} else {
+			holder = view.Printable(r.Who())
 		}
 		waiting := ""
 		if r.Waiters > 0 {
@@ -240,6 +242,9 @@ func (m *model) detailLines() []string {
 
 // holderLines are about the one who has the lock.
 func holderLines(p *live.Picture, r *live.Row) []string {
+	if r.Last != nil {
+		return []string{row("holder", view.Printable(r.Who()))}
+	}
 	if !r.Held {
 		return nil
 	}

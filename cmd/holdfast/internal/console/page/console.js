@@ -161,7 +161,7 @@ function drawRows(s, want) {
     state.title = r.why || "";
     set(holder, printable(r.holder || ""));
     set(held, r.held ? brief(r.held) : "");
-    set(left, r.holder ? brief(r.left) : "");
+    set(left, r.is_held ? brief(r.left) : "");
     set(waiting, r.waiting ? String(r.waiting) : "");
     r.name === want.get("lock") ? attr(tr, "aria-current", "true") : tr.removeAttribute("aria-current");
   });

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// spoken is an element as a screen reader gets it.
+type spoken struct{ role, name, text string }
+
+// tree is the page as a screen reader gets it, from top to bottom.
+func (v *visit) tree() (all []spoken) {
+	v.t.Helper()
+	got, err := chromedp.Call(v.tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	v.must(err)
+	nodes := make(map[accessibility.NodeID]*accessibility.Node)
+	for _, n := range got.Nodes {
+		nodes[n.NodeID] = n
+	}
+	word := func(x *accessibility.Value) string {
+		if x == nil {
+			return ""
+		}
+		return strings.Trim(string(x.Value), `"`)
+	}
+	var text func(n *accessibility.Node) string
+	text = func(n *accessibility.Node) (t string) {
+		if word(n.Role) == "StaticText" {
+			return word(n.Name)
+		}
+		for _, id := range n.ChildIDs {
+			if c := nodes[id]; c != nil {
+				t += text(c)
+			}
+		}
+		return t
+	}
+	var walk func(n *accessibility.Node)
+	walk = func(n *accessibility.Node) {
+		if !n.Ignored {
+			all = append(all, spoken{word(n.Role), word(n.Name), text(n)})
+		}
+		for _, id := range n.ChildIDs {
+			if c := nodes[id]; c != nil {
+				walk(c)
+			}
+		}
+	}
+	walk(got.Nodes[0])
+	return all
+}
+
+// of are the names of the elements with a role.
+func of(tree []spoken, role string) (names []string) {
+	for _, s := range tree {
+		if s.role == role {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// TestAScreenReaderHasANameForEverything looks at each view, wide and narrow, with a node that is down.
+func TestAScreenReaderHasANameForEverything(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.servers[2].Kill()
+	v.shows(`#doc-table`, "FAULT")
+	v.shows(`#l-table`, "jobs/backup")
+	controls := []string{"button", "link", "textbox", "searchbox", "combobox", "DisclosureTriangle", "table", "dialog", "region", "list"}
+	check := func(view string, want map[string][]string) {
+		tree := v.tree()
+		for _, s := range tree {
+			if slices.Contains(controls, s.role) && strings.Trim(s.name, "–‹› ") == "" && (s.role != "list" || s.text == "") {
+				t.Errorf("%s: a %s has no name: %+v", view, s.role, s)
+			}
+		}
+		for role, names := range want {
+			for _, name := range names {
+				if !slices.ContainsFunc(of(tree, role), func(got string) bool { return strings.HasPrefix(got, name) }) {
+					t.Errorf("%s: no %s is called %q: %q", view, role, name, of(tree, role))
+				}
+			}
+		}
+	}
+	list := map[string][]string{
+		"button":       {"Doctor 1 fault", "Page before", "Next page", "Examine again"},
+		"searchbox":    {"Filter"},
+		"combobox":     {"Order"},
+		"table":        {"Locks", "Findings"},
+		"columnheader": {"Lock", "State", "Holder", "Held for", "Lease left", "Waiting", "Verdict", "Node", "Check", "Finding"},
+		"rowheader":    {"billing/month-end", "FAULT"},
+		"link":         {"To the locks", "billing/month-end"},
+		"region":       {"Locks", "Doctor"},
+		"list":         {"Nodes"},
+		"banner":       {""},
+		"main":         {""},
+		"search":       {""},
+		"heading":      {"holdfast", "Locks", "Doctor"},
+	}
+	for _, width := range []int64{1280, 320} {
+		v.do(chromedp.EmulateViewport(width, 900))
+		v.look("")
+		v.do(until(`document.getElementById("detail").hidden`))
+		check(fmt.Sprintf("list, %d wide", width), list)
+		v.rows(width, "Locks", 6)
+		v.look("lock=billing/month-end")
+		v.do(chromedp.WaitVisible(`#d-votes tbody tr`))
+		check(fmt.Sprintf("details, %d wide", width), map[string][]string{
+			"region": {"billing/month-end"}, "button": {"Close the details", "Take the lock away"}, "table": {"What each node says"},
+			"columnheader": {"Votes for", "Owner, token", "Left"}, "heading": {"billing/month-end", "Who waits", "Votes"},
+		})
+		v.rows(width, "What each node says", 5)
+		v.do(chromedp.Focus(`#d-force`), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(`#f-reason`))
+		check(fmt.Sprintf("dialogue, %d wide", width), map[string][]string{
+			"dialog": {"Take the lock away?"}, "textbox": {"Why?", "Type the name of the lock.", "The token that the console printed"},
+			"button": {"Cancel", "Take the lock away"},
+		})
+		v.press(kb.Escape)
+	}
+}
+
+// rows wants as many cells in each row of a table as it has columns: otherwise a screen reader reads one under the header of another.
+func (v *visit) rows(width int64, table string, columns int) {
+	v.t.Helper()
+	count, in := -1, false
+	for _, s := range append(v.tree(), spoken{role: "row"}) {
+		switch s.role {
+		case "table":
+			in = s.name == table
+		case "row":
+			if count >= 0 && count != columns {
+				v.t.Errorf("%s, %d wide: a row has %d cells of %d", table, width, count, columns)
+				return
+			}
+			if count = -1; in {
+				count = 0
+			}
+		case "cell", "rowheader", "columnheader", "gridcell":
+			if in {
+				count++
+			}
+		}
+	}
+}
+
+// TestAScreenReaderHearsEachChangeOnce counts what is written into the regions that are read out.
+func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.shows(`#l-table`, "jobs/backup")
+	v.shows(`#headline`, "1 lock to look at") // the other is set again by the next renewal
+	v.shows(`#doctor`, "Found")
+	evaluate[bool](v, `(() => {
+		window.heard = [];
+		let now = Object.fromEntries([...document.querySelectorAll("[role=status], [role=alert], [aria-live]")].map((e) => [e.id, e.innerText]));
+		const listen = () => { for (const id in now) {
+			const text = document.getElementById(id).innerText;
+			if (text !== now[id] && text) heard.push(id + ": " + text.trim());
+			now[id] = text;
+		} };
+		new MutationObserver(listen).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+		return true;
+	})()`)
+	heard := func(after time.Duration, want ...string) {
+		t.Helper()
+		if len(want) > 0 {
+			v.do(until(fmt.Sprintf(`heard.length >= %d`, len(want))))
+		}
+		time.Sleep(after) // the refreshes in which nothing may be said
+		got := evaluate[[]string](v, `heard.splice(0)`)
+		if !slices.EqualFunc(got, want, strings.HasPrefix) {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+	heard(5 * time.Second) // holders renew, and times run
+	v.press("/", "backup")
+	heard(2*time.Second, "l-said: 1 lock for backup, trouble first, page 1 of 1")
+	v.press(kb.Tab, "n")
+	heard(2*time.Second, "l-said: 1 lock for backup, name, page 1 of 1")
+	v.servers[2].Kill()
+	heard(10*time.Second, "headline: DEGRADED: 1 of 3 nodes", "doc-text: Found 2 faults")
+	evaluate[bool](v, `(examine(), true)`) // as every five minutes
+	heard(2 * time.Second)
+	v.must(v.console.Process.Kill())
+	heard(10*time.Second, "headline: NOT LIVE: nothing heard from the console since")
+	v.forget() // the console that is gone
+	for _, region := range []string{"headline", "said", "l-said", "doc-text"} {
+		if !evaluate[bool](v, fmt.Sprintf(`document.getElementById(%q).checkVisibility()`, region)) {
+			t.Errorf("%s is not there before it speaks", region)
+		}
+	}
+}
+
+// TestColourIsNotTheOnlySign wants other words, or a mark, wherever there is another colour.
+func TestColourIsNotTheOnlySign(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.play(t.Context()))
+	v.look("lock=cache/stock") // which a node has lost
+	v.shows(`#d-state`, "at risk")
+	meaning := make(map[string]string) // of words: the level in which they stood
+	look := func(when string) {
+		for _, s := range evaluate[[][]string](v, `[...document.querySelectorAll("[data-level]")].filter((e) => e.checkVisibility()).map((e) => {
+			const marks = [...e.querySelectorAll(":scope > .mark, :scope > .verdict")].map((m) => getComputedStyle(m, "::before").content).join("");
+			const kind = e.id || e.closest("[id]").id, words = e.innerText.replace(/\d+(\.\d+)?/g, (n) => n === "0" ? "0" : "n").trim();
+			return [e.dataset.level, kind + ": " + marks + " " + words.split("\n")[0]];
+		})`) {
+			level, words := s[0], s[1]
+			if before, ok := meaning[words]; ok && before != level {
+				t.Errorf("%s: %q stands in the colours of %s and of %s", when, words, before, level)
+			}
+			meaning[words] = level
+		}
+	}
+	look("all up")
+	v.servers[1].Kill()
+	v.shows(`#headline`, "DEGRADED")
+	v.shows(`#doc-table`, "FAULT", v.servers[1].Addr())
+	look("one down")
+	v.servers[2].Kill()
+	v.shows(`#headline`, "NO MAJORITY")
+	v.shows(`#l-table`, "unknown")
+	look("two down")
+	levels := make(map[string]bool)
+	for _, level := range meaning {
+		levels[level] = true
+	}
+	if len(levels) < 3 {
+		t.Errorf("seen only %v", meaning)
+	}
+}
+
+// TestThePageKeepsWhatItKnowsThroughAnOutage has nodes, and then the console, die and come back while the page is open.
+func TestThePageKeepsWhatItKnowsThroughAnOutage(t *testing.T) {
+	v := open(t, 3)
+	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "nightly", "job"))
+	v.look("lock=job")
+	v.shows(`#d-facts`, "web-1 pid 1", "nightly")
+	v.shows(`#d-state`, "held")
+	v.servers[2].Kill()
+	v.shows(`#headline`, "DEGRADED: 1 of 3 nodes")
+	v.shows(`#nodes`, v.servers[2].Addr(), "DOWN")
+	v.shows(`#d-votes`, "SILENT")
+	v.shows(`#l-table`, "job", "held", "web-1 pid 1")
+	v.servers[1].Kill()
+	v.shows(`#headline`, "NO MAJORITY: 2 of 3 nodes")
+	v.shows(`#l-table`, "unknown")
+	v.shows(`#l-table`, "job", "web-1 pid 1")
+	v.shows(`#d-facts`, "web-1 pid 1", "nightly")
+	v.servers[0].Kill()
+	v.shows(`#headline`, "NO MAJORITY: 3 of 3 nodes")
+	v.shows(`#l-table`, "job", "unknown", "web-1 pid 1")
+	for _, s := range v.servers {
+		v.must(s.Restart(t.Context()))
+	}
+	v.shows(`#headline`, "All well")
+	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-2", PID: 2}, "", "job2"))
+	v.shows(`#l-table`, "job2", "held", "web-2")
+
+	v.must(v.console.Process.Kill())
+	v.console.Wait()
+	v.forget() // the browser says that the console has gone
+	v.shows(`#headline`, "NOT LIVE")
+	v.shows(`#l-table`, "job2", "web-2 pid 2")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	v.must(v.serve(ctx, v.backend()))
+	v.shows(`#headline`, "All well")
+	if evaluate[string](v, `document.body.dataset.live`) != "yes" {
+		t.Error("the page does not look live")
+	}
+}
