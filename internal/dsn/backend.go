@@ -18,6 +18,9 @@ func Sets(backend string) (all []Set, err error) {
 	items := strings.Fields(backend)
 	for i, item := range items {
 		name, u, named := cutName(item)
+		if len(items) == 1 && !strings.Contains(u, "://") {
+			return nil, invalid("the backend is no URL; write what it is before the host, as in redis://localhost:6379")
+		}
 		switch at := slices.IndexFunc(all, func(s Set) bool { return s.Name == name }); {
 		case !strings.Contains(u, "://"):
 			return nil, invalid("part %d of %d of the backend is no URL; write URL or NAME=URL, each as scheme://host:port, with blanks between them, "+

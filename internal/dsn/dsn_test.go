@@ -84,12 +84,12 @@ func TestABackendIsOneSetOrSeveralWithNames(t *testing.T) {
 	}
 	for text, mend := range map[string]string{
 		" ":                      "has no URL",
-		"h1dden:1":               "part 1 of 1 of the backend is no URL",
+		"h1dden:1":               "before the host, as in redis://localhost:6379",
 		"ab://u:my h1dden@h":     "a blank in a password as %20",
 		"ab://h a=ab://i":        "some URLs of the backend have a name",
 		"a=ab://h ab://i":        "some URLs of the backend have a name",
 		"=ab://h":                "some URLs of the backend have a name",
-		"host=h password=h1dden": "is no URL",
+		"host=h password=h1dden": "part 1 of 2 of the backend is no URL",
 	} {
 		if got, err := Sets(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
 			t.Errorf("%q: %+v, %v, want ErrInvalid with %q", text, got, err, mend)

@@ -36,10 +36,13 @@ type Notes struct {
 	Found []driver.Finding
 }
 
-// Add notes a finding. What is bad and comes without a mend gets that of its check.
+// Add notes a finding. What is bad and comes without a mend gets that of its check, and otherwise what its text says at its end, behind a semicolon.
 func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
 	if v == driver.VerdictFault || v == driver.VerdictWarning {
-		mend = cmp.Or(mend, usual[check], "look into the log of the server")
+		if mend = cmp.Or(mend, usual[check]); mend == "" {
+			text, mend = split(text)
+		}
+		mend = cmp.Or(mend, "look into the log of the server")
 	}
 	n.Found = append(n.Found, driver.Finding{Node: n.Node, Check: check, Verdict: v, Text: text, Mend: mend})
 }
@@ -57,11 +60,16 @@ func Closed(err error) []driver.Finding {
 
 // Fault notes an error that says at its end, behind a semicolon, what mends it.
 func (n *Notes) Fault(check string, err error) {
-	text, mend := err.Error(), ""
-	if i := strings.LastIndex(text, "; "); i >= 0 {
-		text, mend = text[:i], text[i+2:]
-	}
+	text, mend := split(err.Error())
 	n.Add(check, driver.VerdictFault, text, mend)
+}
+
+// split parts what is wrong from what mends it.
+func split(text string) (what, mend string) {
+	if i := strings.LastIndex(text, "; "); i >= 0 {
+		return text[:i], text[i+2:]
+	}
+	return text, ""
 }
 
 // OK notes that all is well.

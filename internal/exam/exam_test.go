@@ -41,6 +41,23 @@ func TestARoundTripIsHeldAgainstTheTimeOfARequest(t *testing.T) {
 }
 
 // TestAPasswordMustNotCrossAPublicNetworkInTheClear.
+// TestABadFindingHasOneMend holds that a text which says itself what mends it gets no other.
+func TestABadFindingHasOneMend(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ check, text, mend, wantText, wantMend string }{
+		{"quarantine", "votes in 1m2s; wait for that", "", "votes in 1m2s", "wait for that"},
+		{"quarantine", "votes in 1m2s", "", "votes in 1m2s", "look into the log of the server"},
+		{"quarantine", "a; b", "mend it", "a; b", "mend it"},
+		{"reach", "a; b", "", "a; b", usual["reach"]},
+	} {
+		var n Notes
+		n.Add(row.check, driver.VerdictWarning, row.text, row.mend)
+		if f := n.Found[0]; f.Text != row.wantText || f.Mend != row.wantMend {
+			t.Errorf("%+v: %+v", row, f)
+		}
+	}
+}
+
 func TestAPasswordMustNotCrossAPublicNetworkInTheClear(t *testing.T) {
 	t.Parallel()
 	for addr, bad := range map[string]bool{

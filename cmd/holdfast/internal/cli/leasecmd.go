@@ -233,8 +233,9 @@ func (a *app) renewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
-		Long: `Renew lets the lock stand for --ttl from now on, if the lease still has it. It
-never takes a free lock: a lease that is gone stays gone.
+		Long: `Renew lets the lock stand for --ttl from now on, if the lease still has it, or
+for the TTL in --file where --ttl is not given. It never takes a free lock: a
+lease that is gone stays gone.
 `,
 		Example: `  holdfast renew --file deploy.lease
   holdfast renew --file deploy.lease --ttl 55s`,
@@ -251,11 +252,12 @@ never takes a free lock: a lease that is gone stays gone.
 
 func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.Driver, g driver.Grant) error {
 	g.TTL = time.Duration(fl.ttl.duration)
-	if had := time.Duration(t.TTLMS) * time.Millisecond; !drv.Limits().ChangeTTL && had > 0 {
-		if fl.changes && g.TTL != had {
-			return fmt.Errorf("--ttl %v: %w: it cannot change the %v that the lease has; leave --ttl away", g.TTL, holdfast.ErrUnsupported, had)
-		}
+	switch had := time.Duration(t.TTLMS) * time.Millisecond; {
+	case had == 0:
+	case !fl.changes:
 		g.TTL = had
+	case !drv.Limits().ChangeTTL && g.TTL != had:
+		return fmt.Errorf("--ttl %v: %w: it cannot change the %v that the lease has; leave --ttl away", g.TTL, holdfast.ErrUnsupported, had)
 	}
 	if err := a.fit("ttl", &g.TTL); err != nil {
 		return err
