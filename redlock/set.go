@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/member"
@@ -122,20 +121,12 @@ func (i *independent) examined(context.Context) ([]*node, look) {
 func (i *independent) members() []*node                 { return i.d.nodes }
 func (i *independent) need(members int) int             { return quorum.Majority(members) }
 func (i *independent) voters(engine.Lock) []*node       { return i.d.nodes }
+func (i *independent) least(s *session) (int64, error)  { return s.floor, nil }
 func (i *independent) beside() bool                     { return true }
 func (i *independent) greeted(*session)                 {}
 func (i *independent) wakes(*node, string) bool         { return true }
 func (i *independent) over(link.Entry, *engine.Request) {}
 func (i *independent) blame(_ *node, err error) error   { return err }
-
-// least has to be said only until the clock is past the floor: the counters that the node had when it was admitted were raised, and
-// one that begins since begins at the clock.
-func (i *independent) least(s *session) (int64, error) {
-	if s.floor > time.Now().UnixMicro() {
-		return s.floor, nil
-	}
-	return 0, nil
-}
 
 func (i *independent) redirected(*node, link.Entry, resp.Value) bool { return false }
 func (i *independent) keeper(_ *engine.Lock, n *node) *node          { return n }

@@ -90,7 +90,7 @@ func TestANodeDoesWhatIsAsked(t *testing.T) {
 			Lock{Owner: "z", Token: base, Until: mine.Until, Fence: end},
 			Ask{Kind: AskAdopt, From: "z", Least: end + 100, Clock: now},
 			Granted,
-			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Fence: Top(end + 100)},
+			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Forced: "z", ForcedUntil: mine.Until, Fence: Top(end + 100)},
 		},
 		"commit": {
 			mine,

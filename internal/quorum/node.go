@@ -21,7 +21,7 @@ type Lock struct {
 	Until      int64
 	Queue      Queue
 	QueueUntil int64
-	// Forced are the owners, a blank between two, from whom Force took the lock: it is not set again for them.
+	// Forced are the owners, a blank between two, from whom Force or Adopt took the lock: no request brings it back to them.
 	Forced      string
 	ForcedUntil int64
 	// Fence is the highest token that the node has promised, for whichever of the locks that
@@ -194,6 +194,7 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least int64) (Loc
 	if !ok {
 		return l, noCounter(now, clock)
 	}
+	l.note(from, now)
 	l.take(owner, base, now, ttl)
 	l.Queue = l.Queue.Without(from)
 	return l, l.granted()
@@ -212,13 +213,16 @@ func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 }
 
 // Renew prolongs the lock, and never shortens it. One that is free is not the owner's, unless anew
-// says that the owner has it all the same: then it is set again, with its token, unless it was taken by force.
+// says that the owner has it all the same: then it is set again, with its token. One that was taken by
+// Force or Adopt is not the owner's, also where a late request has brought it back.
 func (l Lock) Renew(now int64, owner string, ttl, token int64, anew bool) (Lock, Reply) {
 	l = l.At(now)
 	switch {
+	case slices.Contains(strings.Fields(l.Forced), owner):
+		return l, reply(NotMine)
 	case l.Owner == owner:
 		l.prolong(now, ttl)
-	case l.Owner == "" && anew && !slices.Contains(strings.Fields(l.Forced), owner):
+	case l.Owner == "" && anew:
 		l.take(owner, token, now, ttl)
 	default:
 		return l, reply(NotMine)
@@ -298,6 +302,11 @@ func (l Lock) pass(now int64, from string, least, handOver int64, everywhere boo
 	return l, w
 }
 
+// note keeps in mind, for as long as the owner may trust it, that the lock was taken from it.
+func (l *Lock) note(owner string, now int64) {
+	l.Forced, l.ForcedUntil = strings.TrimPrefix(l.Forced+" "+owner, " "), max(l.ForcedUntil, l.Until, now/1000+1)
+}
+
 // Force takes the lock away from the grant that token belongs to. A lock that was released, and
 // stands for its MinHold, has no token, nor has another library's.
 func (l Lock) Force(now, token, least, handOver int64, hears func(owner string) bool) (Lock, bool, Wake) {
@@ -306,7 +315,7 @@ func (l Lock) Force(now, token, least, handOver int64, hears func(owner string) 
 		return l, false, Wake{}
 	}
 	l.Queue = l.Queue.Without(l.Owner)
-	l.Forced, l.ForcedUntil = strings.TrimPrefix(l.Forced+" "+l.Owner, " "), max(l.ForcedUntil, l.Until, now/1000+1)
+	l.note(l.Owner, now)
 	l, woken := l.pass(now, l.Owner, least, handOver, true, hears)
 	return l, true, woken
 }

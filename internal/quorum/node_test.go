@@ -569,6 +569,31 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 	}
 }
 
+// Its holder may trust the lease still, and requests of its that were sent before may be executed late.
+func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]func(l Lock) Lock{
+		"force": func(l Lock) Lock {
+			l, _, _ = l.Force(noon, base, 0, 1000, hears)
+			return l
+		},
+		"adopt": func(l Lock) Lock {
+			l, _ = l.Adopt(noon, "a", "n", ttl, noon, 0)
+			l, _ = l.Release(noon, "n", 0, 0, 1000, hears)
+			return l
+		},
+	} {
+		l := take(taken(t))
+		if got, r := l.Renew(noon, "a", ttl, base, true); r.Kind != NotMine || got != l {
+			t.Errorf("%s: a renewal that sets a free lock: %+v, left %+v", name, r, got)
+		}
+		late, _, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, hears)
+		if got, r := late.Renew(noon, "a", ttl, base, false); late.Owner != "a" || r.Kind != NotMine || got != late {
+			t.Errorf("%s: a renewal after an acquire that came late: %+v, left %+v", name, r, got)
+		}
+	}
+}
+
 // A node that fails over hands to nobody in its quarantine, and there each renewal sets a free lock again.
 func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()

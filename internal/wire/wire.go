@@ -124,6 +124,8 @@ var (
 	memberLua string
 	//go:embed scripts/holder.lua
 	holderLua string
+	//go:embed scripts/forced.lua
+	forcedLua string
 	//go:embed scripts/seed.lua
 	seedLua string
 	//go:embed scripts/block.lua
@@ -165,11 +167,11 @@ var (
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
 	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, passLua, prolongLua, acquireLua)
-	Adopt   = script(memberLua, holderLua, seedLua, blockLua, prolongLua, adoptLua)
+	Adopt   = script(memberLua, holderLua, forcedLua, seedLua, blockLua, prolongLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
-	Renew   = script(memberLua, holderLua, prolongLua, renewLua)
+	Renew   = script(memberLua, holderLua, forcedLua, prolongLua, renewLua)
 	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, passLua, releaseLua)
-	Force   = script(memberLua, holderLua, seedLua, blockLua, queueLua, passLua, forceLua)
+	Force   = script(memberLua, holderLua, forcedLua, seedLua, blockLua, queueLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
 	Inspect = script(holderLua, inspectLua)
 	Probe   = script(tryLua, probeLua)

@@ -168,6 +168,9 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		return l, []any{l.Owner, left, strconv.FormatInt(l.Token, 10), int64(l.Queue.Len())}, nil
 	}
 	after, r, woken := l.Answer(now, &ask, hears)
+	if c.java {
+		after.Forced, after.ForcedUntil = "", 0
+	}
 	if r.Kind == quorum.Freed {
 		return after, one[l.Owner == c.Owner], wake(woken)
 	}

@@ -4,12 +4,12 @@
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then
   return 0
 end
-if ARGV[1] ~= ARGV[2] then
-  redis.call('SET', KEYS[1], ARGV[2])
-end
 for i = 2, #KEYS do
   if tonumber(redis.call('GET', KEYS[i]) or ARGV[3]) < ARGV[3] - 1 then
     redis.call('SET', KEYS[i], string.format('%.0f', ARGV[3] - 1))
   end
+end
+if ARGV[1] ~= ARGV[2] then
+  redis.call('SET', KEYS[1], ARGV[2])
 end
 return 1

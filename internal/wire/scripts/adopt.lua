@@ -16,6 +16,9 @@ if holder ~= owner or not token or least and token < tonumber(least) then
   token = base
   redis.call('SET', lock, valued(owner, token), 'KEEPTTL')
 end
+if holder ~= owner then
+  note(lock, queue, from)
+end
 if holder == owner then -- an earlier reply was lost
   prolong(lock, ttl)
 else

@@ -10,9 +10,7 @@ end
 -- The command that makes room comes first: a server that is full refuses a script whose
 -- first write takes some, and no later one.
 redis.call('ZREM', queue, holder)
-local forced = forcedOf(queue)
-local owners, left = redis.call('GET', forced), math.max(redis.call('PTTL', lock), redis.call('PTTL', forced), 1)
-redis.call('SET', forced, (owners and owners .. ' ' or '') .. holder, 'PX', left)
+note(lock, queue, holder)
 pass(lock, fence, queue, holder, ARGV[2], ARGV[3], true)
 redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(holder, '^[^.]*'), holder .. ' forced ' .. ARGV[4])
 return 1

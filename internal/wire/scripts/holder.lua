@@ -18,11 +18,6 @@ local function holding(lock)
   return value == '' and '(empty)' or value
 end
 
--- Where the node keeps from whom the lock was taken by force, for as long as they had it.
-local function forcedOf(queue)
-  return (string.gsub(queue, '^holdfast:queue', 'holdfast:forced'))
-end
-
 -- The value of a lock: the owner, and the first of its tokens.
 local function valued(owner, token)
   return string.format('%s %.0f', owner, token)
