@@ -39,4 +39,15 @@ func tryReport(ctx context.Context, client *holdfast.Client, report func(context
 	return report(lease.Context())                                // which ends when the lease does, and not with ctx
 }
 
-var _, _ = payInvoice, tryReport
+// docs/kinds.md shows the body of moveMoney.
+
+func moveMoney(ctx context.Context, client *holdfast.Client, transfer func(ctx context.Context, from, to holdfast.Token) error) error {
+	leases, err := client.AcquireAll(ctx, []string{"account/7", "account/3"}, nil)
+	if err != nil {
+		return err
+	}
+	defer leases.Release(ctx)
+	return transfer(leases.Context(), leases.Lease("account/7").Token(), leases.Lease("account/3").Token())
+}
+
+var _, _, _ = payInvoice, tryReport, moveMoney

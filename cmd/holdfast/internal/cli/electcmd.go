@@ -60,12 +60,12 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command, and between two of them for nobody
 	runner := j.runner(true)
 	started := runner.Started
-	runner.Started = func(lease *holdfast.Lease) {
-		started(lease)
-		j.log.Info(fmt.Sprintf("leading under the lock %q: the command was started", j.plan.Name))
+	runner.Started = func(leases *holdfast.Leases) {
+		started(leases)
+		j.log.Info(fmt.Sprintf("leading under the lock %q: the command was started", j.plan.Name()))
 	}
 	for failures := 0; ; {
-		j.manager.ready("standing by for the lock %s", j.plan.Name)
+		j.manager.ready("standing by for %s", j.plan.Locks())
 		res := runner.Run(j.plan)
 		j.reports.end(res.Status)
 		if res.Asked || ctx.Err() != nil {
@@ -110,7 +110,7 @@ func (j *job) pause(ctx context.Context, res run.Result, failures int) bool {
 	}
 	j.log.Warn(fmt.Sprintf("%s; standing by again in %v", why, pause))
 	j.manager.status("the command ended; standing by again in %v", pause)
-	j.reports.begun = run.Begun{Outcome: run.Running, Name: j.plan.Name, PID: os.Getpid(), BeganAt: time.Now().UTC()}
+	j.reports.begun = run.Begun{Outcome: run.Running, Name: j.plan.Name(), PID: os.Getpid(), BeganAt: time.Now().UTC()}
 	if err := j.reports.begin(); err != nil {
 		j.log.Error("the status was not written: " + explain(err))
 	}

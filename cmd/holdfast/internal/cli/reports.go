@@ -67,11 +67,11 @@ func (r *reports) begin() error {
 	return nil
 }
 
-// started says that the command runs, and under which lease.
-func (r *reports) started(lease *holdfast.Lease) {
+// started says that the command runs, and under which leases.
+func (r *reports) started(leases *holdfast.Leases) {
 	r.begun.StartedAt = time.Now().UTC()
-	if lease != nil {
-		r.begun.Token, r.begun.Owner = lease.Token(), lease.Owner()
+	if leases != nil {
+		r.begun.Leases = run.NewLeases(leases)
 	}
 	if err := r.begin(); err != nil {
 		r.app.log.Error("the status was not written: " + explain(err))

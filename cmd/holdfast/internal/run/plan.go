@@ -30,7 +30,7 @@ const AtOnce = time.Nanosecond
 
 // Plan is what to run, and how.
 type Plan struct {
-	Name    string   // of the lock
+	Names   []string // of the locks
 	Path    string   // of the program
 	Args    []string // from the program's name on
 	Backend string   // scheme of the URL, for the command to see
@@ -56,6 +56,17 @@ type Plan struct {
 
 	Busy exitcode.Code // when somebody else holds the lock
 	Lost exitcode.Code // when the lease was lost
+}
+
+// Name is that of the lock; of several locks, all names with blanks between them.
+func (p *Plan) Name() string { return strings.Join(p.Names, " ") }
+
+// Locks names the locks in a sentence.
+func (p *Plan) Locks() string {
+	if len(p.Names) > 1 {
+		return "the locks " + p.Name()
+	}
+	return "the lock " + p.Name()
 }
 
 // Defaults fills in what follows from the TTL, and refuses a TTL that leaves no

@@ -17,12 +17,12 @@ type Runner struct {
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
 	// Waits says from time to time that it waits, until stop is called.
 	Waits func(*holdfast.Client) (stop func())
-	// Started is told that the command has been started, with the lease or with nil.
-	Started func(*holdfast.Lease)
+	// Started is told that the command has been started, with the leases or with nil.
+	Started func(*holdfast.Leases)
 	// Reloaded is told that a HUP was passed on.
 	Reloaded func()
-	// Orphan is what the guard needs to release a lease whose holder is gone.
-	Orphan func(*holdfast.Lease) []byte
+	// Orphan is what the guard needs to release leases whose holder is gone.
+	Orphan func(*holdfast.Leases) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.
 	Busy func(*holdfast.Client, error) error
 }
