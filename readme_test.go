@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/election"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -50,4 +51,15 @@ func moveMoney(ctx context.Context, client *holdfast.Client, transfer func(ctx c
 	return transfer(leases.Context(), leases.Lease("account/7").Token(), leases.Lease("account/3").Token())
 }
 
-var _, _, _ = payInvoice, tryReport, moveMoney
+// And docs/kinds.md shows the body of lead.
+
+func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx context.Context, term holdfast.Token) error) error {
+	term, err := election.Campaign(ctx, client, "scheduler", "10.0.0.7:8080", nil)
+	if err != nil {
+		return err
+	}
+	defer term.Resign(ctx)
+	return schedule(term.Context(), term.Term())
+}
+
+var _, _, _, _ = payInvoice, tryReport, moveMoney, lead

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
@@ -28,9 +27,9 @@ type orphan struct {
 	KeepUntil boot.Instant  `json:"keep_until"` // --hold-at-least
 }
 
-func (a *app) orphan(leases *holdfast.Leases, ttl, least time.Duration) []byte {
+func (a *app) orphan(held run.Held, ttl, least time.Duration) []byte {
 	o := orphan{Backend: a.backend, TTL: ttl, KeepUntil: boot.Now().Add(least)}
-	for _, l := range leases.All() {
+	for _, l := range held.All() {
 		owner, first := driver.GrantOf(l.Owner(), int64(l.Token()))
 		o.Leases = append(o.Leases, run.Lease{Name: l.Key(), Token: first, Owner: owner})
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
@@ -68,10 +67,10 @@ func (r *reports) begin() error {
 }
 
 // started says that the command runs, and under which leases.
-func (r *reports) started(leases *holdfast.Leases) {
+func (r *reports) started(held run.Held) {
 	r.begun.StartedAt = time.Now().UTC()
-	if leases != nil {
-		r.begun.Leases = run.NewLeases(leases)
+	if held != nil {
+		r.begun.Leases = run.NewLeases(held)
 	}
 	if err := r.begin(); err != nil {
 		r.app.log.Error("the status was not written: " + explain(err))

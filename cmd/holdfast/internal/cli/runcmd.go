@@ -74,8 +74,8 @@ func (a *app) runCommand() *cobra.Command {
   holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
-	fl.define(cmd)
 	fl.job = true
+	fl.define(cmd)
 	return cmd
 }
 
@@ -99,7 +99,11 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&fl.note, "note", "", "`text` for those who find it held")
+	note := "`text` for those who find it held"
+	if !fl.job {
+		note = "`text` that the leader proclaims"
+	}
+	f.StringVar(&fl.note, "note", "", note)
 	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c")
 	f.Var(&fl.ttl, "ttl", "time a lock outlives holdfast")
 	f.Var(&fl.renew, "renew", "renew this often (default: ttl/3)")
@@ -185,12 +189,13 @@ func (j *job) runner(patient bool) *run.Runner {
 			return a.open(ctx, opts, patient)
 		},
 		Waits: w.tell,
-		Started: func(leases *holdfast.Leases) {
-			j.reports.started(leases)
+		Take:  run.Take,
+		Started: func(held run.Held) {
+			j.reports.started(held)
 			j.manager.ready("running the command under %s", plan.Locks())
 		},
 		Reloaded: j.manager.reloaded,
-		Orphan:   func(leases *holdfast.Leases) []byte { return a.orphan(leases, plan.TTL, plan.HoldAtLeast) },
+		Orphan:   func(held run.Held) []byte { return a.orphan(held, plan.TTL, plan.HoldAtLeast) },
 		Busy:     a.busyError,
 	}
 }

@@ -31,7 +31,7 @@ func around() iter.Seq2[string, string] {
 }
 
 // environment is that of the command.
-func (p *Plan) environment(leases *holdfast.Leases) []string {
+func (p *Plan) environment(held Held) []string {
 	var env []string
 	for _, v := range os.Environ() {
 		secret := p.Secret && strings.HasPrefix(v, "HOLDFAST_BACKEND=")
@@ -39,7 +39,7 @@ func (p *Plan) environment(leases *holdfast.Leases) []string {
 			env = append(env, v)
 		}
 	}
-	if leases == nil {
+	if held == nil {
 		return env
 	}
 	env = append(env,
@@ -48,7 +48,7 @@ func (p *Plan) environment(leases *holdfast.Leases) []string {
 		EnvPrefix+"BACKEND="+p.Backend, // the scheme only: the rest may hold a password
 	)
 	around := os.Getenv(EnvPrefix + "AROUND")
-	for _, lease := range leases.All() {
+	for _, lease := range held.All() {
 		around = lease.Owner() + " " + lease.Key() + "\t" + around
 	}
 	env = append(env, EnvPrefix+"AROUND="+around)
@@ -56,8 +56,8 @@ func (p *Plan) environment(leases *holdfast.Leases) []string {
 		env = append(env, EnvPrefix+"COUNT="+strconv.Itoa(len(p.Names)))
 	}
 	for i, name := range p.Names {
-		lease := leases.Lease(name)
-		number := p.number(i)
+		all, number := held.All(), p.number(i)
+		lease := all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Key() == name })]
 		env = append(env,
 			EnvPrefix+"NAME"+number+"="+name,
 			EnvPrefix+"TOKEN"+number+"="+strconv.FormatInt(int64(lease.Token()), 10),

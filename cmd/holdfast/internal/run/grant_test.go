@@ -29,6 +29,7 @@ func TestASignalThatComesWithTheGrantGivesTheLeaseBack(t *testing.T) {
 	s := &session{
 		plan: &Plan{Names: []string{"job"}, TTL: 30 * time.Second, HoldAtLeast: 20 * time.Second, OnLost: Term},
 		runner: &Runner{
+			Take: Take,
 			Open: func(context.Context, func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
 				return holdfast.New(drv, nil)
 			},

@@ -119,9 +119,9 @@ func (p *Plan) killAfter() time.Duration {
 	return p.KillAfter
 }
 
-// lease is what to ask of the client: its lease ends in time for the command to end
+// Options are what to ask of the client: its lease ends in time for the command to end
 // before others can have the lock, unless the command may go on.
-func (p *Plan) lease() *holdfast.AcquireOptions {
+func (p *Plan) Options() *holdfast.AcquireOptions {
 	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
 	if !p.OnLost.Warn {
 		o.Margin = p.Margin + p.killAfter()

@@ -41,7 +41,7 @@ func (r *Runner) Run(p *Plan) Result {
 	err := s.acquire()
 	waited := time.Since(began)
 	if s.leases != nil && len(p.Names) == 1 {
-		s.log = s.log.With("token", int64(s.leases.Lease(p.Names[0]).Token()))
+		s.log = s.log.With("token", int64(s.leases.All()[0].Token()))
 	}
 	if s.client != nil {
 		defer s.client.Close()
@@ -112,12 +112,8 @@ func (s *session) take(ctx context.Context) (err error) {
 	if err := s.aside(ctx); err != nil {
 		return err
 	}
-	take := s.client.AcquireAll
-	if p.NoWait {
-		take = s.client.TryAcquireAll
-	}
 	defer s.runner.Waits(s.client)()
-	s.leases, err = take(ctx, p.Names, p.lease())
+	s.leases, err = s.runner.Take(ctx, s.client, p)
 	return err
 }
 

@@ -30,7 +30,7 @@ type session struct {
 	runner  *Runner
 	log     *slog.Logger
 	client  *holdfast.Client
-	leases  *holdfast.Leases // nil: it runs without
+	leases  Held // nil: it runs without
 	signals chan os.Signal
 	resumed chan os.Signal // SIGCONT
 

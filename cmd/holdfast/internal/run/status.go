@@ -51,8 +51,8 @@ type Lease struct {
 }
 
 // NewLeases describes leases.
-func NewLeases(leases *holdfast.Leases) (l Leases) {
-	all := leases.All()
+func NewLeases(held Held) (l Leases) {
+	all := held.All()
 	if len(all) == 1 {
 		return Leases{Token: all[0].Token(), Owner: all[0].Owner()}
 	}
