@@ -117,8 +117,9 @@ type attempt struct {
 	silent bool // no FailedEvent tells that it failed
 	since  time.Time
 
-	told bool      // to the hook, that it waits, and not that the wait is over; guarded by Client.mu while it waits
-	turn chan turn // gets one turn while the attempt is in the queue
+	joined bool      // it was found that few enough wait, or there is no bound; guarded by Client.mu while it waits
+	told   bool      // to the hook, that it waits, and not that the wait is over; guarded by Client.mu while it waits
+	turn   chan turn // gets one turn while the attempt is in the queue
 }
 
 // acquire runs a, of which key and once are set.
@@ -203,6 +204,10 @@ func (a *attempt) compete() (*Lease, error) {
 		last := s.obstacle()
 		switch {
 		case !a.once:
+			if err := a.crowded(last, s.waiters()); err != nil {
+				c.mu.Unlock()
+				return nil, err
+			}
 			return a.queue(s, last) // gives mu up
 		case last != nil:
 			c.mu.Unlock()
@@ -274,7 +279,7 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	q := s.asking
 	q.tell(obstacle.In(err))
 	c.lead(s)
-	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
+	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrHeld) {
 		return cause
 	}
 	return obstacle.With(err, q.obstacle)

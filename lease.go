@@ -26,6 +26,7 @@ type term struct {
 	passed    int           // hand-overs so far
 	now       holder
 	atRisk    bool  // the last renewal said so
+	waiters   int   // how many wait in other processes, as the last renewal said
 	failed    error // the last renewal, without an ErrLost; nil: it did not fail
 	over      bool
 

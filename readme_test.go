@@ -62,4 +62,15 @@ func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx contex
 	return schedule(term.Context(), term.Term())
 }
 
+// And docs/kinds.md shows Finish.
+
+// Finish blocks until none of the workers works any more. Each of them has to have its lock before.
+func Finish(ctx context.Context, client *holdfast.Client, workers []string) error {
+	leases, err := client.AcquireAll(ctx, workers, nil)
+	if err != nil {
+		return err
+	}
+	return leases.Release(ctx)
+}
+
 var _, _, _, _ = payInvoice, tryReport, moveMoney, lead

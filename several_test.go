@@ -318,6 +318,37 @@ func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
 	})
 }
 
+// TestFinishWaitsForAllWorkersAlsoThoseThatDied holds the recipe of docs/kinds.md to what it says.
+func TestFinishWaitsForAllWorkersAlsoThoseThatDied(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const ttl = 5 * time.Second
+		workers := []string{"import/0", "import/1", "import/2"}
+		var leases []*holdfast.Lease
+		for _, name := range workers {
+			leases = append(leases, b.acquire(b.peer(), name, &holdfast.AcquireOptions{TTL: ttl, Adoptable: true}))
+		}
+		finished := make(chan error, 1)
+		begin := time.Now()
+		go func() { finished <- Finish(t.Context(), b.client, workers) }()
+		pass(20 * time.Second)
+		b.release(leases[2], leases[0])
+		pass(20 * time.Second)
+		if len(finished) > 0 {
+			t.Fatal("Finish returned while a worker works")
+		}
+		if err := leases[1].Detach(); err != nil { // as if it had died
+			t.Fatal(err)
+		}
+		if err := <-finished; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 40*time.Second+ttl+time.Second {
+			t.Errorf("Finish took %v", took)
+		}
+		b.wantFree(b.client, workers...)
+	})
+}
+
 func TestCloseEndsAcquireAll(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other, closing := b.peer(), b.peer()

@@ -36,12 +36,13 @@ type Plan struct {
 	Backend string   // scheme of the URL, for the command to see
 	Secret  bool     // HOLDFAST_BACKEND has a password, and is not for the command to see
 
-	Note      string
-	Nested    bool // wait also for a run around this one
-	NoWait    bool
-	Wait      time.Duration // 0: no bound
-	Splay     time.Duration
-	Otherwise string // what to do when the backend is unavailable: fail, skip, run
+	Note       string
+	Nested     bool // wait also for a run around this one
+	NoWait     bool
+	Wait       time.Duration // 0: no bound
+	MaxWaiters int           // others who may wait already; 0: no bound
+	Splay      time.Duration
+	Otherwise  string // what to do when the backend is unavailable: fail, skip, run
 
 	TTL         time.Duration
 	Renew       time.Duration // 0: TTL/3
@@ -122,7 +123,7 @@ func (p *Plan) killAfter() time.Duration {
 // Options are what to ask of the client: its lease ends in time for the command to end
 // before others can have the lock, unless the command may go on.
 func (p *Plan) Options() *holdfast.AcquireOptions {
-	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
+	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
 	if !p.OnLost.Warn {
 		o.Margin = p.Margin + p.killAfter()
 	}
