@@ -30,8 +30,7 @@ func (b *bench) wantFree(c *holdfast.Client, keys ...string) {
 	for _, key := range keys {
 		l, err := c.TryAcquire(b.t.Context(), key, nil)
 		if err != nil {
-			b.t.Errorf("%q is not free: %v", key, err)
-			continue
+			b.t.Fatalf("%q is not free: %v", key, err)
 		}
 		b.release(l)
 	}

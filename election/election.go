@@ -131,11 +131,13 @@ type Leader struct {
 }
 
 // Look says who leads under name, or returns the zero Leader if nobody does, or one who has not
-// campaigned holds the name. It blocks for one answer of the service. Errors: ErrUnavailable,
-// ErrUnsupported, ErrInvalid, ErrClosed.
+// campaigned holds the name. It is the first that Observe yields, and blocks for two answers of
+// the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed, ctx.Err().
 func Look(ctx context.Context, client *holdfast.Client, name string) (Leader, error) {
-	st, err := client.Inspect(ctx, name)
-	return leaderOf(st), err
+	for leader, err := range Observe(ctx, client, name) {
+		return leader, err
+	}
+	return Leader{}, ctx.Err()
 }
 
 // leaderOf is the leader that st shows.

@@ -356,6 +356,43 @@ func TestObserversNeverSeeATermGoBack(t *testing.T) {
 	}
 }
 
+// TestATermIsSeenAsTheLeaderHasIt feeds an observer with what nodes show in an election, where some
+// have yet to commit to the term, and after it, where some have promised more.
+func TestATermIsSeenAsTheLeaderHasIt(t *testing.T) {
+	t.Parallel()
+	shows := func(owner string, token holdfast.Token, tokens ...holdfast.Token) holdfast.Status {
+		st := holdfast.Status{Held: true, Owner: owner, Token: token, Holder: holdfast.Holder{Note: "leader"}}
+		for _, token := range tokens {
+			st.Nodes = append(st.Nodes, holdfast.NodeView{Owner: owner, Token: token})
+		}
+		return st
+	}
+	down := holdfast.NodeView{Err: errors.New("down")}
+	var o election.Observer
+	o.Follow(shows("a", 96, 96, 96, 96), nil)
+	for i, st := range []holdfast.Status{
+		shows("b", 10, 10, 10, 42), // about to commit
+		shows("b", 42, 42, 42, 42), // has
+		shows("c", 128, 128, 160),  // nodes that disagree
+		shows("d", 200, 200, 200),  // and the next leader
+		shows("e", 250, 250, 250),  // and another
+	} {
+		if leader, news, again := o.See(st); news || !again || leader.Term != 0 {
+			t.Errorf("look %d is believed: %+v", i+1, leader)
+		}
+	}
+	st := shows("e", 250, 250, 250, 300)
+	st.Nodes = append(st.Nodes, down)
+	if leader, err, news := o.Follow(st, nil); leader.Term != 0 || !errors.Is(err, holdfast.ErrUnavailable) || !news {
+		t.Errorf("two of four nodes agree: %+v, %v, news %v", leader, err, news)
+	}
+	st.Nodes[3] = holdfast.NodeView{Owner: "e", Token: 250}
+	o.Follow(st, nil)
+	if leader, err, news := o.Follow(st, nil); leader.Term != 250 || err != nil || !news {
+		t.Errorf("three of four nodes agree: %+v, %v, news %v", leader, err, news)
+	}
+}
+
 func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
 	in(t, func(b *bench) {
 		c := b.client()

@@ -5,7 +5,18 @@ import "github.com/holdfast-go/holdfast"
 // Observer is what an Observe has seen, fed with what it would see.
 type Observer struct{ observer }
 
-// Follow is follow.
-func (o *Observer) Follow(st holdfast.Status, err error) (Leader, error, bool) {
-	return o.follow(st, err)
+// Follow is follow, called again as often as it asks for that.
+func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, _ error, news bool) {
+	for {
+		leader, err, news, again := o.follow(st, err)
+		if !again {
+			return leader, err, news
+		}
+	}
+}
+
+// See is one call of follow, and says whether to look again.
+func (o *Observer) See(st holdfast.Status) (leader Leader, news, again bool) {
+	leader, _, news, again = o.follow(st, nil)
+	return leader, news, again
 }
