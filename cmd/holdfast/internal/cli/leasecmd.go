@@ -356,8 +356,9 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check [flags] [NAME]",
 		Short: "Say by the exit code whether a lease still stands: 0 yes, 1 no",
 		Long: `Check asks the backend whether a lease still stands. Inside a run it needs
-neither name nor token, and inside one of several names it asks for all. The answer may be out of date once it is printed: let a
-storage that checks tokens protect what is written later.
+neither name nor token, and of several names it asks for all. The answer may be
+out of date once it is printed: let a storage that checks tokens protect what is
+written later.
 `,
 		Example: `  holdfast check --file deploy.lease
   holdfast run job -- sh -c 'holdfast check && ./report.sh'`,

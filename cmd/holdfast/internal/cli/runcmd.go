@@ -22,13 +22,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the lock NAME, runs the command, and releases the lock when the
-command's whole process group has ended. It exits with the command's code. If
-it cannot renew the lease, it stops the command before another process can get
-the lock; so does a second process where holdfast itself is killed. The command
-finds HOLDFAST_LOCK_TOKEN, to write with its data. Of several NAMEs it gets all
-locks or none, in one order, and HOLDFAST_LOCK_TOKEN_1 and so on.
-docs/run.md says more.
+const runHelp = `Run waits for the lock NAME, or the locks of all NAMEs, and runs the command.
+It exits with its code when its process group has ended. If it cannot renew, it
+stops the command before another process can get the lock; so does a second one
+where holdfast is killed. Write HOLDFAST_LOCK_TOKEN with your data: docs/run.md.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -71,7 +68,6 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a command while holding a lock",
 		Long:  runHelp,
 		Example: `  holdfast run nightly-report -- ./report.sh
-  holdfast run account-7 account-3 -- ./transfer.sh
   holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
