@@ -349,7 +349,7 @@ func TestObserversNeverSeeATermGoBack(t *testing.T) {
 		{st: leads("e", 42), term: 42, news: true},
 		{st: leads("f", 42), want: election.ErrWentBack, news: true},
 	} {
-		leader, err, news := o.Follow(row.st, row.err)
+		leader, news, err := o.Follow(row.st, row.err)
 		if leader.Term != row.term || !errors.Is(err, row.want) || news != row.news {
 			t.Errorf("look %d: %+v, %v, news %v; want term %d, %v, %v", i+1, leader, err, news, row.term, row.want, row.news)
 		}
@@ -383,12 +383,12 @@ func TestATermIsSeenAsTheLeaderHasIt(t *testing.T) {
 	}
 	st := shows("e", 250, 250, 250, 300)
 	st.Nodes = append(st.Nodes, down)
-	if leader, err, news := o.Follow(st, nil); leader.Term != 0 || !errors.Is(err, holdfast.ErrUnavailable) || !news {
+	if leader, news, err := o.Follow(st, nil); leader.Term != 0 || !errors.Is(err, holdfast.ErrUnavailable) || !news {
 		t.Errorf("two of four nodes agree: %+v, %v, news %v", leader, err, news)
 	}
 	st.Nodes[3] = holdfast.NodeView{Owner: "e", Token: 250}
 	o.Follow(st, nil)
-	if leader, err, news := o.Follow(st, nil); leader.Term != 250 || err != nil || !news {
+	if leader, news, err := o.Follow(st, nil); leader.Term != 250 || err != nil || !news {
 		t.Errorf("three of four nodes agree: %+v, %v, news %v", leader, err, news)
 	}
 }

@@ -6,17 +6,17 @@ import "github.com/holdfast-go/holdfast"
 type Observer struct{ observer }
 
 // Follow is follow, called again as often as it asks for that.
-func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, _ error, news bool) {
+func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, news bool, _ error) {
 	for {
-		leader, err, news, again := o.follow(st, err)
+		leader, news, again, err := o.follow(st, err)
 		if !again {
-			return leader, err, news
+			return leader, news, err
 		}
 	}
 }
 
 // See is one call of follow, and says whether to look again.
 func (o *Observer) See(st holdfast.Status) (leader Leader, news, again bool) {
-	leader, _, news, again = o.follow(st, nil)
+	leader, news, again, _ = o.follow(st, nil)
 	return leader, news, again
 }

@@ -33,8 +33,8 @@ var ErrWentBack = errors.New("election: the term went back")
 // With an error nothing is known about the present leader: ErrUnavailable as an outage begins, after
 // which Observe goes on and yields who leads when that is known again, and ErrWentBack,
 // likewise. ErrUnavailable also says that the nodes do not agree on the term of the leader, as
-// may be after some have lost their memory. Any other error, such as ErrClosed, is the last that it yields. It ends without an error
-// when ctx ends.
+// may be after some have lost their memory. Any other error, such as ErrClosed, is the last that
+// it yields. It ends without an error when ctx ends.
 func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var seen observer
@@ -43,7 +43,7 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 			if ctx.Err() != nil {
 				return
 			}
-			leader, err, news, again := seen.follow(st, err)
+			leader, news, again, err := seen.follow(st, err)
 			if news && !yield(leader, err) || lasting(err) {
 				return
 			}
@@ -88,7 +88,7 @@ var errUnsure error = &holdfast.UnavailableError{Err: errors.New("the nodes do n
 // follow says what to yield after a look, and whether it is news, or whether to look again soon. A
 // leader is believed when two looks have shown the same: while one is elected, and where
 // nodes have lost their memory, some show another term than the leader will have.
-func (o *observer) follow(st holdfast.Status, err error) (_ Leader, _ error, news, again bool) {
+func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again bool, _ error) {
 	leader := leaderOf(st)
 	leads := leader.Term != 0
 	another := leads && st.Owner != o.owner
@@ -97,7 +97,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, _ error, new
 		o.doubt = sight{st.Owner, agreed(st)}
 		if o.looks++; o.doubt != last || o.doubt.term == 0 {
 			if o.looks < doubtMost {
-				return Leader{}, nil, false, true
+				return Leader{}, false, true, nil
 			}
 			err = errUnsure
 		} else if leader.Term <= o.leader.Term {
@@ -107,7 +107,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, _ error, new
 	if err != nil {
 		news = !o.failed || lasting(err)
 		o.failed, o.known = true, false
-		return Leader{}, err, news, false
+		return Leader{}, news, false, err
 	}
 	o.doubt, o.looks = sight{}, 0
 	news = !o.known || leads != o.leads || another
@@ -116,9 +116,9 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, _ error, new
 	}
 	o.leads, o.known, o.failed = leads, true, false
 	if !leads {
-		return Leader{}, nil, news, false
+		return Leader{}, news, false, nil
 	}
-	return o.leader, nil, news, false
+	return o.leader, news, false, nil
 }
 
 // agreed is the token of the lease in st if most nodes show it, or all that know the lease, and otherwise 0.
