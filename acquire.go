@@ -105,7 +105,7 @@ func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
 		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (o.Note == "" || o.Note == outer.Note)
 }
 
-// attempt is one call of Acquire, TryAcquire or Adopt.
+// attempt is one call of Acquire, TryAcquire or Adopt, or what AcquireAll does for one of its keys.
 type attempt struct {
 	client *Client
 	ctx    context.Context // has the values of the caller's, for the lease, and no end
@@ -114,10 +114,12 @@ type attempt struct {
 	key    string
 	opts   AcquireOptions
 	once   bool // it does not wait for a lock that is held
+	silent bool // no FailedEvent tells that it failed
 	since  time.Time
 
-	told bool      // to the hook, that it waits, and not that the wait is over; guarded by Client.mu while it waits
-	turn chan turn // gets one turn while the attempt is in the queue
+	joined bool      // it was found that few enough wait, or there is no bound; guarded by Client.mu while it waits
+	told   bool      // to the hook, that it waits, and not that the wait is over; guarded by Client.mu while it waits
+	turn   chan turn // gets one turn while the attempt is in the queue
 }
 
 // acquire runs a, of which key and once are set.
@@ -136,6 +138,11 @@ func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) 
 		a.wait, cancel = context.WithTimeout(ctx, o.Wait)
 		defer cancel()
 	}
+	return c.contend(ctx, a)
+}
+
+// contend runs a, of which all is set and which is not nested, for a caller with ctx.
+func (c *Client) contend(ctx context.Context, a *attempt) (*Lease, error) {
 	return c.run(ctx, a, func() (*Lease, error) {
 		l, err := a.compete()
 		return l, a.over(ctx, err)
@@ -158,7 +165,7 @@ func (a *attempt) over(caller context.Context, err error) error {
 	return err
 }
 
-// run calls take for a, and tells the hook if it fails. Close waits for it.
+// run calls take for a, and tells the hook if it fails, unless a is silent. Close waits for it.
 func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error)) (*Lease, error) {
 	c.mu.Lock()
 	if c.ending {
@@ -170,7 +177,7 @@ func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error
 	defer c.tasks.Done()
 	a.client, a.ctx, a.since = c, values{ctx}, time.Now()
 	l, err := take()
-	if err != nil {
+	if err != nil && !a.silent {
 		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Told: a.told, Err: err})
 	}
 	return l, err
@@ -197,6 +204,10 @@ func (a *attempt) compete() (*Lease, error) {
 		last := s.obstacle()
 		switch {
 		case !a.once:
+			if err := a.crowded(last, s.waiters()); err != nil {
+				c.mu.Unlock()
+				return nil, err
+			}
 			return a.queue(s, last) // gives mu up
 		case last != nil:
 			c.mu.Unlock()
@@ -268,7 +279,7 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	q := s.asking
 	q.tell(obstacle.In(err))
 	c.lead(s)
-	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) {
+	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrHeld) {
 		return cause
 	}
 	return obstacle.With(err, q.obstacle)

@@ -59,6 +59,16 @@ func (b *bench) isEmpty() {
 	}
 }
 
+func TestAClosedClientLooksAtNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		if err := b.client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.client.Inspect(t.Context(), "k")
+		wantErr(t, err, holdfast.ErrClosed)
+	})
+}
+
 func TestCloseUnderLoadLeavesNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for range 300 {

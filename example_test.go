@@ -82,6 +82,25 @@ func ExampleClient_Acquire() {
 	// report true
 }
 
+func ExampleClient_AcquireAll() {
+	client, _ := holdfast.New(memory.New(3), nil)
+	defer client.Close()
+
+	leases, err := client.AcquireAll(context.Background(), []string{"account/7", "account/3"}, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer leases.Release(context.Background())
+	for _, lease := range leases.All() {
+		fmt.Println(lease.Key(), lease.Token() > 0)
+	}
+	fmt.Println(leases.Context().Err()) // it ends when the first of them is lost
+	// Output:
+	// account/3 true
+	// account/7 true
+	// <nil>
+}
+
 func ExampleLease_Context() {
 	nodes := memory.New(1)
 	client, _ := holdfast.New(nodes, nil)

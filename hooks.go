@@ -64,7 +64,8 @@ type AcquiredEvent struct {
 // FailedEvent is the end of a call of Acquire, TryAcquire, Do or Adopt that returns no
 // lease: once for each call that has begun to ask or to wait. There is none for a call
 // that was refused before: with ErrInvalid, ErrUnsupported, ErrNested, or ErrClosed by a
-// client that was closed or shut down already.
+// client that was closed or shut down already. AcquireAll has one for each key that it has waited
+// for in vain, TryAcquireAll one for the key that its error names.
 type FailedEvent struct {
 	Context context.Context
 	Key     string

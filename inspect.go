@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,10 +22,10 @@ type Waiter = driver.Waiter
 
 // Inspect reports who holds key, without changing anything. Like Queue and ForceRelease it takes
 // each key that List yields, also one of another program with control characters. It blocks for one
-// answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
+// answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed.
 func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
 	defer func() { err = wrap("inspect", key, err) }()
-	if err := checkSeen(key); err != nil {
+	if err := cmp.Or(checkSeen(key), c.open()); err != nil {
 		return st, err
 	}
 	in, ok := c.drv.(driver.Inspector)
@@ -33,6 +34,16 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 	}
 	seen, err := in.Inspect(ctx, key)
 	return c.status(seen), err
+}
+
+// open returns ErrClosed once the client is closed.
+func (c *Client) open() error {
+	select {
+	case <-c.closed:
+		return ErrClosed
+	default:
+		return nil
+	}
 }
 
 // Queue returns the first of those that wait for key, most at most, in the order in

@@ -26,6 +26,7 @@ type term struct {
 	passed    int           // hand-overs so far
 	now       holder
 	atRisk    bool  // the last renewal said so
+	waiters   int   // how many wait in other processes, as the last renewal said
 	failed    error // the last renewal, without an ErrLost; nil: it did not fail
 	over      bool
 
@@ -49,7 +50,8 @@ type holder struct {
 	token Token
 	owner string
 	since time.Time
-	holds []*Lease // not released yet; more than one when nested
+	from  time.Time // from when MaxHold and MinHold count
+	holds []*Lease  // not released yet; more than one when nested
 }
 
 // Lease is one hold of a lock. It is safe for concurrent use.
@@ -59,7 +61,8 @@ type Lease struct {
 	owner  string
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	outer  *Lease // the lease that the acquiring context came from, of any key
+	outer  *Lease // the lease that the acquiring context came from, of any key; of Leases the one before; guarded by Client.mu
+	joint  bool   // one of Leases; guarded by Client.mu
 
 	done bool  // released or lost; guarded by Client.mu
 	err  error // why, if its holder did not release it
@@ -76,7 +79,7 @@ func leaseIn(ctx context.Context) *Lease {
 // begin gives t to a at now. The caller holds mu.
 func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
-	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now}
+	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now}
 	t.trust(t.keptUntil)
 	t.plan(t.taken)
 	return t.hold(a.ctx, a.outer)
@@ -123,8 +126,8 @@ func (l *Lease) Deadline() time.Time {
 // than MaxHold. The caller holds mu.
 func (t *term) trust(until time.Time) {
 	t.keptUntil, t.trusted = until, until
-	if most := t.now.opts.MaxHold; most > 0 && clock.Until(t.now.since.Add(most), until) < 0 {
-		t.trusted = t.now.since.Add(most)
+	if most := t.now.opts.MaxHold; most > 0 && clock.Until(t.now.from.Add(most), until) < 0 {
+		t.trusted = t.now.from.Add(most)
 	}
 	t.ends = t.trusted.Add(-t.now.opts.Margin)
 }

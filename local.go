@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -133,6 +134,37 @@ func (c *Client) overhear(wait context.Context, q *inquiry) error {
 	return q.obstacle
 }
 
+// waiters is how many wait for the key of s, as far as is known. The caller holds mu.
+func (s *slot) waiters() int {
+	n := s.queue.Len()
+	switch {
+	case s.term != nil:
+		n += s.term.waiters
+	case s.asking != nil:
+		if held, ok := errors.AsType[*HeldError](s.asking.obstacle); ok { // and the one that asks waits too
+			n += 1 + held.Waiters
+		}
+	}
+	return n
+}
+
+// crowded returns the error of a where a holder stands in the way of others, more than a waits
+// behind. It asks once, as the first answer comes: a does not leave for those that come later. The
+// caller holds mu.
+func (a *attempt) crowded(obstacle error, others int) error {
+	held, ok := errors.AsType[*HeldError](obstacle)
+	if !ok || a.joined {
+		return nil
+	}
+	if a.opts.MaxWaiters == 0 || others < a.opts.MaxWaiters {
+		a.joined = true
+		return nil
+	}
+	full := *held
+	full.Waiters = others
+	return fmt.Errorf("%d wait for it already, and MaxWaiters is %d: %w", others, a.opts.MaxWaiters, &full)
+}
+
 // announce tells the hook, once, that a waits for a holder. The caller holds mu.
 func (a *attempt) announce(obstacle error) {
 	if held, ok := errors.AsType[*HeldError](obstacle); ok && !a.told {
@@ -189,10 +221,28 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 	if s.asking != q { // it is over
 		return
 	}
+	held, _ := errors.AsType[*HeldError](obstacle)
+	if held != nil {
+		if err := a.crowded(held, held.Waiters); err != nil {
+			q.cancel(err)
+			return // the next attempt asks for itself
+		}
+	}
 	q.tell(obstacle)
 	a.announce(obstacle)
-	for e := s.queue.Front(); e != nil; e = e.Next() {
-		e.Value.(*attempt).announce(obstacle)
+	ahead := 1 // a itself
+	for e := s.queue.Front(); e != nil; {
+		w, place := e.Value.(*attempt), e
+		e = e.Next()
+		if held != nil {
+			if err := w.crowded(held, held.Waiters+ahead); err != nil {
+				s.queue.Remove(place)
+				w.turn <- turn{err: err}
+				continue
+			}
+		}
+		ahead++
+		w.announce(obstacle)
 	}
 }
 

@@ -262,7 +262,7 @@ func (e *followUp) lost() bool {
 // the shortest TTL: a lock that is over before its answer comes looks like a
 // loss. The caller holds mu.
 func (t *term) keep(now time.Time) time.Duration {
-	rest := t.now.since.Add(t.now.opts.MinHold).Sub(now)
+	rest := t.now.from.Add(t.now.opts.MinHold).Sub(now)
 	if rest <= 0 {
 		return 0
 	}

@@ -43,6 +43,11 @@ type AcquireOptions struct {
 	// is down, before it returns ErrHeld or ErrUnavailable.
 	// 0: until its context ends.
 	Wait time.Duration
+	// MaxWaiters bounds the queue: Acquire returns ErrHeld at once where the lock is held, and so
+	// many others or more wait for it already. It counts those of this process and, where the
+	// service tells, the first of each other process. Of several processes that come at the
+	// same moment, more may wait. 0: no bound.
+	MaxWaiters int
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
 	// (which Redisson does not do). Another client may hand over a lease without a
@@ -109,6 +114,8 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 		return o, invalid("Wait %v, MaxHold %v, MinHold %v, Margin %v, RenewEvery %v: none may be negative", o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery)
 	}
 	switch {
+	case o.MaxWaiters < 0:
+		return o, invalid("MaxWaiters %d: give 1 at least, or 0 for no bound; TryAcquire does not wait at all", o.MaxWaiters)
 	case o.MaxHold > 0 && o.MaxHold < o.MinHold:
 		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/election"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -39,4 +40,37 @@ func tryReport(ctx context.Context, client *holdfast.Client, report func(context
 	return report(lease.Context())                                // which ends when the lease does, and not with ctx
 }
 
-var _, _ = payInvoice, tryReport
+// docs/kinds.md shows the body of moveMoney.
+
+func moveMoney(ctx context.Context, client *holdfast.Client, transfer func(ctx context.Context, from, to holdfast.Token) error) error {
+	leases, err := client.AcquireAll(ctx, []string{"account/7", "account/3"}, nil)
+	if err != nil {
+		return err
+	}
+	defer leases.Release(ctx)
+	return transfer(leases.Context(), leases.Lease("account/7").Token(), leases.Lease("account/3").Token())
+}
+
+// And docs/kinds.md shows the body of lead.
+
+func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx context.Context, term holdfast.Token) error) error {
+	term, err := election.Campaign(ctx, client, "scheduler", "10.0.0.7:8080", nil)
+	if err != nil {
+		return err
+	}
+	defer term.Resign(ctx)
+	return schedule(term.Context(), term.Term())
+}
+
+// And docs/kinds.md shows Finish.
+
+// Finish blocks until none of the workers works any more. Each of them has to have its lock before.
+func Finish(ctx context.Context, client *holdfast.Client, workers []string) error {
+	leases, err := client.AcquireAll(ctx, workers, nil)
+	if err != nil {
+		return err
+	}
+	return leases.Release(ctx)
+}
+
+var _, _, _, _ = payInvoice, tryReport, moveMoney, lead

@@ -295,7 +295,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	case errors.Is(r.Err, ErrLost):
 		return t.end(t.gone(r.Err), now)
 	case r.Err == nil:
-		t.failed = nil
+		t.failed, t.waiters = nil, r.Waiters
 		if !t.checking {
 			t.alerts = 0
 		}

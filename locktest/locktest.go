@@ -84,7 +84,7 @@ type testCase struct {
 }
 
 // cases is the suite, theme by theme.
-var cases = concat(exclusion, waiting, keeping, faults, looking, naming, nesting, closing)
+var cases = concat(exclusion, waiting, keeping, faults, looking, naming, nesting, several, electing, closing)
 
 func concat(themes ...[]testCase) []testCase {
 	var all []testCase

@@ -458,3 +458,61 @@ func TestLocksOfClientsWithAnotherListAreFoundAndNotListed(t *testing.T) {
 		c.Close()
 	})
 }
+
+// TestLocksOfSeveralSetsAreTakenTogether holds AcquireAll to its order where each name has a home of its own.
+func TestLocksOfSeveralSetsAreTakenTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := start(named("a", "b", "c")...)
+		var clients []*holdfast.Client
+		for range 2 {
+			drv, err := s.open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := holdfast.New(drv, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		var keys []string
+		for i := range 12 {
+			keys = append(keys, fmt.Sprint("k", i))
+		}
+		all, err := clients[0].AcquireAll(t.Context(), keys, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error)
+		go func() {
+			others, err := clients[1].AcquireAll(t.Context(), keys[6:], nil)
+			if err == nil {
+				err = others.Release(t.Context())
+			}
+			got <- err
+		}()
+		time.Sleep(time.Minute) // leases of all sets are renewed
+		if err := all.Context().Err(); err != nil {
+			t.Errorf("the leases ended: %v", context.Cause(all.Context()))
+		}
+		for name := range s.roots {
+			if left, err := s.left(name); err != nil || left == 0 {
+				t.Errorf("set %s has %d of the locks, %v", name, left, err)
+			}
+		}
+		if err := all.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-got; err != nil {
+			t.Errorf("the next AcquireAll: %v", err)
+		}
+	})
+}
+
+// left is how many locks are held on a set.
+func (s *service) left(set string) (n int, err error) {
+	err = s.roots[set].List(context.Background(), "", func(driver.Status) bool { n++; return true })
+	return n, err
+}

@@ -159,18 +159,19 @@ func (a *app) client(ctx context.Context) (*holdfast.Client, error) {
 }
 
 // busyError says who holds the lock, as far as the backend knows.
-func (a *app) busyError(client *holdfast.Client, name string, err error) error {
+func (a *app) busyError(client *holdfast.Client, err error) error {
 	held, ok := errors.AsType[*holdfast.HeldError](err)
-	if !ok {
+	e, named := errors.AsType[*holdfast.Error](err)
+	if !ok || !named {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	var token holdfast.Token
-	if st, asked := client.Inspect(ctx, name); asked == nil && st.Held && st.Owner == held.Owner {
+	if st, asked := client.Inspect(ctx, e.Key); asked == nil && st.Held && st.Owner == held.Owner {
 		token, held.Remaining, held.Waiters = st.Token, st.Remaining, st.Waiters
 	}
-	text := fmt.Sprintf("%s, %d waiting", heldBy(name, held), held.Waiters)
+	text := fmt.Sprintf("%s, %d waiting", heldBy(e.Key, held), held.Waiters)
 	if token != 0 {
 		text += fmt.Sprintf(", token %d", token)
 	}

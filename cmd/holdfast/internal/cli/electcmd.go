@@ -14,12 +14,14 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
+	"github.com/holdfast-go/holdfast/election"
 )
 
 const electHelp = `Elect keeps one instance of a command running over all machines that call it
 with the same NAME. Each call waits for the lock, runs the command, and waits
 again: when the command has ended, its machine has died or its lease was lost,
-the next one in the queue starts it. holdfast show NAME says who leads.
+the next one in the queue starts it. holdfast show NAME says who leads, what it
+proclaims (--note), and its term, which the command has in HOLDFAST_LOCK_TOKEN.
 
 A command that ends within ten seconds is started again after a pause that
 grows from one second to one minute; meanwhile another machine may have it.
@@ -60,12 +62,13 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command, and between two of them for nobody
 	runner := j.runner(true)
 	started := runner.Started
-	runner.Started = func(lease *holdfast.Lease) {
-		started(lease)
-		j.log.Info(fmt.Sprintf("leading under the lock %q: the command was started", j.plan.Name))
+	runner.Take = campaign
+	runner.Started = func(held run.Held) {
+		started(held)
+		j.log.Info(fmt.Sprintf("leading under the lock %q: the command was started", j.plan.Name()))
 	}
 	for failures := 0; ; {
-		j.manager.ready("standing by for the lock %s", j.plan.Name)
+		j.manager.ready("standing by for %s", j.plan.Locks())
 		res := runner.Run(j.plan)
 		j.reports.end(res.Status)
 		if res.Asked || ctx.Err() != nil {
@@ -91,6 +94,23 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 	}
 }
 
+// campaign takes the lock of a plan as a leader.
+func campaign(ctx context.Context, client *holdfast.Client, p *run.Plan) (run.Held, error) {
+	opts := p.Options()
+	opts.Note = ""
+	term, err := election.Campaign(ctx, client, p.Name(), p.Note, opts)
+	if err != nil {
+		return nil, err
+	}
+	return reign{term.Lease()}, nil
+}
+
+// reign is the lease of a leader.
+type reign struct{ *holdfast.Lease }
+
+// All implements run.Held.
+func (r reign) All() []*holdfast.Lease { return []*holdfast.Lease{r.Lease} }
+
 // hopeless says that another attempt would end as this one did.
 func hopeless(res run.Result) bool {
 	never := []exitcode.Code{exitcode.Usage, exitcode.Auth, exitcode.NotExecutable, exitcode.NotFound}
@@ -110,7 +130,7 @@ func (j *job) pause(ctx context.Context, res run.Result, failures int) bool {
 	}
 	j.log.Warn(fmt.Sprintf("%s; standing by again in %v", why, pause))
 	j.manager.status("the command ended; standing by again in %v", pause)
-	j.reports.begun = run.Begun{Outcome: run.Running, Name: j.plan.Name, PID: os.Getpid(), BeganAt: time.Now().UTC()}
+	j.reports.begun = run.Begun{Outcome: run.Running, Name: j.plan.Name(), PID: os.Getpid(), BeganAt: time.Now().UTC()}
 	if err := j.reports.begin(); err != nil {
 		j.log.Error("the status was not written: " + explain(err))
 	}

@@ -66,17 +66,16 @@ func (fl *ticketFlags) read(args []string) (t ticket, err error) {
 			return t, exitcode.Usagef("--file %s is not what acquire --file writes: %w", fl.file, err)
 		}
 	}
-	outer := os.Getenv(run.EnvPrefix + "NAME")
+	inside := run.Inside()
 	otherwise := t.Name
-	if otherwise == "" {
-		otherwise = outer
+	if otherwise == "" && len(inside) == 1 {
+		otherwise = inside[0].Name
 	}
 	if t.Name, err = wantName(args, otherwise); err != nil {
 		return t, err
 	}
-	if fl.file == "" && t.Name == outer {
-		t.Token = tokenFromText(os.Getenv(run.EnvPrefix + "TOKEN"))
-		t.Owner = os.Getenv(run.EnvPrefix + "OWNER")
+	if i := slices.IndexFunc(inside, func(l run.Lease) bool { return l.Name == t.Name }); fl.file == "" && i >= 0 {
+		t.Token, t.Owner = inside[i].Token, inside[i].Owner
 	}
 	if fl.token != 0 {
 		t.Token = holdfast.Token(fl.token)
@@ -90,9 +89,17 @@ func (fl *ticketFlags) read(args []string) (t ticket, err error) {
 	return t, nil
 }
 
-func tokenFromText(s string) holdfast.Token {
-	n, _ := strconv.ParseInt(s, 10, 64) // 0 is no token
-	return holdfast.Token(n)
+// readAll is read, or, inside a run of several names where none is given, what the environment
+// says of each.
+func (fl *ticketFlags) readAll(args []string) (all []ticket, err error) {
+	if inside := run.Inside(); len(inside) > 1 && len(args) == 0 && fl.file == "" && fl.token == 0 && fl.owner == "" {
+		for _, l := range inside {
+			all = append(all, ticket{Name: l.Name, Token: l.Token, Owner: l.Owner})
+		}
+		return all, nil
+	}
+	t, err := fl.read(args)
+	return []ticket{t}, err
 }
 
 func (a *app) acquireCommand() *cobra.Command {
@@ -171,7 +178,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	stopTelling()
 	if err != nil {
 		defer client.Close()
-		return interruptedBy(ctx, a.busyError(client, name, err))
+		return interruptedBy(ctx, a.busyError(client, err))
 	}
 	t := newTicket(lease, opts.TTL)
 	if err := a.hand(t, place); err != nil {
@@ -314,7 +321,7 @@ func (a *app) continued(
 	if t.Owner == "" {
 		return exitcode.Usagef("which lease? give --owner OWNER as acquire printed it, or --file")
 	}
-	if t.Owner == os.Getenv(run.EnvPrefix+"OWNER") {
+	if slices.ContainsFunc(run.Inside(), func(l run.Lease) bool { return l.Owner == t.Owner }) {
 		return exitcode.Usagef("this lease belongs to holdfast run, which renews and releases it")
 	}
 	ctx, stop := interruptible()
@@ -349,17 +356,25 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check [flags] [NAME]",
 		Short: "Say by the exit code whether a lease still stands: 0 yes, 1 no",
 		Long: `Check asks the backend whether a lease still stands. Inside a run it needs
-neither name nor token. The answer may be out of date once it is printed: let a
-storage that checks tokens protect what is written later.
+neither name nor token, and of several names it asks for all. The answer may be
+out of date once it is printed: let a storage that checks tokens protect what is
+written later.
 `,
 		Example: `  holdfast check --file deploy.lease
   holdfast run job -- sh -c 'holdfast check && ./report.sh'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := fl.read(args)
+			all, err := fl.readAll(args)
 			if err != nil {
 				return err
 			}
-			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error { return a.check(ctx, client, t) })
+			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
+				for _, t := range all {
+					if err := a.check(ctx, client, t); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
 		},
 	}
 	fl.define(cmd)

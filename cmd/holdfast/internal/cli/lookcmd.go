@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/election"
 )
 
 func (a *app) showCommand() *cobra.Command {
@@ -91,9 +92,18 @@ func queueRows(queue []driver.Waiter) (rows [][]string) {
 func describe(st holdfast.Status) [][]string {
 	rows := [][]string{{"name", st.Key}, {"state", view.State(st)}}
 	if st.Held {
-		rows = append(rows, []string{"holder", view.Holder(st)}, []string{"owner", st.Owner})
+		holder, token := "holder", "token"
+		value, leads := election.Value(st.Holder)
+		if leads = leads && !st.Kept; leads {
+			holder, token, st.Holder.Note = "leader", "term", ""
+		}
+		rows = append(rows, []string{holder, view.Holder(st)})
+		if value != "" && leads {
+			rows = append(rows, []string{"proclaims", value})
+		}
+		rows = append(rows, []string{"owner", st.Owner})
 		if st.Token != 0 {
-			rows = append(rows, []string{"token", view.Token(st.Token)})
+			rows = append(rows, []string{token, view.Token(st.Token)})
 		}
 		if !st.Since.IsZero() {
 			rows = append(rows, []string{"asked", view.Age(st.Since) + " ago, by the holder's clock"})

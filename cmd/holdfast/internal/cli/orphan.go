@@ -7,29 +7,33 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// orphan is a lease whose holder is gone. The guard gets it through a pipe, and passes it on
+// orphan is the leases whose holder is gone. The guard gets it through a pipe, and passes it on
 // through another: nobody else can read them, and the backend may have a password.
 type orphan struct {
 	Backend   string        `json:"backend"`
-	Key       string        `json:"key"`
-	Owner     string        `json:"owner"`
+	Leases    []run.Lease   `json:"leases"` // with the owners of grants
 	TTL       time.Duration `json:"ttl"`
 	KeepUntil boot.Instant  `json:"keep_until"` // --hold-at-least
 }
 
-func (a *app) orphan(l *holdfast.Lease, ttl, least time.Duration) []byte {
-	owner, _ := driver.GrantOf(l.Owner(), int64(l.Token()))
-	return line(orphan{Backend: a.backend, Key: l.Key(), Owner: owner, TTL: ttl, KeepUntil: boot.Now().Add(least)})
+func (a *app) orphan(held run.Held, ttl, least time.Duration) []byte {
+	o := orphan{Backend: a.backend, TTL: ttl, KeepUntil: boot.Now().Add(least)}
+	for _, l := range held.All() {
+		owner, first := driver.GrantOf(l.Owner(), int64(l.Token()))
+		o.Leases = append(o.Leases, run.Lease{Name: l.Key(), Token: first, Owner: owner})
+	}
+	return line(o)
 }
 
 // inherit does what is left to do when a guard has killed a group.
@@ -55,7 +59,7 @@ func inherit(in io.Reader, log *slog.Logger) exitcode.Code {
 	return exitcode.Of(err)
 }
 
-// release frees the lock of an orphan, or keeps it for the rest of --hold-at-least.
+// release frees the locks of an orphan, or keeps them for the rest of --hold-at-least.
 func release(text []byte) error {
 	var o orphan
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -71,5 +75,11 @@ func release(text []byte) error {
 	if keep > 0 {
 		keep = max(keep, drv.Limits().MinTTL)
 	}
-	return errors.Join(drv.Release(ctx, driver.Grant{Key: o.Key, Owner: o.Owner, TTL: o.TTL}, keep), drv.Close())
+	errs := make([]error, len(o.Leases))
+	var all sync.WaitGroup
+	for i, l := range o.Leases {
+		all.Go(func() { errs[i] = drv.Release(ctx, driver.Grant{Key: l.Name, Owner: l.Owner, TTL: o.TTL}, keep) })
+	}
+	all.Wait()
+	return errors.Join(errors.Join(errs...), drv.Close())
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
@@ -67,11 +66,11 @@ func (r *reports) begin() error {
 	return nil
 }
 
-// started says that the command runs, and under which lease.
-func (r *reports) started(lease *holdfast.Lease) {
+// started says that the command runs, and under which leases.
+func (r *reports) started(held run.Held) {
 	r.begun.StartedAt = time.Now().UTC()
-	if lease != nil {
-		r.begun.Token, r.begun.Owner = lease.Token(), lease.Owner()
+	if held != nil {
+		r.begun.Leases = run.NewLeases(held)
 	}
 	if err := r.begin(); err != nil {
 		r.app.log.Error("the status was not written: " + explain(err))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,11 +22,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the lock NAME, runs the command, and releases the lock when the
-command's whole process group has ended. It exits with the command's code. If
-it cannot renew the lease, it stops the command before another process can get
-the lock; so does a second process where holdfast itself is killed. The command
-finds HOLDFAST_LOCK_TOKEN, to write with its data. docs/run.md says more.
+const runHelp = `Run waits for the lock NAME, or the locks of all NAMEs, and runs the command.
+It exits with its code when its process group has ended. If it cannot renew, it
+stops the command before another process can get the lock; so does a second one
+where holdfast is killed. Write HOLDFAST_LOCK_TOKEN with your data: docs/run.md.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -35,6 +35,7 @@ const waitHelp = "give up after this time (default: never)"
 type runFlags struct {
 	noWait, skip            bool
 	wait                    patience
+	maxWaiters              int
 	splay                   duration
 	busy, lost              code
 	unavailable, scope      choice
@@ -63,15 +64,15 @@ func newRunFlags() *runFlags {
 func (a *app) runCommand() *cobra.Command {
 	fl := newRunFlags()
 	cmd := &cobra.Command{
-		Use:   "run [flags] NAME -- COMMAND [ARGUMENT...]",
+		Use:   "run [flags] NAME... -- COMMAND [ARGUMENT...]",
 		Short: "Run a command while holding a lock",
 		Long:  runHelp,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
-	fl.define(cmd)
 	fl.job = true
+	fl.define(cmd)
 	return cmd
 }
 
@@ -80,6 +81,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if the lock is held")
 	f.VarP(&fl.wait, "wait", "w", waitHelp)
+	f.IntVar(&fl.maxWaiters, "max-waiters", 0, "give up at once if so many wait already")
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when it is held")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when it is held")
 	f.Var(&fl.unavailable, "if-unavailable", "backend down: fail, skip, run")
@@ -95,7 +97,11 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&fl.note, "note", "", "`text` for those who find it held")
+	note := "`text` for those who find it held"
+	if !fl.job {
+		note = "`text` that the leader proclaims"
+	}
+	f.StringVar(&fl.note, "note", "", note)
 	f.StringVarP(&fl.command, "command", "c", "", "run this `string` with /bin/sh -c")
 	f.Var(&fl.ttl, "ttl", "time a lock outlives holdfast")
 	f.Var(&fl.renew, "renew", "renew this often (default: ttl/3)")
@@ -118,7 +124,7 @@ func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
 		return err
 	}
 	defer j.close()
-	j.manager.waits("waiting for the lock %s", j.plan.Name)
+	j.manager.waits("waiting for %s", j.plan.Locks())
 	res := j.runner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
 	if a.code == exitcode.OK && !res.Status.Started {
@@ -146,13 +152,13 @@ func (a *app) job(cmd *cobra.Command, fl *runFlags, args []string) (*job, error)
 	}
 	plan, err := a.plan(cmd, fl, args)
 	if err == nil {
-		r.begun.Name = plan.Name
+		r.begun.Name = plan.Name()
 		err = r.begin()
 	}
 	if err != nil {
 		st := run.Status{Outcome: run.Failed, ExitCode: exitcode.Of(err), Error: err.Error(), BeganAt: r.begun.BeganAt, EndedAt: time.Now().UTC()}
-		if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
-			st.Name = args[0]
+		if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
+			st.Name = strings.Join(args[:max(dash, 1)], " ")
 		}
 		r.end(st)
 		r.close()
@@ -161,7 +167,7 @@ func (a *app) job(cmd *cobra.Command, fl *runFlags, args []string) (*job, error)
 	if missing := run.Missing(); missing != "" {
 		a.log.Debug("on this system, " + missing)
 	}
-	return &job{app: a, plan: plan, log: a.log.With("name", plan.Name), reports: r, manager: newManager()}, nil
+	return &job{app: a, plan: plan, log: a.log.With("name", plan.Name()), reports: r, manager: newManager()}, nil
 }
 
 func (j *job) close() {
@@ -172,7 +178,7 @@ func (j *job) close() {
 // runner runs the job once. One that is patient also waits for a backend that is down.
 func (j *job) runner(patient bool) *run.Runner {
 	a, plan := j.app, j.plan
-	w := &wait{name: plan.Name, log: j.log, ahead: -1}
+	w := &wait{name: slices.Min(plan.Names), log: j.log, ahead: -1}
 	return &run.Runner{
 		Self: proc.Self{Path: a.self.Path, Name: a.self.Name, Log: a.logFormat}, Log: j.log,
 		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
@@ -181,13 +187,14 @@ func (j *job) runner(patient bool) *run.Runner {
 			return a.open(ctx, opts, patient)
 		},
 		Waits: w.tell,
-		Started: func(lease *holdfast.Lease) {
-			j.reports.started(lease)
-			j.manager.ready("running the command under the lock %s", plan.Name)
+		Take:  run.Take,
+		Started: func(held run.Held) {
+			j.reports.started(held)
+			j.manager.ready("running the command under %s", plan.Locks())
 		},
 		Reloaded: j.manager.reloaded,
-		Orphan:   func(l *holdfast.Lease) []byte { return a.orphan(l, plan.TTL, plan.HoldAtLeast) },
-		Busy:     func(client *holdfast.Client, err error) error { return a.busyError(client, plan.Name, err) },
+		Orphan:   func(held run.Held) []byte { return a.orphan(held, plan.TTL, plan.HoldAtLeast) },
+		Busy:     a.busyError,
 	}
 }
 
@@ -205,7 +212,7 @@ func (j *job) conclude(res run.Result) {
 
 func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, error) {
 	given := cmd.Flags().Changed
-	name, argv, err := fl.split(cmd.ArgsLenAtDash(), given("command"), args)
+	names, argv, err := fl.split(cmd.ArgsLenAtDash(), given("command"), args)
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +232,8 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 		return nil, err
 	}
 	p := &run.Plan{
-		Name: name, Path: path, Args: argv, Backend: a.scheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
-		NoWait: noWait, Wait: time.Duration(fl.wait.duration), Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
+		Names: names, Path: path, Args: argv, Backend: a.scheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
+		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),
 		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),
@@ -253,10 +260,10 @@ func (fl *runFlags) guarded(a *app) (bool, error) {
 	return fl.guard && !fl.noGuard, nil
 }
 
-// split tells the name from the command. dash is how many arguments came before
+// split tells the names from the command. dash is how many arguments came before
 // the --, or -1; shell says that -c was given, rather than its variable, which a
 // command after -- overrules.
-func (fl *runFlags) split(dash int, shell bool, args []string) (name string, argv []string, err error) {
+func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []string, err error) {
 	script := fl.command
 	if !shell && dash >= 0 && len(args) > dash {
 		script = ""
@@ -265,21 +272,24 @@ func (fl *runFlags) split(dash int, shell bool, args []string) (name string, arg
 	case dash < 0 && script != "":
 		dash = len(args)
 	case dash < 0 && len(args) > 1:
-		return "", nil, exitcode.Usagef("put -- between the name and the command: holdfast run %s -- %s", args[0], strings.Join(args[1:], " "))
+		return nil, nil, exitcode.Usagef("put -- between the name and the command: holdfast run %s -- %s", args[0], strings.Join(args[1:], " "))
 	case dash < 0 && len(args) == 1:
-		return "", nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", args[0])
+		return nil, nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", args[0])
 	}
-	if dash != 1 {
-		return "", nil, exitcode.Usagef("one name is expected before the command: holdfast run NAME -- COMMAND")
+	switch {
+	case dash < 1:
+		return nil, nil, exitcode.Usagef("a name is expected before the command: holdfast run NAME -- COMMAND")
+	case dash > 1 && !fl.job:
+		return nil, nil, exitcode.Usagef("one name is expected before the command, as there is one leader: holdfast elect NAME -- COMMAND")
 	}
-	name, argv = args[0], args[1:]
+	names, argv = args[:dash], args[dash:]
 	switch {
 	case script != "":
-		return name, append([]string{"/bin/sh", "-c", script, "sh"}, argv...), nil
+		return names, append([]string{"/bin/sh", "-c", script, "sh"}, argv...), nil
 	case len(argv) == 0:
-		return "", nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", name)
+		return nil, nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", strings.Join(names, " "))
 	}
-	return name, argv, nil
+	return names, argv, nil
 }
 
 // wordsShown is how long the words of a -c are at most, for those who find the lock held.

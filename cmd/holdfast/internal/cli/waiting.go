@@ -18,12 +18,12 @@ var waitTold = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
 // countEvery is how often a command says for how long yet new nodes do not vote.
 const countEvery = 15 * time.Second
 
-// wait is what a command says while it waits for a lock.
+// wait is what a command says while it waits for a lock, or for one of several after the other.
 type wait struct {
-	name string
-	log  *slog.Logger
+	log *slog.Logger
 
-	mu    sync.Mutex // guards ahead
+	mu    sync.Mutex // guards what follows
+	name  string     // of the lock that it waits for now
 	ahead int        // how many waited when the wait began; -1: not known
 }
 
@@ -32,7 +32,7 @@ func (w *wait) begins(e holdfast.WaitingEvent) {
 	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ahead = e.Held.Waiters
+	w.name, w.ahead = e.Key, e.Held.Waiters
 }
 
 // tell says from time to time what client waits for, until stop is called. It returns
@@ -71,7 +71,10 @@ func (w *wait) tell(client *holdfast.Client) (stop func()) {
 func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	st, err := client.Inspect(ctx, w.name)
+	w.mu.Lock()
+	name := w.name
+	w.mu.Unlock()
+	st, err := client.Inspect(ctx, name)
 	text = "waiting for " + view.Short(since.Round(time.Second)) + ": "
 	switch {
 	case err != nil:
@@ -83,10 +86,10 @@ func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Dur
 		}
 		return text + explain(err), left
 	case !st.Held:
-		return text + fmt.Sprintf("nobody holds %q at this moment%s", w.name, w.place(st)), 0
+		return text + fmt.Sprintf("nobody holds %q at this moment%s", name, w.place(st)), 0
 	}
 	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining, Kept: st.Kept}
-	return text + heldBy(w.name, held) + w.place(st), 0
+	return text + heldBy(name, held) + w.place(st), 0
 }
 
 // quarantined is the error of a node that does not vote yet.

@@ -18,7 +18,7 @@ import (
 // loss is why the lease is lost: what the client says, or, before it does, that time
 // is over by a clock which goes on while the machine sleeps.
 func (s *session) loss() error {
-	cause := context.Cause(s.lease.Context())
+	cause := context.Cause(s.leases.Context())
 	if cause != nil {
 		return cause
 	}
@@ -65,15 +65,22 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 	if s.gone { // a lease that is lost stays lost
 		return
 	}
-	until := boot.At(s.lease.Deadline())
+	until := boot.At(s.leases.Deadline())
 	switch failed := s.failing; {
 	case e.Err != nil:
 		s.trusted, s.failing = min(s.trusted, until), e.Err
+		if s.failed == nil {
+			s.failed = make(map[string]bool)
+		}
+		s.failed[e.Key] = true
 		s.reportFailure(failed == nil)
 	default:
-		s.trusted, s.failing = until, nil
-		s.log.Debug("renewed", "until", s.lease.Deadline())
-		if failed != nil {
+		s.trusted = until
+		s.log.Debug("renewed", "until", s.leases.Deadline())
+		if delete(s.failed, e.Key); len(s.failed) > 0 {
+			break
+		}
+		if s.failing = nil; failed != nil {
 			s.log.Info("the lease is renewed again")
 		}
 	}

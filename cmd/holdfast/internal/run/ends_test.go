@@ -25,7 +25,7 @@ func TestGuardThatHasKilledLeavesNoCommandToGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	lease, err := client.Acquire(t.Context(), "k", nil)
+	leases, err := client.AcquireAll(t.Context(), []string{"k"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestGuardThatHasKilledLeavesNoCommandToGoOn(t *testing.T) {
 		{"DiedBesideTheCommand", false, true, "", false},
 	} {
 		var log bytes.Buffer
-		s := &session{plan: &Plan{}, lease: lease, log: slog.New(slog.NewTextHandler(&log, nil)), exited: row.exited}
+		s := &session{plan: &Plan{}, leases: leases, log: slog.New(slog.NewTextHandler(&log, nil)), exited: row.exited}
 		s.unguarded(row.killed)
 		if s.why != row.why || s.gone != row.killed || strings.Contains(log.String(), "goes on") != row.goesOn {
 			t.Errorf("%s: %q, gone %v, log %q", row.name, s.why, s.gone, log.String())

@@ -31,7 +31,7 @@ func around() iter.Seq2[string, string] {
 }
 
 // environment is that of the command.
-func (p *Plan) environment(lease *holdfast.Lease) []string {
+func (p *Plan) environment(held Held) []string {
 	var env []string
 	for _, v := range os.Environ() {
 		secret := p.Secret && strings.HasPrefix(v, "HOLDFAST_BACKEND=")
@@ -39,16 +39,58 @@ func (p *Plan) environment(lease *holdfast.Lease) []string {
 			env = append(env, v)
 		}
 	}
-	if lease == nil {
+	if held == nil {
 		return env
 	}
-	return append(env,
+	env = append(env,
 		EnvPrefix+"HELD=1",
-		EnvPrefix+"NAME="+lease.Key(),
-		EnvPrefix+"TOKEN="+strconv.FormatInt(int64(lease.Token()), 10),
-		EnvPrefix+"OWNER="+lease.Owner(),
-		EnvPrefix+"AROUND="+lease.Owner()+" "+lease.Key()+"\t"+os.Getenv(EnvPrefix+"AROUND"),
 		EnvPrefix+"TTL_MS="+strconv.FormatInt(p.TTL.Milliseconds(), 10),
 		EnvPrefix+"BACKEND="+p.Backend, // the scheme only: the rest may hold a password
 	)
+	around := os.Getenv(EnvPrefix + "AROUND")
+	for _, lease := range held.All() {
+		around = lease.Owner() + " " + lease.Key() + "\t" + around
+	}
+	env = append(env, EnvPrefix+"AROUND="+around)
+	if len(p.Names) > 1 {
+		env = append(env, EnvPrefix+"COUNT="+strconv.Itoa(len(p.Names)))
+	}
+	for i, name := range p.Names {
+		all, number := held.All(), p.number(i)
+		lease := all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Key() == name })]
+		env = append(env,
+			EnvPrefix+"NAME"+number+"="+name,
+			EnvPrefix+"TOKEN"+number+"="+strconv.FormatInt(int64(lease.Token()), 10),
+			EnvPrefix+"OWNER"+number+"="+lease.Owner(),
+		)
+	}
+	return env
+}
+
+// number ends the variables of the i-th lock, from 0. With several, none goes without: a command
+// that knows of one token would write it with the data of all.
+func (p *Plan) number(i int) string {
+	if len(p.Names) == 1 {
+		return ""
+	}
+	return "_" + strconv.Itoa(i+1)
+}
+
+// Inside returns the leases of the run that this process is inside of, by the names in the order in
+// which they were given, or nil.
+func Inside() (all []Lease) {
+	numbers := []string{""}
+	if count, err := strconv.Atoi(os.Getenv(EnvPrefix + "COUNT")); err == nil {
+		numbers = nil
+		for i := range min(count, len(os.Environ())) {
+			numbers = append(numbers, "_"+strconv.Itoa(i+1))
+		}
+	}
+	for _, number := range numbers {
+		if name := os.Getenv(EnvPrefix + "NAME" + number); name != "" {
+			token, _ := strconv.ParseInt(os.Getenv(EnvPrefix+"TOKEN"+number), 10, 64) // 0 is no token
+			all = append(all, Lease{Name: name, Token: token, Owner: os.Getenv(EnvPrefix + "OWNER" + number)})
+		}
+	}
+	return all
 }

@@ -27,8 +27,9 @@ func TestASignalThatComesWithTheGrantGivesTheLeaseBack(t *testing.T) {
 	defer other.Close()
 	signals := make(chan os.Signal)
 	s := &session{
-		plan: &Plan{Name: "job", TTL: 30 * time.Second, HoldAtLeast: 20 * time.Second, OnLost: Term},
+		plan: &Plan{Names: []string{"job"}, TTL: 30 * time.Second, HoldAtLeast: 20 * time.Second, OnLost: Term},
 		runner: &Runner{
+			Take: Take,
 			Open: func(context.Context, func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
 				return holdfast.New(drv, nil)
 			},
@@ -38,8 +39,8 @@ func TestASignalThatComesWithTheGrantGivesTheLeaseBack(t *testing.T) {
 	}
 	err = s.acquire()
 	defer s.client.Close()
-	if !interrupted(err) || s.lease != nil {
-		t.Errorf("acquire() = %v, with a lease: %v; want the interruption alone", err, s.lease != nil)
+	if !interrupted(err) || s.leases != nil {
+		t.Errorf("acquire() = %v, with a lease: %v; want the interruption alone", err, s.leases != nil)
 	}
 	l, err := other.TryAcquire(t.Context(), "job", nil)
 	if err != nil {

@@ -30,18 +30,19 @@ const AtOnce = time.Nanosecond
 
 // Plan is what to run, and how.
 type Plan struct {
-	Name    string   // of the lock
+	Names   []string // of the locks
 	Path    string   // of the program
 	Args    []string // from the program's name on
 	Backend string   // scheme of the URL, for the command to see
 	Secret  bool     // HOLDFAST_BACKEND has a password, and is not for the command to see
 
-	Note      string
-	Nested    bool // wait also for a run around this one
-	NoWait    bool
-	Wait      time.Duration // 0: no bound
-	Splay     time.Duration
-	Otherwise string // what to do when the backend is unavailable: fail, skip, run
+	Note       string
+	Nested     bool // wait also for a run around this one
+	NoWait     bool
+	Wait       time.Duration // 0: no bound
+	MaxWaiters int           // others who may wait already; 0: no bound
+	Splay      time.Duration
+	Otherwise  string // what to do when the backend is unavailable: fail, skip, run
 
 	TTL         time.Duration
 	Renew       time.Duration // 0: TTL/3
@@ -56,6 +57,17 @@ type Plan struct {
 
 	Busy exitcode.Code // when somebody else holds the lock
 	Lost exitcode.Code // when the lease was lost
+}
+
+// Name is that of the lock; of several locks, all names with blanks between them.
+func (p *Plan) Name() string { return strings.Join(p.Names, " ") }
+
+// Locks names the locks in a sentence.
+func (p *Plan) Locks() string {
+	if len(p.Names) > 1 {
+		return "the locks " + p.Name()
+	}
+	return "the lock " + p.Name()
 }
 
 // Defaults fills in what follows from the TTL, and refuses a TTL that leaves no
@@ -108,10 +120,10 @@ func (p *Plan) killAfter() time.Duration {
 	return p.KillAfter
 }
 
-// lease is what to ask of the client: its lease ends in time for the command to end
+// Options are what to ask of the client: its lease ends in time for the command to end
 // before others can have the lock, unless the command may go on.
-func (p *Plan) lease() *holdfast.AcquireOptions {
-	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
+func (p *Plan) Options() *holdfast.AcquireOptions {
+	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
 	if !p.OnLost.Warn {
 		o.Margin = p.Margin + p.killAfter()
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -15,7 +16,7 @@ import (
 // not released lapses by itself.
 const releaseTimeout = 2 * time.Second
 
-// verify asks whether the lease still stood when the command had ended by itself: it may
+// verify asks whether the leases still stood when the command had ended by itself: one may
 // have been taken away since it was last renewed. An unknown outcome counts as success.
 func (s *session) verify(st *Status) {
 	if st.Outcome != Ran {
@@ -27,7 +28,7 @@ func (s *session) verify(st *Status) {
 	} else {
 		ctx, cancel := context.WithTimeout(context.Background(), s.plan.roundTrip())
 		defer cancel()
-		if err = s.lease.Check(ctx); !errors.Is(err, holdfast.ErrLost) {
+		if err = check(ctx, s.leases.All()); err == nil {
 			return
 		}
 		s.gone = true
@@ -36,43 +37,67 @@ func (s *session) verify(st *Status) {
 	st.Outcome, st.Error = RanLost, err.Error()
 }
 
-// settle releases the lease and notes the outcome.
+// settle releases the leases and notes the outcome.
 func (s *session) settle(st *Status) {
 	var err error
 	if st.Started {
 		s.verify(st)
-		err = release(s.lease)
+		err = s.release()
 	} else {
 		err = s.releaseUnused()
 	}
 	if err != nil && !s.gone {
 		s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
 	}
-	st.Held, st.Token, st.Owner = !s.gone, s.lease.Token(), s.lease.Owner()
+	st.Held, st.Leases = !s.gone, NewLeases(s.leases)
 }
 
-// release releases a lease. It does not wait long, because the lock lapses by
-// itself.
-func release(lease *holdfast.Lease) error {
+// check returns the ErrLost of a lease that is lost. What is not known counts as nil.
+func check(ctx context.Context, leases []*holdfast.Lease) error {
+	errs := make([]error, len(leases))
+	var all sync.WaitGroup
+	for i, l := range leases {
+		all.Go(func() { errs[i] = l.Check(ctx) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if errors.Is(err, holdfast.ErrLost) {
+			return err
+		}
+	}
+	return nil
+}
+
+// release releases the leases. It does not wait long, because the locks lapse by
+// themselves.
+func (s *session) release() error {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	return lease.Release(ctx)
+	return s.leases.Release(ctx)
 }
 
-// releaseUnused releases a lease under which nothing was run. --hold-at-least is not for
-// it: the other machines would skip a run that did not happen.
+// releaseUnused releases leases under which nothing was run. --hold-at-least is not for
+// them: the other machines would skip a run that did not happen.
 func (s *session) releaseUnused() error {
-	err := release(s.lease)
+	err := s.release()
 	if err != nil || s.plan.HoldAtLeast == 0 {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	st, err := s.client.Inspect(ctx, s.plan.Name)
-	if err != nil || !st.Kept || !strings.HasPrefix(st.Owner, s.lease.Owner()) {
+	for _, l := range s.leases.All() {
+		err = errors.Join(err, s.unkeep(ctx, l))
+	}
+	return err
+}
+
+// unkeep frees a lock that stands for --hold-at-least after its lease was released.
+func (s *session) unkeep(ctx context.Context, l *holdfast.Lease) error {
+	st, err := s.client.Inspect(ctx, l.Key())
+	if err != nil || !st.Kept || !strings.HasPrefix(st.Owner, l.Owner()) {
 		return err
 	}
-	if err = s.client.ForceRelease(ctx, s.plan.Name, 0, ""); errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnconfirmed) {
+	if err = s.client.ForceRelease(ctx, l.Key(), 0, ""); errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnconfirmed) {
 		return nil // that time is over already, or its holder is this command, which does not come back
 	}
 	return err

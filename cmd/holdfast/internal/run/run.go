@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"syscall"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
@@ -17,14 +18,37 @@ type Runner struct {
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
 	// Waits says from time to time that it waits, until stop is called.
 	Waits func(*holdfast.Client) (stop func())
-	// Started is told that the command has been started, with the lease or with nil.
-	Started func(*holdfast.Lease)
+	// Take waits for the leases of a plan, or, where that says so, makes one attempt.
+	Take func(context.Context, *holdfast.Client, *Plan) (Held, error)
+	// Started is told that the command has been started, with the leases or with nil.
+	Started func(Held)
 	// Reloaded is told that a HUP was passed on.
 	Reloaded func()
-	// Orphan is what the guard needs to release a lease whose holder is gone.
-	Orphan func(*holdfast.Lease) []byte
+	// Orphan is what the guard needs to release leases whose holder is gone.
+	Orphan func(Held) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.
 	Busy func(*holdfast.Client, error) error
+}
+
+// Held is the leases that a command runs under: a holdfast.Leases.
+type Held interface {
+	All() []*holdfast.Lease
+	Context() context.Context // ends with the first of them
+	Deadline() time.Time
+	Release(context.Context) error
+}
+
+// Take takes the locks of p by client.
+func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
+	take := client.AcquireAll
+	if p.NoWait {
+		take = client.TryAcquireAll
+	}
+	leases, err := take(ctx, p.Names, p.Options())
+	if err != nil {
+		return nil, err
+	}
+	return leases, nil
 }
 
 // Result is how a run ended.

@@ -22,5 +22,5 @@ var signalNames = map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.
 // together with what it started.
 func (r *Runner) Run(p *Plan) Result {
 	err := exitcode.Usagef("run needs process groups and signals, which this system lacks; use acquire, renew and release: %w", errors.ErrUnsupported)
-	return Result{Err: err, Status: Status{Outcome: Failed, ExitCode: exitcode.Usage, Name: p.Name}}
+	return Result{Err: err, Status: Status{Outcome: Failed, ExitCode: exitcode.Usage, Name: p.Name()}}
 }

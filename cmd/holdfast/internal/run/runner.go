@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,8 +40,8 @@ func (r *Runner) Run(p *Plan) Result {
 	began := time.Now()
 	err := s.acquire()
 	waited := time.Since(began)
-	if s.lease != nil {
-		s.log = s.log.With("token", int64(s.lease.Token()))
+	if s.leases != nil && len(p.Names) == 1 {
+		s.log = s.log.With("token", int64(s.leases.All()[0].Token()))
 	}
 	if s.client != nil {
 		defer s.client.Close()
@@ -62,7 +63,7 @@ func (r *Runner) Run(p *Plan) Result {
 		res = p.refusal(err)
 	}
 	st := &res.Status
-	st.Name, st.WaitedMS, st.BeganAt, st.EndedAt = p.Name, waited.Milliseconds(), began.UTC(), time.Now().UTC()
+	st.Name, st.WaitedMS, st.BeganAt, st.EndedAt = p.Name(), waited.Milliseconds(), began.UTC(), time.Now().UTC()
 	if res.Err != nil {
 		st.Error = res.Err.Error()
 	}
@@ -74,7 +75,7 @@ func interrupted(err error) bool {
 	return ok
 }
 
-// acquire opens the backend and waits for the lease, or for a signal.
+// acquire opens the backend and waits for the leases, or for a signal.
 func (s *session) acquire() error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	waited := make(chan struct{})
@@ -92,9 +93,9 @@ func (s *session) acquire() error {
 	<-watching
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 		if err == nil {
-			s.releaseUnused() // the signal came with the lease
+			s.releaseUnused() // the signal came with the leases
 		}
-		s.lease, err = nil, errors.Join(err, why)
+		s.leases, err = nil, errors.Join(err, why)
 	}
 	cancel(nil)
 	return err
@@ -111,12 +112,8 @@ func (s *session) take(ctx context.Context) (err error) {
 	if err := s.aside(ctx); err != nil {
 		return err
 	}
-	take := s.client.Acquire
-	if p.NoWait {
-		take = s.client.TryAcquire
-	}
 	defer s.runner.Waits(s.client)()
-	s.lease, err = take(ctx, p.Name, p.lease())
+	s.leases, err = s.runner.Take(ctx, s.client, p)
 	return err
 }
 
@@ -127,7 +124,7 @@ func (s *session) aside(ctx context.Context) error {
 		return nil
 	}
 	for owner, name := range around() {
-		if name != s.plan.Name {
+		if !slices.Contains(s.plan.Names, name) {
 			continue
 		}
 		if st, err := s.client.Inspect(ctx, name); err == nil && st.Held && st.Owner == owner {
@@ -167,7 +164,7 @@ func (p *Plan) refusal(err error) Result {
 	st.ExitCode = exitcode.Of(err)
 	if why, ok := errors.AsType[exitcode.Interruption](err); ok {
 		st.Outcome, st.ExitCode = Signal, exitcode.Signal(why.Signal)
-		res.Err = fmt.Errorf("%s ended the wait for %q; the command was not run", signalName(why.Signal), p.Name)
+		res.Err = fmt.Errorf("%s ended the wait for %q; the command was not run", signalName(why.Signal), p.Name())
 		return res
 	}
 	if errors.Is(err, holdfast.ErrHeld) {

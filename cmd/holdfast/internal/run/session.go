@@ -30,14 +30,14 @@ type session struct {
 	runner  *Runner
 	log     *slog.Logger
 	client  *holdfast.Client
-	lease   *holdfast.Lease // nil: it runs without
+	leases  Held // nil: it runs without
 	signals chan os.Signal
 	resumed chan os.Signal // SIGCONT
 
 	job      *proc.Job
 	alarm    *boot.Alarm
 	renewals chan holdfast.RenewedEvent
-	lost     <-chan struct{} // closed when the lease is; nil: it is not waited for
+	lost     <-chan struct{} // closed when one of the leases is; nil: it is not waited for
 
 	started    boot.Instant
 	trusted    boot.Instant // D; 0 without a lease
@@ -45,10 +45,11 @@ type session struct {
 	cause      error
 	killAt     boot.Instant // of the command that is being stopped
 	killing    bool
-	asked      int   // how many INT and TERM were passed on
-	suspending bool  // a SIGTSTP was passed on
-	failing    error // of the last renewal; nil: it succeeded
-	gone       bool  // the lease is
+	asked      int             // how many INT and TERM were passed on
+	suspending bool            // a SIGTSTP was passed on
+	failing    error           // of the renewal that failed last; nil: the last of each lease succeeded
+	gone       bool            // one of the leases is
+	failed     map[string]bool // the locks whose last renewal failed
 
 	startedAt time.Time
 
@@ -58,11 +59,11 @@ type session struct {
 	lingered bool // it was said that others of the group go on
 }
 
-// run starts the command, waits for its end, and releases the lease.
+// run starts the command, waits for its end, and releases the leases.
 func (s *session) run() Result {
 	begun := time.Now()
 	res := s.command()
-	if s.lease != nil {
+	if s.leases != nil {
 		s.settle(&res.Status)
 		res.Status.HeldMS = time.Since(begun).Milliseconds()
 	}
@@ -90,9 +91,9 @@ func (s *session) command() Result {
 }
 
 func (s *session) start() error {
-	if s.lease != nil {
-		s.trusted, s.lost = boot.At(s.lease.Deadline()), s.lease.Context().Done()
-		if s.bound() && (boot.Now() >= s.softEnd() || s.lease.Context().Err() != nil) { // this process may have been stopped while it waited
+	if s.leases != nil {
+		s.trusted, s.lost = boot.At(s.leases.Deadline()), s.leases.Context().Done()
+		if s.bound() && (boot.Now() >= s.softEnd() || s.leases.Context().Err() != nil) { // this process may have been stopped while it waited
 			return fmt.Errorf("the command was not started: %w", s.loss())
 		}
 	}
@@ -103,9 +104,9 @@ func (s *session) start() error {
 	notify(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
 	signal.Notify(s.resumed, unix.SIGCONT)
-	c := proc.Command{Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.lease), Self: s.runner.Self}
-	if s.plan.Guard && s.lease != nil {
-		c.Guard, c.Lease = true, s.runner.Orphan(s.lease)
+	c := proc.Command{Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.leases), Self: s.runner.Self}
+	if s.plan.Guard && s.leases != nil {
+		c.Guard, c.Lease = true, s.runner.Orphan(s.leases)
 	}
 	s.job, err = proc.Start(c, s.guardKill())
 	if err != nil {
@@ -114,9 +115,9 @@ func (s *session) start() error {
 	}
 	s.started = boot.Now()
 	s.startedAt = time.Now().UTC()
-	s.runner.Started(s.lease)
-	if s.lease != nil {
-		s.log.Debug("running", "pid", s.job.PID(), "until", s.lease.Deadline())
+	s.runner.Started(s.leases)
+	if s.leases != nil {
+		s.log.Debug("running", "pid", s.job.PID(), "until", s.leases.Deadline())
 	}
 	return nil
 }
@@ -195,7 +196,7 @@ func (s *session) reportMembers(now boot.Instant) {
 	}
 	s.lingered = true
 	text := "the command has ended, but others of its process group go on; "
-	if s.lease != nil && !s.gone {
+	if s.leases != nil && !s.gone {
 		text += "the lock is kept until they end"
 	} else {
 		text += "holdfast waits until they end"
@@ -208,7 +209,7 @@ func (s *session) reportMembers(now boot.Instant) {
 
 // reportEscaped warns of processes that go on without the lock, also with -q.
 func (s *session) reportEscaped() {
-	if escaped := s.job.Escaped(); len(escaped) > 0 && s.lease != nil {
+	if escaped := s.job.Escaped(); len(escaped) > 0 && s.leases != nil {
 		s.log.Error(fmt.Sprint("the lock is released while processes go on that left the command's group: ", escaped))
 	}
 }

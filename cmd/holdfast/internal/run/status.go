@@ -32,28 +32,52 @@ type Begun struct {
 	BeganAt time.Time `json:"began_at"`
 
 	// What follows is there when the command has been started.
-	StartedAt time.Time      `json:"started_at,omitzero"`
-	Token     holdfast.Token `json:"token,omitempty"`
-	Owner     string         `json:"owner,omitempty"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	Leases
+}
+
+// Leases are the leases of a run. That of one lock has no name of its own.
+type Leases struct {
+	Token holdfast.Token `json:"token,omitempty"`
+	Owner string         `json:"owner,omitempty"`
+	Locks []Lease        `json:"locks,omitempty"` // of several locks
+}
+
+// Lease is one of several leases.
+type Lease struct {
+	Name  string         `json:"name"`
+	Token holdfast.Token `json:"token"`
+	Owner string         `json:"owner"`
+}
+
+// NewLeases describes leases.
+func NewLeases(held Held) (l Leases) {
+	all := held.All()
+	if len(all) == 1 {
+		return Leases{Token: all[0].Token(), Owner: all[0].Owner()}
+	}
+	for _, lease := range all {
+		l.Locks = append(l.Locks, Lease{Name: lease.Key(), Token: lease.Token(), Owner: lease.Owner()})
+	}
+	return l
 }
 
 // Status says how a run ended. Exit statuses can collide with those of the
 // command; this cannot.
 type Status struct {
-	Outcome     Outcome          `json:"outcome"`
-	ExitCode    exitcode.Code    `json:"exit_code"`
-	ChildExit   *int             `json:"child_exit,omitempty"`   // the command's own code
-	ChildSignal string           `json:"child_signal,omitempty"` // or the signal it died of
-	Name        string           `json:"name"`
-	Token       holdfast.Token   `json:"token,omitempty"`
-	Owner       string           `json:"owner,omitempty"`
-	Held        bool             `json:"held"`    // whether there was a lease, and it was not lost
-	Started     bool             `json:"started"` // whether the command was
-	WaitedMS    int64            `json:"waited_ms"`
-	HeldMS      int64            `json:"held_ms"`
-	Holder      *holdfast.Holder `json:"holder,omitempty"` // of a lock that was busy
-	Error       string           `json:"error,omitempty"`
-	BeganAt     time.Time        `json:"began_at"`            // holdfast
-	StartedAt   time.Time        `json:"started_at,omitzero"` // the command
-	EndedAt     time.Time        `json:"ended_at"`
+	Outcome     Outcome       `json:"outcome"`
+	ExitCode    exitcode.Code `json:"exit_code"`
+	ChildExit   *int          `json:"child_exit,omitempty"`   // the command's own code
+	ChildSignal string        `json:"child_signal,omitempty"` // or the signal it died of
+	Name        string        `json:"name"`
+	Leases
+	Held      bool             `json:"held"`    // whether there was a lease, and it was not lost
+	Started   bool             `json:"started"` // whether the command was
+	WaitedMS  int64            `json:"waited_ms"`
+	HeldMS    int64            `json:"held_ms"`
+	Holder    *holdfast.Holder `json:"holder,omitempty"` // of a lock that was busy
+	Error     string           `json:"error,omitempty"`
+	BeganAt   time.Time        `json:"began_at"`            // holdfast
+	StartedAt time.Time        `json:"started_at,omitzero"` // the command
+	EndedAt   time.Time        `json:"ended_at"`
 }

@@ -12,7 +12,7 @@ import (
 
 // lastMoment is when every process of the command must be dead, or 0.
 func (s *session) lastMoment() boot.Instant {
-	if s.lease == nil || s.plan.OnLost.Warn {
+	if s.leases == nil || s.plan.OnLost.Warn {
 		return 0
 	}
 	return s.trusted.Add(-s.plan.Margin)
@@ -35,7 +35,7 @@ func (s *session) softEnd() boot.Instant {
 
 // bound says that the command has to end before its lease does. Where it need not,
 // the lease is lost when the client says so, who may yet renew it in the last moment.
-func (s *session) bound() bool { return s.lease != nil && !s.plan.OnLost.Warn }
+func (s *session) bound() bool { return s.leases != nil && !s.plan.OnLost.Warn }
 
 // next is when to look again if nothing happens; 0: never.
 func (s *session) next() boot.Instant {

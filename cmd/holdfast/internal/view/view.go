@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/election"
 )
 
 // Lock is what is known about a lock, for programs.
@@ -21,11 +22,18 @@ type Lock struct {
 	Holder      holdfast.Holder `json:"holder,omitzero"`
 	Owner       string          `json:"owner,omitempty"`
 	Token       holdfast.Token  `json:"token,omitempty"`
+	Leader      *Leader         `json:"leader,omitempty"`  // the holder, if it was elected
 	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
 	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
 	Waiting     int             `json:"waiting"`
 	Queue       []Waiter        `json:"queue,omitempty"` // the first of those who wait
 	Nodes       []Node          `json:"nodes,omitempty"`
+}
+
+// Leader is a holder that was elected.
+type Leader struct {
+	Term  holdfast.Token `json:"term"`
+	Value string         `json:"value"` // what it proclaims
 }
 
 // Waiter is one of those who wait for a lock.
@@ -50,6 +58,9 @@ func NewLock(st holdfast.Status, queue []driver.Waiter) Lock {
 	l := Lock{
 		Name: st.Key, Held: st.Held, Kept: st.Kept, Unknown: Unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
 		RemainingMS: millis(st.Remaining), Waiting: st.Waiters,
+	}
+	if value, leads := election.Value(st.Holder); leads && st.Held && !st.Kept {
+		l.Leader = &Leader{st.Token, value}
 	}
 	for _, w := range queue {
 		l.Queue = append(l.Queue, Waiter{w.Owner, w.Holder, w.Since})

@@ -91,7 +91,7 @@ func acquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analy
 // acquires says whether a call is one of a client that returns a lease.
 func acquires(pass *analysis.Pass, call *ast.CallExpr) bool {
 	f := called(pass.TypesInfo, call)
-	return f != nil && returnsLease(f) && slices.Contains([]string{"Acquire", "TryAcquire", "Adopt"}, f.Name())
+	return f != nil && returnsLease(f) && slices.Contains([]string{"Acquire", "TryAcquire", "Adopt", "AcquireAll", "TryAcquireAll"}, f.Name())
 }
 
 // acquiresOrGives says whether a call returns a lease that the caller has to release.
@@ -102,7 +102,10 @@ func acquiresOrGives(pass *analysis.Pass, call *ast.CallExpr) bool {
 
 func returnsLease(f *types.Func) bool {
 	results := f.Signature().Results()
-	return results.Len() == 2 && isLease(results.At(0).Type()) && types.Identical(results.At(1).Type(), types.Universe.Lookup("error").Type())
+	if results.Len() != 2 || !types.Identical(results.At(1).Type(), types.Universe.Lookup("error").Type()) {
+		return false
+	}
+	return isLease(results.At(0).Type()) || isLeases(results.At(0).Type())
 }
 
 // endsByItself says whether the options that stand in a call have NoRenew.

@@ -37,6 +37,12 @@ func isLease(t types.Type) bool {
 	return ok && isNamed(p.Elem(), project, "Lease")
 }
 
+// isLeases says whether t is *holdfast.Leases.
+func isLeases(t types.Type) bool {
+	p, ok := types.Unalias(t).(*types.Pointer)
+	return ok && isNamed(p.Elem(), project, "Leases")
+}
+
 // functions calls f with each function of the package, except for tests.
 func functions(pass *analysis.Pass, in *inspector.Inspector, f func(node ast.Node, body *ast.BlockStmt)) {
 	if helpsTests(pass) {
@@ -146,7 +152,7 @@ func useOf(info *types.Info, id *ast.Ident, stack []ast.Node) use {
 	switch parent := stack[len(stack)-1].(type) {
 	case *ast.SelectorExpr:
 		switch parent.Sel.Name {
-		case "Token", "Owner":
+		case "Token", "Owner", "Lease":
 			return spoken
 		case "Key", "Context", "Deadline", "Check", "Extend":
 			return looked

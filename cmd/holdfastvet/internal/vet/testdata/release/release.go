@@ -201,6 +201,15 @@ func onPurpose(ctx context.Context, client *holdfast.Client) error {
 	return err
 }
 
+func several(ctx context.Context, client *holdfast.Client) error {
+	leases, err := client.AcquireAll(ctx, []string{"k1", "k2"}, nil)
+	if err != nil {
+		return err
+	}
+	defer leases.Release(ctx)
+	return work(leases.Context())
+}
+
 // Not released
 
 func dropped(ctx context.Context, client *holdfast.Client) error {
@@ -210,12 +219,12 @@ func dropped(ctx context.Context, client *holdfast.Client) error {
 }
 
 func onOnePath(ctx context.Context, client *holdfast.Client) error {
-	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that returns at line 218: put "defer lease.Release`
+	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that returns at line 227: put "defer lease.Release`
 	if err != nil {
 		return err
 	}
 	if err := work(lease.Context()); err != nil {
-		return err // line 218
+		return err // line 227
 	}
 	return lease.Release(ctx)
 }
@@ -272,11 +281,11 @@ func inAFunction(ctx context.Context, client *holdfast.Client) func() error {
 }
 
 func replaced(ctx context.Context, client *holdfast.Client) error {
-	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that puts another one in its place at line 279`
+	lease, err := client.Acquire(ctx, "k", nil) // want `the lease of Acquire is not released on the path that puts another one in its place at line 288`
 	if err != nil {
 		return err
 	}
-	lease, err = client.Acquire(ctx, "k2", nil) // line 279
+	lease, err = client.Acquire(ctx, "k2", nil) // line 288
 	if err != nil {
 		return err
 	}
@@ -315,4 +324,15 @@ func ofAGiver(ctx context.Context, client *holdfast.Client, o *owner) error {
 		return err
 	}
 	return work(lease.Context())
+}
+
+func severalOnOnePath(ctx context.Context, client *holdfast.Client) error {
+	leases, err := client.TryAcquireAll(ctx, []string{"k1", "k2"}, nil) // want `the lease of TryAcquireAll is not released on the path that returns`
+	if err != nil {
+		return err
+	}
+	if leases.Lease("k1").Token() == 0 {
+		return nil
+	}
+	return leases.Release(ctx)
 }

@@ -1,0 +1,126 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// wantCrowd checks that c is sent away at once by most, as others wait for the key.
+func (b *bench) wantCrowd(c *holdfast.Client, most, others int) {
+	b.t.Helper()
+	begin := time.Now()
+	_, err := c.Acquire(b.t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: most})
+	held, ok := errors.AsType[*holdfast.HeldError](err)
+	if !ok || !errors.Is(err, holdfast.ErrHeld) || held.Waiters != others || errors.Is(err, context.Canceled) {
+		b.t.Errorf("MaxWaiters %d behind %d: %v, %+v", most, others, err, held)
+	}
+	if took := time.Since(begin); took != 0 {
+		b.t.Errorf("it was sent away after %v", took)
+	}
+}
+
+// line has each of the clients wait, one after the other, until leave is called.
+func (b *bench) line(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for _, c := range clients {
+		all.Go(func() {
+			l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{MaxWaiters: most})
+			if err == nil {
+				b.release(l)
+			} else if ctx.Err() == nil {
+				b.t.Errorf("a waiter within the bound: %v", err)
+			}
+		})
+		pass(2 * time.Second) // it is in the queue, and a renewal has counted it
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+func TestAQueueThatIsFullTakesNoMore(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		holder := b.client
+		l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
+		leave := b.line(t.Context(), 3, b.peer(), b.peer(), b.peer()) // each behind fewer than three
+		for _, c := range []*holdfast.Client{holder, b.peer()} {
+			b.wantCrowd(c, 1, 3)
+			b.wantCrowd(c, 3, 3)
+		}
+		more := b.line(t.Context(), 4, b.peer())
+		last := b.line(t.Context(), 0, b.peer(), holder)
+		pass(time.Minute) // who waits stays, whoever comes behind
+		b.wantCrowd(holder, 6, 6)
+		b.release(l)
+		pass(time.Second)
+		leave()
+		more()
+		last()
+		b.wantFree(b.peer(), "k")
+	})
+}
+
+func TestAFullQueueInTheProcessTakesNoMore(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		other := b.peer()
+		for _, holder := range []*holdfast.Client{b.client, other} {
+			l := b.acquire(holder, "k", nil)
+			leave := b.line(t.Context(), 3, other, other, other)
+			b.wantCrowd(other, 3, 3)
+			leave()
+			b.release(l)
+		}
+	})
+}
+
+// TestOfManyThatComeAtOnceTheFirstMayWait holds that the answer to the first, which asks, sends away those behind it.
+func TestOfManyThatComeAtOnceTheFirstMayWait(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.drv.Node(i).Delay(10 * time.Millisecond)
+		}
+		c := b.peer()
+		l := b.acquire(b.client, "k", nil)
+		var all sync.WaitGroup
+		var away atomic.Int32
+		for range 10 {
+			all.Go(func() {
+				l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: 2})
+				if err != nil {
+					wantErr(t, err, holdfast.ErrHeld)
+					away.Add(1)
+					return
+				}
+				b.release(l)
+			})
+		}
+		pass(time.Second)
+		synctest.Wait()
+		if n := away.Load(); n != 8 {
+			t.Errorf("%d of ten were sent away, want all but two", n)
+		}
+		b.release(l)
+		all.Wait()
+		if n := away.Load(); n != 8 {
+			t.Errorf("%d of ten were sent away in the end", n)
+		}
+	})
+}
+
+func TestAFreeLockHasNoQueueToBeFull(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxWaiters: 1}))
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: -1})
+		wantErr(t, err, holdfast.ErrInvalid)
+		b.freeze() // an outage is no queue
+		_, err = b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: 1, Wait: 5 * time.Second})
+		wantErr(t, err, holdfast.ErrUnavailable)
+		b.start()
+	})
+}

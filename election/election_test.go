@@ -1,0 +1,602 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/election"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// bench is nodes in memory, inside a bubble of virtual time.
+type bench struct {
+	*testing.T
+	nodes *memory.Driver
+}
+
+func in(t *testing.T, fn func(b *bench)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { fn(&bench{t, memory.New(3)}) })
+}
+
+func (b *bench) client() *holdfast.Client { return open(b.T, b.nodes.Peer()) }
+
+func open(t *testing.T, drv holdfast.Driver) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(drv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (b *bench) campaign(c *holdfast.Client, value string) *election.Leadership {
+	b.Helper()
+	term, err := election.Campaign(b.Context(), c, "e", value, nil)
+	if err != nil {
+		b.Fatalf("Campaign() = %v", err)
+	}
+	return term
+}
+
+func (b *bench) resign(term *election.Leadership) {
+	b.Helper()
+	if err := term.Resign(b.Context()); err != nil {
+		b.Errorf("Resign() = %v", err)
+	}
+}
+
+// seen is one thing that Observe yields.
+type seen struct {
+	leader election.Leader
+	err    error
+}
+
+// observe sends what an observer sees, until the test ends.
+func (b *bench) observe(c *holdfast.Client) <-chan seen {
+	ctx, cancel := context.WithCancel(context.Background())
+	all := make(chan seen, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(all)
+		for leader, err := range election.Observe(ctx, c, "e") {
+			all <- seen{leader, err}
+		}
+	}()
+	b.Cleanup(func() { cancel(); <-done })
+	return all
+}
+
+// soon is the next thing that is seen.
+func (b *bench) soon(all <-chan seen) seen {
+	b.Helper()
+	select {
+	case s := <-all:
+		return s
+	case <-time.After(10 * time.Second):
+		b.Fatal("nothing is seen")
+		return seen{}
+	}
+}
+
+// quiet checks that nothing is seen for some time.
+func (b *bench) quiet(all <-chan seen) {
+	b.Helper()
+	select {
+	case s := <-all:
+		b.Errorf("seen without a change: %+v", s)
+	case <-time.After(10 * time.Second):
+	}
+}
+
+func TestEveryoneCanReadWhoLeadsAndWhatItProclaims(t *testing.T) {
+	in(t, func(b *bench) {
+		me, other := b.client(), b.client()
+		all := b.observe(other)
+		if s := b.soon(all); s != (seen{}) {
+			b.Errorf("before any campaign: %+v", s)
+		}
+		term := b.campaign(me, "[2001:db8::7]:8080")
+		want := election.Leader{Term: term.Term(), Value: "[2001:db8::7]:8080"}
+		same := func(got election.Leader) bool {
+			return got.Term == want.Term && got.Value == want.Value && got.Holder.PID != 0 && got.Holder.Note == "" && !got.Since.IsZero()
+		}
+		if s := b.soon(all); s.err != nil || !same(s.leader) {
+			b.Errorf("seen %+v, want %+v", s, want)
+		}
+		if got, err := election.Look(b.Context(), other, "e"); err != nil || !same(got) {
+			b.Errorf("Look() = %+v, %v, want %+v", got, err, want)
+		}
+		if term.Value() != want.Value || term.Lease().Key() != "e" || term.Lease().Token() != term.Term() {
+			b.Errorf("the leader has value %q, lease %q, token %d", term.Value(), term.Lease().Key(), term.Lease().Token())
+		}
+		var held *holdfast.HeldError
+		if _, err := other.TryAcquire(b.Context(), "e", nil); !errors.As(err, &held) {
+			b.Errorf("TryAcquire() = %v", err)
+		} else if value, leads := election.Value(held.Holder); !leads || value != want.Value {
+			b.Errorf("the holder proclaims %q, %v", value, leads)
+		}
+		b.quiet(all)
+		b.resign(term)
+		if s := b.soon(all); s != (seen{}) {
+			b.Errorf("after the leader has resigned: %+v", s)
+		}
+		next := b.campaign(other, "")
+		if s := b.soon(all); s.err != nil || s.leader.Term != next.Term() || s.leader.Value != "" {
+			b.Errorf("seen %+v, want term %d without a value", s, next.Term())
+		}
+		b.resign(next)
+	})
+}
+
+func TestAHolderThatHasNotCampaignedDoesNotLead(t *testing.T) {
+	in(t, func(b *bench) {
+		c, other := b.client(), b.client()
+		for _, note := range []string{"", "leadership", "INC-512"} {
+			l, err := c.Acquire(b.Context(), "e", &holdfast.AcquireOptions{Note: note})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if got, err := election.Look(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
+				b.Errorf("note %q: Look() = %+v, %v", note, got, err)
+			}
+			if err := l.Release(b.Context()); err != nil {
+				b.Error(err)
+			}
+		}
+		term, err := election.Campaign(b.Context(), c, "e", "x", &holdfast.AcquireOptions{MinHold: time.Minute})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.resign(term)
+		if got, err := election.Look(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
+			b.Errorf("kept after the leader has resigned: Look() = %+v, %v", got, err)
+		}
+	})
+}
+
+func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
+	in(t, func(b *bench) {
+		c := b.client()
+		long := strings.Repeat("x", election.MaxValue)
+		b.resign(b.campaign(c, long))
+		for _, value := range []string{long + "x", " x", "x\t", "a\nb", "\xff"} {
+			if _, err := election.Campaign(b.Context(), c, "e", value, nil); !errors.Is(err, holdfast.ErrInvalid) {
+				b.Errorf("Campaign(%q) = %v, want ErrInvalid", value, err)
+			}
+		}
+		for _, opts := range []holdfast.AcquireOptions{{Note: "x"}, {NoRenew: true}, {Reentrant: true}, {Adoptable: true}} {
+			if _, err := election.Campaign(b.Context(), c, "e", "", &opts); !errors.Is(err, holdfast.ErrInvalid) {
+				b.Errorf("Campaign(%+v) = %v, want ErrInvalid", opts, err)
+			}
+		}
+	})
+}
+
+func TestTheTermEndsWithTheLease(t *testing.T) {
+	in(t, func(b *bench) {
+		c, operator := b.client(), b.client()
+		term := b.campaign(c, "x")
+		if err := operator.ForceRelease(b.Context(), "e", term.Term(), "drill"); err != nil {
+			b.Fatal(err)
+		}
+		<-term.Context().Done()
+		if cause := context.Cause(term.Context()); !errors.Is(cause, holdfast.ErrLost) {
+			b.Errorf("the term ended with %v", cause)
+		}
+		if err := term.Resign(b.Context()); !errors.Is(err, holdfast.ErrLost) {
+			b.Errorf("Resign() = %v, want ErrLost", err)
+		}
+	})
+}
+
+// TestTheNextLeaderFollowsSoon holds a resignation to one round trip, and a crash to the TTL and a second.
+func TestTheNextLeaderFollowsSoon(t *testing.T) {
+	in(t, func(b *bench) {
+		const ttl, way = 5 * time.Second, 10 * time.Millisecond
+		opts := &holdfast.AcquireOptions{TTL: ttl}
+		for i := range 3 {
+			b.nodes.Node(i).Delay(way)
+		}
+		next := make(chan *election.Leadership)
+		stand := func() {
+			c := b.client()
+			go func() {
+				term, err := election.Campaign(b.Context(), c, "e", "", opts)
+				if err != nil {
+					b.Errorf("Campaign() = %v", err)
+				}
+				next <- term
+			}()
+			time.Sleep(time.Second)
+		}
+		term, err := election.Campaign(b.Context(), b.client(), "e", "", opts)
+		if err != nil {
+			b.Fatal(err)
+		}
+		stand()
+		began := time.Now()
+		go b.resign(term)
+		term = <-next
+		if took := time.Since(began); took > 3*way {
+			b.Errorf("the next leader began %v after the resignation", took)
+		}
+		time.Sleep(time.Minute) // it renews
+		lost := term.Lease()
+		stand()
+		began = time.Now()
+		if err := lost.Detach(); err != nil { // as if the process had died
+			b.Fatal(err)
+		}
+		term = <-next
+		if took := time.Since(began); took > ttl+time.Second {
+			b.Errorf("the next leader began %v after the crash", took)
+		}
+		b.resign(term)
+	})
+}
+
+// TestCampaignsOfOneClientHaveTermsOfTheirOwn, which observers see: no term is passed on inside the process.
+func TestCampaignsOfOneClientHaveTermsOfTheirOwn(t *testing.T) {
+	in(t, func(b *bench) {
+		c := b.client()
+		first := b.campaign(c, "x")
+		got := make(chan *election.Leadership)
+		go func() { got <- b.campaign(c, "x") }()
+		synctest.Wait() // it waits in the process, where a lease is passed on that was granted just now
+		b.resign(first)
+		second := <-got
+		leader, err := election.Look(b.Context(), b.client(), "e")
+		if err != nil || leader.Term != second.Term() || second.Term() <= first.Term() {
+			b.Errorf("terms %d, %d; seen %+v, %v", first.Term(), second.Term(), leader, err)
+		}
+		b.resign(second)
+	})
+}
+
+func TestObserveSurvivesOutages(t *testing.T) {
+	in(t, func(b *bench) {
+		term := b.campaign(b.client(), "x")
+		all := b.observe(b.client())
+		if s := b.soon(all); s.leader.Term != term.Term() {
+			b.Errorf("seen %+v", s)
+		}
+		for range 3 {
+			for i := range 2 {
+				b.nodes.Node(i).Stop()
+			}
+			if s := b.soon(all); !errors.Is(s.err, holdfast.ErrUnavailable) || s.leader != (election.Leader{}) {
+				b.Errorf("in an outage %+v is seen", s)
+			}
+			time.Sleep(3 * time.Second)
+			for i := range 2 {
+				b.nodes.Node(i).Start()
+			}
+			if s := b.soon(all); s.err != nil || s.leader.Term != term.Term() {
+				b.Errorf("after an outage %+v is seen", s)
+			}
+			time.Sleep(10 * time.Second) // the leader renews
+		}
+		b.quiet(all)
+		b.resign(term)
+	})
+}
+
+func TestObserveEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	drv, err := redlock.Open(t.Context(), "redis://"+redistest.Start(t, nil).Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, drv)
+	looks := 0
+	var last error
+	for leader, err := range election.Observe(t.Context(), c, "e") {
+		if looks++; looks == 1 && (err != nil || leader.Term != 0) {
+			t.Errorf("seen %+v, %v", leader, err)
+		}
+		last = err
+		c.Close()
+	}
+	if looks != 2 || !errors.Is(last, holdfast.ErrClosed) {
+		t.Errorf("Observe ended after %d looks with %v, want ErrClosed", looks, last)
+	}
+}
+
+// TestObserversNeverSeeATermGoBack feeds an observer with what services show that lose their memory.
+func TestObserversNeverSeeATermGoBack(t *testing.T) {
+	t.Parallel()
+	down := &holdfast.UnavailableError{}
+	leads := func(owner string, token holdfast.Token) holdfast.Status {
+		return holdfast.Status{Held: true, Owner: owner, Token: token, Holder: holdfast.Holder{Note: "leader"}}
+	}
+	var o election.Observer
+	for i, row := range []struct {
+		st   holdfast.Status
+		err  error
+		term holdfast.Token
+		want error
+		news bool
+	}{
+		{st: holdfast.Status{}, news: true},
+		{st: leads("a", 40), term: 40, news: true},
+		{st: leads("a", 90), term: 40},             // as nodes show that have lost their counters
+		{st: holdfast.Status{}, news: true},        // they have forgotten the lock,
+		{st: leads("a", 40), term: 40, news: true}, // and a renewal has set it again
+		{st: leads("b", 41), term: 41, news: true},
+		{st: leads("b", 41), term: 41},
+		{err: down, want: holdfast.ErrUnavailable, news: true},
+		{err: down, want: holdfast.ErrUnavailable},
+		{st: leads("b", 41), term: 41, news: true},
+		{st: leads("c", 12), want: election.ErrWentBack, news: true},
+		{st: leads("d", 13), want: election.ErrWentBack},
+		{st: leads("a", 40), want: election.ErrWentBack},
+		{st: leads("e", 42), term: 42, news: true},
+		{st: leads("f", 42), want: election.ErrWentBack, news: true},
+	} {
+		leader, news, err := o.Follow(row.st, row.err)
+		if leader.Term != row.term || !errors.Is(err, row.want) || news != row.news {
+			t.Errorf("look %d: %+v, %v, news %v; want term %d, %v, %v", i+1, leader, err, news, row.term, row.want, row.news)
+		}
+	}
+}
+
+// TestATermIsSeenAsTheLeaderHasIt feeds an observer with what nodes show in an election, where some
+// have yet to commit to the term, and after it, where some have promised more.
+func TestATermIsSeenAsTheLeaderHasIt(t *testing.T) {
+	t.Parallel()
+	shows := func(owner string, token holdfast.Token, tokens ...holdfast.Token) holdfast.Status {
+		st := holdfast.Status{Held: true, Owner: owner, Token: token, Holder: holdfast.Holder{Note: "leader"}}
+		for _, token := range tokens {
+			st.Nodes = append(st.Nodes, holdfast.NodeView{Owner: owner, Token: token})
+		}
+		return st
+	}
+	down := holdfast.NodeView{Err: errors.New("down")}
+	var o election.Observer
+	o.Follow(shows("a", 96, 96, 96, 96), nil)
+	for i, st := range []holdfast.Status{
+		shows("b", 10, 10, 10, 42), // about to commit
+		shows("b", 42, 42, 42, 42), // has
+		shows("c", 128, 128, 160),  // nodes that disagree
+		shows("d", 200, 200, 200),  // and the next leader
+		shows("e", 250, 250, 250),  // and another
+	} {
+		if leader, news, again := o.See(st); news || !again || leader.Term != 0 {
+			t.Errorf("look %d is believed: %+v", i+1, leader)
+		}
+	}
+	st := shows("e", 250, 250, 250, 300)
+	st.Nodes = append(st.Nodes, down)
+	if leader, news, err := o.Follow(st, nil); leader.Term != 0 || !errors.Is(err, holdfast.ErrUnavailable) || !news {
+		t.Errorf("two of four nodes agree: %+v, %v, news %v", leader, err, news)
+	}
+	st.Nodes[3] = holdfast.NodeView{Owner: "e", Token: 250}
+	o.Follow(st, nil)
+	if leader, news, err := o.Follow(st, nil); leader.Term != 250 || err != nil || !news {
+		t.Errorf("three of four nodes agree: %+v, %v, news %v", leader, err, news)
+	}
+}
+
+func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
+	in(t, func(b *bench) {
+		c := b.client()
+		other := b.campaign(b.client(), "other")
+		ctx, cancel := context.WithCancel(b.Context())
+		var calls []string // by one goroutine after the other
+		var leaders []string
+		ended := make(chan error)
+		go func() {
+			ended <- election.Run(ctx, c, "e", "me", nil, election.Callbacks{
+				OnStartedLeading: func(ctx context.Context, term holdfast.Token) {
+					calls = append(calls, fmt.Sprint("started ", term > other.Term()))
+					<-ctx.Done()
+					time.Sleep(3 * time.Second) // to stop
+					_, err := b.client().TryAcquire(b.Context(), "e", nil)
+					calls = append(calls, fmt.Sprint("held ", errors.Is(err, holdfast.ErrHeld)))
+				},
+				OnStoppedLeading: func() { calls = append(calls, "stopped") },
+				OnNewLeader:      func(l election.Leader) { leaders = append(leaders, l.Value) },
+			})
+		}()
+		time.Sleep(3 * time.Second)
+		b.resign(other)
+		time.Sleep(3 * time.Second)
+		cancel()
+		if err := <-ended; err != nil {
+			b.Errorf("Run() = %v", err)
+		}
+		if want := []string{"started true", "held true", "stopped"}; !slices.Equal(calls, want) {
+			b.Errorf("called %q, want %q", calls, want)
+		}
+		if want := []string{"other", "me"}; !slices.Equal(leaders, want) {
+			b.Errorf("leaders %q, want %q", leaders, want)
+		}
+
+		operator := b.client()
+		go func() {
+			ended <- election.Run(b.Context(), c, "e", "", nil, election.Callbacks{
+				OnStartedLeading: func(ctx context.Context, term holdfast.Token) {
+					if err := operator.ForceRelease(b.Context(), "e", term, ""); err != nil {
+						b.Error(err)
+					}
+					<-ctx.Done()
+				},
+			})
+		}()
+		if err := <-ended; !errors.Is(err, holdfast.ErrLost) {
+			b.Errorf("Run() = %v after a loss, want ErrLost", err)
+		}
+	})
+}
+
+// trial is an election with candidates that resign, lose their leases and die, and with observers.
+type trial struct {
+	*testing.T
+	open  func() *holdfast.Client
+	until time.Duration
+	ttl   time.Duration
+	think func() time.Duration // how long a leader stays
+
+	leading atomic.Int32
+	mu      sync.Mutex // guards what follows
+	terms   []holdfast.Token
+	values  map[holdfast.Token]string
+}
+
+func (r *trial) run() (terms int) {
+	r.values = make(map[holdfast.Token]string)
+	ctx, cancel := context.WithTimeout(r.Context(), r.until)
+	defer cancel()
+	var all, watching sync.WaitGroup
+	looking, stop := context.WithCancel(r.Context())
+	for range 3 {
+		c := r.open()
+		watching.Go(func() { r.observe(looking, c) })
+	}
+	for i := range 4 {
+		operator := r.open()
+		all.Go(func() {
+			for round := 0; ctx.Err() == nil; round++ {
+				r.lead(ctx, operator, fmt.Sprintf("candidate-%d:%d", i, round))
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	watching.Wait()
+	if !slices.IsSorted(r.terms) {
+		r.Errorf("terms do not rise: %d", r.terms)
+	}
+	return len(r.terms)
+}
+
+// lead is one campaign, of a client of its own.
+func (r *trial) lead(ctx context.Context, operator *holdfast.Client, value string) {
+	c := r.open()
+	defer c.Close()
+	term, err := election.Campaign(ctx, c, "e", value, &holdfast.AcquireOptions{TTL: r.ttl})
+	if err != nil {
+		if ctx.Err() == nil {
+			r.Errorf("Campaign() = %v", err)
+		}
+		return
+	}
+	if n := r.leading.Add(1); n != 1 {
+		r.Errorf("%d leaders at once", n)
+	}
+	r.mu.Lock()
+	if r.values[term.Term()] != "" {
+		r.Errorf("two leaders in term %d", term.Term())
+	}
+	r.values[term.Term()] = value
+	r.terms = append(r.terms, term.Term())
+	r.mu.Unlock()
+	how := rand.N(3)
+	time.Sleep(r.think())
+	r.leading.Add(-1)
+	switch how {
+	case 0:
+		term.Resign(ctx)
+	case 1:
+		term.Lease().Detach() // it dies
+	default:
+		operator.ForceRelease(ctx, "e", term.Term(), "")
+	}
+}
+
+func (r *trial) observe(ctx context.Context, c *holdfast.Client) {
+	var last holdfast.Token
+	looks := 0
+	for leader, err := range election.Observe(ctx, c, "e") {
+		switch {
+		case errors.Is(err, election.ErrWentBack):
+			r.Error(err)
+		case err != nil || leader.Term == 0:
+			continue
+		case leader.Term < last:
+			r.Errorf("term %d seen after %d", leader.Term, last)
+		}
+		looks++
+		last = leader.Term
+		r.mu.Lock()
+		if value := r.values[leader.Term]; value != "" && value != leader.Value {
+			r.Errorf("term %d is that of %q, and %q is seen", leader.Term, value, leader.Value)
+		}
+		r.mu.Unlock()
+	}
+	if looks == 0 {
+		r.Error("an observer has seen no leader")
+	}
+}
+
+func TestTermsRiseAndEachHasOneLeader(t *testing.T) {
+	in(t, func(b *bench) {
+		stop := make(chan struct{})
+		var failing sync.WaitGroup
+		failing.Go(func() { // one node after the other
+			for {
+				n := b.nodes.Node(rand.N(3))
+				switch rand.N(3) {
+				case 0:
+					n.Stop()
+				case 1:
+					n.Freeze()
+				default:
+					n.LoseReplies(10)
+				}
+				select {
+				case <-time.After(rand.N(10 * time.Second)):
+				case <-stop:
+					return
+				}
+				n.LoseReplies(0)
+				n.Start()
+				time.Sleep(rand.N(5 * time.Second))
+			}
+		})
+		r := &trial{
+			T: b.T, open: b.client, until: 20 * time.Minute, ttl: 4 * time.Second,
+			think: func() time.Duration { return rand.N(2 * time.Second) },
+		}
+		if n := r.run(); n < 100 {
+			b.Errorf("%d terms, want a hundred", n)
+		}
+		close(stop)
+		failing.Wait()
+	})
+}
+
+func TestTermsRiseAndEachHasOneLeaderOnRedis(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.Start(t, nil).Addr()
+	r := &trial{
+		T: t, until: 6 * time.Second, ttl: 400 * time.Millisecond,
+		think: func() time.Duration { return rand.N(30 * time.Millisecond) },
+		open: func() *holdfast.Client {
+			drv, err := redlock.Open(context.Background(), url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return open(t, drv)
+		},
+	}
+	if n := r.run(); n < 10 {
+		t.Errorf("%d terms", n)
+	}
+}

@@ -1,0 +1,155 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+const (
+	// lookEvery is how often an observer looks. Some are a little slower, so that many that
+	// began together do not stay together.
+	lookEvery = time.Second
+	// lookAgain is when it looks again at a leader that it has not seen before, and doubtMost
+	// after how many looks nothing is known about one that looks different each time.
+	lookAgain = 100 * time.Millisecond
+	doubtMost = 10
+)
+
+// ErrWentBack says that the service shows a term below one that it has shown: it was restored,
+// or has lost its memory. A storage that checks terms refuses such a leader too.
+var ErrWentBack = errors.New("election: the term went back")
+
+// Observe yields who leads under name: once at first, and then each change that it sees, by a look
+// about once a second, and a second one at a leader that is new. Nobody leads in a zero Leader. What
+// begins and ends between two looks is not seen. Terms never fall.
+//
+// With an error nothing is known about the present leader: ErrUnavailable as an outage begins, after
+// which Observe goes on and yields who leads when that is known again, and ErrWentBack,
+// likewise. ErrUnavailable also says that the nodes do not agree on the term of the leader, as
+// may be after some have lost their memory. Any other error, such as ErrClosed, is the last that
+// it yields. It ends without an error when ctx ends.
+func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq2[Leader, error] {
+	return func(yield func(Leader, error) bool) {
+		var seen observer
+		for ctx.Err() == nil {
+			st, err := client.Inspect(ctx, name)
+			if ctx.Err() != nil {
+				return
+			}
+			leader, news, again, err := seen.follow(st, err)
+			if news && !yield(leader, err) || lasting(err) {
+				return
+			}
+			pause := lookEvery + rand.N(lookEvery/16)
+			if again {
+				pause = lookAgain
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// lasting says whether an error is not mended by time.
+func lasting(err error) bool {
+	return err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, ErrWentBack)
+}
+
+// observer is what one Observe has seen. The zero value has seen nothing.
+type observer struct {
+	leader Leader // the last one
+	owner  string // of its lease
+	leads  bool   // it did at the last look
+	known  bool   // the last look had an answer
+	failed bool   // it had none, which was told
+
+	doubt sight // of another leader, not seen twice yet
+	looks int   // since there was no doubt
+}
+
+// sight is what one look has shown of a leader.
+type sight struct {
+	owner string
+	term  holdfast.Token // 0: the nodes do not agree
+}
+
+// errUnsure is why nothing is known where the nodes disagree about a term for long.
+var errUnsure error = &holdfast.UnavailableError{Err: errors.New("the nodes do not agree on the term of the leader")}
+
+// follow says what to yield after a look, and whether it is news, or whether to look again soon. A
+// leader is believed when two looks have shown the same: while one is elected, and where
+// nodes have lost their memory, some show another term than the leader will have.
+func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again bool, _ error) {
+	leader := leaderOf(st)
+	leads := leader.Term != 0
+	another := leads && st.Owner != o.owner
+	if err == nil && another {
+		last := o.doubt
+		o.doubt = sight{st.Owner, agreed(st)}
+		if o.looks++; o.doubt != last || o.doubt.term == 0 {
+			if o.looks < doubtMost {
+				return Leader{}, false, true, nil
+			}
+			err = errUnsure
+		} else if leader.Term <= o.leader.Term {
+			err = fmt.Errorf("%w: from %d to %d", ErrWentBack, o.leader.Term, leader.Term)
+		}
+	}
+	if err != nil {
+		news = !o.failed || lasting(err)
+		o.failed, o.known = true, false
+		return Leader{}, news, false, err
+	}
+	o.doubt, o.looks = sight{}, 0
+	news = !o.known || leads != o.leads || another
+	if another { // and otherwise its term is as it was, also where nodes that were away show another one
+		o.leader, o.owner = leader, st.Owner
+	}
+	o.leads, o.known, o.failed = leads, true, false
+	if !leads {
+		return Leader{}, news, false, nil
+	}
+	return o.leader, news, false, nil
+}
+
+// agreed is the token of the lease in st if most nodes show it, or all that know the lease, and otherwise 0.
+func agreed(st holdfast.Status) holdfast.Token {
+	same, others := 0, 0
+	for _, n := range st.Nodes {
+		switch {
+		case n.Err != nil || n.Owner != st.Owner:
+		case n.Token == st.Token:
+			same++
+		default:
+			others++
+		}
+	}
+	if others > 0 && same <= len(st.Nodes)/2 {
+		return 0
+	}
+	return st.Token
+}
+
+// report calls fn with each leader, until the returned function is called, which waits for
+// the last call.
+func report(ctx context.Context, client *holdfast.Client, name string, fn func(Leader)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	told.Go(func() {
+		for leader, err := range Observe(ctx, client, name) {
+			if err == nil && leader.Term != 0 {
+				fn(leader)
+			}
+		}
+	})
+	return func() { cancel(); told.Wait() }
+}

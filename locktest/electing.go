@@ -1,0 +1,80 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/election"
+)
+
+var electing = []testCase{
+	{"LeadersFollowOneAnother", leadersFollow},
+}
+
+// leadersFollow has candidates lead in turn, and an observer that sees each as it is, in terms that rise.
+func leadersFollow(b *bench) {
+	if c := b.client(); !b.limits.Token {
+		_, err := election.Campaign(b.Context(), c, "k", "x", nil)
+		b.wants(err, holdfast.ErrUnsupported)
+		return
+	}
+	b.need(b.can.inspect, "driver.Inspector")
+	const candidates = 3
+	watcher := b.client()
+	looking, stop := context.WithCancel(b.Context())
+	defer stop()
+	seen := make(chan election.Leader)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for leader, err := range election.Observe(looking, watcher, "k") {
+			switch {
+			case errors.Is(err, election.ErrWentBack):
+				b.Error(err)
+			case err == nil && leader.Term != 0:
+				select {
+				case seen <- leader:
+				case <-looking.Done():
+				}
+			}
+		}
+	})
+	var mu sync.Mutex // guards last
+	var last holdfast.Token
+	all := b.clients(candidates)
+	together(candidates, func(i int) {
+		var term *election.Leadership
+		value := fmt.Sprintf("10.0.0.%d:8080", i)
+		err := b.insist(func() (err error) {
+			term, err = election.Campaign(b.within(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
+			return err
+		})
+		if err != nil {
+			b.Errorf("Campaign() = %v", err)
+			return
+		}
+		mu.Lock()
+		if term.Term() <= last {
+			b.Errorf("term %d after %d", term.Term(), last)
+		}
+		last = term.Term()
+		mu.Unlock()
+		select {
+		case leader := <-seen:
+			if leader.Term != term.Term() || leader.Value != value || leader.Holder.PID == 0 {
+				b.Errorf("seen %+v, want term %d and %q", leader, term.Term(), value)
+			}
+		case <-time.After(b.patience):
+			b.Errorf("the leader of term %d is not seen", term.Term())
+		}
+		if err := term.Resign(b.Context()); err != nil && !b.stalled(err) {
+			b.Errorf("Resign() = %v", err)
+		}
+	})
+	stop()
+	watching.Wait()
+	b.cleared()
+}

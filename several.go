@@ -1,0 +1,327 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Leases are leases on several keys that AcquireAll has taken together. Each is renewed,
+// and can be extended and checked, by itself. It is safe for concurrent use.
+type Leases struct {
+	leases []*Lease // by key
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	unlink []func() bool
+}
+
+// AcquireAll takes the locks on all of keys, or none of them. opts, which may be nil, hold
+// for each, and Wait for all together. It blocks as Acquire does, and its errors are those of
+// Acquire, with the key that stood in the way. After an error nothing stays behind.
+//
+// Calls do not wait for one another in a circle: each client takes the locks in the
+// byte order of their keys, whatever the order in which it was given them. It asks for all at
+// once, and keeps those before the first that it does not get; then it waits for one after the
+// other. The watchdog renews what it has meanwhile. Where that is lost all the same, AcquireAll
+// begins again. MaxHold and MinHold count from when all are there. A key that is given twice
+// counts once.
+//
+// Where ctx comes from a live lease on one of the keys, Reentrant is as for Acquire. ErrInvalid
+// also stands for no keys at all, for NoRenew with several keys, as the first lease would end
+// while the last is waited for, and for a key that comes before one that ctx has the lease on,
+// if that is among keys or is one of Leases: two such calls could wait for one another. So
+// take them in one call, or by TryAcquireAll, which does not wait. Locks that
+// Acquire has taken under other names have an order that is the caller's to keep.
+func (c *Client) AcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
+	return c.acquireAll(ctx, keys, opts, false)
+}
+
+// TryAcquireAll makes one attempt: it is AcquireAll without the wait, as TryAcquire is Acquire.
+// Its error is that of the first key, in their order, that it did not get.
+func (c *Client) TryAcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
+	return c.acquireAll(ctx, keys, opts, true)
+}
+
+// Context carries the values of the context that acquired the leases. It ends when they are
+// released and, with its cause, when any of them ends. Where that was lost, the cause names the
+// key and matches ErrLost.
+func (a *Leases) Context() context.Context { return a.ctx }
+
+// Deadline is until when all of the leases can be trusted, as things stand: the first of their
+// deadlines.
+func (a *Leases) Deadline() time.Time {
+	first := a.leases[0].Deadline()
+	for _, l := range a.leases[1:] {
+		if d := l.Deadline(); d.Before(first) {
+			first = d
+		}
+	}
+	return first
+}
+
+// All returns the leases, in the order of their keys. Each key has tokens of its own.
+func (a *Leases) All() []*Lease { return slices.Clone(a.leases) }
+
+// Lease returns the lease on key, or nil if there is none.
+func (a *Leases) Lease(key string) *Lease {
+	i, found := slices.BinarySearchFunc(a.leases, key, func(l *Lease, key string) int { return strings.Compare(l.Key(), key) })
+	if !found {
+		return nil
+	}
+	return a.leases[i]
+}
+
+// Release releases all of the leases, at the same time, so that one that fails or takes long
+// holds up no other. Otherwise it is as Release of a Lease. Its error is those of the leases
+// that failed, each with its key.
+func (a *Leases) Release(ctx context.Context) (err error) {
+	if own := leaseIn(ctx); own != nil && slices.Contains(a.leases, own) && ctx.Err() == nil {
+		ctx = context.WithoutCancel(ctx) // it ends with the leases, and the wait for the answers does not
+	}
+	for i, l := range a.leases {
+		a.unlink[i]()
+		if lost := l.ended(); lost != nil {
+			a.cancel(a.named(l, lost))
+		}
+	}
+	a.cancel(nil)
+	errs := make([]error, len(a.leases))
+	forEach(a.leases, func(i int, l *Lease) { errs[i] = l.Release(ctx) })
+	for _, failed := range errs {
+		switch {
+		case failed == nil:
+		case err == nil:
+			err = failed
+		default:
+			err = fmt.Errorf("%w; %w", err, failed)
+		}
+	}
+	return err
+}
+
+// named is why l has ended, with its key where it is one of several.
+func (a *Leases) named(l *Lease, cause error) error {
+	if len(a.leases) == 1 {
+		return cause
+	}
+	return fmt.Errorf("%q: %w", l.Key(), cause)
+}
+
+// forEach calls fn for all leases that are there, at the same time, and waits.
+func forEach(leases []*Lease, fn func(i int, l *Lease)) {
+	var all sync.WaitGroup
+	for i, l := range leases {
+		if l != nil {
+			all.Go(func() { fn(i, l) })
+		}
+	}
+	all.Wait()
+}
+
+// several is one call of AcquireAll or TryAcquireAll. What is safe about it is each lock by
+// itself. That calls do not wait in a circle follows from the order: a call that waits for a
+// key has leases on lower keys only. It has others for as long as the first step and the
+// releases after it take, and waits for no holder meanwhile.
+type several struct {
+	client *Client
+	ctx    context.Context // the caller's
+	wait   context.Context // the same, bounded by Wait
+	given  *AcquireOptions // by the caller; nil: none
+	opts   AcquireOptions  // the same, with defaults
+	outer  *Lease          // the lease that ctx comes from, of any key; nil: none
+	once   bool            // it does not wait for a lock that is held
+
+	nested []*Lease // further holds of leases that ctx comes from
+	keys   []string // the others
+	held   []*Lease // on the first of keys
+}
+
+// errMidway ends a wait as a lease was lost that the call had already.
+var errMidway = errors.New("a lease was lost while another was waited for")
+
+func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOptions, once bool) (*Leases, error) {
+	s := &several{client: c, ctx: ctx, wait: ctx, given: opts, outer: leaseIn(ctx), once: once}
+	all, key, err := s.check(keys)
+	if err != nil {
+		return nil, wrap("acquire", key, err)
+	}
+	if s.opts.Wait > 0 && !once {
+		var cancel context.CancelFunc
+		s.wait, cancel = context.WithTimeout(ctx, s.opts.Wait)
+		defer cancel()
+	}
+	for {
+		key, err := s.take(all)
+		if err == nil {
+			if leases := s.join(); leases != nil {
+				return leases, nil
+			}
+		}
+		s.releaseUnused(slices.Concat(s.nested, s.held))
+		if err != nil && !errors.Is(err, errMidway) {
+			return nil, wrap("acquire", key, err)
+		}
+	}
+}
+
+// check returns keys in their order, each once, or what is wrong with which of them.
+func (s *several) check(keys []string) (all []string, key string, err error) {
+	if len(keys) == 0 {
+		return nil, "", invalid("there are no keys; give one at least")
+	}
+	all = slices.Compact(slices.Sorted(slices.Values(keys)))
+	for _, key := range all {
+		if s.opts, err = s.client.check(key, s.given); err != nil {
+			return nil, key, err
+		}
+	}
+	if s.opts.NoRenew && len(all) > 1 {
+		return nil, "", invalid("NoRenew with several keys: the first lease would end while the last is waited for; leave it out, and bound the leases by MaxHold")
+	}
+	return all, "", nil
+}
+
+// take gets the locks on keys. After an error some may be held or nested; key is the one that
+// it is about.
+func (s *several) take(keys []string) (key string, err error) {
+	s.nested, s.keys, s.held = nil, nil, nil
+	for _, key := range keys {
+		switch l, err := s.client.nest(s.ctx, s.attempt(key), s.given); {
+		case err != nil:
+			return key, err
+		case l != nil:
+			s.nested = append(s.nested, l)
+		default:
+			s.keys = append(s.keys, key)
+		}
+	}
+	if !s.once {
+		if key, err := s.inOrder(); err != nil {
+			return key, err
+		}
+	}
+	if s.once || len(s.keys) > 1 {
+		if key, err := s.tryAll(); s.once {
+			return key, err
+		}
+	}
+	for _, key := range s.keys[len(s.held):] {
+		if err := s.await(key); err != nil {
+			return key, err
+		}
+	}
+	return "", nil
+}
+
+// inOrder refuses to wait for a key under a lease that another call may wait for which has that key.
+func (s *several) inOrder() (key string, err error) {
+	if len(s.keys) == 0 {
+		return "", nil
+	}
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	for l := s.outer; l != nil; l = l.outer {
+		its := l.Key()
+		if l.term.client != s.client || s.keys[0] > its || l.live() != nil {
+			continue
+		}
+		if l.joint || slices.ContainsFunc(s.nested, func(n *Lease) bool { return n.term == l.term }) {
+			return s.keys[0], invalid("the context comes from a lease on %q, which comes later in the order of keys; "+
+				"take all keys in one call, or use TryAcquireAll, which does not wait", its)
+		}
+	}
+	return "", nil
+}
+
+// attempt is one for key. What was not held for a caller is not kept, nor bounded, as the
+// caller has asked for it.
+func (s *several) attempt(key string) *attempt {
+	a := &attempt{key: key, outer: s.outer, opts: s.opts, wait: s.wait}
+	a.opts.MinHold, a.opts.MaxHold = 0, 0
+	return a
+}
+
+// tryAll asks for all keys at once, so that the requests travel together, and keeps those
+// before the first that it does not get, which it returns.
+func (s *several) tryAll() (key string, err error) {
+	began := time.Now()
+	leases, errs := make([]*Lease, len(s.keys)), make([]error, len(s.keys))
+	var all sync.WaitGroup
+	for i, key := range s.keys {
+		a := s.attempt(key)
+		a.once, a.silent = true, true
+		all.Go(func() { leases[i], errs[i] = s.client.contend(s.ctx, a) })
+	}
+	all.Wait()
+	first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if first < 0 {
+		s.held = leases
+		return "", nil
+	}
+	s.held = leases[:first:first]
+	s.releaseUnused(leases[first:])
+	if s.once {
+		s.client.events.failed(FailedEvent{Context: values{s.ctx}, Key: s.keys[first], Waited: time.Since(began), Err: errs[first]})
+	}
+	return s.keys[first], errs[first]
+}
+
+// await waits for the lock on key, for as long as the others last.
+func (s *several) await(key string) error {
+	wait, cancel := context.WithCancelCause(s.wait)
+	defer cancel(nil)
+	for _, l := range slices.Concat(s.nested, s.held) {
+		defer context.AfterFunc(l.ctx, func() { cancel(errMidway) })()
+	}
+	a := s.attempt(key)
+	a.wait = wait
+	l, err := s.client.contend(s.ctx, a)
+	switch {
+	case err == nil:
+		s.held = append(s.held, l)
+	case errors.Is(context.Cause(wait), errMidway):
+		return errMidway
+	}
+	return err
+}
+
+// releaseUnused releases leases that the caller does not get. A lock that is not freed lapses by itself.
+func (s *several) releaseUnused(leases []*Lease) {
+	ctx := context.WithoutCancel(s.ctx)
+	forEach(leases, func(_ int, l *Lease) { l.release(ctx) }) // reported to Hooks
+}
+
+// join makes one of all leases, or returns nil where one is lost.
+func (s *several) join() *Leases {
+	all := &Leases{leases: slices.Concat(s.nested, s.held)}
+	slices.SortFunc(all.leases, func(a, b *Lease) int { return strings.Compare(a.Key(), b.Key()) })
+	c := s.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range all.leases {
+		if l.live() != nil {
+			return nil
+		}
+	}
+	now := time.Now()
+	for _, l := range s.held {
+		t := l.term
+		t.now.opts.MaxHold, t.now.opts.MinHold, t.now.from = s.opts.MaxHold, s.opts.MinHold, now
+		t.trust(t.keptUntil)
+		c.reschedule(t, t.renewAt(t.next))
+	}
+	last := s.outer
+	for _, l := range all.leases {
+		l.outer, l.joint = last, true
+		last = l
+	}
+	all.ctx, all.cancel = context.WithCancelCause(context.WithValue(values{s.ctx}, leaseKey{}, last))
+	for _, l := range all.leases {
+		all.unlink = append(all.unlink, context.AfterFunc(l.ctx, func() { all.cancel(all.named(l, context.Cause(l.ctx))) }))
+	}
+	return all
+}

@@ -1,0 +1,466 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func (b *bench) acquireAll(c *holdfast.Client, opts *holdfast.AcquireOptions, keys ...string) *holdfast.Leases {
+	b.t.Helper()
+	all, err := c.AcquireAll(b.t.Context(), keys, opts)
+	if err != nil {
+		b.t.Fatalf("AcquireAll(%q) = %v", keys, err)
+	}
+	return all
+}
+
+// wantFree checks that another client can have the locks, which it releases.
+func (b *bench) wantFree(c *holdfast.Client, keys ...string) {
+	b.t.Helper()
+	for _, key := range keys {
+		l, err := c.TryAcquire(b.t.Context(), key, nil)
+		if err != nil {
+			b.t.Fatalf("%q is not free: %v", key, err)
+		}
+		b.release(l)
+	}
+}
+
+// keyOf is the key that an error is about.
+func keyOf(err error) string {
+	e, _ := errors.AsType[*holdfast.Error](err)
+	if e == nil {
+		return ""
+	}
+	return e.Key
+}
+
+func TestAcquireAllTakesAllOrNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		other := b.peer()
+		theirs := b.acquire(other, "b", nil)
+		_, err := b.client.TryAcquireAll(t.Context(), []string{"c", "b", "a"}, nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		if keyOf(err) != "b" {
+			t.Errorf("%v is not about the key that is held", err)
+		}
+		begin := time.Now()
+		_, err = b.client.AcquireAll(t.Context(), []string{"c", "b", "a"}, &holdfast.AcquireOptions{Wait: 3 * time.Second, MinHold: time.Minute})
+		wantErr(t, err, holdfast.ErrHeld)
+		if waited := time.Since(begin); waited != 3*time.Second || errors.Is(err, context.DeadlineExceeded) || keyOf(err) != "b" {
+			t.Errorf("%v after %v", err, waited)
+		}
+		b.wantFree(other, "a", "c")
+		b.release(theirs)
+
+		all := b.acquireAll(b.client, nil, "c", "a", "b", "a")
+		var keys []string
+		for _, l := range all.All() {
+			keys = append(keys, l.Key())
+			if l.Token() == 0 || all.Lease(l.Key()) != l {
+				t.Errorf("the lease on %q has token %d, and Lease returns %v", l.Key(), l.Token(), all.Lease(l.Key()))
+			}
+		}
+		if !slices.Equal(keys, []string{"a", "b", "c"}) || all.Lease("ab") != nil {
+			t.Errorf("leases on %q", keys)
+		}
+		for _, key := range keys {
+			_, err := other.TryAcquire(t.Context(), key, nil)
+			wantErr(t, err, holdfast.ErrHeld)
+		}
+		if err := all.Release(all.Context()); err != nil || !errors.Is(context.Cause(all.Context()), context.Canceled) {
+			t.Errorf("Release() = %v, cause %v", err, context.Cause(all.Context()))
+		}
+		b.wantFree(other, keys...)
+		for _, bad := range [][]string{nil, {"a", ""}, {"a", "holdfast:x"}} {
+			_, err := b.client.AcquireAll(t.Context(), bad, nil)
+			wantErr(t, err, holdfast.ErrInvalid)
+		}
+		_, err = b.client.AcquireAll(t.Context(), []string{"a", "b"}, &holdfast.AcquireOptions{NoRenew: true})
+		wantErr(t, err, holdfast.ErrInvalid)
+	})
+}
+
+func TestFreeLocksAreTakenTogetherInOneRoundTrip(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const way = 20 * time.Millisecond
+		for i := range 5 {
+			b.drv.Node(i).Delay(way)
+		}
+		keys := []string{"a", "b", "c", "d", "e", "f"}
+		begin := time.Now()
+		all := b.acquireAll(b.client, nil, keys...)
+		if took := time.Since(begin); took != way {
+			t.Errorf("six locks took %v, want one round trip of %v", took, way)
+		}
+		begin = time.Now()
+		if err := all.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took != way {
+			t.Errorf("the release took %v, want one round trip of %v", took, way)
+		}
+	})
+}
+
+func TestLeasesEndWithTheFirstThatIsLost(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		operator := b.peer()
+		all := b.acquireAll(b.client, nil, "a", "b", "c")
+		if err := operator.ForceRelease(t.Context(), "b", all.Lease("b").Token(), "maintenance"); err != nil {
+			t.Fatal(err)
+		}
+		<-all.Context().Done()
+		cause := context.Cause(all.Context())
+		wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
+		if text := cause.Error(); !strings.HasPrefix(text, `"b": `) || !strings.HasSuffix(text, "maintenance") {
+			t.Errorf("cause %q does not say which lease was lost, and why", text)
+		}
+		if all.Lease("a").Context().Err() != nil {
+			t.Error("another lease has ended as well")
+		}
+		_, err := operator.TryAcquire(t.Context(), "c", nil)
+		wantErr(t, err, holdfast.ErrHeld)
+		err = all.Release(t.Context())
+		wantErr(t, err, holdfast.ErrLost)
+		if keyOf(err) != "b" {
+			t.Errorf("Release() = %v", err)
+		}
+		b.wantFree(operator, "a", "b", "c")
+
+		b.freeze()
+		_, err = b.client.TryAcquireAll(t.Context(), []string{"a", "b"}, nil)
+		wantErr(t, err, holdfast.ErrUnavailable)
+		b.start()
+	})
+}
+
+// TestReleaseOfOneThatFailsFreesTheOthers cuts the nodes off while one of the leases is released twice.
+func TestReleaseOfOneThatFailsFreesTheOthers(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		all := b.acquireAll(b.client, nil, "a", "b", "c")
+		b.freeze()
+		begin := time.Now()
+		err := all.Release(t.Context())
+		wantErr(t, err, holdfast.ErrUnavailable)
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("Release took %v, as if one had waited for the other", took)
+		}
+		if n := strings.Count(err.Error(), "release"); n < 3 {
+			t.Errorf("%v is not about all three", err)
+		}
+		b.start()
+		pass(10 * time.Second)
+		b.wantFree(b.peer(), "a", "b", "c")
+	})
+}
+
+func TestTheFirstLeaseLastsWhileTheLastIsWaitedFor(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const ttl = 2 * time.Second
+		other := b.peer()
+		theirs := b.acquire(other, "z", nil)
+		got := make(chan *holdfast.Leases)
+		go func() {
+			got <- b.acquireAll(b.client, &holdfast.AcquireOptions{TTL: ttl, MaxHold: 5 * ttl}, "a", "m", "z")
+		}()
+		pass(time.Second)
+		for range 20 {
+			pass(ttl / 2)
+			for _, key := range []string{"a", "m"} {
+				_, err := other.TryAcquire(t.Context(), key, nil)
+				wantErr(t, err, holdfast.ErrHeld)
+			}
+		}
+		b.release(theirs)
+		all := <-got
+		if left := time.Until(all.Deadline()); left < ttl/3 || left > ttl { // a hand-over brings a second
+			t.Errorf("%v are left of the leases", left)
+		}
+		pass(4 * ttl) // MaxHold counts from when all were there
+		if err := all.Context().Err(); err != nil {
+			t.Fatalf("the leases ended: %v", context.Cause(all.Context()))
+		}
+		pass(ttl + time.Millisecond)
+		wantErr(t, context.Cause(all.Context()), holdfast.ErrMaxHold)
+		wantErr(t, all.Release(t.Context()), holdfast.ErrMaxHold)
+		b.wantFree(other, "a", "m", "z")
+	})
+}
+
+func TestALeaseThatIsLostMidwayIsTakenAnew(t *testing.T) {
+	var failed []string
+	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { failed = append(failed, e.Key) }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		other := b.peer()
+		theirs := b.acquire(other, "z", nil)
+		got := make(chan *holdfast.Leases)
+		go func() { got <- b.acquireAll(b.client, nil, "a", "z") }()
+		pass(time.Second)
+		st, err := other.Inspect(t.Context(), "a")
+		if err != nil || !st.Held {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		if err := other.ForceRelease(t.Context(), "a", st.Token, ""); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		b.release(theirs)
+		all := <-got
+		if token := all.Lease("a").Token(); token <= st.Token {
+			t.Errorf("token %d after %d was taken away", token, st.Token)
+		}
+		if err := errors.Join(all.Release(t.Context())); err != nil {
+			t.Error(err)
+		}
+		told()
+		if !slices.Equal(failed, []string{"z"}) {
+			t.Errorf("FailedEvents of %q, want one of the wait that ended", failed)
+		}
+	})
+}
+
+func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		keys := []string{"a", "b", "c", "d"}
+		clients := []*holdfast.Client{b.client, b.peer(), b.peer()}
+		for i := range 5 {
+			b.drv.Node(i).Delay(time.Millisecond)
+		}
+		var all sync.WaitGroup
+		for _, c := range clients {
+			all.Go(func() {
+				for range 200 {
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(12*time.Millisecond))
+					leases, err := c.AcquireAll(ctx, keys[rand.N(3):], &holdfast.AcquireOptions{MinHold: time.Second})
+					if err == nil {
+						for _, l := range leases.All() { // or MinHold keeps it, as it shall
+							b.release(l)
+						}
+						leases.Release(ctx)
+						pass(time.Second)
+					} else if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("AcquireAll() = %v", err)
+					}
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		pass(time.Second)
+		for st, err := range b.client.List(t.Context(), "") {
+			t.Errorf("left: %+v, %v", st, err)
+		}
+	})
+}
+
+func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		again := &holdfast.AcquireOptions{Reentrant: true}
+		outer := b.acquire(b.client, "b", nil)
+		within := outer.Context()
+
+		_, err := b.client.AcquireAll(within, []string{"b", "c"}, nil)
+		wantErr(t, err, holdfast.ErrNested)
+		_, err = b.client.AcquireAll(within, []string{"a", "b"}, again)
+		wantErr(t, err, holdfast.ErrInvalid)
+		if keyOf(err) != "a" {
+			t.Errorf("%v is not about the key that is out of order", err)
+		}
+		trial, err := b.client.TryAcquireAll(within, []string{"a", "b"}, again)
+		if err != nil {
+			t.Fatalf("TryAcquireAll, which does not wait: %v", err)
+		}
+		if trial.Lease("b").Token() != outer.Token() {
+			t.Error("the nested hold is no hold of the lease")
+		}
+		if err := trial.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		other, err := b.client.AcquireAll(within, []string{"a", "c"}, nil) // under a name that it is not about
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+
+		all, err := b.client.AcquireAll(within, []string{"b", "c", "d"}, again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"b", "c", "d"} { // each of them is known to be held
+			_, err := b.client.TryAcquire(all.Context(), key, nil)
+			wantErr(t, err, holdfast.ErrNested)
+		}
+		_, err = b.client.AcquireAll(all.Context(), []string{"a"}, nil)
+		wantErr(t, err, holdfast.ErrInvalid)
+		more, err := b.client.AcquireAll(all.Context(), []string{"e"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.release(outer)
+		if err := errors.Join(more.Release(t.Context()), all.Context().Err(), all.Release(t.Context())); err != nil {
+			t.Error(err)
+		}
+		b.wantFree(b.peer(), "a", "b", "c", "d", "e")
+	})
+}
+
+// TestFinishWaitsForAllWorkersAlsoThoseThatDied holds the recipe of docs/kinds.md to what it says.
+func TestFinishWaitsForAllWorkersAlsoThoseThatDied(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const ttl = 5 * time.Second
+		workers := []string{"import/0", "import/1", "import/2"}
+		var leases []*holdfast.Lease
+		for _, name := range workers {
+			leases = append(leases, b.acquire(b.peer(), name, &holdfast.AcquireOptions{TTL: ttl, Adoptable: true}))
+		}
+		finished := make(chan error, 1)
+		begin := time.Now()
+		go func() { finished <- Finish(t.Context(), b.client, workers) }()
+		pass(20 * time.Second)
+		b.release(leases[2], leases[0])
+		pass(20 * time.Second)
+		if len(finished) > 0 {
+			t.Fatal("Finish returned while a worker works")
+		}
+		if err := leases[1].Detach(); err != nil { // as if it had died
+			t.Fatal(err)
+		}
+		if err := <-finished; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 40*time.Second+ttl+time.Second {
+			t.Errorf("Finish took %v", took)
+		}
+		b.wantFree(b.client, workers...)
+	})
+}
+
+func TestCloseEndsAcquireAll(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		other, closing := b.peer(), b.peer()
+		theirs := b.acquire(other, "b", nil)
+		got := make(chan error)
+		go func() {
+			_, err := closing.AcquireAll(t.Context(), []string{"a", "b", "c"}, nil)
+			got <- err
+		}()
+		pass(time.Second)
+		if err := closing.Close(); err != nil {
+			t.Error(err)
+		}
+		wantErr(t, <-got, holdfast.ErrClosed)
+		b.wantFree(other, "a", "c")
+		b.release(theirs)
+	})
+}
+
+// disturb makes nodes fail, a minority for long and all of them for short, until ctx ends.
+func (b *bench) disturb(ctx context.Context) {
+	for ctx.Err() == nil {
+		first, some := rand.N(5), 1+rand.N(2)
+		most := 20 * time.Second
+		if rand.N(5) == 0 {
+			some, most = 5, 12*time.Second
+		}
+		kind := rand.N(4)
+		for i := range some {
+			n := b.drv.Node((first + i) % 5)
+			switch kind {
+			case 0:
+				n.Stop()
+			case 1:
+				n.Freeze()
+			case 2:
+				n.Delay(rand.N(300 * time.Millisecond))
+			default:
+				n.LoseReplies(rand.N(40))
+			}
+		}
+		pass(rand.N(most))
+		for i := range 5 {
+			b.drv.Node(i).Delay(0)
+			b.drv.Node(i).LoseReplies(0)
+		}
+		b.start()
+		pass(rand.N(5 * time.Second))
+	}
+}
+
+// TestRandomSetsDoNotDeadlock lets sixteen clients take random sets of twelve locks, in any
+// order, for ten minutes in which nodes fail.
+func TestRandomSetsDoNotDeadlock(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		keys := make([]string, 12)
+		for i := range keys {
+			keys[i] = fmt.Sprintf("account/%d", i)
+		}
+		inside, last := make([]atomic.Int32, len(keys)), make([]atomic.Int64, len(keys))
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer stop()
+		var taken, lost atomic.Int32
+		var longest atomic.Int64
+		var all sync.WaitGroup
+		for range 16 {
+			c := b.peer()
+			all.Go(func() {
+				for ctx.Err() == nil {
+					var set []string
+					for range 1 + rand.N(5) {
+						set = append(set, keys[rand.N(len(keys))])
+					}
+					begin := time.Now()
+					leases, err := c.AcquireAll(ctx, set, &holdfast.AcquireOptions{TTL: 6 * time.Second})
+					if err != nil {
+						if ctx.Err() == nil {
+							t.Errorf("AcquireAll(%q) = %v", set, err)
+						}
+						return
+					}
+					longest.Store(max(longest.Load(), int64(time.Since(begin))))
+					taken.Add(1)
+					for _, l := range leases.All() {
+						i := slices.Index(keys, l.Key())
+						if n := inside[i].Add(1); n != 1 {
+							t.Errorf("%d holders of %q", n, l.Key())
+						}
+						if before := last[i].Swap(l.Token()); before >= l.Token() {
+							t.Errorf("token %d of %q after %d", l.Token(), l.Key(), before)
+						}
+					}
+					select {
+					case <-time.After(rand.N(400 * time.Millisecond)):
+					case <-leases.Context().Done():
+						lost.Add(1)
+					}
+					for _, l := range leases.All() {
+						inside[slices.Index(keys, l.Key())].Add(-1)
+					}
+					leases.Release(ctx) // one that is not confirmed lapses
+				}
+			})
+		}
+		b.disturb(ctx)
+		all.Wait()
+		t.Logf("%d sets taken, %d lost, the longest wait %v", taken.Load(), lost.Load(), time.Duration(longest.Load()))
+		if taken.Load() < 1000 || time.Duration(longest.Load()) > 2*time.Minute {
+			t.Errorf("%d sets taken, the longest wait %v", taken.Load(), time.Duration(longest.Load()))
+		}
+		pass(70 * time.Second) // what could not be released, and places in queues
+		for st, err := range b.client.List(t.Context(), "") {
+			t.Errorf("left: %+v, %v", st, err)
+		}
+	})
+}
