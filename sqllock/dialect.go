@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -75,12 +76,14 @@ type statement struct {
 	write bool
 }
 
-var slot = regexp.MustCompile(`\$(\d+)|\{now\}`)
+// slot is a place for an argument or the clock. Like other patterns, it is made ready when it is used: the command has many drivers, and
+// runs with one.
+var slot = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$(\d+)|\{now\}`) })
 
 // say puts a text that has $1, $2 and {now} into the dialect.
 func (s speech) say(text string) (out statement) {
 	out.write = !strings.HasPrefix(text, "SELECT")
-	out.text = slot.ReplaceAllStringFunc(text, func(found string) string {
+	out.text = slot().ReplaceAllStringFunc(text, func(found string) string {
 		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0 for the clock
 		switch {
 		case number == 0 && s.now != "":
@@ -114,7 +117,9 @@ func (s statement) with(args []any) []any {
 const usual = "holdfast_"
 
 // plain is a prefix that needs no quotes.
-var plain = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`)
+var plain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`)
+})
 
 // tables are the statements over the tables of one prefix.
 type tables struct {
@@ -135,7 +140,7 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%w: unknown dialect %d; give PostgreSQL, MySQL or SQLite", driver.ErrInvalid, dialect)
-	case !plain.MatchString(prefix):
+	case !plain().MatchString(prefix):
 		return nil, fmt.Errorf("%w: Prefix %q: give letters, digits and _, at most 40, with a schema and a dot before them if need be", driver.ErrInvalid, prefix)
 	}
 	t := &tables{speech: s, prefix: prefix}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -173,7 +174,7 @@ var kinds = map[string]kind{
 	"sqlite 5": yields, "sqlite 6": yields, "sqlite 8": readOnly, "sqlite 13": full, "sqlite 14": unopened, "sqlite 11": spoiled, "sqlite 26": spoiled,
 }
 
-var mysqlError = regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `)
+var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })
 
 // kind sorts an error by what every driver of the database shows, so that none has to be imported.
 func (d *Driver) kind(err error) kind {
@@ -187,7 +188,7 @@ func (d *Driver) kind(err error) kind {
 			return kinds[said.SQLState()]
 		}
 	case d.speech.name == "MySQL":
-		if said := mysqlError.FindStringSubmatch(text); said != nil {
+		if said := mysqlError().FindStringSubmatch(text); said != nil {
 			return kinds["mysql "+said[1]]
 		}
 	case strings.Contains(text, "no such table"):

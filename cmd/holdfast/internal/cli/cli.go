@@ -143,10 +143,8 @@ No backend is set, where the locks are kept. To see what it does without one:
 On one machine, a file will do, with no server:
   export HOLDFAST_BACKEND=sqlite:///tmp/locks.db
   holdfast run first -- echo "I have the lock"
-With Redis, which "apt install redis-server" brings and starts:
-  export HOLDFAST_BACKEND=redis://localhost:6379
-  holdfast doctor    # what to mend: a new server keeps nothing over a restart
-docs/choosing.md says which service to take for what. All commands:
+  holdfast doctor    # what to mend
+For several machines, docs/choosing.md says which service to take. All commands:
   holdfast --help
 `
 
