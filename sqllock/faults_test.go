@@ -98,6 +98,16 @@ func TestAReadOnlySessionIsNamed(t *testing.T) {
 	})
 }
 
+// TestASettingThatThereIsNotEndsAWait.
+func TestASettingThatThereIsNotEndsAWait(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		r.settings = map[sqllock.Dialect]string{sqllock.PostgreSQL: " nonsense=1", sqllock.MySQL: "&nonsense=1"}[r.dialect]
+		if _, err := r.openOn(r.connect(r.relay().Addr)); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "correct the settings") {
+			r.Errorf("New() = %v, want ErrConfig and what to correct", err)
+		}
+	})
+}
+
 // TestMissingTablesEndAWait, and Open.
 func TestMissingTablesEndAWait(t *testing.T) {
 	each(t, kinds, func(r *rig) {

@@ -11,12 +11,12 @@ import (
 var odd = []database{
 	{
 		name: "MariaDB, odd sessions", dialect: sqllock.MySQL,
-		settings: "&autocommit=0&transaction_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
+		settings: "&autocommit=0&tx_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
 			"&sql_mode=%27ANSI,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH%27",
 	},
 	{
 		name: "MariaDB, dirty reads", dialect: sqllock.MySQL,
-		settings: "&transaction_isolation=%27READ-UNCOMMITTED%27&clientFoundRows=true&parseTime=true&loc=Local",
+		settings: "&tx_isolation=%27READ-UNCOMMITTED%27&clientFoundRows=true&parseTime=true&loc=Local",
 	},
 	{
 		name: "PostgreSQL, odd sessions", dialect: sqllock.PostgreSQL,

@@ -145,14 +145,15 @@ func all(ctx context.Context, q querier, s statement, args []any, scan func(*sql
 type kind int
 
 const (
-	fails  kind = iota
-	yields      // another's statement was carried out, and this one was not
-	broken      // the connection has ended
-	there       // the row is there already
-	denied      // for want of rights
-	alien       // for want of the right user or password
-	lacks       // for want of tables
-	nameless
+	fails    kind = iota
+	yields        // another's statement was carried out, and this one was not
+	broken        // the connection has ended
+	there         // the row is there already
+	denied        // for want of rights
+	alien         // for want of the right user or password
+	lacks         // for want of tables
+	nameless      // there is no such database
+	misset        // a setting that the server does not have
 	readOnly
 	full
 	crowded
@@ -163,11 +164,11 @@ const (
 // kinds are by SQLSTATE, by the number of an error of MySQL, and by that of SQLite.
 var kinds = map[string]kind{
 	"40001": yields, "40P01": yields, "23505": there, "42501": denied, "28P01": alien, "28000": alien, "42P01": lacks, "3F000": lacks,
-	"3D000": nameless, "25006": readOnly, "53100": full, "53300": crowded,
+	"3D000": nameless, "42704": misset, "22023": misset, "25006": readOnly, "53100": full, "53300": crowded,
 
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
 	"mysql 1044": denied, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
-	"mysql 1049": nameless, "mysql 1046": nameless, "mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly,
+	"mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless, "mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly,
 	"mysql 1114": full, "mysql 1021": full, "mysql 1040": crowded, "mysql 1203": crowded, "mysql 1053": broken, "mysql 1927": broken,
 	"mysql 1047": broken, // a node of Galera that has left its cluster
 
@@ -228,6 +229,8 @@ func (d *Driver) diagnose(ctx context.Context, err error) error {
 		return lasts("there are no tables %s* for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.prefix, err)
 	case nameless:
 		return lasts("%w; create it, or name another", err)
+	case misset:
+		return lasts("%w; correct the settings of the sessions", err)
 	case readOnly:
 		if d.dialect == SQLite {
 			return lasts("%w: %w; let this user write to the file and to its folder", driver.ErrAuth, err)
