@@ -16,10 +16,8 @@ import (
 const (
 	// place is how long a place in the queue lasts without a sign of its client.
 	place = 8 * time.Second
-	// slowest is how long a waiter may be silent that has others before it.
-	slowest = 500 * time.Millisecond
-	// grace is for how long a hand-over stands until the waiter confirms it, which takes it slowest and
-	// two round trips. Each waiter that has died costs those behind it so much.
+	// grace is for how long a hand-over stands until the waiter confirms it, which takes it manners.slowest
+	// and two round trips. Each waiter that has died costs those behind it so much.
 	grace = time.Second
 )
 
@@ -219,7 +217,7 @@ func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	wait := min(direct.ShortPause<<min(tries, 10), direct.LongPause)
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
-		wait = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), slowest, held.Remaining+m.poll)
+		wait = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest, held.Remaining+m.poll)
 	}
 	timer := time.NewTimer(direct.Jitter(wait))
 	defer timer.Stop()

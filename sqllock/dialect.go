@@ -45,12 +45,13 @@ type speech struct {
 
 // manners are the times that suit a database.
 type manners struct {
-	poll, hasty time.Duration // how often the first in line asks: at first, and when it has waited for long
+	poll, hasty time.Duration // how often the first in line asks: at first, and when the lock is held for long
+	slowest     time.Duration // how often one asks that has many before it
 	room        int           // how many statements at once, where the pool has no bound
 }
 
 // remote are those of a server, over a network.
-var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, room: 8}
+var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, room: 8}
 
 var dialects = map[Dialect]speech{
 	PostgreSQL: {
@@ -65,7 +66,7 @@ var dialects = map[Dialect]speech{
 	// A process that is on the same file is on the same machine.
 	SQLite: {
 		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING",
-		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, room: 1},
+		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
 	},
 }
 

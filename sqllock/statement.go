@@ -157,6 +157,7 @@ const (
 	readOnly
 	full
 	crowded
+	worn     // the disk takes nothing
 	unopened // the file cannot be opened
 	spoiled  // the file is no database
 )
@@ -172,7 +173,7 @@ var kinds = map[string]kind{
 	"mysql 1114": full, "mysql 1021": full, "mysql 1040": crowded, "mysql 1203": crowded, "mysql 1053": broken, "mysql 1927": broken,
 	"mysql 1047": broken, // a node of Galera that has left its cluster
 
-	"sqlite 5": yields, "sqlite 6": yields, "sqlite 8": readOnly, "sqlite 13": full, "sqlite 14": unopened, "sqlite 11": spoiled, "sqlite 26": spoiled,
+	"sqlite 5": yields, "sqlite 6": yields, "sqlite 8": readOnly, "sqlite 10": worn, "sqlite 13": full, "sqlite 14": unopened, "sqlite 11": spoiled, "sqlite 26": spoiled,
 }
 
 var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })
@@ -237,7 +238,9 @@ func (d *Driver) diagnose(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("no writes are taken: %w; name the primary if this is a replica, or else set the read-only setting of server, user or session off", err)
 	case full:
-		return fmt.Errorf("%w; the disk is full: make room on it; locks that are held lapse meanwhile", err)
+		return fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
+	case worn:
+		return fmt.Errorf("%w; the disk is full or fails: make room on it or mend it, as locks that are held lapse meanwhile", err)
 	case crowded:
 		return fmt.Errorf("%w; raise max_connections, or bound the pools of the programs", err)
 	case unopened:

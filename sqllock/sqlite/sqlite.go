@@ -18,6 +18,7 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
@@ -95,7 +96,9 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if err == nil && makes {
 		ctx, cancel := context.WithTimeout(ctx, makeTime)
 		defer cancel()
-		err = d.Migrate(ctx)
+		if err = d.Migrate(ctx); err != nil {
+			err = fmt.Errorf("sqlite: %w", errors.Unwrap(err)) // nobody has asked for a migration
+		}
 	}
 	if err != nil {
 		d.Close()
