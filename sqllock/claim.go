@@ -117,6 +117,9 @@ func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
 		if look {
 			c.count = r.count
 		}
+		if c.place && r.place == nil && r.owner != c.owner {
+			c.rename()
+		}
 		want, err := c.want(r)
 		if err != nil {
 			return driver.Grant{}, err
@@ -138,6 +141,16 @@ func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
 			return c.granted(ctx, r, want, sent)
 		}
 	}
+}
+
+// rename gives a claim that has lost its place another owner. It may have had its turn, and the lock was taken away before it knew;
+// and an owner names one grant.
+func (c *claim) rename() {
+	c.leave()
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.owner, c.place = c.d.newOwner(c.req.Adoptable), false
+	c.d.waiting[c.owner] = c.wake
 }
 
 // want is what the claim makes of a lock: its own if it may have it, or that of the waiter whose turn it is. Else it is as it was.
@@ -163,11 +176,10 @@ func (c *claim) want(r row) (row, error) {
 
 // granted is the grant that the claim has got, without its place in the queue.
 func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver.Grant, error) {
-	if r.place != nil || c.place {
+	if r.place != nil {
 		if _, err := c.d.do(ctx, c.d.leave, c.req.Key, c.owner); err != nil {
 			return driver.Grant{}, err
 		}
-		c.place = false
 	}
 	ttl := c.req.TTL
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: own.token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(sent, ttl)}
@@ -297,14 +309,11 @@ func (d *Driver) change(ctx context.Context, key string, was row, is *row) (chan
 	d.mu.Lock()
 	wake := d.waiting[is.owner]
 	d.mu.Unlock()
-	if wake == nil { // a waiter of this client takes it away itself
-		d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
-		return true, nil
-	}
 	select {
 	case wake <- struct{}{}:
-	default:
+	default: // it is awake, or waits elsewhere
 	}
+	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
 	return true, nil
 }
 

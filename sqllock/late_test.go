@@ -281,6 +281,30 @@ func TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue(t *testing.T) {
 	})
 }
 
+// TestAnOwnerNamesOneGrant: a lock that is handed over, and taken away before the waiter knows, is granted to it under another name.
+func TestAnOwnerNamesOneGrant(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		holder, waiter := r.driver(), r.driver()
+		waiter.Sleepy(2 * time.Second)
+		g := r.Grant(holder, "k", long)
+		got := make(chan driver.Grant, 1)
+		go func() { got <- r.Grant(waiter, "k", long) }()
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		r.Must(holder.Release(r.Within(), g, 0))
+		st, err := holder.Inspect(r.Within(), "k")
+		r.Must(err)
+		if ok, err := holder.Force(r.Within(), "k", st.Token, ""); !ok || err != nil {
+			r.Fatalf("Force() = %v, %v", ok, err)
+		}
+		next := <-got
+		if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
+			r.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
+		}
+		r.Must(waiter.Release(r.Within(), next, 0))
+		r.cleared()
+	})
+}
+
 // TestTokensFollowTheClock: a row that was lost, or is older than the last grant, does not bring back tokens that were given.
 func TestTokensFollowTheClock(t *testing.T) {
 	for name, older := range map[string]string{"no row": "DELETE FROM holdfast_lock", "an older row": "UPDATE holdfast_lock SET token = 1"} {
