@@ -38,7 +38,7 @@ type claim struct {
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, owner: d.newOwner(req.Adoptable), holder: asJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 // ask asks the database, in its turn. What was handed to it a claim confirms at once.
 func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error) {
 	once := func() (err error) {
-		ctx, done := c.d.linger(ctx, patience(c.req.TTL))
+		ctx, done := c.d.calls.Linger(ctx, direct.Alone(c.req.TTL))
 		defer done()
 		g, err = c.try(ctx, first)
 		return err
@@ -94,7 +94,7 @@ func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error)
 	defer context.AfterFunc(c.d.calls.Alive, cancel)()
 	if c.req.NoWait {
 		var late context.CancelFunc
-		waiting, late = context.WithTimeout(waiting, patience(c.req.TTL))
+		waiting, late = context.WithTimeout(waiting, direct.Alone(c.req.TTL))
 		defer late()
 	}
 	rank := direct.Later
@@ -149,7 +149,7 @@ func (c *claim) rename() {
 	c.leave()
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
-	c.owner, c.place = c.d.newOwner(c.req.Adoptable), false
+	c.owner, c.place = c.d.owners.Next(c.req.Adoptable), false
 	c.d.waiting[c.owner] = c.wake
 }
 
@@ -198,7 +198,7 @@ func (c *claim) deny(ctx context.Context, r row) error {
 		return held
 	}
 	c.left, c.ahead = true, r.ahead()
-	until := r.now + inMicros(place)
+	until := r.now + direct.InMicros(place)
 	switch {
 	case r.place == nil:
 		if r.dead {
@@ -214,7 +214,7 @@ func (c *claim) deny(ctx context.Context, r row) error {
 			return err
 		}
 		c.place, c.ahead = true, int64(c.count)
-	case r.lapse-r.now < inMicros(place/2):
+	case r.lapse-r.now < direct.InMicros(place/2):
 		if _, err := c.d.do(ctx, c.d.stay, c.req.Key, c.owner, until); err != nil {
 			return err
 		}

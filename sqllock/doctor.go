@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -25,7 +26,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, examTime)
 	defer cancel()
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: direct.Alone(cmp.Or(ttl, exam.TTL))}
 	conn, err := d.db.Conn(ctx)
 	if err == nil {
 		defer conn.Close()

@@ -177,9 +177,9 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 	}
 }
 
-// TestAStatementThatComesAfterItsSenderGaveUpTakesNothing stops the statement of an Acquire on its way until its caller has gone and
+// TestAStatementThatComesTooLateForItsSenderTakesNothing stops the statement of an Acquire on its way until its caller has gone and
 // what it could have taken is released.
-func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
+func TestAStatementThatComesTooLateForItsSenderTakesNothing(t *testing.T) {
 	for name, first := range map[string]bool{"first of the name": true, "known name": false} {
 		t.Run(name, func(t *testing.T) {
 			each(t, servers, func(r *rig) {
@@ -305,8 +305,8 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 	})
 }
 
-// TestTokensFollowTheClock: a row that was lost, or is older than the last grant, does not bring back tokens that were given.
-func TestTokensFollowTheClock(t *testing.T) {
+// TestTokensRiseBeyondARowThatWasLost: a row that was lost, or is older than the last grant, does not bring back tokens that were given.
+func TestTokensRiseBeyondARowThatWasLost(t *testing.T) {
 	for name, older := range map[string]string{"no row": "DELETE FROM holdfast_lock", "an older row": "UPDATE holdfast_lock SET token = 1"} {
 		t.Run(name, func(t *testing.T) {
 			each(t, kinds, func(r *rig) {

@@ -2,11 +2,11 @@ package sqllock
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/direct"
 )
 
 // row is a lock as a client has read it, with what the queue has for it. What it turns into is
@@ -80,7 +80,7 @@ func (r row) grant(owner, holder string, ttl time.Duration) row {
 	if r.owner != owner {
 		r.token, r.since = r.next(), r.now
 	}
-	r.owner, r.holder, r.expires = owner, holder, r.now+inMicros(ttl)
+	r.owner, r.holder, r.expires = owner, holder, r.now+direct.InMicros(ttl)
 	return r
 }
 
@@ -96,20 +96,17 @@ func (r row) pass() row {
 // keep has the lock stand for a time. It is nobody's: no owner has a name with a ! at its end, so nothing that its owner has sent
 // prolongs or continues it.
 func (r row) keep(d time.Duration) row {
-	r.owner, r.expires = r.owner+"!", r.now+inMicros(d)
+	r.owner, r.expires = direct.Kept(r.owner), r.now+direct.InMicros(d)
 	return r
 }
 
 // has says whether token is one of its holder's. A lock that is kept has the token 0.
 func (r row) has(token int64) bool {
-	if isKept(r.owner) {
+	if direct.IsKept(r.owner) {
 		return token == 0
 	}
 	return block.Has(r.token, token)
 }
-
-// isKept says whether a lock with that owner was released, and stands for its MinHold.
-func isKept(owner string) bool { return strings.HasSuffix(owner, "!") }
 
 // ahead is about how many wait before who reads.
 func (r row) ahead() int64 {
@@ -122,9 +119,9 @@ func (r row) ahead() int64 {
 // held says who has the lock.
 func (r row) held() *driver.HeldError {
 	held := &driver.HeldError{
-		Owner: r.owner, Holder: person(r.holder), Remaining: max(micros(r.expires-r.now), 0), Waiters: r.count, Kept: isKept(r.owner),
+		Owner: r.owner, Holder: person(r.holder), Remaining: max(direct.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: direct.IsKept(r.owner),
 	}
-	held.Since = time.Now().Add(-micros(r.now - r.since))
+	held.Since = time.Now().Add(-direct.Micros(r.now - r.since))
 	return held
 }
 
@@ -132,9 +129,9 @@ func (r row) held() *driver.HeldError {
 func (r row) status(key, node string) driver.Status {
 	st := driver.Status{Key: key, Waiters: r.count}
 	if r.lives() {
-		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, micros(r.expires-r.now), person(r.holder)
-		st.Since = time.Now().Add(-micros(r.now - r.since))
-		if st.Kept = isKept(r.owner); st.Kept {
+		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, direct.Micros(r.expires-r.now), person(r.holder)
+		st.Since = time.Now().Add(-direct.Micros(r.now - r.since))
+		if st.Kept = direct.IsKept(r.owner); st.Kept {
 			st.Token = 0
 		}
 	}
@@ -142,17 +139,7 @@ func (r row) status(key, node string) driver.Status {
 	return st
 }
 
-// micros is a duration that the database gives, and inMicros one that it gets.
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-
-func inMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
-
-// asJSON is what others see of a holder, and person what that says.
-func asJSON(h driver.Holder) string {
-	text, _ := json.Marshal(h) // strings and a number
-	return string(text)
-}
-
+// person is what is written of a holder.
 func person(text string) (h driver.Holder) {
 	json.Unmarshal([]byte(text), &h) // what another has written there is no holder
 	return h

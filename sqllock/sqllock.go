@@ -56,12 +56,10 @@ package sqllock
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,8 +71,6 @@ import (
 
 const (
 	minTTL = 100 * time.Millisecond
-	// moment is how long a statement may take beyond the context of its caller.
-	moment = 100 * time.Millisecond
 	// watchEvery is how often an idle driver asks the database whether it is there.
 	watchEvery = 5 * time.Second
 	// batch is how many locks one statement renews.
@@ -99,8 +95,7 @@ type Driver struct {
 	db      *sql.DB
 	dialect Dialect
 	node    string
-	client  string // the first part of every owner
-	seq     atomic.Int64
+	owners  *direct.Owners
 	checked atomic.Bool // the tables are of our version
 	manual  atomic.Bool // sessions do not commit by themselves
 
@@ -128,7 +123,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
 	d := &Driver{
-		tables: t, db: db, dialect: dialect, node: cmp.Or(opts.Node, t.name), client: rand.Text(), calls: direct.NewCalls(),
+		tables: t, db: db, dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
 		waiting: make(map[string]chan<- struct{}), stamps: make(map[string]int64),
 	}
 	d.states = direct.NewStates(d.node)
@@ -137,7 +132,6 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		room = min(room, most-1) // one is for renewals
 	}
 	d.lane = direct.NewLane(d.states, room)
-	d.seq.Store(time.Now().UnixMicro())
 	d.calls.Go(d.watch)
 	if opts.NoCheck {
 		return d, nil
@@ -153,7 +147,7 @@ func (d *Driver) ping(ctx context.Context) error {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
-		ctx, cancel := context.WithTimeout(d.calls.Alive, patience(time.Minute))
+		ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
 		sent := time.Now()
 		if d.ping(ctx) == nil { // the outcome is reported
 			d.states.Timed(0, time.Since(sent))
@@ -171,12 +165,6 @@ func (d *Driver) Limits() driver.Limits {
 func (d *Driver) Close() error {
 	d.calls.Close()
 	return nil
-}
-
-// patience is how long one attempt may take for a lock with this TTL. That is longer than
-// direct.Patience, as there is no other server to ask.
-func patience(ttl time.Duration) time.Duration {
-	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
 }
 
 // Acquire implements driver.Driver.
@@ -226,7 +214,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 	defer cancel()
 	n := len(some)
 	stamp := newStamp()
-	args := []any{stamp, inMicros(ttl)}
+	args := []any{stamp, direct.InMicros(ttl)}
 	names, owners := make([]any, n), make([]any, n)
 	for i, at := range some {
 		names[i], owners[i] = grants[at].Key, grants[at].Owner
@@ -236,7 +224,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 	var sent time.Time
 	var found map[string]standing
 	err := direct.Insist(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, patience(ttl))
+		ctx, cancel := context.WithTimeout(ctx, direct.Alone(ttl))
 		defer cancel()
 		if _, err := d.do(ctx, change, args...); err != nil {
 			return err
@@ -261,7 +249,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 			out[at].Err = driver.ErrLost
 		default: // what the database says of its end counts, however long ago it was set
 			d.knows(owners[i].(string), stamp)
-			out[at] = driver.Renewal{TrustedUntil: direct.Trust(sent, min(micros(s.left), ttl)), Waiters: s.waiters}
+			out[at] = driver.Renewal{TrustedUntil: direct.Trust(sent, min(direct.Micros(s.left), ttl)), Waiters: s.waiters}
 		}
 	}
 }
@@ -291,7 +279,7 @@ func (d *Driver) insist(limit time.Duration, begun func(), fn func(context.Conte
 	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
 	defer cancel()
 	return d.lane.Insist(ctx, begun, func() error {
-		ctx, cancel := context.WithTimeout(ctx, patience(limit))
+		ctx, cancel := context.WithTimeout(ctx, direct.Alone(limit))
 		defer cancel()
 		return fn(ctx)
 	})
@@ -348,17 +336,6 @@ func (d *Driver) knows(owner string, stamp int64) {
 	d.stamps[owner] = stamp
 }
 
-// linger is a context for one attempt, which ends with limit: a statement that is under way when
-// ctx ends has a moment to come to its end, as it would cost its connection otherwise.
-func (d *Driver) linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	lingering, cancel := context.WithTimeout(d.calls.Work, limit)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
-	return lingering, func() {
-		stop()
-		cancel()
-	}
-}
-
 // Detach implements driver.Adopter. It does not block: what the owner has sent and had no answer to finds the stamp of its grant, and
 // changes nothing.
 func (d *Driver) Detach(g driver.Grant) {
@@ -398,7 +375,7 @@ func (d *Driver) looking(ctx context.Context, fn func(context.Context) error) er
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, patience(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
 	defer cancel()
 	return fn(ctx)
 }
@@ -472,15 +449,6 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 		})
 	})
 	return waiters, err
-}
-
-// newOwner is an owner that was never used.
-func (d *Driver) newOwner(adoptable bool) string {
-	owner := d.client + "." + strconv.FormatInt(d.seq.Add(1), 36)
-	if adoptable {
-		owner = driver.Adoptable(owner)
-	}
-	return owner
 }
 
 // Nodes implements driver.Notifier: the database is the one node.

@@ -91,7 +91,8 @@ func config(url string) (*mysql.Config, *dsn.URL, error) {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.DBName = u.Username, u.Password, u.Path
 	cfg.Net, cfg.Timeout = "tcp", connectTime
-	cfg.InterpolateParams = true // one round trip for each statement, and not two
+	cfg.InterpolateParams = true    // one round trip for each statement, and not two
+	cfg.Logger = &mysql.NopLogger{} // errors are returned; the log of a job is no place for those of connections
 	if cfg.TLS, err = u.TLS(nil); err != nil {
 		return nil, nil, err
 	}
