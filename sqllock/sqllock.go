@@ -93,6 +93,7 @@ type Options struct {
 type Driver struct {
 	*tables
 	db      *sql.DB
+	library *library // nil: statements are not kept
 	dialect Dialect
 	node    string
 	owners  *direct.Owners
@@ -127,6 +128,9 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		waiting: make(map[string]chan<- struct{}), stamps: make(map[string]int64),
 	}
 	d.states = direct.NewStates(d.node)
+	if dialect == SQLite {
+		d.library = &library{db: db, stmts: make(map[string]*sql.Stmt)}
+	}
 	room := d.manners.room
 	if most := db.Stats().MaxOpenConnections; most > 0 {
 		room = min(room, most-1) // one is for renewals
@@ -163,7 +167,9 @@ func (d *Driver) Limits() driver.Limits {
 
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
-	d.calls.Close()
+	if d.calls.Close() && d.library != nil {
+		d.library.close()
+	}
 	return nil
 }
 

@@ -57,6 +57,9 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 
 // once calls fn with a connection.
 func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
+	if d.library != nil && d.checked.Load() {
+		return fn(d.library)
+	}
 	conn, err := d.db.Conn(ctx)
 	if err != nil {
 		if s := d.db.Stats(); ctx.Err() != nil && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
@@ -80,6 +83,74 @@ func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
 		return err
 	}
 	return tx.Commit()
+}
+
+// library is statements that are compiled once for each connection, which for SQLite, where that is done in this process, is most of
+// the work. Elsewhere a pooler may stand before the server, which does not bear them.
+type library struct {
+	db *sql.DB
+
+	mu    sync.Mutex // guards what follows
+	stmts map[string]*sql.Stmt
+}
+
+// shelf is how many statements are kept: those of renewals differ by how many locks they are for.
+const shelf = 64
+
+// of is the statement with that text; nil: it is not kept.
+func (l *library) of(ctx context.Context, text string) *sql.Stmt {
+	l.mu.Lock()
+	s, full := l.stmts[text], len(l.stmts) >= shelf
+	l.mu.Unlock()
+	if s != nil || full {
+		return s
+	}
+	s, err := l.db.PrepareContext(ctx, text)
+	if err != nil {
+		return nil // it fails without, too
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if other := l.stmts[text]; other != nil || l.stmts == nil {
+		s.Close() // another was faster, or the driver is closed
+		return other
+	}
+	l.stmts[text] = s
+	return s
+}
+
+// ExecContext implements querier.
+func (l *library) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if s := l.of(ctx, query); s != nil {
+		return s.ExecContext(ctx, args...)
+	}
+	return l.db.ExecContext(ctx, query, args...)
+}
+
+// QueryContext implements querier.
+func (l *library) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if s := l.of(ctx, query); s != nil {
+		return s.QueryContext(ctx, args...)
+	}
+	return l.db.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext implements querier.
+func (l *library) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if s := l.of(ctx, query); s != nil {
+		return s.QueryRowContext(ctx, args...)
+	}
+	return l.db.QueryRowContext(ctx, query, args...)
+}
+
+// close forgets all statements.
+func (l *library) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.stmts {
+		s.Close()
+	}
+	l.stmts = nil
 }
 
 // begin looks once whether the tables are those that this package works with, and how the sessions are set up.
