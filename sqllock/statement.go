@@ -240,11 +240,13 @@ var kinds = map[string]kind{
 
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
 	"mysql 1044": denied, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
-	"mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless, "mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly,
+	"mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
+	"mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly,
 	"mysql 1114": full, "mysql 1021": full, "mysql 1040": crowded, "mysql 1203": crowded, "mysql 1053": broken, "mysql 1927": broken,
 	"mysql 1047": broken, // a node of Galera that has left its cluster
 
-	"sqlite 5": yields, "sqlite 6": yields, "sqlite 8": readOnly, "sqlite 10": worn, "sqlite 13": full, "sqlite 14": unopened, "sqlite 11": spoiled, "sqlite 26": spoiled,
+	"sqlite 5": yields, "sqlite 6": yields, "sqlite 8": readOnly, "sqlite 10": worn, "sqlite 13": full,
+	"sqlite 14": unopened, "sqlite 11": spoiled, "sqlite 26": spoiled,
 }
 
 var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })

@@ -145,7 +145,8 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"redis": redis, "postgres": postgresCmd, "mariadb": mariadbCmd, "etcd": etcdCmd, "zk": zkCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+			"redis": redis, "postgres": postgresCmd, "mariadb": mariadbCmd, "etcd": etcdCmd, "zk": zkCmd,
+			"exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "mounts" { // whether this user may mount, in a namespace of its own

@@ -211,7 +211,8 @@ func source(path string, full bool) string {
 		sync = "full"
 	}
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path)}
-	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=synchronous(%s)", u.String(), busyTime.Milliseconds(), sync)
+	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=synchronous(%s)",
+		u.String(), busyTime.Milliseconds(), sync)
 }
 
 // config is what somebody has to change.
@@ -254,7 +255,8 @@ func (d *Driver) same() error {
 	}
 	return &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{
 		Node: d.path,
-		Err:  config("the file was removed or replaced, and other programs may take the same locks in another one; start this program again, and remove no file of locks"),
+		Err:  config("the file was removed or replaced, and other programs may take the same locks in another one; " +
+			"start this program again, and remove no file of locks"),
 	}}}
 }
 
