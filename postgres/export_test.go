@@ -11,7 +11,7 @@ import (
 // lock then.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner,
-		 direct.InMicros(direct.Alone(0)), "{}", true, nil, direct.InMicros(grace), direct.InMicros(place))
+		direct.InMicros(direct.Alone(0)), "{}", true, nil, direct.InMicros(grace), direct.InMicros(place))
 	return a.Token != nil, err
 }
 

@@ -255,7 +255,7 @@ func (d *Driver) same() error {
 	}
 	return &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{
 		Node: d.path,
-		Err:  config("the file was removed or replaced, and other programs may take the same locks in another one; " +
+		Err: config("the file was removed or replaced, and other programs may take the same locks in another one; " +
 			"start this program again, and remove no file of locks"),
 	}}}
 }
