@@ -11,7 +11,7 @@
 // machine, such as a lock that a process acquired for others, needs synchronous=full.
 //
 // A process that is stopped in the middle of a write, such as by SIGSTOP, holds up all others until it goes on or ends. A write takes
-// some ten µs.
+// well below a millisecond.
 package sqlite
 
 import (
