@@ -45,7 +45,7 @@ type claim struct {
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, owner: d.newOwner(req.Adoptable), holder: asJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 // ask asks the server once, in its turn. What was handed to it a claim confirms at once.
 func (c *claim) ask(ctx context.Context) (g driver.Grant, err error) {
 	once := func() (err error) {
-		ctx, done := c.d.linger(ctx, patience(c.req.TTL))
+		ctx, done := c.d.calls.Linger(ctx, direct.Alone(c.req.TTL))
 		defer done()
 		g, err = c.try(ctx)
 		return err
@@ -102,7 +102,7 @@ func (c *claim) ask(ctx context.Context) (g driver.Grant, err error) {
 	defer context.AfterFunc(c.d.calls.Alive, cancel)()
 	if c.req.NoWait {
 		var late context.CancelFunc
-		waiting, late = context.WithTimeout(waiting, patience(c.req.TTL))
+		waiting, late = context.WithTimeout(waiting, direct.Alone(c.req.TTL))
 		defer late()
 	}
 	rank := direct.Later
@@ -156,14 +156,14 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 // take asks for the lock, or for a place in the queue.
 func (c *claim) take(ctx context.Context) (reply[answer], error) {
 	c.channel, c.tuned = c.d.hears()
-	return query(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, inMicros(c.req.TTL),
-		c.holder, !c.req.NoWait, c.channel, inMicros(grace), inMicros(place))
+	return query(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, direct.InMicros(c.req.TTL),
+		c.holder, !c.req.NoWait, c.channel, direct.InMicros(grace), direct.InMicros(place))
 }
 
 // adopt asks for the lock that another owner has.
 func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
-	r, err := query(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, inMicros(ttl), c.holder)
+	r, err := query(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, direct.InMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
 	case err != nil:
@@ -181,8 +181,8 @@ func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 func (a answer) held() error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
-		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(micros(*a.Left), 0), int(*a.Waiters)
-		held.Since, held.Kept = time.Now().Add(-micros(*a.Age)), isKept(*a.Owner)
+		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(direct.Micros(*a.Left), 0), int(*a.Waiters)
+		held.Since, held.Kept = time.Now().Add(-direct.Micros(*a.Age)), direct.IsKept(*a.Owner)
 	}
 	if a.Holder != nil {
 		held.Holder = *a.Holder

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 )
 
@@ -27,7 +28,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: patience(cmp.Or(ttl, exam.TTL))}
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: direct.Alone(cmp.Or(ttl, exam.TTL))}
 	l.Files(d.secrets...)
 	conn, err := d.dial()
 	if err != nil {
@@ -213,7 +214,7 @@ func (l *look) pooler(ctx context.Context) error {
 		l.OK("pooler", "none")
 		return err
 	}
-	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
+	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, probeTime)

@@ -3,13 +3,15 @@ package postgres
 import (
 	"context"
 
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/jackc/pgx/v5"
 )
 
 // Take sends the statement of an Acquire in the name of owner, and says whether that has the
 // lock then.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
-	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner, inMicros(patience(0)), "{}", true, nil, inMicros(grace), inMicros(place))
+	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner,
+		direct.InMicros(direct.Alone(0)), "{}", true, nil, direct.InMicros(grace), direct.InMicros(place))
 	return a.Token != nil, err
 }
 

@@ -70,13 +70,13 @@ func (d *Driver) attend() error {
 	}()
 	ctx, cancel := context.WithTimeout(d.calls.Alive, probeTime)
 	defer cancel()
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
 	}
 	if err := d.probe(ctx, conn); err != nil {
 		return err
 	}
-	d.tune(&d.client)
+	d.tune(&d.owners.Client)
 	defer d.tune(nil)
 	for {
 		n, err := d.next(conn)
@@ -100,7 +100,7 @@ func (d *Driver) attend() error {
 
 // dial opens a connection beside the pool, as the pool would.
 func (d *Driver) dial() (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(d.calls.Alive, patience(time.Minute))
+	ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
 	defer cancel()
 	cfg := d.pool.Config()
 	if cfg.BeforeConnect != nil {
@@ -123,7 +123,7 @@ func (d *Driver) next(conn *pgx.Conn) (string, error) {
 		case d.calls.Alive.Err() != nil || conn.IsClosed():
 			return "", err
 		}
-		ctx, cancel = context.WithTimeout(d.calls.Alive, patience(time.Minute))
+		ctx, cancel = context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
 		err = conn.Ping(ctx)
 		cancel()
 		if err != nil {
@@ -151,7 +151,7 @@ func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
 // heard says whether a notification arrives at conn, which listens to the driver's channel.
 // Where none does, it listens no more.
 func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.client); err != nil {
+	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.owners.Client); err != nil {
 		return false, err
 	}
 	_, err := conn.WaitForNotification(ctx)
@@ -165,7 +165,7 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
-		ctx, cancel := context.WithTimeout(d.calls.Alive, patience(time.Minute))
+		ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
 		r, err := query(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
 		cancel()
 		if err == nil {

@@ -58,8 +58,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -79,8 +77,6 @@ import (
 
 const (
 	minTTL = 100 * time.Millisecond
-	// moment is how long a statement may take beyond the context of its caller.
-	moment = 100 * time.Millisecond
 	// closeTime bounds how long Close waits for connections to end.
 	closeTime = 2 * time.Second
 )
@@ -107,11 +103,9 @@ type Driver struct {
 	ours     bool     // Close closes the pool
 	node     string
 	schema   schema
-	client   string // the first part of every owner, and the channel
-	first    int64
-	seq      atomic.Int64
-	checked  atomic.Bool // the schema is of our version
-	straight atomic.Bool // there is no pooler before the server, and statements can be prepared
+	owners   *direct.Owners // that of the client is the channel as well
+	checked  atomic.Bool    // the schema is of our version
+	straight atomic.Bool    // there is no pooler before the server, and statements can be prepared
 
 	calls  *direct.Calls
 	states *direct.States // of one node
@@ -134,13 +128,11 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	cc := pool.Config().ConnConfig
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
-		pool: pool, secrets: opts.secrets, schema: s, client: rand.Text(), listens: opts.NoListen, node: node,
+		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), listens: opts.NoListen, node: node,
 		calls: direct.NewCalls(), states: direct.NewStates(node),
 		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
 	d.lane = direct.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
-	d.first = time.Now().UnixMicro()
-	d.seq.Store(d.first)
 	d.calls.Go(d.watch)
 	return d, nil
 }
@@ -165,12 +157,6 @@ func (d *Driver) Close() error {
 	case <-time.After(closeTime): // connections that hang take the pool 15 s
 	}
 	return nil
-}
-
-// patience is how long one statement may take for a lock with this TTL. That is longer than
-// direct.Patience, as there is no other server to ask.
-func patience(ttl time.Duration) time.Duration {
-	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
 }
 
 // Acquire implements driver.Driver.
@@ -207,11 +193,11 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	defer cancel()
 	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
 	for i, g := range grants {
-		names[i], owners[i], ttls[i] = g.Key, g.Owner, inMicros(g.TTL)
+		names[i], owners[i], ttls[i] = g.Key, g.Owner, direct.InMicros(g.TTL)
 	}
 	var r reply[renewed]
 	err := direct.Insist(ctx, func() (err error) {
-		ctx, cancel := context.WithTimeout(ctx, patience(shortest))
+		ctx, cancel := context.WithTimeout(ctx, direct.Alone(shortest))
 		defer cancel()
 		r, err = query(ctx, d, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
 		return err
@@ -263,7 +249,7 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	case keep == detached:
 		sql, args = d.schema.release, append(args, -1, bury)
 	case keep > 0 || bury:
-		sql, args = d.schema.release, append(args, inMicros(keep), bury)
+		sql, args = d.schema.release, append(args, direct.InMicros(keep), bury)
 	}
 	_, err := query(ctx, d, pgx.RowTo[any], sql, args...)
 	if err == nil && bury {
@@ -278,7 +264,7 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
 	return d.lane.Insist(ctx, begun, func() error {
-		ctx, cancel := context.WithTimeout(ctx, patience(g.TTL))
+		ctx, cancel := context.WithTimeout(ctx, direct.Alone(g.TTL))
 		defer cancel()
 		return d.free(ctx, g, keep)
 	})
@@ -293,17 +279,6 @@ func (d *Driver) doubts(owner string, doubt bool) {
 		d.doubted[owner] = true
 	} else {
 		delete(d.doubted, owner)
-	}
-}
-
-// linger is a context for one statement, which ends with limit: one that is under way when
-// ctx ends has a moment to come to its end, as it would cost its connection otherwise.
-func (d *Driver) linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	lingering, cancel := context.WithTimeout(d.calls.Work, limit)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
-	return lingering, func() {
-		stop()
-		cancel()
 	}
 }
 
@@ -389,9 +364,9 @@ type view struct {
 func (d *Driver) status(v view) driver.Status {
 	st := driver.Status{Key: v.Name, Waiters: v.Waiters}
 	if v.Owner != nil {
-		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, micros(v.Left)
-		st.Since = time.Now().Add(-micros(v.Age))
-		if st.Kept = isKept(st.Owner); st.Kept {
+		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, direct.Micros(v.Left)
+		st.Since = time.Now().Add(-direct.Micros(v.Age))
+		if st.Kept = direct.IsKept(st.Owner); st.Kept {
 			st.Token = 0
 		}
 	}
@@ -420,7 +395,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, patience(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
 	defer cancel()
 	r, err := query(ctx, d, pgx.RowToStructByPos[view], d.schema.list, prefix)
 	for _, v := range r.rows {
@@ -429,28 +404,4 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		}
 	}
 	return err
-}
-
-// micros is a duration that the server gives, and inMicros one that it gets.
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-
-func inMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
-
-// newOwner is an owner that was never used.
-func (d *Driver) newOwner(adoptable bool) string {
-	owner := d.client + "." + strconv.FormatInt(d.seq.Add(1), 36)
-	if adoptable {
-		owner = driver.Adoptable(owner)
-	}
-	return owner
-}
-
-// isKept says whether a lock with that owner was released, and stands for its MinHold. The functions
-// of the schema write the mark.
-func isKept(owner string) bool { return strings.HasSuffix(owner, "!") }
-
-// asJSON is what others see of a holder.
-func asJSON(h driver.Holder) string {
-	text, _ := json.Marshal(h) // strings and a number
-	return string(text)
 }

@@ -104,7 +104,7 @@ func (r *rig) openWith(opts postgres.Options) (*postgres.Driver, error) {
 
 func (r *rig) relay() *fixture.Link {
 	r.Helper()
-	return fixture.Relay(r, r.socket, func() fixture.Protocol { return &messages{} })
+	return fixture.Relay(r, r.socket, func() fixture.Protocol { return &fixture.PostgreSQL{} })
 }
 
 func (r *rig) driver() *postgres.Driver {

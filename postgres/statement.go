@@ -69,7 +69,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 // mode is how to send a statement. A server that is spoken to directly remembers
 // statements, which halves its work; but making it do so costs a round trip.
 func (d *Driver) mode() pgx.QueryExecMode {
-	if d.straight.Load() && d.seq.Load()-d.first > few {
+	if d.straight.Load() && d.owners.Count() > few {
 		return pgx.QueryExecModeCacheStatement
 	}
 	return pgx.QueryExecModeExec
@@ -110,7 +110,7 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 		return row, err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, patience(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
 	defer cancel()
 	r, err := query(ctx, d, scan, sql, args...)
 	switch {

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
@@ -123,6 +125,7 @@ func tick() {
 //	redis held NAME           waits until the lock is held
 //	redis do I COMMAND...     sends the command to the I-th, from 1
 //	postgres up               starts a PostgreSQL server and sets HOLDFAST_BACKEND
+//	mariadb up                starts a MariaDB server and sets HOLDFAST_BACKEND
 //	etcd up                   starts three members of etcd and sets HOLDFAST_BACKEND
 //	etcd kill                 kills one of them
 //	zk up|kill                does that with ZooKeeper
@@ -142,7 +145,8 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"redis": redis, "postgres": postgresCmd, "etcd": etcdCmd, "zk": zkCmd, "exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+			"redis": redis, "postgres": postgresCmd, "mariadb": mariadbCmd, "etcd": etcdCmd, "zk": zkCmd,
+			"exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "mounts" { // whether this user may mount, in a namespace of its own
@@ -165,6 +169,22 @@ func postgresCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { server.Stop() })
 	dir, _, _ := strings.Cut(strings.TrimPrefix(server.DSN(), "host="), " ")
 	ts.Setenv("HOLDFAST_BACKEND", "postgres://holdfast:secret@/postgres?host="+url.QueryEscape(dir))
+}
+
+// mariadbCmd starts a server, which has no tables for locks yet.
+func mariadbCmd(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 || args[0] != "up" {
+		ts.Fatalf("usage: mariadb up")
+	}
+	server, err := mariaproc.Start(context.Background())
+	ts.Check(err)
+	ts.Defer(func() { server.Stop() })
+	db, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
+	ts.Check(err)
+	defer db.Close()
+	_, err = db.Exec("CREATE DATABASE app")
+	ts.Check(err)
+	ts.Setenv("HOLDFAST_BACKEND", "mysql+unix://root:secret@"+server.Socket()+"?db=app")
 }
 
 // etcdCmd starts a cluster, or kills its first member.

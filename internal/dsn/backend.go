@@ -22,7 +22,7 @@ func Sets(backend string) (all []Set, err error) {
 			return nil, invalid("the backend is no URL; write what it is before the host, as in redis://localhost:6379")
 		}
 		switch at := slices.IndexFunc(all, func(s Set) bool { return s.Name == name }); {
-		case !strings.Contains(u, "://"):
+		case schemeOf(u) == "":
 			return nil, invalid("part %d of %d of the backend is no URL; write URL or NAME=URL, each as scheme://host:port, with blanks between them, "+
 				"and a blank in a password as %%20", i+1, len(items))
 		case named != (name != "") || len(all) > 0 && (name == "") != (all[0].Name == ""):
@@ -42,7 +42,7 @@ func Sets(backend string) (all []Set, err error) {
 
 // cutName cuts NAME=URL.
 func cutName(item string) (name, u string, named bool) {
-	scheme, _, _ := strings.Cut(item, "://")
+	scheme, _, _ := strings.Cut(item, ":")
 	name, _, named = strings.Cut(scheme, "=")
 	if !named {
 		return "", item, false
@@ -50,11 +50,22 @@ func cutName(item string) (name, u string, named bool) {
 	return name, item[len(name)+1:], true
 }
 
+// schemeOf is what a URL begins with; empty: it is none. That of a file needs no slashes.
+func schemeOf(u string) string {
+	if scheme, _, ok := strings.Cut(u, "://"); ok {
+		return scheme
+	}
+	if strings.HasPrefix(u, "sqlite:") {
+		return "sqlite"
+	}
+	return ""
+}
+
 // Schemes are what the URLs of a backend begin with. They are no secrets.
 func Schemes(backend string) (all []string) {
 	for item := range strings.FieldsSeq(backend) {
 		_, u, _ := cutName(item)
-		if scheme, _, ok := strings.Cut(u, "://"); ok && !strings.ContainsFunc(scheme, func(r rune) bool { return r != '+' && !unicode.IsLower(r) }) {
+		if scheme := schemeOf(u); scheme != "" && !strings.ContainsFunc(scheme, func(r rune) bool { return r != '+' && !unicode.IsLower(r) }) {
 			all = append(all, scheme)
 		}
 	}
@@ -140,11 +151,11 @@ func maskAssigned(text string) string {
 	})
 }
 
-// shown are the parameters whose values are no secrets: those of Redis, etcd and ZooKeeper, of
+// shown are the parameters whose values are no secrets: those of Redis, etcd, ZooKeeper, MySQL and SQLite, of
 // libpq and pgx, and settings of PostgreSQL that clients give. A name that is written wrong may
 // be that of a password.
 var shown = strings.Fields(`
-	prefix bare format maxttl counterlife timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername
+	prefix bare format maxttl counterlife timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername synchronous
 	host hostaddr port user dbname passfile service servicefile sslmode sslcert sslkey sslrootcert sslcrl sslcrldir sslsni sslnegotiation sslcompression
 	ssl_min_protocol_version ssl_max_protocol_version channel_binding require_auth connect_timeout client_encoding options application_name
 	fallback_application_name keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts

@@ -77,6 +77,8 @@ func TestABackendIsOneSetOrSeveralWithNames(t *testing.T) {
 		"ab://h":                            {{URLs: "ab://h"}},
 		"ab://h?x=y=z\n ab://i":             {{URLs: "ab://h?x=y=z ab://i"}},
 		"a=ab://h b=one://i\na=ab://j?x=y ": {{Name: "a", URLs: "ab://h ab://j?x=y"}, {Name: "b", URLs: "one://i"}},
+		"sqlite:/a=b.db":                    {{URLs: "sqlite:/a=b.db"}},
+		"a=sqlite:/a b=sqlite:///b":         {{Name: "a", URLs: "sqlite:/a"}, {Name: "b", URLs: "sqlite:///b"}},
 	} {
 		if got, err := Sets(text); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
@@ -102,14 +104,16 @@ func TestABackendIsOneSetOrSeveralWithNames(t *testing.T) {
 func TestMaskShowsNoPartOfAPassword(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                                     "",
-		"20s":                                  "20s",
-		"redis://h:1/2?bare=true":              "redis://h:1/2?bare=true",
-		"redis://app@h?passwordfile=/f":        "redis://app@h?passwordfile=/f",
-		"postgres://h/d?password=s3cret&db=1":  "postgres://h/d?password=***&db=1",
-		"redis://h?password=s3&cret&db=1":      "redis://h?password=***&***&db=1",
-		"redis://:s3cret@h:1/2":                "redis://:***@h:1/2",
-		"unix://u:s3cret@/run/redis.sock?db=1": "unix://u:***@/run/redis.sock?db=1",
+		"":                                              "",
+		"20s":                                           "20s",
+		"sqlite:/l.db?synchronous=full":                 "sqlite:/l.db?synchronous=full",
+		"mysql://u:s3cret@h/db?prefix=a_":               "mysql://u:***@h/db?prefix=a_",
+		"redis://h:1/2?bare=true":                       "redis://h:1/2?bare=true",
+		"redis://app@h?passwordfile=/f":                 "redis://app@h?passwordfile=/f",
+		"postgres://h/d?password=s3cret&db=1":           "postgres://h/d?password=***&db=1",
+		"redis://h?password=s3&cret&db=1":               "redis://h?password=***&***&db=1",
+		"redis://:s3cret@h:1/2":                         "redis://:***@h:1/2",
+		"unix://u:s3cret@/run/redis.sock?db=1":          "unix://u:***@/run/redis.sock?db=1",
 		"unix://u@/run/redis.sock?password=s3cret&db=1": "unix://u@/run/redis.sock?password=***&db=1",
 		"redlock://u:s3cret@a,b,c":                      "redlock://u:***@a,b,c",
 		"redlock://u:s3cret@a,v:t3cret@b":               "redlock://***@b",

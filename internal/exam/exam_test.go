@@ -80,7 +80,9 @@ func TestEveryCheckIsListed(t *testing.T) {
 	named := regexp.MustCompile(`\b(?:bad|OK|Add|Fault|failed|hidden)\("([a-z-]+)"|Check: +"([a-z-]+)"|defects\["([a-z-]+)"\]|` +
 		`map\[string\]error\{"([a-z-]+)"|\{"([a-z-]+)", [el]\.`)
 	seen := make(map[string]bool)
-	for _, folder := range []string{"redlock", "redlock/internal/place", "etcd", "zookeeper", "postgres", "sharding", "internal/exam"} {
+	for _, folder := range []string{
+		"redlock", "redlock/internal/place", "etcd", "zookeeper", "postgres", "sqllock", "sqllock/sqlite", "sqllock/mysql", "sharding", "internal/exam",
+	} {
 		files, err := filepath.Glob("../../" + folder + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", folder, len(files), err)

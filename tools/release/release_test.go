@@ -13,8 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
 // all is for the rehearsal by hand; it takes some twenty minutes, and needs buildah.
@@ -182,7 +180,7 @@ func firstRun(t *testing.T, begin time.Time, bin string) {
 	if !ok {
 		t.Fatal("the README runs nothing")
 	}
-	env := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOLDFAST_BACKEND=redis://" + redistest.Start(t, nil).Addr()}
+	env := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOLDFAST_BACKEND=sqlite:" + filepath.Join(t.TempDir(), "locks.db")}
 	begin = time.Now()
 	got := tell(t, env, "sh", "-c", "printf '#!/bin/sh\necho reported $HOLDFAST_LOCK_TOKEN\n' >report.sh && chmod +x report.sh && holdfast run "+line)
 	if token := strings.TrimPrefix(got, "reported "); token == got || token == "" {

@@ -42,7 +42,7 @@ var backends map[string]*backend
 func init() { // not an initialiser: their faults are looked up in it
 	backends = map[string]*backend{
 		"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend,
-		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend,
+		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend, "mariadb": mariadbBackend, "sqlite": sqliteBackend,
 	}
 }
 

@@ -43,6 +43,8 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 		"etcd-auth": {"logins", "compaction"},
 		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
 		"postgres":  {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
+		"mariadb":   {"client-pause", "client-kill", "node-kill", "late-requests"},
+		"sqlite":    {"client-pause", "client-kill", "file-hog", "operator"},
 	} {
 		t.Run(backend, func(t *testing.T) {
 			s, err := loadSchedule(backend, "")

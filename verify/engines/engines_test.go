@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
@@ -29,6 +30,9 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 	"github.com/holdfast-go/holdfast/sharding"
+	"github.com/holdfast-go/holdfast/sqllock"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
@@ -43,9 +47,9 @@ against real servers, and the test fails where it is out of date. [choosing.md](
 
 ## Open
 
-~Open~ takes a URL, ~New~ what the engine natively takes, which for PostgreSQL is a pool that the program has. Both ask the service once, so
-that what time does not mend is an error. With the option ~NoCheck~ neither asks: such a driver is for ~Limits~, ~Diagnose~ and PostgreSQL's
-~Migrate~. ~holdfast.New~ closes a driver with its client, or at once if it fails.
+~Open~ takes a URL, ~New~ what the engine natively takes, which for databases is a pool that the program has. Both ask the service once, so
+that what time does not mend is an error. With the option ~NoCheck~ neither asks: such a driver is for ~Limits~, ~Diagnose~ and the
+~Migrate~ of databases. ~holdfast.New~ closes a driver with its client, or at once if it fails.
 
 `
 	abilities = `
@@ -58,7 +62,8 @@ What an engine cannot do is ~ErrUnsupported~. Several sets can do what all of th
 ## Errors
 
 They are those of package ~holdfast~, the same for each engine, for ~errors.Is~. Where the table says ~TryAcquire~, ~Open~ succeeds; ~Acquire~
-then waits for a service that does not answer.
+then waits for a service that does not answer. A – stands for what is not tried: the servers of MariaDB ask for no password in the tests, and
+root may write to any file.
 
 `
 )
@@ -103,6 +108,14 @@ func engines(t *testing.T) []*engine {
 		{
 			name: "ZooKeeper", construct: []any{zookeeper.Open, zookeeper.New}, example: "zk://user:password@host:2181,host:2182/path",
 			open: opens(zookeeper.Open, nil), unchecked: opens(zookeeper.Open, &zookeeper.Options{NoCheck: true}), refused: zookeeperRefuses,
+		},
+		{
+			name: "MySQL, MariaDB", construct: []any{mysql.Open, sqllock.New}, example: "mysql://user:password@host:3306/database",
+			open: opens(mysql.Open, nil), unchecked: opens(mysql.Open, &mysql.Options{NoCheck: true}), refused: mysqlRefuses,
+		},
+		{
+			name: "SQLite", construct: []any{sqlite.Open, sqllock.New}, example: "sqlite:///path/locks.db",
+			open: opens(sqlite.Open, nil), unchecked: opens(sqlite.Open, &sqlite.Options{NoCheck: true}), refused: sqliteRefuses,
 		},
 		{name: "memory", construct: []any{nil, memory.New}, driver: memory.New(1)},
 	}
@@ -159,7 +172,7 @@ func TestThePageSaysWhatTheEnginesDo(t *testing.T) {
 		ability[driver.Doctor]("`Diagnose`"),
 	})
 	b.WriteString(refusals)
-	table(&b, all[:4], []row{
+	table(&b, all[:6], []row{
 		{"`Open` of a URL that cannot be read", func(e *engine) string { return errs[e].invalid }},
 		{"wrong password, user or rights", func(e *engine) string { return errs[e].auth }},
 		{"a service that is not fit, or not what was meant", func(e *engine) string { return errs[e].config }},
@@ -263,20 +276,28 @@ func outcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 	t.Helper()
 	of := make(map[*engine]*outcome)
 	var working sync.WaitGroup
-	for _, e := range all[:4] {
+	for _, e := range all[:6] {
 		out := new(outcome)
 		of[e] = out
 		working.Go(func() {
 			scheme, _, _ := strings.Cut(e.example, "://")
-			out.invalid = e.outcome(t, scheme+"://host:port")
-			out.down = e.outcome(t, scheme+"://"+nobody(t))
+			out.invalid, out.down = e.outcome(t, scheme+"://host:port"), "–"
+			if scheme != "sqlite" { // which has no server
+				out.down = e.outcome(t, scheme+"://"+nobody(t)+database[scheme])
+			}
 			auth, config := e.refused(t)
-			out.auth, out.config = e.outcome(t, auth...), e.outcome(t, config...)
+			out.auth, out.config = "–", e.outcome(t, config...)
+			if len(auth) > 0 {
+				out.auth = e.outcome(t, auth...)
+			}
 		})
 	}
 	working.Wait()
 	return of
 }
+
+// database is what stands behind the host where a URL is nothing without it.
+var database = map[string]string{"mysql": "/app"}
 
 // nobody is an address where nobody listens.
 func nobody(t *testing.T) string {
@@ -348,6 +369,22 @@ func postgresRefuses(t *testing.T) (auth, config []string) {
 	}
 	t.Cleanup(func() { s.Stop() })
 	return []string{strings.Replace(s.DSN(), "user=holdfast", "user=nobody", 1)}, []string{s.DSN(), s.DSN() + " nonsense=1"}
+}
+
+// mysqlRefuses shows no wrong password: the servers of the tests ask for none.
+func mysqlRefuses(t *testing.T) (auth, config []string) {
+	s, err := mariaproc.Start(t.Context())
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	t.Cleanup(func() { s.Stop() })
+	return nil, []string{"mysql+unix://root@" + s.Socket() + "?db=nosuch"}
+}
+
+// sqliteRefuses shows no file without rights, as the tests may run as root.
+func sqliteRefuses(t *testing.T) (auth, config []string) {
+	return nil, []string{"sqlite://" + t.TempDir() + "/none/locks.db", "sqlite://" + t.TempDir()}
 }
 
 func etcdRefuses(t *testing.T) (auth, config []string) {

@@ -125,7 +125,9 @@ after such locks. The backend, where they are kept, is given by a URL:
   redis://localhost:6379        one Redis or Valkey; rediss:// speaks TLS
   redlock://a:6379,b:6379,c     several independent ones, of which a majority decides;
                                 a new set of them gives no lock in its first 62 seconds
+  sqlite:///path/locks.db       a file, for the processes of one machine, with no server
   postgres://host/database      PostgreSQL
+  mysql://host/database         MySQL or MariaDB
   etcd://a,b,c                  etcd
   zk://a,b,c                    ZooKeeper
   'a=URL b=URL'                 several of these, each with a part of the names
@@ -138,11 +140,11 @@ after such locks. The backend, where they are kept, is given by a URL:
 const start = `Holdfast runs commands under a lock that several machines share.
 No backend is set, where the locks are kept. To see what it does without one:
   holdfast demo
-With Redis, which "apt install redis-server" brings and starts:
-  export HOLDFAST_BACKEND=redis://localhost:6379
+On one machine, a file will do, with no server:
+  export HOLDFAST_BACKEND=sqlite:///tmp/locks.db
   holdfast run first -- echo "I have the lock"
-  holdfast doctor    # what to mend: a new server keeps nothing over a restart
-docs/choosing.md says which service to take for what. All commands:
+  holdfast doctor    # what to mend
+For several machines, docs/choosing.md says which service to take. All commands:
   holdfast --help
 `
 

@@ -97,11 +97,16 @@ func (a *app) leaks(fl *leakFlags) error {
 
 // rows is what a service keeps on purpose, by scheme.
 var rows = map[string]string{
-	"postgres":   rowsStay,
-	"postgresql": rowsStay,
+	"postgres":     rowsStay + "docs/postgres.md",
+	"postgresql":   rowsStay + "docs/postgres.md",
+	"mysql":        rowsStay + "docs/sql.md",
+	"mysql+unix":   rowsStay + "docs/sql.md",
+	"mariadb":      rowsStay + "docs/sql.md",
+	"mariadb+unix": rowsStay + "docs/sql.md",
+	"sqlite":       rowsStay + "docs/sql.md",
 }
 
-const rowsStay = ", and each name keeps a row, which has its token: docs/postgres.md says how to purge them"
+const rowsStay = ", and each name keeps a row, which has its token. How to purge them: "
 
 // leaking opens the backend, which has to be Redis or Valkey.
 func (a *app) leaking(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {

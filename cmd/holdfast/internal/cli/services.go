@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,19 +18,30 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 	"github.com/holdfast-go/holdfast/sharding"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// opener opens one set. opts are for Redis; the others have NoCheck alone.
+// opener opens one set. opts are for Redis; the others have NoCheck alone, and SQLite ReadOnly.
 type opener func(ctx context.Context, urls string, opts *redlock.Options) (driver.Driver, error)
 
 // services are those that are not Redis, by the scheme of their URLs.
 var services = map[string]opener{
 	"postgres": openPostgres, "postgresql": openPostgres, "etcd": openEtcd, "etcds": openEtcd, "zk": openZooKeeper, "zks": openZooKeeper,
+	"mysql": openMySQL, "mariadb": openMySQL, "mysql+unix": openMySQL, "mariadb+unix": openMySQL, "sqlite": openSQLite,
 }
 
 func openPostgres(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
 	return postgres.Open(ctx, url, &postgres.Options{NoCheck: opts.NoCheck})
+}
+
+func openMySQL(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+	return mysql.Open(ctx, url, &mysql.Options{NoCheck: opts.NoCheck})
+}
+
+func openSQLite(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
+	return sqlite.Open(ctx, url, &sqlite.Options{NoCheck: opts.NoCheck, ReadOnly: opts.ReadOnly})
 }
 
 func openEtcd(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
@@ -57,7 +69,7 @@ func openBackend(ctx context.Context, backend string, opts *redlock.Options) (dr
 	var opening sync.WaitGroup
 	for i, s := range all {
 		opening.Go(func() {
-			scheme, _, _ := strings.Cut(s.URLs, "://")
+			scheme, _, _ := strings.Cut(s.URLs, ":")
 			open := services[scheme]
 			if open == nil {
 				open = openRedis
@@ -115,14 +127,21 @@ func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]
 	return drv.(driver.Doctor).Diagnose(ctx, ttl), nil
 }
 
+// migrator is a driver over tables.
+type migrator interface {
+	Migrate(ctx context.Context) error
+}
+
 func (a *app) migrateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
-		Short: "Make the tables for locks in a PostgreSQL database",
+		Short: "Make the tables for locks in a database",
 		Long: `Migrate makes the schema, tables and functions that a postgres:// backend
-needs, or brings them up to date. Where all is there it does nothing. The user
-of the backend needs the right to create a schema; later ones need USAGE on the
-schema, and SELECT, INSERT, UPDATE and DELETE on its tables.
+needs, or the tables of a mysql:// or mariadb:// one, or brings them up to
+date. Where all is there it does nothing. The user of the backend needs the
+right to create a schema, or tables; later ones need USAGE on the schema, and
+SELECT, INSERT, UPDATE and DELETE on the tables. A file of sqlite: needs no
+preparation.
 `,
 		Example: `  holdfast migrate
   holdfast migrate -b "$HOLDFAST_BACKEND" -v`,
@@ -139,15 +158,16 @@ func (a *app) migrate() error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(url, "postgres") {
-		return exitcode.Usagef("migrate is for a postgres:// backend; others need no preparation")
+	scheme, _, _ := strings.Cut(url, ":")
+	if !slices.Contains([]string{"postgres", "postgresql", "mysql", "mariadb", "mysql+unix", "mariadb+unix"}, scheme) {
+		return exitcode.Usagef("migrate is for a postgres://, mysql:// or mariadb:// backend; others need no preparation")
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	drv, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
+	drv, err := services[scheme](ctx, url, &redlock.Options{NoCheck: true})
 	if err != nil {
 		return err
 	}
 	defer drv.Close()
-	return interruptedBy(ctx, drv.Migrate(ctx))
+	return interruptedBy(ctx, drv.(migrator).Migrate(ctx))
 }

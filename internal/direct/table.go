@@ -1,0 +1,77 @@
+package direct
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// What the drivers have in common that keep locks in tables.
+
+// Alone is how long one request may take for a lock with this TTL. That is longer than Patience, as
+// there is no other server to ask.
+func Alone(ttl time.Duration) time.Duration {
+	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
+}
+
+// Linger is a context for one request, which ends with limit: one that is under way when ctx ends has a
+// moment to come to its end, as it would cost its connection otherwise.
+func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	lingering, cancel := context.WithTimeout(c.Work, limit)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
+	return lingering, func() {
+		stop()
+		cancel()
+	}
+}
+
+// Owners makes names of owners that were never used.
+type Owners struct {
+	Client      string // the first part of each
+	first, last int64
+}
+
+// NewOwners returns those of a new client.
+func NewOwners() *Owners {
+	now := time.Now().UnixMicro()
+	return &Owners{Client: rand.Text(), first: now, last: now}
+}
+
+// Next is a name.
+func (o *Owners) Next(adoptable bool) string {
+	owner := o.Client + "." + strconv.FormatInt(atomic.AddInt64(&o.last, 1), 36)
+	if adoptable {
+		owner = driver.Adoptable(owner)
+	}
+	return owner
+}
+
+// Count is how many names were made.
+func (o *Owners) Count() int64 { return atomic.LoadInt64(&o.last) - o.first }
+
+// kept ends the owner of a lock that was released, and stands for its MinHold. It is that of no grant.
+const kept = "!"
+
+// Kept is who has a lock that owner has released.
+func Kept(owner string) string { return owner + kept }
+
+// IsKept says whether a lock with that owner was released, and stands for its MinHold.
+func IsKept(owner string) bool { return strings.HasSuffix(owner, kept) }
+
+// Micros is a duration that a database gives in µs, and InMicros one that it gets.
+func Micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// InMicros is d in µs, rounded up.
+func InMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
+
+// AsJSON is what others see of a holder.
+func AsJSON(h driver.Holder) string {
+	text, _ := json.Marshal(h) // strings and a number
+	return string(text)
+}

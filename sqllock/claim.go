@@ -1,0 +1,327 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+const (
+	// place is how long a place in the queue lasts without a sign of its client.
+	place = 8 * time.Second
+	// grace is for how long a hand-over stands until the waiter confirms it, which takes it manners.slowest
+	// and two round trips. Each waiter that has died costs those behind it so much.
+	grace = time.Second
+)
+
+// claim is one attempt at a lock.
+type claim struct {
+	d      *Driver
+	req    driver.Request
+	owner  string
+	holder string
+	from   string        // whose lock it takes over; empty: nobody's
+	wake   chan struct{} // it is its turn to have the lock
+
+	left  bool  // there may be something in the database
+	woken bool  // and nobody has asked since
+	place bool  // it has one in the queue
+	count int   // how many wait, as was read when it began
+	ahead int64 // about how many come before it
+}
+
+func (d *Driver) claim(req driver.Request) *claim {
+	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
+	if !req.NoWait {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.waiting[c.owner] = c.wake
+	}
+	return c
+}
+
+// leave says that nobody waits for a wake-up any more.
+func (c *claim) leave() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	delete(c.d.waiting, c.owner)
+}
+
+// compete asks until the lock is granted or that is out of the question.
+func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
+	wait := direct.Wait{Tell: c.req.Obstacle}
+	if c.from != "" {
+		wait.Last = c.d.unavailable(errors.New("no answer yet"))
+	}
+	for tries := 0; ; tries++ {
+		if err := wait.Over(ctx, c.d.calls); err != nil {
+			return driver.Grant{}, err
+		}
+		g, err := c.ask(ctx, tries == 0)
+		wait.Leave(err)
+		if over := wait.Over(ctx, c.d.calls); over != nil { // what it was granted too late, it gives back
+			return driver.Grant{}, over
+		}
+		if err == nil || c.req.NoWait || direct.Lasts(err) || errors.Is(err, driver.ErrLost) {
+			return g, err
+		}
+		wait.Note(err)
+		c.pause(ctx, err, tries)
+	}
+}
+
+// ask asks the database, in its turn. What was handed to it a claim confirms at once.
+func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error) {
+	once := func() (err error) {
+		ctx, done := c.d.calls.Linger(ctx, direct.Alone(c.req.TTL))
+		defer done()
+		g, err = c.try(ctx, first)
+		return err
+	}
+	if c.woken {
+		c.woken = false
+		return g, once()
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.d.calls.Alive, cancel)()
+	if c.req.NoWait {
+		var late context.CancelFunc
+		waiting, late = context.WithTimeout(waiting, direct.Alone(c.req.TTL))
+		defer late()
+	}
+	rank := direct.Later
+	if c.place || c.from != "" {
+		rank = direct.Soon
+	}
+	err = c.d.lane.Do(waiting, rank, c.wake, once)
+	return g, err
+}
+
+// try reads the lock and takes it if it may, until nobody else was faster. Trust counts from before the read, as the time of the
+// database at which the lock lapses does.
+func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
+	for tries := 0; ; tries++ {
+		sent := time.Now()
+		r, err := c.d.read(ctx, c.req.Key, c.owner, look)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		if look {
+			c.count = r.count
+		}
+		if c.place && r.place == nil && r.owner != c.owner {
+			c.rename()
+		}
+		want, err := c.want(r)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		if want.owner != c.owner && want.stamp == r.stamp && r.there { // nothing changes
+			return driver.Grant{}, c.deny(ctx, r)
+		}
+		c.left = true
+		changed, err := c.d.change(ctx, c.req.Key, r, &want)
+		switch {
+		case err != nil:
+			return driver.Grant{}, err
+		case !changed: // another was faster
+			if tries > 0 {
+				direct.Sleep(ctx, rand.N(min(time.Duration(tries)*time.Millisecond, direct.ShortPause)))
+			}
+			continue
+		case want.owner == c.owner:
+			return c.granted(ctx, r, want, sent)
+		}
+	}
+}
+
+// rename gives a claim that has lost its place another owner. It may have had its turn, and the lock was taken away before it knew;
+// and an owner names one grant.
+func (c *claim) rename() {
+	c.leave()
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.owner, c.place = c.d.owners.Next(c.req.Adoptable), false
+	c.d.waiting[c.owner] = c.wake
+}
+
+// want is what the claim makes of a lock: its own if it may have it, or that of the waiter whose turn it is. Else it is as it was.
+func (c *claim) want(r row) (row, error) {
+	mine := r.owner == c.owner // also where a hand-over has lapsed: nobody else has asked since
+	switch {
+	case c.from != "" && !r.is(c.from) && !r.is(c.owner):
+		return r, driver.ErrLost
+	case c.from != "", mine, !r.lives() && r.turn(c.owner):
+		next := r.grant(c.owner, c.holder, c.req.TTL)
+		if c.from != "" {
+			next.since = r.since
+		}
+		next.stamp = newStamp()
+		return next, nil
+	case !r.lives():
+		next := r.pass()
+		next.stamp = newStamp()
+		return next, nil
+	}
+	return r, nil
+}
+
+// granted is the grant that the claim has got, without its place in the queue.
+func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver.Grant, error) {
+	if r.place != nil {
+		if _, err := c.d.do(ctx, c.d.leave, c.req.Key, c.owner); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	ttl := c.req.TTL
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: own.token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(sent, ttl)}
+	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
+		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
+	}
+	c.d.knows(c.owner, own.stamp)
+	return g, nil
+}
+
+// deny gives the claim a place in the queue, or keeps its place, and says who has the lock.
+func (c *claim) deny(ctx context.Context, r row) error {
+	held := r.held()
+	held.Waiters = c.count
+	if c.req.NoWait {
+		return held
+	}
+	c.left, c.ahead = true, r.ahead()
+	until := r.now + direct.InMicros(place)
+	switch {
+	case r.place == nil:
+		if r.dead {
+			if _, err := c.d.do(ctx, c.d.sweep); err != nil {
+				return err
+			}
+		}
+		// First the ticket, then the stamp: a release that has not seen the one finds another than it has read, and reads again.
+		if _, err := c.d.do(ctx, c.d.join, c.req.Key, c.owner, r.places+1, c.holder, until); err != nil {
+			return err
+		}
+		if _, err := c.d.do(ctx, c.d.stir, c.req.Key, newStamp(), 1); err != nil {
+			return err
+		}
+		c.place, c.ahead = true, int64(c.count)
+	case r.lapse-r.now < direct.InMicros(place/2):
+		if _, err := c.d.do(ctx, c.d.stay, c.req.Key, c.owner, until); err != nil {
+			return err
+		}
+	}
+	return held
+}
+
+// pause waits until it is time to ask again: when the lock lapses, at a wake-up, and every now and then, which is more often for
+// one that will soon be the first in line, and less where the holder has had the lock for long.
+func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
+	m := c.d.manners
+	wait := min(direct.ShortPause<<min(tries, 10), direct.LongPause)
+	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
+		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
+		wait = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest, held.Remaining+m.poll)
+	}
+	timer := time.NewTimer(direct.Jitter(wait))
+	defer timer.Stop()
+	select {
+	case <-c.wake:
+		c.woken = true
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-c.d.calls.Alive.Done():
+	}
+}
+
+// abandon clears away, in the background, what the claim has left in the database. What it cannot
+// clear away lapses.
+func (c *claim) abandon() {
+	if !c.left {
+		return
+	}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
+	c.d.calls.Go(func() {
+		c.d.insist(g.TTL, func() {}, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
+	})
+}
+
+// giveUp frees what a claim that has failed may have, and may get by what was sent and not answered. It takes its place away and
+// then changes the stamp, which is what all of that was decided by. So what it finds then stays.
+func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
+	if _, err := d.do(ctx, d.leave, g.Key, g.Owner); err != nil {
+		return err
+	}
+	stirred, err := d.do(ctx, d.stir, g.Key, newStamp(), 0)
+	if err == nil && !stirred { // a first row that is still to come would find none
+		r, err := d.read(ctx, g.Key, g.Owner, false)
+		if err == nil && !r.there {
+			free := row{now: r.now, stamp: newStamp(), token: r.now - block.Size, since: r.now, expires: r.now}
+			_, err = d.change(ctx, g.Key, row{}, &free)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return d.free(ctx, g, 0)
+}
+
+// read reads a lock, for owner. With look it counts those who wait.
+func (d *Driver) read(ctx context.Context, key, owner string, look bool) (r row, err error) {
+	s := d.tables.read
+	if look {
+		s = d.look
+	}
+	err = d.run(ctx, func(q querier) error {
+		var c columns
+		r = row{}
+		if err := q.QueryRowContext(ctx, s.text, s.with([]any{key, owner})...).Scan(r.into(&c)...); err != nil {
+			return err
+		}
+		r.fill(&c)
+		return nil
+	})
+	return r, err
+}
+
+// change turns a lock as it was read into another, and says whether it was still that. A hand-over takes the ticket away and wakes
+// the waiter if that is one of this client.
+func (d *Driver) change(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
+	if was.there {
+		changed, err = d.do(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, key, was.stamp)
+	} else {
+		changed, err = d.do(ctx, d.insert, key, is.stamp, is.token, is.owner, is.holder, is.since, is.expires)
+	}
+	if !changed || err != nil || was.first == nil || is.owner != was.first.owner {
+		return changed, err
+	}
+	d.mu.Lock()
+	wake := d.waiting[is.owner]
+	d.mu.Unlock()
+	select {
+	case wake <- struct{}{}:
+	default: // it is awake, or waits elsewhere
+	}
+	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
+	return true, nil
+}
+
+// newStamp is one that no row has.
+func newStamp() int64 { return rand.Int64() }
+
+// scanned is a row of a listing.
+func scanned(rows *sql.Rows) (r row, key string, err error) {
+	err = rows.Scan(&r.now, &key, &r.token, &r.owner, &r.holder, &r.since, &r.expires, &r.count)
+	return r, key, err
+}

@@ -1,0 +1,237 @@
+package sqllock
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect int
+
+// The dialects. There is no default: guessing wrong would show in production only.
+const (
+	PostgreSQL Dialect = iota + 1 // 11 or newer
+	MySQL                         // 8 or newer, and MariaDB 10.2 or newer
+	SQLite                        // 3.24 or newer
+)
+
+var (
+	//go:embed schema/postgresql.sql
+	postgresqlSQL string
+	//go:embed schema/mysql.sql
+	mysqlSQL string
+	//go:embed schema/sqlite.sql
+	sqliteSQL string
+)
+
+// speech is what differs from one dialect to another.
+type speech struct {
+	name     string
+	schema   string
+	now      string // the server's clock in µs; empty: that of this machine is given as an argument
+	numbered bool   // arguments are $1, $2; otherwise each is a ?
+	anew     string // stands behind an INSERT of a row that may be there, where that is no error then
+	session  string // what has a row if the sessions of this user do not commit each statement; empty: they all do
+	manners
+}
+
+// manners are the times that suit a database.
+type manners struct {
+	poll, hasty time.Duration // how often the first in line asks: at first, and when the lock is held for long
+	slowest     time.Duration // how often one asks that has many before it
+	room        int           // how many statements at once, where the pool has no bound
+}
+
+// remote are those of a server, over a network.
+var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, room: 8}
+
+var dialects = map[Dialect]speech{
+	PostgreSQL: {
+		name: "PostgreSQL", schema: postgresqlSQL, now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", numbered: true,
+		anew: " ON CONFLICT DO NOTHING", manners: remote,
+	},
+	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
+	MySQL: {
+		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
+		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", manners: remote,
+	},
+	// A process that is on the same file is on the same machine.
+	SQLite: {
+		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING",
+		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
+	},
+}
+
+// statement is the text of a statement and the order of its arguments.
+type statement struct {
+	text  string
+	order []int // which argument, from 1; 0: the clock
+	write bool
+}
+
+// slot is a place for an argument or the clock. Like other patterns, it is made ready when it is used: the command has many drivers, and
+// runs with one.
+var slot = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$(\d+)|\{now\}`) })
+
+// say puts a text that has $1, $2 and {now} into the dialect.
+func (s speech) say(text string) (out statement) {
+	out.write = !strings.HasPrefix(text, "SELECT")
+	out.text = slot().ReplaceAllStringFunc(text, func(found string) string {
+		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0 for the clock
+		switch {
+		case number == 0 && s.now != "":
+			return s.now
+		case number > 0 && s.numbered:
+			return found
+		}
+		out.order = append(out.order, number)
+		return "?"
+	})
+	return out
+}
+
+// with puts the arguments into the order of the statement.
+func (s statement) with(args []any) []any {
+	if s.order == nil {
+		return args
+	}
+	out := make([]any, len(s.order))
+	for i, number := range s.order {
+		if number == 0 {
+			out[i] = time.Now().UnixMicro()
+		} else {
+			out[i] = args[number-1]
+		}
+	}
+	return out
+}
+
+// usual is what the names of the tables begin with unless a program says otherwise.
+const usual = "holdfast_"
+
+// plain is a prefix that needs no quotes.
+var plain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`)
+})
+
+// tables are the statements over the tables of one prefix.
+type tables struct {
+	speech
+	prefix string
+
+	read, look, put, insert, stir, join, stay, leave, sweep, list, queue, version statement
+}
+
+// version is that of the schemas.
+const version = 1
+
+func newTables(dialect Dialect, prefix string) (*tables, error) {
+	s, ok := dialects[dialect]
+	if prefix == "" {
+		prefix = usual
+	}
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: unknown dialect %d; give PostgreSQL, MySQL or SQLite", driver.ErrInvalid, dialect)
+	case !plain().MatchString(prefix):
+		return nil, fmt.Errorf("%w: Prefix %q: give letters, digits and _, at most 40, with a schema and a dot before them if need be", driver.ErrInvalid, prefix)
+	}
+	t := &tables{speech: s, prefix: prefix}
+	for to, text := range map[*statement]string{
+		&t.read: readSQL("0"), &t.look: readSQL(waitersSQL), &t.list: listSQL, &t.queue: queueSQL,
+		&t.put:     `UPDATE holdfast_lock SET stamp = $1, token = $2, owner = $3, holder = $4, since = $5, expires = $6 WHERE name = $7 AND stamp = $8`,
+		&t.insert:  `INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places) VALUES ($1, $2, $3, $4, $5, $6, $7, 0)` + s.anew,
+		&t.stir:    `UPDATE holdfast_lock SET stamp = $2, places = places + $3 WHERE name = $1`,
+		&t.join:    `INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ($1, $2, $3, $4, $5)` + s.anew,
+		&t.stay:    `UPDATE holdfast_ticket SET expires = $3 WHERE name = $1 AND owner = $2`,
+		&t.leave:   `DELETE FROM holdfast_ticket WHERE name = $1 AND owner = $2`,
+		&t.sweep:   `DELETE FROM holdfast_ticket WHERE expires <= {now}`,
+		&t.version: `SELECT MAX(version) FROM holdfast_version`,
+	} {
+		*to = s.say(t.in(text))
+	}
+	return t, nil
+}
+
+// in puts the prefix, and the size of a block of tokens, into a text. An index has no schema before its name.
+func (t *tables) in(text string) string {
+	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(block.Size))
+	_, bare, found := strings.Cut(t.prefix, ".")
+	if !found {
+		bare = t.prefix
+	}
+	text = strings.ReplaceAll(text, "holdfast_ticket_", bare+"ticket_")
+	return strings.ReplaceAll(text, usual, t.prefix)
+}
+
+// firstSQL is a column of the ticket whose turn is next. That of the owner does not count: it goes when that has the lock.
+func firstSQL(column string) string {
+	return `(SELECT t.` + column + ` FROM holdfast_ticket t WHERE t.name = $1 AND t.expires > {now} AND t.owner <> COALESCE(l.owner, '')
+		ORDER BY t.place, t.owner LIMIT 1)`
+}
+
+// waitersSQL is how many wait for a lock.
+const waitersSQL = `(SELECT COUNT(*) FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)`
+
+// readSQL is a row with all that is decided by it. There is always one, as it has the clock.
+func readSQL(waiters string) string {
+	return `SELECT o.at, l.stamp, l.token, l.owner, l.holder, l.since, l.expires, l.places, m.place, m.expires,
+		` + firstSQL("owner") + `, ` + firstSQL("holder") + `, ` + firstSQL("place") + `,
+		EXISTS (SELECT 1 FROM holdfast_ticket d WHERE d.expires <= {now}), ` + waiters + `
+		FROM (SELECT {now} AS at) o LEFT JOIN holdfast_lock l ON l.name = $1 LEFT JOIN holdfast_ticket m ON m.name = $1 AND m.owner = $2`
+}
+
+// listSQL is a page of what is held or waited for, in the order of the names, from one name on and without another.
+var listSQL = `SELECT {now}, l.name, l.token, l.owner, l.holder, l.since, l.expires, ` + waitersSQL + ` FROM holdfast_lock l
+	WHERE l.name >= $1 AND l.name <> $2 AND (l.owner <> '' AND l.expires > {now} OR EXISTS (
+		SELECT 1 FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)) ORDER BY l.name LIMIT ` + strconv.Itoa(page)
+
+// page is how many locks one statement lists.
+const page = 500
+
+// queueSQL is who waits, in order.
+const queueSQL = `SELECT t.owner, t.holder FROM holdfast_ticket t LEFT JOIN holdfast_lock l ON l.name = t.name
+	WHERE t.name = $1 AND t.expires > {now} AND t.owner <> COALESCE(l.owner, '') ORDER BY t.place, t.owner LIMIT $2`
+
+// several is a list of n arguments from the one with that number on.
+func several(first, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString("$" + strconv.Itoa(first+i))
+	}
+	return b.String()
+}
+
+// renew is the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more.
+func (t *tables) renew(n int) statement {
+	return t.say(t.in(`UPDATE holdfast_lock SET stamp = $1, expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
+		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)`))
+}
+
+// renewed is how n locks stand.
+func (t *tables) renewed(n int) statement {
+	return t.say(t.in(`SELECT l.name, l.owner, l.expires - {now}, ` + waitersSQL + ` FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
+}
+
+// Schema is the SQL that Driver.Migrate runs, for those who keep their schema in files; opts may be nil.
+func Schema(dialect Dialect, opts *Options) (string, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	t, err := newTables(dialect, opts.Prefix)
+	if err != nil {
+		return "", fmt.Errorf("sqllock: %w", err)
+	}
+	return t.in(t.schema), nil
+}

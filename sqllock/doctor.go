@@ -1,0 +1,231 @@
+package sqllock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/exam"
+)
+
+const (
+	examTime   = 10 * time.Second // for all checks
+	clockNoise = time.Second      // by which clocks differ without being reported
+)
+
+// Diagnose implements driver.Doctor. It looks over a connection of the pool that New was given.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	if err := d.calls.Enter(); err != nil {
+		return exam.Closed(err)
+	}
+	defer d.calls.Leave()
+	ctx, cancel := context.WithTimeout(ctx, examTime)
+	defer cancel()
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: direct.Alone(cmp.Or(ttl, exam.TTL))}
+	conn, err := d.db.Conn(ctx)
+	if err == nil {
+		defer conn.Close()
+		err = conn.PingContext(ctx)
+	}
+	if err != nil {
+		l.Fault("reach", d.diagnose(ctx, err))
+		return l.Found
+	}
+	l.q = conn
+	l.OK("reach", "answers")
+	for _, check := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"round-trip", l.pace},
+		{"version", l.version},
+		{"role", l.role},
+		{"clock", l.clock},
+		{"durability", l.durability},
+		{"schema", l.schema},
+		{"rights", l.rights}, // last, as there may be none
+	} {
+		if err := check.run(ctx); err != nil {
+			l.Fault(check.name, d.diagnose(ctx, err))
+			return l.Found
+		}
+	}
+	return l.Found
+}
+
+// look is one at a database, by a doctor.
+type look struct {
+	exam.Notes
+	d     *Driver
+	q     querier
+	limit time.Duration // for one attempt
+}
+
+// get reads one row.
+func (l *look) get(ctx context.Context, text string, to ...any) error {
+	return l.q.QueryRowContext(ctx, text).Scan(to...)
+}
+
+func (l *look) pace(ctx context.Context) error {
+	var one int
+	return l.Pace(l.limit, func() error { return l.get(ctx, "SELECT 1", &one) })
+}
+
+// known are the least versions, and how a server is asked for its own.
+var known = map[Dialect]struct {
+	ask   string
+	least []int
+}{
+	PostgreSQL: {"SELECT current_setting('server_version')", []int{11}},
+	MySQL:      {"SELECT VERSION()", []int{8}},
+	SQLite:     {"SELECT sqlite_version()", []int{3, 24}},
+}
+
+func (l *look) version(ctx context.Context) error {
+	k := known[l.d.dialect]
+	var text string
+	if err := l.get(ctx, k.ask, &text); err != nil {
+		return err
+	}
+	name, least := l.d.speech.name, k.least
+	if strings.Contains(text, "MariaDB") {
+		name, least = "MariaDB", []int{10, 2}
+	}
+	if older(text, least) {
+		l.Add("version", driver.VerdictFault, "it is "+name+" "+text, "update it")
+		return nil
+	}
+	l.OK("version", "%s %s", name, text)
+	return nil
+}
+
+// older says whether a version is below another.
+func older(text string, least []int) bool {
+	for i, part := range strings.SplitN(text, ".", len(least)+1) {
+		n, err := strconv.Atoi(strings.TrimRightFunc(part, func(r rune) bool { return r < '0' || r > '9' }))
+		if i == len(least) || err != nil || n > least[i] {
+			return false
+		}
+		if n < least[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// role says whether the server takes writes, and that each statement is a transaction.
+func (l *look) role(ctx context.Context) error {
+	var reads, commits bool
+	var err error
+	switch l.d.dialect {
+	case PostgreSQL:
+		commits = true
+		err = l.get(ctx, "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool", &reads)
+	case MySQL:
+		err = l.get(ctx, "SELECT @@global.read_only OR @@tx_read_only, @@autocommit", &reads, &commits)
+		if err != nil { // MySQL 8 has another name for it
+			err = l.get(ctx, "SELECT @@global.read_only OR @@transaction_read_only, @@autocommit", &reads, &commits)
+		}
+	case SQLite:
+		return nil
+	}
+	switch {
+	case err != nil:
+		return err
+	case reads:
+		l.Add("role", driver.VerdictFault, "it takes no writes: it is a replica, or a setting says so", "name the primary, or set read_only or the like off")
+	case !commits:
+		l.OK("role", "takes writes; autocommit is off, which costs two more statements for each")
+	default:
+		l.OK("role", "takes writes")
+	}
+	return nil
+}
+
+func (l *look) clock(ctx context.Context) error {
+	if l.d.now == "" {
+		l.OK("clock", "that of this machine")
+		return nil
+	}
+	var at int64
+	before := time.Now()
+	if err := l.get(ctx, "SELECT "+l.d.now, &at); err != nil {
+		return err
+	}
+	rtt := time.Since(before)
+	off := time.UnixMicro(at).Sub(before.Add(rtt / 2))
+	if off.Abs() > clockNoise+rtt {
+		l.Add("clock", driver.VerdictWarning, fmt.Sprintf("its clock differs from this machine's by %v: if it was set, leases end early or late",
+			off.Round(time.Millisecond)), "have a time service slew both")
+		return nil
+	}
+	l.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
+	return nil
+}
+
+// durability says whether a crash of the machine undoes grants that somebody relies on.
+func (l *look) durability(ctx context.Context) error {
+	var off string
+	switch l.d.dialect {
+	case PostgreSQL:
+		var fsync, commit string
+		if err := l.get(ctx, "SELECT current_setting('fsync'), current_setting('synchronous_commit')", &fsync, &commit); err != nil {
+			return err
+		}
+		for name, value := range map[string]string{"fsync": fsync, "synchronous_commit": commit} {
+			if value == "off" {
+				off = "set " + name + " on"
+			}
+		}
+	case MySQL:
+		var flush int
+		if err := l.get(ctx, "SELECT @@global.innodb_flush_log_at_trx_commit", &flush); err != nil {
+			return err
+		}
+		if flush != 1 {
+			off = "set innodb_flush_log_at_trx_commit to 1"
+		}
+	case SQLite:
+		var mode string
+		if err := l.get(ctx, "PRAGMA journal_mode", &mode); err != nil {
+			return err
+		}
+		if mode == "off" || mode == "memory" {
+			off = "PRAGMA journal_mode = wal"
+			break
+		}
+		l.OK("durability", "journal %s: a grant survives the end of any process; a crash of the machine ends its holders as well", mode)
+		return nil
+	}
+	if off != "" {
+		l.Add("durability", driver.VerdictFault, "a crash undoes grants that somebody relies on", off)
+		return nil
+	}
+	l.OK("durability", "a grant is on disk before anybody relies on it")
+	return nil
+}
+
+func (l *look) schema(ctx context.Context) error {
+	err := l.d.fits(ctx, l.q)
+	if err == nil {
+		l.OK("schema", "version %d", version)
+	}
+	return err
+}
+
+// rights tries statements that find nothing.
+func (l *look) rights(ctx context.Context) error {
+	if _, err := exec(ctx, l.q, l.d.stir, "", 0, 0); err != nil {
+		return err
+	}
+	if _, err := exec(ctx, l.q, l.d.leave, "", ""); err != nil {
+		return err
+	}
+	l.OK("rights", "all that locks need")
+	return nil
+}

@@ -1,0 +1,36 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// Locks in the database of a program that has a *sql.DB, by whatever driver.
+func ExampleNew() {
+	ctx := context.Background()
+	var db *sql.DB
+	drv, err := sqllock.New(ctx, db, sqllock.MySQL, &sqllock.Options{NoCheck: true}) // db is a *sql.DB; there may be no tables yet
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := drv.Migrate(ctx); err != nil { // by a user who may create tables
+		log.Fatal(err)
+	}
+	client, err := holdfast.New(drv, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	err = client.Do(ctx, "nightly-report", nil, func(ctx context.Context, lease *holdfast.Lease) error {
+		fmt.Println("token", lease.Token())
+		return nil
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}

@@ -1,0 +1,239 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// TestAPoolOfOneConnectionIsEnough, also while others of the client wait.
+func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		r.most = 1
+		if r.dialect == sqllock.SQLite {
+			r.db.SetMaxOpenConns(1)
+		}
+		at := ""
+		if r.dialect != sqllock.SQLite {
+			at = r.relay().Addr
+		}
+		d, err := r.openOn(r.connect(at))
+		fixture.Closed(r.Rig, d, err)
+		fixture.Crowd(r.Rig, d, 60)
+		r.cleared()
+	})
+}
+
+// TestABusyPoolIsNoFaultOfTheDatabase.
+func TestABusyPoolIsNoFaultOfTheDatabase(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		db := r.connect(r.relay().Addr)
+		r.most = 1
+		d, err := r.openOn(db)
+		fixture.Closed(r.Rig, d, err)
+		conn, err := db.Conn(r.Context())
+		r.Must(err)
+		_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
+		conn.Close()
+		down, ok := errors.AsType[*driver.UnavailableError](err)
+		if !ok || len(down.Nodes) > 0 || !strings.Contains(err.Error(), "1 connections of the pool are in use") {
+			r.Errorf("Acquire() = %v, want that the pool is too small and no node is to blame", err)
+		}
+		if e := d.Nodes()[0]; e.State != driver.NodeUp {
+			r.Errorf("the database is %v: %v", e.State, e.Err)
+		}
+	})
+}
+
+// TestAConflictIsRepeated: a row that another transaction has locked, and a deadlock of which the driver's statement is the victim.
+func TestAConflictIsRepeated(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d := r.driver()
+		a, b := r.Grant(d, "a", long), r.Grant(d, "b", long)
+		tx, err := r.db.BeginTx(r.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		r.Must(err)
+		run := func(text string) {
+			r.Helper()
+			_, err := tx.ExecContext(r.Within(), r.in(text))
+			r.Must(err)
+		}
+		for i := range 20 { // so that this is not the cheaper victim
+			run(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'x%d', 1, '{}', 1)", i))
+		}
+		if r.dialect == sqllock.PostgreSQL {
+			run("SET LOCAL deadlock_timeout = '10s'") // the other finds the deadlock, and so is its victim
+		}
+		run("UPDATE holdfast_lock SET places = places WHERE name = 'b'")
+		renewed := make(chan []driver.Renewal, 1)
+		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{a, b}) }()
+		time.Sleep(300 * time.Millisecond) // it has a, and waits for b
+		run("UPDATE holdfast_lock SET places = places WHERE name = 'a'")
+		r.Must(tx.Commit())
+		for i, renewal := range <-renewed {
+			if renewal.Err != nil {
+				r.Errorf("renewal %d: %v", i, renewal.Err)
+			}
+		}
+		r.Must(errors.Join(d.Release(r.Within(), a, 0), d.Release(r.Within(), b, 0)))
+	})
+}
+
+// TestAReadOnlySessionIsNamed, with what mends it, and is waited for, as it may be that of a server that has not taken over yet.
+func TestAReadOnlySessionIsNamed(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		r.settings = map[sqllock.Dialect]string{sqllock.PostgreSQL: " default_transaction_read_only=on", sqllock.MySQL: "&tx_read_only=1"}[r.dialect]
+		_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "no writes are taken") {
+			r.Errorf("Acquire() = %v, want that no writes are taken", err)
+		}
+	})
+}
+
+// TestASettingThatThereIsNotEndsAWait.
+func TestASettingThatThereIsNotEndsAWait(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		r.settings = map[sqllock.Dialect]string{sqllock.PostgreSQL: " nonsense=1", sqllock.MySQL: "&nonsense=1"}[r.dialect]
+		if _, err := r.openOn(r.connect(r.relay().Addr)); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "correct the settings") {
+			r.Errorf("New() = %v, want ErrConfig and what to correct", err)
+		}
+	})
+}
+
+// TestMissingTablesEndAWait, and Open.
+func TestMissingTablesEndAWait(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		d := r.driver()
+		r.exec("DROP TABLE holdfast_ticket")
+		r.exec("DROP TABLE holdfast_lock")
+		r.exec("DROP TABLE holdfast_version")
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "holdfast migrate") {
+			r.Errorf("Acquire() = %v, want ErrConfig and how to make the tables", err)
+		}
+		_, err = r.openOn(r.db)
+		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "holdfast migrate") {
+			r.Errorf("New() = %v, want ErrConfig and how to make the tables", err)
+		}
+		found := d.Diagnose(r.Within(), 0)
+		if last := found[len(found)-1]; last.Verdict != driver.VerdictFault || last.Check != "schema" {
+			r.Errorf("Diagnose() = %+v, want a fault of the schema", found)
+		}
+	})
+}
+
+// TestTablesOfANewerVersionAreLeftAlone.
+func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		d := r.driver()
+		r.exec("INSERT INTO holdfast_version (version) VALUES (99)")
+		for what, err := range map[string]error{"Migrate": d.Migrate(r.Within()), "New": func() error { _, err := r.openOn(r.db); return err }()} {
+			if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "update the program") {
+				r.Errorf("%s() = %v, want that the program is older", what, err)
+			}
+		}
+	})
+}
+
+// TestManyMakeTheTablesAtOnce.
+func TestManyMakeTheTablesAtOnce(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		r.exec("DROP TABLE holdfast_ticket")
+		r.exec("DROP TABLE holdfast_lock")
+		r.exec("DROP TABLE holdfast_version")
+		r.db.SetMaxOpenConns(20)
+		together(8, func(int) {
+			d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
+			r.Must(err)
+			defer d.Close()
+			if err := d.Migrate(r.Within()); err != nil {
+				r.Error(err)
+			}
+		})
+		c := r.client()
+		r.Release(r.Acquire(c, "k", long))
+	})
+}
+
+// TestAllIsWellWithAHealthyDatabase.
+func TestAllIsWellWithAHealthyDatabase(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		d := r.driver()
+		seen := make(map[string]bool)
+		for _, f := range d.Diagnose(r.Within(), 0) {
+			seen[f.Check] = true
+			if f.Bad() && f.Check != "durability" { // the tests sync nothing
+				r.Errorf("%+v", f)
+			}
+		}
+		for _, check := range []string{"reach", "round-trip", "version", "clock", "durability", "schema", "rights"} {
+			if !seen[check] {
+				r.Errorf("nothing was found about %s", check)
+			}
+		}
+		if left, err := r.leftovers(); len(left) > 0 || err != nil {
+			r.Errorf("a look has left %q, %v", left, err)
+		}
+	})
+}
+
+// TestBadOptionsAreRefused.
+func TestBadOptionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for prefix, dialect := range map[string]sqllock.Dialect{"": 0, "x; DROP TABLE y": sqllock.SQLite, "a.b.c_": sqllock.MySQL} {
+		if _, err := sqllock.New(t.Context(), nil, dialect, &sqllock.Options{Prefix: prefix}); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("New() of dialect %d with prefix %q = %v, want ErrInvalid", dialect, prefix, err)
+		}
+	}
+}
+
+// TestAWaiterOfTheSameClientIsWokenAtOnce, which would not ask again for a minute.
+func TestAWaiterOfTheSameClientIsWokenAtOnce(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		d := r.driver()
+		d.Sleepy(time.Minute)
+		g := r.Grant(d, "k", 2*long)
+		got := make(chan driver.Grant, 1)
+		go func() { got <- r.Grant(d, "k", long) }()
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		begin := time.Now()
+		r.Must(d.Release(r.Within(), g, 0))
+		select {
+		case next := <-got:
+			r.Logf("the hand-over took %v", time.Since(begin))
+			r.Must(d.Release(r.Within(), next, 0))
+		case <-time.After(fixture.Patience / 2):
+			r.Error("the waiter sleeps on")
+		}
+	})
+}
+
+// TestACallerThatLeavesCostsNoConnection.
+func TestACallerThatLeavesCostsNoConnection(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d := r.driver()
+		c := r.Client(d)
+		l := r.Acquire(r.client(), "k", long)
+		for range 20 {
+			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Millisecond)
+			_, err := c.Acquire(ctx, "k", nil)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, holdfast.ErrHeld) {
+				r.Errorf("Acquire() = %v", err)
+			}
+		}
+		r.Release(l)
+		r.cleared()
+		if e := d.Nodes()[0]; e.State != driver.NodeUp {
+			r.Errorf("the database is %v: %v", e.State, e.Err)
+		}
+	})
+}

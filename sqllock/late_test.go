@@ -1,0 +1,375 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// Texts by which a proxy knows a statement.
+const (
+	anInsert = "INTO t" // a first lock on a name
+	aChange  = ", owner = "
+	aRenewal = "CASE WHEN expires"
+)
+
+// stuck has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
+// What is returned has it carried out. With repeat, send goes on, and is over when stuck returns; otherwise it fails.
+func (r *rig) stuck(d *sqllock.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
+	r.Helper()
+	p := r.route(d)
+	p.Halt(text)
+	ctx, cancel := context.WithCancel(r.Within())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		send(ctx)
+	}()
+	caught := <-p.Caught
+	p.Set(func() { p.Stop = "" })
+	if !repeat {
+		cancel()
+		<-over
+	}
+	caught.Drop()
+	<-over
+	cancel()
+	return func() {
+		p.Resume()
+		<-p.Late
+	}
+}
+
+// renew renews g for ttl, which succeeds.
+func (r *rig) renew(d *sqllock.Driver, g driver.Grant, ttl time.Duration) {
+	r.Helper()
+	g.TTL = ttl
+	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+}
+
+// known makes the row of "k", so that to lock it is a change and no insertion.
+func (r *rig) known() {
+	r.Helper()
+	d := r.driver()
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+}
+
+// ask is send of stuck for an Acquire.
+func (r *rig) ask(d *sqllock.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
+	return func(ctx context.Context) {
+		var err error
+		if *into, err = d.Acquire(ctx, req); err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+// adoptable is a grant of "k" that another client may adopt.
+func (r *rig) adoptable(d *sqllock.Driver, ttl time.Duration) (g driver.Grant) {
+	r.Helper()
+	r.ask(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
+	return g
+}
+
+// TestALateStatementDoesNotShortenWhatIsTrusted: whatever was sent before for a shorter time, and is carried out after a renewal
+// for a longer one that was confirmed.
+func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
+	const short = 1500 * time.Millisecond
+	for name, late := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
+		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
+			g := r.Grant(d, "k", short)
+			return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+		},
+		"acquire, first of the name": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+			pass = r.stuck(d, anInsert, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			return g, pass
+		},
+		"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+			r.known()
+			pass = r.stuck(d, aChange, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			return g, pass
+		},
+		"adopt": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+			from := r.adoptable(r.driver(), short)
+			pass = r.stuck(d, aChange, true, func(ctx context.Context) {
+				var err error
+				if g, err = d.Adopt(ctx, from); err != nil {
+					r.Error(err)
+				}
+			})
+			return g, pass
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, servers, func(r *rig) {
+				d := r.driver()
+				g, pass := late(r, d)
+				r.renew(d, g, long)
+				pass()
+				if left := r.left(); left < long/2 {
+					r.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
+				}
+				r.Must(d.Release(r.Within(), g, 0))
+				r.cleared()
+			})
+		})
+	}
+}
+
+// TestALateStatementRevivesNothing: what is over is neither taken nor kept for longer by what was sent before.
+func TestALateStatementRevivesNothing(t *testing.T) {
+	for name, end := range map[string]func(r *rig, d *sqllock.Driver, g driver.Grant){
+		"release": func(r *rig, d *sqllock.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
+		"release, kept": func(r *rig, d *sqllock.Driver, g driver.Grant) {
+			r.Must(d.Release(r.Within(), g, brief))
+		},
+		"force": func(r *rig, d *sqllock.Driver, g driver.Grant) {
+			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			r.Must(err)
+			r.Must(d.Release(r.Within(), g, 0)) // as the client does with what it has lost
+		},
+		"adoption": func(r *rig, d *sqllock.Driver, g driver.Grant) {
+			d.Detach(g)
+			heir := r.driver()
+			own, err := heir.Adopt(r.Within(), g)
+			r.Must(err)
+			r.Must(heir.Release(r.Within(), own, 0))
+		},
+		"lapse of what was detached": func(r *rig, d *sqllock.Driver, g driver.Grant) {
+			d.Detach(g)
+			r.exec("UPDATE holdfast_lock SET expires = 1")
+		},
+	} {
+		for what, send := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
+			"first acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+				pass = r.stuck(d, anInsert, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				return g, pass
+			},
+			"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+				r.known()
+				pass = r.stuck(d, aChange, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				return g, pass
+			},
+			"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
+				g := r.adoptable(d, long)
+				return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				each(t, servers, func(r *rig) {
+					d := r.driver()
+					g, pass := send(r, d)
+					end(r, d, g)
+					pass()
+					if left := r.left(); left > brief {
+						r.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
+					}
+					r.cleared()
+				})
+			})
+		}
+	}
+}
+
+// TestAStatementThatComesTooLateForItsSenderTakesNothing stops the statement of an Acquire on its way until its caller has gone and
+// what it could have taken is released.
+func TestAStatementThatComesTooLateForItsSenderTakesNothing(t *testing.T) {
+	for name, first := range map[string]bool{"first of the name": true, "known name": false} {
+		t.Run(name, func(t *testing.T) {
+			each(t, servers, func(r *rig) {
+				text := anInsert
+				if !first {
+					r.known()
+					text = aChange
+				}
+				d := r.driver()
+				p := r.route(d)
+				p.Halt(text)
+				ctx, cancel := context.WithCancel(r.Context())
+				failed := make(chan error, 1)
+				go func() {
+					_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: true})
+					failed <- err
+				}()
+				<-p.Caught
+				p.Set(func() { p.Stop = "" })
+				cancel()
+				if err := <-failed; !errors.Is(err, context.Canceled) {
+					r.Fatalf("Acquire() = %v, want that it was cancelled", err)
+				}
+				if e := d.Nodes()[0]; e.State != driver.NodeUp {
+					r.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
+				}
+				r.Must(d.Close()) // which waits for the release
+				p.Resume()
+				<-p.Late
+				if left, err := r.leftovers(); err != nil || len(left) > 0 {
+					r.Errorf("the late statement has left %q, %v", left, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAReleaseSeesWhoQueuedUpMeanwhile: it was decided before the ticket, and comes after it.
+func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		holder, waiter := r.driver(), r.driver()
+		g := r.Grant(holder, "k", long)
+		p := r.route(holder)
+		p.Halt(aChange)
+		released := make(chan error, 1)
+		go func() { released <- holder.Release(r.Within(), g, 0) }()
+		<-p.Caught
+		got := make(chan driver.Grant, 1)
+		go func() { got <- r.Grant(waiter, "k", long) }()
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+		r.Eventually("it has stirred the lock", func() bool { return r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		p.Resume()
+		r.Must(<-released)
+		if next := r.count("SELECT COUNT(*) FROM holdfast_lock WHERE owner = ''"); next != 0 {
+			r.Error("the lock was freed past a waiter")
+		}
+		r.Must(waiter.Release(r.Within(), <-got, 0))
+		r.cleared()
+	})
+}
+
+// TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue: neither by the owner that released it, nor by one that Inspect names.
+func TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		d, heir := r.driver(), r.driver()
+		g := r.adoptable(d, long)
+		r.Must(d.Release(r.Within(), g, 6*brief))
+		st, err := heir.Inspect(r.Within(), "k")
+		if r.Must(err); !st.Held || !st.Kept || st.Token != 0 || !strings.HasPrefix(st.Owner, g.Owner) {
+			r.Errorf("Inspect() = %+v, want that it is kept after its release by %s, without a token", st, g.Owner)
+		}
+		_, err = heir.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		if held, ok := errors.AsType[*driver.HeldError](err); !ok || !held.Kept {
+			r.Errorf("Acquire() = %v, want that it is kept", err)
+		}
+		if _, err := heir.Adopt(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+			r.Errorf("Adopt() = %v, want ErrLost", err)
+		}
+		if _, err := heir.Adopt(r.Within(), driver.Grant{Key: "k", Owner: st.Owner, TTL: long}); !errors.Is(err, driver.ErrInvalid) {
+			r.Errorf("Adopt() by the name of what is kept = %v, want ErrInvalid", err)
+		}
+		if ok, err := heir.Force(r.Within(), "k", g.Token, ""); ok || err != nil {
+			r.Errorf("Force() by its old token = %v, %v", ok, err)
+		}
+		if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+			r.Errorf("Renew() = %v, want ErrLost", err)
+		}
+		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+			r.Errorf("Check() = %v, want ErrLost", err)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+		if left := r.left(); left < brief || left > 6*brief {
+			r.Errorf("the lock stands for %v, want what is left of %v", left, 6*brief)
+		}
+		if ok, err := heir.Force(r.Within(), "k", 0, ""); !ok || err != nil {
+			r.Errorf("Force() without a token = %v, %v", ok, err)
+		}
+		r.cleared()
+	})
+}
+
+// TestAnOwnerNamesOneGrant: a lock that is handed over, and taken away before the waiter knows, is granted to it under another name.
+func TestAnOwnerNamesOneGrant(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		holder, waiter := r.driver(), r.driver()
+		waiter.Sleepy(2 * time.Second)
+		g := r.Grant(holder, "k", long)
+		got := make(chan driver.Grant, 1)
+		go func() { got <- r.Grant(waiter, "k", long) }()
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		r.Must(holder.Release(r.Within(), g, 0))
+		st, err := holder.Inspect(r.Within(), "k")
+		r.Must(err)
+		if ok, err := holder.Force(r.Within(), "k", st.Token, ""); !ok || err != nil {
+			r.Fatalf("Force() = %v, %v", ok, err)
+		}
+		next := <-got
+		if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
+			r.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
+		}
+		r.Must(waiter.Release(r.Within(), next, 0))
+		r.cleared()
+	})
+}
+
+// TestTokensRiseBeyondARowThatWasLost: a row that was lost, or is older than the last grant, does not bring back tokens that were given.
+func TestTokensRiseBeyondARowThatWasLost(t *testing.T) {
+	for name, older := range map[string]string{"no row": "DELETE FROM holdfast_lock", "an older row": "UPDATE holdfast_lock SET token = 1"} {
+		t.Run(name, func(t *testing.T) {
+			each(t, kinds, func(r *rig) {
+				c := r.client()
+				l := r.Acquire(c, "k", long)
+				r.Release(l)
+				r.exec(older)
+				next := r.Acquire(c, "k", long)
+				if next.Token() <= l.Token() {
+					r.Errorf("token %d after %d", next.Token(), l.Token())
+				}
+				r.Release(next)
+			})
+		})
+	}
+}
+
+// TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see it, which costs the next one a second.
+func TestADeadWaiterLosesItsTurn(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		holder, dead := r.client(), r.driver()
+		l := r.Acquire(holder, "k", long)
+		ctx, cancel := context.WithCancel(r.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		}()
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+		p := r.route(dead)
+		p.Set(func() { p.Hole = true })
+		next := make(chan *holdfast.Lease, 1)
+		other := r.client()
+		go func() { next <- r.Acquire(other, "k", long) }()
+		r.Eventually("another waits", func() bool { return r.waiters() == 2 })
+		r.Release(l)
+		begin := time.Now()
+		r.Release(<-next)
+		if took := time.Since(begin); took > 4*time.Second {
+			r.Errorf("a dead waiter cost the next one %v", took)
+		}
+		cancel()
+		<-gone
+		p.Set(func() { p.Hole = false })
+	})
+}
+
+// TestTheDeadAreSweptByWhoQueuesUpNext, on any name.
+func TestTheDeadAreSweptByWhoQueuesUpNext(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		r.exec("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('a', 'x', 1, '{}', 1)")
+		holder, waiter := r.client(), r.client()
+		l := r.Acquire(holder, "k", long)
+		ctx, cancel := context.WithCancel(r.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			waiter.Acquire(ctx, "k", nil)
+		}()
+		r.Eventually("only the waiter has a ticket", func() bool { return r.waiters() == 1 && r.count("SELECT COUNT(*) FROM holdfast_ticket") == 1 })
+		cancel()
+		<-gone
+		r.Release(l)
+		r.cleared()
+	})
+}

@@ -1,0 +1,127 @@
+// Package mysql keeps locks in a database of MySQL or MariaDB that a URL names. It opens the database; package sqllock has the driver,
+// and what it promises. A program that has a *sql.DB already gives it to sqllock.New.
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+const (
+	// connectTime bounds how long a connection may take.
+	connectTime = 5 * time.Second
+	// connections are three for claims and releases, and one for renewals.
+	connections = 4
+	// lifetime is for how long a connection is used: servers, and what stands before them, cut old ones.
+	lifetime = 3 * time.Minute
+)
+
+var grammar = dsn.Grammar{
+	Schemes: map[string]dsn.Scheme{
+		"mysql":        {Example: "mysql://user:password@host:3306/database", Port: "3306", Several: "name the primary, or what stands before the servers"},
+		"mariadb":      {Example: "mariadb://user:password@host:3306/database", Port: "3306", Several: "name the primary, or what stands before the servers"},
+		"mysql+unix":   {Example: "mysql+unix://user@/run/mysqld/mysqld.sock?db=database", Socket: true},
+		"mariadb+unix": {Example: "mariadb+unix://user@/run/mysqld/mysqld.sock?db=database", Socket: true},
+	},
+	Usual:      []string{"mysql", "mariadb"},
+	Parameters: []string{"db", "prefix"},
+}
+
+// Options configure a Driver. The zero value works.
+type Options struct {
+	// NoCheck leaves out the first statement, so that there is a driver also for a database that has no tables yet or
+	// refuses this client: for Migrate, Limits and Diagnose.
+	NoCheck bool
+}
+
+// Driver keeps locks in one database. It is safe for concurrent use.
+type Driver struct {
+	*sqllock.Driver
+	db      *sql.DB
+	secrets []string // files
+}
+
+// Open returns a driver over a pool of its own for the database that url names; opts may be nil. Otherwise it does what sqllock.New
+// does. Close closes the pool.
+//
+//	mysql://user:password@host:3306/database
+//	mariadb://user:password@host/database?tls=true
+//	mysql+unix://user@/run/mysqld/mysqld.sock?db=database
+//
+// Further parameters are ca, cert, key and servername for TLS, and prefix, with which the names of the tables begin.
+func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	cfg, u, err := config(url)
+	if err != nil {
+		return nil, fmt.Errorf("mysql: %w", err)
+	}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("mysql: %w: the URL cannot be used, and is not shown as it may have a password", driver.ErrInvalid)
+	}
+	d := &Driver{db: sql.OpenDB(connector), secrets: u.Secrets("key")}
+	d.db.SetMaxOpenConns(connections)
+	d.db.SetMaxIdleConns(connections)
+	d.db.SetConnMaxLifetime(lifetime)
+	d.Driver, err = sqllock.New(ctx, d.db, sqllock.MySQL, &sqllock.Options{NoCheck: opts.NoCheck, Node: cfg.Addr, Prefix: u.Parameters["prefix"]})
+	if err != nil {
+		d.db.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// config is what a URL says.
+func config(url string) (*mysql.Config, *dsn.URL, error) {
+	u, err := grammar.Parse(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := mysql.NewConfig()
+	cfg.User, cfg.Passwd, cfg.DBName = u.Username, u.Password, u.Path
+	cfg.Net, cfg.Timeout = "tcp", connectTime
+	cfg.InterpolateParams = true    // one round trip for each statement, and not two
+	cfg.Logger = &mysql.NopLogger{} // errors are returned; the log of a job is no place for those of connections
+	if cfg.TLS, err = u.TLS(nil); err != nil {
+		return nil, nil, err
+	}
+	if len(u.Hosts) == 0 {
+		cfg.Net, cfg.Addr, cfg.DBName = "unix", u.Path, ""
+	} else {
+		cfg.Addr = u.Hosts[0]
+	}
+	if name := u.Parameters["db"]; name != "" {
+		if cfg.DBName != "" {
+			return nil, nil, fmt.Errorf("%w: the URL names two databases; leave out the parameter db", driver.ErrInvalid)
+		}
+		cfg.DBName = name
+	}
+	if cfg.DBName == "" {
+		return nil, nil, fmt.Errorf("%w: the URL names no database; write it behind the host, as in %s", driver.ErrInvalid, grammar.Schemes["mysql"].Example)
+	}
+	return cfg, u, nil
+}
+
+// Close implements driver.Driver.
+func (d *Driver) Close() error {
+	d.Driver.Close()
+	return d.db.Close()
+}
+
+// Diagnose implements driver.Doctor.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	var notes exam.Notes
+	notes.Files(d.secrets...)
+	return append(d.Driver.Diagnose(ctx, ttl), notes.Found...)
+}

@@ -1,0 +1,179 @@
+package sqllock_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+)
+
+// This program is also what other processes run, in a role that a variable names.
+const (
+	roleVariable  = "SQLLOCK_TEST_ROLE"
+	fileVariable  = "SQLLOCK_TEST_FILE"
+	indexVariable = "SQLLOCK_TEST_INDEX"
+
+	shortTTL = 2 * time.Second
+	rounds   = 4
+)
+
+var roles = map[string]func() int{"hold": hold, "count": count}
+
+// inRole runs with a client of the file.
+func inRole(do func(ctx context.Context, c *holdfast.Client) error) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	d, err := sqlite.Open(ctx, "sqlite://"+os.Getenv(fileVariable), nil)
+	if err == nil {
+		var c *holdfast.Client
+		if c, err = holdfast.New(d, nil); err == nil {
+			defer c.Close()
+			err = do(ctx, c)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// hold holds the lock until it is killed.
+func hold() int {
+	return inRole(func(ctx context.Context, c *holdfast.Client) error {
+		l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL})
+		if err != nil {
+			return err
+		}
+		fmt.Println("held")
+		<-l.Context().Done()
+		return context.Cause(l.Context())
+	})
+}
+
+// count writes its number down, in its turn, and then increments a counter some times. Nothing but the lock orders what it does.
+func count() int {
+	return inRole(func(ctx context.Context, c *holdfast.Client) error {
+		for i := range 1 + rounds {
+			err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: 30 * time.Second}, func(context.Context, *holdfast.Lease) error {
+				if i == 0 {
+					return note("order", os.Getenv(indexVariable)+" ")
+				}
+				return note("count", "")
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// note reads a file beside that of the locks and writes it anew: with a word more, or with the next number.
+func note(name, word string) error {
+	name = filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name)
+	text, err := os.ReadFile(name)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if word == "" {
+		n, _ := strconv.Atoi(string(text))
+		return os.WriteFile(name, []byte(strconv.Itoa(n+1)), 0o600)
+	}
+	return os.WriteFile(name, append(text, word...), 0o600)
+}
+
+// process starts another process on the file of r.
+func (r *rig) process(role string, index int) (cmd *exec.Cmd, exited <-chan struct{}) {
+	r.Helper()
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, fileVariable+"="+r.file, indexVariable+"="+strconv.Itoa(index))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	r.Must(err)
+	exited, err = child.Start(cmd, syscall.SIGKILL)
+	r.Must(err)
+	r.Cleanup(func() { cmd.Process.Kill() })
+	if role == "hold" {
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil || line != "held\n" {
+			r.Fatalf("the holder says %q, %v", line, err)
+		}
+	}
+	return cmd, exited
+}
+
+// TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL, to a process that waits.
+func TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, onSQLite)
+	cmd, exited := r.process("hold", 0)
+	waiter := r.client()
+	got := make(chan *holdfast.Lease, 1)
+	go func() { got <- r.Acquire(waiter, "k", long) }()
+	r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+	r.Must(cmd.Process.Kill())
+	<-exited
+	killed := time.Now()
+	l := <-got
+	took := time.Since(killed)
+	if took > shortTTL+time.Second {
+		t.Errorf("the lock passed on after %v, with a TTL of %v", took, shortTTL)
+	}
+	t.Logf("passed on after %v", took.Round(time.Millisecond))
+	r.Release(l)
+	r.cleared()
+}
+
+// TestManyProcessesOverOneFile: those that wait get the lock in the order in which they came, and a counter that nothing but the lock
+// guards is exact in the end.
+func TestManyProcessesOverOneFile(t *testing.T) {
+	t.Parallel()
+	processes := 50
+	if testing.Short() {
+		processes = 8
+	}
+	r := newRig(t, onSQLite)
+	l := r.Acquire(r.client(), "k", 2*long)
+	var all sync.WaitGroup
+	var want []string
+	for i := range processes {
+		cmd, exited := r.process("count", i)
+		all.Go(func() {
+			<-exited
+			if !cmd.ProcessState.Success() {
+				t.Errorf("process %d: %v", i, cmd.ProcessState)
+			}
+		})
+		want = append(want, strconv.Itoa(i))
+		r.Eventually("it waits", func() bool { return r.waiters() == i+1 })
+	}
+	begin := time.Now()
+	r.Release(l)
+	all.Wait()
+	t.Logf("%d grants to %d processes in %v", processes*(1+rounds), processes, time.Since(begin).Round(time.Millisecond))
+	order, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), "order"))
+	r.Must(err)
+	if got := strings.Fields(string(order)); !slices.Equal(got, want) {
+		t.Errorf("served in the order %v", got)
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), "count"))
+	r.Must(err)
+	if n, _ := strconv.Atoi(string(text)); n != processes*rounds {
+		t.Errorf("the counter is %d, want %d", n, processes*rounds)
+	}
+	r.cleared()
+}

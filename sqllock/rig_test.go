@@ -1,0 +1,270 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/sqllock"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+)
+
+const (
+	// long is a TTL that does not end within a test, and brief one that gives a statement little time.
+	long  = fixture.Long
+	brief = time.Second
+)
+
+// The servers of all tests; each test has tables of its own.
+var (
+	postgreSQL *pgproc.Server
+	mariaDB    *mariaproc.Server
+	prefixes   atomic.Int32
+)
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(roleVariable); name != "" {
+		os.Exit(roles[name]())
+	}
+	fixture.Main(m, 6, func(ctx context.Context) (stop func() error, err error) {
+		if postgreSQL, err = pgproc.Start(ctx, "max_connections=400"); err != nil {
+			return nil, err
+		}
+		if mariaDB, err = mariaproc.Start(ctx, "--max-connections=400"); err != nil {
+			return nil, errors.Join(err, postgreSQL.Stop())
+		}
+		return func() error { return errors.Join(mariaDB.Stop(), postgreSQL.Stop()) }, prepare(ctx)
+	})
+}
+
+// prepare makes the database of the tests.
+func prepare(ctx context.Context) error {
+	db, err := sql.Open("mysql", "root@unix("+mariaDB.Socket()+")/")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	_, err = db.ExecContext(ctx, "CREATE DATABASE test")
+	return err
+}
+
+// database is one kind under test.
+type database struct {
+	name     string
+	dialect  sqllock.Dialect
+	settings string // of the sessions of clients
+}
+
+var (
+	onPostgreSQL = database{name: "PostgreSQL", dialect: sqllock.PostgreSQL}
+	onMariaDB    = database{name: "MariaDB", dialect: sqllock.MySQL}
+	onSQLite     = database{name: "SQLite", dialect: sqllock.SQLite}
+	servers      = []database{onPostgreSQL, onMariaDB}
+	kinds        = []database{onPostgreSQL, onMariaDB, onSQLite}
+)
+
+// rig is tables in a database and their clients.
+type rig struct {
+	*fixture.Rig
+	database
+	prefix string
+	file   string // of SQLite
+	db     *sql.DB
+	most   int // connections of a client
+}
+
+// each runs a test on each of these, at once.
+func each(t *testing.T, all []database, test func(r *rig)) {
+	t.Parallel()
+	for _, b := range all {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			test(newRig(t, b))
+		})
+	}
+}
+
+func newRig(t testing.TB, b database) *rig {
+	t.Helper()
+	r := &rig{Rig: fixture.New(t), database: b, prefix: fmt.Sprintf("t%d_", prefixes.Add(1)), most: 4}
+	if b.dialect == sqllock.SQLite {
+		r.prefix, r.file = "holdfast_", filepath.Join(t.TempDir(), "locks.db")
+		r.db = r.connect("")
+	} else {
+		r.db = r.connect(r.socket())
+	}
+	d, err := sqllock.New(t.Context(), r.db, b.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
+	r.Must(err)
+	defer d.Close()
+	r.Must(d.Migrate(t.Context()))
+	return r
+}
+
+// socket is where the server listens.
+func (r *rig) socket() string {
+	if r.dialect == sqllock.MySQL {
+		return mariaDB.Socket()
+	}
+	dir, _, _ := strings.Cut(strings.TrimPrefix(postgreSQL.DSN(), "host="), " ")
+	return dir + "/.s.PGSQL.5432"
+}
+
+// connect opens the database, at a socket or behind a relay.
+func (r *rig) connect(at string) *sql.DB {
+	r.Helper()
+	var db *sql.DB
+	var err error
+	host, port, relayed := strings.Cut(at, ":")
+	switch {
+	case r.dialect == sqllock.SQLite:
+		db, err = sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(200)&_pragma=journal_mode(wal)&_txlock=immediate")
+	case r.dialect == sqllock.MySQL && relayed:
+		db, err = sql.Open("mysql", "root@tcp("+at+")/test?interpolateParams=true"+r.settings)
+	case r.dialect == sqllock.MySQL:
+		db, err = sql.Open("mysql", "root@unix("+at+")/test")
+	case relayed:
+		db, err = sql.Open("pgx", fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable default_query_exec_mode=exec%s", host, port, r.settings))
+	default:
+		db, err = sql.Open("pgx", postgreSQL.DSN())
+	}
+	r.Must(err)
+	r.Cleanup(func() { db.Close() })
+	return db
+}
+
+// open returns the driver of one more client, of a server behind a proxy of its own.
+func (r *rig) open() (driver.Driver, error) {
+	if r.dialect == sqllock.SQLite {
+		return sqlite.Open(r.Context(), "sqlite://"+r.file, nil)
+	}
+	l := r.relay()
+	d, err := r.openOn(r.connect(l.Addr))
+	if err != nil {
+		return nil, err
+	}
+	r.Route(d, l)
+	return d, nil
+}
+
+func (r *rig) openOn(db *sql.DB) (*sqllock.Driver, error) {
+	db.SetMaxOpenConns(r.most)
+	return sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix})
+}
+
+func (r *rig) relay() *fixture.Link {
+	r.Helper()
+	return fixture.Relay(r, r.socket(), func() fixture.Protocol {
+		if r.dialect == sqllock.MySQL {
+			return &fixture.MySQL{}
+		}
+		return &fixture.PostgreSQL{}
+	})
+}
+
+func (r *rig) driver() *sqllock.Driver {
+	r.Helper()
+	d, err := r.open()
+	fixture.Closed(r.Rig, d, err)
+	if file, ok := d.(*sqlite.Driver); ok {
+		return file.Driver
+	}
+	return d.(*sqllock.Driver)
+}
+
+func (r *rig) client() *holdfast.Client { r.Helper(); return r.Client(r.driver()) }
+
+func (r *rig) route(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
+
+// in puts the prefix of r into a statement.
+func (r *rig) in(text string) string { return strings.ReplaceAll(text, "holdfast_", r.prefix) }
+
+func (r *rig) exec(text string) {
+	r.Helper()
+	_, err := r.db.ExecContext(r.Context(), r.in(text))
+	r.Must(err)
+}
+
+func (r *rig) count(text string) (n int) {
+	r.Helper()
+	r.Must(r.db.QueryRowContext(r.Context(), r.in(text)).Scan(&n))
+	return n
+}
+
+// waiters are the places in the queue that have not lapsed.
+func (r *rig) waiters() int {
+	r.Helper()
+	return r.count(fmt.Sprint("SELECT COUNT(*) FROM holdfast_ticket WHERE expires > ", time.Now().UnixMicro()))
+}
+
+// leftovers are all locks and tickets.
+func (r *rig) leftovers() (left []string, err error) {
+	now := time.Now().UnixMicro()
+	for kind, text := range map[string]string{
+		"lock": "SELECT name FROM holdfast_lock WHERE owner <> '' AND expires > ", "ticket": "SELECT name FROM holdfast_ticket WHERE expires > ",
+	} {
+		rows, err := r.db.QueryContext(r.Context(), r.in(fmt.Sprint(text, now)))
+		if err != nil {
+			return nil, err
+		}
+		for rows.Next() {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				return nil, err
+			}
+			left = append(left, kind+" "+name)
+		}
+		if err := rows.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return left, nil
+}
+
+// cleared checks that nothing is left, long before it could lapse by itself.
+func (r *rig) cleared() {
+	r.Helper()
+	r.Eventually("nothing is left", func() bool {
+		left, err := r.leftovers()
+		return err == nil && len(left) == 0
+	})
+}
+
+// left is how long the lock "k" stands yet.
+func (r *rig) left() time.Duration {
+	r.Helper()
+	return time.Until(time.UnixMicro(int64(r.count("SELECT expires FROM holdfast_lock WHERE name = 'k'"))))
+}
+
+// service is r for the conformance suite.
+func (r *rig) service() locktest.Service {
+	if r.dialect == sqllock.SQLite {
+		return locktest.Service{Open: r.open, Nodes: 1, Leftovers: r.leftovers}
+	}
+	return r.Service(1, r.open, r.leftovers)
+}
+
+// together runs fn n times at once.
+func together(n int, fn func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { fn(i) })
+	}
+	all.Wait()
+}

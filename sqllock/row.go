@@ -1,0 +1,146 @@
+package sqllock
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+// row is a lock as a client has read it, with what the queue has for it. What it turns into is
+// decided by it alone: see grant, pass, keep.
+type row struct {
+	there   bool // somebody has locked the name before
+	now     int64
+	stamp   int64
+	token   int64
+	owner   string // empty: nobody
+	holder  string
+	since   int64
+	expires int64
+	places  int64
+
+	place *int64 // of who reads; nil: it has none
+	lapse int64  // of that
+	first *ticket
+	dead  bool // there are tickets that have lapsed
+	count int  // how many wait, where that was asked for
+}
+
+// ticket is a place in the queue.
+type ticket struct {
+	owner, holder string
+	place         int64
+}
+
+// columns are those of readSQL that may be empty.
+type columns struct {
+	stamp, token, since, expires, places, lapse, place *int64
+	owner, holder, firstOwner, firstHolder             *string
+}
+
+// into is where the columns of readSQL go.
+func (r *row) into(c *columns) []any {
+	return []any{
+		&r.now, &c.stamp, &c.token, &c.owner, &c.holder, &c.since, &c.expires, &c.places, &r.place, &c.lapse,
+		&c.firstOwner, &c.firstHolder, &c.place, &r.dead, &r.count,
+	}
+}
+
+// fill completes what was read.
+func (r *row) fill(c *columns) {
+	if r.there = c.stamp != nil; r.there {
+		r.stamp, r.token, r.owner, r.holder, r.since, r.expires, r.places = *c.stamp, *c.token, *c.owner, *c.holder, *c.since, *c.expires, *c.places
+	}
+	if c.lapse != nil {
+		r.lapse = *c.lapse
+	}
+	if c.firstOwner != nil && c.firstHolder != nil && c.place != nil {
+		r.first = &ticket{owner: *c.firstOwner, holder: *c.firstHolder, place: *c.place}
+	}
+}
+
+// lives says whether somebody has the lock.
+func (r row) lives() bool { return r.owner != "" && r.expires > r.now }
+
+// is says whether owner has the lock.
+func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
+
+// turn says whether a lock that nobody has is that of owner: nobody waits before it.
+func (r row) turn(owner string) bool { return r.first == nil || r.first.owner == owner }
+
+// next is the first token of the grant after this one. It follows the clock as well, so that a row that was lost, with a replica
+// that lagged or by a purge, begins above what went before.
+func (r row) next() int64 { return max(r.token+block.Size, r.now) }
+
+// grant gives the lock to owner for ttl. One to whom it was handed keeps the token.
+func (r row) grant(owner, holder string, ttl time.Duration) row {
+	if r.owner != owner {
+		r.token, r.since = r.next(), r.now
+	}
+	r.owner, r.holder, r.expires = owner, holder, r.now+direct.InMicros(ttl)
+	return r
+}
+
+// pass gives the lock to the first that waits, who has to confirm it, or to nobody.
+func (r row) pass() row {
+	if r.first == nil {
+		r.owner, r.holder, r.expires = "", "", r.now
+		return r
+	}
+	return r.grant(r.first.owner, r.first.holder, grace)
+}
+
+// keep has the lock stand for a time. It is nobody's: no owner has a name with a ! at its end, so nothing that its owner has sent
+// prolongs or continues it.
+func (r row) keep(d time.Duration) row {
+	r.owner, r.expires = direct.Kept(r.owner), r.now+direct.InMicros(d)
+	return r
+}
+
+// has says whether token is one of its holder's. A lock that is kept has the token 0.
+func (r row) has(token int64) bool {
+	if direct.IsKept(r.owner) {
+		return token == 0
+	}
+	return block.Has(r.token, token)
+}
+
+// ahead is about how many wait before who reads.
+func (r row) ahead() int64 {
+	if r.place == nil || r.first == nil {
+		return 0
+	}
+	return max(*r.place-r.first.place, 0)
+}
+
+// held says who has the lock.
+func (r row) held() *driver.HeldError {
+	held := &driver.HeldError{
+		Owner: r.owner, Holder: person(r.holder), Remaining: max(direct.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: direct.IsKept(r.owner),
+	}
+	held.Since = time.Now().Add(-direct.Micros(r.now - r.since))
+	return held
+}
+
+// status is the row for people.
+func (r row) status(key, node string) driver.Status {
+	st := driver.Status{Key: key, Waiters: r.count}
+	if r.lives() {
+		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, direct.Micros(r.expires-r.now), person(r.holder)
+		st.Since = time.Now().Add(-direct.Micros(r.now - r.since))
+		if st.Kept = direct.IsKept(r.owner); st.Kept {
+			st.Token = 0
+		}
+	}
+	st.Nodes = []driver.NodeView{{Node: node, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}}
+	return st
+}
+
+// person is what is written of a holder.
+func person(text string) (h driver.Holder) {
+	json.Unmarshal([]byte(text), &h) // what another has written there is no holder
+	return h
+}

@@ -1,0 +1,76 @@
+package sqllock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+// errVersion is tables that another version of this package has made.
+var errVersion = errors.New("the tables do not fit")
+
+// fits says what is wrong with the version of the tables.
+func (d *Driver) fits(ctx context.Context, q querier) error {
+	var v *int
+	err := q.QueryRowContext(ctx, d.version.text).Scan(&v)
+	switch {
+	case err != nil:
+		return err
+	case v == nil || *v < version:
+		return fmt.Errorf("%w: version %d of the tables %s* is needed; call Driver.Migrate, or holdfast migrate", errVersion, version, d.prefix)
+	case *v > version:
+		return fmt.Errorf("%w: the tables %s* have version %d, and this program knows version %d; update the program", errVersion, d.prefix, *v, version)
+	}
+	return nil
+}
+
+// Migrate makes the tables, or brings them up to date. The driver may be opened with NoCheck for it. Several programs may call it at
+// once, and it does nothing where all is there. It blocks until the database has answered or ctx ends. It needs the right to create
+// tables, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth and ErrConfig, the last also for tables of a newer
+// version.
+func (d *Driver) Migrate(ctx context.Context) error {
+	var err error
+	for range 3 { // two that make the same tables at once may collide, and the second finds them then
+		if err = d.migrate(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
+			break
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case d.kind(err) == denied:
+		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there", driver.ErrAuth, err)}
+	default:
+		err = d.diagnose(ctx, err)
+	}
+	return fmt.Errorf("sqllock: migrate: %w", d.unavailable(err))
+}
+
+func (d *Driver) migrate(ctx context.Context) error {
+	conn, err := d.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := d.fits(ctx, conn); err == nil || strings.Contains(err.Error(), "update the program") {
+		return err
+	}
+	tx, err := conn.BeginTx(ctx, nil) // MySQL commits after each statement that makes a table
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	for text := range strings.SplitSeq(d.in(d.schema), ";\n") {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}

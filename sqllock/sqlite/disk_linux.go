@@ -1,0 +1,36 @@
+package sqlite
+
+import (
+	"math"
+	"syscall"
+)
+
+// networks are the file systems that several machines mount, by the number that Linux gives them.
+var networks = map[int64]string{
+	0x6969: "NFS", 0x517B: "SMB", 0xFE534D42: "SMB", 0xFF534D42: "CIFS", 0x5346414F: "AFS", 0x6B414653: "AFS", 0x73757245: "Coda", 0x564C: "NCP",
+	0x00C36400: "CephFS", 0x01161970: "GFS2", 0x7461636F: "OCFS2", 0x0BD00BD0: "Lustre", 0x47504653: "GPFS",
+}
+
+// doubtful are those of which nobody can tell what is behind them.
+var doubtful = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
+
+// number is that of the file system with a folder; 0: not known.
+func number(folder string) (kind int64, free uint64) {
+	var s syscall.Statfs_t
+	if syscall.Statfs(folder, &s) != nil {
+		return 0, math.MaxUint64
+	}
+	return int64(s.Type) & 0xFFFFFFFF, s.Bavail * uint64(s.Bsize)
+}
+
+// network is the network file system that the folder is on; empty: none, as far as is known.
+func network(folder string) string {
+	kind, _ := number(folder)
+	return networks[kind]
+}
+
+// disk is how much room there is for this user, and what a file system is that may be one of a network.
+func disk(folder string) (free uint64, kind string) {
+	n, free := number(folder)
+	return free, doubtful[n]
+}

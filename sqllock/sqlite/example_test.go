@@ -1,0 +1,27 @@
+package sqlite_test
+
+import (
+	"context"
+	"log"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+)
+
+// Locks of the processes of one machine, with no server.
+func ExampleOpen() {
+	ctx := context.Background()
+	drv, err := sqlite.Open(ctx, "sqlite:///var/lib/holdfast/locks.db", nil) // github.com/holdfast-go/holdfast/sqllock/sqlite
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, err := holdfast.New(drv, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	err = client.Do(ctx, "nightly-report", nil, func(ctx context.Context, lease *holdfast.Lease) error { return nil })
+	if err != nil {
+		log.Print(err)
+	}
+}

@@ -1,0 +1,332 @@
+// Package sqlite keeps locks in a file of SQLite: for the processes of one machine, with no server and no cgo. It opens the file and
+// makes its tables; package sqllock has the driver, and what it promises.
+//
+// The file has to be on a disk of the machine itself. Those that share it over a network do not see one another's locks on it, and so
+// Open refuses a file on NFS or the like. Two names of one file are one lock service only if they lead to the same path: give all
+// programs the same one.
+//
+// The file is written ahead (WAL), so that who looks holds up nobody, beside two more that end in -wal and -shm. What was committed
+// survives the end of any process at any point. It is not synced at each commit: a crash of the machine, which ends all holders as
+// well, may undo the newest grants, whose tokens are not used again, as they follow the clock. What is to outlast a crash of the
+// machine, such as a lock that a process acquired for others, needs synchronous=full.
+//
+// A process that is stopped in the middle of a write, such as by SIGSTOP, holds up all others until it goes on or ends. A write takes
+// well below a millisecond.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"modernc.org/sqlite"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+const (
+	// busyTime is for how long SQLite itself waits for another that writes, before the driver asks again.
+	busyTime = 200 * time.Millisecond
+	// makeTime bounds how long it takes to make the tables, which one of many that start at once does.
+	makeTime = 10 * time.Second
+	// connections are one for claims and releases, which take turns, and one for renewals.
+	connections = 2
+	// little is how much room on the disk is a reason to warn.
+	little = 16 << 20
+)
+
+// Options configure a Driver. The zero value works.
+type Options struct {
+	// ReadOnly makes no file. Where there is none, nobody has a lock.
+	ReadOnly bool
+	// NoCheck opens nothing, so that there is a driver also for a file that cannot be used: for Limits and Diagnose.
+	NoCheck bool
+}
+
+// Driver keeps locks in one file. It is safe for concurrent use.
+type Driver struct {
+	*sqllock.Driver
+	db   *sql.DB
+	path string
+	file os.FileInfo // what was opened; nil: nothing yet
+}
+
+// Open returns a driver for the file that url names, and makes the file and its tables where they are missing; opts may be nil. The
+// folder has to be there. Close closes the file.
+//
+//	sqlite:///var/lib/holdfast/locks.db
+//	sqlite:/var/lib/holdfast/locks.db                    the same
+//	sqlite:///var/lib/holdfast/locks.db?synchronous=full synced at each commit
+//
+// In the path, write % as %25, ? as %3F and a blank as %20. Errors: ErrInvalid for a URL that cannot be read; ErrConfig for a file that
+// cannot be used, such as in a folder that is not there or on a network file system; ErrAuth where this user may not write.
+func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	path, full, err := parse(url)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
+	if !opts.NoCheck {
+		if err := fit(path); err != nil {
+			return nil, fmt.Errorf("sqlite: %w", err)
+		}
+	}
+	d := &Driver{path: path}
+	if err := d.open(full, opts.ReadOnly || opts.NoCheck); err != nil {
+		return nil, fmt.Errorf("sqlite: %w: %w", driver.ErrInvalid, err)
+	}
+	makes := !opts.ReadOnly && !opts.NoCheck
+	d.Driver, err = sqllock.New(ctx, d.db, sqllock.SQLite, &sqllock.Options{NoCheck: makes || opts.NoCheck, Node: path})
+	if err == nil && makes {
+		ctx, cancel := context.WithTimeout(ctx, makeTime)
+		defer cancel()
+		if err = d.Migrate(ctx); err != nil {
+			err = fmt.Errorf("sqlite: %w", errors.Unwrap(err)) // nobody has asked for a migration
+		}
+	}
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	d.file, _ = os.Stat(path) // there may be none, or it is gone again, which is found when another one is there
+	return d, nil
+}
+
+// open prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
+// it is missing.
+func (d *Driver) open(full, leave bool) error {
+	file, err := sqlite.NewConnector(source(d.path, full))
+	if err != nil {
+		return err
+	}
+	if leave {
+		file, err = newShadow(d.path, file)
+		if err != nil {
+			return err
+		}
+	}
+	d.db = sql.OpenDB(file)
+	d.db.SetMaxOpenConns(connections)
+	if leave {
+		d.db.SetConnMaxLifetime(time.Second)
+	}
+	return nil
+}
+
+// shadow is a file that may be missing, and tables without a lock then.
+type shadow struct {
+	sqldriver.Connector
+	path, schema string
+	empty        sqldriver.Connector
+}
+
+func newShadow(path string, file sqldriver.Connector) (sqldriver.Connector, error) {
+	empty, err := sqlite.NewConnector("file::memory:")
+	if err != nil {
+		return nil, err
+	}
+	schema, err := sqllock.Schema(sqllock.SQLite, nil)
+	return shadow{Connector: file, path: path, schema: schema, empty: empty}, err
+}
+
+// Connect implements sqldriver.Connector.
+func (s shadow) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	if _, err := os.Stat(s.path); err == nil {
+		return s.Connector.Connect(ctx)
+	}
+	conn, err := s.empty.Connect(ctx)
+	if err == nil {
+		_, err = conn.(sqldriver.ExecerContext).ExecContext(ctx, s.schema, nil)
+	}
+	return conn, err
+}
+
+// parse reads a URL.
+func parse(text string) (path string, full bool, err error) {
+	invalid := func(format string, args ...any) (string, bool, error) {
+		return "", false, fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
+	}
+	rest, ok := strings.CutPrefix(text, "sqlite:")
+	if !ok {
+		return invalid("the URL does not begin with sqlite:; an example: sqlite:///var/lib/holdfast/locks.db")
+	}
+	if behind, ok := strings.CutPrefix(rest, "//"); ok {
+		if rest = behind; !strings.HasPrefix(rest, "/") {
+			return invalid("a file has no host; write three slashes before its path, as in sqlite:///var/lib/holdfast/locks.db")
+		}
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	if path, err = url.PathUnescape(rest); err != nil {
+		return invalid("the path of the URL cannot be read; write %% as %%25 and ? as %%3F")
+	}
+	if runtime.GOOS == "windows" {
+		path = strings.TrimPrefix(path, "/")
+	}
+	switch {
+	case strings.ContainsFunc(path, unicode.IsControl), strings.ContainsAny(rest, "#"):
+		return invalid("the path of the URL has a control character or a #; write the latter as %%23")
+	case !filepath.IsAbs(path):
+		return invalid("%q is no whole path; write it from the root on, as in sqlite:///var/lib/holdfast/locks.db: "+
+			"in two folders the same name is two files, whose locks do not exclude one another", path)
+	case strings.HasSuffix(rest, "/"):
+		return invalid("%q is a folder; name a file in it", path)
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return invalid("what follows the ? cannot be read; write %% as %%25 and & as %%26")
+	}
+	for name, all := range values {
+		if name != "synchronous" || len(all) > 1 || !slices.Contains([]string{"full", "normal"}, all[0]) {
+			near := ""
+			if dsn.Nearest(name, []string{"synchronous"}) == "" {
+				near = fmt.Sprintf("parameter %q is not known; ", name)
+			}
+			return invalid("%sthere is synchronous=normal, which is the default, and synchronous=full", near)
+		}
+		full = all[0] == "full"
+	}
+	return filepath.Clean(path), full, nil
+}
+
+// source is the file in the words of the SQLite driver.
+func source(path string, full bool) string {
+	sync := "normal"
+	if full {
+		sync = "full"
+	}
+	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path)}
+	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=synchronous(%s)",
+		u.String(), busyTime.Milliseconds(), sync)
+}
+
+// config is what somebody has to change.
+func config(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...)
+}
+
+// fit says why a file cannot be used, as far as can be seen without opening it: whoever closes a file of SQLite gives up the locks
+// that others of the process have on it.
+func fit(path string) error {
+	folder := filepath.Dir(path)
+	switch info, err := os.Stat(folder); {
+	case os.IsNotExist(err):
+		return config("there is no folder %s; make it: mkdir -p %s", folder, folder)
+	case err != nil:
+		return fmt.Errorf("%w: %w; let this user look into the folder", driver.ErrAuth, err)
+	case !info.IsDir():
+		return config("%s is no folder; name a file in one", folder)
+	}
+	switch info, err := os.Stat(path); {
+	case err == nil && !info.Mode().IsRegular():
+		return config("%s is no plain file; name another", path)
+	case err != nil && !os.IsNotExist(err):
+		return fmt.Errorf("%w: %w; let this user look at the file", driver.ErrAuth, err)
+	}
+	if kind := network(folder); kind != "" {
+		return config("%s is on %s, over which machines do not see one another's locks on a file; name a file on a disk of this machine, "+
+			"or take a server for locks of several machines", folder, kind)
+	}
+	return nil
+}
+
+// same says why the file is no longer the one that was opened: whoever opens that path now has another lock service.
+func (d *Driver) same() error {
+	if d.file == nil {
+		return nil
+	}
+	if info, err := os.Stat(d.path); err == nil && os.SameFile(info, d.file) {
+		return nil
+	}
+	return &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{
+		Node: d.path,
+		Err: config("the file was removed or replaced, and other programs may take the same locks in another one; " +
+			"start this program again, and remove no file of locks"),
+	}}}
+}
+
+// Acquire implements driver.Driver.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := d.same(); err != nil {
+		return driver.Grant{}, err
+	}
+	return d.Driver.Acquire(ctx, req)
+}
+
+// Renew implements driver.Driver. Where the file was removed, the leases end by their deadlines.
+func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	if err := d.same(); err != nil {
+		out := make([]driver.Renewal, len(grants))
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	return d.Driver.Renew(ctx, grants)
+}
+
+// Close implements driver.Driver.
+func (d *Driver) Close() error {
+	if d.Driver != nil {
+		d.Driver.Close()
+	}
+	return d.db.Close()
+}
+
+// Diagnose implements driver.Doctor. It makes no file.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	notes := exam.Notes{Node: d.path}
+	if err := fit(d.path); err != nil {
+		notes.Fault("reach", err)
+		return notes.Found
+	}
+	info, err := os.Stat(d.path)
+	if err != nil {
+		notes.OK("reach", "there is no file yet; the first lock makes it")
+	} else if notes.Found = d.Driver.Diagnose(ctx, ttl); d.same() != nil {
+		notes.Fault("reach", d.same())
+	}
+	if err == nil {
+		rights(&notes, info)
+	}
+	room(&notes, filepath.Dir(d.path))
+	return notes.Found
+}
+
+// rights says who may take locks away.
+func rights(notes *exam.Notes, info fs.FileInfo) {
+	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode&0o002 != 0 {
+		notes.Add("files", driver.VerdictWarning, fmt.Sprintf("its mode is %04o: every user of this machine can take locks away", mode), "chmod o-w "+notes.Node)
+	} else {
+		notes.OK("files", "mode %04o: who may write to the file and its folder may lock", mode)
+	}
+}
+
+// room looks at the disk with the folder.
+func room(notes *exam.Notes, folder string) {
+	free, kind := disk(folder)
+	switch {
+	case kind != "":
+		notes.Add("disk", driver.VerdictWarning, "it is on "+kind+", which may be shared by machines that do not see one another's locks",
+			"name a file on a disk of this machine")
+	case free < little:
+		notes.Add("disk", driver.VerdictWarning, fmt.Sprintf("%d MB are free: on a full disk no lock is taken, renewed or released", free>>20), "make room on it")
+	default:
+		notes.OK("disk", "of this machine, %d MB free", free>>20)
+	}
+}

@@ -1,0 +1,464 @@
+// Package sqllock keeps locks in tables of a database, over database/sql: SQLite, MySQL, MariaDB and PostgreSQL, by whatever driver a
+// program has for it. Package sqllock/sqlite opens a file that the processes of one machine share, with no server at all, and
+// package sqllock/mysql a server by its URL. On PostgreSQL package postgres does the same in fewer round trips, wakes
+// waiters, and rules out late writes to the same database: take that where pgx is at hand. The two have different tables, and
+// locks of the one are none for the other.
+//
+// # What is not promised
+//
+// No lease excludes a holder that was stopped for longer than its TTL and goes on without looking; fencing tokens do. Package
+// fence/sqlfence checks them in the transaction that writes.
+//
+// The locks are as durable as the database. Where it fails over to a replica that lags, the newest grants are lost: two may hold a
+// lock until the older lease is over. Tokens rise all the same, as they follow the clock, unless the new server's clock is behind by
+// more than the failover took.
+//
+// The database's clock ends leases: that of the server or, for SQLite, that of the machine. If it is set forward, leases end early,
+// while their holders still trust them; if it is set back, the next holder waits longer.
+//
+// Waiters poll, every 5 ms at first on SQLite and every 20 ms on a server, less often where others are before them, or where the
+// holder has had the lock for long. No holder hears at once that its lock was taken away: it finds out at its next renewal.
+//
+// # How it works
+//
+// A lock is a row that stays when the lock is free, as it has the token. Every change is one UPDATE, in a transaction of its own, that
+// compares and sets: it names the stamp of the row that the client has read, and sets another. Between two statements nothing is
+// locked, so a client that dies, hangs or is cut off holds up nobody, any pool of connections will do, of one connection too, and so
+// does any level of isolation.
+//
+//	         denied               first in the queue, by a release
+//	asking ─────────> waiting ─────────────────────────────> handed over
+//	  │ ▲ └─────────────┘ poll                                     │ confirms
+//	  │ └─ another was faster                                      ▼
+//	  └──────────────────────── free ────────────────────────> granted
+//
+// Those who wait have a ticket each, with a place. A release hands the lock to the first ticket. That waiter finds this when it asks,
+// and confirms it by one more change, for its whole TTL. A ticket lapses unless its client polls, and so does a lock that was handed
+// to a client that has died. Who queues up writes its ticket, and then changes the stamp of the lock, so that nobody frees or takes
+// the lock by what was read before.
+//
+// Times are integers, µs since 1970, and never a DATETIME: no time zone matters.
+//
+// # Statements that come late
+//
+// A statement may be executed after its sender and its connection have gone, and after later ones. Why none of them ends a lock that
+// somebody trusts, or revives one that is over:
+//
+//	acquire, adopt, release, force   change a row only if nothing has happened to it since it was read, and then to what was
+//	                                 right at that moment: a grant lapses a TTL after the read
+//	renew                            compares owner and time, and sets the later of two ends
+//	queue                            a ticket has an end that was set when its client read the lock
+//
+// A caller that gives up has what it may have taken released in the background, after a change of the stamp: what it has sent before
+// finds another one, and changes nothing. Trust in a grant is counted from before the lock was read.
+package sqllock
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+const (
+	minTTL = 100 * time.Millisecond
+	// watchEvery is how often an idle driver asks the database whether it is there.
+	watchEvery = 5 * time.Second
+	// batch is how many locks one statement renews.
+	batch = 100
+)
+
+// Options configure a Driver. The zero value works.
+type Options struct {
+	// Prefix is what the names of the tables begin with; a schema, or on MySQL a database, may stand before it: "locks.holdfast_".
+	// Default "holdfast_".
+	Prefix string
+	// NoCheck leaves out the first statement, so that there is a driver also for a database that has no tables yet or
+	// refuses this client: for Migrate, Limits and Diagnose.
+	NoCheck bool
+	// Node is what events and errors call the database. Default: the name of the dialect.
+	Node string
+}
+
+// Driver keeps locks in one database. It is safe for concurrent use.
+type Driver struct {
+	*tables
+	db      *sql.DB
+	library *library // nil: statements are not kept
+	dialect Dialect
+	node    string
+	owners  *direct.Owners
+	checked atomic.Bool // the tables are of our version
+	manual  atomic.Bool // sessions do not commit by themselves
+
+	calls  *direct.Calls
+	states *direct.States // of one node
+	lane   *direct.Lane   // of what claims and releases send
+
+	mu      sync.Mutex                 // guards what follows
+	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
+	stamps  map[string]int64           // of the locks that owners of ours have, as they were last known
+}
+
+// New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for five seconds at most, so
+// that what time does not mend is an error here: ErrAuth for a wrong password or missing rights, ErrConfig for missing tables. A
+// database that is down is none; calls wait for it or return ErrUnavailable. Wrong arguments are ErrInvalid; with NoCheck there is no
+// other error, and New does not block.
+//
+// Renewals need a connection in time: a pool of which the caller may have all connections in use loses leases.
+func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	t, err := newTables(dialect, opts.Prefix)
+	if err != nil {
+		return nil, fmt.Errorf("sqllock: %w", err)
+	}
+	d := &Driver{
+		tables: t, db: db, dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
+		waiting: make(map[string]chan<- struct{}), stamps: make(map[string]int64),
+	}
+	d.states = direct.NewStates(d.node)
+	if dialect == SQLite {
+		d.library = &library{db: db, stmts: make(map[string]*sql.Stmt)}
+	}
+	room := d.manners.room
+	if most := db.Stats().MaxOpenConnections; most > 0 {
+		room = min(room, most-1) // one is for renewals
+	}
+	d.lane = direct.NewLane(d.states, room)
+	d.calls.Go(d.watch)
+	if opts.NoCheck {
+		return d, nil
+	}
+	return direct.Opened(ctx, "sqllock", d, nil, d.ping)
+}
+
+// ping asks the database whether it is there, and fit.
+func (d *Driver) ping(ctx context.Context) error {
+	return d.run(ctx, func(q querier) error { return d.fits(ctx, q) })
+}
+
+// watch asks the database now and then, so that its state is known while nobody calls.
+func (d *Driver) watch() {
+	for direct.Sleep(d.calls.Alive, watchEvery) {
+		ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
+		sent := time.Now()
+		if d.ping(ctx) == nil { // the outcome is reported
+			d.states.Timed(0, time.Since(sent))
+		}
+		cancel()
+	}
+}
+
+// Limits implements driver.Driver.
+func (d *Driver) Limits() driver.Limits {
+	return driver.Limits{MinTTL: minTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true}
+}
+
+// Close implements driver.Driver.
+func (d *Driver) Close() error {
+	if d.calls.Close() && d.library != nil {
+		d.library.close()
+	}
+	return nil
+}
+
+// Acquire implements driver.Driver.
+func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := d.calls.Enter(); err != nil {
+		return driver.Grant{}, err
+	}
+	defer d.calls.Leave()
+	return d.take(ctx, d.claim(req))
+}
+
+// take has a claim compete, and clears away what it leaves.
+func (d *Driver) take(ctx context.Context, c *claim) (driver.Grant, error) {
+	defer c.leave()
+	g, err := c.compete(ctx)
+	if err != nil {
+		c.abandon()
+	}
+	return g, err
+}
+
+// Renew implements driver.Driver. It tries again until ctx ends.
+func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	out := make([]driver.Renewal, len(grants))
+	if err := d.calls.Enter(); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	defer d.calls.Leave()
+	together := make(map[time.Duration][]int)
+	for i, g := range grants {
+		together[g.TTL] = append(together[g.TTL], i)
+	}
+	for _, ttl := range slices.Sorted(maps.Keys(together)) { // those that lapse first come first
+		for some := range slices.Chunk(together[ttl], batch) {
+			d.renewSome(ctx, ttl, grants, some, out)
+		}
+	}
+	return out
+}
+
+// renewSome renews some of the grants, which have one TTL.
+func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
+	ctx, cancel := context.WithTimeout(ctx, ttl)
+	defer cancel()
+	n := len(some)
+	stamp := newStamp()
+	args := []any{stamp, direct.InMicros(ttl)}
+	names, owners := make([]any, n), make([]any, n)
+	for i, at := range some {
+		names[i], owners[i] = grants[at].Key, grants[at].Owner
+	}
+	args = slices.Concat(args, names, owners)
+	change, look := d.renew(n), d.renewed(n)
+	var sent time.Time
+	var found map[string]standing
+	err := direct.Insist(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, direct.Alone(ttl))
+		defer cancel()
+		if _, err := d.do(ctx, change, args...); err != nil {
+			return err
+		}
+		return d.run(ctx, func(q querier) error {
+			sent, found = time.Now(), make(map[string]standing, n)
+			return all(ctx, q, look, names, func(rows *sql.Rows) error {
+				var key string
+				var s standing
+				err := rows.Scan(&key, &s.owner, &s.left, &s.waiters)
+				found[key] = s
+				return err
+			})
+		})
+	})
+	for i, at := range some {
+		g := grants[at]
+		switch s := found[g.Key]; {
+		case err != nil:
+			out[at].Err = err
+		case s.owner != g.Owner || s.left <= 0:
+			out[at].Err = driver.ErrLost
+		default: // what the database says of its end counts, however long ago it was set
+			d.knows(owners[i].(string), stamp)
+			out[at] = driver.Renewal{TrustedUntil: direct.Trust(sent, min(direct.Micros(s.left), ttl)), Waiters: s.waiters}
+		}
+	}
+}
+
+// standing is how a lock stands after a renewal.
+type standing struct {
+	owner   string
+	left    int64 // µs
+	waiters int
+}
+
+// Release implements driver.Driver. The release is repeated, in the background if need be,
+// until it is confirmed or the lock has lapsed.
+func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if err := d.calls.Enter(); err != nil {
+		return err
+	}
+	defer d.calls.Leave()
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
+		return d.insist(max(g.TTL, keep), begun, func(ctx context.Context) error { return d.free(ctx, g, keep) })
+	})
+}
+
+// insist repeats fn, which frees a lock, each time in its turn, until it is confirmed or the lock has lapsed. It calls begun at
+// each turn.
+func (d *Driver) insist(limit time.Duration, begun func(), fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
+	defer cancel()
+	return d.lane.Insist(ctx, begun, func() error {
+		ctx, cancel := context.WithTimeout(ctx, direct.Alone(limit))
+		defer cancel()
+		return fn(ctx)
+	})
+}
+
+// free releases what g has. If nothing has happened to the lock since its owner got or renewed it, nobody waits, and it need not be
+// read.
+func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	d.mu.Lock()
+	stamp, known := d.stamps[g.Owner]
+	delete(d.stamps, g.Owner)
+	d.mu.Unlock()
+	if known && keep == 0 && g.Token != 0 {
+		now := time.Now().UnixMicro() // of a lock that is free, the time says only when it may be purged
+		freed, err := d.change(ctx, g.Key, row{there: true, stamp: stamp}, &row{stamp: newStamp(), token: g.Token, since: now, expires: now})
+		if freed || err != nil {
+			return err
+		}
+	}
+	_, err := d.end(ctx, g.Key, func(r row) (row, bool) {
+		switch {
+		case r.owner != g.Owner:
+			return r, false
+		case keep > 0:
+			return r.keep(keep), r.lives()
+		}
+		return r.pass(), true
+	})
+	return err
+}
+
+// end reads a lock and changes it as next says, until nobody else was faster. It says whether it was changed.
+func (d *Driver) end(ctx context.Context, key string, next func(row) (row, bool)) (bool, error) {
+	for {
+		r, err := d.read(ctx, key, "", false)
+		if err != nil || !r.there {
+			return false, err
+		}
+		is, ends := next(r)
+		if !ends {
+			return false, nil
+		}
+		is.stamp = newStamp()
+		if changed, err := d.change(ctx, key, r, &is); changed || err != nil {
+			return changed, err
+		}
+	}
+}
+
+// knows notes the stamp of a lock that owner has.
+func (d *Driver) knows(owner string, stamp int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stamps[owner] = stamp
+}
+
+// Detach implements driver.Adopter. It does not block: what the owner has sent and had no answer to finds the stamp of its grant, and
+// changes nothing.
+func (d *Driver) Detach(g driver.Grant) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.stamps, g.Owner)
+}
+
+// Adopt implements driver.Adopter.
+func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+	if err := d.calls.Enter(); err != nil {
+		return driver.Grant{}, err
+	}
+	defer d.calls.Leave()
+	if !driver.IsAdoptable(g.Owner) { // nor is what the owner of a kept lock is called
+		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
+	}
+	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
+	c.from = g.Owner
+	ctx, cancel := context.WithTimeout(ctx, g.TTL)
+	defer cancel()
+	return d.take(ctx, c)
+}
+
+// Force implements driver.Forcer. Nobody tells the holder why.
+func (d *Driver) Force(ctx context.Context, key string, token int64, _ string) (forced bool, err error) {
+	err = d.looking(ctx, func(ctx context.Context) (err error) {
+		forced, err = d.end(ctx, key, func(r row) (row, bool) { return r.pass(), r.lives() && r.has(token) })
+		return err
+	})
+	return forced, err
+}
+
+// looking calls fn within a call of the driver, for some seconds at most.
+func (d *Driver) looking(ctx context.Context, fn func(context.Context) error) error {
+	if err := d.calls.Enter(); err != nil {
+		return err
+	}
+	defer d.calls.Leave()
+	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
+	defer cancel()
+	return fn(ctx)
+}
+
+// Check implements driver.Checker.
+func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
+	return d.looking(ctx, func(ctx context.Context) error {
+		r, err := d.read(ctx, g.Key, g.Owner, false)
+		if err == nil && !r.is(g.Owner) {
+			err = driver.ErrLost
+		}
+		return err
+	})
+}
+
+// Inspect implements driver.Inspector.
+func (d *Driver) Inspect(ctx context.Context, key string) (st driver.Status, err error) {
+	err = d.looking(ctx, func(ctx context.Context) error {
+		r, err := d.read(ctx, key, "", true)
+		if err == nil {
+			st = r.status(key, d.node)
+		}
+		return err
+	})
+	if err != nil {
+		st = driver.Status{Key: key, Nodes: []driver.NodeView{{Node: d.node, Err: err}}}
+	}
+	return st, err
+}
+
+// List implements driver.Lister.
+func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
+	for from, last := prefix, ""; ; {
+		var found []driver.Status
+		err := d.looking(ctx, func(ctx context.Context) error {
+			return d.run(ctx, func(q querier) error {
+				found = nil
+				return all(ctx, q, d.list, []any{from, last}, func(rows *sql.Rows) error {
+					r, key, err := scanned(rows)
+					found = append(found, r.status(key, d.node))
+					return err
+				})
+			})
+		})
+		if err != nil {
+			return err
+		}
+		for _, st := range found {
+			if !strings.HasPrefix(st.Key, prefix) || !yield(st) {
+				return nil
+			}
+			from, last = st.Key, st.Key
+		}
+		if len(found) < page {
+			return nil
+		}
+	}
+}
+
+// Queue implements driver.Queuer. When a waiter began is not known.
+func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+	err = d.looking(ctx, func(ctx context.Context) error {
+		return d.run(ctx, func(q querier) error {
+			waiters = nil
+			return all(ctx, q, d.queue, []any{key, most}, func(rows *sql.Rows) error {
+				var owner, holder string
+				err := rows.Scan(&owner, &holder)
+				waiters = append(waiters, driver.Waiter{Owner: owner, Holder: person(holder)})
+				return err
+			})
+		})
+	})
+	return waiters, err
+}
+
+// Nodes implements driver.Notifier: the database is the one node.
+func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
+
+// Notify implements driver.Notifier.
+func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }

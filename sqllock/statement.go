@@ -1,0 +1,346 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+)
+
+// querier is what statements run on.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// mostTries is how often a statement is sent whose connection broke.
+const mostTries = 3
+
+// busy is a statement that was not sent, as no connection of the pool was free: no fault of the database.
+type busy struct{ error }
+
+func (b busy) Unwrap() error { return b.error }
+
+// run calls fn with a connection, and again while the database asks for it: then another's statement was carried out. It does so at
+// once if the connection breaks, as one does that a restarted server has left in the pool. So fn may be repeated.
+func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
+	for tries := 1; ; tries++ {
+		err := d.once(ctx, fn)
+		if err == nil {
+			d.report(nil)
+			return nil
+		}
+		kind := d.kind(err)
+		again := kind == yields || kind == broken && tries < mostTries
+		if again && direct.Sleep(ctx, min(time.Duration(tries-1)*time.Millisecond, direct.ShortPause)) {
+			continue
+		}
+		if _, ok := errors.AsType[busy](err); ok {
+			return d.states.Unavailable(err)
+		}
+		down := d.unavailable(d.diagnose(ctx, err))
+		if !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the database
+			d.report(down)
+		}
+		return down
+	}
+}
+
+// once calls fn with a connection.
+func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
+	if d.library != nil && d.checked.Load() {
+		return fn(d.library)
+	}
+	conn, err := d.db.Conn(ctx)
+	if err != nil {
+		if s := d.db.Stats(); ctx.Err() != nil && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
+			return busy{fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxOpenConnections, err)}
+		}
+		return err
+	}
+	defer conn.Close()
+	if err := d.begin(ctx, conn); err != nil {
+		return err
+	}
+	if !d.manual.Load() {
+		return fn(conn)
+	}
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// library is statements that are compiled once for each connection, which for SQLite, where that is done in this process, is most of
+// the work. Elsewhere a pooler may stand before the server, which does not bear them.
+type library struct {
+	db *sql.DB
+
+	mu    sync.Mutex // guards what follows
+	stmts map[string]*sql.Stmt
+}
+
+// shelf is how many statements are kept: those of renewals differ by how many locks they are for.
+const shelf = 64
+
+// of is the statement with that text; nil: it is not kept.
+func (l *library) of(ctx context.Context, text string) *sql.Stmt {
+	l.mu.Lock()
+	s, full := l.stmts[text], len(l.stmts) >= shelf
+	l.mu.Unlock()
+	if s != nil || full {
+		return s
+	}
+	s, err := l.db.PrepareContext(ctx, text)
+	if err != nil {
+		return nil // it fails without, too
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if other := l.stmts[text]; other != nil || l.stmts == nil {
+		s.Close() // another was faster, or the driver is closed
+		return other
+	}
+	l.stmts[text] = s
+	return s
+}
+
+// ExecContext implements querier.
+func (l *library) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if s := l.of(ctx, query); s != nil {
+		return s.ExecContext(ctx, args...)
+	}
+	return l.db.ExecContext(ctx, query, args...)
+}
+
+// QueryContext implements querier.
+func (l *library) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if s := l.of(ctx, query); s != nil {
+		return s.QueryContext(ctx, args...)
+	}
+	return l.db.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext implements querier.
+func (l *library) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if s := l.of(ctx, query); s != nil {
+		return s.QueryRowContext(ctx, args...)
+	}
+	return l.db.QueryRowContext(ctx, query, args...)
+}
+
+// close forgets all statements.
+func (l *library) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.stmts {
+		s.Close()
+	}
+	l.stmts = nil
+}
+
+// begin looks once whether the tables are those that this package works with, and how the sessions are set up.
+func (d *Driver) begin(ctx context.Context, q querier) error {
+	if d.checked.Load() {
+		return nil
+	}
+	if d.session != "" {
+		var one int
+		switch err := q.QueryRowContext(ctx, d.session).Scan(&one); {
+		case err == nil:
+			d.manual.Store(true)
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+	}
+	if err := d.fits(ctx, q); err != nil {
+		return err
+	}
+	d.checked.Store(true)
+	return nil
+}
+
+// exec runs a statement that changes something, and says whether it has found anything.
+func exec(ctx context.Context, q querier, s statement, args ...any) (bool, error) {
+	res, err := q.ExecContext(ctx, s.text, s.with(args)...)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
+// do runs one statement that may be repeated, and says whether it has changed anything. Where an attempt had no answer, that may have
+// changed what the next one does not find any more.
+func (d *Driver) do(ctx context.Context, s statement, args ...any) (found bool, err error) {
+	err = d.run(ctx, func(q querier) (err error) {
+		found, err = exec(ctx, q, s, args...)
+		if err != nil && d.kind(err) == there {
+			return nil
+		}
+		return err
+	})
+	return found, err
+}
+
+// all runs a statement that returns rows, and calls scan for each.
+func all(ctx context.Context, q querier, s statement, args []any, scan func(*sql.Rows) error) error {
+	rows, err := q.QueryContext(ctx, s.text, s.with(args)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// kind is what an error means for the statement that it is of.
+type kind int
+
+const (
+	fails    kind = iota
+	yields        // another's statement was carried out, and this one was not
+	broken        // the connection has ended
+	there         // the row is there already
+	denied        // for want of rights
+	alien         // for want of the right user or password
+	lacks         // for want of tables
+	nameless      // there is no such database
+	misset        // a setting that the server does not have
+	readOnly
+	full
+	crowded
+	worn     // the disk takes nothing
+	unopened // the file cannot be opened
+	spoiled  // the file is no database
+)
+
+// kinds are by SQLSTATE, by the number of an error of MySQL, and by that of SQLite.
+var kinds = map[string]kind{
+	"40001": yields, "40P01": yields, "23505": there, "42501": denied, "28P01": alien, "28000": alien, "42P01": lacks, "3F000": lacks,
+	"3D000": nameless, "42704": misset, "22023": misset, "25006": readOnly, "53100": full, "53300": crowded,
+
+	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
+	"mysql 1044": denied, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
+	"mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
+	"mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly,
+	"mysql 1114": full, "mysql 1021": full, "mysql 1040": crowded, "mysql 1203": crowded, "mysql 1053": broken, "mysql 1927": broken,
+	"mysql 1047": broken, // a node of Galera that has left its cluster
+
+	"sqlite 5": yields, "sqlite 6": yields, "sqlite 8": readOnly, "sqlite 10": worn, "sqlite 13": full,
+	"sqlite 14": unopened, "sqlite 11": spoiled, "sqlite 26": spoiled,
+}
+
+var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })
+
+// kind sorts an error by what every driver of the database shows, so that none has to be imported.
+func (d *Driver) kind(err error) kind {
+	text := err.Error()
+	switch {
+	case d.speech.name == "PostgreSQL":
+		if said, ok := errors.AsType[interface {
+			error
+			SQLState() string
+		}](err); ok {
+			return kinds[said.SQLState()]
+		}
+	case d.speech.name == "MySQL":
+		if said := mysqlError().FindStringSubmatch(text); said != nil {
+			return kinds["mysql "+said[1]]
+		}
+	case strings.Contains(text, "no such table"):
+		return lacks
+	default:
+		if said, ok := errors.AsType[interface {
+			error
+			Code() int
+		}](err); ok {
+			return kinds["sqlite "+strconv.Itoa(said.Code()&0xff)]
+		}
+		for words, k := range map[string]kind{
+			"database is locked": yields, "database table is locked": yields, "readonly database": readOnly, "disk is full": full,
+			"unable to open database file": unopened, "file is not a database": spoiled, "malformed": spoiled,
+		} {
+			if strings.Contains(text, words) {
+				return k
+			}
+		}
+		return fails
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fails
+	}
+	return broken // the server has not said anything
+}
+
+// diagnose says what err means and what mends it.
+func (d *Driver) diagnose(ctx context.Context, err error) error {
+	lasts := func(format string, args ...any) error { return direct.Refusal{Err: fmt.Errorf(format, args...)} }
+	switch d.kind(err) {
+	case alien:
+		return lasts("%w: %w; correct user and password", driver.ErrAuth, err)
+	case denied:
+		return lasts("%w: %w; grant SELECT, INSERT, UPDATE, DELETE on the tables %s*", driver.ErrAuth, err, d.prefix)
+	case lacks:
+		return lasts("there are no tables %s* for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.prefix, err)
+	case nameless:
+		return lasts("%w; create it, or name another", err)
+	case misset:
+		return lasts("%w; correct the settings of the sessions", err)
+	case readOnly:
+		if d.dialect == SQLite {
+			return lasts("%w: %w; let this user write to the file and to its folder", driver.ErrAuth, err)
+		}
+		return fmt.Errorf("no writes are taken: %w; name the primary if this is a replica, or else set the read-only setting of server, user or session off", err)
+	case full:
+		return fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
+	case worn:
+		return fmt.Errorf("%w; the disk is full or fails: make room on it or mend it, as locks that are held lapse meanwhile", err)
+	case crowded:
+		return fmt.Errorf("%w; raise max_connections, or bound the pools of the programs", err)
+	case unopened:
+		return lasts("%w; let this user read and write the file and its folder, which has to be there", err)
+	case spoiled:
+		return lasts("%w; name another file, or remove this one if it is of no use", err)
+	}
+	switch {
+	case errors.Is(err, errVersion):
+		return direct.Refusal{Err: err}
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("no answer in time: %w", err)
+	}
+	return err
+}
+
+// unavailable says that the database has not answered, and why.
+func (d *Driver) unavailable(err error) error {
+	if errors.Is(err, driver.ErrUnavailable) {
+		return err
+	}
+	return d.states.Unavailable(nil, driver.NodeError{Node: d.node, Err: err})
+}
+
+// report notes the outcome of a statement.
+func (d *Driver) report(err error) {
+	if d.calls.Alive.Err() == nil {
+		d.states.Report(0, err)
+	}
+}

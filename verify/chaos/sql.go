@@ -1,0 +1,150 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+)
+
+//go:embed schedule-mariadb.json
+var mariadbSchedule []byte
+
+// mariadbBackend has no peer: what people use there is GET_LOCK, which has no TTL.
+var mariadbBackend = &backend{
+	schedule: mariadbSchedule, classes: mariadbClasses, fewest: 1, site: func() site { return new(mariadbSite) }, lead: soon,
+	open: func(ctx context.Context, o *order) (driver.Driver, error) {
+		return mysql.Open(ctx, mariadbURL(o.Nodes[0]), &mysql.Options{NoCheck: true}) // faults may be under way
+	},
+}
+
+func mariadbURL(addr string) string { return "mysql://root@" + addr + "/chaos" }
+
+var mariadbClasses = map[string]class{
+	"calm":              {lives: true},
+	"client-pause":      {extra: dead},
+	"client-kill":       {extra: dead},
+	"client-close":      {},
+	"client-throttle":   {from: fromEnd},
+	"crowd":             {lives: true},
+	"client-slow-hooks": {lives: true},
+	"node-kill":         {from: fromEnd},
+	"node-pause":        {from: fromEnd},
+	"net-delay":         {},
+	"net-reset":         {from: fromEnd},
+	"net-one-way":       {from: fromEnd},
+	"net-split":         {from: fromEnd},
+	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
+	"operator":          {duty: passing, from: fromEnd, extra: dead},
+	"mixed":             {from: fromEnd, extra: dead},
+}
+
+// mariadbSite is one server.
+type mariadbSite struct{ ensemble }
+
+func (s *mariadbSite) start(ctx context.Context, _ *Schedule) error {
+	server, err := mariaproc.Start(ctx, "--max-connections=400", "--innodb-flush-log-at-trx-commit=2") // what was committed outlasts a kill
+	if err != nil {
+		return err
+	}
+	s.end = server.Stop
+	if err := s.join(server, server.Socket()); err != nil {
+		return err
+	}
+	db, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "CREATE DATABASE chaos"); err != nil {
+		return err
+	}
+	d, err := mysql.Open(ctx, "mysql+unix://root@"+server.Socket()+"?db=chaos", &mysql.Options{NoCheck: true})
+	if err != nil {
+		return err
+	}
+	s.direct = d
+	return d.Migrate(ctx)
+}
+
+func (s *mariadbSite) leader(context.Context) int { return 0 }
+
+func (s *mariadbSite) actions() map[string]action { return nil }
+
+//go:embed schedule-sqlite.json
+var sqliteSchedule []byte
+
+// sqliteBackend is a file. It has no peer: flock has no TTL.
+var sqliteBackend = &backend{
+	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: soon,
+	open: func(ctx context.Context, o *order) (driver.Driver, error) { return sqlite.Open(ctx, o.Nodes[0], nil) },
+}
+
+// A client that is stopped may be in the middle of a write, which holds up all others.
+var sqliteClasses = map[string]class{
+	"calm":              {lives: true},
+	"client-pause":      {from: fromEnd, extra: dead},
+	"client-kill":       {extra: dead},
+	"client-close":      {},
+	"client-throttle":   {from: fromEnd},
+	"crowd":             {lives: true},
+	"client-slow-hooks": {lives: true},
+	"file-hog":          {from: fromEnd},
+	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
+	"operator":          {duty: passing, from: fromEnd, extra: dead},
+	"mixed":             {from: fromEnd, extra: dead},
+}
+
+// sqliteSite is a file in a folder, which counts as one node.
+type sqliteSite struct {
+	ensemble
+	dir string
+}
+
+func (s *sqliteSite) url() string { return "sqlite://" + filepath.Join(s.dir, "locks.db") }
+
+func (s *sqliteSite) start(ctx context.Context, _ *Schedule) (err error) {
+	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
+		return err
+	}
+	s.end = func() error { return os.RemoveAll(s.dir) }
+	s.members = []*node{{}}
+	d, err := sqlite.Open(ctx, s.url(), nil)
+	if err != nil {
+		return err
+	}
+	s.direct = d
+	return nil
+}
+
+func (s *sqliteSite) leader(context.Context) int { return 0 }
+
+func (s *sqliteSite) equip(o *order, _ int) { o.Nodes = []string{s.url()} }
+
+func (s *sqliteSite) actions() map[string]action { return map[string]action{"hog-file": s.hog} }
+
+// hog has another program write to the file for as long as the fault lasts.
+func (s *sqliteSite) hog(f Fault, _ int, rest func(time.Duration)) error {
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "locks.db")+"?_txlock=immediate&_pragma=busy_timeout(5000)")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err != nil {
+		return fmt.Errorf("hog the file: %w", err)
+	}
+	rest(time.Duration(f.For))
+	return errors.Join(tx.Rollback())
+}
