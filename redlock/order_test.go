@@ -2,7 +2,6 @@ package redlock_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -115,18 +114,19 @@ func TestANewSubscriptionAsksAtOnce(t *testing.T) {
 	r.cleared()
 }
 
-// Token 0 is no token. A counter that somebody set must not hold a caller up, nor
-// leave the lock taken.
-func TestACounterThatWasSetByHandIsAnError(t *testing.T) {
+// A counter that somebody set is raised to the floor of the node's admission.
+func TestACounterThatWasSetByHandGivesNoLowToken(t *testing.T) {
 	r := start(t, 1)
 	c := r.client()
-	for _, counter := range []string{"-1", "-40"} {
+	first := r.acquire(c, "k", nil)
+	r.release(first)
+	for _, counter := range []string{"-40", "-1", "7"} {
 		r.do(0, "SET", wire.ServerFence("lock:k"), counter)
-		_, err := c.TryAcquire(r.within(), "k", nil)
-		if !errors.Is(err, holdfast.ErrUnavailable) {
-			t.Errorf("counter %s: %v, want ErrUnavailable", counter, err)
+		l := r.acquire(c, "k", nil)
+		if l.Token() < first.Token()-holdfast.Token(time.Minute.Microseconds()) {
+			t.Errorf("counter %s: token %d, long before %d", counter, l.Token(), first.Token())
 		}
-		mentions(t, err, "counter", "DEL "+wire.ServerFence("lock:k"))
+		r.release(l)
 	}
 	r.cleared()
 }

@@ -18,7 +18,7 @@ func Sets(backend string) (all []Set, err error) {
 	items := strings.Fields(backend)
 	for i, item := range items {
 		name, u, named := cutName(item)
-		if len(items) == 1 && !strings.Contains(u, "://") {
+		if len(items) == 1 && schemeOf(u) == "" {
 			return nil, invalid("the backend is no URL; write what it is before the host, as in redis://localhost:6379")
 		}
 		switch at := slices.IndexFunc(all, func(s Set) bool { return s.Name == name }); {
@@ -155,7 +155,7 @@ func maskAssigned(text string) string {
 // libpq and pgx, and settings of PostgreSQL that clients give. A name that is written wrong may
 // be that of a password.
 var shown = strings.Fields(`
-	prefix bare format maxttl counterlife timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername synchronous
+	prefix bare format maxttl timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername synchronous
 	host hostaddr port user dbname passfile service servicefile sslmode sslcert sslkey sslrootcert sslcrl sslcrldir sslsni sslnegotiation sslcompression
 	ssl_min_protocol_version ssl_max_protocol_version channel_binding require_auth connect_timeout client_encoding options application_name
 	fallback_application_name keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts
