@@ -36,6 +36,7 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 			}
 		}
 	}
+	// mariadb and sqlite run by hand: how soon they recover beside other packages is not known yet
 	for backend, only := range map[string][]string{
 		"redis":     redis,
 		"cluster":   {"reshard-paused"}, // its failovers take minutes, and have a test of their own in redlock
@@ -43,8 +44,6 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 		"etcd-auth": {"logins", "compaction"},
 		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
 		"postgres":  {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
-		"mariadb":   {"client-pause", "client-kill", "node-kill", "late-requests"},
-		"sqlite":    {"client-pause", "client-kill", "file-hog", "operator"},
 	} {
 		t.Run(backend, func(t *testing.T) {
 			s, err := loadSchedule(backend, "")

@@ -212,7 +212,8 @@ const cut = `[...document.querySelectorAll("header *, main *, dialog[open] *")].
 // seen are the elements that have a text of their own which is shown.
 const seen = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
 	const box = e.getBoundingClientRect();
-	return e.checkVisibility() && !e.closest("thead, .hidden, select") && box.width > 1 && box.height > 1 && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+	return e.checkVisibility() && !e.closest("thead, .hidden, select") && box.width > 1 && box.height > 1 &&
+		[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
 }).length`
 
 // TestNothingIsLostOnANarrowPageOrAnEnlargedOne also has letters of twice the size, on a page that is as wide as before.
