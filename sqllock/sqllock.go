@@ -92,13 +92,13 @@ type Options struct {
 // Driver keeps locks in one database. It is safe for concurrent use.
 type Driver struct {
 	*tables
-	db      *sql.DB
-	library *library // nil: statements are not kept
-	dialect Dialect
-	node    string
-	owners  *direct.Owners
-	checked atomic.Bool // the tables are of our version
-	manual  atomic.Bool // sessions do not commit by themselves
+	db       *sql.DB
+	prepared *prepared // nil: statements are not kept
+	dialect  Dialect
+	node     string
+	owners   *direct.Owners
+	checked  atomic.Bool // the tables are of our version
+	manual   atomic.Bool // sessions do not commit by themselves
 
 	calls  *direct.Calls
 	states *direct.States // of one node
@@ -129,7 +129,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	d.states = direct.NewStates(d.node)
 	if dialect == SQLite {
-		d.library = &library{db: db, stmts: make(map[string]*sql.Stmt)}
+		d.prepared = &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
 	}
 	room := d.manners.room
 	if most := db.Stats().MaxOpenConnections; most > 0 {
@@ -167,8 +167,8 @@ func (d *Driver) Limits() driver.Limits {
 
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
-	if d.calls.Close() && d.library != nil {
-		d.library.close()
+	if d.calls.Close() && d.prepared != nil {
+		d.prepared.close()
 	}
 	return nil
 }

@@ -57,8 +57,8 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 
 // once calls fn with a connection.
 func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
-	if d.library != nil && d.checked.Load() {
-		return fn(d.library)
+	if d.prepared != nil && d.checked.Load() {
+		return fn(d.prepared)
 	}
 	conn, err := d.db.Conn(ctx)
 	if err != nil {
@@ -85,9 +85,9 @@ func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
 	return tx.Commit()
 }
 
-// library is statements that are compiled once for each connection, which for SQLite, where that is done in this process, is most of
+// prepared is statements that are compiled once for each connection, which for SQLite, where that is done in this process, is most of
 // the work. Elsewhere a pooler may stand before the server, which does not bear them.
-type library struct {
+type prepared struct {
 	db *sql.DB
 
 	mu    sync.Mutex // guards what follows
@@ -98,7 +98,7 @@ type library struct {
 const shelf = 64
 
 // of is the statement with that text; nil: it is not kept.
-func (l *library) of(ctx context.Context, text string) *sql.Stmt {
+func (l *prepared) of(ctx context.Context, text string) *sql.Stmt {
 	l.mu.Lock()
 	s, full := l.stmts[text], len(l.stmts) >= shelf
 	l.mu.Unlock()
@@ -120,7 +120,7 @@ func (l *library) of(ctx context.Context, text string) *sql.Stmt {
 }
 
 // ExecContext implements querier.
-func (l *library) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if s := l.of(ctx, query); s != nil {
 		return s.ExecContext(ctx, args...)
 	}
@@ -128,7 +128,7 @@ func (l *library) ExecContext(ctx context.Context, query string, args ...any) (s
 }
 
 // QueryContext implements querier.
-func (l *library) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if s := l.of(ctx, query); s != nil {
 		return s.QueryContext(ctx, args...)
 	}
@@ -136,7 +136,7 @@ func (l *library) QueryContext(ctx context.Context, query string, args ...any) (
 }
 
 // QueryRowContext implements querier.
-func (l *library) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+func (l *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if s := l.of(ctx, query); s != nil {
 		return s.QueryRowContext(ctx, args...)
 	}
@@ -144,7 +144,7 @@ func (l *library) QueryRowContext(ctx context.Context, query string, args ...any
 }
 
 // close forgets all statements.
-func (l *library) close() {
+func (l *prepared) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.stmts {

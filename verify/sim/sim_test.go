@@ -266,7 +266,7 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		"commit looks at the owner":                         {"early", true, Rules{CommitAnybody: true}, P1, false},
 		"commit looks at the token of the node":             {"early", true, Rules{CommitAnyToken: true}, P1, true},
 		"tokens begin at the clock in older data":           {"older", false, Rules{NoFloor: true}, P1, false},
-		"… and rise":                                        {"older", false, Rules{NoFloor: true}, P2, false},
+		"tokens rise in older data":                         {"older", false, Rules{NoFloor: true}, P2, false},
 		"who forgot does not vote":                          {"amnesia", true, Rules{NoQuarantine: true}, P3, false},
 		"trust counts from the send":                        {"network", true, Rules{TrustFromReply: true}, P3, true},
 		"an id whose give-back is open ends":                {"network", true, Rules{ReuseID: true}, P3, true},
