@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,8 +15,6 @@ import (
 const (
 	// endTime is how long End waits after each signal.
 	endTime = 10 * time.Second
-	// Ports lie below those that outgoing connections use, and beside those of redisproc.
-	lowestPort, portRange = 10000, 10000
 )
 
 // Program says how a server is started, and when it is ready.
@@ -182,20 +177,4 @@ func OnFreePorts[S interface{ Stop() error }](ctx context.Context, limit time.Du
 		}
 	}
 	return none, errors.New("no free ports")
-}
-
-// FreeAddrs are addresses of 127.0.0.1 whose ports are free, and different. Another program
-// may take one before the caller does.
-func FreeAddrs(n int) (addrs []string, err error) {
-	for range 100 * n {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(lowestPort+rand.IntN(portRange))))
-		if err != nil {
-			continue
-		}
-		defer l.Close() // all are open until all are found
-		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
-			return addrs, nil
-		}
-	}
-	return nil, errors.New("no free ports on 127.0.0.1")
 }

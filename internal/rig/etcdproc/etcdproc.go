@@ -37,7 +37,9 @@ const (
 type Cluster struct {
 	Members []*Member
 	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
-	dir     string
+
+	dir      string
+	reserved []*child.Reservation
 }
 
 // Member is one etcd process, or what is left of one that was killed: Restart starts it with its data.
@@ -76,10 +78,10 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 	if c.dir, err = os.MkdirTemp("", "holdfast-etcd-"); err != nil {
 		return c, err
 	}
-	addrs, err := child.FreeAddrs(3 * n)
-	if err != nil {
+	if c.reserved, err = child.ForMembers.Reserve(3 * n); err != nil {
 		return c, err
 	}
+	addrs := child.Addrs(c.reserved)
 	scheme := "http://"
 	for _, a := range args {
 		if strings.HasPrefix(a, "--cert-file") {
@@ -190,6 +192,7 @@ func (c *Cluster) Stop() (err error) {
 	for _, m := range c.Members {
 		m.Kill()
 	}
+	child.Release(c.reserved)
 	if c.Mesh != nil {
 		err = c.Mesh.Close()
 	}

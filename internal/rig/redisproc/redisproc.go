@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -88,12 +87,12 @@ type Options struct {
 // a time. A server that was killed keeps its port and its folder.
 type Server struct {
 	*child.Process
-	opts        Options
-	program     string
-	dir         string
-	ownDir      bool         // made by Start, to be removed by Stop
-	port        int          // of 127.0.0.1
-	reservation *reservation // nil when Options named the port
+	opts     Options
+	program  string
+	dir      string
+	ownDir   bool                 // made by Start, to be removed by Stop
+	port     int                  // of 127.0.0.1
+	reserved []*child.Reservation // none when Options named the port
 }
 
 // Start starts a server and blocks until it answers, ctx ends or half a minute is over. After an error nothing is left
@@ -166,14 +165,15 @@ func (s *Server) start(ctx context.Context) error {
 		return s.run(ctx)
 	}
 	for range portAttempts {
-		if s.reservation, err = reservePort(); err != nil {
+		if s.reserved, err = child.ForRedis.Reserve(1); err != nil {
 			return err
 		}
-		s.port = s.reservation.port
+		_, port, _ := net.SplitHostPort(s.reserved[0].Addr)
+		s.port, _ = strconv.Atoi(port)
 		if err = s.run(ctx); !errors.Is(err, errPortTaken) {
 			return err
 		}
-		s.reservation.release()
+		child.Release(s.reserved)
 	}
 	return err
 }
@@ -262,7 +262,7 @@ func (s *Server) Stop() error {
 
 func (s *Server) discard() error {
 	s.End(syscall.SIGTERM)
-	s.reservation.release()
+	child.Release(s.reserved)
 	if s.ownDir && s.dir != "" {
 		return os.RemoveAll(s.dir)
 	}
@@ -309,41 +309,4 @@ func findProgram(named string, dirs []string) (string, error) {
 		}
 	}
 	return "", ErrNotInstalled
-}
-
-const lowestPort, portRange = 20000, 10000
-
-// reservation holds the UDP port of the same number as a server's TCP port for as long as the server may come back to it. A
-// TCP listener would keep the server itself out.
-type reservation struct {
-	port   int
-	holder net.PacketConn
-}
-
-// reservePort finds a number whose TCP and UDP ports are free. Between this and the server's bind another program can
-// still take the TCP port; the caller tries again then.
-func reservePort() (*reservation, error) {
-	for range portAttempts {
-		port := lowestPort + rand.IntN(portRange)
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		holder, err := net.ListenPacket("udp", addr)
-		if err != nil {
-			continue
-		}
-		listener, err := net.Listen("tcp", addr)
-		if err != nil {
-			holder.Close()
-			continue
-		}
-		listener.Close()
-		return &reservation{port: port, holder: holder}, nil
-	}
-	return nil, errors.New("no free port found on 127.0.0.1")
-}
-
-// release may be called on nil and more than once.
-func (r *reservation) release() {
-	if r != nil {
-		r.holder.Close()
-	}
 }

@@ -51,7 +51,9 @@ admin.enableServer=false
 type Ensemble struct {
 	Members []*Member
 	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
-	dir     string
+
+	dir      string
+	reserved []*child.Reservation
 }
 
 // Member is one ZooKeeper process, or what is left of one that was killed: Restart starts it with its data.
@@ -92,10 +94,10 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 	if e.dir, err = os.MkdirTemp("", "holdfast-zk-"); err != nil {
 		return e, err
 	}
-	addrs, err := child.FreeAddrs(4 * n)
-	if err != nil {
+	if e.reserved, err = child.ForMembers.Reserve(4 * n); err != nil {
 		return e, err
 	}
+	addrs := child.Addrs(e.reserved)
 	var common strings.Builder
 	common.WriteString(settings)
 	var peers [][]string
@@ -232,6 +234,7 @@ func (e *Ensemble) Stop() (err error) {
 	for _, m := range e.Members {
 		m.Kill()
 	}
+	child.Release(e.reserved)
 	if e.Mesh != nil {
 		err = e.Mesh.Close()
 	}
