@@ -255,7 +255,11 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 			out[at].Err = driver.ErrLost
 		default: // what the database says of its end counts, however long ago it was set
 			d.knows(owners[i].(string), stamp)
-			out[at] = driver.Renewal{TrustedUntil: direct.Trust(sent, min(direct.Micros(s.left), ttl)), Waiters: s.waiters}
+			until := direct.Trust(sent, min(direct.Micros(s.left), ttl))
+			if until.Before(g.TrustedUntil) { // the answer took longer than that to the grant: no renewal shortens
+				until = g.TrustedUntil
+			}
+			out[at] = driver.Renewal{TrustedUntil: until, Waiters: s.waiters}
 		}
 	}
 }
