@@ -341,9 +341,11 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	path, text := ts.MkAbs(args[0]), strings.Join(args[1:], " ")
-	eventually(ts.Fatalf, fmt.Sprintf("%s has %q", args[0], text), func() bool {
-		got, err := os.ReadFile(path)
-		return err == nil && len(got) > 0 && strings.Contains(string(got), text)
+	var got []byte
+	fatal := func(format string, args ...any) { ts.Fatalf(format+"; it has:\n%s", append(args, got)...) }
+	eventually(fatal, fmt.Sprintf("%s has %q", args[0], text), func() (is bool) {
+		got, _ = os.ReadFile(path)
+		return len(got) > 0 && strings.Contains(string(got), text)
 	})
 }
 
