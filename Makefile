@@ -101,5 +101,6 @@ chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="
 soak: deps ## As chaos for HOURS (24), and what the clients use must stay flat
 	@cd verify && go run ./chaos -hours $(HOURS) $(CHAOSFLAGS)
 
-release: ## VERSION=v0.1.0 [TAG=yes]: what users download, in dist, and the tags of all modules; without TAG only a rehearsal
+release: deps ## VERSION=v0.1.0 [TAG=yes]: tests a release (8 min), then what users download, in dist, and the tags of all modules; without TAG only a rehearsal
+	@HOLDFAST_RELEASE=1 go test -count=1 -timeout 1h ./tools/release
 	@go run ./tools/release -version "$(VERSION)" $(if $(TAG),-tag)
