@@ -196,7 +196,8 @@ func (d *Driver) make(ctx context.Context, s *session, folder string) error {
 }
 
 // find looks for a node whose creation had no answer. A member that has just taken over the
-// session may know less than the one before, unless it asks the one that leads.
+// session may know less than the one before, unless it asks the one that leads. Where there is none,
+// the claim goes on under another owner: if that creation is carried out after all, nobody has the node.
 func (c *claim) find(ctx context.Context) error {
 	folder := c.d.folder(c.req.Key)
 	all := getChildren(folder)
@@ -214,6 +215,10 @@ func (c *claim) find(ctx context.Context) error {
 		if e, ok := readEntry(name); ok && e.owner == c.owner { // whatever its number
 			c.path = folder + "/" + name
 		}
+	}
+	if c.path == "" {
+		c.s.stray(c.owner, folder)
+		c.owner = c.d.newOwner()
 	}
 	return direct.ErrAgain
 }

@@ -82,7 +82,7 @@ func (m *member) bid(ctx context.Context, s *session, hello greeting) (over bool
 	}
 	g, err := welcome(reply)
 	if err == nil && g.id != 0 {
-		l.exchange(l.form(goodbye()))
+		l.ask(goodbye())
 		return false, nil
 	}
 	return true, err

@@ -189,8 +189,9 @@ func TestALateRequestChangesNothing(t *testing.T) {
 			t.Run(name+", over "+where, func(t *testing.T) {
 				r := start(t)
 				d, looker := r.driver(), r.straight()
-				r.Grant(d, "other", long) // which keeps the session
+				other := r.Grant(d, "other", long) // which keeps the session
 				newest := run(r, d, func(kind string, do func()) late { return r.stop(d, kind, elsewhere, do) })
+				r.Must(d.Renew(r.Within(), []driver.Grant{other})[0].Err) // as a client would soon: it finds out where the session is
 				next := r.Grant(looker, "k", long)
 				if next.Token <= newest {
 					t.Errorf("token %d after %d", next.Token, newest)

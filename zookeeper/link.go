@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"time"
@@ -33,7 +34,6 @@ type link struct {
 	pending []flight   // in the order of sending, which is that of the answers
 	heard   time.Time  // when a request was answered last
 	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
-	xid     int32
 	dead    error
 }
 
@@ -58,6 +58,12 @@ func (l *link) exchange(p []byte) ([]byte, error) {
 		return nil, err
 	}
 	return readPacket(l.in)
+}
+
+// ask sends one request and reads its answer, before run.
+func (l *link) ask(r *request) ([]byte, error) {
+	p, _ := l.form(r)
+	return l.exchange(p)
 }
 
 // login says who the client is.
@@ -92,23 +98,23 @@ func (l *link) send(all []*request) *batch {
 	}
 	now := time.Now()
 	for _, r := range all {
-		l.out = append(l.out, l.form(r)...)
-		l.pending = append(l.pending, flight{r, b, l.xid, now})
+		p, xid := l.form(r)
+		l.out = append(l.out, p...)
+		l.pending = append(l.pending, flight{r, b, xid, now})
 	}
 	l.stir()
 	return b
 }
 
-// form gives the request the next number.
-func (l *link) form(r *request) []byte {
-	if l.xid++; l.xid < 0 {
-		l.xid = 1
-	}
+// form gives the request the next number of the session. A member that carries out a late request of a connection before
+// answers the one of this connection that has the same number and the same session, if there is one.
+func (l *link) form(r *request) (p []byte, xid int32) {
+	xid = int32(l.s.xids.Add(1) & math.MaxInt32)
 	return packet(func(w *writer) {
-		w.int32(l.xid)
+		w.int32(xid)
 		w.int32(r.op)
 		r.write(w)
-	})
+	}), xid
 }
 
 // stir has the writer look. The caller has the mutex.

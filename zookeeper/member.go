@@ -266,8 +266,8 @@ func (m *member) commits(ctx context.Context, d *Driver) error {
 	}
 	defer l.conn.Close()
 	defer context.AfterFunc(ctx, func() { l.conn.Close() })()
-	if _, err = l.exchange(l.form(confirm([]string{"/"}))); err == nil {
-		l.exchange(l.form(goodbye()))
+	if _, err = l.ask(confirm([]string{"/"})); err == nil {
+		l.ask(goodbye())
 	}
 	return err
 }

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -21,6 +23,9 @@ const (
 	// agePart of its TTL is how old a connection to a member that does not lead may be when
 	// a grant counts from it.
 	agePart = 8
+	// strayTime is for how long a creation without an answer may still be carried out. Servers close a connection from which they
+	// have heard nothing for the timeout of its session, which is 40 s at most unless they are set up otherwise.
+	strayTime = 10 * time.Minute
 )
 
 var (
@@ -47,6 +52,7 @@ type session struct {
 	ttl  time.Duration
 	quit context.Context // ends with the session
 	end  context.CancelFunc
+	xids atomic.Uint32 // of its requests, over all connections
 
 	mu       sync.Mutex // guards what follows
 	id       int64
@@ -58,6 +64,7 @@ type session struct {
 	changed  chan struct{}
 	watches  map[string]chan struct{} // by path: closed when it changes, and when the connection ends
 	base     time.Time                // from when the servers count the TTL, at least
+	strays   map[string]stray         // by owner
 	users    int
 	idle     time.Time // since when users is 0
 }
@@ -118,6 +125,7 @@ func (s *session) run() {
 		if s.quit.Err() != nil {
 			l.end(errOver) // close may not have seen it
 		}
+		s.sweep()
 		err = l.run()
 		s.change(func() {
 			s.link = nil
@@ -185,7 +193,7 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	}
 	if err != nil {
 		if errors.Is(err, driver.ErrInvalid) { // the session is not what it should be: end it
-			l.exchange(l.form(goodbye()))
+			l.ask(goodbye())
 		}
 		conn.Close()
 		if errors.Is(err, errOver) || direct.Lasts(err) {
@@ -366,6 +374,46 @@ func (s *session) fire(path string) {
 	if c := s.watches[path]; c != nil {
 		close(c)
 		delete(s.watches, path)
+	}
+}
+
+// stray is an attempt whose creation had no answer and was not found.
+type stray struct {
+	folder string
+	since  time.Time
+}
+
+// stray notes that a node of owner, if there ever is one in folder, is nobody's.
+func (s *session) stray(owner, folder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.strays == nil {
+		s.strays = make(map[string]stray)
+	}
+	s.strays[owner] = stray{folder, time.Now()}
+}
+
+// sweep deletes, in the background, the nodes that are nobody's. It is called at each new connection. When the session comes back to a
+// member that it has left, also by a late greeting, that member may carry out what it has read from the connection before, as it
+// closes that. After a late greeting the next change that the session asks for, a renewal for instance, is refused, and brings a new
+// connection.
+func (s *session) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.strays, func(_ string, n stray) bool { return time.Since(n.since) > strayTime })
+	for owner, n := range s.strays {
+		s.d.calls.Go(func() {
+			ctx := s.d.calls.Work
+			all := getChildren(n.folder)
+			if s.do(ctx, syncWith(n.folder), all) != nil || all.err != nil {
+				return // the next connection sweeps again
+			}
+			for _, name := range all.reply.texts() {
+				if e, ok := readEntry(name); ok && e.owner == owner {
+					s.delete(ctx, n.folder+"/"+name, func() {})
+				}
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 )
@@ -37,5 +38,22 @@ func TestAMemberThatOnlyReadsHasNoMajority(t *testing.T) {
 	const text = "Zookeeper version: 3.8.0-1, built on 2022\nZxid: 0x100000004\nMode: read-only\nNode count: 5\n"
 	if h, err := readHealth(text, nil); !errors.Is(err, errNoQuorum) || h.mode != "" {
 		t.Errorf("readHealth() = %+v, %v, want %v", h, err, errNoQuorum)
+	}
+}
+
+// TestRequestsOfASessionHaveNumbersOfTheirOwn, over all of its connections: a member answers by them, also for a connection that has gone.
+func TestRequestsOfASessionHaveNumbersOfTheirOwn(t *testing.T) {
+	s := &session{}
+	s.xids.Store(math.MaxInt32 - 3)
+	seen := make(map[int32]bool)
+	for range 3 {
+		l := &link{s: s}
+		for range 3 {
+			_, xid := l.form(goodbye())
+			if seen[xid] || xid < 0 {
+				t.Errorf("the number %d after %v", xid, seen)
+			}
+			seen[xid] = true
+		}
 	}
 }
