@@ -175,7 +175,14 @@ func (m *Member) ready(context.Context) error {
 	if !m.Serves() {
 		return errors.New("it does not serve clients yet")
 	}
-	return nil
+	if m.Safe == "" {
+		return nil
+	}
+	conn, err := net.DialTimeout("tcp", m.Safe, probeTime) // it listens there a little later
+	if err == nil {
+		conn.Close()
+	}
+	return err
 }
 
 // mode is what the member is: leader, follower or standalone; empty: it does not serve.
