@@ -84,7 +84,8 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for l := a.outer; l != nil; l = l.outer {
-		if t := l.term; t.client != c || t.slot.key != a.key || l.live() != nil {
+		key := cmp.Or(l.share.of, l.Key())
+		if l.term.client != c || key != a.key || (l.share.of == "") != (opts == nil || opts.Slots == 0) || l.live() != nil {
 			continue
 		}
 		if opts == nil || !opts.Reentrant {
@@ -101,7 +102,7 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 // agrees says whether a lease with the options of outer does what o asks for.
 func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
 	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
-		(o.MinHold == 0 || o.MinHold == outer.MinHold) && (!o.NoRenew || outer.NoRenew) &&
+		(o.MinHold == 0 || o.MinHold == outer.MinHold) && o.Slots == outer.Slots && (!o.NoRenew || outer.NoRenew) &&
 		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (o.Note == "" || o.Note == outer.Note)
 }
 
@@ -115,6 +116,8 @@ type attempt struct {
 	opts   AcquireOptions
 	once   bool // it does not wait for a lock that is held
 	silent bool // no FailedEvent tells that it failed
+	share  share
+	line   *line // that it asks for; nil: for itself
 	since  time.Time
 
 	joined bool      // it was found that few enough wait, or there is no bound; guarded by Client.mu while it waits
@@ -186,6 +189,9 @@ func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error
 // compete gets the lock in this process and at the service.
 func (a *attempt) compete() (*Lease, error) {
 	c := a.client
+	if a.opts.Slots > 0 && a.share.of == "" {
+		return a.anySlot()
+	}
 	for {
 		if err := a.wait.Err(); err != nil {
 			return nil, err
@@ -195,7 +201,7 @@ func (a *attempt) compete() (*Lease, error) {
 			c.mu.Unlock()
 			return nil, ErrClosed
 		}
-		s := c.slot(a.key)
+		s := c.local(a.key)
 		if !s.busy() {
 			s.inquire()
 			c.mu.Unlock()
@@ -221,7 +227,7 @@ func (a *attempt) compete() (*Lease, error) {
 
 // queue waits behind the other waiters of this process, for whom last stands in the
 // way. The caller holds mu, which queue unlocks.
-func (a *attempt) queue(s *slot, last error) (*Lease, error) {
+func (a *attempt) queue(s *local, last error) (*Lease, error) {
 	a.turn = make(chan turn, 1)
 	place := s.queue.PushBack(a)
 	a.announce(last)
@@ -238,8 +244,8 @@ func (a *attempt) queue(s *slot, last error) (*Lease, error) {
 	}
 }
 
-// ask takes the lock from the service. The caller leads the slot.
-func (a *attempt) ask(s *slot) (*Lease, error) {
+// ask takes the lock from the service. The caller leads s.
+func (a *attempt) ask(s *local) (*Lease, error) {
 	c := a.client
 	asking, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
@@ -259,7 +265,7 @@ func (a *attempt) ask(s *slot) (*Lease, error) {
 
 // enter lets the caller, which leads s, ask the service: Close and Shutdown call
 // cancel, and wait until it leads no more.
-func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
+func (c *Client) enter(s *local, cancel context.CancelCauseFunc) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending {
@@ -273,7 +279,7 @@ func (c *Client) enter(s *slot, cancel context.CancelCauseFunc) error {
 // fail ends an inquiry of s that had no success, under the context whose cancel
 // enter got. It returns err with the last obstacle, or why the context was
 // cancelled.
-func (c *Client) fail(asking context.Context, s *slot, err error) error {
+func (c *Client) fail(asking context.Context, s *local, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := s.asking
@@ -285,25 +291,33 @@ func (c *Client) fail(asking context.Context, s *slot, err error) error {
 	return obstacle.With(err, q.obstacle)
 }
 
-// start makes a lease of a grant. The caller leads the slot.
-func (a *attempt) start(s *slot, grant driver.Grant, taken time.Time) (*Lease, error) {
+// start makes a lease of a grant, for the taker of a. The caller leads s.
+func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, error) {
 	c := a.client
 	c.mu.Lock()
 	s.answered()
-	t := &term{client: c, slot: s, grant: grant, asked: a.opts.TTL, taken: taken, keptUntil: grant.TrustedUntil, at: unscheduled}
+	t := &term{client: c, local: s, grant: grant, asked: a.opts.TTL, taken: taken, keptUntil: grant.TrustedUntil, at: unscheduled}
 	t.given = clock.Until(t.keptUntil, taken)
 	s.term = t
-	l := t.begin(a, taken)
+	w := a.taker()
+	l := t.begin(cmp.Or(w, a), taken)
 	ending := c.ending
-	if ending {
+	if ending || w == nil {
 		t.now.opts.MinHold = 0 // no holder ever gets it
 	}
 	c.mu.Unlock()
-	if ending {
+	switch {
+	case ending || w == nil:
 		l.Release(context.Background()) // reported to Hooks
-		return nil, ErrClosed
+		if ending {
+			return nil, ErrClosed
+		}
+		return nil, a.wait.Err()
 	}
-	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(a.since), Told: a.told})
+	c.events.acquired(AcquiredEvent{Context: w.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
+	if w != a {
+		w.turn <- turn{lease: l}
+	}
 	return l, nil
 }
 

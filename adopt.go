@@ -36,7 +36,7 @@ func (l *Lease) Detach() (err error) {
 	end.cancel()
 	a.Detach(t.grant)
 	c.mu.Lock()
-	c.lead(t.slot)
+	c.lead(t.local)
 	c.mu.Unlock()
 	end.event.Detached = true
 	c.events.released(end.event)
@@ -57,14 +57,14 @@ func (c *Client) adopts() bool {
 
 var errOneProcess = unsupported("its leases cannot be continued by another process")
 
-// leadAt leads the slot of key, if no other caller does; cancel is as of enter.
-func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*slot, error) {
+// leadAt leads what is local of key, if no other caller does; cancel is as of enter.
+func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*local, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending {
 		return nil, ErrClosed
 	}
-	s := c.slot(key)
+	s := c.local(key)
 	if s.busy() {
 		if obstacle := s.obstacle(); obstacle != nil {
 			return nil, obstacle
@@ -104,6 +104,9 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	}
 	if o.Note != "" {
 		return nil, invalid("Note %q: an adopted lease keeps the note that it has", o.Note)
+	}
+	if o.Slots != 0 {
+		return nil, invalid("Slots %d: the key of the lease names its slot", o.Slots)
 	}
 	if !driver.IsAdoptable(owner) {
 		return nil, errNotAdoptable

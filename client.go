@@ -38,13 +38,14 @@ type Client struct {
 	tasks sync.WaitGroup // the watchdog and what it started
 	nudge chan struct{}  // wakes the watchdog
 
-	mu     sync.Mutex // guards what follows, and every slot, term and Lease
-	slots  map[string]*slot
+	mu     sync.Mutex // guards what follows, and every local, term and Lease
+	locals map[string]*local
+	lines  map[wish]*line
 	terms  schedule
 	sleeps time.Time     // until then the watchdog sleeps; zero: until nudged
 	looked time.Time     // when the watchdog last looked at every lease
 	ending bool          // no new leases and waits
-	vacant chan struct{} // closed once it is ending and no slot is left
+	vacant chan struct{} // closed once it is ending and no local is left
 
 	closing bool
 	closed  chan struct{} // closed when Close is done
@@ -86,7 +87,7 @@ func New(drv Driver, opts *Options) (*Client, error) {
 	}
 	c := &Client{
 		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: opts.Logger, hurry: make(chan struct{})},
-		nudge: make(chan struct{}, 1), slots: make(map[string]*slot), vacant: make(chan struct{}), closed: make(chan struct{}),
+		nudge: make(chan struct{}, 1), locals: make(map[string]*local), lines: make(map[wish]*line), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()

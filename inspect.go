@@ -152,7 +152,7 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 func (c *Client) forced(key string, token int64, why string) followUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.slots[key]
+	s := c.locals[key]
 	if s == nil || s.term == nil {
 		return followUp{}
 	}
@@ -175,7 +175,7 @@ func (strangerError) Is(target error) bool { return target == ErrLost }
 func (c *Client) status(st Status) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.slots[st.Key]; s != nil {
+	if s := c.locals[st.Key]; s != nil {
 		st.Waiters += s.queue.Len()
 	}
 	return st

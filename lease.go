@@ -15,7 +15,7 @@ import (
 // Client.mu guards it.
 type term struct {
 	client    *Client
-	slot      *slot
+	local     *local
 	grant     driver.Grant
 	asked     time.Duration // the TTL that was asked for; grant.TTL may be more
 	taken     time.Time     // when it was granted
@@ -51,7 +51,8 @@ type holder struct {
 	owner string
 	since time.Time
 	from  time.Time // from when MaxHold and MinHold count
-	holds []*Lease  // not released yet; more than one when nested
+	share share
+	holds []*Lease // not released yet; more than one when nested
 }
 
 // Lease is one hold of a lock. It is safe for concurrent use.
@@ -59,6 +60,7 @@ type Lease struct {
 	term   *term
 	token  Token
 	owner  string
+	share  share
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	outer  *Lease // the lease that the acquiring context came from, of any key; of Leases the one before; guarded by Client.mu
@@ -79,7 +81,7 @@ func leaseIn(ctx context.Context) *Lease {
 // begin gives t to a at now. The caller holds mu.
 func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
-	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now}
+	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now, share: a.share}
 	t.trust(t.keptUntil)
 	t.plan(t.taken)
 	return t.hold(a.ctx, a.outer)
@@ -87,14 +89,14 @@ func (t *term) begin(a *attempt, now time.Time) *Lease {
 
 // hold adds a hold with the values of ctx, which has no end, to the present holder. The caller holds mu.
 func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
-	l := &Lease{term: t, token: t.now.token, owner: t.now.owner, outer: outer}
+	l := &Lease{term: t, token: t.now.token, owner: t.now.owner, share: t.now.share, outer: outer}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(ctx, leaseKey{}, l))
 	t.now.holds = append(t.now.holds, l)
 	return l
 }
 
 // Key is the key that the lease is on.
-func (l *Lease) Key() string { return l.term.slot.key }
+func (l *Lease) Key() string { return l.term.local.key }
 
 // Owner names the holder: no two leases have the same, but nested holds do. A
 // storage compares it, in addition to the token, to know the same holder again.

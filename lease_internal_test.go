@@ -36,7 +36,7 @@ func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
 // A waiter may leave as its turn comes, or Close dismisses it: nobody is there then.
 func TestNothingStandsInTheWayOfAKeyThatNobodyHoldsOrAsksFor(t *testing.T) {
 	t.Parallel()
-	if err := (&slot{}).obstacle(); err != nil {
+	if err := (&local{}).obstacle(); err != nil {
 		t.Errorf("obstacle = %v", err)
 	}
 }

@@ -17,13 +17,13 @@ import (
 // before the other clients get their turn.
 const handOverMost = 100 * time.Millisecond
 
-// Waiters of one process queue in the slot of their key, first come first, and the first
+// Waiters of one process queue in the local of their key, first come first, and the first
 // alone asks the service. A lease may pass to the next of them without the service:
 // term.successor says when.
 
-// slot is one key in this process: the attempt that holds it or asks the service
+// local is one key in this process: the attempt that holds it or asks the service
 // for it, and the attempts that wait behind. Only one of them asks the service.
-type slot struct {
+type local struct {
 	key    string
 	term   *term     // the grant held; nil: none
 	asking *inquiry  // of the caller that leads: it asks the service, or releases; nil: none does
@@ -63,42 +63,42 @@ type turn struct {
 	err   error
 }
 
-// slot returns the slot of key. The caller holds mu.
-func (c *Client) slot(key string) *slot {
-	s := c.slots[key]
+// local returns what is local of key. The caller holds mu.
+func (c *Client) local(key string) *local {
+	s := c.locals[key]
 	if s == nil {
-		s = &slot{key: key}
-		c.slots[key] = s
+		s = &local{key: key}
+		c.locals[key] = s
 	}
 	return s
 }
 
-func (s *slot) busy() bool { return s.term != nil || s.asking != nil }
+func (s *local) busy() bool { return s.term != nil || s.asking != nil }
 
 // inquire lets the caller, or a waiter, ask the service. The caller holds mu.
-func (s *slot) inquire() { s.asking = &inquiry{} }
+func (s *local) inquire() { s.asking = &inquiry{} }
 
 // answered says that the caller that asked has an answer. The caller holds mu.
-func (s *slot) answered() {
+func (s *local) answered() {
 	if s.asking != nil {
 		s.asking.tell(nil)
 	}
 	s.asking = nil
 }
 
-// tidy forgets a slot that no attempt uses. The caller holds mu.
-func (c *Client) tidy(s *slot) {
+// tidy forgets a local that no attempt uses. The caller holds mu.
+func (c *Client) tidy(s *local) {
 	if s.busy() || s.queue.Len() > 0 {
 		return
 	}
-	delete(c.slots, s.key)
-	if c.ending && len(c.slots) == 0 {
+	delete(c.locals, s.key)
+	if c.ending && len(c.locals) == 0 {
 		close(c.vacant)
 	}
 }
 
 // lead lets the next waiter ask the service, if there is one. The caller holds mu.
-func (c *Client) lead(s *slot) {
+func (c *Client) lead(s *local) {
 	last := s.asking
 	s.answered()
 	if next := s.queue.Front(); next != nil {
@@ -112,7 +112,7 @@ func (c *Client) lead(s *slot) {
 }
 
 // dismiss sends all waiters away. The caller holds mu.
-func (s *slot) dismiss() {
+func (s *local) dismiss() {
 	for e := s.queue.Front(); e != nil; e = s.queue.Front() {
 		s.queue.Remove(e).(*attempt).turn <- turn{err: ErrClosed}
 	}
@@ -135,7 +135,7 @@ func (c *Client) overhear(wait context.Context, q *inquiry) error {
 }
 
 // waiters is how many wait for the key of s, as far as is known. The caller holds mu.
-func (s *slot) waiters() int {
+func (s *local) waiters() int {
 	n := s.queue.Len()
 	switch {
 	case s.term != nil:
@@ -175,7 +175,7 @@ func (a *attempt) announce(obstacle error) {
 
 // obstacle is the obstacle of a key in this process; nil: none, or it is not known
 // yet. The caller holds mu.
-func (s *slot) obstacle() error {
+func (s *local) obstacle() error {
 	switch {
 	case s.asking != nil:
 		return s.asking.obstacle
@@ -191,7 +191,7 @@ func (s *slot) obstacle() error {
 // leave takes an attempt whose context ended out of the queue. A turn that came at
 // the same time is passed on: no waiter may wait for a free lock. last is the
 // obstacle when the wait began.
-func (a *attempt) leave(s *slot, place *list.Element, last error) error {
+func (a *attempt) leave(s *local, place *list.Element, last error) error {
 	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,10 +199,9 @@ func (a *attempt) leave(s *slot, place *list.Element, last error) error {
 	select {
 	case t := <-a.turn:
 		switch {
-		case t.lease != nil:
-			t.lease.term.now.opts.MinHold = 0 // no holder ever had it
-			go t.lease.Release(c.alive)       // reported to Hooks; at the worst it lapses by itself
-		case t.err == nil:
+		case t.lease != nil && a.line == nil: // that of a line has gone to somebody else
+			c.giveBack(t.lease)
+		case t.lease == nil && t.err == nil:
 			c.lead(s)
 		}
 	default:
@@ -212,9 +211,18 @@ func (a *attempt) leave(s *slot, place *list.Element, last error) error {
 	return obstacle.With(a.wait.Err(), last)
 }
 
+// giveBack releases a lease that came when its taker had left; nil: there is none. The caller holds mu.
+func (c *Client) giveBack(l *Lease) {
+	if l == nil {
+		return
+	}
+	l.term.now.opts.MinHold = 0 // no holder ever had it
+	go l.Release(c.alive)       // reported to Hooks; at the worst it lapses by itself
+}
+
 // stands notes the obstacle of q, the inquiry of a, and reports it to those that
 // wait for it.
-func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
+func (a *attempt) stands(s *local, q *inquiry, obstacle error) {
 	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,13 +238,24 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 	}
 	q.tell(obstacle)
 	a.announce(obstacle)
-	ahead := 1 // a itself
-	for e := s.queue.Front(); e != nil; {
+	hear(&s.queue, obstacle, 1) // a itself is ahead
+	if a.line != nil {
+		a.line.last = obstacle
+		hear(&a.line.waiting, obstacle, 0)
+		a.line.tidy()
+	}
+}
+
+// hear has all in a queue, behind ahead others, hear what stands in the way. Those leave for whom
+// too many wait. The caller holds mu.
+func hear(queue *list.List, obstacle error, ahead int) {
+	held, _ := errors.AsType[*HeldError](obstacle)
+	for e := queue.Front(); e != nil; {
 		w, place := e.Value.(*attempt), e
 		e = e.Next()
 		if held != nil {
 			if err := w.crowded(held, held.Waiters+ahead); err != nil {
-				s.queue.Remove(place)
+				queue.Remove(place)
 				w.turn <- turn{err: err}
 				continue
 			}
@@ -253,7 +272,7 @@ func (a *attempt) stands(s *slot, q *inquiry, obstacle error) {
 // left: half of what was granted and, for an attempt that does not renew soon, half of what it
 // asked for. The caller holds mu.
 func (t *term) successor(now time.Time) *attempt {
-	next := t.slot.queue.Front()
+	next := t.local.queue.Front()
 	if next == nil {
 		return nil
 	}
@@ -264,9 +283,10 @@ func (t *term) successor(now time.Time) *attempt {
 	case now.Sub(t.taken) >= handOverMost:
 	case w.opts.TTL != t.asked:
 	case w.opts.Note != t.now.opts.Note, w.opts.Adoptable:
+	case w.line != nil && w.line.waiting.Len() == 0:
 	case left <= t.given/2, !w.opts.renewsSoon() && left-w.opts.Margin <= (ttl-w.opts.Margin)/2:
 	default:
-		t.slot.queue.Remove(next)
+		t.local.queue.Remove(next)
 		return w
 	}
 	return nil
@@ -279,10 +299,15 @@ func (t *term) handOver(w *attempt, now time.Time) followUp {
 		l.done = true
 	}
 	t.passed++
+	asked := w
+	w = asked.taker()
 	next := t.begin(w, now)
 	w.turn <- turn{lease: next}
+	if asked != w {
+		asked.turn <- turn{lease: next} // for that it asks anew
+	}
 	e.acquired = &AcquiredEvent{
-		Context: w.ctx, Key: t.slot.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
+		Context: w.ctx, Key: t.local.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
 	}
 	w.told = false // its context may end before it sees the lease: then it fails
 	return e

@@ -97,7 +97,7 @@ const checkTime = time.Second
 func (c *Client) alerted(owner, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.slots {
+	for _, s := range c.locals {
 		if t := s.term; t != nil && t.grant.Owner == owner && !c.closing {
 			t.why = oneLine(why)
 			t.alerts++
@@ -231,8 +231,8 @@ func (t *term) end(cause error, now time.Time) followUp {
 	}
 	t.over, t.now.holds = true, nil
 	t.client.terms.remove(t)
-	t.slot.term = nil
-	t.slot.inquire() // until the release is answered: who has the lock next is not known before
+	t.local.term = nil
+	t.local.inquire() // until the release is answered: who has the lock next is not known before
 	return e
 }
 
@@ -248,7 +248,7 @@ func (t *term) part(cause error, now time.Time) followUp {
 		}
 	}
 	return followUp{leases: t.now.holds, cause: cause, event: ReleasedEvent{
-		Context: t.now.ctx, Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since),
+		Context: t.now.ctx, Key: t.local.key, Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since),
 	}}
 }
 
@@ -363,7 +363,7 @@ func (c *Client) free(ctx context.Context, e followUp) error {
 	}
 	err := c.drv.Release(ctx, e.free.grant, e.keep)
 	c.mu.Lock()
-	c.lead(e.free.slot)
+	c.lead(e.free.local)
 	c.mu.Unlock()
 	if e.event.Key == "" || e.lost() {
 		return err
@@ -386,7 +386,7 @@ func (c *Client) carryOut(all ...followUp) {
 	for _, e := range all {
 		e.tell(c)
 		if e.free != nil {
-			go c.free(c.alive, e) // Close waits for it, as the slot is taken
+			go c.free(c.alive, e) // Close waits for it, as s is not free before
 		}
 	}
 }

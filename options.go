@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	defaultTTL  = 10 * time.Second
-	leastTTL    = 10 * time.Millisecond
-	mostTTL     = 365 * 24 * time.Hour // far from where sums of times overflow
-	leastEvery  = 5 * time.Millisecond
-	longestKey  = 512 // bytes
-	longestNote = 64  // bytes
-	closeTime   = 2 * time.Second
+	defaultTTL      = 10 * time.Second
+	leastTTL        = 10 * time.Millisecond
+	mostTTL         = 365 * 24 * time.Hour // far from where sums of times overflow
+	leastEvery      = 5 * time.Millisecond
+	longestKey      = 512 // bytes
+	longestNote     = 64  // bytes
+	longestSlotNote = 48  // so that there is room for which slot it is
+	closeTime       = 2 * time.Second
 )
 
 // Options configure a Client. The zero value works.
@@ -48,6 +49,15 @@ type AcquireOptions struct {
 	// service tells, the first of each other process. Of several processes that come at the
 	// same moment, more may wait. 0: no bound.
 	MaxWaiters int
+	// Slots makes the key a semaphore: as many as Slots hold it at once, each with a lease on one
+	// slot, Lease.Slot, which is a lock of its own. Its key, Lease.Key, is that of the semaphore with "#" and
+	// the slot: no caller should take that as a lock. Tokens rise for each slot by itself, so
+	// that a storage compares them for each slot. Who waits gets the first slot that is free, first
+	// come first. All callers give the same Slots; a Logger hears of a holder that gave another
+	// number. With a smaller one than before, the holders of the slots beyond it go on until they end.
+	// From 1 to 64: more is work for a limiter of rates, or a queue. Note has 48 bytes at most then.
+	// 0: a lock.
+	Slots int
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
 	// (which Redisson does not do). Another client may hand over a lease without a
@@ -101,9 +111,6 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	if opts != nil {
 		o = *opts
 	}
-	if err := checkKey(key); err != nil {
-		return o, err
-	}
 	if o.TTL == 0 {
 		o.TTL = max(defaultTTL, c.limits.MinTTL)
 		if c.limits.MaxTTL != 0 {
@@ -116,6 +123,8 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	switch {
 	case o.MaxWaiters < 0:
 		return o, invalid("MaxWaiters %d: give 1 at least, or 0 for no bound; TryAcquire does not wait at all", o.MaxWaiters)
+	case o.Slots < 0 || o.Slots > mostSlots:
+		return o, invalid("Slots %d: give 1 to %d, or 0 for a lock; for more at once, limit the rate or take a queue", o.Slots, mostSlots)
 	case o.MaxHold > 0 && o.MaxHold < o.MinHold:
 		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:
@@ -125,7 +134,11 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	case o.Fenced && !c.limits.Token:
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
-	if err := cmp.Or(checkNote(o.Note), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
+	longest := longestNote
+	if o.Slots > 0 {
+		key, longest = share{of: key, slot: o.Slots - 1}.key(), longestSlotNote
+	}
+	if err := cmp.Or(checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
 	}
 	return o, o.checkRenewal(o.TTL)
@@ -179,10 +192,10 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	return nil
 }
 
-func checkNote(note string) error {
+func checkNote(note string, longest int) error {
 	switch {
-	case len(note) > longestNote:
-		return invalid("the note has %d bytes; give at most %d", len(note), longestNote)
+	case len(note) > longest:
+		return invalid("the note has %d bytes; give at most %d", len(note), longest)
 	case !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl):
 		return invalid("the note %q cannot be shown; give valid UTF-8 without control characters", note)
 	}

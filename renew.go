@@ -310,12 +310,12 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
 	e := followUp{renewed: &RenewedEvent{
-		Key: t.slot.key, Owner: t.now.owner, Token: t.now.token,
+		Key: t.local.key, Owner: t.now.owner, Token: t.now.token,
 		Deadline: t.trusted, Left: left, Late: late, Waiters: r.Waiters, Err: r.Err,
 	}}
 	if r.AtRisk != t.atRisk {
 		t.atRisk = r.AtRisk
-		e.atRisk = &AtRiskEvent{Key: t.slot.key, Owner: t.now.owner, Token: t.now.token, AtRisk: r.AtRisk}
+		e.atRisk = &AtRiskEvent{Key: t.local.key, Owner: t.now.owner, Token: t.now.token, AtRisk: r.AtRisk}
 	}
 	return e
 }

@@ -179,6 +179,9 @@ func (s *several) check(keys []string) (all []string, key string, err error) {
 			return nil, key, err
 		}
 	}
+	if s.opts.Slots > 0 {
+		return nil, "", invalid("Slots %d with AcquireAll: take a slot by Acquire, and the locks under it", s.opts.Slots)
+	}
 	if s.opts.NoRenew && len(all) > 1 {
 		return nil, "", invalid("NoRenew with several keys: the first lease would end while the last is waited for; leave it out, and bound the leases by MaxHold")
 	}

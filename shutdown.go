@@ -82,13 +82,16 @@ func (c *Client) end() {
 		return
 	}
 	c.ending = true
-	for _, s := range c.slots {
+	for _, q := range c.lines {
+		q.dismiss()
+	}
+	for _, s := range c.locals {
 		s.dismiss()
 		if s.asking != nil && s.asking.cancel != nil {
 			s.asking.cancel(ErrClosed)
 		}
 	}
-	if len(c.slots) == 0 {
+	if len(c.locals) == 0 {
 		close(c.vacant)
 	}
 }
@@ -96,7 +99,7 @@ func (c *Client) end() {
 // held is the grants that the client holds. The caller holds mu.
 func (c *Client) held() []*term {
 	var held []*term
-	for _, s := range c.slots {
+	for _, s := range c.locals {
 		if s.term != nil {
 			held = append(held, s.term)
 		}

@@ -1,0 +1,231 @@
+package holdfast
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/holdfast-go/holdfast/internal/obstacle"
+)
+
+// mostSlots bounds a semaphore, as each process that waits stands in the queue of each slot.
+const mostSlots = 64
+
+// A semaphore of n slots is n locks. What is safe about it is each lock by itself: a slot has one
+// holder, so n have n at most. A caller tries the slots one after the other, from one that chance
+// picks, so that callers seldom meet where most are free. If none is, its process stands in the
+// queues of all slots, and takes the first that comes: who came first is first in each of them.
+//
+// Inside a process, callers that ask for the same wait in one line. For each slot one attempt of the line
+// competes as any caller would, in the process and then at the service, and the first in the line gets
+// what it is granted. So a process keeps its places at the service until nobody waits in it any more.
+
+// share is a slot of a semaphore. The zero value stands for a lock.
+type share struct {
+	of   string // the key of the semaphore
+	slot int
+	most int // how many slots its holder knows of
+}
+
+// key is that of the lock which the slot is.
+func (s share) key() string { return s.of + "#" + strconv.Itoa(s.slot) }
+
+// slotNote is what people see who find a slot held.
+const slotNote = "slot %d of %d"
+
+// note adds to note which slot it is.
+func (s share) note(note string) string {
+	text := fmt.Sprintf(slotNote, s.slot, s.most)
+	if note != "" {
+		text += ": " + note
+	}
+	return text
+}
+
+// Slot is the slot of a semaphore that the lease is on, from 0 on; no other holder has it at the same
+// time. It is 0 for a lock.
+func (l *Lease) Slot() int { return l.share.slot }
+
+// wish is what callers ask for that wait in one line.
+type wish struct {
+	key  string
+	opts AcquireOptions // those that bear on the request to the service
+}
+
+// line is the callers of this process who wait for a slot of one semaphore with one wish. Client.mu guards it.
+type line struct {
+	client  *Client
+	wish    wish
+	waiting list.List // of *attempt, first come first
+	last    error     // what its attempts were told last; nil: nothing yet
+	wait    context.Context
+	stop    context.CancelFunc // ends wait, when nobody waits any more
+}
+
+// anySlot gets a slot of the semaphore a.key.
+func (a *attempt) anySlot() (*Lease, error) {
+	w := wish{a.key, AcquireOptions{
+		TTL: a.opts.TTL, Slots: a.opts.Slots, NoRenew: a.opts.NoRenew, Margin: a.opts.Margin, Adoptable: a.opts.Adoptable, Note: a.opts.Note,
+	}}
+	c := a.client
+	c.mu.Lock()
+	crowd := c.lines[w] != nil
+	c.mu.Unlock()
+	var last error
+	if a.once || !crowd {
+		var l *Lease
+		if l, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil {
+			return l, last
+		}
+	}
+	return a.standInLine(w, last)
+}
+
+// trySlots asks for one slot after the other, until it gets one or has an error that does not say
+// that the slot is held.
+func (a *attempt) trySlots() (l *Lease, err error) {
+	n := a.opts.Slots
+	first := rand.IntN(n)
+	for i := range n {
+		try := *a
+		try.once = true
+		try.share = share{of: a.key, slot: (first + i) % n, most: n}
+		try.key, try.opts.Note = try.share.key(), try.share.note(a.opts.Note)
+		if l, err = try.compete(); err == nil {
+			return l, nil
+		}
+		if !errors.Is(err, ErrHeld) {
+			return nil, err
+		}
+		a.compare(err)
+	}
+	return nil, fmt.Errorf("none of its %d slots is free; the last one is %w", n, err)
+}
+
+// compare says where another holder has another number of slots.
+func (a *attempt) compare(obstacle error) {
+	held, ok := errors.AsType[*HeldError](obstacle)
+	if !ok {
+		return
+	}
+	var slot, most int
+	if n, _ := fmt.Sscanf(held.Holder.Note, slotNote, &slot, &most); n == 2 && most != a.opts.Slots {
+		a.client.events.write(slog.LevelWarn, "the number of slots differs", "key", a.key, "slots", a.opts.Slots, "others", most, "holder", held.Holder.String())
+	}
+}
+
+// standInLine waits for a slot. last is what stood in the way; nil: it is not known.
+func (a *attempt) standInLine(w wish, last error) (*Lease, error) {
+	c := a.client
+	c.mu.Lock()
+	if c.ending {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	q := c.lines[w]
+	if q == nil {
+		q = c.newLine(w)
+	}
+	q.last = cmp.Or(q.last, last)
+	last = q.last
+	others := q.waiting.Len()
+	if held, ok := errors.AsType[*HeldError](last); ok {
+		others += held.Waiters
+	}
+	if err := a.crowded(last, others); err != nil {
+		q.tidy()
+		c.mu.Unlock()
+		return nil, err
+	}
+	a.turn = make(chan turn, 1)
+	place := q.waiting.PushBack(a)
+	a.announce(last)
+	c.mu.Unlock()
+	select {
+	case t := <-a.turn:
+		return t.lease, t.err
+	case <-a.wait.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case t := <-a.turn:
+		c.giveBack(t.lease)
+	default:
+		q.waiting.Remove(place)
+		q.tidy()
+	}
+	return nil, obstacle.With(a.wait.Err(), cmp.Or(q.last, last))
+}
+
+// newLine makes a line, with an attempt for each slot. The caller holds mu, and has somebody wait in it
+// before it unlocks that.
+func (c *Client) newLine(w wish) *line {
+	q := &line{client: c, wish: w}
+	q.wait, q.stop = context.WithCancel(context.Background())
+	c.lines[w] = q
+	for slot := range w.opts.Slots {
+		c.tasks.Go(func() { q.ask(share{of: w.key, slot: slot, most: w.opts.Slots}) })
+	}
+	return q
+}
+
+// tidy ends a line in which nobody waits. The caller holds mu.
+func (q *line) tidy() {
+	if q.waiting.Len() == 0 && q.wait.Err() == nil {
+		q.stop()
+		delete(q.client.lines, q.wish)
+	}
+}
+
+// next takes the first out of the line; nil: nobody waits any more. The caller holds mu.
+func (q *line) next() *attempt {
+	first := q.waiting.Front()
+	if first == nil {
+		return nil
+	}
+	defer q.tidy()
+	return q.waiting.Remove(first).(*attempt)
+}
+
+// ask competes for one slot, time and again, for as long as anybody waits in the line. An error that is not about that goes to
+// the first who waits, as each caller alone would have it.
+func (q *line) ask(of share) {
+	c := q.client
+	for q.wait.Err() == nil {
+		a := &attempt{client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), opts: q.wish.opts, joined: true, told: true}
+		a.opts.Note = of.note(a.opts.Note)
+		if _, err := a.compete(); err != nil {
+			c.mu.Lock()
+			if w := q.next(); w != nil {
+				w.turn <- turn{err: err}
+			}
+			c.mu.Unlock()
+		}
+	}
+}
+
+// dismiss sends all away. The caller holds mu.
+func (q *line) dismiss() {
+	for w := q.next(); w != nil; w = q.next() {
+		w.turn <- turn{err: ErrClosed}
+	}
+}
+
+// taker is who gets what a is granted: a itself or, where it asks for a line, the first in that; nil:
+// nobody waits any more. The caller holds mu.
+func (a *attempt) taker() *attempt {
+	if a.line == nil {
+		return a
+	}
+	w := a.line.next()
+	if w != nil {
+		w.share, w.opts.Note = a.share, a.opts.Note
+	}
+	return w
+}

@@ -1,0 +1,329 @@
+package holdfast_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// semaphore counts who is inside at once, and which slots they have.
+type semaphore struct {
+	mu     sync.Mutex
+	inside map[int]bool
+	most   int
+}
+
+func (s *semaphore) enter(t *testing.T, l *holdfast.Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inside[l.Slot()] {
+		t.Errorf("slot %d has two holders", l.Slot())
+	}
+	s.inside[l.Slot()] = true
+	s.most = max(s.most, len(s.inside))
+}
+
+func (s *semaphore) leave(l *holdfast.Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.inside, l.Slot())
+}
+
+func TestASemaphoreHasAsManyHoldersAsSlots(t *testing.T) {
+	for _, slots := range []int{1, 3, 8} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				s := semaphore{inside: make(map[int]bool)}
+				tokens := make([]holdfast.Token, slots)
+				var all sync.WaitGroup
+				for i := range 3 {
+					c := b.peer()
+					for range 8 {
+						all.Go(func() {
+							for range 5 {
+								opts := &holdfast.AcquireOptions{Slots: slots, Note: fmt.Sprint(i % 2), TTL: time.Duration(10+i%2) * time.Second}
+								err := c.Do(t.Context(), "k", opts, func(ctx context.Context, l *holdfast.Lease) error {
+									s.enter(t, l)
+									defer s.leave(l)
+									if l.Key() != fmt.Sprintf("k#%d", l.Slot()) || l.Slot() >= slots {
+										t.Errorf("slot %d of %d has the key %q", l.Slot(), slots, l.Key())
+									}
+									if l.Token() <= tokens[l.Slot()] {
+										t.Errorf("slot %d: token %d after %d", l.Slot(), l.Token(), tokens[l.Slot()])
+									}
+									tokens[l.Slot()] = l.Token()
+									time.Sleep(rand.N(20 * time.Millisecond))
+									return nil
+								})
+								if err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				if s.most != slots {
+					t.Errorf("%d were inside at once, want %d", s.most, slots)
+				}
+				b.wantSlotsFree("k", slots)
+			})
+		})
+	}
+}
+
+// wantSlotsFree checks that all slots can be had, and nobody waits for them.
+func (b *bench) wantSlotsFree(key string, slots int) {
+	b.t.Helper()
+	synctest.Wait()
+	for slot := range slots {
+		st, err := b.client.Inspect(b.t.Context(), fmt.Sprintf("%s#%d", key, slot))
+		if err != nil || st.Held || st.Waiters != 0 {
+			b.t.Errorf("slot %d of %q: %+v, %v", slot, key, st, err)
+		}
+	}
+}
+
+func TestWaitersForASlotAreServedInOrder(t *testing.T) {
+	for _, slots := range []int{1, 3, 8} {
+		for _, together := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d slots, one process %v", slots, together), func(t *testing.T) {
+				in(t, func(t *testing.T, b *bench) {
+					opts := &holdfast.AcquireOptions{Slots: slots}
+					holder := b.peer()
+					var held []*holdfast.Lease
+					for range slots {
+						held = append(held, b.acquire(holder, "k", opts))
+					}
+					var mu sync.Mutex
+					var order []int
+					var all sync.WaitGroup
+					for i := range 50 {
+						c := b.client
+						if !together {
+							c = b.peer()
+						}
+						all.Go(func() {
+							l := b.acquire(c, "k", opts)
+							mu.Lock()
+							order = append(order, i)
+							mu.Unlock()
+							time.Sleep(time.Second)
+							b.release(l)
+						})
+						time.Sleep(50 * time.Millisecond)
+					}
+					b.release(held...)
+					all.Wait()
+					for at, i := range order {
+						// those that get a slot at the same moment say so in any order
+						if i < at-slots || i > at+slots {
+							t.Errorf("the %dth that came was the %dth that got a slot: %v", i, at, order)
+						}
+					}
+					b.wantSlotsFree("k", slots)
+				})
+			})
+		}
+	}
+}
+
+func TestAWaiterForASlotThatLeavesLeavesNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		opts := &holdfast.AcquireOptions{Slots: 3}
+		holder := b.peer()
+		var held []*holdfast.Lease
+		for range 3 {
+			held = append(held, b.acquire(holder, "k", opts))
+		}
+		begin := time.Now()
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3, Wait: time.Second})
+		wantErr(t, err, holdfast.ErrHeld)
+		if waited := time.Since(begin); waited != time.Second || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v after %v", err, waited)
+		}
+		_, err = b.client.TryAcquire(t.Context(), "k", opts)
+		wantErr(t, err, holdfast.ErrHeld)
+		if !strings.Contains(err.Error(), `acquire "k": none of its 3 slots is free; the last one is held by`) {
+			t.Errorf("the error is %q", err)
+		}
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second+rand.N(50*time.Millisecond))
+				defer cancel()
+				if l, err := b.client.Acquire(ctx, "k", opts); err == nil {
+					b.release(l)
+				}
+			})
+		}
+		time.Sleep(time.Second + rand.N(50*time.Millisecond))
+		b.release(held...)
+		all.Wait()
+		time.Sleep(time.Second) // what came too late is released in the background
+		b.wantSlotsFree("k", 3)
+	})
+}
+
+func TestCloseEndsTheWaitForASlot(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		opts := &holdfast.AcquireOptions{Slots: 2}
+		other := b.peer()
+		held := []*holdfast.Lease{b.acquire(other, "k", opts), b.acquire(other, "k", opts)}
+		failed := make(chan error, 3)
+		for range 3 {
+			go func() {
+				_, err := b.client.Acquire(t.Context(), "k", opts)
+				failed <- err
+			}()
+		}
+		time.Sleep(time.Second)
+		if err := b.client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			wantErr(t, <-failed, holdfast.ErrClosed)
+		}
+		b.release(held...)
+		l := b.acquire(other, "k", opts)
+		b.release(l)
+	})
+}
+
+func TestASlotPassesOnWhenItsHolderDies(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		opts := &holdfast.AcquireOptions{Slots: 2, TTL: 5 * time.Second, NoRenew: true}
+		other := b.peer()
+		first, second := b.acquire(other, "k", opts), b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 2})
+		begin := time.Now()
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+		if waited := time.Since(begin); waited > 6*time.Second || l.Slot() != first.Slot() || first.Context().Err() == nil {
+			t.Errorf("slot %d after %v, while slot %d of the dead holder is lost: %v", l.Slot(), waited, first.Slot(), first.Context().Err())
+		}
+		if err := b.client.ForceRelease(t.Context(), second.Key(), second.Token(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		third := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+		if third.Slot() != second.Slot() || third.Token() <= second.Token() {
+			t.Errorf("slot %d with token %d, want slot %d with more than %d", third.Slot(), third.Token(), second.Slot(), second.Token())
+		}
+		b.release(l, third)
+	})
+}
+
+func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
+	var said bytes.Buffer
+	opts := &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}
+	inWith(t, opts, func(t *testing.T, b *bench) {
+		other := b.peer()
+		var held []*holdfast.Lease
+		for range 4 {
+			held = append(held, b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 4, Note: "n"}))
+		}
+		_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3})
+		wantErr(t, err, holdfast.ErrHeld)
+		if e, _ := errors.AsType[*holdfast.HeldError](err); e == nil || !strings.HasSuffix(e.Holder.Note, " of 4: n") {
+			t.Errorf("the error is %v", err)
+		}
+		b.release(held...)
+		b.client.Close() // all is said
+		if !strings.Contains(said.String(), "the number of slots differs") || !strings.Contains(said.String(), "others=4") {
+			t.Errorf("said %q", said.String())
+		}
+	})
+}
+
+func TestAnOutageIsWaitedForInLine(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		b.freeze()
+		var got atomic.Int32
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+				got.Add(1)
+				time.Sleep(100 * time.Millisecond)
+				b.release(l)
+			})
+		}
+		time.Sleep(time.Minute)
+		if got.Load() != 0 {
+			t.Error("a slot was had while the service was cut off")
+		}
+		b.start()
+		all.Wait()
+		b.wantSlotsFree("k", 2)
+	})
+}
+
+func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for name, o := range map[string]holdfast.AcquireOptions{
+			"Slots -1": {Slots: -1}, "Slots 65": {Slots: 65}, "the note has 49 bytes": {Slots: 2, Note: strings.Repeat("x", 49)},
+		} {
+			_, err := b.client.Acquire(t.Context(), "k", &o)
+			wantErr(t, err, holdfast.ErrInvalid)
+			if !strings.Contains(err.Error(), name) {
+				t.Errorf("the error %q does not say %q", err, name)
+			}
+		}
+		slots := &holdfast.AcquireOptions{Slots: 2}
+		_, err := b.client.Acquire(t.Context(), strings.Repeat("k", 511), slots)
+		wantErr(t, err, holdfast.ErrInvalid)
+		_, err = b.client.AcquireAll(t.Context(), []string{"a", "b"}, slots)
+		wantErr(t, err, holdfast.ErrInvalid)
+		_, err = b.client.Adopt(t.Context(), "k#1", "owner", 1, slots)
+		wantErr(t, err, holdfast.ErrInvalid)
+	})
+}
+
+func TestASlotNestsInItself(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+		_, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Slots: 2})
+		wantErr(t, err, holdfast.ErrNested)
+		again, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Slots: 2, Reentrant: true})
+		if err != nil || again.Slot() != l.Slot() || again.Token() != l.Token() {
+			t.Fatalf("a nested hold: %v, %v", again, err)
+		}
+		lock, err := b.client.Acquire(l.Context(), "k", nil) // a lock of that name is none of its slots
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.release(lock, again, l)
+		b.wantSlotsFree("k", 2)
+	})
+}
+
+func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		other := b.peer()
+		held := []*holdfast.Lease{b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 2}), b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 2})}
+		opts := &holdfast.AcquireOptions{Slots: 2, MaxWaiters: 3}
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
+			time.Sleep(time.Second)
+		}
+		_, err := b.client.Acquire(t.Context(), "k", opts)
+		wantErr(t, err, holdfast.ErrHeld)
+		if !strings.Contains(err.Error(), "3 wait for it already") {
+			t.Errorf("the error is %q", err)
+		}
+		_, err = b.peer().Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 2, MaxWaiters: 1})
+		wantErr(t, err, holdfast.ErrHeld)
+		b.release(held...)
+		all.Wait()
+	})
+}
