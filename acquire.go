@@ -230,7 +230,7 @@ func (a *attempt) compete() (*Lease, error) {
 func (a *attempt) queue(s *local, last error) (*Lease, error) {
 	a.turn = make(chan turn, 1)
 	place := s.queue.PushBack(a)
-	a.announce(last)
+	a.announce(s.key, last)
 	a.client.mu.Unlock()
 	select {
 	case t := <-a.turn:

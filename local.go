@@ -165,11 +165,11 @@ func (a *attempt) crowded(obstacle error, others int) error {
 	return fmt.Errorf("%d wait for it already, and MaxWaiters is %d: %w", others, a.opts.MaxWaiters, &full)
 }
 
-// announce tells the hook, once, that a waits for a holder. The caller holds mu.
-func (a *attempt) announce(obstacle error) {
+// announce tells the hook, once, that a waits for a holder of key. The caller holds mu.
+func (a *attempt) announce(key string, obstacle error) {
 	if held, ok := errors.AsType[*HeldError](obstacle); ok && !a.told {
 		a.told = true
-		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: a.key, Held: held})
+		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: key, Held: held})
 	}
 }
 
@@ -237,18 +237,18 @@ func (a *attempt) stands(s *local, q *inquiry, obstacle error) {
 		}
 	}
 	q.tell(obstacle)
-	a.announce(obstacle)
-	hear(&s.queue, obstacle, 1) // a itself is ahead
+	a.announce(s.key, obstacle)
+	hear(&s.queue, s.key, obstacle, 1) // a itself is ahead
 	if a.line != nil {
-		a.line.last = obstacle
-		hear(&a.line.waiting, obstacle, 0)
+		a.line.last, a.line.at = obstacle, s.key
+		hear(&a.line.waiting, s.key, obstacle, 0)
 		a.line.tidy()
 	}
 }
 
-// hear has all in a queue, behind ahead others, hear what stands in the way. Those leave for whom
+// hear has all in a queue, behind ahead others, hear what stands in the way at key. Those leave for whom
 // too many wait. The caller holds mu.
-func hear(queue *list.List, obstacle error, ahead int) {
+func hear(queue *list.List, key string, obstacle error, ahead int) {
 	held, _ := errors.AsType[*HeldError](obstacle)
 	for e := queue.Front(); e != nil; {
 		w, place := e.Value.(*attempt), e
@@ -261,7 +261,7 @@ func hear(queue *list.List, obstacle error, ahead int) {
 			}
 		}
 		ahead++
-		w.announce(obstacle)
+		w.announce(key, obstacle)
 	}
 }
 

@@ -63,6 +63,7 @@ type line struct {
 	wish    wish
 	waiting list.List // of *attempt, first come first
 	last    error     // what its attempts were told last; nil: nothing yet
+	at      string    // the key of the slot that this is about
 	wait    context.Context
 	stop    context.CancelFunc // ends wait, when nobody waits any more
 }
@@ -76,35 +77,37 @@ func (a *attempt) anySlot() (*Lease, error) {
 	c.mu.Lock()
 	crowd := c.lines[w] != nil
 	c.mu.Unlock()
+	var at string
 	var last error
 	if a.once || !crowd {
 		var l *Lease
-		if l, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil {
+		if l, at, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil {
 			return l, last
 		}
 	}
-	return a.standInLine(w, last)
+	return a.standInLine(w, at, last)
 }
 
 // trySlots asks for one slot after the other, until it gets one or has an error that does not say
-// that the slot is held.
-func (a *attempt) trySlots() (l *Lease, err error) {
+// that the slot is held. at is the key of the last one.
+func (a *attempt) trySlots() (l *Lease, at string, err error) {
 	n := a.opts.Slots
 	first := rand.IntN(n)
 	for i := range n {
 		try := *a
 		try.once = true
 		try.share = share{of: a.key, slot: (first + i) % n, most: n}
-		try.key, try.opts.Note = try.share.key(), try.share.note(a.opts.Note)
+		at = try.share.key()
+		try.key, try.opts.Note = at, try.share.note(a.opts.Note)
 		if l, err = try.compete(); err == nil {
-			return l, nil
+			return l, at, nil
 		}
 		if !errors.Is(err, ErrHeld) {
-			return nil, err
+			return nil, at, err
 		}
 		a.compare(err)
 	}
-	return nil, fmt.Errorf("none of its %d slots is free; the last one is %w", n, err)
+	return nil, at, fmt.Errorf("none of its %d slots is free; the last one is %w", n, err)
 }
 
 // compare says where another holder has another number of slots.
@@ -119,8 +122,8 @@ func (a *attempt) compare(obstacle error) {
 	}
 }
 
-// standInLine waits for a slot. last is what stood in the way; nil: it is not known.
-func (a *attempt) standInLine(w wish, last error) (*Lease, error) {
+// standInLine waits for a slot. last is what stood in the way of that at; nil: it is not known.
+func (a *attempt) standInLine(w wish, at string, last error) (*Lease, error) {
 	c := a.client
 	c.mu.Lock()
 	if c.ending {
@@ -131,7 +134,9 @@ func (a *attempt) standInLine(w wish, last error) (*Lease, error) {
 	if q == nil {
 		q = c.newLine(w)
 	}
-	q.last = cmp.Or(q.last, last)
+	if q.last == nil {
+		q.last, q.at = last, at
+	}
 	last = q.last
 	others := q.waiting.Len()
 	if held, ok := errors.AsType[*HeldError](last); ok {
@@ -144,7 +149,7 @@ func (a *attempt) standInLine(w wish, last error) (*Lease, error) {
 	}
 	a.turn = make(chan turn, 1)
 	place := q.waiting.PushBack(a)
-	a.announce(last)
+	a.announce(q.at, last)
 	c.mu.Unlock()
 	select {
 	case t := <-a.turn:

@@ -102,14 +102,8 @@ func campaign(ctx context.Context, client *holdfast.Client, p *run.Plan) (run.He
 	if err != nil {
 		return nil, err
 	}
-	return reign{term.Lease()}, nil
+	return run.Single{Lease: term.Lease()}, nil
 }
-
-// reign is the lease of a leader.
-type reign struct{ *holdfast.Lease }
-
-// All implements run.Held.
-func (r reign) All() []*holdfast.Lease { return []*holdfast.Lease{r.Lease} }
 
 // hopeless says that another attempt would end as this one did.
 func hopeless(res run.Result) bool {

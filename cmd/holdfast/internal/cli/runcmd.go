@@ -35,7 +35,7 @@ const waitHelp = "give up after this time (default: never)"
 type runFlags struct {
 	noWait, skip            bool
 	wait                    patience
-	maxWaiters              int
+	maxWaiters, slots       int
 	splay                   duration
 	busy, lost              code
 	unavailable, scope      choice
@@ -82,6 +82,7 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if the lock is held")
 	f.VarP(&fl.wait, "wait", "w", waitHelp)
 	f.IntVar(&fl.maxWaiters, "max-waiters", 0, "give up at once if so many wait already")
+	f.IntVar(&fl.slots, "slots", 0, "let so many hold it at once")
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when it is held")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when it is held")
 	f.Var(&fl.unavailable, "if-unavailable", "backend down: fail, skip, run")
@@ -219,6 +220,9 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
+	if given("slots") && (fl.slots < 1 || len(names) > 1) {
+		return nil, exitcode.Usagef("--slots %d of %s: give 1 to 64, and one NAME", fl.slots, strings.Join(names, " "))
+	}
 	path, err := look(argv[0])
 	if err != nil {
 		return nil, err
@@ -233,7 +237,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	}
 	p := &run.Plan{
 		Names: names, Path: path, Args: argv, Backend: a.scheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
-		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
+		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots, Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),
 		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),

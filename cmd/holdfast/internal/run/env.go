@@ -55,11 +55,17 @@ func (p *Plan) environment(held Held) []string {
 	if len(p.Names) > 1 {
 		env = append(env, EnvPrefix+"COUNT="+strconv.Itoa(len(p.Names)))
 	}
+	if p.Slots > 0 {
+		env = append(env, EnvPrefix+"SLOT="+strconv.Itoa(held.All()[0].Slot()))
+	}
 	for i, name := range p.Names {
 		all, number := held.All(), p.number(i)
-		lease := all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Key() == name })]
+		lease := all[0]
+		if p.Slots == 0 {
+			lease = all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Key() == name })]
+		}
 		env = append(env,
-			EnvPrefix+"NAME"+number+"="+name,
+			EnvPrefix+"NAME"+number+"="+lease.Key(),
 			EnvPrefix+"TOKEN"+number+"="+strconv.FormatInt(int64(lease.Token()), 10),
 			EnvPrefix+"OWNER"+number+"="+lease.Owner(),
 		)

@@ -30,7 +30,8 @@ const AtOnce = time.Nanosecond
 
 // Plan is what to run, and how.
 type Plan struct {
-	Names   []string // of the locks
+	Names   []string // of the locks, or of the semaphore
+	Slots   int      // of the semaphore; 0: there are locks
 	Path    string   // of the program
 	Args    []string // from the program's name on
 	Backend string   // scheme of the URL, for the command to see
@@ -64,7 +65,10 @@ func (p *Plan) Name() string { return strings.Join(p.Names, " ") }
 
 // Locks names the locks in a sentence.
 func (p *Plan) Locks() string {
-	if len(p.Names) > 1 {
+	switch {
+	case p.Slots > 0:
+		return fmt.Sprintf("one of %d slots of %s", p.Slots, p.Name())
+	case len(p.Names) > 1:
 		return "the locks " + p.Name()
 	}
 	return "the lock " + p.Name()
@@ -123,7 +127,7 @@ func (p *Plan) killAfter() time.Duration {
 // Options are what to ask of the client: its lease ends in time for the command to end
 // before others can have the lock, unless the command may go on.
 func (p *Plan) Options() *holdfast.AcquireOptions {
-	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
+	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, Slots: p.Slots, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
 	if !p.OnLost.Warn {
 		o.Margin = p.Margin + p.killAfter()
 	}

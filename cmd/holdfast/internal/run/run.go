@@ -30,7 +30,7 @@ type Runner struct {
 	Busy func(*holdfast.Client, error) error
 }
 
-// Held is the leases that a command runs under: a holdfast.Leases.
+// Held is the leases that a command runs under: a holdfast.Leases, or a Single.
 type Held interface {
 	All() []*holdfast.Lease
 	Context() context.Context // ends with the first of them
@@ -38,8 +38,25 @@ type Held interface {
 	Release(context.Context) error
 }
 
-// Take takes the locks of p by client.
+// Single is one lease.
+type Single struct{ *holdfast.Lease }
+
+// All implements Held.
+func (s Single) All() []*holdfast.Lease { return []*holdfast.Lease{s.Lease} }
+
+// Take takes the locks of p, or its slot, by client.
 func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
+	if p.Slots > 0 {
+		take := client.Acquire
+		if p.NoWait {
+			take = client.TryAcquire
+		}
+		lease, err := take(ctx, p.Name(), p.Options())
+		if err != nil {
+			return nil, err
+		}
+		return Single{lease}, nil
+	}
 	take := client.AcquireAll
 	if p.NoWait {
 		take = client.TryAcquireAll
