@@ -1,7 +1,11 @@
 package locktest
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -10,6 +14,8 @@ import (
 var several = []testCase{
 	{"AllAreTakenOrNone", allOrNone},
 	{"SetsInAnyOrderDoNotDeadlock", setsInAnyOrder},
+	{"ASemaphoreHasNoMoreHoldersThanSlots", slotsBoundHolders},
+	{"WaitersForSlotsAreServedInOrder", slotsInOrder},
 }
 
 func allOrNone(b *bench) {
@@ -87,5 +93,97 @@ func setsInAnyOrder(b *bench) {
 			}
 		}
 	})
+	b.cleared()
+}
+
+// acquireSlot returns nil where it fails.
+func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
+	err := b.insist(func() (err error) {
+		l, err = c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long, Slots: slots})
+		return err
+	})
+	if err != nil {
+		b.Errorf("Acquire() = %v", err)
+	}
+	return l
+}
+
+// slotsBoundHolders has more callers than slots, some in one process, hold slots in turn.
+func slotsBoundHolders(b *bench) {
+	const clients, callers, slots = 3, 3, 3
+	var inside, most atomic.Int32
+	var each [slots]guarded
+	for i := range each {
+		each[i].b = b
+	}
+	all := b.clients(clients)
+	together(clients*callers, func(i int) {
+		for range b.rounds(40, 8) {
+			l := b.acquireSlot(all[i%clients], slots)
+			if l == nil {
+				return
+			}
+			each[l.Slot()].enter(l)
+			if n := inside.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(upTo(5 * time.Millisecond))
+			inside.Add(-1)
+			each[l.Slot()].leave()
+			b.release(l)
+		}
+	})
+	if n := most.Load(); n > slots || n == 1 {
+		b.Errorf("%d held %d slots at once", n, slots)
+	}
+	b.cleared()
+}
+
+// slotsInOrder has a slot become free for one waiter after the other. As in inOrder, a real
+// service may try three times.
+func slotsInOrder(b *bench) {
+	b.need(b.limits.Order, "Limits.Order")
+	b.need(b.can.inspect, "driver.Inspector")
+	const slots, waiters = 2, 5
+	var want, order []int
+	for i := range waiters {
+		want = append(want, i)
+	}
+	for range b.rounds(1, 3) {
+		holder := b.client()
+		held := []*holdfast.Lease{b.acquireSlot(holder, slots), b.acquireSlot(holder, slots)}
+		order = nil
+		var mu sync.Mutex // guards order
+		var waiting sync.WaitGroup
+		all := b.clients(waiters)
+		served := make(chan *holdfast.Lease)
+		for i, c := range all {
+			waiting.Go(func() {
+				l := b.acquireSlot(c, slots)
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				served <- l
+			})
+			for slot := range slots {
+				b.awaitWaiters(holder, fmt.Sprintf("k#%d", slot), i+1)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		b.release(held[0])
+		for range waiters {
+			if l := <-served; l != nil { // the other slot is held, so that one has it at a time
+				b.release(l)
+			}
+		}
+		waiting.Wait()
+		b.release(held[1])
+		if slices.Equal(order, want) {
+			break
+		}
+	}
+	if !slices.Equal(order, want) {
+		b.Errorf("served in the order %v, want %v", order, want)
+	}
 	b.cleared()
 }
