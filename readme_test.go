@@ -51,6 +51,17 @@ func moveMoney(ctx context.Context, client *holdfast.Client, transfer func(ctx c
 	return transfer(leases.Context(), leases.Lease("account/7").Token(), leases.Lease("account/3").Token())
 }
 
+// And docs/kinds.md shows the body of serveThumbnails.
+
+func serveThumbnails(ctx context.Context, client *holdfast.Client, serve func(ctx context.Context, port int) error) error {
+	lease, err := client.Acquire(ctx, "thumbnails", &holdfast.AcquireOptions{Slots: 3})
+	if err != nil {
+		return err
+	}
+	defer lease.Release(ctx)
+	return serve(lease.Context(), 8000+lease.Slot())
+}
+
 // And docs/kinds.md shows the body of lead.
 
 func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx context.Context, term holdfast.Token) error) error {
@@ -73,4 +84,4 @@ func Finish(ctx context.Context, client *holdfast.Client, workers []string) erro
 	return leases.Release(ctx)
 }
 
-var _, _, _, _ = payInvoice, tryReport, moveMoney, lead
+var _, _, _, _, _ = payInvoice, tryReport, moveMoney, serveThumbnails, lead
