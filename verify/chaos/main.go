@@ -28,7 +28,8 @@
 //
 // Every client records what it does, each time on the clock that all processes of a
 // host share. The checkers are sweeps over these histories, in the time it takes
-// to sort them: see check.go. docs/verification.md says what is promised in which
+// to sort them: see check.go. Porcupine, which others wrote, judges the same histories:
+// see porcupine.go. docs/verification.md says what is promised in which
 // class of faults.
 package main
 
@@ -166,7 +167,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	r := &Report{
 		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule, Peer: back.peer,
 		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
-		Findings: []Finding{},
+		Findings: []Finding{}, Porcupine: map[string]*Judged{},
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	// A lease is renewed after a third of its TTL, and again until its end.
