@@ -107,12 +107,12 @@ func describe(in, out any) string {
 		text += fmt.Sprintf(" (token %d)", c.token)
 	}
 	switch {
-	case c.what == "write":
-		text += fmt.Sprintf(" %q over %q", c.value, c.prev)
+	case c.what == "write": // whose value says who wrote it
+		return fmt.Sprintf("%s %q over %q: %s", text, c.value, c.prev, answer)
 	case answer == seen && c.what != claims:
-		text += fmt.Sprintf(": %q", c.value)
+		return fmt.Sprintf("%s by %s: %q", text, c.by.try, c.value)
 	}
-	return text + ": " + string(answer)
+	return fmt.Sprintf("%s by %s: %s", text, c.by.try, answer)
 }
 
 // never is the time of an answer that did not come.
@@ -301,7 +301,7 @@ func (t trial) draw(path string, l *lockHistory, events []event, faults []happen
 	_, info := porcupine.CheckOperationsVerbose(t.model, ops, patience)
 	var notes []porcupine.Annotation
 	for _, f := range faults {
-		notes = append(notes, porcupine.Annotation{Tag: "faults", Start: f.Start, End: f.End, Description: f.Do + " " + f.Victim})
+		notes = append(notes, porcupine.Annotation{Tag: f.Victim, Start: f.Start, End: f.End, Description: f.Do})
 	}
 	info.AddAnnotations(notes)
 	return porcupine.VisualizePath(t.model, info, path)

@@ -152,7 +152,7 @@ func TestWhatPorcupineFindsIsAFindingWithAPicture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for word, want := range map[string]bool{"acquire: got": true, `"b"`: true, "pause-client c": true, `"late"`: false} { // which comes after the violation
+	for word, want := range map[string]bool{"acquire by b: got": true, "pause-client": true, "acquire by late": false} { // which comes after the violation
 		if strings.Contains(string(text), word) != want {
 			t.Errorf("the picture has %s: %v, want %v", word, !want, want)
 		}
