@@ -301,8 +301,10 @@ func (g *gate) durable(l *resp.Conn) bool {
 // explain adds to why a node does not vote what mends it.
 func (g *gate) explain(err error) error {
 	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
+	case ok && conflict.Newer:
+		return server.Unfit("update this program (docs/operations.md, Versions)", "%w", err)
 	case ok && conflict.Version:
-		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/wire.md, Versions)", "%w", err)
+		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/operations.md, Versions)", "%w", err)
 	case ok:
 		mend := fmt.Sprintf("give all clients the same nodes and maxttl, and Sentinels where failover is "+
 			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", g.opts.setKey())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -109,13 +110,19 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 
 // TestOpenRefusesASetOfAnotherVersion, also where the set is one node.
 func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
-	for n, agreement := range map[int]string{1: "n=1", 3: "n=3 maxttl=60000"} {
-		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
-			r := start(t, n)
-			for i := range n {
+	for agreement, row := range map[string]struct {
+		n    int
+		mend string
+	}{
+		"n=1": {1, "DEL holdfast:set"}, "n=3 maxttl=60000": {3, "DEL holdfast:set"},
+		"n=1 v=10": {1, "update this program"}, "n=3 v=3 maxttl=60000": {3, "update this program"},
+	} {
+		t.Run(agreement, func(t *testing.T) {
+			r := start(t, row.n)
+			for i := range row.n {
 				r.do(i, "SET", "holdfast:set", agreement+" run="+r.field(i, "run_id"))
 			}
-			r.refused(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", "DEL holdfast:set")
+			r.refused(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", strconv.Quote(agreement), " v=2", row.mend)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package member
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -32,12 +33,13 @@ func (e *QuarantineError) Error() string {
 // ConflictError says that the node belongs to another set, or to the same one opened with other rules.
 type ConflictError struct {
 	Version      bool // its marker is of another version of Holdfast
+	Newer        bool // of a newer one than this program's
 	Theirs, Ours string
 }
 
 func (e *ConflictError) Error() string {
 	if e.Version {
-		return "its set is that of another version of Holdfast"
+		return fmt.Sprintf("its set is that of another version of Holdfast, %q, and this client has %q", e.Theirs, e.Ours)
 	}
 	return fmt.Sprintf("it belongs to a set opened with %q, and this client has %q", e.Theirs, e.Ours)
 }
@@ -45,5 +47,11 @@ func (e *ConflictError) Error() string {
 func (r Rules) conflict(o Observation) error {
 	theirs, _, _ := strings.Cut(o.Marker, " run=")
 	theirs, _, _ = strings.Cut(theirs, " seen=")
-	return &ConflictError{Version: !strings.Contains(o.Marker+" ", version+" "), Theirs: theirs, Ours: r.agreement()}
+	e := &ConflictError{Version: !strings.Contains(o.Marker+" ", version+" "), Theirs: theirs, Ours: r.agreement()}
+	_, number, _ := strings.Cut(theirs, " v=") // version 1 has none
+	number, _, _ = strings.Cut(number, " ")
+	n, _ := strconv.Atoi(number)
+	ours, _ := strconv.Atoi(strings.TrimPrefix(version, " v="))
+	e.Newer = n > ours
+	return e
 }

@@ -443,7 +443,7 @@ func TestAnotherVersionIsCalledThat(t *testing.T) {
 			err := n.look(newClient(Rules{Nodes: 3, ReadOnly: readOnly, DB: 4}))
 			if c, ok := errors.AsType[*ConflictError](err); readOnly && !another && strings.HasPrefix(text, "n=3") {
 				continue
-			} else if !ok || c.Version != another || strings.Contains(err.Error(), "another version") != another {
+			} else if !ok || c.Version != another || strings.Contains(err.Error(), "another version") != another || c.Newer != strings.Contains(text, "v=20") {
 				t.Errorf("%q, only looks %v: %v", text, readOnly, err)
 			}
 		}

@@ -74,20 +74,31 @@ type interval struct {
 	of         *attempt
 }
 
-// write is one write to one storage.
-type write struct {
-	op, prev string
-	result   kind // acked, refused, unknown; writing: its client ended before the answer
+// access is one write to a storage, or one read of it.
+type access struct {
+	op, prev string // op: what is written, and what the read is for; prev: what was read
+	result   kind   // acked, refused, unknown; seen, barred; writing, reading: no answer was recorded
+	by       *attempt
+	called   int64 // before it was sent
+	answered int64 // 0: it was not
 }
 
 // lockHistory is all that happened to one lock.
 type lockHistory struct {
 	key      string
-	attempts []*attempt          // in the order in which they were begun
-	writes   map[string][]*write // by storage
-	barred   map[string]int      // reads that were refused, by storage
+	attempts []*attempt           // in the order in which they were begun
+	writes   map[string][]*access // by storage
+	reads    map[string][]*access // likewise
+	finals   map[string]string    // likewise: the values at the end, where they have been looked up
 	stops    []stop
 	takings  map[string]*taking // by attempt
+}
+
+func newHistory(key string) *lockHistory {
+	return &lockHistory{
+		key: key, writes: make(map[string][]*access), reads: make(map[string][]*access), finals: make(map[string]string),
+		takings: make(map[string]*taking),
+	}
 }
 
 // stop is a time in which all of a client stood still.
@@ -110,7 +121,8 @@ func (l *lockHistory) runs(a *attempt, t int64) (since int64) {
 func histories(events []event) map[string]*lockHistory {
 	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.T, b.T) })
 	locks := make(map[string]*lockHistory)
-	tries, ids, ops := make(map[string]*attempt), make(map[string]*attempt), make(map[string]*write)
+	tries, ids := make(map[string]*attempt), make(map[string]*attempt)
+	reads, writes := make(map[string]*access), make(map[string]*access)
 	closings := make(map[string][]int64) // by client
 	for i := range events {
 		e := &events[i]
@@ -123,7 +135,7 @@ func histories(events []event) map[string]*lockHistory {
 		}
 		l := locks[e.Key]
 		if l == nil {
-			l = &lockHistory{key: e.Key, writes: make(map[string][]*write), barred: make(map[string]int), takings: make(map[string]*taking)}
+			l = newHistory(e.Key)
 			locks[e.Key] = l
 		}
 		a := tries[e.Try]
@@ -164,14 +176,20 @@ func histories(events []event) map[string]*lockHistory {
 			if e.Err == "" {
 				l.takings[e.Try].done = e.T
 			}
-		case barred:
-			l.barred[e.Store]++
+		case reading:
+			r := &access{op: e.Op, result: reading, by: a, called: e.T}
+			reads[e.Store+" "+e.Op] = r
+			l.reads[e.Store] = append(l.reads[e.Store], r)
+		case seen, barred:
+			r := reads[e.Store+" "+e.Op]
+			r.result, r.prev, r.answered = e.Kind, e.Prev, e.T
 		case writing:
-			w := &write{op: e.Op, prev: e.Prev, result: writing}
-			ops[e.Store+" "+e.Op] = w
+			w := &access{op: e.Op, prev: e.Prev, result: writing, by: a, called: e.T}
+			writes[e.Store+" "+e.Op] = w
 			l.writes[e.Store] = append(l.writes[e.Store], w)
 		case acked, refused, unknown:
-			ops[e.Store+" "+e.Op].result = e.Kind
+			w := writes[e.Store+" "+e.Op]
+			w.result, w.answered = e.Kind, e.T
 		}
 	}
 	for _, a := range tries {
@@ -372,13 +390,7 @@ func (l *lockHistory) duplicates() (out []finding) {
 // were asked for. That is what the protocol promises without a clock. What is handed
 // over inside a process is part of the grant that it comes from, as the nodes see it.
 func (l *lockHistory) disorder() (out []finding) {
-	granted := l.granted()
-	begun := make(map[string]int64)
-	for _, a := range granted {
-		if at, ok := begun[a.grant()]; !ok || a.asked < at {
-			begun[a.grant()] = a.asked
-		}
-	}
+	granted, begun := l.granted(), l.begun()
 	slices.SortStableFunc(granted, func(a, b *attempt) int { return cmp.Compare(begun[a.grant()], begun[b.grant()]) })
 	byGot := slices.Clone(granted)
 	slices.SortFunc(byGot, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -396,6 +408,17 @@ func (l *lockHistory) disorder() (out []finding) {
 		}
 	}
 	return out
+}
+
+// begun is when each grant was first asked for.
+func (l *lockHistory) begun() map[string]int64 {
+	begun := make(map[string]int64)
+	for _, a := range l.granted() {
+		if at, ok := begun[a.grant()]; !ok || a.asked < at {
+			begun[a.grant()] = a.asked
+		}
+	}
+	return begun
 }
 
 // inversions counts holders whose token is smaller than that of an earlier holder.
@@ -440,7 +463,7 @@ func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
 // line of writes that leads to its final value. Each write names the one it read;
 // a write whose answer is not known may be in the line or not.
 func (l *lockHistory) lostUpdates(store, final string) (out []finding) {
-	writes := make(map[string]*write)
+	writes := make(map[string]*access)
 	for _, w := range l.writes[store] {
 		writes[w.op] = w
 	}
@@ -464,10 +487,10 @@ func (l *lockHistory) lostUpdates(store, final string) (out []finding) {
 	return out
 }
 
-// count is how many writes had that result.
-func (l *lockHistory) count(store string, result kind) (n int) {
-	for _, w := range l.writes[store] {
-		if w.result == result {
+// count is how many reads or writes had that result.
+func count(all []*access, result kind) (n int) {
+	for _, a := range all {
+		if a.result == result {
 			n++
 		}
 	}

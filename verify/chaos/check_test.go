@@ -20,7 +20,9 @@ func history(attempts ...*attempt) *lockHistory {
 	for i, a := range attempts {
 		a.try = "t" + strconv.Itoa(i)
 	}
-	return &lockHistory{key: "k", attempts: attempts, writes: map[string][]*write{}}
+	l := newHistory("k")
+	l.attempts = attempts
+	return l
 }
 
 func TestCheckersFindWhatIsPlanted(t *testing.T) {
@@ -97,17 +99,17 @@ func TestLostUpdatesAreFound(t *testing.T) {
 		name   string
 		final  string
 		want   int
-		writes []*write
+		writes []*access
 	}{
-		{"a line", "c", 0, []*write{{"a", "", acked}, {"b", "a", acked}, {"c", "b", acked}}},
-		{"a fork", "c", 1, []*write{{"a", "", acked}, {"b", "a", acked}, {"c", "a", acked}}},
-		{"the last is gone", "a", 1, []*write{{"a", "", acked}, {"b", "a", acked}}},
-		{"all is gone", "", 2, []*write{{"a", "", acked}, {"b", "a", acked}}},
-		{"unanswered, and in the line", "c", 0, []*write{{"a", "", acked}, {"b", "a", unknown}, {"c", "b", acked}}},
-		{"unanswered, and not in the line", "c", 0, []*write{{"a", "", acked}, {"b", "a", writing}, {"c", "a", acked}}},
-		{"refused, as it should be", "a", 0, []*write{{"a", "", acked}, {"b", "", refused}}},
-		{"refused, and stands", "b", 1, []*write{{"b", "", refused}}},
-		{"never written", "x", 1, []*write{{"a", "", acked}}},
+		{"a line", "c", 0, []*access{{op: "a", result: acked}, {op: "b", prev: "a", result: acked}, {op: "c", prev: "b", result: acked}}},
+		{"a fork", "c", 1, []*access{{op: "a", result: acked}, {op: "b", prev: "a", result: acked}, {op: "c", prev: "a", result: acked}}},
+		{"the last is gone", "a", 1, []*access{{op: "a", result: acked}, {op: "b", prev: "a", result: acked}}},
+		{"all is gone", "", 2, []*access{{op: "a", result: acked}, {op: "b", prev: "a", result: acked}}},
+		{"unanswered, and in the line", "c", 0, []*access{{op: "a", result: acked}, {op: "b", prev: "a", result: unknown}, {op: "c", prev: "b", result: acked}}},
+		{"unanswered, and not in the line", "c", 0, []*access{{op: "a", result: acked}, {op: "b", prev: "a", result: writing}, {op: "c", prev: "a", result: acked}}},
+		{"refused, as it should be", "a", 0, []*access{{op: "a", result: acked}, {op: "b", result: refused}}},
+		{"refused, and stands", "b", 1, []*access{{op: "b", result: refused}}},
+		{"never written", "x", 1, []*access{{op: "a", result: acked}}},
 	} {
 		l := history()
 		l.writes[byRedis] = row.writes

@@ -254,15 +254,19 @@ func (w *worker) work(ctx context.Context, key string, n int, try string, op int
 	var read []event
 	stores := make(map[string]*store)
 	for _, st := range w.stores.of(n, h.token != 0) {
+		e := event{Kind: reading, Key: key, Try: try, Store: st.name, Op: try + "." + strconv.Itoa(op)}
+		w.rec.record(e)
 		prev, err := st.get(ctx, key, h)
-		e := event{Key: key, Try: try, Store: st.name, Op: try + "." + strconv.Itoa(op), Prev: prev}
 		switch {
 		case err == nil:
+			e.Kind, e.Prev = seen, prev
 			read, stores[st.name] = append(read, e), st
 		case isStale(err):
 			e.Kind = barred
-			w.rec.record(e)
+		default: // no answer
+			continue
 		}
+		w.rec.record(e)
 	}
 	sleep(ctx, think)
 	for _, e := range read {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ const immortal = 2
 // fleet is the client processes.
 type fleet struct {
 	program string
+	older   string // another build of it, which every other process is; each is the other build when it is started again
 	orders  []order
 	logs    io.Writer
 	ships   []*ship
@@ -36,8 +38,8 @@ type ship struct {
 	again  int // how often it was started before
 }
 
-func launch(program string, orders []order, logs io.Writer) (*fleet, error) {
-	f := &fleet{program: program, orders: orders, logs: logs}
+func launch(program, older string, orders []order, logs io.Writer) (*fleet, error) {
+	f := &fleet{program: program, older: cmp.Or(older, program), orders: orders, logs: logs}
 	for i := range orders {
 		f.ships = append(f.ships, &ship{})
 		if err := f.start(i); err != nil {
@@ -56,7 +58,7 @@ func (f *fleet) start(i int) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(f.program)
+	cmd := exec.Command([]string{f.program, f.older}[(i+s.again)%2])
 	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
 	if o.Narrow {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")

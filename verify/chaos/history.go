@@ -41,7 +41,9 @@ const (
 	got      kind = "got"      // after it was granted
 	failed   kind = "failed"   // it was not granted
 	renewed  kind = "renewed"  // Until has moved
-	barred   kind = "barred"   // the storage refused a claim, and the read with it: stale
+	reading  kind = "reading"  // before a claim and a read are sent
+	seen     kind = "seen"     // the storage answered
+	barred   kind = "barred"   // the storage refused the claim, and the read with it: stale
 	writing  kind = "writing"  // before a write is sent
 	acked    kind = "acked"    // the storage confirmed it
 	refused  kind = "refused"  // the storage refused it: stale

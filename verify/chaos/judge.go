@@ -87,7 +87,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		overlaps := l.overlaps((*attempt).trusted)
 		t := Tally{
 			Granted: len(l.granted()), Overlaps: len(overlaps), Worked: len(l.overlaps((*attempt).worked)),
-			Acked: l.count(byNobody, acked),
+			Acked: count(l.writes[byNobody], acked),
 		}
 		t.Failed = len(l.attempts) - t.Granted
 		lostHere, err := j.lostUpdates(ctx, l, byNobody)
@@ -136,12 +136,17 @@ func (j *judge) window(ctx context.Context, s *span) error {
 				return err
 			}
 			c.LostUpdates[name] += len(lost)
-			c.Written[name] += l.count(name, acked)
-			c.Refused[name] += l.count(name, refused) + l.barred[name]
+			c.Written[name] += count(l.writes[name], acked)
+			c.Refused[name] += count(l.writes[name], refused) + count(l.reads[name], barred)
 			add(fencedWrites, lost)
 		}
 	}
 	add(keptApart, strangers(events))
+	broken, err := j.linear(s, cl.shared == "", time.Now().Add(patience), events, locks, faults)
+	if err != nil {
+		return err
+	}
+	found = append(found, broken...)
 	crowds := slices.DeleteFunc(slices.Clone(faults), func(h happened) bool { return h.Do != "crowd" })
 	if !j.still.within(s.start, s.end) { // else it was not the client that had no time for its crowd
 		add(allServed, left(events, crowds))
@@ -202,6 +207,7 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 	if err != nil {
 		return nil, fmt.Errorf("final value of %s in %s: %w", l.key, store, err)
 	}
+	l.finals[store] = final
 	return l.lostUpdates(store, final), nil
 }
 

@@ -10,6 +10,7 @@
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
+//	go run ./chaos -older ./chaos-v0.1.0         beside clients of another version
 //	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
 //
 // # What runs
@@ -28,7 +29,8 @@
 //
 // Every client records what it does, each time on the clock that all processes of a
 // host share. The checkers are sweeps over these histories, in the time it takes
-// to sort them: see check.go. docs/verification.md says what is promised in which
+// to sort them: see check.go. Porcupine, which others wrote, judges the same histories:
+// see porcupine.go. docs/verification.md says what is promised in which
 // class of faults.
 package main
 
@@ -76,8 +78,9 @@ type settings struct {
 	only     []string
 	out      string // folder; empty: a new temporary one
 	seed     uint64
-	flat     bool // memory must stay flat
-	keep     bool // histories of windows without a violation too
+	flat     bool   // memory must stay flat
+	keep     bool   // histories of windows without a violation too
+	older    string // another build of this program, for half of the clients; empty: none
 }
 
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -93,6 +96,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
 	f.BoolVar(&s.keep, "keep", false, "keep the histories of all windows, not only of those with a violation")
+	f.StringVar(&s.older, "older", "", "another build of this program: half of the clients run it, and change places when they are started again")
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -157,7 +161,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	start := mono() + int64(back.lead(schedule))
 	spans := schedule.plan(start, set.length)
 	length := time.Duration(spans[len(spans)-1].end - start)
-	crew, err := launch(program, orders(schedule, place, where, histories, start, set.length), logs)
+	crew, err := launch(program, set.older, orders(schedule, place, where, histories, start, set.length), logs)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +170,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	r := &Report{
 		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule, Peer: back.peer,
 		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
-		Findings: []Finding{},
+		Findings: []Finding{}, Porcupine: map[string]*Judged{},
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	// A lease is renewed after a third of its TTL, and again until its end.

@@ -27,6 +27,9 @@ type Report struct {
 	Stills   int                      `json:"standstills"`        // of the machine
 	Longest  Duration                 `json:"longest_standstill"`
 	Excused  int                      `json:"losses_excused"` // leases that were lost then, or too short for an election
+
+	Porcupine map[string]*Judged `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
+	Pictures  []string           `json:"pictures,omitempty"` // of what Porcupine found, in the folder of the report
 }
 
 // Finding is a broken promise.
@@ -176,6 +179,12 @@ func (r *Report) Text() string {
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
 	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v; %d leases that were lost then, or too short for an election, broke no promise.\n",
 		r.Stills, round(time.Duration(r.Longest)), r.Excused)
+	for _, who := range slices.Sorted(maps.Keys(r.Porcupine)) {
+		fmt.Fprintf(&b, "porcupine, %s: %v.\n", who, r.Porcupine[who])
+	}
+	if len(r.Pictures) > 0 {
+		fmt.Fprintf(&b, "Pictures of what it found: %s\n", strings.Join(r.Pictures, ", "))
+	}
 	r.verdict(&b)
 	return b.String()
 }

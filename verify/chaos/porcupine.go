@@ -1,0 +1,343 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The sweeps of check.go are our own. Porcupine is a checker that others wrote: it looks for an order of all calls in which each takes
+// effect at one moment between its call and its answer, and in which a model allows every answer. A call without an answer may take effect
+// at any time after it, or never.
+
+// The models, by the promise that a history breaks for which there is no such order.
+const (
+	asTokens   = "porcupine: tokens rise"
+	asLock     = "porcupine: one holder at a time"
+	asRegister = "porcupine: a register that loses no update"
+)
+
+// call is what a client asks for. Its answer is a kind: got, released, seen, barred, acked, refused, or unknown.
+type call struct {
+	what  string // acquire, release, claim, read, "claim, read", write
+	by    *attempt
+	token int64  // that it was granted, or that the storage checks; 0: none
+	below int64  // acquire: the next lower token that anybody was granted
+	value string // that was read, or is written
+	prev  string // write: the value that its caller has read before
+}
+
+const (
+	claims = "claim"
+	looks  = "read"
+	both   = claims + ", " + looks // in one step
+)
+
+// tokenModel is a lock that gives each holder a greater token than all before. There is one such order of its grants, so each of them
+// names the one before it. Without that Porcupine would try all orders in which tokens rise, those with gaps too.
+var tokenModel = porcupine.Model{
+	Init: func() any { return int64(0) },
+	Step: func(state, in, _ any) (bool, any) {
+		c := in.(call)
+		return state == c.below && c.token > c.below, c.token
+	},
+	DescribeOperation: describe,
+}
+
+// lockModel is a lock that one holder has at a time. A lease that ends by itself is released then.
+var lockModel = porcupine.Model{
+	Init: func() any { return "" },
+	Step: func(state, in, _ any) (bool, any) {
+		c := in.(call)
+		if c.what == "acquire" {
+			return state == "", c.by.try
+		}
+		return state == c.by.try, ""
+	},
+	DescribeOperation: describe,
+}
+
+// register is a value that is written under tokens.
+type register struct {
+	highest int64 // token that was accepted
+	value   string
+}
+
+// registerModel accepts a claim or a write exactly if its token is no lower than the highest that it has accepted, and a write
+// only if it takes the place of the value that its caller has read. A storage without tokens accepts all of 0.
+var registerModel = porcupine.Model{
+	Init: func() any { return register{} },
+	Step: func(state, in, out any) (bool, any) {
+		s, c, answer := state.(register), in.(call), out.(kind)
+		if answer == barred || answer == refused { // postgres.Fenced refuses without a token
+			return c.token == 0 || c.token < s.highest, s
+		}
+		ok := answer == unknown
+		switch current := c.prev == s.value; {
+		case c.what != looks && c.token < s.highest:
+			return ok, s
+		case c.what == "write" && !current:
+			return ok, s
+		case c.what == "write":
+			return true, register{c.token, c.value}
+		case c.what != claims && !ok && c.value != s.value:
+			return false, s
+		case c.what != looks:
+			s.highest = c.token
+		}
+		return true, s
+	},
+	DescribeOperation: describe,
+}
+
+func describe(in, out any) string {
+	c, answer := in.(call), out.(kind)
+	text := c.what
+	if c.token != 0 {
+		text += fmt.Sprintf(" (token %d)", c.token)
+	}
+	switch {
+	case c.what == "write": // whose value says who wrote it
+		return fmt.Sprintf("%s %q over %q: %s", text, c.value, c.prev, answer)
+	case answer == seen && c.what != claims:
+		return fmt.Sprintf("%s by %s: %q", text, c.by.try, c.value)
+	}
+	return fmt.Sprintf("%s by %s: %s", text, c.by.try, answer)
+}
+
+// never is the time of an answer that did not come.
+const never = math.MaxInt64
+
+func operation(c call, called int64, answer kind, answered int64) porcupine.Operation {
+	if answered < called {
+		answered = never
+	}
+	return porcupine.Operation{Input: c, Call: called, Output: answer, Return: answered, Metadata: c.by.try}
+}
+
+// grants are the calls that were granted a token. A hand-over inside a process is part of the grant that it comes from (disorder).
+// An acquire that has no answer says nothing of tokens.
+func (l *lockHistory) grants() (out []porcupine.Operation) {
+	granted := slices.DeleteFunc(l.granted(), func(a *attempt) bool { return a.token == 0 })
+	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.token, b.token) })
+	begun, below := l.begun(), int64(0)
+	for i, a := range granted {
+		if i > 0 && granted[i-1].token < a.token {
+			below = granted[i-1].token
+		}
+		out = append(out, operation(call{what: "acquire", by: a, token: a.token, below: below}, begun[a.grant()], got, a.got))
+	}
+	return out
+}
+
+// holdings are the calls that were granted, and the ends of trust in what they were granted.
+func (l *lockHistory) holdings() (out []porcupine.Operation) {
+	for _, a := range l.granted() {
+		if i := a.trusted(); i.end > i.start {
+			answer := released
+			if a.released < i.end {
+				answer = unknown
+			}
+			out = append(out, operation(call{what: "acquire", by: a}, a.asked, got, a.got), operation(call{what: "release", by: a}, i.end, answer, a.released))
+		}
+	}
+	return out
+}
+
+// accesses are the reads and writes of a storage, and a read at the end.
+func (l *lockHistory) accesses(store string) (out []porcupine.Operation) {
+	token := func(a *access) int64 {
+		if store == byRedis || store == bySQL {
+			return a.by.token
+		}
+		return 0
+	}
+	reads := []string{looks}
+	switch store {
+	case byRedis:
+		reads = []string{both}
+	case bySQL: // two transactions
+		reads = []string{claims, looks}
+	}
+	add := func(c call, a *access) {
+		answer := a.result
+		if answer == reading || answer == writing {
+			answer = unknown
+		}
+		if answer == unknown {
+			a.answered = 0
+		}
+		out = append(out, operation(c, a.called, answer, a.answered))
+	}
+	last := int64(0)
+	for _, r := range l.reads[store] {
+		last = max(last, r.called, r.answered)
+		for _, what := range reads {
+			if what != looks || r.result == seen {
+				add(call{what: what, by: r.by, token: token(r), value: r.prev}, r)
+			}
+		}
+	}
+	for _, w := range l.writes[store] {
+		last = max(last, w.called, w.answered)
+		add(call{what: "write", by: w.by, token: token(w), value: w.op, prev: w.prev}, w)
+	}
+	if final, ok := l.finals[store]; ok {
+		out = append(out, operation(call{what: looks, by: &attempt{try: "the end"}, value: final}, last+1, seen, last+1))
+	}
+	return out
+}
+
+// trial is one history that is judged by a model.
+type trial struct {
+	promise string
+	store   string // of a register
+	model   porcupine.Model
+	of      func(*lockHistory) []porcupine.Operation
+}
+
+// trials are those of a lock. Its registers are apart, as the one without a fence is the control.
+func trials(exclusive bool) []trial {
+	all := []trial{{asTokens, "", tokenModel, (*lockHistory).grants}}
+	if exclusive {
+		all = append(all, trial{asLock, "", lockModel, (*lockHistory).holdings})
+	}
+	for _, store := range append(slices.Clone(fencedStores), byNobody) {
+		all = append(all, trial{asRegister, store, registerModel, func(l *lockHistory) []porcupine.Operation { return l.accesses(store) }})
+	}
+	return all
+}
+
+// Judged is what Porcupine has judged.
+type Judged struct {
+	Operations int `json:"operations"`
+	Histories  int `json:"histories"`
+	Illegal    int `json:"illegal"`
+	Unknown    int `json:"unknown"` // not decided in time
+}
+
+// patience is the time for all histories of a window. One takes milliseconds.
+const patience = 20 * time.Second
+
+// linear has Porcupine judge the locks of a window until the deadline. It returns the broken promises, and draws the first of each kind.
+func (j *judge) linear(
+	s *span, exclusive bool, deadline time.Time, events []event, locks map[string]*lockHistory, faults []happened,
+) (found []Finding, errs error) {
+	for _, key := range slices.Sorted(maps.Keys(locks)) {
+		l, peer := locks[key], strings.Contains(key, "/r")
+		for _, t := range trials(exclusive) {
+			ops := t.of(l)
+			if len(ops) == 0 {
+				continue
+			}
+			who := "holdfast"
+			switch {
+			case peer:
+				who = j.report.Peer
+			case t.store == byNobody:
+				who = "control"
+			}
+			sum := j.report.judged(who)
+			sum.Histories++
+			if t.promise != asLock || peer {
+				sum.Operations += len(ops)
+			} else {
+				sum.Operations += len(ops) / 2 // the others are counted with their tokens
+			}
+			switch porcupine.CheckOperationsTimeout(t.model, ops, max(time.Until(deadline), time.Millisecond)) {
+			case porcupine.Unknown:
+				sum.Unknown++
+			case porcupine.Illegal:
+				sum.Illegal++
+				name := t.picture(who)
+				if !slices.Contains(j.report.Pictures, name) {
+					j.report.Pictures = append(j.report.Pictures, name)
+					if err := t.draw(filepath.Join(filepath.Dir(j.dir), name), l, events, faults); err != nil {
+						errs = fmt.Errorf("%s: %w", name, err)
+					}
+				}
+				if who == "holdfast" {
+					found = append(found, Finding{s.Class, t.promise, finding{key, fmt.Sprintf("no order of %d calls explains their answers %s", len(ops), t.store)}})
+				}
+			}
+		}
+	}
+	return found, errs
+}
+
+// picture is the file for the first violation of that kind.
+func (t trial) picture(who string) string {
+	what := map[string]string{asTokens: "tokens", asLock: "lock", asRegister: "register"}[t.promise]
+	return "porcupine-" + strings.ToLower(who) + "-" + what + ".html"
+}
+
+// draw writes a picture of the shortest beginning of the history of a lock that the model does not allow.
+func (t trial) draw(path string, l *lockHistory, events []event, faults []happened) error {
+	mine := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return e.Key != l.key && e.Kind != closing })
+	begin := func(n int) []porcupine.Operation {
+		if part := histories(mine[:n])[l.key]; part != nil {
+			return t.of(part)
+		}
+		return nil
+	}
+	n := sort.Search(len(mine), func(n int) bool {
+		return porcupine.CheckOperationsTimeout(t.model, begin(n), time.Second) == porcupine.Illegal
+	})
+	ops := begin(n)
+	if n == len(mine) { // it is the value at the end
+		ops = t.of(l)
+	}
+	place(ops)
+	_, info := porcupine.CheckOperationsVerbose(t.model, ops, patience)
+	var notes []porcupine.Annotation
+	for _, f := range faults {
+		notes = append(notes, porcupine.Annotation{Tag: f.Victim, Start: f.Start, End: f.End, Description: f.Do})
+	}
+	info.AddAnnotations(notes)
+	return porcupine.VisualizePath(t.model, info, path)
+}
+
+// place gives each operation a row of the picture in which nothing else is under way.
+func place(ops []porcupine.Operation) {
+	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	var free []int64 // by row: since when
+	for i := range ops {
+		row := slices.IndexFunc(free, func(t int64) bool { return t < ops[i].Call })
+		if row < 0 {
+			row, free = len(free), append(free, 0)
+		}
+		ops[i].ClientId, free[row] = row, ops[i].Return
+	}
+}
+
+// judged is the sum for Holdfast, for the control, or for the other recipe.
+func (r *Report) judged(who string) *Judged {
+	if r.Porcupine[who] == nil {
+		r.Porcupine[who] = new(Judged)
+	}
+	return r.Porcupine[who]
+}
+
+func (j *Judged) String() string {
+	text := fmt.Sprintf("%d operations in %d histories", j.Operations, j.Histories)
+	if j.Illegal == 0 && j.Unknown == 0 {
+		return text + ", ok"
+	}
+	if j.Illegal > 0 {
+		text += fmt.Sprintf(", %d illegal", j.Illegal)
+	}
+	if j.Unknown > 0 {
+		text += fmt.Sprintf(", %d unknown (not decided in %v)", j.Unknown, patience)
+	}
+	return text
+}
