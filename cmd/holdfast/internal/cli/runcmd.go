@@ -22,10 +22,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the lock NAME, or the locks of all NAMEs, and runs the command.
-It exits with its code when its process group has ended. If it cannot renew, it
-stops the command before another process can get the lock; so does a second one
-where holdfast is killed. Write HOLDFAST_LOCK_TOKEN with your data: docs/run.md.
+const runHelp = `Run waits for the lock NAME, or for those of all NAMEs, and runs the command. It
+exits with its code when its process group has ended. It stops the command before
+others can have a lock that is lost. HOLDFAST_LOCK_TOKEN, for data: docs/run.md.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -67,7 +66,8 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run [flags] NAME... -- COMMAND [ARGUMENT...]",
 		Short: "Run a command while holding a lock",
 		Long:  runHelp,
-		Example: `  holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
+		Example: `  holdfast run nightly-report -- ./report.sh
+  holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
 	}
 	fl.job = true
