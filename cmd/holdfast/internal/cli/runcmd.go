@@ -23,8 +23,8 @@ import (
 )
 
 const runHelp = `Run waits for the lock NAME, or for those of all NAMEs, and runs the command. It
-exits with its code when its process group has ended. It stops the command before
-others can have a lock that is lost. HOLDFAST_LOCK_TOKEN, for data: docs/run.md.
+exits with its code when its process group has ended, and stops it before others
+can have a lock that is lost. Write HOLDFAST_LOCK_TOKEN with data: docs/run.md.
 `
 
 // waitHelp is of --wait, which run and acquire have.
