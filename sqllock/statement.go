@@ -174,21 +174,21 @@ func (d *Driver) begin(ctx context.Context, q querier) error {
 	return nil
 }
 
-// exec runs a statement that changes something, and says whether it has found anything.
-func exec(ctx context.Context, q querier, s statement, args ...any) (bool, error) {
+// exec runs a statement that changes something, and says how many rows it has found.
+func exec(ctx context.Context, q querier, s statement, args ...any) (int64, error) {
 	res, err := q.ExecContext(ctx, s.text, s.with(args)...)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	n, err := res.RowsAffected()
-	return n > 0, err
+	return res.RowsAffected()
 }
 
 // do runs one statement that may be repeated, and says whether it has changed anything. Where an attempt had no answer, that may have
 // changed what the next one does not find any more.
 func (d *Driver) do(ctx context.Context, s statement, args ...any) (found bool, err error) {
-	err = d.run(ctx, func(q querier) (err error) {
-		found, err = exec(ctx, q, s, args...)
+	err = d.run(ctx, func(q querier) error {
+		n, err := exec(ctx, q, s, args...)
+		found = n > 0
 		if err != nil && d.kind(err) == there {
 			return nil
 		}
