@@ -253,7 +253,10 @@ func (r *rig) left() time.Duration {
 }
 
 // stamp is that of the lock "k".
-func (r *rig) stamp() int { r.Helper(); return r.count("SELECT stamp FROM holdfast_lock WHERE name = 'k'") }
+func (r *rig) stamp() int {
+	r.Helper()
+	return r.count("SELECT stamp FROM holdfast_lock WHERE name = 'k'")
+}
 
 // service is r for the conformance suite.
 func (r *rig) service() locktest.Service {

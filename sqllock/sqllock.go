@@ -299,7 +299,9 @@ type standing struct {
 }
 
 // is says whether the lock is still that of g.
-func (s standing) is(g driver.Grant) bool { return s.left > 0 && s.owner == g.Owner && same(s.token, g) }
+func (s standing) is(g driver.Grant) bool {
+	return s.left > 0 && s.owner == g.Owner && same(s.token, g)
+}
 
 // same says whether a lock with that token, which is that of g's owner, has been so all the while. It has not where it was taken away and
 // then handed to a ticket of the owner's that came late. Who continues the grant of another may not know the token.
