@@ -221,7 +221,8 @@ func several(first, n int) string {
 // it bring back a stamp if it is carried out twice, and finds any row changed by a second time.
 func (t *tables) renew(n int) statement {
 	return t.say(t.in(`UPDATE holdfast_lock SET stamp = stamp % ` + strconv.FormatInt(stampEnd, 10) + ` + $1,
-		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)`))
+		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
+		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)`))
 }
 
 // renewed is how n locks stand.
