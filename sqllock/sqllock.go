@@ -244,7 +244,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 			before := len(rest)
 			rest = slices.DeleteFunc(slices.Clone(rest), func(at int) bool { return !found[grants[at].Key].is(grants[at]) })
 			switch {
-			case err != nil || renewed >= int64(before):
+			case err != nil || renewed >= int64(before) || len(rest) == 0:
 				return err
 			case len(rest) == before:
 				// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
