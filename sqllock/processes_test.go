@@ -147,7 +147,7 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 	t.Parallel()
 	processes := 50
 	switch {
-	case os.Getenv("HOLDFAST_LONG") != "":
+	case os.Getenv("HOLDFAST_LONG") != "" && !raced:
 		processes = 200
 	case testing.Short():
 		processes = 8
