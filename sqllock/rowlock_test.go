@@ -82,7 +82,8 @@ func TestARowLockOnRowsThatWereChangedSinceIsHeld(t *testing.T) {
 		if r.dialect == sqllock.SQLite {
 			r.exec("PRAGMA journal_mode = wal") // without, nobody can write while another reads
 		}
-		tx, err := r.db.BeginTx(r.Context(), &sql.TxOptions{Isolation: map[bool]sql.IsolationLevel{true: sql.LevelRepeatableRead}[r.dialect == sqllock.PostgreSQL]})
+		levels := map[sqllock.Dialect]sql.IsolationLevel{sqllock.PostgreSQL: sql.LevelRepeatableRead}
+		tx, err := r.db.BeginTx(r.Context(), &sql.TxOptions{Isolation: levels[r.dialect]})
 		r.Must(err)
 		defer tx.Rollback()
 		var balance int
