@@ -127,7 +127,7 @@ func readAnswer(row pgx.CollectableRow) (a answer, err error) {
 	return a, err
 }
 
-// try asks the server once.
+// try asks the server once, and once more under another name if its own has had the lock.
 func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	send, ttl := c.take, c.req.TTL
 	if c.from != "" {
@@ -139,6 +139,9 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	case err != nil:
 		c.left = c.left || c.doubt
 		return driver.Grant{}, err
+	case r.rows[0].gone():
+		c.rename()
+		return c.try(ctx)
 	case r.rows[0].Token == nil:
 		c.place = !c.req.NoWait
 		c.left = c.left || c.doubt || c.place
@@ -151,6 +154,18 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	}
 	c.d.doubts(c.owner, c.doubt)
 	return g, nil
+}
+
+// rename gives a claim another owner: it was handed the lock, which was taken away before it knew, and an owner names one grant. What
+// it has sent under the old name takes nothing.
+func (c *claim) rename() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	delete(c.d.waiting, c.owner)
+	c.owner, c.left, c.doubt, c.place = c.d.owners.Next(c.req.Adoptable), false, false, false
+	if !c.req.NoWait {
+		c.d.waiting[c.owner] = c.wake
+	}
 }
 
 // take asks for the lock, or for a place in the queue.
@@ -176,6 +191,9 @@ func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	}
 	return out, err
 }
+
+// gone says that the owner has had the lock, or was given up.
+func (a answer) gone() bool { return a.Token == nil && a.Waiters == nil }
 
 // held says who has the lock.
 func (a answer) held() error {

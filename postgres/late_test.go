@@ -230,6 +230,23 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 			r.Must(d.Close()) // which ends what Detach has begun
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
+		"force, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
+			ok, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			if r.Must(err); !ok {
+				r.Error("Force() has taken nothing")
+			}
+		},
+		"adoption, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
+			heir := r.driver()
+			own, err := heir.Adopt(r.Within(), g)
+			r.Must(err)
+			r.Must(heir.Release(r.Within(), own, 0))
+		},
+		"lapse, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
+			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			next := r.driver()
+			r.Must(next.Release(r.Within(), r.Grant(next, "k", long), 0))
+		},
 		"lapse of what was detached": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			d.Detach(g)
 			r.Must(d.Close())
@@ -258,6 +275,56 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 				r.cleared()
 			})
 		}
+	}
+}
+
+// TestAnOwnerNamesOneGrant: a lock that is handed over, and taken away before the waiter knows, is granted to it under another name.
+func TestAnOwnerNamesOneGrant(t *testing.T) {
+	for name, take := range map[string]func(r *rig, d *postgres.Driver, token int64){
+		"force, and held by another": func(r *rig, d *postgres.Driver, token int64) {
+			if ok, err := d.Force(r.Within(), "k", token, ""); err != nil || !ok {
+				r.Fatalf("Force() = %v, %v", ok, err)
+			}
+			g := r.Grant(d, "k", long)
+			go func() {
+				r.Eventually("it waits anew", func() bool { return r.waiters("k") == 1 })
+				r.Must(d.Release(r.Within(), g, 0))
+			}()
+		},
+		"force": func(r *rig, d *postgres.Driver, token int64) {
+			if ok, err := d.Force(r.Within(), "k", token, ""); err != nil || !ok {
+				r.Fatalf("Force() = %v, %v", ok, err)
+			}
+		},
+		"lapse": func(r *rig, d *postgres.Driver, _ int64) {
+			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t)
+			r.opts.NoListen = true
+			holder, waiter := r.driver(), r.driver()
+			g := r.Grant(holder, "k", long)
+			got := make(chan driver.Grant, 1)
+			go func() { got <- r.Grant(waiter, "k", long) }()
+			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
+			p := r.route(waiter)
+			p.Halt(anAcquire)
+			r.Must(holder.Release(r.Within(), g, 0))
+			<-p.Caught
+			p.Set(func() { p.Stop = "" })
+			st, err := holder.Inspect(r.Within(), "k")
+			r.Must(err)
+			take(r, holder, st.Token)
+			p.Resume()
+			next := <-got
+			if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
+				t.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
+			}
+			r.Must(waiter.Release(r.Within(), next, 0))
+			r.cleared()
+		})
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // version is that of schema.sql.
-const version = 2
+const version = 3
 
 const defaultSchema = "holdfast"
 

@@ -1,4 +1,4 @@
--- Version 2 of the tables and functions that package postgres works with, in the schema "holdfast". Migrate runs this text in one
+-- Version 3 of the tables and functions that package postgres works with, in the schema "holdfast". Migrate runs this text in one
 -- transaction; it may be run again. Everything that happens to a lock happens under the lock on its row.
 
 CREATE SCHEMA IF NOT EXISTS holdfast;
@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS holdfast.lock (
 	queued  boolean NOT NULL      -- whether there may be a ticket, so that one statement of a client is not enough
 ) WITH (fillfactor = 70);
 
--- A row for each attempt that waits, and for a while for each that was given up while a statement of it could still be under way.
+-- A row for each attempt that waits. One that was given up while a statement of it could still be under way, or that lost the lock by
+-- force, adoption or time, has one for a while, too.
 CREATE TABLE IF NOT EXISTS holdfast.ticket (
 	name    text COLLATE "C" NOT NULL,
 	owner   text COLLATE "C" NOT NULL,
@@ -23,14 +24,14 @@ CREATE TABLE IF NOT EXISTS holdfast.ticket (
 	grace   bigint NOT NULL DEFAULT 0,           -- for how many µs a hand-over to it stands until it confirms
 	holder  jsonb,
 	expires timestamptz NOT NULL,
-	gone    boolean NOT NULL DEFAULT false,      -- given up: it never gets the lock, nor a place
+	gone    boolean NOT NULL DEFAULT false,      -- given up or taken from: it never gets the lock, nor a place
 	PRIMARY KEY (name, owner)
 );
 CREATE INDEX IF NOT EXISTS ticket_expires ON holdfast.ticket (expires);
 
 CREATE TABLE IF NOT EXISTS holdfast.version (version integer NOT NULL);
 DELETE FROM holdfast.version;
-INSERT INTO holdfast.version VALUES (2);
+INSERT INTO holdfast.version VALUES (3);
 
 -- How many wait for a name.
 CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
@@ -48,6 +49,14 @@ BEGIN
 	PERFORM pg_notify(p_channel, p_owner);
 	RETURN true;
 END $$;
+
+-- Has p_owner never get the lock, nor a place. The caller has locked the row, and then has queued say that there is a ticket. What is
+-- kept is nobody's already.
+CREATE OR REPLACE FUNCTION holdfast.bury(p_name text, p_owner text) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO holdfast.ticket (name, owner, expires, gone)
+		SELECT p_name, p_owner, clock_timestamp() + interval '10 minutes', true WHERE p_owner NOT LIKE '%!'
+		ON CONFLICT (name, owner) DO UPDATE SET gone = true, expires = excluded.expires;
+$$;
 
 -- Gives the lock to the first that waits, or to nobody. The caller has locked the row.
 CREATE OR REPLACE FUNCTION holdfast.pass(p_name text) RETURNS void LANGUAGE plpgsql AS $$
@@ -109,8 +118,8 @@ BEGIN
 		denied := l.expires > at;
 		IF p_wait THEN
 			denied := EXISTS (
-				SELECT FROM holdfast.ticket w WHERE w.name = p_name AND w.owner = p_owner AND w.channel IS NOT DISTINCT FROM p_channel
-					AND w.expires > at + p_place / 2 * interval '1 microsecond');
+				SELECT FROM holdfast.ticket w WHERE w.name = p_name AND w.owner = p_owner AND NOT w.gone
+					AND w.channel IS NOT DISTINCT FROM p_channel AND w.expires > at + p_place / 2 * interval '1 microsecond');
 			IF denied AND l.expires <= at THEN
 				PERFORM FROM holdfast.lock WHERE name = p_name FOR UPDATE SKIP LOCKED;
 				denied := NOT FOUND;
@@ -125,6 +134,7 @@ BEGIN
 			RETURN;
 		END IF;
 		IF l.owner <> p_owner AND l.expires <= at THEN
+			PERFORM holdfast.bury(p_name, l.owner);
 			PERFORM holdfast.pass(p_name);
 			SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
 		END IF;
@@ -185,10 +195,12 @@ BEGIN
 			RETURN 0;
 		END IF;
 		l.token := holdfast.next(l.token, at);
+		PERFORM holdfast.bury(p_name, p_from);
+		l.queued := true;
 	ELSE
 		RETURN NULL;
 	END IF;
-	UPDATE holdfast.lock SET token = l.token, owner = p_owner, holder = p_holder, expires = at + p_ttl * interval '1 microsecond'
+	UPDATE holdfast.lock SET token = l.token, owner = p_owner, holder = p_holder, expires = at + p_ttl * interval '1 microsecond', queued = l.queued
 		WHERE name = p_name;
 	RETURN l.token;
 END $$;
@@ -213,10 +225,9 @@ BEGIN
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
 	at := clock_timestamp();
 	IF p_bury THEN
-		INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES (p_name, p_owner, at + interval '10 minutes', true)
-			ON CONFLICT (name, owner) DO UPDATE SET gone = true, expires = excluded.expires;
+		PERFORM holdfast.bury(p_name, p_owner);
 	ELSE
-		DELETE FROM holdfast.ticket WHERE name = p_name AND owner = p_owner;
+		DELETE FROM holdfast.ticket WHERE name = p_name AND owner = p_owner AND NOT gone;
 	END IF;
 	IF l.owner = p_owner AND p_keep = 0 THEN
 		PERFORM holdfast.pass(p_name);
@@ -235,6 +246,7 @@ BEGIN
 		OR NOT (CASE WHEN l.owner LIKE '%!' THEN p_token = 0 ELSE p_token BETWEEN l.token AND l.token + {block} - 1 END) THEN
 		RETURN false;
 	END IF;
+	PERFORM holdfast.bury(p_name, l.owner);
 	PERFORM holdfast.pass(p_name);
 	RETURN true;
 END $$;

@@ -27,7 +27,7 @@ type claim struct {
 	req    driver.Request
 	owner  string
 	holder string
-	from   string        // whose lock it takes over; empty: nobody's
+	from   driver.Grant  // which it takes over; zero: none
 	wake   chan struct{} // it is its turn to have the lock
 
 	left  bool  // there may be something in the database
@@ -47,6 +47,9 @@ func (d *Driver) claim(req driver.Request) *claim {
 	return c
 }
 
+// adopts says whether the claim takes over the lock of another.
+func (c *claim) adopts() bool { return c.from.Owner != "" }
+
 // leave says that nobody waits for a wake-up any more.
 func (c *claim) leave() {
 	c.d.mu.Lock()
@@ -57,7 +60,7 @@ func (c *claim) leave() {
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	wait := direct.Wait{Tell: c.req.Obstacle}
-	if c.from != "" {
+	if c.adopts() {
 		wait.Last = c.d.unavailable(errors.New("no answer yet"))
 	}
 	for tries := 0; ; tries++ {
@@ -98,7 +101,7 @@ func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error)
 		defer late()
 	}
 	rank := direct.Later
-	if c.place || c.from != "" {
+	if c.place || c.adopts() {
 		rank = direct.Soon
 	}
 	err = c.d.lane.Do(waiting, rank, c.wake, once)
@@ -157,11 +160,11 @@ func (c *claim) rename() {
 func (c *claim) want(r row) (row, error) {
 	mine := r.owner == c.owner // also where a hand-over has lapsed: nobody else has asked since
 	switch {
-	case c.from != "" && !r.is(c.from) && !r.is(c.owner):
+	case c.adopts() && !(r.is(c.from.Owner) && same(r.token, c.from)) && !r.is(c.owner):
 		return r, driver.ErrLost
-	case c.from != "", mine, !r.lives() && r.turn(c.owner):
+	case c.adopts(), mine, !r.lives() && r.turn(c.owner):
 		next := r.grant(c.owner, c.holder, c.req.TTL)
-		if c.from != "" {
+		if c.adopts() {
 			next.since = r.since
 		}
 		next.stamp = newStamp()
@@ -316,6 +319,9 @@ func (d *Driver) change(ctx context.Context, key string, was row, is *row) (chan
 	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
 	return true, nil
 }
+
+// stampEnd is above what a renewal adds to a stamp, and half of what a column takes.
+const stampEnd = 1 << 62
 
 // newStamp is one that no row has.
 func newStamp() int64 { return rand.Int64() }

@@ -41,6 +41,10 @@ type speech struct {
 	anew     string // stands behind an INSERT of a row that may be there, where that is no error then
 	session  string // what has a row if the sessions of this user do not commit each statement; empty: they all do
 	manners
+
+	// For RowLock: what finds out whether rows of a table can be locked, what makes a transaction the one writer where they cannot, and
+	// what locks those that a SELECT returns.
+	lockable, seize, forUpdate string
 }
 
 // manners are the times that suit a database.
@@ -56,16 +60,16 @@ var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond,
 var dialects = map[Dialect]speech{
 	PostgreSQL: {
 		name: "PostgreSQL", schema: postgresqlSQL, now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", numbered: true,
-		anew: " ON CONFLICT DO NOTHING", manners: remote,
+		anew: " ON CONFLICT DO NOTHING", manners: remote, lockable: lockablePostgreSQL, forUpdate: " FOR UPDATE NOWAIT",
 	},
 	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
-		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", manners: remote,
+		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", manners: remote, lockable: lockableMySQL, forUpdate: " FOR UPDATE NOWAIT",
 	},
 	// A process that is on the same file is on the same machine.
 	SQLite: {
-		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING",
+		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING", seize: "DELETE FROM ",
 		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
 	},
 }
@@ -213,15 +217,18 @@ func several(first, n int) string {
 	return b.String()
 }
 
-// renew is the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more.
+// renew is the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more. Nor does
+// it bring back a stamp if it is carried out twice, and finds any row changed by a second time.
 func (t *tables) renew(n int) statement {
-	return t.say(t.in(`UPDATE holdfast_lock SET stamp = $1, expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
+	return t.say(t.in(`UPDATE holdfast_lock SET stamp = stamp % ` + strconv.FormatInt(stampEnd, 10) + ` + $1,
+		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
 		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)`))
 }
 
 // renewed is how n locks stand.
 func (t *tables) renewed(n int) statement {
-	return t.say(t.in(`SELECT l.name, l.owner, l.expires - {now}, ` + waitersSQL + ` FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
+	return t.say(t.in(`SELECT l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + waitersSQL + `
+		FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
 }
 
 // Schema is the SQL that Driver.Migrate runs, for those who keep their schema in files; opts may be nil.

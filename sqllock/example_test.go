@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 
@@ -31,6 +32,32 @@ func ExampleNew() {
 		return nil
 	})
 	if err != nil {
+		log.Print(err)
+	}
+}
+
+// A lock on a row, for work that fits into one transaction.
+func ExampleRowLock() {
+	ctx := context.Background()
+	var db *sql.DB
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer tx.Rollback()
+	err = sqllock.RowLock(ctx, tx, sqllock.MySQL, "account", "id", 7) // tx is a *sql.Tx
+	if errors.Is(err, holdfast.ErrHeld) {
+		log.Print("another transaction has the row, or has changed it since this one began")
+	}
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE account SET balance = balance + 100 WHERE id = 7"); err != nil {
+		log.Print(err)
+		return
+	}
+	if err := tx.Commit(); err != nil {
 		log.Print(err)
 	}
 }

@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ const (
 	anInsert = "INTO t" // a first lock on a name
 	aChange  = ", owner = "
 	aRenewal = "CASE WHEN expires"
+	aLook    = "l.stamp, l.expires - " // of a renewal
 )
 
 // stuck has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
@@ -136,6 +138,16 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 		},
 		"adoption": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
+			heir := r.driver()
+			own, err := heir.Adopt(r.Within(), g)
+			r.Must(err)
+			r.Must(heir.Release(r.Within(), own, 0))
+		},
+		"force, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
+			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			r.Must(err)
+		},
+		"adoption, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
 			heir := r.driver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
@@ -301,6 +313,94 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			r.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 		}
 		r.Must(waiter.Release(r.Within(), next, 0))
+		r.cleared()
+	})
+}
+
+// TestALeaseThatWasTakenIsNotBroughtBack: not by a ticket of its holder's that comes late, to which the lock is handed.
+func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
+	for name, take := range map[string]func(r *rig, g driver.Grant){
+		"force": func(r *rig, g driver.Grant) {
+			if ok, err := r.driver().Force(r.Within(), "k", g.Token, ""); !ok || err != nil {
+				r.Fatalf("Force() = %v, %v", ok, err)
+			}
+		},
+		"adoption": func(r *rig, g driver.Grant) {
+			heir := r.driver()
+			own, err := heir.Adopt(r.Within(), g)
+			r.Must(err)
+			r.Must(heir.Release(r.Within(), own, 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, kinds, func(r *rig) {
+				d := r.driver()
+				g := r.adoptable(d, long)
+				take(r, g)
+				r.exec(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', '%s', 1, '{}', %d)",
+					g.Owner, time.Now().Add(long).UnixMicro()))
+				other := r.driver()
+				if _, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+					r.Fatalf("Acquire() = %v, want that the lock is handed to the ticket", err)
+				}
+				r.exec(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
+				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+					r.Errorf("Renew() = %v, want ErrLost", err)
+				}
+				if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+					r.Errorf("Check() = %v, want ErrLost", err)
+				}
+				if _, err := other.Adopt(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+					r.Errorf("Adopt() = %v, want ErrLost", err)
+				}
+				r.Must(d.Release(r.Within(), g, 0))
+				r.cleared()
+			})
+		})
+	}
+}
+
+// TestALateRenewalBringsBackNoStamp: what was decided by that, before the lock changed, may come later still.
+func TestALateRenewalBringsBackNoStamp(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d := r.driver()
+		g := r.Grant(d, "k", long)
+		pass := r.stuck(d, aRenewal, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
+		before := r.stamp()
+		r.exec("UPDATE holdfast_lock SET stamp = 7")
+		pass()
+		if now := r.stamp(); now == before || now == 7 {
+			r.Errorf("the stamp is %d, and was %d before", now, before)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+		r.cleared()
+	})
+}
+
+// TestARenewalThatFoundTheLockLapsedIsRepeated, where the clock is set back before it looks: somebody may have decided meanwhile to take
+// the lock.
+func TestARenewalThatFoundTheLockLapsedIsRepeated(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d := r.driver()
+		g, other := r.Grant(d, "k", long), r.Grant(d, "other", long)
+		before := r.stamp()
+		p := r.route(d)
+		p.Halt(aLook)
+		renewed := make(chan []driver.Renewal, 1)
+		r.exec("UPDATE holdfast_lock SET expires = 1 WHERE name = 'k'")
+		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g, other}) }()
+		<-p.Caught
+		p.Set(func() { p.Stop = "" })
+		r.exec(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
+		p.Resume()
+		for _, out := range <-renewed {
+			r.Must(out.Err)
+		}
+		if r.stamp() == before {
+			r.Error("the lock is trusted, and what was decided when it had lapsed would still take it")
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+		r.Must(d.Release(r.Within(), other, 0))
 		r.cleared()
 	})
 }

@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -64,15 +65,17 @@ func hold() int {
 	})
 }
 
-// count writes its number down, in its turn, and then increments a counter some times. Nothing but the lock orders what it does.
+// count writes down its number and the time, in its turn, and then increments a counter some times, with how long it had to wait for
+// each. Nothing but the lock orders what it does.
 func count() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		for i := range 1 + rounds {
+			begin := time.Now()
 			err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: 30 * time.Second}, func(context.Context, *holdfast.Lease) error {
 				if i == 0 {
-					return note("order", os.Getenv(indexVariable)+" ")
+					return note("order", fmt.Sprintf("%s@%d ", os.Getenv(indexVariable), time.Now().UnixMilli()))
 				}
-				return note("count", "")
+				return errors.Join(note("waits", fmt.Sprintf("%d ", time.Since(begin).Milliseconds())), note("count", ""))
 			})
 			if err != nil {
 				return err
@@ -138,16 +141,19 @@ func TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL(t *testing.T) {
 	r.cleared()
 }
 
-// TestManyProcessesOverOneFile: those that wait get the lock in the order in which they came, and a counter that nothing but the lock
-// guards is exact in the end.
+// TestManyProcessesOverOneFile: those that wait get the lock in the order in which they came, the first when the TTL of a holder that was
+// killed is over, and a counter that nothing but the lock guards is exact in the end.
 func TestManyProcessesOverOneFile(t *testing.T) {
 	t.Parallel()
 	processes := 50
-	if testing.Short() {
+	switch {
+	case os.Getenv("HOLDFAST_LONG") != "" && !raced:
+		processes = 200
+	case testing.Short():
 		processes = 8
 	}
 	r := newRig(t, onSQLite)
-	l := r.Acquire(r.client(), "k", 2*long)
+	holder, over := r.process("hold", 0)
 	var all sync.WaitGroup
 	var want []string
 	for i := range processes {
@@ -161,19 +167,42 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 		want = append(want, strconv.Itoa(i))
 		r.Eventually("it waits", func() bool { return r.waiters() == i+1 })
 	}
-	begin := time.Now()
-	r.Release(l)
+	r.Must(holder.Process.Kill())
+	<-over
+	killed := time.Now()
 	all.Wait()
-	t.Logf("%d grants to %d processes in %v", processes*(1+rounds), processes, time.Since(begin).Round(time.Millisecond))
-	order, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), "order"))
-	r.Must(err)
-	if got := strings.Fields(string(order)); !slices.Equal(got, want) {
-		t.Errorf("served in the order %v", got)
+	var order []string
+	passed := time.Duration(0) // on to the first
+	for _, word := range r.noted("order") {
+		index, at, _ := strings.Cut(word, "@")
+		if ms, _ := strconv.ParseInt(at, 10, 64); order == nil {
+			passed = time.UnixMilli(ms).Sub(killed)
+		}
+		order = append(order, index)
 	}
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), "count"))
-	r.Must(err)
-	if n, _ := strconv.Atoi(string(text)); n != processes*rounds {
-		t.Errorf("the counter is %d, want %d", n, processes*rounds)
+	longest := 0 // wait, in ms
+	for _, word := range r.noted("waits") {
+		ms, _ := strconv.Atoi(word)
+		longest = max(longest, ms)
+	}
+	t.Logf("%d grants to %d processes in %v, the first %v after the holder was killed; the longest wait took %v", processes*(1+rounds), processes,
+		time.Since(killed).Round(time.Millisecond), passed.Round(time.Millisecond), time.Duration(longest)*time.Millisecond)
+	if passed > shortTTL+time.Second {
+		t.Errorf("the lock passed on after %v, with a TTL of %v", passed, shortTTL)
+	}
+	if !slices.Equal(order, want) {
+		t.Errorf("served in the order %v", order)
+	}
+	if n := r.noted("count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
+		t.Errorf("the counter is %v, want %d", n, processes*rounds)
 	}
 	r.cleared()
+}
+
+// noted are the words in a file beside that of the locks.
+func (r *rig) noted(name string) []string {
+	r.Helper()
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), name))
+	r.Must(err)
+	return strings.Fields(string(text))
 }

@@ -252,6 +252,12 @@ func (r *rig) left() time.Duration {
 	return time.Until(time.UnixMicro(int64(r.count("SELECT expires FROM holdfast_lock WHERE name = 'k'"))))
 }
 
+// stamp is that of the lock "k".
+func (r *rig) stamp() int {
+	r.Helper()
+	return r.count("SELECT stamp FROM holdfast_lock WHERE name = 'k'")
+}
+
 // service is r for the conformance suite.
 func (r *rig) service() locktest.Service {
 	if r.dialect == sqllock.SQLite {

@@ -46,7 +46,8 @@
 //
 //	acquire, adopt, release, force   change a row only if nothing has happened to it since it was read, and then to what was
 //	                                 right at that moment: a grant lapses a TTL after the read
-//	renew                            compares owner and time, and sets the later of two ends
+//	renew                            compares owner and time, and sets the later of two ends and a stamp that no row has had; a lock
+//	                                 that came back to its owner by a late ticket has another token
 //	queue                            a ticket has an end that was set when its client read the lock
 //
 // A caller that gives up has what it may have taken released in the background, after a change of the stamp: what it has sent before
@@ -57,8 +58,10 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -218,43 +221,48 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
-	n := len(some)
-	stamp := newStamp()
-	args := []any{stamp, direct.InMicros(ttl)}
-	names, owners := make([]any, n), make([]any, n)
-	for i, at := range some {
-		names[i], owners[i] = grants[at].Key, grants[at].Owner
-	}
-	args = slices.Concat(args, names, owners)
-	change, look := d.renew(n), d.renewed(n)
 	var sent time.Time
-	var found map[string]standing
+	found := make(map[string]standing, len(some))
 	err := direct.Insist(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, direct.Alone(ttl))
 		defer cancel()
-		if _, err := d.do(ctx, change, args...); err != nil {
-			return err
-		}
-		return d.run(ctx, func(q querier) error {
-			sent, found = time.Now(), make(map[string]standing, n)
-			return all(ctx, q, look, names, func(rows *sql.Rows) error {
-				var key string
-				var s standing
-				err := rows.Scan(&key, &s.owner, &s.left, &s.waiters)
-				found[key] = s
+		for rest := some; ; {
+			names, owners := make([]any, len(rest)), make([]any, len(rest))
+			for i, at := range rest {
+				names[i], owners[i] = grants[at].Key, grants[at].Owner
+			}
+			var renewed int64
+			change := d.renew(len(rest))
+			err := d.run(ctx, func(q querier) (err error) {
+				renewed, err = exec(ctx, q, change, slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)...)
 				return err
 			})
-		})
+			if err == nil {
+				sent = time.Now()
+				err = d.stand(ctx, names, found)
+			}
+			before := len(rest)
+			rest = slices.DeleteFunc(slices.Clone(rest), func(at int) bool { return !found[grants[at].Key].is(grants[at]) })
+			switch {
+			case err != nil || renewed >= int64(before) || len(rest) == 0:
+				return err
+			case len(rest) == before:
+				// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
+				return d.unavailable(errors.New("a lock had lapsed and stands again: the clock was set back, or a read was answered by a replica"))
+			}
+		}
 	})
-	for i, at := range some {
+	for _, at := range some {
 		g := grants[at]
 		switch s := found[g.Key]; {
 		case err != nil:
 			out[at].Err = err
-		case s.owner != g.Owner || s.left <= 0:
+		case !s.is(g):
 			out[at].Err = driver.ErrLost
 		default: // what the database says of its end counts, however long ago it was set
-			d.knows(owners[i].(string), stamp)
+			if s.waiters == 0 {
+				d.knows(g.Owner, s.stamp)
+			}
 			until := direct.Trust(sent, min(direct.Micros(s.left), ttl))
 			if until.Before(g.TrustedUntil) { // the answer took longer than that to the grant: no renewal shortens
 				until = g.TrustedUntil
@@ -264,12 +272,40 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 	}
 }
 
+// stand notes how the locks with these names stand.
+func (d *Driver) stand(ctx context.Context, names []any, found map[string]standing) error {
+	look := d.renewed(len(names))
+	return d.run(ctx, func(q querier) error {
+		for _, name := range names {
+			delete(found, name.(string))
+		}
+		return all(ctx, q, look, names, func(rows *sql.Rows) error {
+			var key string
+			var s standing
+			err := rows.Scan(&key, &s.owner, &s.token, &s.stamp, &s.left, &s.waiters)
+			found[key] = s
+			return err
+		})
+	})
+}
+
 // standing is how a lock stands after a renewal.
 type standing struct {
 	owner   string
+	token   int64
+	stamp   int64
 	left    int64 // µs
 	waiters int
 }
+
+// is says whether the lock is still that of g.
+func (s standing) is(g driver.Grant) bool {
+	return s.left > 0 && s.owner == g.Owner && same(s.token, g)
+}
+
+// same says whether a lock with that token, which is that of g's owner, has been so all the while. It has not where it was taken away and
+// then handed to a ticket of the owner's that came late. Who continues the grant of another may not know the token.
+func same(token int64, g driver.Grant) bool { return g.Token == 0 || g.Token == token }
 
 // Release implements driver.Driver. The release is repeated, in the background if need be,
 // until it is confirmed or the lock has lapsed.
@@ -364,7 +400,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	}
 	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
-	c.from = g.Owner
+	c.from = g
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
 	return d.take(ctx, c)
@@ -394,7 +430,7 @@ func (d *Driver) looking(ctx context.Context, fn func(context.Context) error) er
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return d.looking(ctx, func(ctx context.Context) error {
 		r, err := d.read(ctx, g.Key, g.Owner, false)
-		if err == nil && !r.is(g.Owner) {
+		if err == nil && !(r.is(g.Owner) && same(r.token, g)) {
 			err = driver.ErrLost
 		}
 		return err

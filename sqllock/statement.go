@@ -174,21 +174,21 @@ func (d *Driver) begin(ctx context.Context, q querier) error {
 	return nil
 }
 
-// exec runs a statement that changes something, and says whether it has found anything.
-func exec(ctx context.Context, q querier, s statement, args ...any) (bool, error) {
+// exec runs a statement that changes something, and says how many rows it has found.
+func exec(ctx context.Context, q querier, s statement, args ...any) (int64, error) {
 	res, err := q.ExecContext(ctx, s.text, s.with(args)...)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	n, err := res.RowsAffected()
-	return n > 0, err
+	return res.RowsAffected()
 }
 
 // do runs one statement that may be repeated, and says whether it has changed anything. Where an attempt had no answer, that may have
 // changed what the next one does not find any more.
 func (d *Driver) do(ctx context.Context, s statement, args ...any) (found bool, err error) {
-	err = d.run(ctx, func(q querier) (err error) {
-		found, err = exec(ctx, q, s, args...)
+	err = d.run(ctx, func(q querier) error {
+		n, err := exec(ctx, q, s, args...)
+		found = n > 0
 		if err != nil && d.kind(err) == there {
 			return nil
 		}
@@ -218,6 +218,7 @@ type kind int
 const (
 	fails    kind = iota
 	yields        // another's statement was carried out, and this one was not
+	locked        // another has the row, and it was not waited for
 	broken        // the connection has ended
 	there         // the row is there already
 	denied        // for want of rights
@@ -235,10 +236,10 @@ const (
 
 // kinds are by SQLSTATE, by the number of an error of MySQL, and by that of SQLite.
 var kinds = map[string]kind{
-	"40001": yields, "40P01": yields, "23505": there, "42501": denied, "28P01": alien, "28000": alien, "42P01": lacks, "3F000": lacks,
+	"40001": yields, "40P01": yields, "55P03": locked, "23505": there, "42501": denied, "28P01": alien, "28000": alien, "42P01": lacks, "3F000": lacks,
 	"3D000": nameless, "42704": misset, "22023": misset, "25006": readOnly, "53100": full, "53300": crowded,
 
-	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
+	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 3572": locked, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
 	"mysql 1044": denied, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
 	"mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
 	"mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly,
@@ -252,17 +253,17 @@ var kinds = map[string]kind{
 var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })
 
 // kind sorts an error by what every driver of the database shows, so that none has to be imported.
-func (d *Driver) kind(err error) kind {
+func (s speech) kind(err error) kind {
 	text := err.Error()
 	switch {
-	case d.speech.name == "PostgreSQL":
+	case s.name == "PostgreSQL":
 		if said, ok := errors.AsType[interface {
 			error
 			SQLState() string
 		}](err); ok {
 			return kinds[said.SQLState()]
 		}
-	case d.speech.name == "MySQL":
+	case s.name == "MySQL":
 		if said := mysqlError().FindStringSubmatch(text); said != nil {
 			return kinds["mysql "+said[1]]
 		}

@@ -4,12 +4,14 @@ package examples
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
@@ -72,6 +74,52 @@ func Database(t *testing.T, schema string) (dsn string, db *sql.DB) {
 		t.Fatal(err)
 	}
 	return server.DSN(), db
+}
+
+// MariaDB starts a MariaDB with a database for the length of the test.
+func MariaDB(t *testing.T) *sql.DB {
+	t.Helper()
+	server, err := mariaproc.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Stop() })
+	dsn := "root@unix(" + server.Socket() + ")/"
+	admin, err := sql.Open("mysql", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.ExecContext(t.Context(), "CREATE DATABASE app"); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("mysql", dsn+"app?parseTime=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// Late has a lease write, and then one that was before it, which is to be refused.
+func Late(t *testing.T, locks *holdfast.Client, write func(*holdfast.Lease) error, refused error) {
+	t.Helper()
+	var leases [2]*holdfast.Lease
+	for i := range leases {
+		lease, err := locks.Acquire(t.Context(), "account/7", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leases[i] = lease; i == 1 {
+			err = write(lease)
+		}
+		if err := errors.Join(err, lease.Release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := write(leases[0]); !errors.Is(err, refused) {
+		t.Errorf("a write by the older lease: %v, want %v", err, refused)
+	}
 }
 
 // Client is another client of the locks at url, for the length of the test.

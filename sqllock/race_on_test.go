@@ -1,0 +1,6 @@
+//go:build race
+
+package sqllock_test
+
+// raced says that the race detector is on: each process then takes several times the memory.
+const raced = true

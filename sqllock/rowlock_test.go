@@ -1,0 +1,128 @@
+package sqllock_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// begin begins a transaction on a connection that waits for nobody.
+func (r *rig) begin() *sql.Tx {
+	r.Helper()
+	tx, err := r.db.BeginTx(r.Context(), nil)
+	r.Must(err)
+	r.Cleanup(func() { tx.Rollback() })
+	return tx
+}
+
+// accounts makes a table of two accounts, and others beside it.
+func (r *rig) accounts() {
+	r.Helper()
+	if r.dialect == sqllock.SQLite { // as those of the rig begin with a write
+		r.db = r.deferring()
+	}
+	r.exec("CREATE TABLE holdfast_account (id varchar(9) PRIMARY KEY, balance bigint)")
+	r.exec("INSERT INTO holdfast_account VALUES ('a', 1), ('b', 1)")
+	r.exec("CREATE VIEW holdfast_plain AS SELECT * FROM holdfast_account")
+	r.exec("CREATE VIEW holdfast_counted AS SELECT MAX(id) AS id FROM holdfast_account")
+}
+
+// deferring opens the file as programs do that do not lock.
+func (r *rig) deferring() *sql.DB {
+	r.Helper()
+	db, err := sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(50)")
+	r.Must(err)
+	r.Cleanup(func() { db.Close() })
+	return db
+}
+
+// lock is RowLock on the accounts of r.
+func (r *rig) lock(tx *sql.Tx, table, id string) error {
+	return sqllock.RowLock(r.Within(), tx, r.dialect, r.in(table), "id", id)
+}
+
+// TestARowLockKeepsOthersAwayUntilTheTransactionEnds: those who lock the row, and those who write it.
+func TestARowLockKeepsOthersAwayUntilTheTransactionEnds(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		r.accounts()
+		first, second := r.begin(), r.begin()
+		r.Must(r.lock(first, "holdfast_account", "a"))
+		if err := r.lock(second, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
+			r.Errorf("a row that another has: %v, want ErrHeld", err)
+		}
+		r.Must(second.Rollback())
+		third := r.begin()
+		err := r.lock(third, "holdfast_account", "b")
+		if whole := r.dialect == sqllock.SQLite; errors.Is(err, holdfast.ErrHeld) != whole || err != nil && !whole {
+			r.Errorf("another row: %v", err)
+		}
+		r.Must(third.Rollback())
+		_, err = first.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = balance + 1 WHERE id = 'a'"))
+		r.Must(err)
+		r.Must(first.Commit())
+		last := r.begin()
+		r.Must(r.lock(last, "holdfast_account", "a"))
+		var balance int
+		if r.Must(last.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance)); balance != 2 {
+			r.Errorf("the balance is %d behind the lock, want 2", balance)
+		}
+		if err := r.lock(last, "holdfast_account", "c"); !errors.Is(err, sql.ErrNoRows) {
+			r.Errorf("no such row: %v, want sql.ErrNoRows", err)
+		}
+	})
+}
+
+// TestARowLockOnRowsThatWereChangedSinceIsHeld: what the transaction has read before is out of date.
+func TestARowLockOnRowsThatWereChangedSinceIsHeld(t *testing.T) {
+	each(t, []database{onPostgreSQL, onSQLite}, func(r *rig) {
+		r.accounts()
+		if r.dialect == sqllock.SQLite {
+			r.exec("PRAGMA journal_mode = wal") // without, nobody can write while another reads
+		}
+		levels := map[sqllock.Dialect]sql.IsolationLevel{sqllock.PostgreSQL: sql.LevelRepeatableRead}
+		tx, err := r.db.BeginTx(r.Context(), &sql.TxOptions{Isolation: levels[r.dialect]})
+		r.Must(err)
+		defer tx.Rollback()
+		var balance int
+		r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
+		r.exec("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
+		if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
+			r.Errorf("RowLock() = %v, want ErrHeld", err)
+		}
+	})
+}
+
+// TestARowLockLocksOrIsRefused: where FOR UPDATE would lock nothing of what a name stands for, it is not taken.
+func TestARowLockLocksOrIsRefused(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		r.accounts()
+		tables := []string{"holdfast_account; SELECT", "a.b.c", ""}
+		switch r.dialect {
+		case sqllock.PostgreSQL:
+			tables = append(tables, "holdfast_nothing", "holdfast_plain", "holdfast_counted", "pg_catalog.pg_locks")
+		case sqllock.MySQL:
+			r.exec("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
+			tables = append(tables, "holdfast_nothing", "holdfast_plain", "holdfast_counted", "holdfast_old", "test.holdfast_old", "information_schema.TABLES")
+			tx := r.begin()
+			r.Must(r.lock(tx, "test.holdfast_account", "a"))
+			r.Must(tx.Rollback())
+		}
+		for _, table := range tables {
+			tx := r.begin()
+			if err := r.lock(tx, table, "a"); !errors.Is(err, holdfast.ErrInvalid) {
+				r.Errorf("%q: %v, want ErrInvalid", table, err)
+			}
+			r.Must(tx.Rollback())
+		}
+		tx := r.begin()
+		if err := sqllock.RowLock(r.Within(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+			r.Errorf("no dialect: %v, want ErrInvalid", err)
+		}
+		if err := sqllock.RowLock(r.Within(), tx, r.dialect, "account", "id = 'b' OR id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+			r.Errorf("no column: %v, want ErrInvalid", err)
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package sqlxdb
+
+import (
+	"os"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/verify/examples"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+
+func TestAHolderThatIsLateWritesNothing(t *testing.T) {
+	t.Parallel()
+	_, pool := examples.Database(t, "CREATE TABLE account AS SELECT 7 AS id, 100 AS balance")
+	db := sqlx.NewDb(pool, "pgx")
+	locks, err := Locks(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	guard, err := sqlfence.New(sqlfence.PostgreSQL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := guard.Create(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	examples.Late(t, locks, func(lease *holdfast.Lease) error {
+		return Fenced(t.Context(), db, guard, lease, func(tx *sqlx.Tx) error {
+			if err := RowLock(t.Context(), tx, "account", "id", 7); err != nil {
+				return err
+			}
+			_, err := tx.NamedExecContext(t.Context(), "UPDATE account SET balance = balance + 1 WHERE id = :id", map[string]any{"id": 7})
+			return err
+		})
+	}, fence.ErrStale)
+	var balance int
+	if err := db.GetContext(t.Context(), &balance, "SELECT balance FROM account"); err != nil || balance != 101 {
+		t.Errorf("the balance is %d, %v, want 101", balance, err)
+	}
+}
