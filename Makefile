@@ -12,9 +12,11 @@ SCENARIO ?= locks
 VERSION ?=
 TAG ?=
 RACE ?=
+SHORT ?=
+SPECFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps check test servers lint fuzz model sim differential mutants chaos soak bench interop screenshots tidy release
+.PHONY: help deps check test servers lint fuzz model sim differential spec mutants chaos soak bench interop screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +90,9 @@ model: ## Every order of messages in small worlds, on the protocol's own code; p
 
 sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual time; go test ./sim -run 'TestSim$$' -seed N -v prints one
 	@cd verify && SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestSim|Without|TestALeaseLives' ./sim
+
+spec: ## TLC checks the specification in docs/spec, and that each rule is needed; needs java and mvn (some 10 min). SHORT=1: without the largest
+	@cd verify && go run ./spec $(if $(SHORT),-short) $(SPECFLAGS)
 
 screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
 	@cd verify && go run ./console -out ../docs/console

@@ -1,0 +1,256 @@
+// Spec has TLC check the specification in docs/spec, which is the protocol written once more, in TLA+.
+//
+//	go run ./spec                           every configuration
+//	go run ./spec -short                    those that take seconds
+//	go run ./spec -only adopt               those whose name matches this
+//	go run ./spec -out FOLDER               keeps what TLC reads and says: configurations and traces
+//	go run ./spec -out FOLDER -again        prints the tables of what is kept there, and runs only rows that are not
+//	go run ./spec -traces -only 'shortens'  prints the shortest trace to each violation as well, a line for a step
+//	go run ./spec -coverage                 also checks that each action of the specification is taken
+//	go run ./spec -md ../docs/spec/README.md   writes the tables into the page
+//
+// The configurations are the rows in rows.go. A row with all rules must be explored to its end without an error. A row with a
+// rule switched off must violate the promise that the rule is for. Each action of the specification must be taken in one of the
+// rows with all rules, which -coverage checks. Anything else fails the run.
+//
+// TLC is the model checker of TLA+. It runs on Java and is fetched by tools/foreign.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "spec:", err)
+		os.Exit(1)
+	}
+}
+
+// settings are what the command line says.
+type settings struct {
+	short    bool
+	only     *regexp.Regexp
+	source   string // folder of the modules
+	out      string // folder of configurations and traces; empty: not kept
+	again    bool   // what is in out already is not run again
+	traces   bool
+	coverage bool
+	page     string // path of the page with the tables; empty: they are printed
+	atOnce   int
+}
+
+func parse(args []string, errs io.Writer) (settings, error) {
+	var s settings
+	f := flag.NewFlagSet("spec", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.BoolVar(&s.short, "short", false, "leave out the rows that take more than some seconds")
+	only := f.String("only", "", "run the rows alone whose name matches this regular `expression`")
+	f.StringVar(&s.source, "source", "../docs/spec", "the `folder` of the specification")
+	f.StringVar(&s.out, "out", "", "keep what TLC reads and says in this `folder`")
+	f.BoolVar(&s.again, "again", false, "do not run rows whose result is in the folder of -out already, of the same specification and configuration")
+	f.BoolVar(&s.traces, "traces", false, "print the trace of each violation as well")
+	f.BoolVar(&s.coverage, "coverage", false, "have TLC count how often each action is taken, three times as slowly; one that is never taken fails the run")
+	f.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the tables go; empty: print them")
+	f.IntVar(&s.atOnce, "p", 2, "how many rows run at once, each on one processor")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	var err error
+	if s.only, err = regexp.Compile(*only); err != nil {
+		return s, err
+	}
+	if s.page != "" && (s.short || *only != "") {
+		return s, errors.New("the page has all rows: leave out -short and -only, or -md")
+	}
+	return s, nil
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) error {
+	s, err := parse(args, errs)
+	if err != nil {
+		return err
+	}
+	chosen := slices.DeleteFunc(rows(), func(r row) bool { return s.short && r.long || !s.only.MatchString(r.name) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("no row is named like %q", s.only)
+	}
+	checker, err := tlc(ctx, errs)
+	if err != nil {
+		return err
+	}
+	folder := s.out
+	if folder == "" {
+		if folder, err = os.MkdirTemp("", "holdfast-spec-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(folder)
+	}
+	results := make([]result, len(chosen))
+	var running sync.WaitGroup
+	free := make(chan struct{}, max(s.atOnce, 1))
+	for i, r := range chosen {
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			results[i] = explore(ctx, checker, s, filepath.Join(folder, r.folder()), r)
+			fmt.Fprintf(errs, "%-70s %8s  %s\n", r.name, results[i].took.Round(100*time.Millisecond), results[i].says())
+		})
+	}
+	running.Wait()
+	if err := publish(s.page, tables(chosen, results), out); err != nil {
+		return err
+	}
+	if s.traces {
+		fmt.Fprint(out, traces(chosen, results))
+	}
+	err = judge(chosen, results)
+	if never := idle(results); err == nil && s.only.String() == "" && s.coverage && len(never) > 0 {
+		err = fmt.Errorf("no row with all rules takes the actions %s", strings.Join(never, ", "))
+	}
+	return err
+}
+
+// idle are the actions that none of the rows has taken.
+func idle(results []result) []string {
+	taken := make(map[string]bool)
+	for _, got := range results {
+		for action, here := range got.actions {
+			taken[action] = taken[action] || here
+		}
+	}
+	delete(taken, withoutItsRule)
+	maps.DeleteFunc(taken, func(_ string, ever bool) bool { return ever })
+	return slices.Sorted(maps.Keys(taken))
+}
+
+// judge names the rows that did not come out as they must.
+func judge(chosen []row, results []result) error {
+	var wrong []error
+	for i, r := range chosen {
+		switch got := results[i]; {
+		case got.err != nil:
+			wrong = append(wrong, fmt.Errorf("%s: %w", r.name, got.err))
+		case got.broken != r.breaks:
+			wrong = append(wrong, fmt.Errorf("%s: %s, but expected: %s", r.name, got.says(), result{broken: r.breaks}.says()))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// tlc is the path of the jar that has TLC.
+func tlc(ctx context.Context, errs io.Writer) (string, error) {
+	if _, err := exec.LookPath("java"); err != nil {
+		return "", errors.New("java is not installed: TLC runs on it. On Debian it is in default-jre-headless, and make deps installs it")
+	}
+	fetch := exec.CommandContext(ctx, "../tools/foreign", "tla")
+	fetch.Stderr = errs
+	dir, err := fetch.Output()
+	if err != nil {
+		return "", fmt.Errorf("fetching TLC by tools/foreign: %w", err)
+	}
+	jars, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.jar"))
+	if err != nil || len(jars) == 0 {
+		return "", cmp.Or(err, fmt.Errorf("no jar in %s", dir))
+	}
+	return jars[0], nil
+}
+
+// explore has TLC check one row, in a folder of its own.
+func explore(ctx context.Context, checker string, s settings, folder string, r row) result {
+	module, err := os.ReadFile(filepath.Join(s.source, r.module+".tla"))
+	if err != nil {
+		return result{err: err}
+	}
+	if s.again && same(filepath.Join(folder, r.module+".tla"), module) && same(filepath.Join(folder, "row.cfg"), []byte(r.config())) {
+		if text, err := os.ReadFile(report(folder)); err == nil && read(string(text)).err == nil {
+			return read(string(text))
+		}
+	}
+	err = errors.Join(
+		os.MkdirAll(folder, 0o755),
+		os.WriteFile(filepath.Join(folder, r.module+".tla"), module, 0o644),
+		os.WriteFile(filepath.Join(folder, "row.cfg"), []byte(r.config()), 0o644),
+	)
+	if err != nil {
+		return result{err: err}
+	}
+	if err := s.check(ctx, checker, folder, r); err != nil {
+		return result{err: err}
+	}
+	text, err := os.ReadFile(report(folder))
+	if err != nil {
+		return result{err: err}
+	}
+	got := read(string(text))
+	if got.err != nil {
+		got.err = fmt.Errorf("%w:\n%s", got.err, tail(text))
+	}
+	return got
+}
+
+// report is the path of what TLC has said of the row of that folder.
+func report(folder string) string { return filepath.Join(folder, "tlc.txt") }
+
+// same says whether the file has that text.
+func same(path string, text []byte) bool {
+	old, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(old, text)
+}
+
+// check runs TLC. What it says goes into the report as it says it, for people who wait, and then the time it took.
+func (s settings) check(ctx context.Context, checker, folder string, r row) error {
+	effort := "-XX:TieredStopAtLevel=1" // a row of seconds would spend them in Java's second compiler
+	if r.long {
+		effort = "-XX:TieredStopAtLevel=4"
+	}
+	said, err := os.Create(report(folder))
+	if err != nil {
+		return err
+	}
+	defer said.Close()
+	args := []string{
+		"-XX:+UseSerialGC", effort, "-Xmx3g", "-cp", checker, "tlc2.TLC", "-workers", "1", "-difftrace", "-checkpoint", "0", "-metadir", "states",
+		"-config", "row.cfg",
+	}
+	if s.coverage && r.breaks == "" {
+		args = append(args, "-coverage", "600") // at the end, and every 600 minutes
+	}
+	cmd := exec.CommandContext(ctx, "java", append(args, r.module+".tla")...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, said, said
+	ended := cmd.Run()
+	if err := errors.Join(ctx.Err(), os.RemoveAll(filepath.Join(folder, "states"))); err != nil {
+		return err
+	}
+	if cmd.ProcessState == nil {
+		return ended // not started
+	}
+	_, err = fmt.Fprintf(said, "\n%s%v\n", tookMark, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Round(time.Millisecond))
+	return errors.Join(err, said.Close())
+}
+
+// tail is the last lines of what TLC has said.
+func tail(text []byte) []byte {
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return bytes.Join(lines[max(0, len(lines)-20):], []byte("\n"))
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// result is what TLC has found in a row.
+type result struct {
+	states   string // visited, with repetitions
+	distinct string
+	depth    int    // of the whole exploration, or steps to the violation
+	broken   string // the invariant that is violated
+	trace    []string
+	actions  map[string]bool // those of the module, and whether a step of the row takes them; empty where it violates
+	took     time.Duration   // of one processor
+	err      error           // TLC did not finish
+}
+
+var (
+	counts   = regexp.MustCompile(`(?m)^([\d,]+) states generated.*?, ([\d,]+) distinct states found.*, ([\d,]+) states left on queue`)
+	depth    = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)`)
+	action   = regexp.MustCompile(`(?m)^<(\w+) line .* of module (\w+)[^>]*>: \d+:(\d+)$`)
+	violated = regexp.MustCompile(`(?m)^Error: Invariant (\w+) is violated`)
+	took     = regexp.MustCompile(`(?m)^` + tookMark + `(\S+)$`)
+	finished = "Model checking completed. No error has been found."
+)
+
+// withoutItsRule is the action that happens only where its rule is switched off.
+const withoutItsRule = "Holdfast.LateWakeUp"
+
+// tookMark stands before the time in the report of a row.
+const tookMark = "processor time: "
+
+// read understands what TLC says, and the time behind that.
+func read(text string) result {
+	var r result
+	all := counts.FindAllStringSubmatch(text, -1)
+	if len(all) == 0 {
+		return result{err: errors.New("TLC counted no states")}
+	}
+	last := all[len(all)-1]
+	r.states, r.distinct = strings.ReplaceAll(last[1], ",", ""), strings.ReplaceAll(last[2], ",", "")
+	if m := took.FindStringSubmatch(text); m != nil {
+		r.took, r.err = time.ParseDuration(m[1])
+	}
+	if m := violated.FindStringSubmatch(text); m != nil {
+		r.broken, r.trace = m[1], trace(text)
+		r.depth = len(r.trace)
+		return r
+	}
+	m := depth.FindStringSubmatch(text)
+	if m == nil || !strings.Contains(text, finished) || last[3] != "0" {
+		r.err = errors.New("TLC did not finish")
+		return r
+	}
+	r.depth, _ = strconv.Atoi(m[1])
+	r.actions = make(map[string]bool)
+	for _, m := range action.FindAllStringSubmatch(text, -1) {
+		r.actions[m[2]+"."+m[1]] = m[3] != "0"
+	}
+	return r
+}
+
+// says is the result in a few words.
+func (r result) says() string {
+	switch {
+	case r.err != nil:
+		return "not finished"
+	case r.broken != "":
+		return fmt.Sprintf("%s breaks, after %d steps", r.broken, r.depth)
+	}
+	return "holds"
+}
+
+// tables are those of the page: what holds, then what breaks.
+func tables(chosen []row, results []result) string {
+	var sound, broken strings.Builder
+	for i, r := range chosen {
+		got := results[i]
+		seconds := fmt.Sprintf("%.0f s", got.took.Seconds())
+		switch {
+		case got.err != nil && r.breaks == "":
+			fmt.Fprintf(&sound, "| %s | %s | – | – | – | – | %s |\n", r.name, r.holds, got.says())
+		case got.err != nil:
+			fmt.Fprintf(&broken, "| %s | %s | – | – | – | %s |\n", r.name, r.breaks, got.says())
+		case r.breaks == "":
+			fmt.Fprintf(&sound, "| %s | %s | %s | %s | %d | %s | %s |\n", r.name, r.holds, got.states, got.distinct, got.depth, seconds, got.says())
+		default:
+			fmt.Fprintf(&broken, "| %s | %s | %s | %d | %s | %s |\n", r.name, r.breaks, got.distinct, got.depth, seconds, got.says())
+		}
+	}
+	return heading(&sound, "| configuration | promises | states | distinct | depth | time | result |\n|---|---|---:|---:|---:|---:|---|\n") +
+		heading(&broken, "| configuration | promise | distinct states | steps | time | result |\n|---|---|---:|---:|---:|---|\n")
+}
+
+// heading is a table, unless it has no lines.
+func heading(lines *strings.Builder, head string) string {
+	if lines.Len() == 0 {
+		return ""
+	}
+	return head + lines.String() + "\n"
+}
+
+// traces are the shortest ones to the violations. A line is a step: an action of the specification, and what it has changed, of
+// nodes n1 to n3, of attempts a to c, of the requests that were sent, and of the rest.
+func traces(chosen []row, results []result) string {
+	var page strings.Builder
+	for i, r := range chosen {
+		if r.breaks == "" || results[i].err != nil {
+			continue
+		}
+		fmt.Fprintf(&page, "%s: %s breaks\n", r.name, results[i].broken)
+		for n, line := range results[i].trace {
+			fmt.Fprintf(&page, "%4d. %s\n", n+1, line)
+		}
+	}
+	return page.String()
+}
+
+// The tables stand between these lines of the page.
+const begin, end = "<!-- begin: go run ./spec -md ../docs/spec/README.md -->\n", "<!-- end -->\n"
+
+// publish prints the tables, or writes them into the page.
+func publish(page, text string, out io.Writer) error {
+	if page == "" {
+		_, err := io.WriteString(out, text)
+		return err
+	}
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	head, rest, ok1 := bytes.Cut(old, []byte(begin))
+	_, foot, ok2 := bytes.Cut(rest, []byte(end))
+	if !ok1 || !ok2 {
+		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	return os.WriteFile(page, []byte(string(head)+begin+text+end+string(foot)), 0o644)
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// row is one configuration of a module, and what TLC must find in it.
+type row struct {
+	name   string
+	module string    // without its ending
+	set    constants // of the module
+	holds  string    // the invariants that must hold
+	breaks string    // the invariant that must be violated; "": none, and TLC explores all
+	long   bool      // left out by -short
+}
+
+// constants are those of a module, each as a configuration of TLC writes it.
+type constants map[string]string
+
+// and is c with some constants changed.
+func (c constants) and(changed constants) constants {
+	c = maps.Clone(c)
+	maps.Copy(c, changed)
+	return c
+}
+
+// folder is the name of the row's folder.
+func (r row) folder() string {
+	return strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(r.name), "-"), "-")
+}
+
+// config is what TLC reads.
+func (r row) config() string {
+	var text strings.Builder
+	text.WriteString("SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\nCONSTANTS\n")
+	for _, name := range slices.Sorted(maps.Keys(r.set)) {
+		fmt.Fprintf(&text, "  %s = %s\n", name, r.set[name])
+	}
+	switch {
+	case r.module == redlock || r.set["Waiters"]+r.set["Adopters"]+r.set["CutOff"] == "{}{}{}":
+		text.WriteString("SYMMETRY Alike\n")
+	case r.set["CutOff"] == "{}":
+		text.WriteString("SYMMETRY Symmetry\n") // the ids are no longer the same
+	}
+	invariants := r.breaks
+	if r.holds != "" {
+		invariants = typeOK + " " + r.holds
+	}
+	fmt.Fprintf(&text, "INVARIANTS %s\n", invariants)
+	return text.String()
+}
+
+const (
+	typeOK   = "TypeOK" // holds in each row that explores all
+	holdfast = "Holdfast"
+	redlock  = "Redlock"
+	one      = "{n1}"
+	three    = "{n1, n2, n3}"
+	two      = "{a, b}"
+	trio     = "{a, b, c}"
+)
+
+// does is what happens in a row beside acquire and release.
+func does(what ...string) constants {
+	var quoted []string
+	for _, w := range what {
+		quoted = append(quoted, fmt.Sprintf("%q", w))
+	}
+	return constants{"Does": "{" + strings.Join(quoted, ", ") + "}"}
+}
+
+// off is a row in which one rule is switched off, in a world that is as small as it may be.
+func off(rule string, r row, breaks string, change constants) row {
+	r.name, r.holds, r.breaks, r.long = "without: "+rule, "", breaks, false
+	r.set = r.set.and(change).and(constants{"Off": fmt.Sprintf("{%q}", rule)})
+	return r
+}
+
+// slow is the row as one that takes more than some seconds.
+func (r row) slow() row {
+	r.long = true
+	return r
+}
+
+// in is a second row in which the same rule is switched off, in another world.
+func (r row) in(world string) row {
+	r.name += ", " + world
+	return r
+}
+
+func rows() []row {
+	base := constants{
+		"Nodes": three, "Ids": two, "Waiters": "{}", "Adopters": "{}", "CutOff": "{}", "TTLs": "{3}", "Drift": "1", "Block": "1", "MaxToken": "3",
+		"Does": "{}", "Forgets": "0", "LosesLock": "0", "LosesCounter": "0", "Others": "0", "Off": "{}",
+	}
+	sound := func(name, holds string, change constants) row {
+		return row{name: name, module: holdfast, set: base.and(change), holds: holds}
+	}
+	all := "P1 P2 P3 P9 P10"
+	single := sound("1 node, 3 attempts that renew", all, does("time", "late", "renew").and(constants{"Nodes": one, "Ids": trio, "MaxToken": "4"}))
+	again := sound("1 node, 3 attempts that ask again and renew", all, single.set.and(does("time", "late", "again", "renew")))
+	// Two quorums of three nodes that meet in one node are the hard case: where time passes, each client reaches two of them.
+	meet := constants{"CutOff": two, "TTLs": "{2}"}
+	tick := meet.and(constants{"TTLs": "{1}", "Drift": "0"})
+	attempts := sound("3 nodes, 2 attempts that meet in one", all, does("time").and(tick))
+	plain := sound("3 nodes, 2 attempts", all, does("late"))
+	crowd := sound("3 nodes, 3 attempts", "P1 P2 P3", constants{"Ids": trio})
+	forgets := sound("3 nodes, 2 attempts that meet in one, a node forgets everything", all, meet.and(constants{"Forgets": "1"}))
+	tokens := sound("3 nodes, 2 attempts, a node forgets the lock and votes: tokens", "P1 P2", constants{"LosesLock": "1", "Others": "1", "MaxToken": "4"})
+	counters := sound("3 nodes, 2 attempts, a counter is lost: tokens", "P1 P2", constants{"LosesCounter": "1"})
+	others := sound("3 nodes, 2 attempts, other locks are granted", "P1 P2 P3", constants{"Others": "1"})
+	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", does("write").and(constants{"LosesLock": "1"}))
+	waiters := sound("1 node, 2 waiters and one that does not wait", all, constants{
+		"Nodes": one, "Ids": trio, "Waiters": "{b, c}", "Does": `{"deaf", "give back"}`, "MaxToken": "4",
+	})
+	waiting := sound("3 nodes, 2 waiters that meet in one: order of arrival", all+" P6", does("give back").and(meet).and(constants{"Waiters": two}))
+	adopts := sound("3 nodes, a lease is adopted by one of two", "P1 P2 P3 Once", constants{"Ids": trio, "Adopters": "{b, c}", "MaxToken": "4"})
+	adopted := sound("3 nodes, a lease is adopted, and its holder renews", "P1 P2 P10 Taken", does("late", "renew").and(constants{
+		"Adopters": "{b}", "MaxToken": "4",
+	}))
+	forces := sound("1 node, 3 attempts, an operator forces leases", "P1 P2 P3", constants{
+		"Nodes": one, "Ids": trio, "Does": `{"late", "force"}`, "MaxToken": "4",
+	})
+	forced := sound("3 nodes, a lease that is renewed and forced", "P9 P10 Taken", does("time", "renew", "force").and(constants{"Ids": "{a}"}))
+	forcedLate := sound("3 nodes, a lease that is renewed and forced, late requests", "P9 P10 Taken", does("late", "renew", "force").and(constants{"Ids": "{a}"}))
+	twoTTLs := sound("1 node, 2 attempts with two TTLs", all, constants{"Nodes": one, "TTLs": "{2, 4}", "Does": `{"time", "late", "again", "renew"}`})
+	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", does("renew").and(constants{"LosesLock": "1"}))
+	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", does("time", "renew", "slow").and(constants{
+		"Nodes": one, "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
+	}))
+	failoverForce := sound("1 node that fails over, a lease is forced and another adopted", "P1 P2 P10 Taken", does("time", "renew", "force").and(constants{
+		"Nodes": one, "Adopters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
+	}))
+	failoverWait := sound("1 node that fails over, an attempt and a waiter", all, does("time", "renew").and(constants{
+		"Nodes": one, "Waiters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
+	}))
+
+	published := constants{"Nodes": three, "Clients": two, "TTL": "3", "Drift": "1", "Pauses": "FALSE", "Restarts": "0", "DelayedRestart": "FALSE"}
+	redlocks := func(name string, change constants, holds, breaks string) row {
+		return row{name: name, module: redlock, set: published.and(change), holds: holds, breaks: breaks}
+	}
+	return []row{
+		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, writes, waiters, waiting.slow(), adopts, adopted.slow(),
+		forces, forced, forcedLate,
+		twoTTLs, superseded, failover, failoverForce, failoverWait,
+
+		off("majority", attempts, "P3", does()),
+		off("drift", single, "P3", nil),
+		off("from sending", single, "P3", nil),
+		off("deadline", single, "P3", nil),
+		off("deadline", single, "P9", nil).in("P9"),
+		off("release compares the owner", single, "P3", does()),
+		off("quarantine", forgets, "P3", tick),
+		off("quarantine", failover, "P3", nil).in("1 node that fails over"),
+		off("quarantine grants nothing", failoverWait, "P1", nil),
+		off("never shortens", twoTTLs, "P3", nil),
+		off("never shortens", twoTTLs, "P10", nil).in("P10"),
+		off("commit", others, "P1", nil),
+		off("commit compares the owner", tokens, "P1", does("late")).slow(),
+		off("commit compares the token", tokens, "P1", does("late")).slow(),
+		off("clock", counters, "P1", nil),
+		off("clock", counters, "P2", nil).in("P2"),
+		off("admission sets a floor", failover, "P1", nil),
+		off("least", failover, "P1", nil),
+		off("storage checks", attempts, "P4", does("time", "write")),
+		off("q nodes kept it first", superseded, "Ends", nil),
+		off("no grant before a give-back is answered", waiters, "P3", does("give back")),
+		off("wake-ups in their place", waiters, "P3", does("give back")),
+		off("first in line", waiting, "P6", nil),
+		off("adopt compares the owner", adopts, "P3", nil),
+		off("adopt takes no free lock", adopts, "Once", nil),
+		off("force compares the token", forces, "P3", does("force")),
+		off("what was taken is not kept", forcedLate, "Taken", nil).in("force"),
+		off("what was taken is not kept", adopted, "Taken", nil).in("adoption"),
+		off("what was taken is not set again", failoverForce, "Taken", constants{"Adopters": "{}"}).in("force"),
+		off("what was taken is not set again", failoverForce, "Taken", does("time", "renew")).in("adoption"),
+
+		{
+			name: "known: two trust a lease that is adopted while its holder goes on", module: holdfast, breaks: "P3strict",
+			set: base.and(constants{"Adopters": "{b}"}),
+		},
+		{
+			name: "known: a lease is forced, and another server takes over that has not heard of it", module: holdfast, breaks: "Taken",
+			set: failoverForce.set.and(does("time", "renew", "force", "stale")).and(constants{"Adopters": "{}"}),
+		},
+		{
+			name: "known: a node drops the lock before its time, and votes", module: holdfast, breaks: "P3",
+			set: base.and(constants{"LosesLock": "1"}),
+		},
+
+		redlocks("Redlock, nothing fails", nil, "P3 P4", ""),
+		redlocks("Redlock, a client is paused before it writes: one holder", constants{"Pauses": "TRUE"}, "P3", ""),
+		redlocks("Redlock, a client is paused before it writes", constants{"Pauses": "TRUE"}, "", "P4"),
+		redlocks("Redlock, a server restarts without its memory", constants{"Restarts": "1"}, "", "P3"),
+		redlocks("Redlock, a server restarts one TTL later", constants{"Restarts": "1", "DelayedRestart": "TRUE"}, "P3 P4", ""),
+	}
+}
