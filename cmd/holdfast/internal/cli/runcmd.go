@@ -236,7 +236,8 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	}
 	p := &run.Plan{
 		Names: names, Path: path, Args: argv, Backend: a.scheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
-		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots, Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
+		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots,
+		Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),
 		HoldAtLeast: time.Duration(fl.holdAtLeast), MaxRuntime: time.Duration(fl.maxRuntime),
