@@ -64,7 +64,7 @@ func (s *redisSite) fill(f Fault, victim int, rest func(time.Duration)) error {
 		foreign = append(foreign, key)
 	}
 	if err == nil || !strings.Contains(err.Error(), "OOM") {
-		err = fmt.Errorf("it did not become full: %w", err)
+		err = fmt.Errorf("it did not become full in time: %v", err)
 	} else {
 		err = nil
 		rest(time.Duration(f.For))
