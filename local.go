@@ -199,9 +199,9 @@ func (a *attempt) leave(s *local, place *list.Element, last error) error {
 	select {
 	case t := <-a.turn:
 		switch {
-		case t.lease != nil && a.line == nil: // that of a line has gone to somebody else
+		case t.lease != nil:
 			c.giveBack(t.lease)
-		case t.lease == nil && t.err == nil:
+		case t.err == nil:
 			c.lead(s)
 		}
 	default:
@@ -286,8 +286,10 @@ func (t *term) successor(now time.Time) *attempt {
 	case w.line != nil && w.line.waiting.Len() == 0:
 	case left <= t.given/2, !w.opts.renewsSoon() && left-w.opts.Margin <= (ttl-w.opts.Margin)/2:
 	default:
-		t.local.queue.Remove(next)
-		return w
+		if w.line == nil { // that of a line stays for the next in it
+			t.local.queue.Remove(next)
+		}
+		return w.taker()
 	}
 	return nil
 }
@@ -299,13 +301,8 @@ func (t *term) handOver(w *attempt, now time.Time) followUp {
 		l.done = true
 	}
 	t.passed++
-	asked := w
-	w = asked.taker()
 	next := t.begin(w, now)
 	w.turn <- turn{lease: next}
-	if asked != w {
-		asked.turn <- turn{lease: next} // for that it asks anew
-	}
 	e.acquired = &AcquiredEvent{
 		Context: w.ctx, Key: t.local.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
 	}
