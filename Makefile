@@ -27,7 +27,7 @@ deps: ## Install the Debian packages the tests need (root), or say which command
 # This pattern means the packages of every module in go.work.
 EVERYTHING = github.com/holdfast-go/holdfast/...
 # What takes longest begins first.
-SLOWEST = github.com/holdfast-go/holdfast/verify/chaos github.com/holdfast-go/holdfast/redlock
+SLOWEST = $(addprefix github.com/holdfast-go/holdfast/,verify/chaos redlock verify/sim cmd/holdfast)
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
 # Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors; the race detector
