@@ -179,11 +179,12 @@ func TestTheControlAndOthersBreakNoPromise(t *testing.T) {
 // TestWhatIsNotDecidedInTimeIsUnknown: so many writes without an answer could have come in any order.
 func TestWhatIsNotDecidedInTimeIsUnknown(t *testing.T) {
 	t.Parallel()
-	lines := begun + "; 7 writing a 1; 8 acked a 1"
+	var lines strings.Builder
+	lines.WriteString(begun + "; 7 writing a 1; 8 acked a 1")
 	for i := range 40 {
-		lines += fmt.Sprintf("; 1 asked c%d; 4 got c%d %d 0; 9 reading c%d 1", i, i, 100+i, i)
+		fmt.Fprintf(&lines, "; 1 asked c%d; 4 got c%d %d 0; 9 reading c%d 1", i, i, 100+i, i)
 	}
-	events := script(byRedis, lines+"; 20 reading c39 2; 21 seen c39 2 x.1")
+	events := script(byRedis, lines.String()+"; 20 reading c39 2; 21 seen c39 2 x.1")
 	r, found, _ := sit(t, events, 0)
 	if got := r.judged("holdfast"); got.Unknown == 0 || got.Illegal != 0 || len(found) > 0 {
 		t.Errorf("%v, found %v, want some unknown", got, found)

@@ -45,7 +45,7 @@ func TestEveryInvariantOfARowIsDefined(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range strings.Fields(r.holds + " " + r.breaks) {
+		for name := range strings.FieldsSeq(r.holds + " " + r.breaks) {
 			if !strings.Contains(string(module), "\n"+name+" ==") {
 				t.Errorf("%s: %s does not define %s", r.name, r.module, name)
 			}
@@ -127,7 +127,7 @@ func TestEachInvariantThatHoldsIsBrokenByARow(t *testing.T) {
 		breaks[r.breaks] = true
 	}
 	for _, r := range rows() {
-		for _, name := range strings.Fields(r.holds) {
+		for name := range strings.FieldsSeq(r.holds) {
 			if !breaks[name] {
 				t.Errorf("%s: no row breaks %s, so it may be true of anything", r.name, name)
 			}
