@@ -88,7 +88,11 @@ func (c *cluster) driver() *Driver {
 	for i := range c.nodes {
 		nodes = append(nodes, &inlet{driver: d, index: i})
 	}
-	d.engine = engine.New(engine.Config{Nodes: nodes})
+	cfg := engine.Config{Nodes: nodes}
+	if len(nodes) > 1 {
+		cfg.Noted = time.Duration(quorum.Noted(int64(maxTTLOfMany)))
+	}
+	d.engine = engine.New(cfg)
 	d.calls = engine.NewCalls(d.engine, nil, func(_ context.Context, owner string) driver.Holder { return c.holder(owner) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +213,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 			}
 			continue
 		}
-		from, woken, err := n.force(key, aims[i], func(owner string) bool { return d.cluster.hears(i, owner) })
+		from, woken, err := n.force(key, aims[i], d.engine.Noted(), func(owner string) bool { return d.cluster.hears(i, owner) })
 		if from != "" {
 			done |= quorum.Only(i)
 			d.cluster.alert(i, from, why)

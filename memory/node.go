@@ -226,13 +226,13 @@ func (n *Node) look(name string) engine.View {
 
 // force takes a lock away from the grant that token belongs to. It says from whom it
 // did, and whom that woke.
-func (n *Node) force(name string, token int64, hears func(owner string) bool) (from, woken string, err error) {
+func (n *Node) force(name string, token int64, noted time.Duration, hears func(owner string) bool) (from, woken string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state != running {
 		return "", "", errStopped
 	}
-	l, ok, w := n.lock(name).Force(n.now(), token, 0, quorum.Millis(quorum.HandOverMost), hears)
+	l, ok, w := n.lock(name).Force(n.now(), token, 0, quorum.Millis(quorum.HandOverMost), quorum.Millis(int64(noted)), hears)
 	if ok {
 		from = n.locks[name].Owner
 	}

@@ -1,10 +1,14 @@
 package redlock_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // A server that comes back with older data has counters that go on below what it has promised since.
@@ -46,5 +50,44 @@ func TestAnAdoptionOutlivesAServerThatComesBackMeanwhile(t *testing.T) {
 		}
 		r.release(m)
 		r.cleared()
+	}
+}
+
+// Another node may have renewed the lease later than this one, so that its holder trusts it when this one has let it lapse. A
+// server alone needs no more than what it had.
+func TestNodesKnowOfATakingForLongerThanItsHolderMayTrustTheLease(t *testing.T) {
+	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			c := r.clientOf(r.driver(r.nodes(), &redlock.Options{MaxTTL: long}), nil)
+			for what, take := range map[string]func(l *holdfast.Lease) error{
+				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.within(), l.Key(), l.Token(), "") },
+				"adopt": func(l *holdfast.Lease) error {
+					if err := l.Detach(); err != nil {
+						return err
+					}
+					m, err := c.Adopt(r.within(), l.Key(), l.Owner(), l.Token(), nil)
+					if err != nil {
+						return err
+					}
+					return m.Release(r.within())
+				},
+			} {
+				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+				if err := take(l); err != nil {
+					t.Fatal(err)
+				}
+				note := strings.Replace(wire.QueueKey("lock:"+what), "queue", "forced", 1)
+				for i := range n {
+					if owners := r.do(i, "GET", note); owners != l.Owner() {
+						t.Errorf("%s: node %d has noted %v, not %s", what, i, owners, l.Owner())
+					}
+					left, _ := r.do(i, "PTTL", note).(int64)
+					if had := time.Duration(left) * time.Millisecond; had <= least || n == 1 && had > long {
+						t.Errorf("%s: node %d knows it for %v", what, i, had)
+					}
+				}
+			}
+		})
 	}
 }

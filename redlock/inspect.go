@@ -492,5 +492,6 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 	if err != nil {
 		return nil, err
 	}
-	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(handOver), format.Decimal(least), why))
+	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(handOver), format.Decimal(least),
+		format.Millis(int64(n.d.engine.Noted())), why))
 }

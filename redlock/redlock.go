@@ -300,6 +300,9 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	}
 	d.set = &independent{d}
 	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys}
+	if d.opts.Cluster || !alone(nodes) {
+		cfg.Noted = time.Duration(quorum.Noted(int64(d.opts.MaxTTL)))
+	}
 	if d.opts.Cluster {
 		c := &cluster{d: d, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}
 		d.set, d.nodes, cfg.Nodes, cfg.Lane = c, nil, []engine.Node{c}, c.lane

@@ -91,6 +91,7 @@ Init ==
          F     |-> 1,                            \* the highest token promised; 0: the counter is missing
          queue |-> {},                           \* the ids that wait
          noted |-> Nobody,                       \* from whom the lock was forced or adopted, and how much longer that is known
+         just  |-> {},                           \* history: from whom since the last tick
          floor |-> 0,                            \* of its admission: no block begins below it
          sits  |-> 0 ] ]                         \* 0: it votes. Else it is in quarantine, for one tick less than that
   /\ att = [i \in Ids |->
@@ -106,7 +107,8 @@ Init ==
          before |-> {},                          \* history: who had been given the lease when this attempt began
          ahead  |-> {},                          \* history: who had its place on a majority by then, with a smaller stamp
          later  |-> {},                          \* history: later grants when the last round of renewals began
-         gone   |-> FALSE ] ]                    \* history: the lease had been taken by then
+         lost   |-> FALSE,                       \* history: q nodes have taken the lease from it, without a tick between them
+         gone   |-> FALSE ] ]                    \* history: they had when the last round of renewals began
   /\ sent = {} /\ taken = {} /\ broken = {}
   /\ disk = [top |-> 0, by |-> {}]
   /\ may = [forget |-> Forgets, lock |-> LosesLock, counter |-> LosesCounter, other |-> Others]
@@ -129,7 +131,10 @@ Give(s, i, ttl) == [s EXCEPT !.owner = i, !.tok = NewBase(s), !.F = NewBase(s) +
 Prolong(s, ttl) == [s EXCEPT !.left = IF Rule("never shortens") THEN Max({@, ttl}) ELSE ttl]
 Freed(s)        == [s EXCEPT !.owner = Free, !.tok = 0, !.left = 0]
 Queued(s, i)    == IF i \in Waiters THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
-TakenFrom(s, i) == [s EXCEPT !.queue = @ \ {i}, !.noted[i] = Max({@, s.left})]
+
+(* It notes from whom the lock is taken, for as long as any node may let the lease stand that it has just renewed. *)
+TakenFrom(s, i) == [s EXCEPT !.queue = @ \ {i}, !.just = @ \cup {i},
+                             !.noted[i] = Max({@, IF Rule("a note outlasts the lease") THEN TTL ELSE s.left})]
 InBlock(s, T)   == s.tok > 0 /\ T \in s.tok .. s.tok + Block - 1
 
 (* The lock passes on to the first who listens. Who does not is dropped. Only a client's clock may start a counter (C1), and a
@@ -232,6 +237,10 @@ Answer(a, i, n, m, s, t) ==
 (* A wake-up counts from when the last request was sent that the node has answered (6). *)
 Woken(a, n, tok) == IF n \in a.ans /\ Counts(a, n) THEN Grant(a, n, tok, Trust(R, a.age)) ELSE a
 
+(* History: whether the lease has been taken, now that node n is in the state t. *)
+Told(i, n, t, a) ==
+  IF Holds(i) /\ Cardinality({m \in Nodes : i \in (IF m = n THEN t ELSE node[m]).just}) >= Q THEN [a EXCEPT !.lost = TRUE] ELSE a
+
 (* Node n executes a request. Its answer, and the wake-up of the one that it has handed the lock to, are heard or
    lost. A node in its quarantine executes nothing; one that is the only one then keeps what it has. *)
 Execute(n, m) ==
@@ -252,7 +261,7 @@ Execute(n, m) ==
   /\ t # s \/ heard # {} \/ m.kind = "give back"   \* else nothing happens
   /\ t.F <= MaxToken
   /\ node' = [node EXCEPT ![n] = t]
-  /\ \E hear \in SUBSET heard : att' = [i \in Ids |-> IF i \in hear THEN New(i) ELSE att[i]]
+  /\ \E hear \in SUBSET heard : att' = [i \in Ids |-> Told(i, n, t, IF i \in hear THEN New(i) ELSE att[i])]
   /\ sent' = (IF m.kind = "give back" THEN sent \ {m} ELSE sent) \cup
              {[kind |-> "wake", id |-> i, arg |-> n, tok |-> t.tok] : i \in {j \in woken : tells /\ ~Rule("wake-ups in their place")}}
   /\ UNCHANGED <<taken, disk, broken, may>>
@@ -326,7 +335,7 @@ NewRound(i) == \E ttl \in TTLs :
   /\ "renew" \in Does /\ Holds(i) /\ (att[i].ttl # ttl \/ att[i].age > 0)
   /\ att' = [att EXCEPT ![i] = [@ EXCEPT !.age = 0, !.ans = {}, !.ttl = ttl,
        !.later = {j \in Ids : Committed(j) /\ att[j].T > att[i].T},
-       !.gone  = Cardinality({n \in Nodes : Noted(node[n], i)}) >= Q]]
+       !.gone  = att[i].lost]]
   /\ Send(Request("renew", i, ttl))
   /\ UNCHANGED <<node, taken, disk, broken, may>>
 
@@ -337,7 +346,7 @@ SetAgain(i) ==
   /\ UNCHANGED <<node, att, taken, disk, broken, may>>
 
 Over(i, a) == [a EXCEPT !.pc = "over", !.age = 0, !.ans = {}, !.base = Zero, !.until = Zero, !.owed = {}, !.ttl = 0, !.later = {}, !.ahead = {},
-                        !.gone = FALSE, !.T = IF Committed(i) THEN @ ELSE 0]
+                        !.lost = FALSE, !.gone = FALSE, !.T = IF Committed(i) THEN @ ELSE 0]
 
 (* (9), (12) The caller gives up or releases. If no node executes it, the client has died, or has detached the lease (13). *)
 LetGo(i) ==
@@ -380,7 +389,8 @@ Aged(i, a) ==
 (* Time passes for all. *)
 Tick ==
   /\ "time" \in Does
-  /\ node' = [n \in Nodes |-> [node[n] EXCEPT !.left = Less(@), !.sits = IF @ > 1 THEN @ - 1 ELSE @, !.noted = [i \in Ids |-> Less(@[i])]]]
+  /\ node' = [n \in Nodes |-> [node[n] EXCEPT !.left = Less(@), !.sits = IF @ > 1 THEN @ - 1 ELSE @, !.noted = [i \in Ids |-> Less(@[i])],
+                                                    !.just = {}]]
   /\ att' = [i \in Ids |-> Aged(i, att[i])]
   /\ sent' = sent \cup {Request("release", i, 0) : i \in {j \in Ids : Holds(j) /\ att'[j].pc = "over"}}
   /\ UNCHANGED <<taken, disk, broken, may>>
@@ -433,12 +443,12 @@ Spec == Init /\ [][Next]_vars
 Tokens == 0..MaxToken
 TypeOK ==
   /\ node \in [Nodes -> [ owner : Ids \cup {Free}, tok : Tokens, left : 0..TTL, F : 0..MaxToken + Forgets, queue : SUBSET Waiters,
-                          noted : [Ids -> 0..TTL], floor : 0..MaxToken + Forgets, sits : 0..TTL + 1 ]]
+                          noted : [Ids -> 0..TTL], just : SUBSET Ids, floor : 0..MaxToken + Forgets, sits : 0..TTL + 1 ]]
   /\ \A i \in Ids : LET a == att[i] IN
        /\ a.pc \in {"idle", "asks", "commits", "holds", "over"} /\ a.from \in Ids /\ a.age \in 0..TTL
        /\ a.ans \in SUBSET Nodes /\ a.base \in [Nodes -> Tokens] /\ a.until \in [Nodes -> 0..TTL] /\ a.owed \in SUBSET Nodes
        /\ a.T \in Tokens /\ a.ttl \in TTLs \cup {0}
-       /\ a.before \in SUBSET Ids /\ a.ahead \in SUBSET Waiters /\ a.later \in SUBSET Ids /\ a.gone \in BOOLEAN
+       /\ a.before \in SUBSET Ids /\ a.ahead \in SUBSET Waiters /\ a.later \in SUBSET Ids /\ {a.lost, a.gone} \subseteq BOOLEAN
   /\ \A m \in sent : m.kind \in {"acquire", "adopt", "commit", "renew", "anew", "release", "give back", "force", "wake"}
   /\ taken \in SUBSET Ids /\ disk.top \in Tokens /\ disk.by \in SUBSET Ids /\ broken \in SUBSET {"P4", "P6"}
   /\ \A n \in Nodes : (node[n].owner = Free) = (node[n].tok = 0)

@@ -27,7 +27,7 @@ func (k AskKind) Frees() bool { return k == AskRelease || k == AskGiveBack }
 func (k AskKind) Seeds() bool { return k == AskAcquire || k == AskAdopt }
 
 // Ask is one request to one node. Actions.Asks fills in what the claim knows. The
-// program that sends it adds the owner ids, the clock and the least token.
+// program that sends it adds the owner ids, the clock, the least token and how long a taking is noted.
 type Ask struct {
 	Kind     AskKind
 	Epoch    uint8 // Claim.Epoch[Node]
@@ -44,6 +44,7 @@ type Ask struct {
 	Owner string // the owner id that ID stands for
 	From  string // adopt: the owner id that has the lock
 	Clock int64  // acquire, adopt: the client's wall clock, µs since 1970
+	Noted int64  // adopt: for how many ns the node knows from whom the lock was taken; 0: for as long as From had it
 	Least int64  // acquire, adopt, release, give-back: the first token that may be granted; 0: any
 }
 
@@ -114,7 +115,7 @@ func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, 
 	case AskAcquire:
 		l, r, woken = l.Acquire(now, ask.Owner, ttl, ask.Clock, ask.Least, ask.Stamp, hears)
 	case AskAdopt:
-		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock, ask.Least)
+		l, r = l.Adopt(now, ask.From, ask.Owner, ttl, ask.Clock, ask.Least, Millis(ask.Noted))
 	case AskCommit:
 		l, r = l.Commit(now, ask.Owner, ask.Token)
 	case AskRenew:

@@ -174,16 +174,17 @@ func (l Lock) again(now, ttl, clock, least int64) (Lock, Reply) {
 	return l, l.granted()
 }
 
-// Adopt hands the lock of from on to owner, with a block of its own. Asking again is
-// harmless; anybody else's lock, and a free one, is denied. Force takes a lock from its owner as
+// Adopt hands the lock of from on to owner, with a block of its own, and knows for noted ms at least from whom it was
+// taken. Asking again is harmless; anybody else's lock, and a free one, is denied. Force takes a lock from its owner as
 // well, but compares the token, has no owner of its own to give it to, and goes by no client's clock.
-func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least int64) (Lock, Reply) {
+func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int64) (Lock, Reply) {
 	switch l = l.At(now); {
 	case l.Owner == "":
 		return l, l.denied(-2)
 	case l.Owner == owner:
 		l, r := l.again(now, ttl, clock, least)
 		if r.Kind == Granted {
+			l.note(from, now, noted)
 			l.Queue = l.Queue.Without(from)
 		}
 		return l, r
@@ -194,7 +195,7 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least int64) (Loc
 	if !ok {
 		return l, noCounter(now, clock)
 	}
-	l.note(from, now)
+	l.note(from, now, noted)
 	l.take(owner, base, now, ttl)
 	l.Queue = l.Queue.Without(from)
 	return l, l.granted()
@@ -218,7 +219,7 @@ func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 func (l Lock) Renew(now int64, owner string, ttl, token int64, anew bool) (Lock, Reply) {
 	l = l.At(now)
 	switch {
-	case slices.Contains(strings.Fields(l.Forced), owner):
+	case l.taken(owner):
 		return l, reply(NotMine)
 	case l.Owner == owner:
 		l.prolong(now, ttl)
@@ -302,20 +303,27 @@ func (l Lock) pass(now int64, from string, least, handOver int64, everywhere boo
 	return l, w
 }
 
-// note keeps in mind, for as long as the owner may trust it, that the lock was taken from it.
-func (l *Lock) note(owner string, now int64) {
-	l.Forced, l.ForcedUntil = strings.TrimPrefix(l.Forced+" "+owner, " "), max(l.ForcedUntil, l.Until, now/1000+1)
+// note keeps in mind that the lock was taken from owner, for noted ms or as long as the owner has it here. At another
+// node it may have it for longer, and trust it still.
+func (l *Lock) note(owner string, now, noted int64) {
+	if !l.taken(owner) {
+		l.Forced = strings.TrimPrefix(l.Forced+" "+owner, " ")
+	}
+	l.ForcedUntil = max(l.ForcedUntil, l.Until, now/1000+noted, now/1000+1)
 }
 
-// Force takes the lock away from the grant that token belongs to. A lock that was released, and
+// taken says whether the lock was taken from owner by Force or Adopt.
+func (l *Lock) taken(owner string) bool { return slices.Contains(strings.Fields(l.Forced), owner) }
+
+// Force takes the lock away from the grant that token belongs to, and knows that for noted ms at least. A lock that was released, and
 // stands for its MinHold, has no token, nor has another library's.
-func (l Lock) Force(now, token, least, handOver int64, hears func(owner string) bool) (Lock, bool, Wake) {
+func (l Lock) Force(now, token, least, handOver, noted int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
 	if l.Token == 0 || !block.Has(l.Token, token) {
 		return l, false, Wake{}
 	}
 	l.Queue = l.Queue.Without(l.Owner)
-	l.note(l.Owner, now)
+	l.note(l.Owner, now, noted)
 	l, woken := l.pass(now, l.Owner, least, handOver, true, hears)
 	return l, true, woken
 }

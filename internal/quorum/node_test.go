@@ -192,17 +192,17 @@ func TestNoGrantIsBelowTheLeastToken(t *testing.T) {
 		if tt.lock.Owner == "" {
 			continue
 		}
-		if l, r := tt.lock.Adopt(noon, "z", "a", ttl, noon, tt.least); r.Kind != Granted || r.Token != tt.token || l.Token != tt.token {
+		if l, r := tt.lock.Adopt(noon, "z", "a", ttl, noon, tt.least, 0); r.Kind != Granted || r.Token != tt.token || l.Token != tt.token {
 			t.Errorf("adopt, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
 		}
 	}
-	if l, r := taken(t).Adopt(noon, "a", "b", ttl, noon, end+1000); r.Token != end+1000 || l.Fence != Top(end+1000) {
+	if l, r := taken(t).Adopt(noon, "a", "b", ttl, noon, end+1000, 0); r.Token != end+1000 || l.Fence != Top(end+1000) {
 		t.Errorf("adopt from another: %+v, left %+v", r, l)
 	}
 	if l, w := waited(t).Release(noon, "a", end+1000, 0, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
 		t.Errorf("release: woken %+v, left %+v", w, l)
 	}
-	if l, _, w := waited(t).Force(noon, base, end+1000, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
+	if l, _, w := waited(t).Force(noon, base, end+1000, 1000, 0, hears); w.Base != end+1000 || l.Token != end+1000 {
 		t.Errorf("force: woken %+v, left %+v", w, l)
 	}
 }
@@ -383,7 +383,7 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 		"nobody's, of no name":   {free, "", 0, end},
 		"the counter is lost":    {lost, "a", later - Block + 1, later},
 	} {
-		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later, 0)
+		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later, 0, 0)
 		if tt.base == 0 {
 			if r.Kind == Granted || got != tt.lock.At(later) {
 				t.Errorf("%s: %+v, left %+v", name, r, got)
@@ -395,16 +395,16 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 			t.Errorf("%s: %+v, left %+v", name, r, got)
 		}
 	}
-	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0); r.Kind != Failed || got != lost.At(noon) {
+	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != lost.At(noon) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
 	}
 	bare.Fence, bare.Queue, bare.QueueUntil = 0, bare.Queue.With("a", 1), noon/1000+QueueKeep
-	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0); r.Kind != Failed || got != bare.At(noon) {
+	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != bare.At(noon) {
 		t.Errorf("asked again, clocks differ: %+v, left %+v", r, got)
 	}
 	waits := taken(t)
 	waits.Queue, waits.QueueUntil = waits.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
-	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0); !slices.Equal(owners(got.Queue), []string{"b"}) {
+	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0, 0); !slices.Equal(owners(got.Queue), []string{"b"}) {
 		t.Errorf("waiting: %v", owners(got.Queue))
 	}
 }
@@ -545,7 +545,7 @@ func TestForceComparesTheToken(t *testing.T) {
 		want  bool
 	}{{base - 1, false}, {base, true}, {end, true}, {end + 1, false}, {0, false}} {
 		before := waited(t)
-		l, forced, woken := before.Force(noon, tt.token, 0, 1000, hears)
+		l, forced, woken := before.Force(noon, tt.token, 0, 1000, 0, hears)
 		switch {
 		case forced != tt.want:
 			t.Errorf("force of %+d: %v", tt.token-base, forced)
@@ -561,7 +561,7 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
 	for _, handOver := range []int64{1000, 0} {
 		for name, before := range map[string]Lock{"nobody waits": taken(t), "others wait": waited(t)} {
-			l, _, _ := before.Force(noon, base, 0, handOver, hears)
+			l, _, _ := before.Force(noon, base, 0, handOver, 0, hears)
 			if got, r := l.Renew(noon, "a", ttl, base, false); r.Kind != NotMine || got != l {
 				t.Errorf("%s, handed over for %d: %+v", name, handOver, r)
 			}
@@ -574,11 +574,11 @@ func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(l Lock) Lock{
 		"force": func(l Lock) Lock {
-			l, _, _ = l.Force(noon, base, 0, 1000, hears)
+			l, _, _ = l.Force(noon, base, 0, 1000, 0, hears)
 			return l
 		},
 		"adopt": func(l Lock) Lock {
-			l, _ = l.Adopt(noon, "a", "n", ttl, noon, 0)
+			l, _ = l.Adopt(noon, "a", "n", ttl, noon, 0, 0)
 			l, _ = l.Release(noon, "n", 0, 0, 1000, hears)
 			return l
 		},
@@ -594,12 +594,31 @@ func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
 	}
 }
 
+// Another node may have prolonged the lease since this one heard of it, and there its holder trusts it for longer.
+func TestATakingIsKnownForLongerThanTheLockWouldHaveStoodHere(t *testing.T) {
+	t.Parallel()
+	const noted = 3 * ttl
+	forced, _, _ := taken(t).Force(noon, base, 0, 1000, noted, hears)
+	adopted, _ := taken(t).Adopt(noon, "a", "n", ttl, noon, 0, noted)
+	adopted = adopted.Keep(noon, "n", 0)
+	again, _ := taken(t).Adopt(noon, "a", "n", 1, noon, 0, 0)
+	again, _ = again.Adopt(noon, "a", "n", 1, noon, 0, noted)
+	for name, l := range map[string]Lock{"force": forced, "adopt": adopted, "adopt, asked again": again} {
+		if _, r := l.Renew(noon+noted*1000, "a", ttl, base, true); r.Kind != NotMine {
+			t.Errorf("%s: before that time is over: %+v", name, r)
+		}
+		if _, r := l.Renew(noon+(noted+1)*1000, "a", ttl, base, true); r.Kind != Kept {
+			t.Errorf("%s: after it: %+v", name, r)
+		}
+	}
+}
+
 // A node that fails over hands to nobody in its quarantine, and there each renewal sets a free lock again.
 func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	before := waited(t)
 	before.Queue = before.Queue.With("a", 1)
-	l, forced, woken := before.Force(noon, base, 0, 0, hears)
+	l, forced, woken := before.Force(noon, base, 0, 0, 0, hears)
 	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
 		t.Fatalf("forced %v, woken %v, left %+v", forced, woken, l)
 	}
@@ -608,11 +627,11 @@ func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 			if got, r := l.Renew(now, "a", ttl, token, true); r.Kind != NotMine || got != l.At(now) {
 				t.Errorf("renewed with %d: %+v, left %+v", token, r, got)
 			}
-			if got, forced, _ := l.Force(now, token, 0, 1000, hears); forced || got != l.At(now) {
+			if got, forced, _ := l.Force(now, token, 0, 1000, 0, hears); forced || got != l.At(now) {
 				t.Errorf("token %d took it once more: %+v", token, got)
 			}
 		}
-		if got, r := l.Adopt(now, "a", "n", ttl, now, 0); r.Kind != Denied || got != l.At(now) {
+		if got, r := l.Adopt(now, "a", "n", ttl, now, 0, 0); r.Kind != Denied || got != l.At(now) {
 			t.Errorf("adopted: %+v", r)
 		}
 	}
@@ -627,13 +646,13 @@ func TestForceGoesByTheTokenOfTheLock(t *testing.T) {
 	for _, fence := range []int64{0, end, end + 5*Block} {
 		l := taken(t)
 		l.Fence = fence
-		got, forced, _ := l.Force(noon, base, 0, 1000, hears)
+		got, forced, _ := l.Force(noon, base, 0, 1000, 0, hears)
 		if !forced || got.Owner != "" || got.Fence != fence {
 			t.Errorf("counter %+d: %v, left %+v", fence-end, forced, got)
 		}
 		l.Token = 0
 		for _, token := range []int64{0, 1, base} {
-			if got, forced, _ := l.Force(noon, token, 0, 1000, hears); forced || got != l {
+			if got, forced, _ := l.Force(noon, token, 0, 1000, 0, hears); forced || got != l {
 				t.Errorf("token %d took a lock without one", token)
 			}
 		}
@@ -645,7 +664,7 @@ func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
-	if _, _, woken := l.Force(noon, base, 0, 1000, hears); woken.Owner != "b" {
+	if _, _, woken := l.Force(noon, base, 0, 1000, 0, hears); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
 	}
 }
@@ -656,7 +675,7 @@ func TestNoRequestOfTheOwnerShortensItsLock(t *testing.T) {
 	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}
 	deaf := func(string) bool { return false }
 	acquired, _, _ := l.Acquire(noon, "a", brief, noon, 0, 0, deaf)
-	adopted, _ := l.Adopt(noon, "b", "a", brief, noon, 0)
+	adopted, _ := l.Adopt(noon, "b", "a", brief, noon, 0, 0)
 	renewed, _ := l.Renew(noon, "a", brief, base, true)
 	for what, got := range map[string]Lock{"acquire": acquired, "adopt": adopted, "renew": renewed} {
 		if got.Owner != "a" || got.Until != l.Until {
@@ -675,10 +694,10 @@ func TestALockThatIsKeptIsNobodys(t *testing.T) {
 	if got, r := l.Renew(noon, "a", 9000, base, true); got != l || r.Kind != NotMine {
 		t.Errorf("renew: %v, %+v", r.Kind, got)
 	}
-	if got, r := l.Adopt(noon, "a", "b", 9000, noon, 0); got != l || r.Kind != Denied {
+	if got, r := l.Adopt(noon, "a", "b", 9000, noon, 0, 0); got != l || r.Kind != Denied {
 		t.Errorf("adopt: %v, %+v", r.Kind, got)
 	}
-	if got, ok, _ := l.Force(noon, base, 0, 1000, deaf); got != l || ok {
+	if got, ok, _ := l.Force(noon, base, 0, 1000, 0, deaf); got != l || ok {
 		t.Errorf("force: %v, %+v", ok, got)
 	}
 	if got, _ := l.Release(noon, "a", 0, 0, 1000, deaf); got != l {

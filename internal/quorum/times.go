@@ -34,6 +34,12 @@ func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
 // renews or confirms it, by the TTL of the holder that released it.
 func HandOver(ttl int64) int64 { return min(ttl, HandOverMost) }
 
+// Noted is how long a node that is not the only one, or that another may replace, knows from whom a lock was taken by
+// force or adoption. Another node may have prolonged it just before it executed that, for up to maxTTL. Between
+// the first and the last node of a quorum at most maxTTL passes where a lease is adopted, as what the adopter was granted
+// first must count still, and a second where it is forced. One more second, because clocks do not run equally fast.
+func Noted(maxTTL int64) int64 { return 2 * (maxTTL + 1000*ms) }
+
 // RequestTimeout is how long one request counts as under way.
 func RequestTimeout(ttl int64) int64 { return min(max(ttl/10, requestLeast), requestMost) }
 

@@ -122,6 +122,9 @@ func (w *world) call() {
 		}
 		c.Anew = c.Script == "renew" && rapid.Bool().Draw(w.t, "anew")
 	}
+	if c.Script == "adopt" || c.Script == "force" {
+		c.Noted = rapid.SampledFrom([]int64{0, 1, 20, 60_000}).Draw(w.t, "noted for")
+	}
 	if slices.Contains([]string{"acquire", "adopt", "release", "force"}, c.Script) && rapid.IntRange(0, 3).Draw(w.t, "with a least token") == 0 {
 		c.Least = max(w.state.Fence+rapid.SampledFrom(offsets).Draw(w.t, "least token from the counter"), 0)
 	}

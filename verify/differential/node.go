@@ -39,6 +39,7 @@ type Call struct {
 	Least   int64
 	Anew    bool
 	MinHold int64 // release: 0 for none
+	Noted   int64 // adopt, force: for how many ms the node knows from whom it took the lock, or longer
 	Marker  string
 	Set     string
 	Short   bool // leaves out the arguments at the end that have their defaults
@@ -103,7 +104,7 @@ func (c Call) all() []string {
 	case "acquire":
 		return []string{c.Owner, num(c.TTL), num(c.Clock), some(c.Stamp), num(c.Least)}
 	case "adopt":
-		return []string{c.From, c.Owner, num(c.TTL), num(c.Clock), num(c.Least)}
+		return []string{c.From, c.Owner, num(c.TTL), num(c.Clock), num(c.Noted), num(c.Least)}
 	case "commit":
 		return []string{c.Owner, num(c.Token)}
 	case "renew":
@@ -114,7 +115,7 @@ func (c Call) all() []string {
 	case "release":
 		return []string{c.Owner, some(c.Stamp), handOver, some(c.MinHold), num(c.Least)}
 	case "force":
-		return []string{num(c.Token), handOver, num(c.Least), why}
+		return []string{num(c.Token), handOver, num(c.Least), num(c.Noted), why}
 	}
 	return nil
 }
@@ -139,6 +140,7 @@ func (c Call) ask() quorum.Ask {
 	return quorum.Ask{
 		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOver(ttl),
 		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, Least: c.Least, Anew: c.Anew, MinHold: c.MinHold * int64(time.Millisecond),
+		Noted: c.Noted * int64(time.Millisecond),
 	}
 }
 
@@ -151,7 +153,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	case c.stranger():
 		return l, unadmitted, nil
 	case c.Script == "force":
-		after, ok, woken := l.Force(now, c.Token, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), hears)
+		after, ok, woken := l.Force(now, c.Token, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
 		if c.java {
 			after.Forced, after.ForcedUntil = "", 0
 		}

@@ -108,6 +108,9 @@ func (w *world) callRedisson() {
 			c.Token = max(c.Token, 1)
 		}
 	}
+	if c.Script == "adopt" || c.Script == "force" {
+		c.Noted = rapid.SampledFrom([]int64{0, 60_000}).Draw(w.t, "noted for")
+	}
 	if strings.ContainsAny(c.Owner+c.From, "(!") {
 		return // no owner
 	}

@@ -112,6 +112,7 @@ func (c Call) token(t int64) Call      { c.Token = t; return c }
 func (c Call) short() Call             { c.Short = true; return c }
 func (c Call) least(t int64) Call      { c.Least = t; return c }
 func (c Call) anew() Call              { c.Anew = true; return c }
+func (c Call) noted(ms int64) Call     { c.Noted = ms; return c }
 func (c Call) minHold(ms int64) Call   { c.MinHold = ms; return c }
 func (c Call) admitted(m string) Call  { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
@@ -167,8 +168,9 @@ func examples() []example {
 
 		{"adopt: the lock of another who has left it", contended, nil, adopt("a.1", "d.1")},
 		{"adopt: … and leaves no place in the queue", contendedByA, nil, adopt("a.1", "d.1")},
-		{"adopt: asking again changes the expiry alone", heldByA, nil, adopt("e.1", "a.1")},
+		{"adopt: asking again changes the expiry, and notes whose it was", heldByA, nil, adopt("e.1", "a.1")},
 		{"adopt: asking again never shortens what the lock has", heldByA, nil, adopt("e.1", "a.1").ttl(1000)},
+		{"adopt: … for longer than the lock stands", heldByA, nil, adopt("a.1", "d.1").noted(9000)},
 		{"adopt: it was released for its MinHold", keptForA, nil, adopt("a.1", "d.1")},
 		{"adopt: somebody else was first", passedOn, nil, adopt("a.1", "d.1")},
 		{"adopt: it was released, or has lapsed", waitedFor, nil, adopt("a.1", "d.1")},
@@ -230,6 +232,7 @@ func examples() []example {
 			hear,
 			script("force", "").token(1000),
 		},
+		{"force: … and longer than the holder has the lock here", heldByA, hear, script("force", "").token(1000).noted(9000)},
 		{"force: a free lock", idle, hear, script("force", "").token(1000)},
 		{"force: the counter was lost", lost, hear, script("force", "").token(1000)},
 

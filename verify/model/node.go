@@ -57,7 +57,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	ask := quorum.Ask{
 		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: span(r.brief), HandOver: quorum.HandOver(ttl),
 		Token: int64(r.token), Anew: r.anew, Least: int64(r.least),
-		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew,
+		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew, Noted: quorum.Noted(ttl),
 	}
 	if nd.away != 0 || s.stays(w, c, n) {
 		ask.HandOver, ask.Anew = 0, true // it grants nothing yet, so that a lock that is free is still its holder's

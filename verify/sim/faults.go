@@ -225,7 +225,7 @@ func (w *world) force(k *key) {
 			if n.down || n.frozen {
 				return
 			}
-			l, _, woken := n.lock(k).Force(n.clock(), token, n.floor, quorum.HandOver(w.maxTTL)/ms, n.hears)
+			l, _, woken := n.lock(k).Force(n.clock(), token, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hears)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}

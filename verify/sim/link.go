@@ -71,7 +71,7 @@ func (l *link) send(r *request) {
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
 	}
-	r.began, r.Clock, r.Least = l.w.now, l.c.wall(), l.floor()
+	r.began, r.Clock, r.Noted, r.Least = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL), l.floor()
 	l.away = append(l.away, r)
 	l.sent++
 	gen, boot, index := l.gen, l.boot, l.sent

@@ -127,6 +127,9 @@ func rows() []row {
 	})
 	forced := sound("3 nodes, a lease that is renewed and forced", "P9 P10 Taken", does("time", "renew", "force").and(constants{"Ids": "{a}"}))
 	forcedLate := sound("3 nodes, a lease that is renewed and forced, late requests", "P9 P10 Taken", does("late", "renew", "force").and(constants{"Ids": "{a}"}))
+	forcedLong := sound("3 nodes, a lease that is renewed and forced, late requests, time passes", "P9 P10 Taken", forced.set.and(does("time", "late", "renew", "force")).and(constants{
+		"TTLs": "{2}", "Drift": "0",
+	}))
 	twoTTLs := sound("1 node, 2 attempts with two TTLs", all, constants{"Nodes": one, "TTLs": "{2, 4}", "Does": `{"time", "late", "again", "renew"}`})
 	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", does("renew").and(constants{"LosesLock": "1"}))
 	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", does("time", "renew", "slow").and(constants{
@@ -145,7 +148,7 @@ func rows() []row {
 	}
 	return []row{
 		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, writes, waiters, waiting.slow(), adopts, adopted.slow(),
-		forces, forced, forcedLate,
+		forces, forced, forcedLate, forcedLong,
 		twoTTLs, superseded, failover, failoverForce, failoverWait,
 
 		off("majority", attempts, "P3", does()),
@@ -176,6 +179,7 @@ func rows() []row {
 		off("force compares the token", forces, "P3", does("force")),
 		off("what was taken is not kept", forcedLate, "Taken", nil).in("force"),
 		off("what was taken is not kept", adopted, "Taken", nil).in("adoption"),
+		off("a note outlasts the lease", forcedLong, "Taken", nil),
 		off("what was taken is not set again", failoverForce, "Taken", constants{"Adopters": "{}"}).in("force"),
 		off("what was taken is not set again", failoverForce, "Taken", does("time", "renew")).in("adoption"),
 

@@ -138,7 +138,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	}
 	for ask := range do.Asks(before, &c.state, now) {
 		if ask.Kind.Seeds() { // one clock for all nodes: counters that are new start with one token, and the grant needs no second round
-			ask.Clock = read.UnixMicro()
+			ask.Clock, ask.Noted = read.UnixMicro(), int64(c.engine.noted)
 		}
 		c.request(ask, owner)
 	}

@@ -46,6 +46,9 @@ type Config struct {
 	// Lane is where the claims to a lock take their turn; nil: in one for all locks. It is for
 	// nodes that do not answer all locks alike.
 	Lane func(Lock) *Lane
+	// Noted is how long nodes know at least from whom a lock was taken by force or adoption: see quorum.Noted. 0: for as
+	// long as the owner had it, which suffices for a node that is the only one.
+	Noted time.Duration
 	// Client is the first part of every owner id. Default quorum.NewClient().
 	Client string
 }
@@ -55,6 +58,7 @@ type Engine struct {
 	nodes  []Node
 	keys   func(string) Lock
 	client string
+	noted  time.Duration
 	clock  *clock.Clock
 	shared *chances // nil: locks are taken by clients of this protocol alone
 	lane   func(Lock) *Lane
@@ -80,7 +84,7 @@ func New(cfg Config) *Engine {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), clock: clock.New(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), noted: cfg.Noted, clock: clock.New(),
 		lane: cfg.Lane, claims: make(map[string]*claim), closing: make(chan struct{}),
 	}
 	if e.lane == nil {
@@ -95,6 +99,9 @@ func New(cfg Config) *Engine {
 
 // Client is the first part of every owner id of this engine.
 func (e *Engine) Client() string { return e.client }
+
+// Noted is that of the Config.
+func (e *Engine) Noted() time.Duration { return e.noted }
 
 // Now is the engine's time, in the unit of Request.Deadline.
 func (e *Engine) Now() int64 { return e.clock.Now() }

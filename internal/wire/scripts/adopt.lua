@@ -1,9 +1,9 @@
--- KEYS lock fence queue set; ARGV from owner ttl clock [least] marker
+-- KEYS lock fence queue set; ARGV from owner ttl clock noted [least] marker
 -- Hands the lock of from on to owner, who knows it. Granted: the first of the owner's 32
 -- tokens. Otherwise, if nobody has the lock as well: {time left, holder, waiters}.
 -- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local from, owner, ttl, clock, least = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local from, owner, ttl, clock, noted, least = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local holder, token = holding(lock)
 if holder ~= from and holder ~= owner then
   return { redis.call('PTTL', lock), holder or '', redis.call('ZCARD', queue) }
@@ -16,12 +16,11 @@ if holder ~= owner or not token or least and token < tonumber(least) then
   token = base
   redis.call('SET', lock, valued(owner, token), 'KEEPTTL')
 end
-if holder ~= owner then
-  note(lock, queue, from)
-end
 if holder == owner then -- an earlier reply was lost
   prolong(lock, ttl)
+  note(lock, queue, from, noted)
 else
+  note(lock, queue, from, noted)
   redis.call('PEXPIRE', lock, ttl)
 end
 redis.call('ZREM', queue, from)

@@ -54,7 +54,7 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 			head = &t.heads.adoptLeast
 		}
 		dst = resp.AppendDecimal(appendAll(t.begin(dst, head, r.Lock), r.From, r.Owner, t.ttl), r.Clock)
-		dst = appendLeast(dst, r.Least)
+		dst = appendLeast(resp.AppendDecimal(dst, quorum.Millis(r.Noted)), r.Least)
 	case quorum.AskCommit:
 		dst = resp.AppendDecimal(resp.AppendString(t.begin(dst, &t.heads.commit, r.Lock), r.Owner), r.Token)
 	case quorum.AskRenew:
@@ -124,7 +124,7 @@ type heads struct {
 func headsOf(f *wire.Format) *heads {
 	h := &heads{
 		acquire: headOf(f.Acquire, 3), acquireStamped: headOf(f.Acquire, 4), acquireLeast: headOf(f.Acquire, 5),
-		adopt: headOf(f.Adopt, 4), adoptLeast: headOf(f.Adopt, 5), commit: headOf(f.Commit, 2),
+		adopt: headOf(f.Adopt, 5), adoptLeast: headOf(f.Adopt, 6), commit: headOf(f.Commit, 2),
 		renew: headOf(f.Renew, 2), renewAnew: headOf(f.Renew, 3),
 	}
 	for args := range h.release {

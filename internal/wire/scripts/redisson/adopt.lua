@@ -1,4 +1,4 @@
--- KEYS lock fence queue; ARGV from owner ttl clock
+-- KEYS lock fence queue; ARGV from owner ttl clock noted
 -- Hands the lock of from on to owner, who knows it. Granted: the first of the owner's 32
 -- tokens. Otherwise, if nobody has the lock as well: {time left, holder, waiters}.
 -- CLOCK: nothing has changed.
