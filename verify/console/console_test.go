@@ -281,11 +281,13 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v.shows(`#c-locks`, "10,000")
 	v.shows(`#p-text`, "1 of 200")
 	v.do(until(`document.getElementById("c-hand_overs").textContent > "0.0"`))
-	t.Logf("the first paint after %d ms, all locks after %s", evaluate[int](v, `Math.round(performance.getEntriesByName("first-contentful-paint")[0].startTime)`),
+	const paints = `performance.getEntriesByName("first-contentful-paint")`
+	v.do(until(paints + `.length === 1`)) // the browser notes it a while after it has painted
+	t.Logf("the first paint after %d ms, all locks after %s", evaluate[int](v, `Math.round(`+paints+`[0].startTime)`),
 		time.Since(began).Round(10*time.Millisecond))
 	began = time.Now()
-	v.do(chromedp.Reload(), until(`document.querySelectorAll("#l-table tbody tr").length === 50`))
-	paint := evaluate[float64](v, `performance.getEntriesByName("first-contentful-paint")[0].startTime`)
+	v.do(chromedp.Reload(), until(`document.querySelectorAll("#l-table tbody tr").length === 50`), until(paints+`.length === 1`))
+	paint := evaluate[float64](v, paints+`[0].startTime`)
 	t.Logf("opened again: the first paint after %.0f ms, 50 rows after %s", paint, time.Since(began).Round(time.Millisecond))
 	if paint > 5000 {
 		t.Errorf("the first paint comes after %.0f ms", paint)

@@ -272,7 +272,7 @@ func rows() []row {
 		{name: "- C9: … or nobody's", world: without(adopters, mutant{adoptFree: true}), want: twiceOver},
 		{name: "a lease is adopted whose holder goes on", world: undetached},
 		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 1},
-		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven},
+		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven, large: true},
 		{name: "two TTLs, and a renewal is executed late", world: lates, large: true},
 		{name: "- C14: a renewal shortens what a later one has promised", world: without(lates, mutant{shortens: true}), want: both},
 		{name: "- C14: … and its client goes by the shorter TTL at once", world: without(lates, mutant{shortens: true, follows: true}), want: both},
@@ -300,6 +300,9 @@ func TestModel(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			if r.large && (raced || os.Getenv("HOLDFAST_LONG") == "") {
 				t.Skip("too large for the race detector and for make test; make model runs it")
+			}
+			if raced && i%4 != 0 {
+				t.Skip("the race detector looks at how rows are explored, and some do for that; make model runs it")
 			}
 			t.Parallel()
 			start := time.Now()

@@ -31,6 +31,9 @@ func New(inner net.Conn) net.Conn {
 	return s
 }
 
+// LocalAddr is no end of a pipe.
+func (s *socket) LocalAddr() net.Addr { return &net.TCPAddr{} }
+
 func (s *socket) Write(b []byte) (int, error) {
 	for i, c := range b {
 		select {

@@ -90,6 +90,7 @@ type Link struct {
 	cfg    Config
 	sink   Sink
 	direct int           // bytes that may be under way for a caller to write its request itself
+	pipe   bool          // a write waits for the other end to read: the goroutine that reads would wait for itself
 	wake   chan struct{} // for writes
 	gone   chan struct{} // closed once everything has been answered or failed
 
@@ -189,6 +190,9 @@ func (f *fifo) pop() (e Entry) {
 // New takes over a connection that was checked. Nothing is sent before Start.
 func New(cfg Config, sink Sink) *Link {
 	l := &Link{cfg: cfg, sink: sink, direct: directMost, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	if at := cfg.Conn.LocalAddr(); at != nil {
+		l.pipe = at.Network() == "pipe" // as tests have it, in memory
+	}
 	if cfg.Shared {
 		l.direct = sharedMost
 	}

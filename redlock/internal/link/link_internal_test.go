@@ -155,6 +155,39 @@ func TestTheLastOfAGroupWritesIt(t *testing.T) {
 	})
 }
 
+// TestWhoReadsFromAPipeDoesNotWriteToIt: the other end may be writing the next answer, and then neither would read.
+func TestWhoReadsFromAPipeDoesNotWriteToIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		n := newNode(near)
+		n.start()
+		go func() {
+			in := resp.NewReader(far)
+			in.ReadCommand()
+			in.ReadCommand()
+			far.Write([]byte("-held\r\n")) // upon which the claim releases
+			far.Write([]byte("-held\r\n"))
+			for {
+				if _, _, err := in.ReadCommand(); err != nil {
+					return
+				}
+				far.Write([]byte(":1\r\n"))
+			}
+		}()
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				if took, _ := n.try(t.Context()); took > 0 {
+					t.Errorf("answered after %v of no time", took)
+				}
+			})
+		}
+		both.Wait()
+		n.end(far)
+	})
+}
+
 // TestABatchOfLongNamesFitsIntoASocket, so that no caller waits for a node that does not read.
 func TestABatchOfLongNamesFitsIntoASocket(t *testing.T) {
 	t.Parallel()

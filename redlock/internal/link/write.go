@@ -3,7 +3,6 @@ package link
 import (
 	"runtime"
 
-	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
@@ -26,8 +25,7 @@ func (l *Link) Send(e Entry) {
 	switch {
 	case l.writing || l.held: // the goroutine that writes will see it
 		l.mu.Unlock()
-	case e.Call != nil || l.cfg.Sole && e.Req.Kind == quorum.AskCommit || !l.light():
-		// The goroutine that reads sends a commit. Where a write waits for the other end, as on a pipe in memory, nobody would read.
+	case e.Call != nil || !l.light():
 		l.mu.Unlock()
 		nudge(l.wake)
 	default:
@@ -40,6 +38,9 @@ func (l *Link) Send(e Entry) {
 // light says whether the goroutine that has sent the last request may write what waits: so
 // little fits into any socket, and the write does not wait for the node. The caller holds mu.
 func (l *Link) light() bool {
+	if l.pipe {
+		return false
+	}
 	if len(l.queue) == 1 {
 		return l.flight.size <= l.direct
 	}
