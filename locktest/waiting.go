@@ -182,8 +182,15 @@ func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Sta
 		time.Sleep(200 * time.Millisecond)
 		return
 	}
+	var st holdfast.Status
+	var err error
+	defer func() {
+		if b.Failed() {
+			b.Logf("the last look at the lock: %+v, %v", st, err)
+		}
+	}()
 	b.eventually("the lock is seen as it should be", func() bool {
-		st, err := c.Inspect(b.Context(), key)
+		st, err = c.Inspect(b.Context(), key)
 		return err == nil && ok(st)
 	})
 }
