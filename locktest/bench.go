@@ -129,16 +129,21 @@ func (b *bench) within() context.Context {
 }
 
 // grant is a lock that is taken by drv itself.
-func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) (g driver.Grant) {
+func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) driver.Grant {
 	b.Helper()
-	err := b.insist(func() (err error) {
-		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
-		return err
-	})
+	g, err := b.tryGrant(drv, key, ttl)
 	if err != nil {
 		b.Fatalf("driver: Acquire(%q) = %v", key, err)
 	}
 	return g
+}
+
+func (b *bench) tryGrant(drv driver.Driver, key string, ttl time.Duration) (g driver.Grant, err error) {
+	err = b.insist(func() error {
+		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
+		return err
+	})
+	return g, err
 }
 
 // insist repeats a call that failed because answers came too late, as they may on a

@@ -125,11 +125,11 @@ func rows() []row {
 	forces := sound("1 node, 3 attempts, an operator forces leases", "P1 P2 P3", constants{
 		"Nodes": one, "Ids": trio, "Does": `{"late", "force"}`, "MaxToken": "4",
 	})
-	forced := sound("3 nodes, a lease that is renewed and forced", "P9 P10 Taken", does("time", "renew", "force").and(constants{"Ids": "{a}"}))
-	forcedLate := sound("3 nodes, a lease that is renewed and forced, late requests", "P9 P10 Taken", does("late", "renew", "force").and(constants{"Ids": "{a}"}))
-	forcedLong := sound("3 nodes, a lease that is renewed and forced, late requests, time passes", "P9 P10 Taken", forced.set.and(does("time", "late", "renew", "force")).and(constants{
-		"TTLs": "{2}", "Drift": "0",
-	}))
+	const renewedAndForced, itsPromises = "3 nodes, a lease that is renewed and forced", "P9 P10 Taken"
+	forced := sound(renewedAndForced, itsPromises, does("time", "renew", "force").and(constants{"Ids": "{a}"}))
+	forcedLate := sound(renewedAndForced+", late requests", itsPromises, does("late", "renew", "force").and(constants{"Ids": "{a}"}))
+	forcedLong := sound(renewedAndForced+", late requests, time passes", itsPromises,
+		forced.set.and(does("time", "late", "renew", "force")).and(constants{"TTLs": "{2}", "Drift": "0"}))
 	twoTTLs := sound("1 node, 2 attempts with two TTLs", all, constants{"Nodes": one, "TTLs": "{2, 4}", "Does": `{"time", "late", "again", "renew"}`})
 	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", does("renew").and(constants{"LosesLock": "1"}))
 	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", does("time", "renew", "slow").and(constants{
