@@ -17,7 +17,10 @@ func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
 	t.Parallel()
 	const ttl = int64(10 * time.Second)
 	lock := Plain.Lock("lock:", "k", false)
-	handOver, noted := quorum.HandOver(ttl), int64(6*time.Second)
+	handOver := quorum.HandOver(ttl)
+	adopts := quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f", Noted: int64(6 * time.Second)}
+	adoptsLeast := adopts
+	adoptsLeast.Least = 9
 	for name, row := range map[string]struct {
 		ask    quorum.Ask
 		script *wire.Script
@@ -26,8 +29,8 @@ func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
 		"acquire":               {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5}, wire.Acquire, []string{"o", "10000", "5"}},
 		"acquire, queues":       {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5, Stamp: 7}, wire.Acquire, []string{"o", "10000", "5", "7"}},
 		"acquire, least":        {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5, Least: 9}, wire.Acquire, []string{"o", "10000", "5", "", "9"}},
-		"adopt":                 {quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f", Noted: noted}, wire.Adopt, []string{"f", "o", "10000", "5", "6000"}},
-		"adopt, least":          {quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f", Noted: noted, Least: 9}, wire.Adopt, []string{"f", "o", "10000", "5", "6000", "9"}},
+		"adopt":                 {adopts, wire.Adopt, []string{"f", "o", "10000", "5", "6000"}},
+		"adopt, least":          {adoptsLeast, wire.Adopt, []string{"f", "o", "10000", "5", "6000", "9"}},
 		"commit":                {quorum.Ask{Kind: quorum.AskCommit, Token: 33}, wire.Commit, []string{"o", "33"}},
 		"renew":                 {quorum.Ask{Kind: quorum.AskRenew, Token: 33}, wire.Renew, []string{"o", "10000"}},
 		"renew, anew":           {quorum.Ask{Kind: quorum.AskRenew, Token: 33, Anew: true}, wire.Renew, []string{"o", "10000", "33"}},
