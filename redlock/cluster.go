@@ -47,6 +47,7 @@ type cluster struct {
 	routes [wire.Slots]atomic.Pointer[route] // made when first needed
 
 	astray engine.Lane // of locks whose hash slot nobody has
+	news   news        // of shards whose wake-ups are heard
 
 	floor  atomic.Int64            // the first token that a shard may give
 	looked atomic.Pointer[glimpse] // the last look at the map, or when tokens began after it; nil: there was none
@@ -356,22 +357,41 @@ func (c *cluster) Subscribe() {
 
 func (c *cluster) heard(s *session, refused error) {
 	s.hears.Store(refused == nil)
-	c.tellEngine()
+	c.news.tell(c.hears, func(yes bool) { c.d.engine.Hears(0, yes) })
 }
 
-// tellEngine tells the engine whether wake-ups come from all shards that are connected. One
-// that is connected later has the subscription before anything else.
-func (c *cluster) tellEngine() {
+// hears says whether wake-ups come from all shards that are connected. One that is connected later
+// has the subscription before anything else.
+func (c *cluster) hears() bool {
 	for _, n := range c.members() {
-		if l := n.link.Load(); l != nil && !l.hears.Load() {
-			n.mu.Lock()
-			deaf := n.deaf
-			n.mu.Unlock()
-			c.d.engine.Hears(0, deaf == nil && l.early)
-			return
+		l := n.link.Load()
+		if l == nil || l.hears.Load() {
+			continue
+		}
+		n.mu.Lock()
+		deaf := n.deaf
+		n.mu.Unlock()
+		if deaf != nil || !l.early {
+			return false
 		}
 	}
-	c.d.engine.Hears(0, true)
+	return true
+}
+
+// news is what several goroutines find out, each a part of it.
+type news struct{ count atomic.Uint64 }
+
+// tell passes on what look finds, after a change that the caller has made. Another may have changed
+// something meanwhile, and have passed on more: then it looks again, so that what is said last is true.
+func (n *news) tell(look func() bool, say func(bool)) {
+	for at := n.count.Add(1); ; {
+		say(look())
+		now := n.count.Load()
+		if now == at {
+			return
+		}
+		at = now
+	}
 }
 
 // wakes says whether a message to owner that has come from n counts: a cluster passes it

@@ -6,6 +6,8 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,5 +328,34 @@ func TestARequestToAShardWaitsForNoOtherGoroutine(t *testing.T) {
 		}
 		near.Close()
 		far.Close()
+	})
+}
+
+// What one shard's answer says may be passed on after that of another, which knew more: waiters would then poll for ever, without a
+// place in the queue.
+func TestTheLastThatIsSaidOfWakeUpsIsTrue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var all news
+		var both atomic.Bool // shards are heard
+		var said []bool
+		slow := make(chan struct{})
+		var first sync.WaitGroup
+		first.Go(func() {
+			all.tell(both.Load, func(yes bool) {
+				if !yes {
+					<-slow
+				}
+				said = append(said, yes)
+			})
+		})
+		synctest.Wait()
+		both.Store(true)
+		all.tell(both.Load, func(yes bool) { said = append(said, yes) })
+		close(slow)
+		first.Wait()
+		if want := []bool{true, false, true}; !slices.Equal(said, want) {
+			t.Errorf("said %v, want %v", said, want)
+		}
 	})
 }
