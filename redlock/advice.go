@@ -1,9 +1,7 @@
 package redlock
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
@@ -16,30 +14,4 @@ func even(n int) error {
 
 func siblings(who string) string {
 	return who + " use this server too: their locks and the locks of this client do not exclude one another"
-}
-
-// warnOfSet warns of a number of nodes that costs more than it gives, and of clients
-// on the same server that use other keys for the same names.
-func (d *Driver) warnOfSet(ctx context.Context) {
-	if n := len(d.nodes); n%2 == 0 && n > 0 {
-		d.opts.Logger.Warn(even(n).Error(), "nodes", n)
-	}
-	level := slog.LevelInfo // it may be meant so
-	if d.opts.ReadOnly {
-		level = slog.LevelWarn // the lock that is looked for may be one of the others
-	}
-	marker, who := d.opts.format().Sibling(d.opts.Prefix)
-	for _, n := range d.nodes {
-		if marker == "" {
-			return
-		}
-		replies, err := n.do(ctx, []string{"GET", marker})
-		if err != nil {
-			continue
-		}
-		if text, _ := replies[0].(string); text != "" {
-			d.opts.Logger.Log(ctx, level, siblings(who), "node", n.addr, "marker", marker)
-		}
-		return
-	}
 }

@@ -1,11 +1,8 @@
 package redlock
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
-
-	"github.com/holdfast-go/holdfast/redlock/internal/link"
 )
 
 // bareMost is of how many names the log has a warning.
@@ -41,35 +38,4 @@ func (b *bareLooks) first(name string) bool {
 	}
 	b.told[name] = true
 	return true
-}
-
-// lookForBare looks for a key that is a bare name.
-func (n *node) lookForBare(l *session) {
-	d := n.d
-	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.beside() {
-		return // the name is the key; or it may be in another shard
-	}
-	// A user of its own may not have the right, and each try would be in the server's log.
-	if d.opts.Credentials != nil {
-		return // it is asked at new connections alone
-	}
-	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" {
-		return
-	}
-	taken := d.bare.name.Swap(nil)
-	if taken == nil {
-		return
-	}
-	name := *taken
-	l.Call(link.NewCall([][]string{{"PTTL", name}}, func(c *link.Call) {
-		if c.Err != nil {
-			return // nobody may be waiting for the Logger any more
-		}
-		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.first(name) {
-			d.logs.Go(func() { // a Logger may block
-				d.opts.Logger.Warn(fmt.Sprintf("there is a key %q, which expires, beside %q: if another library locks that name by its bare key, "+
-					"it and this client do not exclude one another; give both the same key (bare=true)", name, d.opts.keys(name).Key), "node", n.addr)
-			})
-		}
-	}))
 }

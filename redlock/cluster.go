@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
@@ -39,7 +38,7 @@ var (
 // connection to a master. Names are independent of one another, so that the protocol
 // sees one server that answers some names and not others.
 type cluster struct {
-	d     *Driver
+	d     *core
 	seeds []Node
 	doubt chan struct{} // the map may be out of date
 
@@ -248,13 +247,6 @@ func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
 	}
 	c.flush(rt)
 	return true
-}
-
-// isRedirection says whether an error reply is about where a key is, or whether the
-// cluster works, and passes.
-func isRedirection(err error) bool {
-	said, ok := errors.AsType[resp.Error](err)
-	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, format.Code([]byte(said)))
 }
 
 // moved takes the place of a slot from a MOVED of n.

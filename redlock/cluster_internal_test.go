@@ -33,7 +33,7 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 		var fars []net.Conn
 		var links []*session
 		for _, addr := range []string{"a:6379", "b:6379"} {
-			n := newNode(d, 0, Node{Addr: addr})
+			n := newNode(&d.core, 0, Node{Addr: addr})
 			n.engine, n.opened = d.engine, make(chan struct{})
 			close(n.opened)
 			clusterOf(d).shards = append(clusterOf(d).shards, n)

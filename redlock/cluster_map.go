@@ -11,34 +11,16 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
-	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
-	lookMost  = 5 * time.Second        // between two looks at the map of a cluster that is well
 	lookPause = 200 * time.Millisecond // from a doubt to the next look
 )
-
-// glimpse is when a map was read.
-type glimpse struct {
-	at           time.Time
-	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
-}
-
-// glimpsed is a look that was asked for at sent and answered by at, of a node with the clock node.
-// That may have gone on until at: of the times that it may show then it is the one next to this
-// machine's. Otherwise an answer that came late would let tokens begin in the past.
-func glimpsed(sent, at time.Time, node int64) glimpse {
-	g := glimpse{at: at, client: at.UnixMicro(), node: node}
-	g.node += min(max(g.client-node, 0), clock.Elapsed(sent, at).Microseconds())
-	return g
-}
 
 // chart is a map.
 type chart struct {
@@ -269,12 +251,6 @@ func (c *cluster) inherit(n *node, due map[string]owed) {
 		maps.Copy(to.owed, part)
 		to.mu.Unlock()
 	}
-}
-
-// settled says whether what is owed and was sent has been carried out.
-func settled(reply any) bool {
-	err, ok := reply.(resp.Error)
-	return !ok || !isRedirection(err)
 }
 
 var _ engine.Node = (*cluster)(nil)

@@ -1,11 +1,6 @@
 package redlock
 
-import (
-	"fmt"
-
-	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/redlock/internal/format"
-)
+import "github.com/holdfast-go/holdfast/redlock/internal/format"
 
 // Format is how locks are kept on a node.
 type Format string
@@ -29,21 +24,3 @@ const (
 )
 
 var formats = map[Format]*format.Format{FormatPlain: format.Plain, FormatRedisson: format.Redisson}
-
-// format is how locks are kept; defaults has refused what is none.
-func (o *Options) format() *format.Format { return formats[o.Format] }
-
-// formatFits refuses what a format is not for.
-func (o *Options) formatFits(nodes []Node) error {
-	f := formats[o.Format]
-	if f == nil {
-		return fmt.Errorf("%w: format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
-	}
-	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !alone(nodes)}); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-	}
-	if f.DefaultPrefix() == "" {
-		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix defaults refuses both
-	}
-	return nil
-}

@@ -3,7 +3,6 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,195 +15,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
-	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
-	greetEvery = 2 * time.Minute
-	greetKeep  = 5 * time.Minute // how long nodes remember who a client is
-	askTime    = time.Second     // for one request that people wait for
-	holderTime = 200 * time.Millisecond
-	holderMost = 1024
-	holderKeep = 30 * time.Second
-	missKeep   = time.Second     // how long a client counts as one that nobody knows
-	scanCount  = 250             // keys that one step looks at: a tenth of a millisecond or two for the server
-	scanTime   = 5 * time.Second // for one step, on a busy server
-	listBatch  = 100             // locks that are asked for together
+	scanCount = 250             // keys that one step looks at: a tenth of a millisecond or two for the server
+	scanTime  = 5 * time.Second // for one step, on a busy server
+	listBatch = 100             // locks that are asked for together
 )
-
-// holderCache knows which process each client is, so that a TryAcquire of a held
-// lock costs no second request.
-type holderCache struct {
-	mu    sync.Mutex // guards what follows
-	mine  driver.Holder
-	known map[string]knownHolder
-}
-
-type knownHolder struct {
-	holder driver.Holder
-	until  time.Time
-}
-
-// introduce tells the nodes, once, which process this client is.
-func (h *holderCache) introduce(d *Driver, me driver.Holder) {
-	me.Note = "" // it is one lease's, and stands in its owner id
-	h.mu.Lock()
-	changed := h.mine != me
-	h.mine = me
-	h.mu.Unlock()
-	if !changed {
-		return
-	}
-	for _, n := range d.set.members() {
-		if l := n.link.Load(); l != nil {
-			n.greet(l)
-		}
-	}
-}
-
-// greet tells the node which process this client is.
-func (n *node) greet(l *session) {
-	h := &n.d.holder
-	h.mu.Lock()
-	me := h.mine
-	h.mu.Unlock()
-	if me == (driver.Holder{}) {
-		return
-	}
-	if text, err := json.Marshal(me); err == nil {
-		l.Tell("SET", wire.Client+n.engine.Client(), string(text), "PX", format.Millis(int64(greetKeep)))
-	}
-}
-
-// describe is the holder that owner stands for, with its note.
-func (d *Driver) describe(ctx context.Context, owner string) driver.Holder {
-	client := quorum.ClientOf(owner)
-	if client == "" {
-		return format.Stranger(owner)
-	}
-	h := d.holderOf(ctx, client)
-	h.Note = quorum.NoteOf(owner)
-	return h
-}
-
-// holderOf is the process of a client, as far as the nodes know.
-func (d *Driver) holderOf(ctx context.Context, client string) driver.Holder {
-	h := &d.holder
-	h.mu.Lock()
-	known, ok := h.known[client]
-	mine := h.mine
-	h.mu.Unlock()
-	switch {
-	case client == d.engine.Client():
-		return mine
-	case ok && time.Now().Before(known.until):
-		return known.holder
-	}
-	found, answered := d.lookUp(ctx, client)
-	keep := holderKeep
-	switch {
-	case !answered:
-		return found
-	case found == (driver.Holder{}):
-		keep = missKeep // a node that knows may only have been late
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.known == nil || len(h.known) >= holderMost {
-		h.known = make(map[string]knownHolder)
-	}
-	h.known[client] = knownHolder{holder: found, until: time.Now().Add(keep)}
-	return found
-}
-
-// lookUp asks all nodes which process a client is, and takes the first answer that
-// says it. It says whether any node answered.
-func (d *Driver) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, holderTime)
-	defer cancel()
-	var mu sync.Mutex // guards the results
-	each(ctx, d.set.members(), func(ctx context.Context, n *node) {
-		replies, err := n.do(ctx, []string{"GET", wire.Client + client})
-		if err != nil {
-			return
-		}
-		if _, refused := replies[0].(error); refused { // another shard of a cluster would know
-			return
-		}
-		text, _ := replies[0].(string) // anything else is a node that does not know
-		var holder driver.Holder
-		known := json.Unmarshal([]byte(text), &holder) == nil
-		mu.Lock()
-		defer mu.Unlock()
-		answered = true
-		if known {
-			found = holder
-			cancel() // the others need not answer
-		}
-	})
-	return found, answered
-}
-
-// evalsha is the call of a script on the keys of a lock.
-func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
-	return append([]string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}, args...)
-}
-
-// eval runs a script on one node, for people.
-func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
-	replies, err := n.do(ctx, cmd)
-	if err == nil && resp.Says(replies[0], "NOSCRIPT") {
-		replies, err = n.do(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmd)...)
-	}
-	if err != nil {
-		return nil, err
-	}
-	last := replies[len(replies)-1]
-	if err, ok := last.(error); ok {
-		return nil, err
-	}
-	return last, nil
-}
-
-// each calls fn for some nodes at once and waits.
-func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	var all sync.WaitGroup
-	for _, n := range nodes {
-		all.Go(func() { fn(ctx, n) })
-	}
-	all.Wait()
-}
-
-// views asks every node what it knows of a lock.
-func (d *Driver) views(ctx context.Context, lock engine.Lock) []engine.View {
-	return d.set.views(ctx, []engine.Lock{lock})[0]
-}
-
-func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
-	cmds := make([][]string, len(locks))
-	for i, lock := range locks {
-		cmds[i] = evalsha(n.d.opts.format().Inspect, lock)
-	}
-	replies, err := n.do(ctx, cmds...)
-	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return resp.Says(r, "NOSCRIPT") }) {
-		if replies, err = n.do(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmds...)...); err == nil {
-			replies = replies[len(n.d.opts.format().Loads()):]
-		}
-	}
-	views := make([]engine.View, len(locks))
-	for i := range views {
-		if err != nil {
-			views[i] = engine.View{Err: err}
-		} else {
-			views[i] = format.View(replies[i])
-		}
-	}
-	return views
-}
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {

@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
@@ -29,8 +31,11 @@ const (
 	probeMost  = time.Second
 	watchEvery = 250 * time.Millisecond
 	pingEvery  = 5 * time.Second
-	owedMost   = 10_000 // releases kept for a node that cannot be reached
-	owedBatch  = 256    // of them sent together
+	greetEvery = 2 * time.Minute
+	greetKeep  = 5 * time.Minute // how long nodes remember who a client is
+	askTime    = time.Second     // for one request that people wait for
+	owedMost   = 10_000          // releases kept for a node that cannot be reached
+	owedBatch  = 256             // of them sent together
 )
 
 var (
@@ -38,6 +43,7 @@ var (
 	errHungUp  = errors.New("hung up")
 	errSilent  = errors.New("no answer for too long")
 	errServed  = errors.New("its quarantine is over")
+	errMoved   = errors.New("another server is the master now")
 	// errOlder is why a token is not committed that was chosen before the node came back, perhaps with older data: it may
 	// have been given to another since (trace C11).
 	errOlder = errors.New("it has come back since it granted the lock")
@@ -45,7 +51,7 @@ var (
 
 // node is one server: the connection to it, and whether it may vote.
 type node struct {
-	d      *Driver
+	d      *core
 	engine *engine.Engine
 	index  int
 	addr   string
@@ -88,7 +94,7 @@ type owed struct {
 	until int64
 }
 
-func newNode(d *Driver, index int, cfg Node) *node {
+func newNode(d *core, index int, cfg Node) *node {
 	o := &d.opts
 	credentials := o.Credentials
 	if credentials == nil {
@@ -271,6 +277,69 @@ func (n *node) tend(l *session, age time.Duration) {
 	if verifies || n.place.Shard() != "" && age%time.Second == 0 { // no script compares the marker of a shard
 		n.verify(l)
 	}
+}
+
+// verify hangs up once the server at the other end is the node no more. One that was
+// demoted says so, also to a client that writes nothing; that another was promoted is
+// what a Sentinel says, as a master that is cut off cannot know.
+func (n *node) verify(l *session) {
+	l.Call(link.NewCall([][]string{{"INFO", "replication"}}, func(c *link.Call) {
+		if c.Err != nil {
+			return
+		}
+		text, ok := c.Replies[0].(string)
+		info := server.ParseInfo(text)
+		if since := server.Promotion(info); ok && (info["role"] != "master" || since != "" && since != l.since) {
+			l.HangUp(errMoved)
+		}
+	}))
+	n.d.work.Go(func() {
+		if n.place.Moved(n.d.ctx, l.server) {
+			l.HangUp(errMoved)
+		}
+	})
+}
+
+// greet tells the node which process this client is.
+func (n *node) greet(l *session) {
+	me := n.d.holder.me()
+	if me == (driver.Holder{}) {
+		return
+	}
+	if text, err := json.Marshal(me); err == nil {
+		l.Tell("SET", wire.Client+n.engine.Client(), string(text), "PX", format.Millis(int64(greetKeep)))
+	}
+}
+
+// lookForBare looks for a key that is a bare name.
+func (n *node) lookForBare(l *session) {
+	d := n.d
+	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.beside() {
+		return // the name is the key; or it may be in another shard
+	}
+	// A user of its own may not have the right, and each try would be in the server's log.
+	if d.opts.Credentials != nil {
+		return // it is asked at new connections alone
+	}
+	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" {
+		return
+	}
+	taken := d.bare.name.Swap(nil)
+	if taken == nil {
+		return
+	}
+	name := *taken
+	l.Call(link.NewCall([][]string{{"PTTL", name}}, func(c *link.Call) {
+		if c.Err != nil {
+			return // nobody may be waiting for the Logger any more
+		}
+		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.first(name) {
+			d.logs.Go(func() { // a Logger may block
+				d.opts.Logger.Warn(fmt.Sprintf("there is a key %q, which expires, beside %q: if another library locks that name by its bare key, "+
+					"it and this client do not exclude one another; give both the same key (bare=true)", name, d.opts.keys(name).Key), "node", n.addr)
+			})
+		}
+	}))
 }
 
 // ping sends a PING, which waits in line as every request does, and takes the time.
@@ -482,4 +551,14 @@ func (n *node) drain() {
 	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
 	defer cancel()
 	l.Do(ctx, []string{"PING"})
+}
+
+// wait blocks for d, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }

@@ -2,6 +2,8 @@ package redlock
 
 import (
 	"cmp"
+	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -87,3 +89,16 @@ func (s *session) vain(r *engine.Request) (err error) {
 
 // least is the first token that a grant over the connection may have.
 func (s *session) least() (int64, error) { return s.n.d.set.least(s) }
+
+// isRedirection says whether an error reply is about where a key is, or whether the
+// cluster works, and passes.
+func isRedirection(err error) bool {
+	said, ok := errors.AsType[resp.Error](err)
+	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, format.Code([]byte(said)))
+}
+
+// settled says whether what is owed and was sent has been carried out.
+func settled(reply any) bool {
+	err, ok := reply.(resp.Error)
+	return !ok || !isRedirection(err)
+}

@@ -16,6 +16,24 @@ import (
 // starts, each slot has come. ASK says nothing new: the data are those of the shard that says
 // so, whose floor this client has.
 
+// lookMost is between two looks at the map of a cluster that is well.
+const lookMost = 5 * time.Second
+
+// glimpse is when a map was read.
+type glimpse struct {
+	at           time.Time
+	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
+}
+
+// glimpsed is a look that was asked for at sent and answered by at, of a node with the clock node.
+// That may have gone on until at: of the times that it may show then it is the one next to this
+// machine's. Otherwise an answer that came late would let tokens begin in the past.
+func glimpsed(sent, at time.Time, node int64) glimpse {
+	g := glimpse{at: at, client: at.UnixMicro(), node: node}
+	g.node += min(max(g.client-node, 0), clock.Elapsed(sent, at).Microseconds())
+	return g
+}
+
 // least is the first token that a shard may give now.
 func (c *cluster) least(*session) (int64, error) {
 	if c.came.Load() || c.outdated(time.Now()) {

@@ -4,15 +4,52 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
+
+// Open opens the nodes that a URL names; opts may be nil, and the URL takes precedence over
+// it. Otherwise it does what New does.
+//
+//	redis://user:password@host:6379/0       one server; valkey:// means the same
+//	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS; or valkeys://
+//	unix://user:password@/run/redis.sock    one server, by a unix socket
+//	redlock://u:p@h1:6379,h2:6379,h3:6379   several independent servers
+//	redis+cluster://u:p@h1:6379,h2          a Redis Cluster, found by some of its nodes; rediss+cluster:// over TLS
+//	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
+//	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
+//
+// Several URLs with blanks between them make one set, to which each adds its nodes: so a node
+// may be a master that moves, and each may have a login of its own. The first has the
+// parameters for all. User and password stand in the first for all, or in each:
+//
+//	redis+sentinel://s1,s2,s3/one redis+sentinel://s4,s5,s6/two redis://h3
+//
+// Parameters: username and password (in place of those before the host), passwordfile
+// (a file with the password of all servers, read at each new connection), prefix, bare
+// (true), format (redisson), sentinel_username and sentinel_password (for the Sentinels, which do not get
+// those before the hosts), maxttl (60s, 24h for one server alone), quarantine (off), timeout (1s), db, tls
+// (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
+// all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
+// (allow), down (allow). A number without a unit means seconds. Any other parameter is refused. In users and passwords,
+// write % as %25, a comma as %2C, @ as %40, / as %2F, ? as %3F and a blank as %20; a URL that
+// can be read in two ways is refused. A password in the URL never appears in an error.
+func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
+	nodes, o, err := parseURL(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
+	return New(ctx, nodes, &o)
+}
 
 // What follows redis, rediss, valkey or valkeys in a scheme, for servers of which one takes
 // the place of another, and for a cluster.
@@ -214,4 +251,81 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 		return invalid("parameter passwordfile: %w", err)
 	}
 	return nil
+}
+
+var errPath = invalid("the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
+
+// apply takes from a URL what is for the whole set.
+func (o *Options) apply(u *dsn.URL) (err error) {
+	if o.database(u.Path) != nil {
+		return errPath
+	}
+	for name, v := range u.Parameters {
+		var err error
+		switch name {
+		case "prefix":
+			o.Prefix = v
+		case "bare":
+			o.BareKeys, err = strconv.ParseBool(v)
+		case "format":
+			o.Format = Format(v)
+		case "maxttl":
+			o.MaxTTL, err = duration(v)
+		case "timeout":
+			o.Timeout, err = duration(v)
+		case "quarantine":
+			o.NoQuarantine, err = oneOf(v, "off", "on")
+		case "down":
+			o.AllowDown, err = oneOf(v, "allow", "refuse")
+		case "eviction":
+			o.AllowEviction, err = oneOf(v, "allow", "refuse")
+		case "db":
+			if u.Path != "" {
+				return invalid("the URL names a database in its path and by db; leave out one of them")
+			}
+			err = o.database(v)
+		case "name":
+			o.ClientName = v
+		} // the other parameters are about TLS and the login
+		if err != nil {
+			return invalid("parameter %s: %w", name, err)
+		}
+	}
+	o.secrets = u.Secrets("key", "passwordfile")
+	o.TLS, err = u.TLS(o.TLS)
+	return err
+}
+
+// database takes the number of the database, unless that is empty.
+func (o *Options) database(number string) error {
+	if number == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 {
+		return errors.New("it is no database number")
+	}
+	o.DB = n
+	return nil
+}
+
+// duration reads what flags of the command take as well: Go's notation, or a number
+// of seconds.
+func duration(s string) (time.Duration, error) {
+	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1e9 {
+		return time.Duration(seconds * float64(time.Second)), nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
+	}
+	return d, nil
+}
+
+// oneOf tells yes from no, and both from anything else.
+func oneOf(v, yes, no string) (bool, error) {
+	if v != yes && v != no {
+		return false, fmt.Errorf("%q is neither %s nor %s", v, yes, no)
+	}
+	return v == yes, nil
 }

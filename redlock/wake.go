@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"context"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -86,13 +85,4 @@ func (n *node) inOrder() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ordered
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -1,0 +1,56 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/redlock/internal/format"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
+)
+
+// confirmMost is how long a replica may take to say that it has what its master did.
+const confirmMost = time.Second
+
+// confirm waits until a replica has what the server of l had done for lock before, and returns nil at once for a node that does
+// not fail over. It asks over a connection of its own, because WAIT keeps all that comes after it on its connection waiting.
+// What it writes comes after what was done, and is what it waits for.
+func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error {
+	if !n.place.Replaced() {
+		return nil
+	}
+	if l == nil || n.link.Load() != l {
+		return errMoved
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*confirmMost)
+	defer cancel()
+	g := n.d.gate
+	conn, err := n.net.Connect(ctx, l.server)
+	if err != nil {
+		return server.Mend(err, g.opts.TLS != nil)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	if _, err := n.place.Login(ctx, l.server, conn); err != nil {
+		return err
+	}
+	probe := g.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
+	values, err := server.Ask(conn,
+		[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(confirmMost))})
+	if err != nil {
+		return err
+	}
+	info := server.ParseInfo(string(values[0].Text))
+	has, _ := values[3].Int()
+	switch {
+	case !member.SameRun(l.run, member.Run(info["run_id"], server.Promotion(info))):
+		return errMoved
+	case has > 0:
+		return nil
+	case info["connected_slaves"] != "0":
+		return fmt.Errorf("no replica has answered within %v", confirmMost)
+	}
+	return n.place.NoReplica(conn)
+}
