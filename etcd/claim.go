@@ -204,7 +204,7 @@ func (c *claim) take(ctx context.Context, own entry) error {
 	if time.Since(c.lease.sent) < age {
 		return nil
 	}
-	return c.keep(ctx)
+	return c.keep(ctx, c.key())
 }
 
 func (c *claim) grant() driver.Grant {
@@ -217,19 +217,23 @@ func (c *claim) grant() driver.Grant {
 	}
 }
 
-// keep renews the lease.
-func (c *claim) keep(ctx context.Context) error {
+// keep renews the lease, and has all looked at anew where the key before is gone.
+func (c *claim) keep(ctx context.Context, before string) error {
 	var r renewal
-	own := clientv3.OpGet(c.key(), clientv3.WithCountOnly())
-	err := c.d.call(ctx, direct.Patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{own}, &r))
+	stands := clientv3.OpGet(before, clientv3.WithCountOnly())
+	err := c.d.call(ctx, direct.Patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.reset()
 		return direct.ErrAgain
 	}
-	if err == nil {
-		c.lease.sent = r.sent
+	if err != nil {
+		return err
 	}
-	return err
+	c.lease.sent = r.sent
+	if line(r.seen, 0).keys == 0 {
+		return direct.ErrAgain
+	}
+	return nil
 }
 
 // await returns when the key before the claim's or its own is deleted, when the member that
@@ -262,8 +266,8 @@ func (c *claim) await(ctx context.Context, a rivals) error {
 			return c.d.states.Unavailable(nil, driver.NodeError{Node: n.name, Err: err})
 		case <-changed:
 			up, changed = c.d.states.Up(n.place)
-		case <-due.C:
-			if err := c.keep(ctx); err != nil {
+		case <-due.C: // a cluster that was restored may be before the revision from which the watch goes on
+			if err := c.keep(ctx, a.before.key); err != nil {
 				return err
 			}
 			due.Reset(c.lease.ttl / 3)

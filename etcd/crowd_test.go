@@ -1,12 +1,66 @@
 package etcd_test
 
 import (
+	"context"
+	"flag"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
+
+var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersOutliveTheLeader; a multiple of four")
 
 func TestACrowdOfOneClientIsServed(t *testing.T) {
 	r := start(t)
 	fixture.Crowd(r.Rig, r.driver(), 1000)
+}
+
+// TestManyWaitersOutliveTheLeader, each of them once, in the order in which they came.
+func TestManyWaitersOutliveTheLeader(t *testing.T) {
+	r := alone(t, 3)
+	const clients = 4
+	drivers := make([]*etcd.Driver, clients)
+	for i := range drivers {
+		drivers[i] = r.straight()
+	}
+	holder := r.straight()
+	g := r.Grant(holder, "k", long)
+	ctx, cancel := context.WithTimeout(r.Context(), 6*fixture.Patience)
+	defer cancel()
+	turns := make([]int32, *waiters)
+	var served, holders atomic.Int32
+	var all sync.WaitGroup
+	for i := range turns {
+		if i%clients == 0 {
+			r.keys("k", 1+i)
+		}
+		all.Go(func() {
+			d := drivers[i%clients]
+			g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, Renews: true})
+			if err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+				return
+			}
+			turns[i] = served.Add(1)
+			if n := holders.Add(1); n > 1 {
+				t.Errorf("%d hold it at once", n)
+			}
+			holders.Add(-1)
+			d.Release(ctx, g, 0)
+		})
+	}
+	r.keys("k", 1+len(turns))
+	r.leader().Kill()
+	holder.Release(ctx, g, 0) // which no leader may confirm in time; the driver goes on with it
+	all.Wait()
+	for i, turn := range turns {
+		if row := i / clients; int(turn-1)/clients != row { // those of a row have come at once
+			t.Errorf("waiter %d had turn %d", i, turn)
+		}
+	}
+	r.keys("k", 0)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/rig/socket"
@@ -209,6 +210,27 @@ func TestABatchOfLongNamesFitsIntoASocket(t *testing.T) {
 		}
 		n.l.mu.Unlock()
 		cancel()
+	})
+}
+
+// TestAReleaseIsNeverTooLate: what else waited until its time was over is not written, as its caller has given up.
+func TestAReleaseIsNeverTooLate(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, n *node, _ net.Conn) {
+		n.l.mu.Lock()
+		defer n.l.mu.Unlock()
+		kinds := []quorum.AskKind{quorum.AskAcquire, quorum.AskRelease, quorum.AskRenew, quorum.AskGiveBack}
+		for _, k := range kinds {
+			n.l.queue = append(n.l.queue, Entry{Req: &engine.Request{Ask: quorum.Ask{Kind: k}, Lock: &engine.Lock{Key: "k"}, Deadline: n.Now() - 1}})
+		}
+		var late []quorum.AskKind
+		for _, e := range n.l.load(n.Now()) {
+			late = append(late, e.Req.Kind)
+		}
+		if want := []quorum.AskKind{quorum.AskAcquire, quorum.AskRenew}; !slices.Equal(late, want) || n.l.flight.len() != len(kinds)-len(want) {
+			t.Errorf("%v are too late and %d are written, want %v and 2", late, n.l.flight.len(), want)
+		}
+		n.l.flight = fifo{}
 	})
 }
 
