@@ -2,11 +2,15 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
@@ -49,6 +53,49 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 		return d, nil
 	}
 	return direct.Opened(ctx, "etcd", d, err, d.first)
+}
+
+// NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and what the configuration says goes
+// before it. Otherwise it does what New does. Of the configuration it takes endpoints, TLS, user and password; with a Token or
+// DialOptions, without which the cluster may not be reached, it is ErrInvalid. What else is in it says how that client behaves, and the
+// driver has clients of its own: one for each member, with a login for itself.
+func NewFromConfig(ctx context.Context, config clientv3.Config, opts *Options) (*Driver, error) {
+	members, o, err := parseConfig(config, opts)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return New(ctx, members, &o)
+}
+
+func parseConfig(config clientv3.Config, opts *Options) (members []string, o Options, err error) {
+	if opts != nil {
+		o = *opts
+	}
+	if config.Token != "" || len(config.DialOptions) > 0 {
+		return nil, o, fmt.Errorf("%w: the configuration has a Token or DialOptions, which the driver cannot use; give user and password, or TLS", driver.ErrInvalid)
+	}
+	if config.Username != "" || config.Password != "" {
+		o.Username, o.Password = config.Username, config.Password
+	}
+	if config.TLS != nil {
+		o.TLS = config.TLS
+	}
+	secure := 0 // endpoints that speak TLS
+	for _, endpoint := range config.Endpoints {
+		name, https := strings.CutPrefix(endpoint, "https://")
+		name, http := strings.CutPrefix(name, "http://")
+		if https || !http && o.TLS != nil {
+			secure++
+		}
+		members = append(members, name)
+	}
+	switch {
+	case secure < len(members) && (secure > 0 || o.TLS != nil):
+		return nil, o, fmt.Errorf("%w: some endpoints are http://, and TLS or https:// says that the members speak TLS; write https:// for all", driver.ErrInvalid)
+	case secure > 0 && o.TLS == nil:
+		o.TLS = &tls.Config{}
+	}
+	return members, o, nil
 }
 
 // first looks at the cluster for the first time.

@@ -2,12 +2,14 @@ package etcd_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -61,6 +63,37 @@ func TestAURLNamesMembersAndPrefix(t *testing.T) {
 	}
 }
 
+// TestAConfigurationOfAClientNamesTheCluster, with endpoints of each form.
+func TestAConfigurationOfAClientNamesTheCluster(t *testing.T) {
+	r := start(t)
+	config := clientv3.Config{Endpoints: r.cluster.Addrs()}
+	config.Endpoints[0] = "http://" + config.Endpoints[0]
+	d, err := etcd.NewFromConfig(r.Within(), config, &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	r.keys("k", 1)
+	r.Must(d.Release(r.Within(), g, 0))
+}
+
+// TestAConfigurationIsRefusedThatTheDriverCannotFollow.
+func TestAConfigurationIsRefusedThatTheDriverCannotFollow(t *testing.T) {
+	t.Parallel()
+	for want, config := range map[string]clientv3.Config{
+		"Token":             {Endpoints: []string{"h1:2379"}, Token: "t"},
+		"DialOptions":       {Endpoints: []string{"h1:2379"}, DialOptions: []grpc.DialOption{grpc.WithUserAgent("me")}},
+		"no member":         {},
+		"host:port":         {Endpoints: []string{"unix:///run/etcd"}},
+		"some endpoints":    {Endpoints: []string{"https://h1:2379", "http://h2:2379"}},
+		"write https://":    {Endpoints: []string{"http://h1:2379"}, TLS: &tls.Config{}},
+		"without a passwor": {Endpoints: []string{"h1:2379"}, Username: "me"},
+	} {
+		_, err := etcd.NewFromConfig(t.Context(), config, &etcd.Options{NoCheck: true})
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("NewFromConfig() = %v, want ErrInvalid and %q", err, want)
+		}
+	}
+}
+
 // TestAClusterThatIsDownIsNoMistake: it may be back soon.
 func TestAClusterThatIsDownIsNoMistake(t *testing.T) {
 	t.Parallel()
@@ -106,7 +139,8 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 	}
 	d, err := open(login, "/mine")
 	r.Must(err)
-	other, err := open(login, "/mine")
+	other, err := etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "me", Password: fixture.Secret},
+		&etcd.Options{Prefix: "mine"})
 	r.Must(err)
 	defer d.Close()
 	holder, waiter := r.Client(d), r.Client(other)
@@ -167,6 +201,15 @@ func TestTLS(t *testing.T) {
 		g := r.Grant(d, "k", long)
 		r.Must(d.Release(r.Within(), g, 0))
 		r.Must(d.Close())
+	}
+	for _, endpoint := range []string{addr, "https://" + addr} {
+		d, err := etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: []string{endpoint}, TLS: config}, nil)
+		fixture.Closed(r.Rig, d, err)
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	}
+	_, err = etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: []string{"https://" + addr}}, nil) // by the system's authorities
+	if err == nil || !strings.Contains(err.Error(), "by ca") {
+		t.Errorf("NewFromConfig() = %v, want that the certificate is not known", err)
 	}
 }
 

@@ -90,7 +90,9 @@ func TestAConflictIsRepeated(t *testing.T) {
 // TestAReadOnlySessionIsNamed, with what mends it, and is waited for, as it may be that of a server that has not taken over yet.
 func TestAReadOnlySessionIsNamed(t *testing.T) {
 	each(t, servers, func(r *rig) {
-		r.settings = map[sqllock.Dialect]string{sqllock.PostgreSQL: " default_transaction_read_only=on", sqllock.MySQL: "&tx_read_only=1"}[r.dialect]
+		r.settings = map[string]string{
+			"PostgreSQL": " default_transaction_read_only=on", "MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
+		}[r.name]
 		_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "no writes are taken") {
 			r.Errorf("Acquire() = %v, want that no writes are taken", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +32,7 @@ const (
 	rounds   = 4
 )
 
-var roles = map[string]func() int{"hold": hold, "count": count}
+var roles = map[string]func() int{"hold": hold, "count": count, "churn": churn}
 
 // inRole runs with a client of the file.
 func inRole(do func(ctx context.Context, c *holdfast.Client) error) int {
@@ -62,6 +63,26 @@ func hold() int {
 		fmt.Println("held")
 		<-l.Context().Done()
 		return context.Cause(l.Context())
+	})
+}
+
+// churn takes and releases locks until it is killed.
+func churn() int {
+	return inRole(func(ctx context.Context, c *holdfast.Client) error {
+		fmt.Println("held")
+		errs := make(chan error)
+		for i := range 3 {
+			go func() {
+				for n := 0; ; n++ {
+					for _, name := range []string{"k", fmt.Sprint("new-", os.Getpid(), "-", i, "-", n)} {
+						if err := c.Do(ctx, name, nil, func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
+							errs <- err
+						}
+					}
+				}
+			}()
+		}
+		return <-errs
 	})
 }
 
@@ -110,7 +131,7 @@ func (r *rig) process(role string, index int) (cmd *exec.Cmd, exited <-chan stru
 	exited, err = child.Start(cmd, syscall.SIGKILL)
 	r.Must(err)
 	r.Cleanup(func() { cmd.Process.Kill() })
-	if role == "hold" {
+	if role != "count" {
 		line, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil || line != "held\n" {
 			r.Fatalf("the holder says %q, %v", line, err)
@@ -139,6 +160,40 @@ func TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL(t *testing.T) {
 	t.Logf("passed on after %v", took.Round(time.Millisecond))
 	r.Release(l)
 	r.cleared()
+}
+
+// TestAProcessThatIsKilledWhileItWritesLeavesASoundFile, at any moment: what was committed stays, and so tokens rise.
+func TestAProcessThatIsKilledWhileItWritesLeavesASoundFile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, onSQLite)
+	r.known()
+	kills := 20
+	if testing.Short() {
+		kills = 3
+	}
+	before := r.count("SELECT token FROM holdfast_lock WHERE name = 'k'")
+	for range kills {
+		r.exec("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the TTL of who was killed were over
+		r.exec("DELETE FROM holdfast_ticket")
+		cmd, exited := r.process("churn", 0)
+		r.Eventually("it writes", func() bool { return r.count("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
+		time.Sleep(rand.N(10 * time.Millisecond)) // between two kills, any moment is as good
+		before = r.count("SELECT token FROM holdfast_lock WHERE name = 'k'")
+		r.Must(cmd.Process.Kill())
+		<-exited
+		var verdict string
+		r.Must(r.db.QueryRowContext(r.Within(), "PRAGMA integrity_check").Scan(&verdict))
+		if after := r.count("SELECT token FROM holdfast_lock WHERE name = 'k'"); verdict != "ok" || after < before {
+			t.Fatalf("the file is %s, and the token %d after %d", verdict, after, before)
+		}
+	}
+	r.exec("UPDATE holdfast_lock SET owner = '', expires = 1")
+	r.exec("DELETE FROM holdfast_ticket")
+	l := r.Acquire(r.client(), "k", long)
+	if int(l.Token()) <= before {
+		t.Errorf("token %d after %d", l.Token(), before)
+	}
+	r.Release(l)
 }
 
 // TestManyProcessesOverOneFile: those that wait get the lock in the order in which they came, the first when the TTL of a holder that was

@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
@@ -36,6 +37,7 @@ const (
 var (
 	postgreSQL *pgproc.Server
 	mariaDB    *mariaproc.Server
+	mySQL      *mariaproc.Server // nil: it was not fetched
 	prefixes   atomic.Int32
 )
 
@@ -47,16 +49,34 @@ func TestMain(m *testing.M) {
 		if postgreSQL, err = pgproc.Start(ctx, "max_connections=400"); err != nil {
 			return nil, err
 		}
-		if mariaDB, err = mariaproc.Start(ctx, "--max-connections=400"); err != nil {
-			return nil, errors.Join(err, postgreSQL.Stop())
+		stop = func() error {
+			errs := postgreSQL.Stop()
+			for _, s := range []*mariaproc.Server{mariaDB, mySQL} {
+				if s != nil {
+					errs = errors.Join(errs, s.Stop())
+				}
+			}
+			return errs
 		}
-		return func() error { return errors.Join(mariaDB.Stop(), postgreSQL.Stop()) }, prepare(ctx)
+		if mariaDB, err = mariaproc.Start(ctx, "--max-connections=400"); err == nil && !testing.Short() {
+			mySQL, err = mariaproc.StartMySQL(ctx, "--max-connections=400")
+		}
+		if errors.Is(err, child.ErrNotFetched) {
+			err = nil // newRig says so
+		}
+		if err = errors.Join(err, prepare(ctx, mariaDB), prepare(ctx, mySQL)); err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		return stop, nil
 	})
 }
 
 // prepare makes the database of the tests.
-func prepare(ctx context.Context) error {
-	db, err := sql.Open("mysql", "root@unix("+mariaDB.Socket()+")/")
+func prepare(ctx context.Context, s *mariaproc.Server) error {
+	if s == nil {
+		return nil
+	}
+	db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")
 	if err != nil {
 		return err
 	}
@@ -69,15 +89,17 @@ func prepare(ctx context.Context) error {
 type database struct {
 	name     string
 	dialect  sqllock.Dialect
+	second   bool   // MySQL itself, and not MariaDB
 	settings string // of the sessions of clients
 }
 
 var (
 	onPostgreSQL = database{name: "PostgreSQL", dialect: sqllock.PostgreSQL}
 	onMariaDB    = database{name: "MariaDB", dialect: sqllock.MySQL}
+	onMySQL      = database{name: "MySQL", dialect: sqllock.MySQL, second: true}
 	onSQLite     = database{name: "SQLite", dialect: sqllock.SQLite}
-	servers      = []database{onPostgreSQL, onMariaDB}
-	kinds        = []database{onPostgreSQL, onMariaDB, onSQLite}
+	servers      = []database{onPostgreSQL, onMariaDB, onMySQL}
+	kinds        = append(servers, onSQLite)
 )
 
 // rig is tables in a database and their clients.
@@ -103,6 +125,15 @@ func each(t *testing.T, all []database, test func(r *rig)) {
 
 func newRig(t testing.TB, b database) *rig {
 	t.Helper()
+	switch {
+	case !b.second || mySQL != nil:
+	case testing.Short():
+		t.Skip("-short goes through MariaDB alone")
+	case child.Required():
+		t.Fatal("there is no MySQL: call tools/servers")
+	default:
+		t.Skip("there is no MySQL: tools/servers fetches it")
+	}
 	r := &rig{Rig: fixture.New(t), database: b, prefix: fmt.Sprintf("t%d_", prefixes.Add(1)), most: 4}
 	if b.dialect == sqllock.SQLite {
 		r.prefix, r.file = "holdfast_", filepath.Join(t.TempDir(), "locks.db")
@@ -119,7 +150,10 @@ func newRig(t testing.TB, b database) *rig {
 
 // socket is where the server listens.
 func (r *rig) socket() string {
-	if r.dialect == sqllock.MySQL {
+	switch {
+	case r.second:
+		return mySQL.Socket()
+	case r.dialect == sqllock.MySQL:
 		return mariaDB.Socket()
 	}
 	dir, _, _ := strings.Cut(strings.TrimPrefix(postgreSQL.DSN(), "host="), " ")

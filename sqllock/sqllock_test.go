@@ -19,6 +19,11 @@ var odd = []database{
 		settings: "&tx_isolation=%27READ-UNCOMMITTED%27&clientFoundRows=true&parseTime=true&loc=Local",
 	},
 	{
+		name: "MySQL, odd sessions", dialect: sqllock.MySQL, second: true,
+		settings: "&autocommit=0&transaction_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
+			"&sql_mode=%27ANSI,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH%27",
+	},
+	{
 		name: "PostgreSQL, odd sessions", dialect: sqllock.PostgreSQL,
 		settings: " default_transaction_isolation=serializable timezone=Asia/Kolkata standard_conforming_strings=off datestyle=German",
 	},

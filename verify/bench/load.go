@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // load is what workers do with locks, the same for every library.
@@ -347,6 +349,10 @@ func (s *session) eachService(ctx context.Context, do func(*service) error) erro
 	}
 	for _, name := range chosen {
 		sv, err := find(name).start(ctx)
+		if errors.Is(err, child.ErrNotFetched) {
+			fmt.Fprintf(s.progress, "%s is left out: %v\n", name, err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

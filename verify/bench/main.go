@@ -11,6 +11,7 @@
 //
 //	locks     libraries for Redis, on one server and on five
 //	backends  Holdfast on each service that it has a driver for, beside what programs use there
+//	databases the same on databases, and what a crowd costs the server that waits for one lock
 //	hooks     what hooks cost a client, on nodes in memory
 //	sharing   what Holdfast and another library leave to one another on one bare key; moving from one to the other
 //	capacity  what locks cost one node and one process, and how many sets of nodes a load needs
@@ -62,6 +63,7 @@ var scenarios = []scenario{
 		400 * time.Millisecond,
 		func(ctx context.Context, s *session) error { return s.compare(ctx, backendLoads) },
 	},
+	{"databases", nil, []string{"mariadb", "mariadb-fsync", "mysql", "postgres", "sqlite"}, 400 * time.Millisecond, databases},
 	{"hooks", names(hookLoads), []string{"memory"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error { return s.compare(ctx, hookLoads) }},
 	{"sharing", append([]string{"compete"}, names(migrations)...), []string{"redis-1"}, 12 * time.Second, sharing},
 	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, capacity},

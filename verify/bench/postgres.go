@@ -33,7 +33,7 @@ var postgresLibraries = []library{
 
 // startPostgres starts a server, without waiting for the disk unless settings say otherwise.
 func startPostgres(ctx context.Context, settings ...string) (*service, error) {
-	server, err := pgproc.Start(ctx, append([]string{"max_connections=200"}, settings...)...)
+	server, err := pgproc.Start(ctx, append([]string{"max_connections=1000"}, settings...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +43,10 @@ func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 	}
 	sv := &service{nodes: 1, addrs: []string{server.DSN()}, libraries: postgresLibraries, idle: 1}
 	sv.stop = func() error { pool.Close(); return server.Stop() }
+	sv.spent = func(ctx context.Context) (transactions int64, cpu time.Duration, err error) {
+		err = pool.QueryRow(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&transactions)
+		return transactions, processorTime(server.Pid()), err
+	}
 	sv.written = func(ctx context.Context) (n int64, err error) {
 		err = pool.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint").Scan(&n)
 		return n, err

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
@@ -67,6 +68,9 @@ type service struct {
 	addrs     []string
 	libraries []library
 	redis     servers // nil: it is another service
+	// spent are the requests that the service has carried out so far, a second ago in the case of PostgreSQL, and its processor time.
+	// nil: that is not known, or redis knows it.
+	spent func(ctx context.Context) (requests int64, cpu time.Duration, err error)
 	// written is how much the service has written to its log so far, in bytes. nil: that is not known.
 	written func(ctx context.Context) (int64, error)
 	stop    func() error
@@ -87,6 +91,10 @@ var startable = []starter{
 	{"postgres-fsync", func(ctx context.Context) (*service, error) {
 		return startPostgres(ctx, "fsync=on", "full_page_writes=on")
 	}},
+	{"mariadb", startMySQL(mariaproc.Start)},
+	{"mariadb-fsync", startMySQL(mariaproc.Start, "--innodb-flush-log-at-trx-commit=1")},
+	{"mysql", startMySQL(mariaproc.StartMySQL)},
+	{"sqlite", startSQLite},
 	{"etcd", startEtcd},
 	{"zookeeper", startZooKeeper},
 	{"memory", startMemory},
@@ -115,7 +123,7 @@ func find(name string) *starter {
 
 // libraryNames are those of all libraries.
 func libraryNames() (all []string) {
-	for _, list := range [][]library{redisLibraries, postgresLibraries, etcdLibraries, zooKeeperLibraries, hookLibraries} {
+	for _, list := range [][]library{redisLibraries, postgresLibraries, mysqlLibraries, sqliteLibraries, etcdLibraries, zooKeeperLibraries, hookLibraries} {
 		for _, lib := range list {
 			all = append(all, lib.name)
 		}

@@ -1,9 +1,9 @@
 //go:build unix
 
-// Package mariaproc starts real MariaDB servers, each on a socket in a folder of its own, for the tests. It never touches a server
-// that already runs.
+// Package mariaproc starts real servers of MariaDB and MySQL, each on a socket in a folder of its own, for the tests. It never touches
+// a server that already runs.
 //
-// It is no way to run MariaDB in production: nothing is ever synced to disk, and everybody may do everything.
+// It is no way to run either in production: nothing is ever synced to disk, and everybody may do everything.
 package mariaproc
 
 import (
@@ -26,46 +26,80 @@ import (
 // ErrNotInstalled is returned by Start when there is no MariaDB server on this machine.
 var ErrNotInstalled = errors.New("mariadbd is not installed (on Debian and Ubuntu: apt-get install mariadb-server-core)")
 
-// Server is a MariaDB server process.
+// Server is a server process.
 type Server struct {
 	*child.Process
 	dir string
 }
 
-// Start starts a server without any database. It blocks until that accepts connections, ctx ends or a minute is over. settings are
-// further options, such as "--max-connections=200". As root it runs as the user nobody.
-func Start(ctx context.Context, settings ...string) (_ *Server, err error) {
+// Start starts a server of MariaDB without any database. It blocks until that accepts connections, ctx ends or a minute is over.
+// settings are further options, such as "--max-connections=200". As root it runs as the user nobody.
+func Start(ctx context.Context, settings ...string) (*Server, error) {
 	program, err := exec.LookPath("mariadbd")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/mariadbd"); err != nil {
 			return nil, ErrNotInstalled
 		}
 	}
+	return start(ctx, "nobody", program, append([]string{"--innodb-log-file-size=8M"}, settings...), nil)
+}
+
+// StartMySQL does the same with the server of MySQL 8 that tools/servers fetches, in some seconds. The error matches
+// child.ErrNotFetched where that was not done. As root it runs as root, whose cache folder others may not read.
+func StartMySQL(ctx context.Context, settings ...string) (*Server, error) {
+	program, err := child.Fetched("mysql8")
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, "root", program, append([]string{
+		"--mysqlx=off", "--skip-log-bin", "--innodb-redo-log-capacity=8M", "--innodb-flush-method=nosync",
+	}, settings...),
+		[]string{"--initialize-insecure"})
+}
+
+// start starts a program as a user, after a run of it with the options first that fills its folder, if there are any.
+func start(ctx context.Context, who, program string, settings, first []string) (_ *Server, err error) {
 	dir, err := os.MkdirTemp("", "holdfast-mariadb-")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dir: dir}
 	args := append([]string{
-		"--no-defaults", "--datadir=" + dir, "--socket=" + s.Socket(), "--pid-file=" + filepath.Join(dir, "pid"),
-		"--skip-networking", "--skip-grant-tables", "--performance-schema=off",
-		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M",
+		"--no-defaults", "--datadir=" + s.data(), "--socket=" + s.Socket(), "--pid-file=" + filepath.Join(dir, "pid"),
+		"--skip-networking", "--performance-schema=off", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=16M",
 	}, settings...)
 	if os.Getuid() == 0 {
-		args = append(args, "--user=nobody")
-		err = giveTo("nobody", dir)
+		args = append(args, "--user="+who)
 	}
 	s.Process = &child.Process{Program: child.Program{
-		Cmd: func() *exec.Cmd { return exec.Command(program, args...) }, Ready: s.ready, Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL,
-		Limit: time.Minute,
+		Cmd:   func() *exec.Cmd { return exec.Command(program, append(args, "--skip-grant-tables")...) },
+		Ready: s.ready, Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL, Limit: time.Minute,
 	}}
+	if err = s.lay(who); err == nil && first != nil {
+		var said []byte
+		if said, err = exec.CommandContext(ctx, program, append(args, first...)...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
+	}
 	if err == nil {
 		err = s.Restart(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start MariaDB: %w", err), s.Stop())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", filepath.Base(program), err), s.Stop())
 	}
 	return s, nil
+}
+
+// data is the folder of the tables.
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// lay makes the folders, and gives them to the user as whom the server runs.
+func (s *Server) lay(who string) error {
+	err := os.Mkdir(s.data(), 0o700)
+	if err == nil && os.Getuid() == 0 {
+		err = errors.Join(giveTo(who, s.dir), giveTo(who, s.data()))
+	}
+	return err
 }
 
 func giveTo(name, dir string) error {

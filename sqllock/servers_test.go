@@ -1,0 +1,255 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// fails has the next n changes of a lock fail with an error of the server, by a trigger.
+func (r *rig) fails(n int, number, state string) {
+	r.Helper()
+	r.exec("CREATE TABLE holdfast_left (n int) ENGINE = MyISAM") // which no rollback undoes
+	r.exec(fmt.Sprintf("INSERT INTO holdfast_left VALUES (%d)", n))
+	r.exec(`CREATE TRIGGER holdfast_trip BEFORE UPDATE ON holdfast_lock FOR EACH ROW BEGIN
+		IF (SELECT n FROM holdfast_left) > 0 THEN
+			UPDATE holdfast_left SET n = n - 1;
+			SIGNAL SQLSTATE '` + state + `' SET MYSQL_ERRNO = ` + number + `, MESSAGE_TEXT = 'by a trigger';
+		END IF;
+	END`)
+}
+
+// blameless has the test fail if d says that the database is not up.
+func (r *rig) blameless(d *sqllock.Driver) {
+	d.Notify(func(e driver.NodeEvent) {
+		if e.State != driver.NodeUp {
+			r.Errorf("the database is %v: %v", e.State, e.Err)
+		}
+	})
+}
+
+// TestAConflictIsRepeatedHoweverOften: a deadlock, which is also what a node of Galera calls a certification that has failed, a lock that
+// was not had in time, a row that has changed since, and a node that is not ready for a moment.
+func TestAConflictIsRepeatedHoweverOften(t *testing.T) {
+	for what, c := range map[string]struct {
+		number, state string
+		times         int
+	}{
+		"deadlock, failed certification": {"1213", "40001", 7},
+		"lock wait timeout":              {"1205", "HY000", 3},
+		"changed since it was read":      {"1020", "HY000", 3},
+		"no node of the cluster now":     {"1047", "08S01", 2},
+	} {
+		t.Run(what, func(t *testing.T) {
+			each(t, []database{onMariaDB, onMySQL}, func(r *rig) {
+				r.known()
+				d := r.driver()
+				r.blameless(d)
+				r.fails(c.times, c.number, c.state)
+				g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}) // which takes no error for an outage to wait for
+				r.Must(err)
+				if left := r.count("SELECT n FROM holdfast_left"); left != 0 {
+					r.Errorf("the lock was granted with %d errors to come", left)
+				}
+				r.exec(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
+				r.renew(d, g, long)
+				r.exec(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
+				r.Must(d.Release(r.Within(), g, 0))
+				r.cleared()
+			})
+		})
+	}
+}
+
+// TestAnErrorThatLastsSaysWhatMendsIt, and a caller that does not wait has it at once.
+func TestAnErrorThatLastsSaysWhatMendsIt(t *testing.T) {
+	for number, c := range map[string]struct {
+		state, want string
+		matches     error
+	}{
+		"1290": {"HY000", "name the primary", driver.ErrUnavailable}, // --read-only
+		"1836": {"HY000", "name the primary", driver.ErrUnavailable}, // --innodb-read-only of MySQL
+		"1036": {"HY000", "name the primary", driver.ErrUnavailable}, // the same of MariaDB
+		"1792": {"25006", "name the primary", driver.ErrUnavailable},
+		"1114": {"HY000", "make room", driver.ErrUnavailable},
+		"1021": {"HY000", "make room", driver.ErrUnavailable},
+		"1142": {"42000", "grant SELECT, INSERT, UPDATE, DELETE", driver.ErrAuth},
+	} {
+		t.Run(number, func(t *testing.T) {
+			each(t, []database{onMariaDB, onMySQL}, func(r *rig) {
+				r.known()
+				r.fails(1e6, number, c.state)
+				_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+				if !errors.Is(err, c.matches) || !strings.Contains(err.Error(), c.want) {
+					r.Errorf("Acquire() = %v, want %v and %q", err, c.matches, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestAReplicaIsNamedAsOne, by an error of those that want a lock and by a doctor.
+func TestAReplicaIsNamedAsOne(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short starts no servers for one test alone")
+	}
+	refused := func(t *testing.T, r *fixture.Rig, db *sql.DB, dialect sqllock.Dialect) {
+		t.Helper()
+		d, err := sqllock.New(r.Within(), db, dialect, &sqllock.Options{NoCheck: true})
+		fixture.Closed(r, d, err)
+		r.Eventually("it has the tables", func() bool {
+			_, err := d.Inspect(r.Within(), "k")
+			return err == nil
+		})
+		_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "name the primary") {
+			t.Errorf("Acquire() = %v, want that no writes are taken", err)
+		}
+		for _, f := range d.Diagnose(r.Within(), 0) {
+			if f.Check == "role" && f.Verdict == driver.VerdictFault {
+				return
+			}
+		}
+		t.Error("the doctor finds nothing wrong with its role")
+	}
+	open := func(r *fixture.Rig, name, source string) *sql.DB {
+		db, err := sql.Open(name, source)
+		r.Must(err)
+		r.Cleanup(func() { db.Close() })
+		return db
+	}
+	migrate := func(r *fixture.Rig, db *sql.DB, dialect sqllock.Dialect) {
+		d, err := sqllock.New(r.Within(), db, dialect, &sqllock.Options{NoCheck: true})
+		fixture.Closed(r, d, err)
+		r.Must(d.Migrate(r.Within()))
+	}
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		r := fixture.New(t)
+		primary, err := pgproc.Start(t.Context())
+		fixture.Stopped(t, primary, err)
+		replica, err := primary.StartReplica(t.Context())
+		fixture.Stopped(t, replica, err)
+		migrate(r, open(r, "pgx", primary.DSN()), sqllock.PostgreSQL)
+		refused(t, r, open(r, "pgx", replica.DSN()), sqllock.PostgreSQL)
+	})
+	t.Run("MySQL", func(t *testing.T) {
+		t.Parallel()
+		r := fixture.New(t)
+		s, err := mariaproc.StartMySQL(t.Context())
+		if errors.Is(err, child.ErrNotFetched) && !child.Required() {
+			t.Skip(err)
+		}
+		fixture.Stopped(t, s, err)
+		r.Must(prepare(t.Context(), s))
+		db := open(r, "mysql", "root@unix("+s.Socket()+")/test")
+		migrate(r, db, sqllock.MySQL)
+		_, err = db.ExecContext(t.Context(), "SET GLOBAL super_read_only = 1")
+		r.Must(err)
+		refused(t, r, db, sqllock.MySQL)
+	})
+}
+
+// TestEachLevelOfIsolationKeepsALockToOne.
+func TestEachLevelOfIsolationKeepsALockToOne(t *testing.T) {
+	for _, level := range []string{"READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
+		t.Run(level, func(t *testing.T) {
+			each(t, servers, func(r *rig) {
+				of := strings.ReplaceAll(level, " ", "-")
+				r.settings = map[string]string{
+					"PostgreSQL": " default_transaction_isolation='" + strings.ToLower(level) + "'",
+					"MariaDB":    "&tx_isolation=%27" + of + "%27", "MySQL": "&transaction_isolation=%27" + of + "%27",
+				}[r.name]
+				var inside, tokens atomic.Int64
+				clients := []*sqllock.Driver{r.driver(), r.driver(), r.driver()}
+				together(len(clients), func(i int) {
+					for range 4 {
+						g := r.Grant(clients[i], "k", long)
+						if inside.Add(1) != 1 {
+							r.Error("two have the lock")
+						}
+						if before := tokens.Swap(g.Token); before >= g.Token {
+							r.Errorf("token %d after %d", g.Token, before)
+						}
+						inside.Add(-1)
+						r.Must(clients[i].Release(r.Within(), g, 0))
+					}
+				})
+				r.cleared()
+			})
+		})
+	}
+}
+
+// TestAConnectionThatIsCutAtAnyStepCostsNoLock: what a client sends in its life, from the first lock on a name to a place in the queue that
+// it gives up, is lost once with its connection.
+func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
+	for step, text := range map[string]string{
+		"read": "o.at", "first lock": "INSERT INTO holdfast_lock", "place": "INSERT INTO holdfast_ticket", "stir": "places + ",
+		"stay": "UPDATE holdfast_ticket", "leave": "DELETE FROM holdfast_ticket", "change": aChange, "renewal": aRenewal, "look": aLook,
+	} {
+		t.Run(step, func(t *testing.T) {
+			if testing.Short() && step != "change" {
+				t.Skip("-short cuts one step")
+			}
+			each(t, servers, func(r *rig) {
+				holder, d := r.driver(), r.driver()
+				r.blameless(d)
+				p := r.route(d)
+				cut := make(chan struct{})
+				p.Halt(r.in(text))
+				go func() {
+					defer close(cut)
+					f := <-p.Caught
+					p.Set(func() { p.Stop = "" })
+					f.Cut()
+					p.Resume()
+				}()
+				r.Must(d.Release(r.Within(), r.Grant(d, "new", long), 0))
+				held := r.Grant(holder, "k", long)
+				ctx, leave := context.WithCancel(r.Within())
+				gone := make(chan error, 1)
+				go func() {
+					_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+					gone <- err
+				}()
+				r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+				leave()
+				if err := <-gone; !errors.Is(err, context.Canceled) {
+					r.Errorf("Acquire() = %v, want that it was cancelled", err)
+				}
+				r.Eventually("it has left", func() bool { return r.waiters() == 0 })
+				got := make(chan driver.Grant, 1)
+				go func() { got <- r.Grant(d, "k", long) }()
+				r.Eventually("it waits again", func() bool { return r.waiters() == 1 })
+				if step == "stay" {
+					<-cut
+				}
+				r.Must(holder.Release(r.Within(), held, 0))
+				g := <-got
+				r.renew(d, g, long)
+				r.Must(d.Check(r.Within(), g))
+				r.Must(d.Release(r.Within(), g, 0))
+				select {
+				case <-cut:
+				case <-time.After(fixture.Patience):
+					r.Errorf("it has sent nothing with %q", text)
+				}
+				r.cleared()
+			})
+		})
+	}
+}

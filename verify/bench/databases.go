@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+)
+
+const uniqueKeyName = "unique key"
+
+var mysqlLibraries = []library{
+	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(mysql.Open(ctx, addrs[0], nil))
+	}},
+	// As the manual has it: the lock is that of a session, so that each has a connection of its own for as long as it is held or
+	// waited for.
+	{name: "GET_LOCK", open: func(_ context.Context, addrs []string, workers int) (client, error) {
+		db, err := openMySQL(addrs[0], workers)
+		return sessionClient{db}, err
+	}},
+	{name: uniqueKeyName, open: func(_ context.Context, addrs []string, workers int) (client, error) {
+		db, err := openMySQL(addrs[0], workers)
+		return uniqueClient{db, "INSERT IGNORE INTO busy (name) VALUES (?)"}, err
+	}},
+}
+
+var sqliteLibraries = []library{
+	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
+		return overDriver(sqlite.Open(ctx, "sqlite://"+addrs[0], nil))
+	}},
+	// A file beside that of SQLite for each name, which stays.
+	{name: "flock", open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		return flockClient(filepath.Dir(addrs[0])), nil
+	}},
+	{name: uniqueKeyName, open: func(_ context.Context, addrs []string, _ int) (client, error) {
+		db, err := openSQLite(addrs[0])
+		return uniqueClient{db, "INSERT INTO busy (name) VALUES (?) ON CONFLICT DO NOTHING"}, err
+	}},
+}
+
+// uniqueTable is what the naive lock writes to.
+const uniqueTable = "CREATE TABLE busy (name VARCHAR(255) PRIMARY KEY)"
+
+// startMySQL returns what starts a server of MariaDB or MySQL.
+func startMySQL(server func(context.Context, ...string) (*mariaproc.Server, error), settings ...string) func(context.Context) (*service, error) {
+	return func(ctx context.Context) (*service, error) {
+		s, err := server(ctx, append([]string{"--max-connections=3000"}, settings...)...)
+		if err != nil {
+			return nil, err
+		}
+		db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")
+		if err != nil {
+			return nil, errors.Join(err, s.Stop())
+		}
+		addr := "mysql+unix://root@" + s.Socket() + "?db=bench"
+		sv := &service{nodes: 1, addrs: []string{addr}, libraries: mysqlLibraries, idle: 1}
+		sv.stop = func() error { return errors.Join(db.Close(), s.Stop()) }
+		sv.spent = func(ctx context.Context) (requests int64, cpu time.Duration, err error) {
+			var name string
+			err = db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &requests)
+			return requests, processorTime(s.Pid()), err
+		}
+		for _, text := range []string{"CREATE DATABASE bench", strings.Replace(uniqueTable, "busy", "bench.busy", 1)} {
+			_, err = db.ExecContext(ctx, text)
+			if err != nil {
+				return nil, errors.Join(err, sv.stop())
+			}
+		}
+		d, err := mysql.Open(ctx, addr, &mysql.Options{NoCheck: true})
+		if err == nil {
+			err = errors.Join(d.Migrate(ctx), d.Close())
+		}
+		if err != nil {
+			return nil, errors.Join(err, sv.stop())
+		}
+		return sv, nil
+	}
+}
+
+// openMySQL opens a pool in which each worker may have a connection, and keeps it. A wait for GET_LOCK has one for itself.
+func openMySQL(url string, workers int) (*sql.DB, error) {
+	socket, _, _ := strings.Cut(strings.TrimPrefix(url, "mysql+unix://root@"), "?")
+	db, err := sql.Open("mysql", "root@unix("+socket+")/bench?interpolateParams=true")
+	if err == nil {
+		db.SetMaxIdleConns(workers)
+	}
+	return db, err
+}
+
+// startSQLite makes a folder for a file.
+func startSQLite(ctx context.Context) (*service, error) {
+	dir, err := os.MkdirTemp("", "holdfast-sqlite-")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "locks.db")
+	sv := &service{nodes: 1, addrs: []string{path}, libraries: sqliteLibraries, idle: 1, stop: func() error { return os.RemoveAll(dir) }}
+	db, err := openSQLite(path)
+	if err == nil {
+		_, err = db.ExecContext(ctx, uniqueTable)
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(err, sv.stop())
+	}
+	return sv, nil
+}
+
+// openSQLite opens a file as Holdfast does, with the driver that this has brought in.
+func openSQLite(path string) (*sql.DB, error) {
+	return sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
+}
+
+// sessionClient locks with GET_LOCK.
+type sessionClient struct{ *sql.DB }
+
+func (c sessionClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	conn, err := c.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var got sql.NullInt64
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 3600)", name).Scan(&got)
+	if err == nil && got.Int64 != 1 {
+		err = errors.New("GET_LOCK has given no lock")
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func(ctx context.Context) error {
+		_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", name)
+		return errors.Join(err, conn.Close())
+	}, nil
+}
+
+func (c sessionClient) close() { c.DB.Close() }
+
+// uniqueClient is what programs write themselves: a row that only one can insert, tried every 50 ms. The lock of a program
+// that has died stands for ever.
+type uniqueClient struct {
+	*sql.DB
+	insert string
+}
+
+func (c uniqueClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	for {
+		res, err := c.ExecContext(ctx, c.insert, name)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 1 {
+			return func(ctx context.Context) error {
+				_, err := c.ExecContext(ctx, "DELETE FROM busy WHERE name = ?", name)
+				return err
+			}, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (c uniqueClient) close() { c.DB.Close() }
+
+// flockClient locks files in a folder.
+type flockClient string
+
+// lock cannot give up: flock(2) takes no context. So one that comes too late is freed again.
+func (c flockClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	file, err := os.OpenFile(filepath.Join(string(c), strings.ReplaceAll(name, "/", "-")), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
+	}
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func(context.Context) error { return file.Close() }, nil
+}
+
+func (flockClient) close() {}
+
+// processorTime is what a process and those that it has started have used; 0 where that is not known.
+func processorTime(pid int) time.Duration {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 15 {
+		return 0
+	}
+	var ticks int64 // of its own, and of its children that have ended
+	for _, field := range fields[11:15] {
+		n, _ := strconv.ParseInt(field, 10, 64)
+		ticks += n
+	}
+	sum := time.Duration(ticks) * time.Second / 100
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, child := range strings.Fields(string(children)) {
+		n, _ := strconv.Atoi(child)
+		sum += processorTime(n)
+	}
+	return sum
+}
+
+const (
+	crowdClients = 100
+	crowdCallers = 10 // of each
+)
+
+// databases compares the loads of backends, and then has a crowd wait for one lock.
+func databases(ctx context.Context, s *session) error {
+	if err := s.compare(ctx, backendLoads); err != nil {
+		return err
+	}
+	clients, hold := max(int(crowdClients*s.scale), 1), 25*s.settings.time
+	cells := [][]string{{"service", "library", "requests/s", "server CPU %", "clients CPU %", "failed"}}
+	err := s.eachService(ctx, func(sv *service) error {
+		for _, lib := range s.libraries(sv, load{shared: true}) {
+			fmt.Fprintf(s.progress, "a crowd on %s with %s …\n", sv.name, lib.name)
+			b, err := throng(ctx, lib, sv, clients, hold)
+			if err != nil {
+				return fmt.Errorf("%s: %w", lib.name, err)
+			}
+			line := []string{sv.name, lib.name, "", "", digits(100 * b.own.Seconds() / hold.Seconds()), strconv.Itoa(b.failed)}
+			if sv.spent != nil {
+				line[2], line[3] = digits(float64(b.requests)/hold.Seconds()), digits(100*b.cpu.Seconds()/hold.Seconds())
+			}
+			cells = append(cells, line)
+		}
+		return nil
+	})
+	fmt.Fprintf(s.out, "\n%d callers, %d of each client, who wait for one lock that is held for %v; percent of one processor:\n\n%s",
+		clients*crowdCallers, crowdCallers, hold, markdown(cells, 2))
+	return err
+}
+
+// burden is what a crowd costs while it waits.
+type burden struct {
+	requests int64         // to the service
+	cpu, own time.Duration // processor time of the service and of the clients
+	failed   int           // callers that did not wait until the end
+}
+
+// throng has callers of n clients wait for one lock that another one holds.
+func throng(ctx context.Context, lib library, sv *service, n int, hold time.Duration) (b burden, err error) {
+	prefix, addrs, _, err := sv.prepare(noFault)
+	if err != nil {
+		return b, err
+	}
+	clients, err := openAll(ctx, team{lib, n + 1, crowdCallers}, addrs, prefix, 0)
+	defer closeAll(clients)
+	if err != nil {
+		return b, err
+	}
+	unlock, err := clients[n].lock(ctx, prefix)
+	if err != nil {
+		return b, err
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	var failed atomic.Int64
+	for _, c := range clients[:n] {
+		for range crowdCallers {
+			all.Go(func() {
+				free, err := c.lock(waiting, prefix)
+				switch {
+				case err == nil:
+					free(ctx) // it came when all is over
+				case waiting.Err() == nil:
+					failed.Add(1)
+				}
+			})
+		}
+	}
+	time.Sleep(hold / 4) // until all wait
+	before, err1 := sv.burden(ctx)
+	select {
+	case <-time.After(hold):
+	case <-ctx.Done():
+	}
+	after, err2 := sv.burden(ctx)
+	cancel()
+	err3 := unlock(ctx)
+	all.Wait()
+	return burden{after.requests - before.requests, after.cpu - before.cpu, after.own - before.own, int(failed.Load())}, errors.Join(err1, err2, err3, ctx.Err())
+}
+
+// burden is what was spent so far.
+func (sv *service) burden(ctx context.Context) (b burden, err error) {
+	if sv.spent != nil {
+		b.requests, b.cpu, err = sv.spent(ctx)
+	}
+	b.own = cpuTime()
+	return b, err
+}
