@@ -3,7 +3,8 @@ package redlock
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
+	"errors"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -20,7 +21,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	}
 	l, err := n.net.Connect(ctx, addr)
 	if err != nil {
-		return nil, report{}, n.place.At(addr, server.Mend(err, g.opts.TLS != nil))
+		return nil, report{}, n.place.At(addr, n.mend(addr, err, g.opts.TLS != nil))
 	}
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	rep, err := g.check(ctx, n, addr, l)
@@ -32,9 +33,21 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		l.Close()
 		g.leave(n.addr)
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+			err = server.Late(ctx)
 		}
-		return nil, rep, n.place.At(addr, server.Mend(err, secure))
+		return nil, rep, n.place.At(addr, n.mend(addr, err, secure))
 	}
 	return l, rep, nil
+}
+
+// mend is server.Mend for a connection to addr. A server that has answered speaks what this client does: that it resets a
+// connection later has another reason.
+func (n *node) mend(addr string, err error, secure bool) error {
+	n.mu.Lock()
+	known := n.server == addr
+	n.mu.Unlock()
+	if known && !secure && errors.Is(err, syscall.ECONNRESET) {
+		return err
+	}
+	return server.Mend(err, secure)
 }
