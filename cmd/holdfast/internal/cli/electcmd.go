@@ -138,8 +138,9 @@ func (j *job) pause(ctx context.Context, res run.Result, failures int) bool {
 	}
 }
 
-// stopped says which signal has ended an elect.
+// stopped says which signal has ended an elect. ctx ends by it, a moment after the command may have got it.
 func (j *job) stopped(ctx context.Context) {
+	<-ctx.Done()
 	which := "a signal"
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 		which = exitcode.Name(why.Signal)

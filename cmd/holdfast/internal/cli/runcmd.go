@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the locks of all NAMEs (if the backend is down, with -w), runs the
+const runHelp = `Run waits for the locks of all NAMEs (if Redis is down: only with -w), runs the
 command, and exits with its code. It stops it before others can have a lock that
 is lost. Write HOLDFAST_LOCK_TOKEN (_TOKEN_1, _2 of several NAMEs) with data.
 `
