@@ -199,7 +199,7 @@ func TestAPasswordIsToldFromAParameterThatNobodyKnows(t *testing.T) {
 		"redis://:x@h?ttl=3": true, "redis://h?ttl=3&password=x": true, "redis://h?passwrd=x&ttl=3": true, "redis://h?passwordfile=p&ttl=3": false,
 		"a=redis://h?ttl=3 b=redis://u:p@h": true, "redis://:a?b=c@h": true, "host=db password=x": true,
 	} {
-		if got := dsn.HasPassword(text); got != want {
+		if got := HasPassword(text); got != want {
 			t.Errorf("HasPassword(%q) = %v", text, got)
 		}
 	}
