@@ -64,12 +64,14 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 		if failed := lease.release(context.WithoutCancel(ctx)); end == nil {
 			end = failed
 		}
-		switch end = wrap("do", key, end); {
+		switch loss := wrap("do", key, end); {
 		case !errors.Is(end, ErrLost):
 		case err == nil:
-			err = end
+			err = loss
+		case errors.Is(err, end): // fn has returned the cause of its context
+			err = wrap("do", key, err)
 		default:
-			err = fmt.Errorf("%w; %w", err, end)
+			err = fmt.Errorf("%w; %w", err, loss)
 		}
 	}()
 	return fn(fctx, lease)

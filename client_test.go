@@ -85,6 +85,24 @@ func TestDoJoinsTheLossToTheError(t *testing.T) {
 	})
 }
 
+func TestDoNamesALossOnceThatItsFunctionReturns(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for _, format := range []string{"%w", "paying: %w"} {
+			opts := &holdfast.AcquireOptions{TTL: time.Second}
+			err := b.client.Do(t.Context(), "k", opts, func(ctx context.Context, _ *holdfast.Lease) error {
+				b.freeze()
+				<-ctx.Done()
+				return fmt.Errorf(format, context.Cause(ctx))
+			})
+			wantErr(t, err, holdfast.ErrLost, holdfast.ErrExpired)
+			if text := fmt.Sprint(err); strings.Count(text, holdfast.ErrLost.Error()) != 1 || !strings.Contains(text, `do "k": `) {
+				t.Errorf("Do() = %q", text)
+			}
+			b.start()
+		}
+	})
+}
+
 func TestDoReleasesOnPanic(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		func() {

@@ -16,15 +16,17 @@ import (
 
 // This file ends leases, and names why:
 //
-//	clock    nothing renewed it in time, or NoRenew     ErrExpired
-//	MaxHold  its bound is reached                       ErrMaxHold
-//	service  the answers to a renewal leave no quorum   ErrGone
-//	force    ForceRelease of any client took it away    ErrGone
-//	Close    the client released it                     ErrClosed
-//	Detach   it was left to another process             ErrDetached
-//	Release  its holder released it                     no error
+//	         what has happened                           who notices it                           error
+//	clock    nothing renewed it in time, or NoRenew      look in renew.go; expire here ends it    ErrExpired
+//	MaxHold  its bound is reached                        look in renew.go; expire here ends it    ErrMaxHold
+//	service  it says that another has the lock, or none  settle in renew.go, by the answer        ErrGone
+//	force    ForceRelease of any client took it away     alerted and verify here, else settle     ErrGone
+//	Close    the client released it                      Close in shutdown.go                     ErrClosed
+//	Detach   it was left to another process              Detach in adopt.go                       ErrDetached
+//	Release  its holder released it                      leave here                               no error
 //
-// A lease that ended by the clock as its renewals failed matches the error of the last one too.
+// An answer that does not come ends nothing: the lease stands until the clock ends it. It then matches the error of
+// its last renewal too. A call on a lease whose time is over does not wait for look: see live and release.
 //
 // The first five match ErrLost; so does what a lease answers that is used after Detach or
 // Release. For the first two the contexts end Margin before the time is over. The lock

@@ -8,7 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
@@ -67,6 +70,42 @@ func TestDialOpensEveryConnection(t *testing.T) {
 	if l := <-woken; l != nil {
 		r.release(l)
 	}
+}
+
+// resets is a connection that its other end resets, as a proxy does, and as a server of TLS does that is spoken to without.
+type resets struct{ net.Conn }
+
+func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
+
+func TestTLSIsAdvisedAtTheFirstContactAlone(t *testing.T) {
+	r := start(t, 1)
+	var cut atomic.Bool
+	var mu sync.Mutex
+	var last net.Conn
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil && cut.Load() {
+			conn = resets{conn}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		last = conn
+		return conn, err
+	}
+	opts := &redlock.Options{Dial: dial}
+	c := r.clientOf(r.driver(r.nodes(), opts), nil)
+	cut.Store(true)
+	mu.Lock()
+	last.Close()
+	mu.Unlock()
+	r.eventually("the reset is told", func() bool {
+		n := c.Nodes()[0]
+		return n.State == holdfast.NodeDown && errors.Is(n.Err, syscall.ECONNRESET)
+	})
+	if err := c.Nodes()[0].Err; strings.Contains(err.Error(), "TLS") {
+		t.Errorf("of a server that has answered without TLS it is said: %v", err)
+	}
+	r.refused(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }
 
 func TestADialThatFailsIsANodeThatCannotBeReached(t *testing.T) {

@@ -123,7 +123,7 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
 	err := check(ctx)
 	if ctx.Err() != nil {
-		err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+		err = server.Late(ctx)
 	}
 	return err
 }

@@ -85,7 +85,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	}
 	l, err := n.net.Connect(ctx, addr)
 	if err != nil {
-		return nil, report{}, n.place.At(addr, server.Mend(err, g.opts.TLS != nil))
+		return nil, report{}, n.place.At(addr, n.mend(addr, err, g.opts.TLS != nil))
 	}
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	rep, err := g.check(ctx, n, addr, l)
@@ -97,9 +97,9 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		l.Close()
 		g.leave(n.addr)
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+			err = server.Late(ctx)
 		}
-		return nil, rep, n.place.At(addr, server.Mend(err, secure))
+		return nil, rep, n.place.At(addr, n.mend(addr, err, secure))
 	}
 	return l, rep, nil
 }

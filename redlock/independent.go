@@ -30,6 +30,7 @@ func (i *independent) connect(ctx context.Context) error {
 	all.Wait()
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
 	var unfit unfitError
+	_, waits := errors.AsType[*member.QuarantineError](errs[0])
 	for i, err := range errs {
 		if err == nil {
 			continue
@@ -43,9 +44,11 @@ func (i *independent) connect(ctx context.Context) error {
 	case len(d.nodes)-len(unfit) < u.Need:
 		return unfit
 	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
-		switch len(u.Nodes) {
-		case 0:
-		case 1:
+		switch {
+		case len(u.Nodes) == 0:
+		case len(d.nodes) == 1 && !waits:
+			d.opts.Logger.Warn("the server is down", "cause", unfitError(u.Nodes))
+		case len(u.Nodes) == 1:
 			d.opts.Logger.Warn("a node does not vote", "cause", unfitError(u.Nodes))
 		default:
 			d.opts.Logger.Warn("some nodes do not vote", "cause", unfitError(u.Nodes))

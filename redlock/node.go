@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -452,6 +453,18 @@ func (n *node) settle(l *session) {
 		}
 	}
 	n.d.set.inherit(n, due)
+}
+
+// mend is server.Mend for a connection to addr. A server that has answered speaks what this client does: that it resets a
+// connection later has another reason.
+func (n *node) mend(addr string, err error, secure bool) error {
+	n.mu.Lock()
+	known := n.server == addr
+	n.mu.Unlock()
+	if known && !secure && errors.Is(err, syscall.ECONNRESET) {
+		return err
+	}
+	return server.Mend(err, secure)
 }
 
 // checked notes what the check of a new connection has found.

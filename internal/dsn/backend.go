@@ -107,6 +107,21 @@ func Mask(text string) string {
 	return b.String()
 }
 
+// harmless is a parameter, which is none of a password unless its name says so.
+var harmless = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
+
+// HasPassword says whether text has a password, by all that can be told. Mask also hides the values of parameters that
+// nobody knows, in case one of them is a password whose name is written wrong.
+func HasPassword(text string) bool {
+	text = harmless.ReplaceAllStringFunc(text, func(parameter string) string {
+		if secretWord.MatchString(parameter) && !slices.Contains(shown, strings.ToLower(strings.Trim(strings.SplitN(parameter, "=", 2)[0], "?&"))) {
+			return parameter
+		}
+		return ""
+	})
+	return Mask(text) != text
+}
+
 func maskItem(item string) string {
 	scheme, rest, ok := strings.Cut(item, "://")
 	if !ok {

@@ -190,3 +190,17 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestAPasswordIsToldFromAParameterThatNobodyKnows, though Mask hides the value of either.
+func TestAPasswordIsToldFromAParameterThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"redis://h:6379?ttl=3": false, "redis://h:6379?ttl=3&prefix=a": false, "redis://user@h?pasword_=x": true, "redis://h": false,
+		"redis://:x@h?ttl=3": true, "redis://h?ttl=3&password=x": true, "redis://h?passwrd=x&ttl=3": true, "redis://h?passwordfile=p&ttl=3": false,
+		"a=redis://h?ttl=3 b=redis://u:p@h": true, "redis://:a?b=c@h": true, "host=db password=x": true,
+	} {
+		if got := HasPassword(text); got != want {
+			t.Errorf("HasPassword(%q) = %v", text, got)
+		}
+	}
+}

@@ -105,7 +105,7 @@ type Claim struct {
 	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
 	Adopts bool  // asks for the lock that another id has, which is not going to answer for it
 	Renews bool  // the holder soon renews what is trusted for less than half of TTL
-	Token  int64 // fixed once a quorum has granted, but for Adopts; 0 before
+	Token  int64 // chosen once a quorum has granted (elect), final when a quorum has it (decide: Won); 0 before
 
 	Granted Set   // the lock there is this id's
 	Owed    Set   // a give-back is unanswered: what the node grants may be freed by it

@@ -22,9 +22,9 @@
 //     release. [Step] takes it from one state to the next: given an event it
 //     returns the new claim and the requests to be sent. [Actions.Asks] yields
 //     these in the order in which they are sent.
-//   - [Lock] is the lock on one node, the twin of the Lua scripts of package
-//     redlock. Each of its methods is one script; [Lock.Answer] carries out a
-//     request by the one that it needs.
+//   - [Lock] is the lock on one node, the twin of the Lua scripts in
+//     internal/wire/scripts. Each of its methods is one script; [Lock.Answer]
+//     carries out a request by the one that it needs.
 //
 // Neither does I/O, reads a clock, draws random numbers or starts a goroutine;
 // both are plain values that can be compared and copied. So the model checker

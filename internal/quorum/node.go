@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/block"
 )
 
-// Lock is one lock on one node: the Go twin of the Lua scripts of package
-// redlock. Each method is one script, a pure function of the lock, the node's
+// Lock is one lock on one node: the Go twin of the Lua scripts in
+// internal/wire/scripts. Each method is one script, a pure function of the lock, the node's
 // clock now (µs since 1970) and its arguments; TTLs and hand-overs are in
 // milliseconds. The zero value is a lock that was never taken, on a node that has
 // granted none. Times of expiry are kept in milliseconds, and something expires once the

@@ -162,7 +162,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string) (_ []r
 	values, err := l.Do(cmds...)
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+		return nil, server.Late(ctx)
 	case err != nil:
 		return nil, server.Mend(err, p.TLS != nil)
 	}
@@ -207,7 +207,7 @@ func (p *Master) isMaster(ctx context.Context, addr string) error {
 	hello, err := p.Login(ctx, addr, l)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("no answer before the timeout: %w", ctx.Err())
+		return server.Late(ctx)
 	case err != nil:
 		return server.Mend(err, p.TLS != nil)
 	case hello["role"] != "master":

@@ -67,6 +67,20 @@ func Mend(err error, secure bool) error {
 	return err
 }
 
+// Late is why an answer was not waited for any longer: ctx has ended. It matches the error of ctx.
+func Late(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return lateError{}
+	}
+	return ctx.Err()
+}
+
+// lateError is context.DeadlineExceeded in words that say of what.
+type lateError struct{}
+
+func (lateError) Error() string        { return "no answer before the timeout" }
+func (lateError) Is(target error) bool { return target == context.DeadlineExceeded }
+
 // MendDisk mends a server that refuses writes because it cannot save them.
 const MendDisk = "free or mend its disk and then BGSAVE; or CONFIG SET save \"\", where nobody needs its snapshots"
 

@@ -80,6 +80,14 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	return holdfast.New(drv, opts)
 }
 
+// impatient adds to err how to wait for a backend that is down, and how to learn what to mend, unless who has called knows.
+func (a *app) impatient(err error, knows bool) error {
+	if knows || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrConfig) {
+		return err
+	}
+	return fmt.Errorf("%w; -w 10m waits for it; holdfast doctor says what to mend", err)
+}
+
 // failoverSpare is by how much TTLs are to stay below the longest where a server takes over: see
 // docs/your-redis.md.
 const failoverSpare = 5 * time.Second
@@ -105,15 +113,34 @@ func (a *app) fit(flag string, d *time.Duration) error {
 		}
 		return nil
 	}
-	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; ?maxttl=%v in the URL of all clients raises that, and of several nodes "+
-		"one that restarts without its data then stays silent for as long; or hold the lock by a process that lives so long, as run does, which renews; "+
-		"or take one Redis (24h), PostgreSQL or etcd", a.said(flag), *d, most, *d)
+	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; %s", a.said(flag), *d, most, a.longer(*d, most))
+}
+
+// oneRedis is for how long one Redis keeps a lock.
+const oneRedis = 24 * time.Hour
+
+// longer says how to hold a lock for d, where the backend keeps one for most.
+func (a *app) longer(d, most time.Duration) string {
+	held := "hold the lock by a process that lives so long, as run does, which renews"
+	switch {
+	case services[a.scheme()] != nil:
+		return held
+	case most >= oneRedis:
+		return fmt.Sprintf("?maxttl=%v in the URL of all clients raises that; or %s; or take PostgreSQL or etcd", d, held)
+	}
+	return fmt.Sprintf("?maxttl=%v in the URL of all clients raises that, and of several nodes one that restarts without its data then stays silent for as long; "+
+		"or %s; or take one Redis (24h), PostgreSQL or etcd", d, held)
 }
 
 // waiter are the options of a command that may wait for a lock.
 func (a *app) waiter(program string, w *wait) *holdfast.Options {
 	opts := a.options(program)
 	opts.Hooks.Waiting = w.begins
+	told := opts.Hooks.Node
+	opts.Hooks.Node = func(e holdfast.NodeEvent) {
+		told(e)
+		w.stirs()
+	}
 	return opts
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
+	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
 // IO is what a command reads and writes.
@@ -234,7 +235,15 @@ func say(root *cobra.Command) {
 			f := bad.GetFlag()
 			err = fmt.Errorf("--%s=%q: %w", f.Name, bad.GetValue(), plain(f.Value.Type(), bad.Unwrap()))
 		}
-		return exitcode.Usagef("%w; see %s --help", err, cmd.CommandPath())
+		see := fmt.Sprintf("see %s --help", cmd.CommandPath())
+		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
+			var known []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+			if near := dsn.Nearest(name, known); near != "" {
+				see = fmt.Sprintf("did you mean --%s? See %s --help", near, cmd.CommandPath())
+			}
+		}
+		return exitcode.Usagef("%w; %s", err, see)
 	})
 	usage := root.UsageFunc()
 	root.SetUsageFunc(func(cmd *cobra.Command) error { // a template would keep the linker from leaving methods out
@@ -318,17 +327,19 @@ func (a *app) outputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "`format`: table or json")
 }
 
-// wantName takes the name from the arguments, or from what else says it.
-func wantName(args []string, otherwise string) (string, error) {
+// wantName takes the name for a command, verb, from the arguments, or from what else says it.
+func wantName(verb string, args []string, otherwise string) (string, error) {
 	switch {
 	case len(args) > 1:
 		return "", exitcode.Usagef("one name is expected, not %d: %s", len(args), strings.Join(args, " "))
+	case len(args) == 1 && args[0] == "":
+		return "", exitcode.Usagef("the name of the lock is empty; is a variable not set?")
 	case len(args) == 1:
 		return args[0], nil
 	case otherwise != "":
 		return otherwise, nil
 	}
-	return "", exitcode.Usagef("the name of the lock is missing")
+	return "", exitcode.Usagef("the name of the lock is missing, as in: holdfast %s nightly-report", verb)
 }
 
 // endBy ends this process, and whatever shares its group, by a signal.

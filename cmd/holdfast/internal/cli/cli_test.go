@@ -2,13 +2,16 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -379,5 +382,30 @@ func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
 				t.Errorf("docs/console.md does not name --%s of %s", f.Name, name)
 			}
 		})
+	}
+}
+
+// TestAPromptThatASignalEndsSaysThatNothingWasDone, as what it asks about is not to be undone.
+func TestAPromptThatASignalEndsSaysThatNothingWasDone(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(exitcode.Interruption{Signal: syscall.SIGINT})
+	silent, typed := io.Pipe()
+	defer typed.Close()
+	a := &app{io: IO{In: silent, Err: io.Discard}}
+	err := interruptedBy(ctx, a.confirmed(ctx, "sure? ", "yes"))
+	if want := "SIGINT ended this command before it was confirmed; nothing was done"; fmt.Sprint(err) != want || exitcode.Of(err) != 130 {
+		t.Errorf("%v, code %d, want %q", err, exitcode.Of(err), want)
+	}
+}
+
+func TestAWaitThatASignalEndsNamesWhatStoodLast(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(exitcode.Interruption{Signal: syscall.SIGTERM})
+	down := &holdfast.UnavailableError{Err: errors.New("silent")}
+	err := waitEnded(ctx, "job", fmt.Errorf("%w: %w", context.Canceled, down))
+	if want := `SIGTERM ended the wait for "job"; no lock was taken; what stood in the way last: silent`; fmt.Sprint(err) != want || exitcode.Of(err) != 143 {
+		t.Errorf("%v, code %d, want %q", err, exitcode.Of(err), want)
 	}
 }

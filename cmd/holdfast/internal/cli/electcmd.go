@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -57,7 +58,7 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 		return err
 	}
 	defer j.close()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interruptibleBy(syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command, and between two of them for nobody
 	runner := j.runner(true)
@@ -72,7 +73,7 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 		res := runner.Run(j.plan)
 		j.reports.end(res.Status)
 		if res.Asked || ctx.Err() != nil {
-			j.log.Info("stopped: a signal asked for it")
+			j.stopped(ctx)
 			return nil
 		}
 		if res.Status.ExitCode == exitcode.Signal(syscall.SIGHUP) && res.Status.Outcome == run.Signal {
@@ -132,7 +133,17 @@ func (j *job) pause(ctx context.Context, res run.Result, failures int) bool {
 	case <-time.After(pause):
 		return true
 	case <-ctx.Done():
-		j.log.Info("stopped: a signal asked for it")
+		j.stopped(ctx)
 		return false
 	}
+}
+
+// stopped says which signal has ended an elect. ctx ends by it, a moment after the command may have got it.
+func (j *job) stopped(ctx context.Context) {
+	<-ctx.Done()
+	which := "a signal"
+	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
+		which = exitcode.Name(why.Signal)
+	}
+	j.log.Info("stopped: " + which + " asked for it")
 }

@@ -31,14 +31,14 @@ func (a *app) forceCommand() *cobra.Command {
 		Long: `Force-release shows the holder, asks for the name of the lock, and takes it
 away if --token is still the holder's. It never takes it from a later holder.
 The holder hears at once by whom and why, if it can be reached, and otherwise
-at its next renewal; until then it may go on. The command prints a record as
-JSON. A warning in it says that no replica has confirmed: a failover may bring
-the holder back.
+at its next renewal, as on SQLite, MySQL and MariaDB always; until then it may
+go on. The command prints a record as JSON. A warning in it says that no
+replica has confirmed: a failover may bring the holder back.
 `,
 		Example: `  holdfast force-release nightly-report --token 8841 --reason "hangs" --yes
   holdfast force-release backup --token 0 --reason "need not be kept" --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := wantName(args, "")
+			name, err := wantName("force-release", args, "")
 			if err != nil {
 				return err
 			}
@@ -89,6 +89,10 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 	if record.Warning != "" {
 		a.log.Error("warning: " + explain(errors.New(record.Warning))) // also with -q
 	}
+	if !st.Kept && !a.hears(name) {
+		a.log.Warn(fmt.Sprintf("this backend tells no holder: the old one finds out at its next renewal, in %s at most, and may go on until then",
+			view.Short(st.Remaining)))
+	}
 	return a.writeJSON(record)
 }
 
@@ -138,6 +142,11 @@ func (a *app) confirmed(ctx context.Context, question, want string) error {
 		}
 		return nil
 	case <-ctx.Done():
+		fmt.Fprintln(a.io.Err) // the message is not to stand behind the question
+		if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
+			why.What = "this command before it was confirmed; nothing was done"
+			return why
+		}
 		return ctx.Err()
 	}
 }

@@ -204,6 +204,7 @@ func (a *app) writeLeaks(leaks []leak) error {
 		return a.writeJSON(append([]leak{}, leaks...))
 	}
 	if len(leaks) == 0 {
+		a.log.Info("no leaks: every lock has a TTL")
 		return nil
 	}
 	rows := [][]string{{"NODE", "KEY", "OWNER", "LEAK"}}

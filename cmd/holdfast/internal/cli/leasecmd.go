@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,11 +57,15 @@ func (fl *ticketFlags) define(cmd *cobra.Command) {
 	f.StringVar(&fl.file, "file", "", "`file` that acquire wrote, in place of these")
 }
 
-// read puts together what flags, the file and, inside a run, the environment say.
-func (fl *ticketFlags) read(args []string) (t ticket, err error) {
+// read puts together what flags, the file and, inside a run, the environment say, for a command, verb. A file that is not there
+// is ErrLost: release has removed it.
+func (fl *ticketFlags) read(verb string, args []string) (t ticket, err error) {
 	if fl.file != "" {
 		text, err := os.ReadFile(fl.file)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return t, fmt.Errorf("%w: there is no file %s, which acquire writes and release removes", holdfast.ErrLost, fl.file)
+		case err != nil:
 			return t, exitcode.Usagef("--file: %w", err)
 		}
 		if err := json.Unmarshal(text, &t); err != nil {
@@ -71,7 +77,7 @@ func (fl *ticketFlags) read(args []string) (t ticket, err error) {
 	if otherwise == "" && len(inside) == 1 {
 		otherwise = inside[0].Name
 	}
-	if t.Name, err = wantName(args, otherwise); err != nil {
+	if t.Name, err = wantName(verb, args, otherwise); err != nil {
 		return t, err
 	}
 	if i := slices.IndexFunc(inside, func(l run.Lease) bool { return l.Name == t.Name }); fl.file == "" && i >= 0 {
@@ -83,11 +89,17 @@ func (fl *ticketFlags) read(args []string) (t ticket, err error) {
 	if fl.owner != "" {
 		t.Owner = fl.owner
 	}
-	if t.Token <= 0 {
+	switch {
+	case verb != checkVerb && (t.Token <= 0 || t.Owner == ""):
+		return t, exitcode.Usagef("which lease? give --token N and --owner OWNER as acquire printed them, or --file")
+	case t.Token <= 0:
 		return t, exitcode.Usagef("which lease? give --token N as acquire printed it, or --file")
 	}
 	return t, nil
 }
+
+// checkVerb is the command that a token suffices for: it changes nothing.
+const checkVerb = "check"
 
 // readAll is read, or, inside a run of several names where none is given, what the environment
 // says of each.
@@ -98,7 +110,7 @@ func (fl *ticketFlags) readAll(args []string) (all []ticket, err error) {
 		}
 		return all, nil
 	}
-	t, err := fl.read(args)
+	t, err := fl.read(checkVerb, args)
 	return []ticket{t}, err
 }
 
@@ -117,7 +129,7 @@ run.
 		Example: `  holdfast acquire --ttl 50s --file deploy.lease deploy
   holdfast acquire -n -o json backup`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := wantName(args, "")
+			name, err := wantName("acquire", args, "")
 			if err != nil {
 				return err
 			}
@@ -154,12 +166,12 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	defer place.Close()
 	ctx, stop := interruptible()
 	defer stop()
-	w := &wait{name: name, log: a.log, ahead: -1}
+	w := newWait(a.log, name)
 	options := a.waiter("holdfast", w)
 	options.Holder.PID = os.Getppid() // this process has gone when somebody looks
 	client, err := a.open(ctx, options, opts.Wait > 0 && !once)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return waitEnded(ctx, name, a.impatient(err, opts.Wait > 0 || once))
 	}
 	take := client.Acquire
 	if once {
@@ -178,7 +190,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	stopTelling()
 	if err != nil {
 		defer client.Close()
-		return interruptedBy(ctx, a.busyError(client, err))
+		return waitEnded(ctx, name, a.busyError(client, err))
 	}
 	t := newTicket(lease, opts.TTL)
 	if err := a.hand(t, place); err != nil {
@@ -293,6 +305,10 @@ func (a *app) releaseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release [flags] [NAME]",
 		Short: "Release a lease that acquire took",
+		Long: `Release frees the lock, if the lease still has it, and removes the file of
+--file. A second release, and a renew, then exit with 79, as they do for every
+lease that is gone, and check with 1.
+`,
 		Example: `  holdfast release --file deploy.lease
   holdfast release --token "$TOKEN" --owner "$OWNER" deploy`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "release", a.release) },
@@ -314,12 +330,9 @@ func (a *app) continued(
 	fl *ticketFlags, args []string, verb string,
 	do func(context.Context, *ticketFlags, ticket, driver.Driver, driver.Grant) error,
 ) error {
-	t, err := fl.read(args)
+	t, err := fl.read(verb, args)
 	if err != nil {
 		return err
-	}
-	if t.Owner == "" {
-		return exitcode.Usagef("which lease? give --owner OWNER as acquire printed it, or --file")
 	}
 	if slices.ContainsFunc(run.Inside(), func(l run.Lease) bool { return l.Owner == t.Owner }) {
 		return exitcode.Usagef("this lease belongs to holdfast run, which renews and releases it")
@@ -364,7 +377,11 @@ written later.
   holdfast run job -- sh -c 'holdfast check && ./report.sh'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := fl.readAll(args)
-			if err != nil {
+			switch {
+			case errors.Is(err, holdfast.ErrLost): // it was released, and its file removed
+				a.code = exitcode.No
+				return a.writeCheck(all[0], holdfast.Status{}, false, strings.TrimPrefix(err.Error(), holdfast.ErrLost.Error()+": "))
+			case err != nil:
 				return err
 			}
 			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
@@ -391,14 +408,19 @@ func (a *app) check(ctx context.Context, client *holdfast.Client, t ticket) erro
 	if !held {
 		a.code = exitcode.No
 	}
+	return a.writeCheck(t, st, held, t.gone(st))
+}
+
+// writeCheck prints whether a lease is held, or else what stands in its place.
+func (a *app) writeCheck(t ticket, st holdfast.Status, held bool, gone string) error {
 	if a.output == "json" {
 		return a.writeJSON(map[string]any{"name": t.Name, "token": t.Token, "held": held, "remaining_ms": remaining(st, held)})
 	}
 	if !held {
-		_, err = fmt.Fprintf(a.io.Out, "gone: %s\n", view.Printable(t.gone(st)))
+		_, err := fmt.Fprintf(a.io.Out, "gone: %s\n", view.Printable(gone))
 		return wrote(err)
 	}
-	_, err = fmt.Fprintf(a.io.Out, "held: %s, token %d, lease %s left\n", view.Printable(t.Name), t.Token, view.Short(st.Remaining))
+	_, err := fmt.Fprintf(a.io.Out, "held: %s, token %d, lease %s left\n", view.Printable(t.Name), t.Token, view.Short(st.Remaining))
 	return wrote(err)
 }
 

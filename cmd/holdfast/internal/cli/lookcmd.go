@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +27,7 @@ func (a *app) showCommand() *cobra.Command {
 		Example: `  holdfast show nightly-report
   holdfast show -e nightly-report || echo nobody holds it`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := wantName(args, "")
+			name, err := wantName("show", args, "")
 			if err != nil {
 				return err
 			}
@@ -56,7 +59,11 @@ func (a *app) show(ctx context.Context, client *holdfast.Client, name string, as
 			a.log.Warn("who waits is not known: " + explain(err))
 		}
 	}
-	if err := a.writeStatus(st, queue); err != nil {
+	var slots [][]string
+	if asked == nil && !st.Held && a.output != "json" {
+		slots = a.slots(ctx, client, name)
+	}
+	if err := a.writeStatus(st, queue, slots); err != nil {
 		return err
 	}
 	return asked // what the nodes that are left know has been shown
@@ -65,11 +72,27 @@ func (a *app) show(ctx context.Context, client *holdfast.Client, name string, as
 // queueShown is how many waiters are shown.
 const queueShown = 20
 
-func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter) error {
+// slots are who holds the slots of a semaphore that is called name, where it can be told in a moment: as a lock, nobody holds it.
+func (a *app) slots(ctx context.Context, client *holdfast.Client, name string) (rows [][]string) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for st, err := range client.List(ctx, name+"#") {
+		if err != nil {
+			break
+		}
+		if _, bad := strconv.ParseUint(strings.TrimPrefix(st.Key, name+"#"), 10, 8); bad == nil && st.Held {
+			rows = append(rows, []string{st.Key, fmt.Sprintf("%s by %s, lease %s left", view.State(st), view.Holder(st), view.Short(st.Remaining))})
+		}
+	}
+	slices.SortFunc(rows, func(a, b []string) int { return cmp.Or(cmp.Compare(len(a[0]), len(b[0])), cmp.Compare(a[0], b[0])) })
+	return rows
+}
+
+func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter, slots [][]string) error {
 	if a.output == "json" {
 		return a.writeJSON(view.NewLock(st, queue))
 	}
-	if err := a.writeTable(append(describe(st), queueRows(queue)...)); err != nil {
+	if err := a.writeTable(slices.Concat(describe(st), queueRows(queue), slots)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(a.io.Out); err != nil {

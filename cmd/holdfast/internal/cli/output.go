@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,10 +39,11 @@ const (
 	tableRows = 100                    // that are held back to find how wide columns are
 	tableWait = 200 * time.Millisecond // for how long they are
 	cellWide  = 48                     // columns, to which one long name does not push those of all others
+	cellMost  = 128                    // columns, to which long cells push the others where they are as many
 )
 
 // table prints rows as they come. A column is as wide as its widest cell so far that is no wider
-// than cellWide; a wider one shifts its own row alone.
+// than cellWide; a wider one shifts its own row alone, unless they are as many as the others.
 type table struct {
 	out    io.Writer
 	widths []int
@@ -62,6 +64,7 @@ func (t *table) add(row []string) error {
 
 // flush prints what is held back.
 func (t *table) flush() error {
+	long := make(map[int][]int) // how wide the cells of a column are that are wider than cellWide
 	for _, row := range t.rows {
 		for i := range row {
 			row[i] = view.Printable(row[i])
@@ -70,7 +73,14 @@ func (t *table) flush() error {
 			}
 			if wide := ansi.StringWidth(row[i]); wide <= cellWide {
 				t.widths[i] = max(t.widths[i], wide)
+			} else if wide <= cellMost {
+				long[i] = append(long[i], wide)
 			}
+		}
+	}
+	for i, all := range long {
+		if 2*len(all) >= len(t.rows) {
+			t.widths[i] = max(t.widths[i], slices.Max(all))
 		}
 	}
 	var b strings.Builder

@@ -32,3 +32,18 @@ func TestColumnsStandUnderTheirHeads(t *testing.T) {
 		}
 	}
 }
+
+// TestLongOwnersStandUnderTheirHead holds for the nodes of a lock with a note, which stands in the owner's id.
+func TestLongOwnersStandUnderTheirHead(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := &app{io: IO{Out: &out}}
+	owner := strings.Repeat("x", 90)
+	if err := a.writeTable([][]string{{"NODE", "OWNER", "TOKEN"}, {"a", owner, "4711"}, {"b", "", ""}, {"c", owner, "4711"}}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	if got, want := strings.Index(lines[0], "TOKEN"), strings.Index(lines[1], "4711"); got != want {
+		t.Errorf("the head stands in column %d, the tokens in %d:\n%s", got, want, out.String())
+	}
+}

@@ -22,9 +22,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the lock NAME, or for those of all NAMEs, and runs the command. It
-exits with its code when its process group has ended, and stops it before others
-can have a lock that is lost. Write HOLDFAST_LOCK_TOKEN with data: docs/run.md.
+const runHelp = `Run waits for the locks of all NAMEs (if Redis is down: only with -w), runs the
+command, and exits with its code. It stops it before others can have a lock that
+is lost. Write HOLDFAST_LOCK_TOKEN (_TOKEN_1, _2 of several NAMEs) with data.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -178,13 +178,14 @@ func (j *job) close() {
 // runner runs the job once. One that is patient also waits for a backend that is down.
 func (j *job) runner(patient bool) *run.Runner {
 	a, plan := j.app, j.plan
-	w := &wait{name: slices.Min(plan.Names), log: j.log, ahead: -1}
+	w := newWait(j.log, slices.Min(plan.Names))
 	return &run.Runner{
 		Self: proc.Self{Path: a.self.Path, Name: a.self.Name, Log: a.logFormat}, Log: j.log,
 		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
 			opts := a.waiter(program(plan.Args), w)
 			opts.Hooks.Renewed = renewed
-			return a.open(ctx, opts, patient)
+			client, err := a.open(ctx, opts, patient)
+			return client, a.impatient(err, patient || plan.NoWait || plan.Otherwise != "fail")
 		},
 		Waits: w.tell,
 		Take:  run.Take,
@@ -283,6 +284,8 @@ func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []st
 	switch {
 	case dash < 1:
 		return nil, nil, exitcode.Usagef("a name is expected before the command: holdfast run NAME -- COMMAND")
+	case slices.Contains(args[:dash], ""):
+		return nil, nil, exitcode.Usagef("the name of the lock is empty; is a variable not set?")
 	case dash > 1 && !fl.job:
 		return nil, nil, exitcode.Usagef("one name is expected before the command, as there is one leader: holdfast elect NAME -- COMMAND")
 	}

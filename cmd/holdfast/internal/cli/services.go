@@ -56,6 +56,34 @@ func openRedis(ctx context.Context, urls string, opts *redlock.Options) (driver.
 	return redlock.Open(ctx, urls, opts)
 }
 
+// openNone refuses what no service is for.
+func openNone(context.Context, string, *redlock.Options) (driver.Driver, error) {
+	return nil, fmt.Errorf("%w: the URL does not begin with redis://, rediss://, unix://, redlock://, sqlite:, postgres://, mysql://, mariadb://, "+
+		"etcd://, etcds://, zk:// or zks://; an example: redis://localhost:6379", driver.ErrInvalid)
+}
+
+// hears says whether the holder of key is told of a force-release at once. It asks no server.
+func (a *app) hears(key string) bool {
+	ctx, opts := context.Background(), &redlock.Options{NoCheck: true}
+	drv, err := openBackend(ctx, a.backend, opts)
+	if err != nil {
+		return true // it has been opened already
+	}
+	defer drv.Close()
+	spread, ok := drv.(*sharding.Driver)
+	if !ok {
+		_, hears := drv.(driver.Alerter)
+		return hears
+	}
+	all, _ := dsn.Sets(a.backend) // read above without an error
+	for _, s := range all {
+		if s.Name == spread.Home(key) {
+			return (&app{backend: s.URLs}).hears(key)
+		}
+	}
+	return true
+}
+
 // openBackend opens one set, or several, over which package sharding spreads the names.
 func openBackend(ctx context.Context, backend string, opts *redlock.Options) (driver.Driver, error) {
 	all, err := dsn.Sets(backend)
@@ -71,8 +99,12 @@ func openBackend(ctx context.Context, backend string, opts *redlock.Options) (dr
 		opening.Go(func() {
 			scheme, _, _ := strings.Cut(s.URLs, ":")
 			open := services[scheme]
-			if open == nil {
-				open = openRedis
+			switch {
+			case open != nil:
+			case scheme == "unix", strings.HasPrefix(strings.ToLower(scheme), "red"), strings.HasPrefix(scheme, "valkey"):
+				open = openRedis // which knows what is meant by one that is nearly right
+			default:
+				open = openNone
 			}
 			sets[i].Name = s.Name
 			if sets[i].Driver, errs[i] = open(ctx, s.URLs, &own); errs[i] != nil && several {

@@ -218,7 +218,7 @@ func (a *app) loadBackend() error {
 		}
 		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
 	}
-	if a.from["backend"] == "--backend" && dsn.Mask(a.backend) != a.backend && !a.warned {
+	if a.from["backend"] == "--backend" && dsn.HasPassword(a.backend) && !a.warned {
 		a.warned = true
 		a.log.Warn("ps shows the password in --backend to everybody; put the URL into a file and name that by --backend-file")
 	}

@@ -46,7 +46,7 @@ type stage struct {
 }
 
 // Run plays the demonstration and prints an account of it. It blocks for about
-// seven seconds.
+// five seconds.
 func Run(ctx context.Context, nodes Nodes, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, 18*time.Second) // it must end, even if something breaks
 	defer cancel()

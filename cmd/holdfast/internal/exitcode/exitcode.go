@@ -3,6 +3,7 @@
 package exitcode
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,7 +43,7 @@ type Row struct {
 var Table = []Row{
 	{"child's", "run: the command ended by itself with this code"},
 	{text(OK), "done; run: also when --skip-ok or --if-unavailable=skip left the command out"},
-	{text(No), "check: the lease is gone; show -e: nobody holds the lock; force-release: another holder has the lock; " +
+	{text(No), "check: the lease is gone; show -e: nobody holds the lock; force-release: another holder has the lock, or nobody; " +
 		"doctor: something is wrong; leaks: there are some; demo: a write was lost or doubled"},
 	{text(Usage), "wrong usage: a flag, a name, the backend's URL, a file; nothing was done"},
 	{text(Unavailable), "the backend cannot be reached, or is not fit for locks"},
@@ -90,12 +91,36 @@ func With(code Code, err error) error { return &Error{Code: code, Err: err} }
 func Usagef(format string, args ...any) error { return With(Usage, fmt.Errorf(format, args...)) }
 
 // Interruption is a signal that ended a wait.
-type Interruption struct{ Signal syscall.Signal }
-
-// Error names the signal.
-func (i Interruption) Error() string {
-	return fmt.Sprintf("ended by signal %d (%v)", int(i.Signal), i.Signal)
+type Interruption struct {
+	Signal syscall.Signal
+	What   string // it has ended, and what that means; "": this command
 }
+
+// Error names the signal, and what it has ended.
+func (i Interruption) Error() string {
+	return Name(i.Signal) + " ended " + cmp.Or(i.What, "this command")
+}
+
+// Waiting is i as the end of a wait for the lock name, which failed with err, and what that means. It names what stood in the way
+// last.
+func (i Interruption) Waiting(name string, err error, meaning string) Interruption {
+	i.What = fmt.Sprintf("the wait for %q; %s", name, meaning)
+	var last error
+	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
+		last = held
+	} else if down, ok := errors.AsType[*holdfast.UnavailableError](err); ok {
+		last = down
+	}
+	if last != nil {
+		i.What += "; what stood in the way last: " + last.Error()
+	}
+	return i
+}
+
+var names = map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT"}
+
+// Name is what a signal is called that ends a wait.
+func Name(s syscall.Signal) string { return cmp.Or(names[s], fmt.Sprintf("signal %d", int(s))) }
 
 // Of is the code for err.
 func Of(err error) Code {

@@ -22,11 +22,14 @@ func (s *session) loss() error {
 	if cause != nil {
 		return cause
 	}
-	cause = fmt.Errorf("%w: %w", holdfast.ErrLost, holdfast.ErrExpired)
-	if s.failing != nil {
-		cause = fmt.Errorf("%w; the last renewal failed: %w", cause, s.failing)
+	text := "it was not renewed in time" // as the client says it
+	if left := s.plan.Options().Margin; left > 0 {
+		text = fmt.Sprintf("it had not been renewed by %v before its deadline, the time left for its holder to stop", left)
 	}
-	return cause
+	if s.failing != nil {
+		return fmt.Errorf("%w: %s; the last renewal failed: %w", holdfast.ErrLost, text, s.failing)
+	}
+	return fmt.Errorf("%w: %s, and no renewal had failed: an answer is late, or this machine stood still", holdfast.ErrLost, text)
 }
 
 // lose stops the command because of its lease, as --on-lost says.

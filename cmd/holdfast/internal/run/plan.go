@@ -18,6 +18,7 @@ package run
 
 import (
 	"fmt"
+	"sort"
 	"strings"
 	"time"
 
@@ -77,6 +78,17 @@ func (p *Plan) Locks() string {
 // Defaults fills in what follows from the TTL, and refuses a TTL that leaves no
 // time to do what has to be done in it.
 func (p *Plan) Defaults() error {
+	given := *p
+	terms, sum := p.parts()
+	if sum > p.TTL {
+		return exitcode.Usagef("--ttl %v is too short: %s make %v; give %v at least, or lower one of them",
+			p.TTL, strings.Join(terms, " + "), brief(sum), least(given))
+	}
+	return nil
+}
+
+// parts fills in what follows from the TTL, and returns what has to be done in it, and how long that takes in all.
+func (p *Plan) parts() (terms []string, sum time.Duration) {
 	if p.Renew == 0 {
 		p.Renew = p.TTL / 3
 	}
@@ -96,16 +108,26 @@ func (p *Plan) Defaults() error {
 		{"--margin", p.Margin},
 		{"drift of clocks", p.drift()},
 	}
-	var sum time.Duration
-	var terms []string
 	for _, part := range parts {
 		sum += part.d
 		terms = append(terms, fmt.Sprintf("%s %v", part.name, brief(part.d)))
 	}
-	if sum > p.TTL {
-		return exitcode.Usagef("--ttl %v is too short: %s make %v; raise --ttl, or lower one of them", p.TTL, strings.Join(terms, " + "), brief(sum))
+	return terms, sum
+}
+
+// least is the shortest TTL, in steps of 10 ms, that leaves time for all with these settings: what follows from the TTL grows with it.
+func least(given Plan) time.Duration {
+	fits := func(steps int) bool {
+		p := given
+		p.TTL = time.Duration(steps) * 10 * time.Millisecond
+		_, sum := p.parts()
+		return sum <= p.TTL
 	}
-	return nil
+	most := 1
+	for !fits(most) {
+		most *= 2
+	}
+	return time.Duration(sort.Search(most, fits)) * 10 * time.Millisecond
 }
 
 // drift is what the clocks of the nodes may be off by over a TTL.

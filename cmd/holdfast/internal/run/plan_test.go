@@ -42,7 +42,16 @@ func TestTTLMustFitItsTimeline(t *testing.T) {
 		{Plan{TTL: time.Second, KillAfter: 500 * time.Millisecond, OnLost: Policy{Kill: true}}, true}, // there is no time to kill after
 		{Plan{TTL: time.Second, Margin: 600 * time.Millisecond}, false},
 	} {
-		err := row.plan.Defaults()
+		p := row.plan
+		err := p.Defaults()
+		if err != nil { // what it names is the least that fits
+			_, rest, _ := strings.Cut(err.Error(), "; give ")
+			least, bad := time.ParseDuration(strings.TrimSuffix(rest, " at least, or lower one of them"))
+			shorter, longer := row.plan, row.plan
+			if shorter.TTL, longer.TTL = least-10*time.Millisecond, least; bad != nil || shorter.Defaults() == nil || longer.Defaults() != nil {
+				t.Errorf("%v: %v, and with that %v", row.plan.TTL, err, longer.Defaults())
+			}
+		}
 		if (err == nil) != row.fits || err != nil && (exitcode.Of(err) != exitcode.Usage || !strings.Contains(err.Error(), "make")) {
 			t.Errorf("%+v: %v, want it to fit: %v", row.plan, err, row.fits)
 		}

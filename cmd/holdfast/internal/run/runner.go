@@ -5,7 +5,6 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -164,7 +163,7 @@ func (p *Plan) refusal(err error) Result {
 	st.ExitCode = exitcode.Of(err)
 	if why, ok := errors.AsType[exitcode.Interruption](err); ok {
 		st.Outcome, st.ExitCode = Signal, exitcode.Signal(why.Signal)
-		res.Err = fmt.Errorf("%s ended the wait for %q; the command was not run", signalName(why.Signal), p.Name())
+		res.Err = why.Waiting(p.Name(), err, "the command was not run")
 		return res
 	}
 	if errors.Is(err, holdfast.ErrHeld) {
