@@ -62,9 +62,9 @@ const preVote = "--pre-vote"
 // soon is lead where servers grant locks as soon as they are up.
 func soon(*Schedule) time.Duration { return 2 * time.Second }
 
-// election is how much longer than a TTL a lock may stand when the cluster elects a leader. With etcd's --election-timeout of 1 s, a
+// newLeader is how much longer than a TTL a lock may stand when the cluster elects a leader. With etcd's --election-timeout of 1 s, a
 // member stands for election 1 to 2 s after it last heard of the leader, and the new leader gives each lease its TTL and 1 s anew.
-const election = 3 * time.Second
+const newLeader = 3 * time.Second
 
 // oneByOne is how much longer a lock may stand where clients are stopped one after the other: it may pass to one whose turn to be
 // stopped comes later.
@@ -72,34 +72,36 @@ const oneByOne = 1500 * time.Millisecond
 
 var etcdClasses = map[string]class{
 	"calm":                {lives: true},
+	after:                 {lives: true},
 	"client-pause":        {extra: oneByOne},
 	"client-kill":         {},
 	"client-close":        {},
 	"client-throttle":     {from: fromEnd},
 	"crowd":               {lives: true},
 	"client-slow-hooks":   {lives: true},
-	"leader-kill":         {lives: true, extra: election},
-	"leader-pause":        {lives: true, extra: election},
-	"node-kill":           {lives: true, extra: election},
-	"node-pause":          {lives: true, extra: election},
-	"node-pause-majority": {from: fromEnd, extra: election},
-	"node-kill-majority":  {from: fromEnd, extra: election},
+	"leader-kill":         {lives: true, extra: newLeader},
+	"leader-pause":        {lives: true, extra: newLeader},
+	"node-kill":           {lives: true, extra: newLeader},
+	"node-pause":          {lives: true, extra: newLeader},
+	"node-pause-majority": {from: fromEnd, extra: newLeader},
+	"node-kill-majority":  {from: fromEnd, extra: newLeader},
 	"compaction":          {from: fromEnd, patient: true},
 	"nested":              {duty: apart, from: fromEnd},
-	"leader-isolated":     {extra: election},
-	"node-isolated":       {extra: election},
-	"node-one-way":        {from: fromEnd, extra: election},
-	"rolling-restart":     {lives: true, extra: election},
+	"leader-isolated":     {extra: newLeader},
+	"node-isolated":       {extra: newLeader},
+	"node-one-way":        {from: fromEnd, extra: newLeader},
+	"rolling-restart":     {lives: true, extra: newLeader},
 	"net-delay":           {},
 	"net-reset":           {from: fromEnd},
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},
-	"operator":            {duty: passing, from: fromEnd, extra: election},
-	"mixed":               {from: fromEnd, extra: election},
+	"operator":            {duty: passing, from: fromEnd, extra: newLeader},
+	"mixed":               {from: fromEnd, extra: newLeader},
 }
 
 var etcdAuthClasses = map[string]class{
+	after:             etcdClasses[after],
 	"logins":          {lives: true, patient: true},
 	"compaction":      etcdClasses["compaction"],
 	"rolling-restart": etcdClasses["rolling-restart"],

@@ -224,15 +224,23 @@ type span struct {
 	start, end int64 // on the clock that mono reads
 }
 
-// plan lines windows up from start on until length is filled.
+// after is the class of the last window of each run, which has no faults: those of the windows before are over, and everybody gets through.
+const after = "after"
+
+// calmFor is how long that window goes on once the service must be up.
+const calmFor = 5 * time.Second
+
+// plan lines windows up from start on until length is filled, and one without faults after these.
 func (s *Schedule) plan(start int64, length time.Duration) []span {
 	var out []span
-	for at := start; at < start+int64(length); {
+	at := start
+	for at < start+int64(length) {
 		w := s.Windows[len(out)%len(s.Windows)]
 		out = append(out, span{Window: w, index: len(out), start: at, end: at + int64(w.Length)})
 		at += int64(w.Length)
 	}
-	return out
+	last := Window{Class: after, Length: Duration(s.backend().lead(s) + calmFor)}
+	return append(out, span{Window: last, index: len(out), start: at, end: at + int64(last.Length)})
 }
 
 // spanAt is the window at t, or nil.

@@ -38,6 +38,7 @@ const reign = 5 * time.Second
 
 var zookeeperClasses = map[string]class{
 	"calm":                {lives: true},
+	after:                 {},
 	"client-pause":        {extra: oneByOne},
 	"client-kill":         {},
 	"client-close":        {},
