@@ -246,10 +246,10 @@ func (l *lockHistory) overdue(more int64, excused func(client string, from, to i
 	return out
 }
 
-// unserved finds calls that were to wait, asked after a time, and waited for so long in vain.
-func (l *lockHistory) unserved(after, bound int64) (out []finding) {
+// unserved finds calls that were to wait, and did so in vain.
+func (l *lockHistory) unserved() (out []finding) {
 	for _, a := range l.attempts {
-		if a.wait != 0 && a.asked >= after && a.gaveUp-a.asked >= bound {
+		if a.wait != 0 && a.gaveUp != 0 {
 			out = append(out, finding{l.key, fmt.Sprintf("%s, which asked at %d, after %.3f s: %s", a.try, a.asked, float64(a.gaveUp-a.asked)/1e9, a.why)})
 		}
 	}

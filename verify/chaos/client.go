@@ -42,7 +42,7 @@ type order struct {
 }
 
 const (
-	// tail is the end of each window in which nobody asks for a lock any more, so
+	// tail is the end of a window in which nobody asks for a lock any more, so
 	// that nothing of it reaches into the faults of the next.
 	tail      = 300 * time.Millisecond
 	storeTime = 2 * time.Second
@@ -160,7 +160,7 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case s == nil:
 			sleep(ctx, time.Duration(w.Start-now))
-		case s.end-now < int64(tail):
+		case s.end-now < int64(s.rest()):
 			sleep(ctx, time.Duration(s.end-now))
 		default:
 			w.task.turn(ctx, w, s)

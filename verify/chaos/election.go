@@ -35,7 +35,7 @@ const (
 const (
 	termsRise   = "each leader has a higher term than all before"
 	neverBack   = "an observer never sees a term go back"
-	seenAreReal = "an observer sees leaders that there were, with what they proclaim"
+	seenAreReal = "an observer sees a term of the leader that began it"
 	succession  = "another leads when a leader is gone"
 )
 
@@ -306,16 +306,16 @@ func setbacks(events []event) (out []finding) {
 	return out
 }
 
-// phantoms finds terms that an observer has seen and that no leader began, or another than it named. A leader may have been killed
-// before it could say that it had begun.
+// phantoms finds terms that an observer has seen of another leader than began them. One that nobody began is that of a leader that was
+// killed before it could say so.
 func (l *lockHistory) phantoms(events []event) (out []finding) {
-	leaders := make(map[int64]string)
+	leaders := make(map[int64][]string)
 	for _, a := range l.granted() {
-		leaders[a.token] = a.client
+		leaders[a.token] = append(leaders[a.token], a.client)
 	}
 	for _, e := range events {
-		if client := leaders[e.Token]; e.Kind == observed && e.Token != 0 && client != "" && client != e.ID {
-			out = append(out, finding{e.Key, fmt.Sprintf("term %d of %q at %d, which is that of %s", e.Token, e.ID, e.T, client)})
+		if of := leaders[e.Token]; e.Kind == observed && e.Token != 0 && of != nil && !slices.Contains(of, e.ID) {
+			out = append(out, finding{e.Key, fmt.Sprintf("term %d of %q at %d, which is that of %v", e.Token, e.ID, e.T, of)})
 		}
 	}
 	return out

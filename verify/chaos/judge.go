@@ -112,9 +112,8 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			add(exclusion, overlaps)
 		}
 		add(inTime, l.overdue(int64(j.schedule.TTL)+int64(time.Second), befallen))
-		if len(faults) == 0 && !j.still.within(s.start, s.end) {
-			up := s.start + int64(j.schedule.backend().lead(j.schedule))
-			add(getsThrough, l.unserved(up, int64(calmFor/2)))
+		if s.Class == after && !j.still.within(s.start, s.end) {
+			add(getsThrough, l.unserved())
 		}
 		if cl.patient {
 			add(turnsNone, l.rebuffs(s.end-int64(tail)))

@@ -224,11 +224,12 @@ type span struct {
 	start, end int64 // on the clock that mono reads
 }
 
-// after is the class of the last window of each run, which has no faults: those of the windows before are over, and everybody gets through.
-const after = "after"
-
-// calmFor is how long that window goes on once the service must be up.
-const calmFor = 5 * time.Second
+// after is the class of the last window of each run, which has no faults: those of the windows before are over, and everybody gets
+// through who asks until there are calmFor left, when the service is up for a second.
+const (
+	after   = "after"
+	calmFor = 8 * time.Second
+)
 
 // plan lines windows up from start on until length is filled, and one without faults after these.
 func (s *Schedule) plan(start int64, length time.Duration) []span {
@@ -239,7 +240,7 @@ func (s *Schedule) plan(start int64, length time.Duration) []span {
 		out = append(out, span{Window: w, index: len(out), start: at, end: at + int64(w.Length)})
 		at += int64(w.Length)
 	}
-	last := Window{Class: after, Length: Duration(s.backend().lead(s) + calmFor)}
+	last := Window{Class: after, Length: Duration(s.backend().lead(s) + time.Second + calmFor)}
 	return append(out, span{Window: last, index: len(out), start: at, end: at + int64(last.Length)})
 }
 
@@ -258,6 +259,14 @@ func spanAt(spans []span, t int64) *span {
 		return nil
 	}
 	return &spans[i]
+}
+
+// rest is the end of a window in which nobody asks for a lock any more.
+func (s *span) rest() time.Duration {
+	if s.Class == after {
+		return calmFor
+	}
+	return tail
 }
 
 // key names a lock of the window; kind is one letter for who uses it.

@@ -64,6 +64,9 @@ func (w *worker) spell(s *span, usual time.Duration) time.Duration {
 
 // patienceIn is how long a call waits: to the end of the window at most.
 func patienceIn(s *span) time.Duration {
+	if s.Class == after {
+		return time.Duration(s.end - mono())
+	}
 	return min(500*time.Millisecond+rand.N(3*time.Second), time.Duration(s.end-mono()))
 }
 
