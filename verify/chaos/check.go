@@ -63,6 +63,10 @@ func grantOf(owner string) string {
 	return grant
 }
 
+// well says whether the holder had the lock until it released it: as far as its renewals are recorded, which a slow hook does late, or
+// because the service has confirmed the release, which it does of no lease that has ended.
+func (a *attempt) well() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
+
 // worked is the interval in which the holder worked, trusted or not.
 func (a *attempt) worked() interval {
 	if a.left != 0 {
@@ -573,7 +577,7 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 		switch {
 		case a.got >= t:
 			return a.got - max(t, l.wanted(a.got)), true
-		case a.left > t && a.left <= a.until:
+		case a.left > t && a.well():
 			t = a.left
 		}
 	}
@@ -597,6 +601,9 @@ func (l *lockHistory) waited(t, bound int64) bool {
 	for _, a := range l.granted() {
 		if a.got < t {
 			t = max(t, a.trusted().end)
+			if a.well() {
+				t = max(t, a.left)
+			}
 		}
 	}
 	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {

@@ -163,6 +163,7 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 		free int64
 	}{
 		{"the holder was well", history(well, next()), 15},
+		{"its renewals are not recorded, but it was", history(&attempt{asked: 1, got: 2, until: 4, left: 10, released: 11}, next()), 15},
 		{"the holder was stopped", history(stopped, next()), 20},
 		{"the holder was killed", history(killed, next()), 20},
 	} {
@@ -191,6 +192,12 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	asleep.attempts = append(asleep.attempts, &attempt{client: "c2.1", asked: 14, gaveUp: 26})
 	if free, ok := asleep.nextGrant(5); free != 11 || !ok {
 		t.Errorf("another who asked was not: %d, %v, want 11", free, ok)
+	}
+	renewed := &attempt{asked: 1, got: 2, until: 4, left: 20, released: 21}
+	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
+		if got := history(renewed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
+			t.Errorf("gave up at %d, the lock having been released at 20: waited %v", gaveUp, got)
+		}
 	}
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
 		if got := history(killed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {

@@ -82,6 +82,8 @@ type ElectionReport struct {
 	Findings  []Finding `json:"findings"`
 }
 
+func fine(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
 // Text is the report for people.
 func (r *ElectionReport) Text() string {
 	var b strings.Builder
@@ -95,7 +97,7 @@ func (r *ElectionReport) Text() string {
 	fmt.Fprintf(&b, "After a kill, %d times, the next leader began within p50 %v, at most %v; %d were later than TTL + 1 s and what the service takes, %v.\n",
 		len(r.Killed), round(quantile(r.Killed, .5)), round(quantile(r.Killed, 1)), late, time.Duration(r.Bound))
 	fmt.Fprintf(&b, "After a resignation, %d times, within p50 %v, at most %v; a round trip takes %v.\n", len(r.Resigned),
-		quantile(r.Resigned, .5).Round(10*time.Microsecond), quantile(r.Resigned, 1).Round(10*time.Microsecond), time.Duration(r.RoundTrip).Round(10*time.Microsecond))
+		fine(quantile(r.Resigned, .5)), fine(quantile(r.Resigned, 1)), fine(time.Duration(r.RoundTrip)))
 	if len(r.Findings) == 0 {
 		b.WriteString("No promise was broken.\n")
 	}

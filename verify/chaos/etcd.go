@@ -198,20 +198,22 @@ func (s *etcdSite) equip(o *order, client int) {
 }
 
 // ghosts asks as a client that has just logged in.
-func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) (_ []string, err error) {
+func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
 	o := order{Nodes: s.cluster.Addrs()}
 	if s.logins {
 		o.User, o.Password = etcdUser, etcdPassword
-	}
-	if etcdClasses[span.Class].duty == apart {
-		return standingApart(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
 	}
 	direct, err := etcd.New(ctx, s.cluster.Addrs(), o.etcdOptions())
 	if err != nil {
 		return nil, err
 	}
 	defer direct.Close()
-	return standing(ctx, direct, span.prefix(), ttl)
+	found, err := standing(ctx, direct, span.prefix(), ttl)
+	if err != nil || etcdClasses[span.Class].duty != apart {
+		return found, err
+	}
+	more, err := standingApart(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
+	return append(found, more...), err
 }
 
 func (s *etcdSite) actions() map[string]action {

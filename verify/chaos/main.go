@@ -42,10 +42,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,7 +95,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
-	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, sentinel, sentinel-lax, etcd, etcd-auth, postgres, mariadb, sqlite or zookeeper")
+	f.StringVar(&s.backend, "backend", "redis", "where the locks are: "+strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
