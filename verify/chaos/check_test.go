@@ -456,6 +456,25 @@ func TestALockThatGoesWhenItsServiceIsBackIsNoGhost(t *testing.T) {
 	}
 }
 
+// TestAnOldEtcdThatIsStoppedPromisesLess: a newer one promises all, and an old one while nothing is stopped.
+func TestAnOldEtcdThatIsStoppedPromisesLess(t *testing.T) {
+	t.Parallel()
+	s, err := loadSchedule("etcd", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, killed := []happened{{Do: "kill-node"}, {Do: "pause-node"}}, []happened{{Do: "kill-node"}}
+	for version, less := range map[string]bool{"3.4.23": true, "3.4.31": false, "3.5.12": true, "3.5.13": false, "3.6.0": false, "4.0.1": false} {
+		j := &judge{site: &etcdSite{version: version}, schedule: s}
+		if cl := j.class("leader-pause", stopped); (cl.shared != "") != less || cl.lives == less {
+			t.Errorf("etcd %s: %+v", version, cl)
+		}
+		if cl := j.class("leader-pause", killed); cl.shared != "" || !cl.lives {
+			t.Errorf("etcd %s, of which nothing was stopped: %+v", version, cl)
+		}
+	}
+}
+
 func TestHistoriesOfAnEarlierRunAreDropped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -52,7 +52,8 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	if err != nil {
 		return err
 	}
-	cl := j.schedule.backend().classes[s.Class]
+	faults := j.nemesis.of(s.index)
+	cl := j.class(s.Class, faults)
 	c := j.report.Classes[s.Class]
 	if c == nil {
 		c = &ClassReport{
@@ -64,7 +65,6 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		}
 		j.report.Classes[s.Class] = c
 	}
-	faults := j.nemesis.of(s.index)
 	c.Windows++
 	c.Faults += len(faults)
 	for _, f := range faults {
@@ -192,6 +192,19 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		return nil
 	}
 	return dropHistory(j.dir, s.index)
+}
+
+// class is what a class leaves of the promises, less what the servers that run take back when one of them was stopped.
+func (j *judge) class(name string, faults []happened) class {
+	cl := j.schedule.backend().classes[name]
+	site, ok := j.site.(interface{ whenStopped() (shared string) })
+	stopped := func(h happened) bool { return h.Do == "pause-node" }
+	if !ok || cl.shared != "" || !slices.ContainsFunc(faults, stopped) {
+		return cl
+	}
+	cl.shared = site.whenStopped()
+	cl.lives = cl.lives && cl.shared == ""
+	return cl
 }
 
 // unfit is the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
