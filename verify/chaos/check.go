@@ -25,6 +25,8 @@ type attempt struct {
 	released             int64  // when the service confirmed its release; 0: it did not
 	first                int64  // until when the lease was trusted at first
 	ttl, least           int64  // that were asked for: TTL and MinHold
+	wait                 int64  // how long the call was to wait at most; 0: until its window ends
+	lined                int64  // when the first of its process began to wait for a slot, in whose line it stood; 0: it asked for no slot
 	from                 string // whose lease it was to adopt; empty: it asked for the lock
 	forced               int64  // when an operator began to take the lock away; 0: none did
 	taken                int64  // when an operator did, or another began to adopt the lease; 0: neither
@@ -61,6 +63,10 @@ func grantOf(owner string) string {
 	return grant
 }
 
+// well says whether the holder had the lock until it released it: as far as its renewals are recorded, which a slow hook does late, or
+// because the service has confirmed the release, which it does of no lease that has ended.
+func (a *attempt) well() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
+
 // worked is the interval in which the holder worked, trusted or not.
 func (a *attempt) worked() interval {
 	if a.left != 0 {
@@ -86,6 +92,7 @@ type access struct {
 // lockHistory is all that happened to one lock.
 type lockHistory struct {
 	key      string
+	most     int                  // holders at once: 1, or the slots of a semaphore, each of which also has a history of its own
 	attempts []*attempt           // in the order in which they were begun
 	writes   map[string][]*access // by storage
 	reads    map[string][]*access // likewise
@@ -96,7 +103,7 @@ type lockHistory struct {
 
 func newHistory(key string) *lockHistory {
 	return &lockHistory{
-		key: key, writes: make(map[string][]*access), reads: make(map[string][]*access), finals: make(map[string]string),
+		key: key, most: 1, writes: make(map[string][]*access), reads: make(map[string][]*access), finals: make(map[string]string),
 		takings: make(map[string]*taking),
 	}
 }
@@ -127,7 +134,7 @@ func histories(events []event) map[string]*lockHistory {
 	for i := range events {
 		e := &events[i]
 		switch e.Kind {
-		case resource, crowded, blamed, strange:
+		case resource, crowded, blamed, strange, observed:
 			continue
 		case closing:
 			closings[e.Client] = append(closings[e.Client], e.T)
@@ -141,7 +148,8 @@ func histories(events []event) map[string]*lockHistory {
 		a := tries[e.Try]
 		switch e.Kind {
 		case asked:
-			a = &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least}
+			a = &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait}
+			l.most = max(l.most, e.Slots)
 			tries[e.Try] = a
 			if e.From != "" {
 				l.takings[e.Try] = &taking{grant: grantOf(e.From), begun: e.T, by: a}
@@ -150,6 +158,9 @@ func histories(events []event) map[string]*lockHistory {
 		case got:
 			a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
 			a.until = max(a.until, e.Until)
+			if e.Key != a.key { // a slot
+				l.attempts = append(l.attempts, a)
+			}
 			if t := l.takings[e.Try]; t != nil {
 				t.done = e.T
 			}
@@ -201,8 +212,52 @@ func histories(events []event) map[string]*lockHistory {
 	}
 	for _, l := range locks {
 		l.takeAway()
+		if l.most > 1 {
+			l.lineUp()
+		}
 	}
 	return locks
+}
+
+// lineUp notes since when each attempt may have been served by a request of its process, whose callers stand in one line for a
+// semaphore: since there was a line.
+func (l *lockHistory) lineUp() {
+	type line struct{ since, until int64 }
+	lines := make(map[string]line) // by client
+	for _, a := range l.attempts {
+		in := lines[a.client]
+		if in.since == 0 || in.until < a.asked {
+			in.since = a.asked
+		}
+		end := cmp.Or(a.got, a.gaveUp, math.MaxInt64)
+		lines[a.client], a.lined = line{in.since, max(in.until, end)}, in.since
+	}
+}
+
+// overdue finds calls that went on for longer than they were to wait, and some more, and those that have not ended. Those are left out
+// that excused says a fault has befallen between two times.
+func (l *lockHistory) overdue(more int64, excused func(client string, from, to int64) bool) (out []finding) {
+	for _, a := range l.attempts {
+		switch end := cmp.Or(a.got, a.gaveUp); {
+		case a.wait == 0 || end != 0 && end <= a.asked+a.wait+more || excused(a.client, a.asked, cmp.Or(end, math.MaxInt64)):
+		case end == 0:
+			out = append(out, finding{l.key, fmt.Sprintf("%s asked at %d, was to wait for %.3f s, and has not ended", a.try, a.asked, float64(a.wait)/1e9)})
+		default:
+			out = append(out, finding{l.key, fmt.Sprintf("%s asked at %d, was to wait for %.3f s, and ended after %.3f s",
+				a.try, a.asked, float64(a.wait)/1e9, float64(end-a.asked)/1e9)})
+		}
+	}
+	return out
+}
+
+// unserved finds calls that were to wait, and did so in vain.
+func (l *lockHistory) unserved() (out []finding) {
+	for _, a := range l.attempts {
+		if a.wait != 0 && a.gaveUp != 0 {
+			out = append(out, finding{l.key, fmt.Sprintf("%s, which asked at %d, after %.3f s: %s", a.try, a.asked, float64(a.gaveUp-a.asked)/1e9, a.why)})
+		}
+	}
+	return out
 }
 
 // takeAway notes from whom the lock was taken, and since when.
@@ -364,7 +419,8 @@ func strangers(events []event) (out []finding) {
 // rebuffs finds callers that were turned away before their time was over.
 func (l *lockHistory) rebuffs(end int64) (out []finding) {
 	for _, a := range l.attempts {
-		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 {
+		waited := a.wait != 0 && a.gaveUp >= a.asked+a.wait
+		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 && !waited {
 			out = append(out, finding{l.key, fmt.Sprintf("%s, which asked at %d, at %d: %s", a.try, a.asked, a.gaveUp, a.why)})
 		}
 	}
@@ -414,8 +470,9 @@ func (l *lockHistory) disorder() (out []finding) {
 func (l *lockHistory) begun() map[string]int64 {
 	begun := make(map[string]int64)
 	for _, a := range l.granted() {
-		if at, ok := begun[a.grant()]; !ok || a.asked < at {
-			begun[a.grant()] = a.asked
+		since := cmp.Or(a.lined, a.asked)
+		if at, ok := begun[a.grant()]; !ok || since < at {
+			begun[a.grant()] = since
 		}
 	}
 	return begun
@@ -436,27 +493,40 @@ func (l *lockHistory) inversions() (n int) {
 	return n
 }
 
-// overlaps finds intervals that reach into later ones.
-func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
-	var all []interval
+// sweep goes through the intervals in the order of their beginnings, each with those that go on then.
+func (l *lockHistory) sweep(of func(*attempt) interval, visit func(on []interval, i interval)) {
+	var all, on []interval
 	for _, a := range l.granted() {
 		if i := of(a); i.end > i.start {
 			all = append(all, i)
 		}
 	}
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
-	var longest interval
 	for _, i := range all {
-		if i.start < longest.end {
-			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) until %d and %s (token %d) from %d: %.3f ms",
-				longest.of.try, longest.of.token, longest.end, i.of.try, i.of.token, i.start,
-				float64(min(longest.end, i.end)-i.start)/1e6)})
-		}
-		if i.end > longest.end {
-			longest = i
-		}
+		on = slices.DeleteFunc(on, func(o interval) bool { return o.end <= i.start })
+		visit(on, i)
+		on = append(on, i)
 	}
+}
+
+// overlaps finds intervals that begin while as many others go on as may at once.
+func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
+	l.sweep(of, func(on []interval, i interval) {
+		if len(on) < l.most {
+			return
+		}
+		longest := slices.MaxFunc(on, func(a, b interval) int { return cmp.Compare(a.end, b.end) })
+		out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) until %d and %s (token %d) from %d: %.3f ms",
+			longest.of.try, longest.of.token, longest.end, i.of.try, i.of.token, i.start,
+			float64(min(longest.end, i.end)-i.start)/1e6)})
+	})
 	return out
+}
+
+// crest is how many trusted the lock at once at most.
+func (l *lockHistory) crest() (most int) {
+	l.sweep((*attempt).trusted, func(on []interval, _ interval) { most = max(most, len(on)+1) })
+	return most
 }
 
 // lostUpdates finds writes that a storage has confirmed and that are not in the
@@ -507,7 +577,7 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 		switch {
 		case a.got >= t:
 			return a.got - max(t, l.wanted(a.got)), true
-		case a.left > t && a.left <= a.until:
+		case a.left > t && a.well():
 			t = a.left
 		}
 	}
@@ -531,6 +601,9 @@ func (l *lockHistory) waited(t, bound int64) bool {
 	for _, a := range l.granted() {
 		if a.got < t {
 			t = max(t, a.trusted().end)
+			if a.well() {
+				t = max(t, a.left)
+			}
 		}
 	}
 	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {

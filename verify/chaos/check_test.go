@@ -163,6 +163,7 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 		free int64
 	}{
 		{"the holder was well", history(well, next()), 15},
+		{"its renewals are not recorded, but it was", history(&attempt{asked: 1, got: 2, until: 4, left: 10, released: 11}, next()), 15},
 		{"the holder was stopped", history(stopped, next()), 20},
 		{"the holder was killed", history(killed, next()), 20},
 	} {
@@ -191,6 +192,12 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	asleep.attempts = append(asleep.attempts, &attempt{client: "c2.1", asked: 14, gaveUp: 26})
 	if free, ok := asleep.nextGrant(5); free != 11 || !ok {
 		t.Errorf("another who asked was not: %d, %v, want 11", free, ok)
+	}
+	renewed := &attempt{asked: 1, got: 2, until: 4, left: 20, released: 21}
+	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
+		if got := history(renewed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
+			t.Errorf("gave up at %d, the lock having been released at 20: waited %v", gaveUp, got)
+		}
 	}
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
 		if got := history(killed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
@@ -302,7 +309,10 @@ func TestScheduleIsSound(t *testing.T) {
 	if got := spanAt(spans, 100); got == nil || got.index != 0 {
 		t.Errorf("at the start: %v", got)
 	}
-	if got := spanAt(spans, spans[0].end); got != nil {
+	if last := spans[len(spans)-1]; last.Class != after || last.start != spans[len(spans)-2].end || len(last.Faults) > 0 {
+		t.Errorf("the last window: %+v", last)
+	}
+	if got := spanAt(spans, spans[len(spans)-1].end); got != nil {
 		t.Errorf("after the end: %v", got)
 	}
 	for i := range spans {
@@ -323,7 +333,7 @@ func TestEachScheduleHasEachClassOfItsBackend(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		covered := map[string]bool{}
+		covered := map[string]bool{after: true} // in any schedule
 		for _, w := range s.Windows {
 			covered[w.Class] = true
 		}
@@ -442,6 +452,25 @@ func TestALockThatGoesWhenItsServiceIsBackIsNoGhost(t *testing.T) {
 		got, err := standing(t.Context(), &lister{looks: looks}, "", -grace)
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("found %v, %v, want %s", got, err, want)
+		}
+	}
+}
+
+// TestAnOldEtcdThatIsStoppedPromisesLess: a newer one promises all, and an old one while nothing is stopped.
+func TestAnOldEtcdThatIsStoppedPromisesLess(t *testing.T) {
+	t.Parallel()
+	s, err := loadSchedule("etcd", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, killed := []happened{{Do: "kill-node"}, {Do: "pause-node"}}, []happened{{Do: "kill-node"}}
+	for version, less := range map[string]bool{"3.4.23": true, "3.4.31": false, "3.5.12": true, "3.5.13": false, "3.6.0": false, "4.0.1": false} {
+		j := &judge{site: &etcdSite{version: version}, schedule: s}
+		if cl := j.class("leader-pause", stopped); (cl.shared != "") != less || cl.lives == less {
+			t.Errorf("etcd %s: %+v", version, cl)
+		}
+		if cl := j.class("leader-pause", killed); cl.shared != "" || !cl.lives {
+			t.Errorf("etcd %s, of which nothing was stopped: %+v", version, cl)
 		}
 	}
 }

@@ -24,10 +24,10 @@ const orderVariable = "CHAOS_CLIENT"
 // order is what a client process is told.
 type order struct {
 	Number    int      `json:"number"`
-	Name      string   `json:"name"`     // unique among all processes of the run
-	Peer      bool     `json:"peer"`     // it uses the other recipe
-	Operator  bool     `json:"operator"` // it takes locks away from their holders
-	Narrow    bool     `json:"narrow"`   // it has one processor
+	Name      string   `json:"name"`   // unique among all processes of the run
+	Peer      bool     `json:"peer"`   // it uses the other recipe
+	Role      string   `json:"role"`   // what it does instead of the tasks of a client; empty: those
+	Narrow    bool     `json:"narrow"` // it has one processor
 	Nodes     []string `json:"nodes"`
 	User      string   `json:"user,omitempty"` // of the locks' service
 	Password  string   `json:"password,omitempty"`
@@ -42,15 +42,19 @@ type order struct {
 }
 
 const (
-	// tail is the end of each window in which nobody asks for a lock any more, so
+	// tail is the end of a window in which nobody asks for a lock any more, so
 	// that nothing of it reaches into the faults of the next.
 	tail      = 300 * time.Millisecond
 	storeTime = 2 * time.Second
 )
 
+// roles are what a process may do all the time.
+var roles = map[string]func(*holdfasts, context.Context){operatorRole: (*holdfasts).operate, candidateRole: (*holdfasts).campaign}
+
 // worker is one goroutine that takes locks and works under them.
 type worker struct {
 	*order
+	task   task
 	rec    *recorder
 	spans  []span
 	stores *openStores
@@ -98,11 +102,6 @@ func beClient(text string) error {
 			orders <- lines.Text()
 		}
 	}()
-	s, err := o.Stores.open(!o.Peer)
-	if err != nil {
-		return err
-	}
-	defer s.close()
 	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
 	spans := o.Schedule.plan(o.Start, time.Duration(o.Length))
 	locks, err := o.open(ctx, rec, spans)
@@ -110,17 +109,24 @@ func beClient(text string) error {
 		return err
 	}
 	defer locks.close()
-	if o.Operator {
-		locks.(*holdfasts).operate(ctx)
-		return nil
-	}
 	var workers sync.WaitGroup
-	var tries atomic.Int64
-	for i := range o.Schedule.Workers {
-		w := &worker{order: o, rec: rec, spans: spans, stores: s, tries: &tries, locks: locks, long: i == 0}
-		workers.Go(func() { w.run(ctx) })
+	if role := roles[o.Role]; role != nil {
+		workers.Go(func() { role(locks.(*holdfasts), ctx) })
+	} else {
+		s, err := o.Stores.open(!o.Peer)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		var tries atomic.Int64
+		for _, task := range tasks {
+			for i := range task.workers(o) {
+				w := &worker{order: o, task: task, rec: rec, spans: spans, stores: s, tries: &tries, locks: locks, long: i == 0}
+				workers.Go(func() { w.run(ctx) })
+			}
+		}
+		workers.Go(func() { weigh(ctx, rec, spans) })
 	}
-	workers.Go(func() { weigh(ctx, rec, spans) })
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -154,11 +160,11 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case s == nil:
 			sleep(ctx, time.Duration(w.Start-now))
-		case s.end-now < int64(tail):
+		case s.end-now < int64(s.rest()):
 			sleep(ctx, time.Duration(s.end-now))
 		default:
-			w.turn(ctx, s)
-			sleep(ctx, rand.N(20*time.Millisecond))
+			w.task.turn(ctx, w, s)
+			sleep(ctx, rand.N(w.task.pause()))
 		}
 	}
 }
@@ -205,11 +211,20 @@ func (w *worker) job(s *span) job {
 
 func pick[T any](from []T) T { return from[rand.N(len(from))] }
 
-// turn takes one lock, works under it without a look at whether it still has it,
-// as a careless holder does, and gives it back.
-func (w *worker) turn(ctx context.Context, s *span) {
-	j := w.job(s)
-	try := w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10)
+// try names the next attempt of the process.
+func (w *worker) try() string { return w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10) }
+
+// oneLock takes a lock, works under it without a look at whether the worker still has it,
+// as a careless holder does, and gives it back. It is the only task that other recipes have.
+type oneLock struct{}
+
+func (oneLock) family() string       { return "h" }
+func (oneLock) workers(o *order) int { return o.Schedule.Workers }
+func (oneLock) pause() time.Duration { return 20 * time.Millisecond }
+func (oneLock) title() string        { return "" } // the table is about it
+
+func (oneLock) turn(ctx context.Context, w *worker, s *span) {
+	j, try := w.job(s), w.try()
 	e := event{Kind: asked, Key: j.key, Try: try, TTL: int64(j.as.ttl), Least: int64(j.as.least)}
 	ask := func(ctx context.Context) (held, error) { return w.locks.lock(ctx, j.key, j.as) }
 	if j.duty == apart {

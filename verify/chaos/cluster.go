@@ -30,6 +30,7 @@ const oldMaster = "a master that stood still may go on for a moment after it was
 
 var clusterClasses = map[string]class{
 	"calm":           {lives: true},
+	after:            {},
 	"reshard":        {lives: true},
 	"failover":       {from: fromQuarantine, extra: stoppedAhead * time.Second},
 	"master-kill":    {from: fromQuarantine, extra: stoppedAhead * time.Second},

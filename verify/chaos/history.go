@@ -57,6 +57,7 @@ const (
 	blamed   kind = "blamed"   // the client takes a node to be ill; Key is one of the window
 	strange  kind = "strange"  // the client sees a lock or a holder that is not of its prefix
 	forcing  kind = "forcing"  // before the lock is taken from the grant that ID names
+	observed kind = "observed" // an observer sees the leader ID in the term Token; or none, or Err
 	forced   kind = "forced"   // it was; Err: what the service said otherwise
 )
 
@@ -73,6 +74,8 @@ type event struct {
 	From   string `json:"from,omitempty"`  // whose lease is to be adopted
 	TTL    int64  `json:"ttl,omitempty"`   // that is asked for, ns
 	Least  int64  `json:"least,omitempty"` // and for how long the lock is to be kept, ns
+	Wait   int64  `json:"wait,omitempty"`  // how long the call waits at most, ns; 0: until its window ends
+	Slots  int    `json:"slots,omitempty"` // of the semaphore that is asked for, of which got then names one; 0: it is a lock
 	Store  string `json:"store,omitempty"`
 	Op     string `json:"op,omitempty"`   // the value written, which no other write has
 	Prev   string `json:"prev,omitempty"` // the value that was read

@@ -29,10 +29,11 @@ type holdfasts struct {
 	leases  sync.Map   // by owner: those that are held
 	noting  sync.Mutex // held while a deadline is read and recorded
 	apart   aparts
+	resign  chan struct{} // for a leader that is to end its term
 }
 
 func openHoldfast(ctx context.Context, o *order, rec *recorder, spans []span) (*holdfasts, error) {
-	h := &holdfasts{order: o, rec: rec, spans: spans, apart: aparts{side: o.Number % sides}}
+	h := &holdfasts{order: o, rec: rec, spans: spans, apart: aparts{side: o.Number % sides}, resign: make(chan struct{}, 1)}
 	client, err := h.open(ctx)
 	if err != nil {
 		return nil, err
@@ -151,6 +152,10 @@ func (h *holdfasts) obey(ctx context.Context, order string) error {
 			go h.crowd(ctx, s, n)
 		}
 		return err
+	}
+	if order == resign {
+		h.resign <- struct{}{}
+		return nil
 	}
 	if order != reopen {
 		return fmt.Errorf("no order %q", order)

@@ -42,6 +42,8 @@ const (
 	keptApart    = "locks below one prefix have nothing to do with those below another"
 	allServed    = "everybody is served who waits for a free lock"
 	noBlame      = "a node that is well is not blamed"
+	inTime       = "a call ends with what it asked for, or when it was to wait no longer"
+	getsThrough  = "everybody gets through when the faults are over"
 )
 
 // window judges one window, whose history is dropped unless it shows a violation.
@@ -50,7 +52,8 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	if err != nil {
 		return err
 	}
-	cl := j.schedule.backend().classes[s.Class]
+	faults := j.nemesis.of(s.index)
+	cl := j.class(s.Class, faults)
 	c := j.report.Classes[s.Class]
 	if c == nil {
 		c = &ClassReport{
@@ -62,7 +65,6 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		}
 		j.report.Classes[s.Class] = c
 	}
-	faults := j.nemesis.of(s.index)
 	c.Windows++
 	c.Faults += len(faults)
 	for _, f := range faults {
@@ -77,6 +79,7 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		}
 	}
 	locks := histories(events)
+	befallen := j.befallen(faults)
 	for key, l := range locks {
 		l.stops = stopsOf(faults)
 		tally := &c.Holdfast
@@ -95,8 +98,27 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			return err
 		}
 		t.LostUpdates = len(lostHere)
+		task := j.report.task(key)
+		if task != nil {
+			task.count(l)
+			task.Overlaps += t.Overlaps
+			t.Granted, t.Failed = 0, 0
+		}
 		tally.add(t)
 		if peer {
+			continue
+		}
+		if cl.shared == "" {
+			add(exclusion, overlaps)
+		}
+		add(inTime, l.overdue(int64(j.schedule.TTL)+int64(time.Second), befallen))
+		if s.Class == after && !j.still.within(s.start, s.end) {
+			add(getsThrough, l.unserved())
+		}
+		if cl.patient {
+			add(turnsNone, l.rebuffs(s.end-int64(tail)))
+		}
+		if l.most > 1 { // its slots have the rest
 			continue
 		}
 		dup, dis := l.duplicates(), l.disorder()
@@ -105,16 +127,10 @@ func (j *judge) window(ctx context.Context, s *span) error {
 		c.Inversions += l.inversions()
 		add(uniqueTokens, dup)
 		add(tokenOrder, dis)
-		if cl.shared == "" {
-			add(exclusion, overlaps)
-		}
 		add(staysDead, l.revivals())
 		add(spares, l.robberies())
 		add(staysTaken, l.returns())
 		add(kept, l.cutShort())
-		if cl.patient {
-			add(turnsNone, l.rebuffs(s.end-int64(tail)))
-		}
 		if cl.duty == apart && l.waited(s.start, c.Bound) {
 			add(keptApart, []finding{{key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(c.Bound))}})
 		}
@@ -122,6 +138,11 @@ func (j *judge) window(ctx context.Context, s *span) error {
 			return cl.tooShort(a.ttl) || j.still.within(a.lost-int64(j.schedule.TTL), a.lost)
 		})
 		c.Lost += len(lapsed) + excused
+		if task != nil {
+			task.Duplicates += len(dup)
+			task.Disorder += len(dis)
+			task.Lost += len(lapsed) + excused
+		}
 		if cl.lives {
 			add(leasesLive, lapsed)
 			j.report.Excused += excused
@@ -173,6 +194,19 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	return dropHistory(j.dir, s.index)
 }
 
+// class is what a class leaves of the promises, less what the servers that run take back when one of them was stopped.
+func (j *judge) class(name string, faults []happened) class {
+	cl := j.schedule.backend().classes[name]
+	site, ok := j.site.(interface{ whenStopped() (shared string) })
+	stopped := func(h happened) bool { return h.Do == "pause-node" }
+	if !ok || cl.shared != "" || !slices.ContainsFunc(faults, stopped) {
+		return cl
+	}
+	cl.shared = site.whenStopped()
+	cl.lives = cl.lives && cl.shared == ""
+	return cl
+}
+
 // unfit is the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
 // the first of them is over.
 func (j *judge) unfit(faults []happened) (from, to int64) {
@@ -183,6 +217,15 @@ func (j *judge) unfit(faults []happened) (from, to int64) {
 		}
 	}
 	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
+}
+
+// befallen says whether a client had a fault of its own between two times, or the machine stood still.
+func (j *judge) befallen(faults []happened) func(client string, from, to int64) bool {
+	return func(client string, from, to int64) bool {
+		name, _, _ := strings.Cut(client, ".")
+		struck := func(h happened) bool { return h.Victim == name && h.Start < to && h.End > from }
+		return slices.ContainsFunc(faults, struck) || j.still.within(from, to)
+	}
 }
 
 // stopsOf are the faults that had a client stand still.

@@ -9,6 +9,7 @@
 //	go run ./chaos -backend sentinel             on a master that Sentinels replace; on sentinel-lax, without min-replicas-to-write
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
+//	go run ./chaos -elections 100                kill the leader of an election 100 times, and have as many resign
 //	go run ./chaos -hours 24                     the same, and memory must stay flat
 //	go run ./chaos -older ./chaos-v0.1.0         beside clients of another version
 //	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
@@ -41,10 +42,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,15 +75,16 @@ var errBroken = errors.New("a promise was broken, or the run proves nothing; see
 
 // settings are what the command line says.
 type settings struct {
-	length   time.Duration
-	backend  string
-	schedule string // path; empty: that of the backend
-	only     []string
-	out      string // folder; empty: a new temporary one
-	seed     uint64
-	flat     bool   // memory must stay flat
-	keep     bool   // histories of windows without a violation too
-	older    string // another build of this program, for half of the clients; empty: none
+	length    time.Duration
+	backend   string
+	schedule  string // path; empty: that of the backend
+	only      []string
+	out       string // folder; empty: a new temporary one
+	seed      uint64
+	flat      bool   // memory must stay flat
+	keep      bool   // histories of windows without a violation too
+	elections int    // so many leaders are killed, and as many resign, instead of all else
+	older     string // another build of this program, for half of the clients; empty: none
 }
 
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -91,11 +95,12 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
-	f.StringVar(&s.backend, "backend", "redis", "where the locks are: redis, cluster, sentinel, sentinel-lax, etcd, etcd-auth, postgres or zookeeper")
+	f.StringVar(&s.backend, "backend", "redis", "where the locks are: "+strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
 	f.BoolVar(&s.keep, "keep", false, "keep the histories of all windows, not only of those with a violation")
+	f.IntVar(&s.elections, "elections", 0, "hold elections instead, in which so many leaders are killed and as many resign")
 	f.StringVar(&s.older, "older", "", "another build of this program: half of the clients run it, and change places when they are started again")
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
 	if err := f.Parse(args); err != nil {
@@ -106,7 +111,16 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	if hours > 0 {
 		s.length, s.flat = time.Duration(hours*float64(time.Hour)), true
 	}
-	r, err := run(ctx, s, errs)
+	var r interface {
+		Text() string
+		Passed() bool
+	}
+	var err error
+	if s.elections > 0 {
+		r, err = elect(ctx, s, errs)
+	} else {
+		r, err = run(ctx, s, errs)
+	}
 	if err != nil {
 		return err
 	}
@@ -170,7 +184,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	r := &Report{
 		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule, Peer: back.peer,
 		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
-		Findings: []Finding{}, Porcupine: map[string]*Judged{},
+		Findings: []Finding{}, Porcupine: map[string]*Judged{}, Tasks: map[string]*TaskReport{},
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	// A lease is renewed after a third of its TTL, and again until its end.
@@ -233,7 +247,7 @@ func orders(s *Schedule, place site, guarded stores, histories string, start int
 		out = append(out, o)
 	}
 	if s.wants(passing) {
-		o := order{Name: operatorName, Operator: true, Stores: guarded, History: histories, Start: start, Length: Duration(length), Schedule: *s}
+		o := order{Name: operatorRole, Role: operatorRole, Stores: guarded, History: histories, Start: start, Length: Duration(length), Schedule: *s}
 		place.equip(&o, 0)
 		out = append(out, o)
 	}

@@ -106,8 +106,8 @@ func canAdopt(d driver.Driver) bool {
 	return ok
 }
 
-// operatorName is the process that takes locks away.
-const operatorName = "operator"
+// operatorRole is that of the process that takes locks away.
+const operatorRole = "operator"
 
 // each is how often it does so, about.
 const each = 250 * time.Millisecond

@@ -23,7 +23,7 @@ import (
 // The models, by the promise that a history breaks for which there is no such order.
 const (
 	asTokens   = "porcupine: tokens rise"
-	asLock     = "porcupine: one holder at a time"
+	asLock     = "porcupine: one holder at a time, or one for each slot"
 	asRegister = "porcupine: a register that loses no update"
 )
 
@@ -54,17 +54,20 @@ var tokenModel = porcupine.Model{
 	DescribeOperation: describe,
 }
 
-// lockModel is a lock that one holder has at a time. A lease that ends by itself is released then.
-var lockModel = porcupine.Model{
-	Init: func() any { return "" },
-	Step: func(state, in, _ any) (bool, any) {
-		c := in.(call)
-		if c.what == "acquire" {
-			return state == "", c.by.try
-		}
-		return state == c.by.try, ""
-	},
-	DescribeOperation: describe,
+// lockModel is a lock that so many holders have at a time: one, or as many as a semaphore has slots. A lease that ends by itself is
+// released then. No release begins before its acquire has been answered, so a count says who releases.
+func lockModel(most int) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return 0 },
+		Step: func(state, in, _ any) (bool, any) {
+			holders := state.(int)
+			if in.(call).what == "acquire" {
+				return holders < most, holders + 1
+			}
+			return holders > 0, holders - 1
+		},
+		DescribeOperation: describe,
+	}
 }
 
 // register is a value that is written under tokens.
@@ -206,12 +209,16 @@ type trial struct {
 	of      func(*lockHistory) []porcupine.Operation
 }
 
-// trials are those of a lock. Its registers are apart, as the one without a fence is the control.
-func trials(exclusive bool) []trial {
-	all := []trial{{asTokens, "", tokenModel, (*lockHistory).grants}}
+// trials are those of a lock with so many holders at once. Its registers are apart, as the one without a fence is the control. A
+// semaphore has neither tokens nor registers, but each of its slots has.
+func trials(most int, exclusive bool) (all []trial) {
 	if exclusive {
-		all = append(all, trial{asLock, "", lockModel, (*lockHistory).holdings})
+		all = append(all, trial{asLock, "", lockModel(most), (*lockHistory).holdings})
 	}
+	if most > 1 {
+		return all
+	}
+	all = append(all, trial{asTokens, "", tokenModel, (*lockHistory).grants})
 	for _, store := range append(slices.Clone(fencedStores), byNobody) {
 		all = append(all, trial{asRegister, store, registerModel, func(l *lockHistory) []porcupine.Operation { return l.accesses(store) }})
 	}
@@ -235,7 +242,7 @@ func (j *judge) linear(
 ) (found []Finding, errs error) {
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
 		l, peer := locks[key], strings.Contains(key, "/r")
-		for _, t := range trials(exclusive) {
+		for _, t := range trials(l.most, exclusive) {
 			ops := t.of(l)
 			if len(ops) == 0 {
 				continue
@@ -249,7 +256,7 @@ func (j *judge) linear(
 			}
 			sum := j.report.judged(who)
 			sum.Histories++
-			if t.promise != asLock || peer {
+			if t.promise != asLock || peer || l.most > 1 {
 				sum.Operations += len(ops)
 			} else {
 				sum.Operations += len(ops) / 2 // the others are counted with their tokens
@@ -283,7 +290,8 @@ func (t trial) picture(who string) string {
 
 // draw writes a picture of the shortest beginning of the history of a lock that the model does not allow.
 func (t trial) draw(path string, l *lockHistory, events []event, faults []happened) error {
-	mine := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return e.Key != l.key && e.Kind != closing })
+	whole := func(key string) string { key, _, _ = strings.Cut(key, "#"); return key } // a slot is asked for by the name of its semaphore
+	mine := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return whole(e.Key) != whole(l.key) && e.Kind != closing })
 	begin := func(n int) []porcupine.Operation {
 		if part := histories(mine[:n])[l.key]; part != nil {
 			return t.of(part)

@@ -38,6 +38,7 @@ const serverClock = "the server's clock decides when a lease ends"
 
 var postgresClasses = map[string]class{
 	"calm":              {lives: true},
+	after:               {lives: true},
 	"client-pause":      {extra: dead},
 	"client-kill":       {extra: dead},
 	"client-close":      {},

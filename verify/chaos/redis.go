@@ -36,6 +36,7 @@ const clockRules = "a node's clock decides when its locks lapse"
 
 var redisClasses = map[string]class{
 	"calm":                {},
+	after:                 {},
 	"client-pause":        {extra: stoppedAhead * time.Second},
 	"client-kill":         {},
 	"node-pause":          {},

@@ -28,8 +28,9 @@ type Report struct {
 	Longest  Duration                 `json:"longest_standstill"`
 	Excused  int                      `json:"losses_excused"` // leases that were lost then, or too short for an election
 
-	Porcupine map[string]*Judged `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
-	Pictures  []string           `json:"pictures,omitempty"` // of what Porcupine found, in the folder of the report
+	Porcupine map[string]*Judged     `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
+	Tasks     map[string]*TaskReport `json:"tasks"`              // by title
+	Pictures  []string               `json:"pictures,omitempty"` // of what Porcupine found, in the folder of the report
 }
 
 // Finding is a broken promise.
@@ -179,6 +180,9 @@ func (r *Report) Text() string {
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
 	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v; %d leases that were lost then, or too short for an election, broke no promise.\n",
 		r.Stills, round(time.Duration(r.Longest)), r.Excused)
+	for _, title := range slices.Sorted(maps.Keys(r.Tasks)) {
+		fmt.Fprintf(&b, "%s: %v.\n", title, r.Tasks[title])
+	}
 	for _, who := range slices.Sorted(maps.Keys(r.Porcupine)) {
 		fmt.Fprintf(&b, "porcupine, %s: %v.\n", who, r.Porcupine[who])
 	}

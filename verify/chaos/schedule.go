@@ -224,15 +224,24 @@ type span struct {
 	start, end int64 // on the clock that mono reads
 }
 
-// plan lines windows up from start on until length is filled.
+// after is the class of the last window of each run, which has no faults: those of the windows before are over, and everybody gets
+// through who asks until there are calmFor left, when the service is up for a second.
+const (
+	after   = "after"
+	calmFor = 8 * time.Second
+)
+
+// plan lines windows up from start on until length is filled, and one without faults after these.
 func (s *Schedule) plan(start int64, length time.Duration) []span {
 	var out []span
-	for at := start; at < start+int64(length); {
+	at := start
+	for at < start+int64(length) {
 		w := s.Windows[len(out)%len(s.Windows)]
 		out = append(out, span{Window: w, index: len(out), start: at, end: at + int64(w.Length)})
 		at += int64(w.Length)
 	}
-	return out
+	last := Window{Class: after, Length: Duration(s.backend().lead(s) + time.Second + calmFor)}
+	return append(out, span{Window: last, index: len(out), start: at, end: at + int64(last.Length)})
 }
 
 // spanAt is the window at t, or nil.
@@ -250,6 +259,14 @@ func spanAt(spans []span, t int64) *span {
 		return nil
 	}
 	return &spans[i]
+}
+
+// rest is the end of a window in which nobody asks for a lock any more.
+func (s *span) rest() time.Duration {
+	if s.Class == after {
+		return calmFor
+	}
+	return tail
 }
 
 // key names a lock of the window; kind is one letter for who uses it.

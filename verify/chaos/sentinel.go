@@ -43,6 +43,7 @@ var laxBackend = &backend{
 
 func failovers(shared string) map[string]class {
 	return map[string]class{
+		after:           {shared: shared},
 		"client-pause":  {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels replace a master at any time
 		"kill":          {shared: shared, extra: takeover},
 		"stop":          {shared: shared, extra: takeover},

@@ -33,6 +33,7 @@ func mariadbURL(addr string) string { return "mysql://root@" + addr + "/chaos" }
 
 var mariadbClasses = map[string]class{
 	"calm":              {lives: true},
+	after:               {lives: true},
 	"client-pause":      {extra: dead},
 	"client-kill":       {extra: dead},
 	"client-close":      {},
@@ -94,6 +95,7 @@ var sqliteBackend = &backend{
 // A client that is stopped may be in the middle of a write, which holds up all others.
 var sqliteClasses = map[string]class{
 	"calm":              {lives: true},
+	after:               {lives: true},
 	"client-pause":      {from: fromEnd, extra: dead},
 	"client-kill":       {extra: dead},
 	"client-close":      {},

@@ -38,6 +38,7 @@ const reign = 5 * time.Second
 
 var zookeeperClasses = map[string]class{
 	"calm":                {lives: true},
+	after:                 {},
 	"client-pause":        {extra: oneByOne},
 	"client-kill":         {},
 	"client-close":        {},
@@ -84,11 +85,13 @@ func (s *zookeeperSite) leader(context.Context) int {
 }
 
 func (s *zookeeperSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	if zookeeperClasses[span.Class].duty == apart {
-		o := order{Nodes: s.servers.Addrs()}
-		return standingApart(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
+	found, err := s.ensemble.ghosts(ctx, span, ttl)
+	if err != nil || zookeeperClasses[span.Class].duty != apart {
+		return found, err
 	}
-	return s.ensemble.ghosts(ctx, span, ttl)
+	o := order{Nodes: s.servers.Addrs()}
+	more, err := standingApart(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
+	return append(found, more...), err
 }
 
 // zkLocks is zk.Lock over one session for each process. It says nothing of its end, so that a holder believes in it until its

@@ -1,0 +1,338 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/election"
+)
+
+// With -elections there are no windows of faults, but one election: some processes campaign, and the one that leads is killed, again and
+// again, and in between told to resign. Their history is that of a lock, and is judged as one; what an observer has seen stands in it too.
+
+// candidateRole is that of a process that campaigns for as long as it lives.
+const candidateRole = "candidate"
+
+const (
+	candidates = 4
+	electorate = "w0/he0" // what they campaign for
+	resign     = "resign" // the order to do so
+)
+
+// Promises of package election, beside those of a lock.
+const (
+	termsRise   = "each leader has a higher term than all before"
+	neverBack   = "an observer never sees a term go back"
+	seenAreReal = "an observer sees a term of the leader that began it"
+	succession  = "another leads when a leader is gone"
+)
+
+// campaign leads time and again, until it is told to resign.
+func (h *holdfasts) campaign(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		try := fmt.Sprintf("%s/%d", h.order.Name, n)
+		opts := &holdfast.AcquireOptions{TTL: time.Duration(h.order.Schedule.TTL)}
+		h.rec.record(event{Kind: asked, Key: electorate, Try: try, TTL: int64(opts.TTL)})
+		term, err := election.Campaign(ctx, h.current.Load(), electorate, h.order.Name, opts)
+		if err != nil {
+			h.rec.record(event{Kind: failed, Key: electorate, Try: try, Err: err.Error()})
+			sleep(ctx, 10*time.Millisecond)
+			continue
+		}
+		l := h.held(term.Lease(), electorate)
+		h.rec.record(event{Kind: got, Key: electorate, Try: try, Token: int64(term.Term()), ID: l.id, Until: l.until})
+		select {
+		case <-h.resign:
+		case <-term.Context().Done():
+		}
+		h.rec.record(event{Kind: leaving, Key: electorate, Try: try})
+		err = term.Resign(context.WithoutCancel(ctx))
+		h.rec.record(event{Kind: released, Key: electorate, Try: try, Err: text(err)})
+	}
+}
+
+// observe records what an observer sees until ctx ends.
+func observe(ctx context.Context, client *holdfast.Client, rec *recorder) {
+	for leader, err := range election.Observe(ctx, client, electorate) {
+		rec.record(event{Kind: observed, Key: electorate, Token: int64(leader.Term), ID: leader.Value, Err: text(err)})
+	}
+}
+
+// ElectionReport is the outcome of a run with -elections.
+type ElectionReport struct {
+	Backend   string    `json:"backend"`
+	Terms     int       `json:"terms"`
+	Observed  int       `json:"observed"`    // of those
+	Killed    []int64   `json:"killed_ns"`   // sorted: from the kill of each leader to the next one
+	Resigned  []int64   `json:"resigned_ns"` // likewise, from the call
+	Bound     int64     `json:"bound_ns"`    // of the former
+	RoundTrip int64     `json:"round_trip_ns"`
+	Findings  []Finding `json:"findings"`
+}
+
+func fine(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// Text is the report for people.
+func (r *ElectionReport) Text() string {
+	var b strings.Builder
+	late := 0
+	for _, took := range r.Killed {
+		if took > r.Bound {
+			late++
+		}
+	}
+	fmt.Fprintf(&b, "Elections on %s: %d terms, of which an observer has seen %d.\n", r.Backend, r.Terms, r.Observed)
+	fmt.Fprintf(&b, "After a kill, %d times, the next leader began within p50 %v, at most %v; %d were later than TTL + 1 s and what the service takes, %v.\n",
+		len(r.Killed), round(quantile(r.Killed, .5)), round(quantile(r.Killed, 1)), late, time.Duration(r.Bound))
+	fmt.Fprintf(&b, "After a resignation, %d times, within p50 %v, at most %v; a round trip takes %v.\n", len(r.Resigned),
+		fine(quantile(r.Resigned, .5)), fine(quantile(r.Resigned, 1)), fine(time.Duration(r.RoundTrip)))
+	if len(r.Findings) == 0 {
+		b.WriteString("No promise was broken.\n")
+	}
+	list(&b, "broken promises", r.Findings)
+	return b.String()
+}
+
+// Passed says whether every promise was kept.
+func (r *ElectionReport) Passed() bool { return len(r.Findings) == 0 }
+
+// vote is one run with -elections.
+type vote struct {
+	schedule *Schedule
+	fleet    *fleet
+	dir      string // of the history
+	report   *ElectionReport
+}
+
+// elect kills and deposes so many leaders each, and reports.
+func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport, err error) {
+	schedule, err := loadSchedule(set.backend, set.schedule)
+	if err != nil {
+		return nil, err
+	}
+	schedule.Clients, schedule.Peers, schedule.Narrow = candidates, 0, 0
+	if set.out == "" {
+		if set.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
+			return nil, err
+		}
+	}
+	dir, err := filepath.Abs(filepath.Join(set.out, "history"))
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o700), dropHistories(dir)); err != nil {
+		return nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	back := schedule.backend()
+	place := back.site()
+	defer func() { err = errors.Join(err, place.stop()) }()
+	if err := place.start(ctx, schedule); err != nil {
+		return nil, err
+	}
+	all := make([]order, candidates+1)
+	for i := range all {
+		all[i] = order{Number: i, Name: fmt.Sprintf("candidate%d", i), Role: candidateRole, History: dir, Schedule: *schedule}
+		place.equip(&all[i], i)
+	}
+	watcher := &all[candidates]
+	watcher.Name = "observer"
+	rec := &recorder{dir: dir, client: watcher.Name, files: make(map[int]*os.File)}
+	own, err := openHoldfast(ctx, watcher, rec, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer own.close()
+	crew, err := launch(program, set.older, all[:candidates], logs)
+	if err != nil {
+		return nil, err
+	}
+	defer crew.scuttle()
+	var watching sync.WaitGroup
+	watch, rest := context.WithCancel(ctx)
+	defer watching.Wait()
+	defer rest()
+	watching.Go(func() { observe(watch, own.current.Load(), rec) })
+
+	bound := time.Duration(schedule.TTL) + time.Second + back.classes["client-kill"].extra
+	v := &vote{schedule: schedule, fleet: crew, dir: dir, report: &ElectionReport{Backend: set.backend, Bound: int64(bound), Findings: []Finding{}}}
+	if err := v.depose(ctx, set.elections, back.lead(schedule)); err != nil {
+		return nil, err
+	}
+	if v.report.RoundTrip, err = roundTrip(ctx, own.current.Load()); err != nil {
+		return nil, err
+	}
+	rest()
+	watching.Wait()
+	crew.scuttle()
+	events, err := readHistory(dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	v.report.judge(events)
+	return v.report, nil
+}
+
+// depose kills leaders, and has others resign, in turns.
+func (v *vote) depose(ctx context.Context, times int, lead time.Duration) error {
+	r := v.report
+	last, err := v.next(ctx, 0, lead)
+	for n := 0; last != nil && err == nil && n < 2*times; n++ {
+		sleep(ctx, rand.N(time.Duration(v.schedule.TTL)/2)) // it may have renewed its lease, or not
+		leader := slices.IndexFunc(v.fleet.orders, func(o order) bool { return strings.HasPrefix(last.client, o.Name+".") })
+		ship, from, took := v.fleet.ships[leader], mono(), &r.Killed
+		if n%2 == 0 {
+			ship.kill()
+		} else {
+			took = &r.Resigned
+			err = ship.tell(resign)
+		}
+		next, failed := v.next(ctx, from, 0)
+		err = errors.Join(err, failed)
+		if next != nil {
+			*took = append(*took, next.got-v.since(from, last.try))
+			slices.Sort(*took)
+		}
+		if n%2 == 0 {
+			err = errors.Join(err, v.fleet.start(leader))
+		}
+		last = next
+	}
+	return errors.Join(err, ctx.Err())
+}
+
+// next waits for a leader that has begun after a time, and returns nil where none does.
+func (v *vote) next(ctx context.Context, after int64, lead time.Duration) (*attempt, error) {
+	patience := lead + time.Duration(v.report.Bound) + 10*time.Second
+	for end := mono() + int64(patience); mono() < end && ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+		events, err := readHistory(v.dir, 0)
+		if err != nil {
+			return nil, err
+		}
+		if l := histories(events)[electorate]; l != nil {
+			for _, a := range l.granted() {
+				if a.got > after && a.left == 0 && a.lost == 0 {
+					return a, nil
+				}
+			}
+		}
+	}
+	v.report.add(succession, electorate, fmt.Sprintf("nobody within %v after %d", patience, after))
+	return nil, nil
+}
+
+// since is when the leader called Resign; from, if it was killed.
+func (v *vote) since(from int64, try string) int64 {
+	events, err := readHistory(v.dir, 0)
+	if err != nil {
+		return from
+	}
+	for _, e := range events {
+		if e.Kind == leaving && e.Try == try {
+			return e.T
+		}
+	}
+	return from
+}
+
+func (r *ElectionReport) add(promise, key, what string) {
+	r.Findings = append(r.Findings, Finding{"election", promise, finding{key, what}})
+}
+
+// judge holds the history of an election against what is promised.
+func (r *ElectionReport) judge(events []event) {
+	l := histories(events)[electorate]
+	if l == nil {
+		return
+	}
+	for promise, found := range map[string][]finding{
+		uniqueTokens: l.duplicates(), termsRise: l.falls(), exclusion: l.overlaps((*attempt).trusted),
+		neverBack: setbacks(events), seenAreReal: l.phantoms(events),
+	} {
+		for _, f := range found {
+			r.Findings = append(r.Findings, Finding{"election", promise, f})
+		}
+	}
+	r.Terms = len(l.granted())
+	seen := make(map[int64]bool)
+	for _, e := range events {
+		if e.Kind == observed && e.Token != 0 {
+			seen[e.Token] = true
+		}
+	}
+	r.Observed = len(seen)
+}
+
+// falls finds leaders whose term is not above that of each one before.
+func (l *lockHistory) falls() (out []finding) {
+	granted := l.granted()
+	slices.SortFunc(granted, func(a, b *attempt) int { return int(a.got - b.got) })
+	var highest *attempt
+	for _, a := range granted {
+		if highest != nil && a.token <= highest.token {
+			out = append(out, finding{l.key, fmt.Sprintf("%s began term %d at %d, after %s had begun term %d", a.try, a.token, a.got, highest.try, highest.token)})
+			continue
+		}
+		highest = a
+	}
+	return out
+}
+
+// setbacks finds terms that an observer has seen go back, and where it says so itself.
+func setbacks(events []event) (out []finding) {
+	var highest int64
+	for _, e := range events {
+		if e.Kind != observed {
+			continue
+		}
+		if e.Token != 0 && e.Token < highest || strings.Contains(e.Err, election.ErrWentBack.Error()) {
+			out = append(out, finding{e.Key, fmt.Sprintf("term %d at %d, after %d: %s", e.Token, e.T, highest, e.Err)})
+		}
+		highest = max(highest, e.Token)
+	}
+	return out
+}
+
+// phantoms finds terms that an observer has seen of another leader than began them. One that nobody began is that of a leader that was
+// killed before it could say so.
+func (l *lockHistory) phantoms(events []event) (out []finding) {
+	leaders := make(map[int64][]string)
+	for _, a := range l.granted() {
+		leaders[a.token] = append(leaders[a.token], a.client)
+	}
+	for _, e := range events {
+		if of := leaders[e.Token]; e.Kind == observed && e.Token != 0 && of != nil && !slices.Contains(of, e.ID) {
+			out = append(out, finding{e.Key, fmt.Sprintf("term %d of %q at %d, which is that of %v", e.Token, e.ID, e.T, of)})
+		}
+	}
+	return out
+}
+
+// roundTrip is how long it takes to ask who leads, in the middle.
+func roundTrip(ctx context.Context, client *holdfast.Client) (int64, error) {
+	var took []int64
+	for range 51 {
+		start := mono()
+		if _, err := client.Inspect(ctx, electorate); err != nil {
+			return 0, err
+		}
+		took = append(took, mono()-start)
+	}
+	slices.Sort(took)
+	return int64(quantile(took, .5)), nil
+}

@@ -1,0 +1,222 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// task is what some workers of each client do, turn by turn. Its histories are those of locks, and are judged as such: each slot of a
+// semaphore is a lock, and so is each of several names. The semaphore as a whole is a lock that several may hold at once.
+type task interface {
+	// title names it in the report, in which it has a line; empty: it is that of which the table is.
+	title() string
+	// family begins the names of its locks in a window; see span.key.
+	family() string
+	// workers is how many workers of this client do it.
+	workers(*order) int
+	// pause is how long a worker rests at most between two turns.
+	pause() time.Duration
+	// turn takes what the task is about, keeps it for a while and gives it back.
+	turn(context.Context, *worker, *span)
+}
+
+// tasks are all that clients do.
+var tasks = []task{oneLock{}, anySlot{}, manyLocks{}}
+
+// taskOf is the task that a lock belongs to, by its key; nil: the lock is that of another recipe.
+func taskOf(key string) task {
+	_, name, _ := strings.Cut(key, "/")
+	name = strings.TrimRight(strings.TrimRight(name, "#0123456789"), "0123456789")
+	for _, t := range tasks {
+		if t.family() == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// among is the share of this client of so many workers.
+func (o *order) among(workers int) int {
+	if o.Peer {
+		return 0
+	}
+	n := workers / o.Schedule.Clients
+	if o.Number < workers%o.Schedule.Clients {
+		n++
+	}
+	return n
+}
+
+// spell is how long a task keeps what it has: seldom for longer than a TTL, so that it needs renewals.
+func (w *worker) spell(s *span, usual time.Duration) time.Duration {
+	d := rand.N(usual)
+	if s.Class != after && rand.IntN(30) == 0 { // there all others have to get through meanwhile
+		d = time.Duration(w.Schedule.TTL) + rand.N(500*time.Millisecond)
+	}
+	return min(d, time.Duration(s.end-mono()))
+}
+
+// patienceIn is how long a call waits: to the end of the window at most.
+func patienceIn(s *span) time.Duration {
+	if s.Class == after {
+		return time.Duration(s.end - mono())
+	}
+	return min(500*time.Millisecond+rand.N(3*time.Second), time.Duration(s.end-mono()))
+}
+
+// leave gives back what a worker has, under these keys and attempts.
+func (w *worker) leave(ctx context.Context, keys, tries []string, release func(context.Context) error) {
+	for i, key := range keys {
+		w.rec.record(event{Kind: leaving, Key: key, Try: tries[i]})
+	}
+	err := release(context.WithoutCancel(ctx))
+	for i, key := range keys {
+		w.rec.record(event{Kind: released, Key: key, Try: tries[i], Err: text(err)})
+	}
+}
+
+// anySlot is eight workers, some of them in one process, for a semaphore. Each slot guards values of its own.
+type anySlot struct{}
+
+const (
+	slots       = 3
+	slotWorkers = 8
+)
+
+func (anySlot) title() string {
+	return fmt.Sprintf("semaphore of %d slots, %d workers", slots, slotWorkers)
+}
+func (anySlot) family() string       { return "hs" }
+func (anySlot) pause() time.Duration { return 300 * time.Millisecond }
+
+// workers has two in each of the first clients, which stand in one line there.
+func (anySlot) workers(o *order) int {
+	if o.Peer {
+		return 0
+	}
+	return min(2, max(0, slotWorkers-2*o.Number))
+}
+
+// slotKey is how the history knows a slot. The service knows it by the same name.
+func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot) }
+
+func (anySlot) turn(ctx context.Context, w *worker, s *span) {
+	locks, key, try := w.locks.(*holdfasts), s.key("hs", 0), w.try()
+	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
+	opts.Slots, opts.Wait = slots, patienceIn(s)
+	w.rec.record(event{Kind: asked, Key: key, Try: try, TTL: int64(opts.TTL), Slots: slots, Wait: int64(opts.Wait)})
+	lease, err := locks.current.Load().Acquire(ctx, key, opts)
+	if err != nil {
+		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
+		return
+	}
+	h := locks.held(lease, slotKey(key, lease.Slot()))
+	w.rec.record(event{Kind: got, Key: h.key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
+	w.work(ctx, h.key, 1, try, 1, h, w.spell(s, 100*time.Millisecond))
+	w.leave(ctx, []string{h.key}, []string{try}, h.release)
+}
+
+// manyLocks is sixteen workers of whom each takes some of twelve locks in one call.
+type manyLocks struct{}
+
+const (
+	manyWorkers = 16
+	manyNames   = 12
+	manyMost    = 5 // of which one call takes so many at most
+)
+
+func (manyLocks) title() string {
+	return fmt.Sprintf("AcquireAll of 1 to %d of %d names, %d callers", manyMost, manyNames, manyWorkers)
+}
+func (manyLocks) family() string       { return "ha" }
+func (manyLocks) pause() time.Duration { return 1200 * time.Millisecond }
+func (manyLocks) workers(o *order) int { return o.among(manyWorkers) }
+
+func (manyLocks) turn(ctx context.Context, w *worker, s *span) {
+	locks, call := w.locks.(*holdfasts), w.try()
+	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
+	opts.Wait = patienceIn(s)
+	var keys, tries []string
+	for _, n := range rand.Perm(manyNames)[:1+rand.N(manyMost)] {
+		keys, tries = append(keys, s.key("ha", n)), append(tries, fmt.Sprintf("%s:%d", call, len(tries)))
+	}
+	for i, key := range keys {
+		w.rec.record(event{Kind: asked, Key: key, Try: tries[i], TTL: int64(opts.TTL), Wait: int64(opts.Wait)})
+	}
+	leases, err := locks.current.Load().AcquireAll(ctx, keys, opts)
+	for i, key := range keys {
+		if err != nil {
+			w.rec.record(event{Kind: failed, Key: key, Try: tries[i], Err: err.Error()})
+			continue
+		}
+		h := locks.held(leases.Lease(key), key)
+		w.rec.record(event{Kind: got, Key: key, Try: tries[i], Token: int64(h.token), ID: h.id, Until: h.until})
+	}
+	if err != nil {
+		return
+	}
+	sleep(ctx, w.spell(s, 50*time.Millisecond))
+	w.leave(ctx, keys, tries, leases.Release)
+}
+
+// further says whether an attempt is one of a call for several locks which is counted with its first one.
+func further(try string) bool {
+	_, n, _ := strings.Cut(try, ":")
+	return n != "" && n != "0"
+}
+
+// TaskReport is what is counted for a task beside the one that the table is about, which has its violations too.
+type TaskReport struct {
+	Calls      int   `json:"calls"`
+	Granted    int   `json:"granted"` // of those
+	Leases     int   `json:"leases"`  // that they were granted
+	Most       int   `json:"most"`    // holders of one lock, or semaphore, at once
+	Overlaps   int   `json:"overlaps"`
+	Duplicates int   `json:"duplicate_tokens"`
+	Disorder   int   `json:"order_violations"`
+	Lost       int   `json:"lost_leases"`
+	Longest    int64 `json:"longest_call_ns"`
+}
+
+// count adds the history of a lock or, for its calls, of a semaphore.
+func (t *TaskReport) count(l *lockHistory) {
+	slot := strings.Contains(l.key, "#")
+	for _, a := range l.attempts {
+		if a.got != 0 && l.most == 1 {
+			t.Leases++
+		}
+		if slot || further(a.try) {
+			continue
+		}
+		t.Calls++
+		if a.got != 0 {
+			t.Granted++
+		}
+		t.Longest = max(t.Longest, max(a.got, a.gaveUp)-a.asked)
+	}
+	t.Most = max(t.Most, l.crest())
+}
+
+func (t *TaskReport) String() string {
+	return fmt.Sprintf("%d calls, %d granted %d locks, the longest took %v; at most %d held one of them at once; "+
+		"%d overlaps where none is promised, %d duplicate tokens, %d out of order, %d leases lost",
+		t.Calls, t.Granted, t.Leases, round(time.Duration(t.Longest)), t.Most, t.Overlaps, t.Duplicates, t.Disorder, t.Lost)
+}
+
+// task is what is counted for the task of a lock; nil: the table has it.
+func (r *Report) task(key string) *TaskReport {
+	t := taskOf(key)
+	if t == nil || t.title() == "" {
+		return nil
+	}
+	if r.Tasks[t.title()] == nil {
+		r.Tasks[t.title()] = new(TaskReport)
+	}
+	return r.Tasks[t.title()]
+}

@@ -1,0 +1,133 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// semaphore makes events of "TIME KIND CLIENT [SLOT TOKEN]" about a semaphore of three slots, with semicolons between them.
+func semaphore(lines string) (events []event) {
+	for line := range strings.SplitSeq(lines, ";") {
+		e, what, slot := event{Key: "w0/hs0", Slots: slots, Until: 1000}, "", 0
+		fmt.Sscan(line, &e.T, &what, &e.Try, &slot, &e.Token)
+		e.Kind, e.ID = kind(what), e.Try
+		if e.Client, _, _ = strings.Cut(e.Try, "/"); e.Kind != asked && e.Kind != failed {
+			e.Key = slotKey(e.Key, slot)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// three hold slots of their own.
+const three = "1 asked a/1; 1 asked b/1; 1 asked c/1; 1 asked d/1; 2 got a/1 0 7; 3 got b/1 1 4; 4 got c/1 2 4"
+
+// TestASemaphoreHasAHolderForEachSlotAndNoMore: the sweep and Porcupine agree on that, about the semaphore and about each slot.
+func TestASemaphoreHasAHolderForEachSlotAndNoMore(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name, lines string
+		whole, slot int // overlaps of the semaphore, and of its first slot
+		tokens      int // duplicates, and those out of order, of the first slot
+	}{
+		{"three holders of three slots", three, 0, 0, 0},
+		{"a fourth, on a fourth slot", three + "; 5 got d/1 3 1", 1, 0, 0},
+		{"a fourth, on a slot that is held", three + "; 5 got d/1 0 8", 1, 1, 0},
+		{"a fourth, once one of the others is through", three + "; 5 leaving b/1 1; 6 got d/1 1 5", 0, 0, 0},
+		{"two on one slot, and another is free", "1 asked a/1; 2 got a/1 0 7; 3 asked b/1; 4 got b/1 0 8", 0, 1, 0},
+		{"one token twice", three + "; 5 leaving a/1 0; 6 got d/1 0 7", 0, 0, 1},
+		{"a lower token, asked for later", "1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 1},
+		{"… by a line that was there before", "1 asked b/0; 1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 0},
+		{"… and had ended", "1 asked b/0; 1 failed b/0; 1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 1},
+	} {
+		locks := histories(semaphore(row.lines))
+		whole, slot := locks["w0/hs0"], locks[slotKey("w0/hs0", 0)]
+		if whole.most != slots || slot.most != 1 {
+			t.Fatalf("%s: %d hold the semaphore, %d a slot", row.name, whole.most, slot.most)
+		}
+		for l, want := range map[*lockHistory]int{whole: row.whole, slot: row.slot} {
+			if got := l.overlaps((*attempt).trusted); len(got) != want {
+				t.Errorf("%s: %s: overlaps %v, want %d", row.name, l.key, got, want)
+			}
+			if got := porcupine.CheckOperations(lockModel(l.most), l.holdings()); got != (want == 0) {
+				t.Errorf("%s: %s: legal: %v, want %v", row.name, l.key, got, want == 0)
+			}
+		}
+		if got := append(slot.duplicates(), slot.disorder()...); min(len(got), 1) != row.tokens {
+			t.Errorf("%s: tokens: %v, want some: %d", row.name, got, row.tokens)
+		}
+	}
+}
+
+func TestACallThatDoesNotEndInTimeIsFound(t *testing.T) {
+	t.Parallel()
+	paused := func(client string, _, _ int64) bool { return client == "paused" }
+	for _, row := range []struct {
+		name              string
+		overdue, unserved int // with 10 more
+		a                 attempt
+	}{
+		{"granted in time", 0, 0, attempt{asked: 20, wait: 30, got: 50}},
+		{"granted long after its wait", 1, 0, attempt{asked: 20, wait: 30, got: 61}},
+		{"given up in time", 0, 1, attempt{asked: 20, wait: 30, gaveUp: 50}},
+		{"given up long after its wait", 1, 1, attempt{asked: 20, wait: 30, gaveUp: 61}},
+		{"it never ends", 1, 0, attempt{asked: 20, wait: 30}},
+		{"… in a process that is stopped", 0, 0, attempt{client: "paused", asked: 20, wait: 30}},
+		{"it waits for its window", 0, 0, attempt{asked: 20}},
+	} {
+		l := history(&row.a)
+		if got := l.overdue(10, paused); len(got) != row.overdue {
+			t.Errorf("%s: overdue: %v, want %d", row.name, got, row.overdue)
+		}
+		if got := l.unserved(); len(got) != row.unserved {
+			t.Errorf("%s: unserved: %v, want %d", row.name, got, row.unserved)
+		}
+	}
+}
+
+// TestEachTaskHasItsWorkers: they are spread over all clients, and none is a peer.
+func TestEachTaskHasItsWorkers(t *testing.T) {
+	t.Parallel()
+	for _, clients := range []int{4, 5, 8} {
+		for task, want := range map[task]int{anySlot{}: slotWorkers, manyLocks{}: manyWorkers} {
+			o := order{Schedule: Schedule{Clients: clients}}
+			total := 0
+			for o.Number = range clients {
+				total += task.workers(&o)
+			}
+			if total != want {
+				t.Errorf("%s: %d workers in %d clients", task.title(), total, clients)
+			}
+			if o.Peer = true; task.workers(&o) != 0 {
+				t.Errorf("%s: another recipe does it", task.title())
+			}
+		}
+	}
+	for key, want := range map[string]task{"w7/h3": oneLock{}, "w7/hs0": anySlot{}, "w7/hs0#2": anySlot{}, "w7/ha11": manyLocks{}, "w7/r3": nil} {
+		if got := taskOf(key); got != want {
+			t.Errorf("%s is a lock of %T, want %T", key, got, want)
+		}
+	}
+}
+
+// TestACallForSeveralLocksCountsOnce, and each of its locks too.
+func TestACallForSeveralLocksCountsOnce(t *testing.T) {
+	t.Parallel()
+	var r TaskReport
+	for _, l := range histories(append(semaphore(three), []event{
+		{T: 1, Kind: asked, Key: "w0/ha1", Try: "a/2:0"},
+		{T: 1, Kind: asked, Key: "w0/ha2", Try: "a/2:1"},
+		{T: 9, Kind: got, Key: "w0/ha1", Try: "a/2:0", ID: "x", Until: 10},
+		{T: 9, Kind: got, Key: "w0/ha2", Try: "a/2:1", ID: "y", Until: 10},
+	}...)) {
+		r.count(l)
+	}
+	if want := (TaskReport{Calls: 5, Granted: 4, Leases: 5, Most: 3, Longest: 8}); r != want {
+		t.Errorf("counted %+v, want %+v", r, want)
+	}
+}
