@@ -214,7 +214,7 @@ func processorTime(pid int) time.Duration {
 	}
 	sum := time.Duration(ticks) * time.Second / 100
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	for _, child := range strings.Fields(string(children)) {
+	for child := range strings.FieldsSeq(string(children)) {
 		n, _ := strconv.Atoi(child)
 		sum += processorTime(n)
 	}

@@ -2,6 +2,7 @@ package sqltest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 )
 
@@ -28,8 +30,30 @@ func mariaDSN(s *mariaproc.Server, name string) string {
 	return "root@unix(" + s.Socket() + ")/" + name + "?clientFoundRows=true"
 }
 
-func openMariaDB(t *testing.T) *database {
-	server, err := mariaDB()
+func openMariaDB(t *testing.T) *database { return openMySQLOn(t, mariaDB) }
+
+// mySQL is one server for all tests too.
+var mySQL = sync.OnceValues(func() (*mariaproc.Server, error) {
+	server, err := mariaproc.StartMySQL(context.Background())
+	if err == nil {
+		atEnd(server.Stop)
+	}
+	return server, err
+})
+
+func openMySQL(t *testing.T) *database {
+	if testing.Short() {
+		t.Skip("-short goes through MariaDB alone")
+	}
+	return openMySQLOn(t, mySQL)
+}
+
+// openMySQLOn makes a database on a server, which both speak alike.
+func openMySQLOn(t *testing.T, start func() (*mariaproc.Server, error)) *database {
+	server, err := start()
+	if errors.Is(err, child.ErrNotFetched) && !child.Required() {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

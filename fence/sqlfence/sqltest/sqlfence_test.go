@@ -34,7 +34,7 @@ func numbered(n int) string { return "$" + strconv.Itoa(n) }
 func unnumbered(int) string { return "?" }
 
 // databases opens one of each kind, new and empty.
-var databases = map[string]func(*testing.T) *database{"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB}
+var databases = map[string]func(*testing.T) *database{"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB, "MySQL": openMySQL}
 
 // each runs test on every database, each new and empty.
 func each(t *testing.T, test func(*testing.T, *database)) {
