@@ -25,19 +25,19 @@ type Step struct {
 	From  string // Begins: the id whose lease is adopted; "": none
 	Stamp int64  // Begins: its place in the queue; 0: it does not wait
 
-	Ask     quorum.Ask       // Executes
-	Deaf    []string         // Executes, Forces: who waits there and does not hear the node
-	Says    quorum.Kind      // Executes: the answer
-	Lock    quorum.Lock      // Executes, Forces, Forgets: what the node has then
-	Keeps   int64            // Executes, Forces: ns that the node still keeps the lock for its owner, at least
-	Lasts   int64            // Executes, Forces: ns that a hand-over stands
-	Floor   int64            // Admits
-	Token   int64            // Chooses, Wins, Spreads, Forces
-	TTL     int64            // Renews: ns
-	Trust   int64            // ns that the client goes on trusting the lease; 0: it does not hold one
-	Of      int              // Hears, Wakes: the step in which the node executed what is answered
-	Sent    int64            // Hears, Wakes: when the request was sent that is answered, or was last answered
-	Current bool             // Hears: it was sent in the present round of renewals
+	Ask     quorum.Ask  // Executes
+	Deaf    []string    // Executes, Forces: who waits there and does not hear the node
+	Says    quorum.Kind // Executes: the answer
+	Lock    quorum.Lock // Executes, Forces, Forgets: what the node has then
+	Keeps   int64       // Executes, Forces: ns that the node still keeps the lock for its owner, at least
+	Lasts   int64       // Executes, Forces: ns that a hand-over stands
+	Floor   int64       // Admits
+	Token   int64       // Chooses, Wins, Spreads, Forces
+	TTL     int64       // Renews: ns
+	Trust   int64       // ns that the client goes on trusting the lease; 0: it does not hold one
+	Of      int         // Hears, Wakes: the step in which the node executed what is answered
+	Sent    int64       // Hears, Wakes: when the request was sent that is answered, or was last answered
+	Current bool        // Hears: it was sent in the present round of renewals
 }
 
 // StepKind is what happens in a step.
@@ -88,7 +88,7 @@ func (n *node) executed(before, after quorum.Lock, s Step) int {
 		}
 	}
 	if after.Owner != "" {
-		s.Keeps = int64(float64((after.Until+1)*1000-n.clock())*1000/n.rate) // it drops the lock once its clock is past Until
+		s.Keeps = int64(float64((after.Until+1)*1000-n.clock()) * 1000 / n.rate) // it drops the lock once its clock is past Until
 	}
 	return n.w.cfg.Record.add(n.w, s)
 }
@@ -186,4 +186,3 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 		cl.begun()
 	}
 }
-

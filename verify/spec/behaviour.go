@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -50,6 +50,13 @@ type recorded struct {
 type group struct {
 	nodes  int
 	adopts bool
+}
+
+func (g group) String() string {
+	if g.adopts {
+		return fmt.Sprintf("%d nodes, adoption", g.nodes)
+	}
+	return fmt.Sprintf("%d nodes", g.nodes)
 }
 
 // translate writes down what the record has.
@@ -315,7 +322,7 @@ func module(runs []recorded) []byte {
 }
 
 // configuration is that of TLC for these runs.
-func configuration(g group, runs []recorded) []byte {
+func configuration(g group, runs []recorded, promised bool) []byte {
 	ttls := make(map[int64]bool)
 	for _, r := range runs {
 		for _, ttl := range r.ttls {
@@ -334,7 +341,11 @@ func configuration(g group, runs []recorded) []byte {
 		return "{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(values), " ", ", "), "[]") + "}"
 	}
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "SPECIFICATION TraceSpec\nCHECK_DEADLOCK FALSE\nINVARIANT Promised\nCONSTANTS\n")
+	text.WriteString("SPECIFICATION TraceSpec\nCHECK_DEADLOCK FALSE\n")
+	if promised {
+		text.WriteString("INVARIANT Promised\n")
+	}
+	text.WriteString("CONSTANTS\n")
 	for _, c := range [][2]string{
 		{"Nodes", set(all[:g.nodes])}, {"Ids", set(all)}, {"Waiters", set(all)}, {"Adopters", set(all[attempts:])}, {"CutOff", "{}"},
 		{"TTLs", set(slices.Sorted(maps.Keys(ttls)))}, {"Drift", "0"}, {"Block", strconv.Itoa(block.Size)}, {"MaxToken", "2000000000"},
@@ -359,28 +370,49 @@ func (r refusal) String() string {
 	return fmt.Sprintf("seed %d (%s, %d nodes): step %d of %d: %s", r.run.seed, r.run.class.Name, r.run.set.nodes, r.step, len(r.run.steps), r.run.steps[r.step-1])
 }
 
-var progress = regexp.MustCompile(`^<<(\d+), (\d+)>>$`)
+// follow has TLC follow the runs of the seeds, and says how many steps it took. A run that it refuses is an error.
+func (s settings) follow(ctx context.Context, checker, folder string, out io.Writer) error {
+	groups := make(map[group][]recorded)
+	for seed := range s.runs {
+		r := record(seed+1, sim.Rules{})
+		groups[r.set] = append(groups[r.set], r)
+	}
+	var wrong []error
+	for g, runs := range groups {
+		refused, took, err := s.take(ctx, checker, filepath.Join(folder, g.String()), runs, true)
+		if err != nil {
+			return fmt.Errorf("%v: %w", g, err)
+		}
+		steps := 0
+		for _, r := range runs {
+			steps += len(r.steps)
+		}
+		fmt.Fprintf(out, "%-20v %4d runs, %6d steps, %3d refused, %3.0f s\n", g, len(runs), steps, len(refused), took.Seconds())
+		for _, r := range refused {
+			wrong = append(wrong, errors.New(r.String()))
+		}
+	}
+	return errors.Join(wrong...)
+}
 
-// follow has TLC take the runs, which are of one group, and returns those that it refuses.
-func follow(ctx context.Context, checker string, s settings, folder string, runs []recorded) ([]refusal, time.Duration, error) {
+// take has TLC take the runs, which are of one group, and returns those that it refuses. Where they are those of the code as it is,
+// the promises must hold in each state.
+func (s settings) take(ctx context.Context, checker, folder string, runs []recorded, promised bool) ([]refusal, time.Duration, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, 0, err
 	}
-	for _, name := range []string{holdfast, traceHoldfast} {
-		text, err := os.ReadFile(filepath.Join(s.source, name+".tla"))
+	files := map[string][]byte{"Recorded.tla": module(runs), "row.cfg": configuration(runs[0].set, runs, promised)}
+	for _, name := range []string{holdfast + ".tla", traceHoldfast + ".tla"} {
+		text, err := os.ReadFile(filepath.Join(s.source, name))
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := os.WriteFile(filepath.Join(folder, name+".tla"), text, 0o644); err != nil {
+		files[name] = text
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
 			return nil, 0, err
 		}
-	}
-	err := errors.Join(
-		os.WriteFile(filepath.Join(folder, "Recorded.tla"), module(runs), 0o644),
-		os.WriteFile(filepath.Join(folder, "row.cfg"), configuration(runs[0].set, runs), 0o644),
-	)
-	if err != nil {
-		return nil, 0, err
 	}
 	if err := s.check(ctx, checker, folder, row{module: traceHoldfast, long: len(runs) > 50}); err != nil {
 		return nil, 0, err
@@ -389,26 +421,32 @@ func follow(ctx context.Context, checker string, s settings, folder string, runs
 	if err != nil {
 		return nil, 0, err
 	}
-	got := read(string(text))
-	switch {
+	switch got := read(string(text)); {
 	case got.err != nil:
 		return nil, 0, fmt.Errorf("%w:\n%s", got.err, tail(text))
 	case got.broken != "":
 		return nil, 0, fmt.Errorf("%s breaks in a run:\n%s", got.broken, strings.Join(got.trace, "\n"))
+	default:
+		return refusals(runs, text), got.took, nil
 	}
-	reached := make([]int, len(runs))
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		if m := progress.FindStringSubmatch(lines.Text()); m != nil {
-			run, _ := strconv.Atoi(m[1])
-			step, _ := strconv.Atoi(m[2])
-			reached[run-1] = max(reached[run-1], step)
-		}
+}
+
+// progress is a line that TLC prints for each step of a run that it takes.
+var progress = regexp.MustCompile(`(?m)^<<(\d+), (\d+)>>$`)
+
+// refusals are the runs of which TLC has not taken every step.
+func refusals(runs []recorded, text []byte) []refusal {
+	taken := make([]int, len(runs))
+	for _, m := range progress.FindAllSubmatch(text, -1) {
+		run, _ := strconv.Atoi(string(m[1]))
+		step, _ := strconv.Atoi(string(m[2]))
+		taken[run-1] = max(taken[run-1], step)
 	}
 	var refused []refusal
 	for i, r := range runs {
-		if reached[i] < len(r.steps) {
-			refused = append(refused, refusal{r, reached[i] + 1})
+		if taken[i] < len(r.steps) {
+			refused = append(refused, refusal{r, taken[i] + 1})
 		}
 	}
-	return refused, got.took, nil
+	return refused
 }
