@@ -39,6 +39,7 @@ const ms = int64(time.Millisecond)
 // recorded is a run in the words of the specification.
 type recorded struct {
 	seed  uint64
+	place int // among those that TLC takes, for a test
 	class sim.Class
 	set   group
 	ttl   int64   // ns
@@ -55,6 +56,9 @@ type group struct {
 func (g group) String() string {
 	if g.adopts {
 		return fmt.Sprintf("%d nodes, adoption", g.nodes)
+	}
+	if g.nodes == 1 {
+		return "1 node"
 	}
 	return fmt.Sprintf("%d nodes", g.nodes)
 }
@@ -347,10 +351,21 @@ func configuration(g group, runs []recorded, promised bool) []byte {
 	}
 	text.WriteString("CONSTANTS\n")
 	for _, c := range [][2]string{
-		{"Nodes", set(all[:g.nodes])}, {"Ids", set(all)}, {"Waiters", set(all)}, {"Adopters", set(all[attempts:])}, {"CutOff", "{}"},
-		{"TTLs", set(slices.Sorted(maps.Keys(ttls)))}, {"Drift", "0"}, {"Block", strconv.Itoa(block.Size)}, {"MaxToken", "2000000000"},
+		{"Nodes", set(all[:g.nodes])},
+		{"Ids", set(all)},
+		{"Waiters", set(all)},
+		{"Adopters", set(all[attempts:])},
+		{"CutOff", "{}"},
+		{"TTLs", set(slices.Sorted(maps.Keys(ttls)))},
+		{"Drift", "0"},
+		{"Block", strconv.Itoa(block.Size)},
+		{"MaxToken", "2000000000"},
 		{"Does", `{"time", "renew", "again", "give back", "deaf", "force", "late", "spread"}`},
-		{"Forgets", "1000000"}, {"LosesLock", "0"}, {"LosesCounter", "0"}, {"Others", "0"}, {"Off", "{}"},
+		{"Forgets", "1000000"},
+		{"LosesLock", "0"},
+		{"LosesCounter", "0"},
+		{"Others", "0"},
+		{"Off", "{}"},
 	} {
 		fmt.Fprintf(&text, "  %s = %s\n", c[0], c[1])
 	}

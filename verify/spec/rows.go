@@ -148,8 +148,8 @@ func rows() []row {
 		return row{name: name, module: redlock, set: published.and(change), holds: holds, breaks: breaks}
 	}
 	return []row{
-		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, spreads, writes, waiters, waiting.slow(), adopts, adopted.slow(),
-		forces, forced, forcedLate, forcedLong,
+		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, spreads, writes, waiters, waiting.slow(),
+		adopts, adopted.slow(), forces, forced, forcedLate, forcedLong,
 		twoTTLs, superseded, failover, failoverForce, failoverWait,
 
 		off("majority", attempts, "P3", does()),
