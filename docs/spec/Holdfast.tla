@@ -43,7 +43,8 @@ CONSTANTS
                  \*   at times; an operator takes leases by "force";
                  \*   "late": an acquire or adopt is executed after its attempt was granted the lock or gave up;
                  \*   "slow": a node that was admitted again starts a counter that is missing by a clock that is behind;
-                 \*   "stale": what a node forgets is also from whom the lock was taken
+                 \*   "stale": what a node forgets is also from whom the lock was taken;
+                 \*   "spread": a holder asks nodes that have granted another base to commit its token as well
   Forgets,       \* how often a node forgets what it has granted, and sits out its quarantine. If it is the only node, then
                  \*   another server takes over that lacks the newest data: "a node that fails over"
   LosesLock,     \* how often a node forgets the lock alone, and knows nothing of it: beyond the condition "memory"
@@ -63,13 +64,14 @@ vars == <<node, att, sent, taken, disk, broken, may>>
 
 Rule(r)  == r \notin Off
 Max(S)   == CHOOSE x \in S : \A y \in S : x >= y
-Less(x)  == IF x > 0 THEN x - 1 ELSE 0
+Less(x, d) == IF x > d THEN x - d ELSE 0
 Zero     == [n \in Nodes |-> 0]
 Nobody   == [i \in Ids |-> 0]
 Lone     == Cardinality(Nodes) = 1
 Q        == IF Rule("majority") THEN Cardinality(Nodes) \div 2 + 1 ELSE Cardinality(Nodes) \div 2
 TTL      == Max(TTLs)
 R        == TTL                                  \* the time that a hand-over stands: min(TTL, 1 s)
+Note     == TTL                                  \* how long a node knows from whom a lock was taken
 Free     == "free"                               \* the owner of a free lock
 Stamp    == CHOOSE s \in [Ids -> 1..Cardinality(Ids)] : \A i, j \in Ids : s[i] = s[j] => i = j
 First(S) == CHOOSE i \in S : \A j \in S : Stamp[i] <= Stamp[j]
@@ -117,8 +119,9 @@ Init ==
 (* What a node does. Each request makes of the state s of a node another, in one step. Waiters in the set deaf do not listen. *)
 
 (* The condition "counters": a counter starts at the clock, which is above every token that was given. *)
-Clock == Max(UNION {{node[n].F, node[n].tok, node[n].floor} : n \in Nodes}
+Highest == Max(UNION {{node[n].F, node[n].tok, node[n].floor} : n \in Nodes}
              \cup UNION {{att[i].T} \cup {att[i].base[n] : n \in Nodes} : i \in Ids})
+Clock == Highest
 
 (* The first token of the next block. Clients say the floor as "least" with each request that may give a block. *)
 NewBase(s) ==
@@ -130,11 +133,12 @@ NewBase(s) ==
 Give(s, i, ttl) == [s EXCEPT !.owner = i, !.tok = NewBase(s), !.F = NewBase(s) + Block - 1, !.left = ttl, !.queue = @ \ {i}]
 Prolong(s, ttl) == [s EXCEPT !.left = IF Rule("never shortens") THEN Max({@, ttl}) ELSE ttl]
 Freed(s)        == [s EXCEPT !.owner = Free, !.tok = 0, !.left = 0]
-Queued(s, i)    == IF i \in Waiters THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
+Queues(s, i)    == i \in Waiters                 \* i asks with a stamp
+Queued(s, i)    == IF Queues(s, i) THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
 
 (* It notes from whom the lock is taken, for as long as any node may let the lease stand that it has just renewed. *)
 TakenFrom(s, i) == [s EXCEPT !.queue = @ \ {i}, !.just = @ \cup {i},
-                             !.noted[i] = Max({@, IF Rule("a note outlasts the lease") THEN TTL ELSE s.left})]
+                             !.noted[i] = Max({@, IF Rule("a note outlasts the lease") THEN Note ELSE s.left})]
 InBlock(s, T)   == s.tok > 0 /\ T \in s.tok .. s.tok + Block - 1
 
 (* The lock passes on to the first who listens. Who does not is dropped. Only a client's clock may start a counter (C1), and a
@@ -154,8 +158,8 @@ Acquire(s, i, deaf) ==
     [] s.owner = i                                               -> Give(s, i, Max({s.left, TTL}))
     [] s.owner # Free                                            -> Queued(s, i)
     [] ~Rule("first in line")                                    -> Give(s, i, TTL)
-    [] i \in Waiters /\ First((s.queue \ deaf) \cup {i}) = i     -> Give([s EXCEPT !.queue = {j \in @ : Stamp[j] > Stamp[i]}], i, TTL)
-    [] i \notin Waiters /\ s.queue \ deaf = {}                   -> Give([s EXCEPT !.queue = {}], i, TTL)
+    [] Queues(s, i) /\ First((s.queue \ deaf) \cup {i}) = i      -> Give([s EXCEPT !.queue = {j \in @ : Stamp[j] > Stamp[i]}], i, TTL)
+    [] ~Queues(s, i) /\ s.queue \ deaf = {}                      -> Give([s EXCEPT !.queue = {}], i, TTL)
     [] OTHER                                                     -> Pass(Queued(s, i), Free, deaf)
 
 (* (14) Only the lock of that owner passes to the adopter, and the node notes from whom it was taken (C9). *)
@@ -183,7 +187,7 @@ Renew(s, i, ttl) == IF Keeps(s, i) THEN Prolong(s, ttl) ELSE s
 
 (* Renew with T: a free lock is set again, unless it was taken from i. *)
 SetsAgain(s, i) == s.owner = Free /\ ~(Noted(s, i) /\ Rule("what was taken is not set again"))
-Anew(s, i, T)   == IF SetsAgain(s, i) THEN [s EXCEPT !.owner = i, !.tok = T, !.left = TTL] ELSE Renew(s, i, TTL)
+Anew(s, i, T, ttl) == IF SetsAgain(s, i) THEN [s EXCEPT !.owner = i, !.tok = T, !.left = ttl] ELSE Renew(s, i, ttl)
 
 (* Release without a stamp: the owner also leaves the queue. *)
 Release(s, i, deaf) ==
@@ -203,7 +207,7 @@ Executed(s, m, deaf) ==
     [] m.kind = "adopt"     -> Adopt(s, m.id, att[m.id].from)
     [] m.kind = "commit"    -> Commit(s, m.id, m.arg)
     [] m.kind = "renew"     -> Renew(s, m.id, m.arg)
-    [] m.kind = "anew"      -> Anew(s, m.id, m.arg)
+    [] m.kind = "anew"      -> Anew(s, m.id, m.arg, m.ttl)
     [] m.kind = "release"   -> Release(s, m.id, deaf)
     [] m.kind = "give back" -> GiveBack(s, m.id, deaf)
     [] m.kind = "force"     -> Force(s, m.arg, deaf)
@@ -229,9 +233,9 @@ Answer(a, i, n, m, s, t) ==
          [a EXCEPT !.base[n] = IF Accepts(s, i, m.arg) THEN m.arg ELSE 0]
     [] m.kind = "renew" /\ Holds(i) /\ a.ttl = m.arg /\ Keeps(s, i) /\ Counts(a, n) ->
          [a EXCEPT !.ans = @ \cup {n}, !.until[n] = Max({@, Trust(m.arg, a.age)})]
-    [] m.kind = "anew" /\ Holds(i) /\ a.ttl = TTL /\ MaySetAgain(i) /\ (Keeps(s, i) \/ SetsAgain(s, i)) /\ Counts(a, n) ->
-         [a EXCEPT !.ans = @ \cup {n}, !.until[n] = Max({@, Trust(TTL, a.age)})]
-    [] m.kind = "give back" -> [a EXCEPT !.owed = @ \ {n}]
+    [] m.kind = "anew" /\ Holds(i) /\ a.ttl = m.ttl /\ MaySetAgain(i) /\ (Keeps(s, i) \/ SetsAgain(s, i)) /\ Counts(a, n) ->
+         [a EXCEPT !.ans = @ \cup {n}, !.until[n] = Max({@, Trust(m.ttl, a.age)})]
+    [] m.kind = "give back" -> [a EXCEPT !.owed = @ \ {n}, !.ans = @ \cup {n}]
     [] OTHER -> a
 
 (* A wake-up counts from when the last request was sent that the node has answered (6). *)
@@ -241,8 +245,18 @@ Woken(a, n, tok) == IF n \in a.ans /\ Counts(a, n) THEN Grant(a, n, tok, Trust(R
 Told(i, n, t, a) ==
   IF Holds(i) /\ Cardinality({m \in Nodes : i \in (IF m = n THEN t ELSE node[m]).just}) >= Q THEN [a EXCEPT !.lost = TRUE] ELSE a
 
-(* Node n executes a request. Its answer, and the wake-up of the one that it has handed the lock to, are heard or
-   lost. A node in its quarantine executes nothing; one that is the only one then keeps what it has. *)
+(* A node in its quarantine executes nothing; one that is the only one then keeps what it has. *)
+MayExecute(n, m) ==
+  /\ m.id \in CutOff => n # Cut[m.id]
+  /\ node[n].sits > 0 => Lone /\ m.kind \in {"renew", "anew", "release"}
+  /\ m.kind = "anew" /\ Lone => node[n].sits > 0
+  /\ m.kind = "give back" => m.arg = n
+  /\ m.kind \in {"acquire", "adopt"} => Asking(m.id) \/ "late" \in Does
+
+(* What is left of the requests once m is executed. *)
+Left(m) == IF m.kind = "give back" THEN sent \ {m} ELSE sent
+
+(* Node n executes a request. Its answer, and the wake-up of the one that it has handed the lock to, are heard or lost. *)
 Execute(n, m) ==
   \E deaf \in SUBSET {i \in node[n].queue \ {m.id} : Asking(i) => "deaf" \in Does} :
   LET s      == node[n]
@@ -253,16 +267,12 @@ Execute(n, m) ==
                   [] tells /\ Rule("wake-ups in their place") -> Woken(att[i], n, t.tok)
                   [] OTHER                                     -> att[i]
       heard  == {i \in (woken \cup {m.id}) \cap Ids : New(i) # att[i]} IN
-  /\ m.id \in CutOff => n # Cut[m.id]
-  /\ s.sits > 0 => Lone /\ m.kind \in {"renew", "anew", "release"}
-  /\ m.kind = "anew" /\ Lone => s.sits > 0
-  /\ m.kind = "give back" => m.arg = n
-  /\ m.kind \in {"acquire", "adopt"} => Asking(m.id) \/ "late" \in Does
+  /\ MayExecute(n, m)
   /\ t # s \/ heard # {} \/ m.kind = "give back"   \* else nothing happens
   /\ t.F <= MaxToken
   /\ node' = [node EXCEPT ![n] = t]
   /\ \E hear \in SUBSET heard : att' = [i \in Ids |-> Told(i, n, t, IF i \in hear THEN New(i) ELSE att[i])]
-  /\ sent' = (IF m.kind = "give back" THEN sent \ {m} ELSE sent) \cup
+  /\ sent' = Left(m) \cup
              {[kind |-> "wake", id |-> i, arg |-> n, tok |-> t.tok] : i \in {j \in woken : tells /\ ~Rule("wake-ups in their place")}}
   /\ UNCHANGED <<taken, disk, broken, may>>
 
@@ -330,6 +340,12 @@ Win(i) ==
   /\ broken' = IF \E j \in a.ahead : Asking(j) /\ Queueing(j) THEN broken \cup {"P6"} ELSE broken
   /\ UNCHANGED <<node, sent, taken, disk, may>>
 
+(* (2) A node that has granted less than what q nodes share, or that grants it late, is asked to commit as well. *)
+Spread(i) ==
+  /\ "spread" \in Does /\ Holds(i)
+  /\ Send(Request("commit", i, att[i].T))
+  /\ UNCHANGED <<node, att, taken, disk, broken, may>>
+
 (* (10) It renews at all nodes. *)
 NewRound(i) == \E ttl \in TTLs :
   /\ "renew" \in Does /\ Holds(i) /\ (att[i].ttl # ttl \/ att[i].age > 0)
@@ -341,8 +357,8 @@ NewRound(i) == \E ttl \in TTLs :
 
 (* (10) It asks for the lock to be set again where it is free. *)
 SetAgain(i) ==
-  /\ Holds(i) /\ att[i].ttl = TTL /\ MaySetAgain(i)
-  /\ Send(Request("anew", i, att[i].T))
+  /\ Holds(i) /\ att[i].ttl > 0 /\ MaySetAgain(i)
+  /\ Send([kind |-> "anew", id |-> i, arg |-> att[i].T, ttl |-> att[i].ttl])
   /\ UNCHANGED <<node, att, taken, disk, broken, may>>
 
 Over(i, a) == [a EXCEPT !.pc = "over", !.age = 0, !.ans = {}, !.base = Zero, !.until = Zero, !.owed = {}, !.ttl = 0, !.later = {}, !.ahead = {},
@@ -380,20 +396,21 @@ Write(i) ==
 -----------------------------------------------------------------------------
 (* Time and faults. *)
 
-(* What is left of i's trust after a tick. A client whose trust is over lets go by itself (11). An age above TTL is TTL. *)
-Aged(i, a) ==
-  LET b == [a EXCEPT !.until = [n \in Nodes |-> Less(@[n])],
-                     !.age   = IF (Asking(i) \/ a.ttl > 0) /\ @ < TTL /\ Trust(TTL, @) > 0 THEN @ + 1 ELSE @] IN
+(* What is left of i's trust after d ticks. A client whose trust is over lets go by itself (11). An age that leaves no trust grows no more. *)
+Aged(i, a, d) ==
+  LET b == [a EXCEPT !.until = [n \in Nodes |-> Less(@[n], d)],
+                     !.age   = IF (Asking(i) \/ a.ttl > 0) /\ @ < TTL /\ Trust(TTL, @) > 0 THEN @ + d ELSE @] IN
   IF Holds(i) /\ Cardinality({n \in Nodes : b.until[n] > 0}) < Q /\ Rule("deadline") THEN Over(i, b) ELSE b
 
-(* Time passes for all. *)
-Tick ==
-  /\ "time" \in Does
-  /\ node' = [n \in Nodes |-> [node[n] EXCEPT !.left = Less(@), !.sits = IF @ > 1 THEN @ - 1 ELSE @, !.noted = [i \in Ids |-> Less(@[i])],
-                                                    !.just = {}]]
-  /\ att' = [i \in Ids |-> Aged(i, att[i])]
+(* Time passes for all, d ticks of it. *)
+Elapse(d) ==
+  /\ node' = [n \in Nodes |-> [node[n] EXCEPT !.left = Less(@, d), !.sits = IF @ > 0 THEN Max({@ - d, 1}) ELSE 0,
+                                               !.noted = [i \in Ids |-> Less(@[i], d)], !.just = {}]]
+  /\ att' = [i \in Ids |-> Aged(i, att[i], d)]
   /\ sent' = sent \cup {Request("release", i, 0) : i \in {j \in Ids : Holds(j) /\ att'[j].pc = "over"}}
   /\ UNCHANGED <<taken, disk, broken, may>>
+
+Tick == "time" \in Does /\ Elapse(1)
 
 Becomes(n, s)  == node' = [node EXCEPT ![n] = s] /\ UNCHANGED <<att, sent, taken, disk, broken>>
 Fault(f, n, s) == may[f] > 0 /\ may' = [may EXCEPT ![f] = @ - 1] /\ Becomes(n, s)
@@ -430,7 +447,7 @@ Next ==
   \/ \E n \in Nodes : \/ NodeAcquires(n) \/ NodeAdopts(n) \/ NodeCommits(n) \/ NodeRenews(n) \/ NodeSetsAgain(n)
                       \/ NodeReleases(n) \/ NodeTakesBack(n) \/ NodeForces(n)
                       \/ Lapse(n) \/ Forget(n) \/ Admit(n) \/ LoseLock(n) \/ LoseCounter(n) \/ GiveAnother(n)
-  \/ \E i \in Ids : \/ Begin(i) \/ AskAgain(i) \/ Choose(i) \/ Win(i) \/ NewRound(i) \/ SetAgain(i) \/ LetGo(i)
+  \/ \E i \in Ids : \/ Begin(i) \/ AskAgain(i) \/ Choose(i) \/ Win(i) \/ Spread(i) \/ NewRound(i) \/ SetAgain(i) \/ LetGo(i)
                     \/ TakeAway(i) \/ Write(i) \/ \E n \in Nodes : PutBack(i, n)
   \/ LateWakeUp
   \/ Tick

@@ -60,6 +60,9 @@ func (p *play) step(e Event) {
 	if alarm := p.c.Alarm(); e.Kind == Tick && alarm != 0 && alarm <= p.now {
 		p.t.Fatalf("wants a tick for ever: %+v", p.c)
 	}
+	if p.did.FreshID && p.did.GiveBack|p.did.Commit != 0 {
+		p.t.Fatalf("gives back on %b and commits on %b under the fresh id", p.did.GiveBack, p.did.Commit)
+	}
 	if w := p.did.Acquire & p.did.GiveBack; w != 0 {
 		p.t.Fatalf("asks and gives back at once on %b", w)
 	}

@@ -424,9 +424,11 @@ func (c *Claim) giveBack(a *Actions) {
 }
 
 // renounce ends the id everywhere; the claim goes on under a fresh one, at the
-// same place in the queue.
+// same place in the queue. What else this step would have sent under the id is void:
+// it would go out under the fresh one, and a give-back would queue that one.
 func (c *Claim) renounce(a *Actions) {
 	a.Release |= c.touched()
+	a.GiveBack, a.Commit = 0, 0
 	a.FreshID = true
 	*c = Claim{
 		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp, Renews: c.Renews, Trip: c.Trip,

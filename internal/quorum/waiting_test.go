@@ -377,6 +377,15 @@ func TestAWaiterKnownToAMinorityWithdraws(t *testing.T) {
 	p.want("then queues again", p.did.Acquire == All(3) && p.did.Stamped == All(3) && p.c.Stamp == stamp)
 }
 
+// A give-back would go out under the fresh id and queue that one, where only a minority knows it.
+func TestAWaiterThatWithdrawsGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	p := begin(t, 3, stamp)
+	p.granted(0, 100)
+	p.failed(AskAcquire, 1, 2)
+	p.want("withdraws", p.did.Release == All(3) && p.did.FreshID && !p.c.Queueing && p.did.GiveBack == 0)
+}
+
 func TestASilentQueueIsNoPlace(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)

@@ -68,7 +68,7 @@ func clientOf(owner string) string {
 }
 
 // wake brings a wake-up to the claim that it is for.
-func (c *client) wake(node int, wake quorum.Wake, issued int64) {
+func (c *client) wake(node int, wake quorum.Wake, issued int64, step int) {
 	for _, cl := range c.claims {
 		if cl.owner == wake.Owner {
 			if wake.Base < c.links[node].floor() {
@@ -77,6 +77,7 @@ func (c *client) wake(node int, wake quorum.Wake, issued int64) {
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}
+			cl.rec.woken = step
 			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, TTL: wake.Left * ms})
 			return
 		}
@@ -119,11 +120,15 @@ type claim struct {
 	alarm  int64  // by the client's clock
 	issued [quorum.MaxNodes]int64
 	told   func(quorum.Outcome)
+	rec    recorded
 }
 
 func (c *client) newClaim(k *key, ttl int64, wait bool) *claim {
 	cl := &claim{c: c, key: k, owner: c.nextOwner()}
 	cl.st.N, cl.st.TTL = int8(len(c.w.nodes)), ttl
+	if c.w.cfg.Rules.Minority {
+		cl.st.N = 1
+	}
 	if wait {
 		cl.st.Stamp, cl.st.Renews = c.wall(), c.w.chance(0.9)
 	}
@@ -148,7 +153,10 @@ func (cl *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
 }
 
 // post brings an event to the claim and sends what it wants sent.
-func (cl *claim) post(e quorum.Event) {
+func (cl *claim) post(e quorum.Event) { cl.answer(e, nil) }
+
+// answer is post for an event that answers r; r is nil for any other.
+func (cl *claim) answer(e quorum.Event, r *request) {
 	w, c := cl.c.w, cl.c
 	now := c.clock()
 	e.At, e.Rand = now, w.rng.Uint32()
@@ -170,15 +178,17 @@ func (cl *claim) post(e quorum.Event) {
 		do.Renew &^= do.Anew
 	}
 	cl.st = st
-	if do.FreshID {
+	fresh := do.FreshID
+	if fresh {
 		if w.cfg.Rules.ReuseID {
-			do.Release = 0
+			do.Release, fresh = 0, false
 		} else {
 			cl.owner = c.nextOwner()
 		}
 		cl.issued = [quorum.MaxNodes]int64{}
 		w.log("%s goes on as %s", owner, cl.owner)
 	}
+	cl.stepped(&before, owner, fresh, &e, &do, r)
 	for ask := range do.Asks(before.ID, &cl.st, now) {
 		ask.From = cl.from
 		if ask.Owner = cl.owner; ask.ID != cl.st.ID {

@@ -160,6 +160,9 @@ func (w *world) strike(kind Fault, left int64) {
 		k := w.keys[w.rng.IntN(len(w.keys))]
 		w.log("FAULT %s lapses on node %d", k.name, n.i)
 		lock := n.locks[k]
+		if lock.Owner != "" {
+			w.cfg.Record.add(w, Step{Kind: Loses, Node: n.i})
+		}
 		lock.Owner, lock.Token, lock.Until = "", 0, 0
 		n.locks[k] = lock
 	case Jump:
@@ -222,16 +225,19 @@ func (w *world) force(k *key) {
 	w.log("FAULT %s is taken from the holder with token %d", k.name, token)
 	for _, n := range w.nodes {
 		w.after(w.upTo(w.lag), func() {
-			if n.down || n.frozen {
+			if !n.ready() {
 				return
 			}
-			l, _, woken := n.lock(k).Force(n.clock(), token, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hears)
+			before := n.lock(k).At(n.clock())
+			n.lapsed(n.locks[k], before)
+			l, _, woken := before.Force(n.clock(), token, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hears)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}
 			n.keep(k, l)
+			step := n.executed(before, l, Step{Kind: Forces, Token: token, Lasts: quorum.HandOver(w.maxTTL)})
 			if woken.Owner != "" {
-				n.wake(woken, n.issued[k])
+				n.wake(woken, n.issued[k], step)
 			}
 		})
 	}

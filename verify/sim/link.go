@@ -71,6 +71,9 @@ func (l *link) send(r *request) {
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
 	}
+	if r.claim != nil {
+		r.round = r.claim.rec.round
+	}
 	r.began, r.Clock, r.Noted, r.Least = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL), l.floor()
 	l.away = append(l.away, r)
 	l.sent++
@@ -127,7 +130,7 @@ func (l *link) finish(r *request, rep reply) {
 	if e.Kind == quorum.Granted && e.ID == r.claim.st.ID {
 		r.claim.issued[l.n.i] = rep.issued
 	}
-	r.claim.post(e)
+	r.claim.answer(e, r)
 }
 
 // floor is the first token that may be used at the node. It is the same for all that comes

@@ -50,6 +50,8 @@ type request struct {
 	key   *key
 	claim *claim // nil: a release that was owed
 	began int64  // by the laboratory's clock
+	round int    // of renewals of the claim, when it was sent
+	step  int    // in which the node executed it last
 	done  bool   // answered or failed, at the client
 }
 
@@ -82,6 +84,7 @@ func (n *node) arrive(l *link, gen, boot int, r *request) {
 func (n *node) execute(r *request) reply {
 	now := n.clock()
 	before, ask := n.lock(r.key).At(now), r.Ask
+	n.lapsed(n.locks[r.key], before)
 	if n.w.cfg.Rules.SeedAtAnyTime {
 		ask.Clock = now // which nobody then doubts
 	}
@@ -95,6 +98,7 @@ func (n *node) execute(r *request) reply {
 		l.Until = now/1000 + quorum.Millis(ask.TTL)
 	}
 	n.keep(r.key, l)
+	r.step = n.executed(before, l, Step{Kind: Executes, Owner: ask.Owner, Ask: ask, Says: rep.Kind, Lasts: quorum.HandOver(ask.TTL)})
 	if l.Owner != before.Owner {
 		n.issued[r.key] = n.w.now
 	}
@@ -103,7 +107,7 @@ func (n *node) execute(r *request) reply {
 			n.i, r.Kind, r.key.name, r.Owner, r.Token, r.Stamp, eventText(rep.Event), l.Owner, l.Fence, l.Queue.Len())
 	}
 	if woken.Owner != "" {
-		n.wake(woken, n.issued[r.key])
+		n.wake(woken, n.issued[r.key], r.step)
 	}
 	return reply{Reply: rep, issued: n.issued[r.key]}
 }
@@ -121,13 +125,16 @@ func (n *node) keep(k *key, l quorum.Lock) {
 	n.locks[k] = l
 }
 
-// bent is the lock as a commit takes it without one of its rules.
+// bent is the lock as a commit or a release takes it without one of its rules.
 func (n *node) bent(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnybody {
 		l.Owner = ask.Owner
 	}
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnyToken {
 		l.Token = min(l.Token, ask.Token)
+	}
+	if ask.Kind.Frees() && ask.Stamp == 0 && n.w.cfg.Rules.ReleaseAnybody {
+		l.Owner = ask.Owner
 	}
 	return l
 }
@@ -142,12 +149,12 @@ func (n *node) hears(owner string) bool {
 }
 
 // wake publishes to the clients that seem to listen.
-func (n *node) wake(wake quorum.Wake, issued int64) {
+func (n *node) wake(wake quorum.Wake, issued int64, step int) {
 	for _, c := range n.w.clients {
 		if l := c.links[n.i]; c.name == clientOf(wake.Owner) {
 			if gen, ok := n.ears[l]; ok {
 				n.w.log("node %d hands over: %v", n.i, wake)
-				l.deliver(gen, func() { c.wake(n.i, wake, issued) })
+				l.deliver(gen, func() { c.wake(n.i, wake, issued, step) })
 			}
 		}
 	}
@@ -170,6 +177,7 @@ func (n *node) start() { n.down = false }
 // recall has the node know no more than locks and their fence.
 func (n *node) recall(locks map[*key]quorum.Lock, fence int64) {
 	n.locks, n.fence, n.away = locks, fence, true
+	n.w.cfg.Record.add(n.w, Step{Kind: Forgets, Node: n.i, Lock: quorum.Lock{Fence: fence}})
 	if len(n.w.nodes) > 1 && !n.w.cfg.Rules.NoQuarantine {
 		n.votes = n.w.now + n.w.quarantine()
 	}
@@ -181,6 +189,7 @@ func (n *node) admit(c *client) bool {
 		floor, ok := quorum.Seed(n.clock(), c.wall())
 		if n.away = !ok; ok {
 			n.floor = floor
+			n.w.cfg.Record.add(n.w, Step{Kind: Admits, Node: n.i, Floor: floor})
 		}
 	}
 	return n.ready() && !n.away

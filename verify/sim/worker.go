@@ -38,7 +38,7 @@ func (wk *worker) start() {
 	w.report.Attempts++
 	wait := w.chance(0.85)
 	ttl := w.ttl
-	if w.chance(0.3) { // yet some round trips
+	if w.chance(0.3) && w.cfg.Nodes == 0 { // yet some round trips
 		ttl = max(ttl/int64(2+w.rng.IntN(4)), min(10*w.lag, ttl))
 	}
 	cl := c.newClaim(w.keys[w.rng.IntN(len(w.keys))], ttl, wait)
@@ -88,7 +88,7 @@ func (wk *worker) decided(o quorum.Outcome) {
 	if cl.st.Adopts {
 		w.report.Adopted++
 	}
-	if w.cfg.Adopt && w.chance(0.5) {
+	if w.cfg.Adopt && (w.cfg.Nodes == 0 || !cl.st.Adopts) && w.chance(0.5) {
 		wk.passOn()
 		return
 	}
@@ -219,7 +219,13 @@ func (wk *worker) work() {
 		}
 		w.after(d, do)
 	}
-	still := func() bool { return wk.cycle == cycle && wk.grant == g && wk.trusts() }
+	still := func() bool {
+		if wk.cycle != cycle || wk.grant != g || !wk.trusts() {
+			return false
+		}
+		w.cfg.Record.add(w, Step{Kind: Uses, Owner: wk.claim.owner})
+		return true
+	}
 	travel(func() {
 		fenced, ok := k.fenced.claim(g.token, g.owner)
 		unfenced := k.unfenced.value

@@ -31,6 +31,8 @@ type Rules struct {
 	NoFloor        bool // a node that went back to older data goes on from its older counters
 	Shorten        bool // a request shortens what another of the same owner has promised
 	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
+	ReleaseAnybody bool // release does not look whose the lock is
+	Minority       bool // a client takes one node for all
 }
 
 // Config is one run.
@@ -41,6 +43,9 @@ type Config struct {
 	Storm bool      // make it one in any case
 	Adopt bool      // half of the leases are adopted before they are used
 	Log   io.Writer // nil: no history
+
+	Nodes  int     // not 0: a small world, with one lock on so many nodes and one lease time
+	Record *Record // nil: none. It is of the first lock
 }
 
 // world is one run.
@@ -208,6 +213,12 @@ func (w *world) build() {
 		w.lag = min(w.ttl, 4*second) / int64(10+r.IntN(40))
 		w.pause = w.lag / int64(1+r.IntN(3))
 		clients, keys, length = 2+r.IntN(3), 1, min(length, 150*w.lag)
+	}
+	if w.cfg.Nodes > 0 {
+		n, w.maxTTL, keys, clients = w.cfg.Nodes, w.ttl, 1, min(clients, 4)
+	}
+	if w.cfg.Record != nil {
+		w.cfg.Record.Nodes, w.cfg.Record.TTL = n, w.ttl
 	}
 	w.report = Report{Seed: w.cfg.Seed, Class: w.cfg.Class.Name}
 	w.calm = length

@@ -8,6 +8,7 @@
 //	go run ./spec -traces -only 'shortens'  prints the shortest trace to each violation as well, a line for a step
 //	go run ./spec -coverage                 also checks that each action of the specification is taken
 //	go run ./spec -md ../docs/spec/README.md   writes the tables into the page
+//	go run ./spec -runs 500                 has TLC follow the recorded runs of seeds 1 to 500 in place of that
 //
 // The configurations are the rows in rows.go. A row with all rules must be explored to its end without an error. A row with a
 // rule switched off must violate the promise that the rule is for. Each action of the specification must be taken in one of the
@@ -35,6 +36,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
 func main() {
@@ -58,6 +61,7 @@ type settings struct {
 	coverage bool
 	page     string // path of the page with the tables; empty: they are printed
 	atOnce   int
+	runs     uint64 // not 0: seeds of the simulation whose runs are followed, and no row is explored
 }
 
 func parse(args []string, errs io.Writer) (settings, error) {
@@ -73,6 +77,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	f.BoolVar(&s.coverage, "coverage", false, "have TLC count how often each action is taken, three times as slowly; one that is never taken fails the run")
 	f.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the tables go; empty: print them")
 	f.IntVar(&s.atOnce, "p", 2, "how many rows run at once, each on one processor")
+	f.Uint64Var(&s.runs, "runs", 0, "explore no row, but follow the runs of so many `seeds` of the simulation")
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
@@ -95,7 +100,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if len(chosen) == 0 {
 		return fmt.Errorf("no row is named like %q", s.only)
 	}
-	checker, err := tlc(ctx, errs)
+	checker, err := tlc()
 	if err != nil {
 		return err
 	}
@@ -105,6 +110,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 			return err
 		}
 		defer os.RemoveAll(folder)
+	}
+	if s.runs > 0 {
+		return s.follow(ctx, checker, folder, out)
 	}
 	results := make([]result, len(chosen))
 	var running sync.WaitGroup
@@ -159,17 +167,15 @@ func judge(chosen []row, results []result) error {
 }
 
 // tlc is the path of the jar that has TLC.
-func tlc(ctx context.Context, errs io.Writer) (string, error) {
+func tlc() (string, error) {
 	if _, err := exec.LookPath("java"); err != nil {
-		return "", errors.New("java is not installed: TLC runs on it. On Debian it is in default-jre-headless, and make deps installs it")
+		return "", fmt.Errorf("%w: java, on which TLC runs. On Debian it is in default-jre-headless, and make deps installs it", foreign.ErrMissing)
 	}
-	fetch := exec.CommandContext(ctx, "../tools/foreign", "tla")
-	fetch.Stderr = errs
-	dir, err := fetch.Output()
+	dir, err := foreign.Libraries("tla")
 	if err != nil {
-		return "", fmt.Errorf("fetching TLC by tools/foreign: %w", err)
+		return "", fmt.Errorf("fetching TLC: %w", err)
 	}
-	jars, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.jar"))
+	jars, err := filepath.Glob(filepath.Join(dir, "*.jar"))
 	if err != nil || len(jars) == 0 {
 		return "", cmp.Or(err, fmt.Errorf("no jar in %s", dir))
 	}

@@ -113,6 +113,7 @@ func rows() []row {
 	tokens := sound("3 nodes, 2 attempts, a node forgets the lock and votes: tokens", "P1 P2", constants{"LosesLock": "1", "Others": "1", "MaxToken": "4"})
 	counters := sound("3 nodes, 2 attempts, a counter is lost: tokens", "P1 P2", constants{"LosesCounter": "1"})
 	others := sound("3 nodes, 2 attempts, other locks are granted", "P1 P2 P3", constants{"Others": "1"})
+	spreads := sound("3 nodes, 2 attempts, a holder commits at nodes that grant late", "P1 P2 P3", others.set.and(does("late", "spread")))
 	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", does("write").and(constants{"LosesLock": "1"}))
 	waiters := sound("1 node, 2 waiters and one that does not wait", all, constants{
 		"Nodes": one, "Ids": trio, "Waiters": "{b, c}", "Does": `{"deaf", "give back"}`, "MaxToken": "4",
@@ -147,8 +148,8 @@ func rows() []row {
 		return row{name: name, module: redlock, set: published.and(change), holds: holds, breaks: breaks}
 	}
 	return []row{
-		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, writes, waiters, waiting.slow(), adopts, adopted.slow(),
-		forces, forced, forcedLate, forcedLong,
+		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, spreads, writes, waiters, waiting.slow(),
+		adopts, adopted.slow(), forces, forced, forcedLate, forcedLong,
 		twoTTLs, superseded, failover, failoverForce, failoverWait,
 
 		off("majority", attempts, "P3", does()),

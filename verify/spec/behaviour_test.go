@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+	"github.com/holdfast-go/holdfast/verify/sim"
+)
+
+// take is settings.take for a test. Where java or mvn is missing it skips, but not where all servers are required.
+func take(t *testing.T, runs []recorded, promised bool) []refusal {
+	t.Helper()
+	checker, err := tlc()
+	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, took, err := settings{source: source}.take(t.Context(), checker, t.TempDir(), runs, promised)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d runs, %v of one processor", len(runs), took)
+	return refused
+}
+
+// some are runs of the first seeds that are of a group.
+func some(n int, g group, rules sim.Rules) []recorded {
+	var runs []recorded
+	for seed := uint64(1); len(runs) < n; seed++ {
+		if r := record(seed, rules); r.set == g {
+			runs = append(runs, r)
+		}
+	}
+	return runs
+}
+
+// differing are runs of a group in which it makes a difference that rules are off.
+func differing(n int, g group, off sim.Rules, from uint64) []recorded {
+	var runs []recorded
+	for seed := from; len(runs) < n && seed < from+100; seed++ {
+		if r := record(seed, off); r.set == g && !slices.Equal(r.steps, record(seed, sim.Rules{}).steps) {
+			runs = append(runs, r)
+		}
+	}
+	return runs
+}
+
+// broken is the run with one text in place of another in the first step that has it, and the number of that step.
+func broken(r recorded, old, changed string) (recorded, int) {
+	i := slices.IndexFunc(r.steps, func(step string) bool { return strings.Contains(step, old) })
+	r.steps = slices.Clone(r.steps)
+	r.steps[i] = strings.Replace(r.steps[i], old, changed, 1)
+	return r, i + 1
+}
+
+// The check can fail: it takes the runs as they were, and refuses each that is changed by hand, in the step that is changed.
+func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
+	t.Parallel()
+	runs := some(16, group{nodes: 3}, sim.Rules{})
+	whole := len(runs)
+	want := make(map[int]int) // the step at which a run is refused
+	for _, change := range [][2]string{
+		{`says |-> "granted"`, `says |-> "denied"`},
+		{`says |-> "kept"`, `says |-> "not mine"`},
+		{`[kind |-> "wins"`, `[kind |-> "renewed"`},
+		{`[kind |-> "begins"`, `[kind |-> "uses"`},
+		{`tok |-> `, `tok |-> 1`},
+	} {
+		i := slices.IndexFunc(runs[:whole], func(r recorded) bool { return strings.Contains(strings.Join(r.steps, ""), change[0]) })
+		if i < 0 {
+			t.Fatalf("no run has %q", change[0])
+		}
+		changed, step := broken(runs[i], change[0], change[1])
+		want[len(runs)] = step
+		runs = append(runs, changed)
+	}
+	for i := range runs {
+		runs[i].place = i
+	}
+	for _, r := range take(t, runs, true) {
+		i := r.run.place
+		switch step, changed := want[i]; {
+		case !changed:
+			t.Error(r)
+		case step != r.step:
+			t.Errorf("refused at another step than %d: %v", step, r)
+		}
+		delete(want, i)
+	}
+	if len(want) > 0 {
+		t.Errorf("runs that were changed by hand are not refused: %v", want)
+	}
+}
+
+// Without a rule of the protocol some run is refused, at a step where the rule matters: one that this text is in.
+func TestARunWithoutARuleIsRefused(t *testing.T) {
+	t.Parallel()
+	type without struct {
+		rules sim.Rules
+		from  uint64 // a seed: the rule makes no difference in most of those before
+		step  string
+	}
+	rules := map[string]without{
+		"commit looks at the owner":               {sim.Rules{CommitAnybody: true}, 941, `ask |-> "commit"`},
+		"release looks at the owner":              {sim.Rules{ReleaseAnybody: true}, 1, `ask |-> "release"`},
+		"a late request shortens nothing":         {sim.Rules{Shorten: true}, 447, `ask |-> "`},
+		"who forgot does not vote":                {sim.Rules{NoQuarantine: true}, 1, `"admits"`},
+		"a lease takes a majority":                {sim.Rules{Minority: true}, 1, `"wins"`},
+		"trust counts from the send":              {sim.Rules{TrustFromReply: true}, 1, `"wins"`},
+		"trust in a hand-over counts from a send": {sim.Rules{TrustFromWake: true}, 1, `"wins"`},
+		"trust is shorter by what clocks drift":   {sim.Rules{NoDrift: true}, 1, `"wins"`},
+		"an id whose give-back is open ends":      {sim.Rules{ReuseID: true}, 1, `ask |-> "`},
+	}
+	var runs []recorded
+	var of []string
+	for name, off := range rules {
+		for _, r := range differing(3, group{nodes: 3}, off.rules, off.from) {
+			r.place = len(runs)
+			runs, of = append(runs, r), append(of, name)
+		}
+	}
+	for _, r := range take(t, runs, false) {
+		name := of[r.run.place]
+		t.Logf("%s: %v", name, r)
+		if strings.Contains(r.run.steps[r.step-1], rules[name].step) {
+			delete(rules, name)
+		}
+	}
+	for name := range rules {
+		t.Errorf("no run is refused where it matters without: %s", name)
+	}
+}
