@@ -374,10 +374,15 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
 
 func (o *Options) limits() driver.Limits {
-	return driver.Limits{
+	l := driver.Limits{
 		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
 		Longer: "raise maxttl, the same for all clients; a node that restarts without its data stays silent for as long",
 	}
+	if o.Format == FormatRedisson {
+		l.NoReaders = "with format=redisson the names are Java's, whose RReadWriteLock of a name keeps its readers in another way; " +
+			"use a client without the format, and other names"
+	}
+	return l
 }
 
 // Close implements driver.Driver. It blocks until what was sent is answered, and the
