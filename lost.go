@@ -231,6 +231,7 @@ func (t *term) end(cause error, now time.Time) followUp {
 	if t.over {
 		return followUp{}
 	}
+	t.over = true
 	e := t.part(cause, now)
 	e.free = t
 	if cause == nil || errors.Is(cause, errReleasedByClose) {
@@ -240,7 +241,7 @@ func (t *term) end(cause error, now time.Time) followUp {
 		l.done = true
 	}
 	e.rest = append(e.rest, t.leaveRest(now)...)
-	t.over, t.now.holds = true, nil
+	t.now.holds = nil
 	t.client.terms.remove(t)
 	t.local.term = nil
 	t.local.inquire() // until the release is answered: who has the lock next is not known before
@@ -271,7 +272,7 @@ func (t *term) part(cause error, now time.Time) followUp {
 // leaveRest releases what ends with the present holder of t. The caller holds mu.
 func (t *term) leaveRest(now time.Time) (all []followUp) {
 	for _, place := range t.now.rest {
-		if !place.done {
+		if !place.done && !place.term.over {
 			all = append(all, place.leave(now))
 		}
 	}

@@ -66,8 +66,8 @@ type AcquireOptions struct {
 	// them is lost. A reader that dies keeps a writer waiting for its TTL.
 	//
 	// All callers of the key give the same Readers, from 2 to 64, and none takes it as a lock or with Slots; a Logger
-	// hears of a holder that gave another number. TryAcquire finds the key held while another reader is just
-	// coming in, so give a short Wait instead. Adoptable is ErrInvalid with Readers, and NoRenew for a writer;
+	// hears of a holder that gave another number. TryAcquire waits for a reader that is just coming in, for a quarter of
+	// a second at most. Adoptable is ErrInvalid with Readers, and NoRenew for a writer;
 	// under a lease on the key a reader cannot become a writer, nor a writer a reader.
 	// Note has 48 bytes at most. 0: a lock.
 	Readers int

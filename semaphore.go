@@ -158,6 +158,13 @@ func numbered(note string) (what string, most int) {
 	return "", 0
 }
 
+// reads says whether note is that of a reader.
+func reads(note string) bool {
+	var most int
+	n, _ := fmt.Sscanf(note, readerNote, &most)
+	return n == 1
+}
+
 // standInLine waits for a slot. last is what stood in the way of that at; nil: it is not known.
 func (a *attempt) standInLine(w wish, at string, last error) (*Lease, error) {
 	c := a.client

@@ -63,15 +63,34 @@ func (a *attempt) part(wait context.Context, key string) *attempt {
 	return &p
 }
 
-// pass goes through the gate once. It returns errMidway where that, or a place, was lost meanwhile.
-func (a *attempt) pass() (*Lease, error) {
+// passing is how long a caller that does not wait for a holder waits for a reader that is coming in, and so has the gate.
+const passing = 250 * time.Millisecond
+
+// takeGate takes the gate.
+func (a *attempt) takeGate() (*Lease, error) {
 	g := a.part(a.wait, a.key)
 	if a.opts.Shared {
 		g.opts.NoRenew, g.opts.Margin = false, 0
 	}
 	gate, err := g.compete()
+	if held, ok := errors.AsType[*HeldError](err); ok && a.once {
+		a.compare(held)
+		if reads(held.Holder.Note) {
+			wait, cancel := context.WithTimeout(a.wait, passing)
+			defer cancel()
+			g.wait, g.once = wait, false
+			gate, err = g.compete()
+			err = g.over(a.wait, err)
+		}
+	}
+	return gate, err
+}
+
+// pass goes through the gate once. It returns errMidway where that, or a place, was lost meanwhile.
+func (a *attempt) pass() (*Lease, error) {
+	gate, err := a.takeGate()
 	if err != nil {
-		return nil, a.compared(err)
+		return nil, err
 	}
 	wait, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
@@ -88,20 +107,11 @@ func (a *attempt) pass() (*Lease, error) {
 	if err == nil && a.admit(l, all) {
 		return l, nil
 	}
-	forEach(all, func(_ int, l *Lease) { l.release(a.ctx) }) // one that is not freed lapses by itself
 	if err == nil || errors.Is(context.Cause(wait), errMidway) {
-		return nil, errMidway
+		err = errMidway
 	}
+	forEach(all, func(_ int, l *Lease) { l.release(a.ctx) }) // one that is not freed lapses by itself
 	return nil, err
-}
-
-// compared returns err, and says where a holder has another number of readers; one that is waited for was compared as
-// the wait began.
-func (a *attempt) compared(err error) error {
-	if a.once {
-		a.compare(err)
-	}
-	return err
 }
 
 // anyPlace gets a place for a reader.
