@@ -246,7 +246,9 @@ func (q *line) next() *attempt {
 func (q *line) ask(of share) {
 	c := q.client
 	for q.wait.Err() == nil {
-		a := &attempt{client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), opts: q.wish.opts, joined: true, told: true, inner: true}
+		a := &attempt{
+			client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), opts: q.wish.opts, joined: true, told: true, inner: true,
+		}
 		a.opts.Note = q.wish.opts.noted(of.slot)
 		if _, err := a.compete(); err != nil {
 			c.mu.Lock()
