@@ -39,7 +39,7 @@ func TestEveryScenarioRuns(t *testing.T) {
 	for scenario, want := range map[string][]string{ // of loads, one of each kind
 		"throughput,relay,queue-256,dead,hung,slow-8": {"| throughput ", "| rueidislock ", "| holdfast, no fault "},
 		"known-names,hand-over-2":                     {"| pglock ", "| zk.Lock ", "| concurrency.Mutex "},
-		"hooks":                                       {"| otel-1% "}, "compete": {"redislock", "SET NX"}, "storm": {"| redsync/rueidis |"},
+		"hooks":                                       {"| otel-1% "}, "compete": {"redislock", "SET NX"}, "storm": {"| redsync/rueidis |"}, "kinds": {"| 64 readers ", "| 64 writers ", "A writer who comes"},
 		"capacity": {"bytes", " 0 lost", "100 leases", "| all of these "},
 	} {
 		t.Run(scenario, func(t *testing.T) {
