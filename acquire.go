@@ -86,14 +86,19 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for l := a.outer; l != nil; l = l.outer {
-		key := cmp.Or(l.share.of, l.Key())
-		if l.term.client != c || key != a.key || (l.share.of == "") != (opts == nil || opts.Slots == 0) || l.live() != nil {
+		key, its, wanted := cmp.Or(l.share.of, l.Key()), &l.term.now.opts, cmp.Or(opts, &AcquireOptions{})
+		if l.term.client != c || key != a.key || l.live() != nil {
 			continue
 		}
-		if opts == nil || !opts.Reentrant {
+		switch {
+		case its.Readers+wanted.Readers > 0 && (its.Shared != wanted.Shared || (its.Readers == 0) != (wanted.Readers == 0)):
+			return nil, errUpgrade(its, wanted)
+		case (its.Slots == 0) != (wanted.Slots == 0):
+			continue
+		case !wanted.Reentrant:
 			return nil, ErrNested
 		}
-		if !opts.agrees(l.term.now.opts) {
+		if !wanted.agrees(*its, l.share.slot) {
 			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
 		}
 		return l.term.hold(context.WithoutCancel(ctx), a.outer), nil
@@ -101,11 +106,15 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 	return nil, nil
 }
 
-// agrees says whether a lease with the options of outer does what o asks for.
-func (o *AcquireOptions) agrees(outer AcquireOptions) bool {
+// agrees says whether a lease with the options of outer, on slot, does what o asks for.
+func (o *AcquireOptions) agrees(outer AcquireOptions, slot int) bool {
+	note := o.Note
+	if note != "" && o.places() > 0 {
+		note = o.noted(slot)
+	}
 	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
-		(o.MinHold == 0 || o.MinHold == outer.MinHold) && o.Slots == outer.Slots && (!o.NoRenew || outer.NoRenew) &&
-		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (o.Note == "" || o.Note == outer.Note)
+		(o.MinHold == 0 || o.MinHold == outer.MinHold) && o.Slots == outer.Slots && o.Readers == outer.Readers && (!o.NoRenew || outer.NoRenew) &&
+		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (note == "" || note == outer.Note)
 }
 
 // attempt is one call of Acquire, TryAcquire or Adopt, or what AcquireAll does for one of its keys.
@@ -116,8 +125,10 @@ type attempt struct {
 	outer  *Lease          // the lease that the caller's comes from, of any key; nil: none
 	key    string
 	opts   AcquireOptions
-	once   bool // it does not wait for a lock that is held
-	silent bool // no FailedEvent tells that it failed
+	once   bool     // it does not wait for a lock that is held
+	silent bool     // no FailedEvent tells that it failed
+	inner  bool     // what it gets is a part of a lease, and no event tells of that
+	of     *attempt // the call that it is for, which is told that it waits; nil: itself
 	share  share
 	line   *line // that it asks for; nil: for itself
 	since  time.Time
@@ -191,8 +202,12 @@ func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error
 // compete gets the lock in this process and at the service.
 func (a *attempt) compete() (*Lease, error) {
 	c := a.client
-	if a.opts.Slots > 0 && a.share.of == "" {
+	switch {
+	case a.share.of != "" || a.of != nil:
+	case a.opts.Slots > 0:
 		return a.anySlot()
+	case a.opts.Readers > 0:
+		return a.throughGate()
 	}
 	for {
 		if err := a.wait.Err(); err != nil {
@@ -316,7 +331,9 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 		}
 		return nil, a.wait.Err()
 	}
-	c.events.acquired(AcquiredEvent{Context: w.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
+	if !w.inner {
+		c.events.acquired(AcquiredEvent{Context: w.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
+	}
 	if w != a {
 		w.turn <- turn{lease: l}
 	}

@@ -108,6 +108,9 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	if o.Slots != 0 {
 		return nil, invalid("Slots %d: the key of the lease names its slot", o.Slots)
 	}
+	if o.Readers != 0 {
+		return nil, invalid("Readers %d: no lease of a reader or a writer can be adopted", o.Readers)
+	}
 	if !driver.IsAdoptable(owner) {
 		return nil, errNotAdoptable
 	}

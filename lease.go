@@ -52,6 +52,9 @@ type holder struct {
 	since time.Time
 	from  time.Time // from when MaxHold and MinHold count
 	share share
+	inner bool     // what it has is a part of a lease, and no event tells of it
+	rest  []*Lease // a writer's, on the places of the readers
+	whole *term    // a writer's gate, that this is a place of; nil: it is none
 	holds []*Lease // not released yet; more than one when nested
 }
 
@@ -61,6 +64,7 @@ type Lease struct {
 	token  Token
 	owner  string
 	share  share
+	rest   []*Lease // of a writer, on the places of the readers
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	outer  *Lease // the lease that the acquiring context came from, of any key; of Leases the one before; guarded by Client.mu
@@ -81,7 +85,7 @@ func leaseIn(ctx context.Context) *Lease {
 // begin gives t to a at now. The caller holds mu.
 func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
-	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now, share: a.share}
+	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now, share: a.share, inner: a.inner}
 	t.trust(t.keptUntil)
 	t.plan(t.taken)
 	return t.hold(a.ctx, a.outer)
@@ -89,11 +93,29 @@ func (t *term) begin(a *attempt, now time.Time) *Lease {
 
 // hold adds a hold with the values of ctx, which has no end, to the present holder. The caller holds mu.
 func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
-	l := &Lease{term: t, token: t.now.token, owner: t.now.owner, share: t.now.share, outer: outer}
+	l := &Lease{term: t, token: t.now.token, owner: t.now.owner, share: t.now.share, rest: t.now.rest, outer: outer}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(ctx, leaseKey{}, l))
 	t.now.holds = append(t.now.holds, l)
 	return l
 }
+
+// parts are the leases that l stands on: itself and, for a writer, those on the places of the readers.
+func (l *Lease) parts() []*Lease { return append([]*Lease{l}, l.rest...) }
+
+// each calls fn for all parts of l at the same time, and returns the first error in their order.
+func (l *Lease) each(fn func(*Lease) error) error {
+	parts := l.parts()
+	errs := make([]error, len(parts))
+	forEach(parts, func(i int, part *Lease) {
+		if errs[i] = fn(part); errs[i] != nil && i > 0 {
+			errs[i] = part.named(errs[i])
+		}
+	})
+	return cmp.Or(errs...)
+}
+
+// named is cause with the key of l.
+func (l *Lease) named(cause error) error { return fmt.Errorf("%q: %w", l.Key(), cause) }
 
 // Key is the key that the lease is on.
 func (l *Lease) Key() string { return l.term.local.key }
@@ -121,7 +143,13 @@ func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return l.term.trusted
+	first := l.term.trusted
+	for _, place := range l.rest {
+		if d := place.term.trusted; d.Before(first) {
+			first = d
+		}
+	}
+	return first
 }
 
 // trust says until when the service keeps t. The holder may have it for no longer
@@ -148,8 +176,11 @@ func (t *term) lengthen(until, now time.Time) {
 // Check changes nothing: the next renewal ends the lease or, at a node that has just failed
 // over, restores it. Until then Context and Deadline still hold, but a holder that can stop
 // should stop.
-func (l *Lease) Check(ctx context.Context) (err error) {
-	defer func() { err = wrap("check", l.Key(), err) }()
+func (l *Lease) Check(ctx context.Context) error {
+	return wrap("check", l.Key(), l.each(func(part *Lease) error { return part.check(ctx) }))
+}
+
+func (l *Lease) check(ctx context.Context) (err error) {
 	c := l.term.client
 	c.mu.Lock()
 	err, grant := l.live(), l.term.grant
@@ -180,8 +211,11 @@ func (l *Lease) Check(ctx context.Context) (err error) {
 // Errors: ErrLost, ErrUnavailable, ctx.Err() with ErrUnavailable; ErrInvalid for a TTL
 // that is out of bounds or leaves no time for Margin and RenewEvery; ErrUnsupported
 // where the driver cannot change a TTL.
-func (l *Lease) Extend(ctx context.Context, ttl time.Duration) (err error) {
-	defer func() { err = wrap("extend", l.Key(), err) }()
+func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	return wrap("extend", l.Key(), l.each(func(part *Lease) error { return part.extend(ctx, ttl) }))
+}
+
+func (l *Lease) extend(ctx context.Context, ttl time.Duration) (err error) {
 	c := l.term.client
 	if err := c.checkTTL(ttl, ttl); err != nil {
 		return err

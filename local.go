@@ -167,8 +167,12 @@ func (a *attempt) crowded(obstacle error, others int) error {
 
 // announce tells the hook, once, that a waits for a holder of key. The caller holds mu.
 func (a *attempt) announce(key string, obstacle error) {
-	if held, ok := errors.AsType[*HeldError](obstacle); ok && !a.told {
-		a.told = true
+	caller := cmp.Or(a.of, a)
+	if held, ok := errors.AsType[*HeldError](obstacle); ok && !caller.told {
+		caller.told = true
+		if caller != a {
+			caller.compare(held)
+		}
 		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: key, Held: held})
 	}
 }
@@ -300,9 +304,13 @@ func (t *term) handOver(w *attempt, now time.Time) followUp {
 	for _, l := range t.now.holds {
 		l.done = true
 	}
+	e.rest = append(e.rest, t.leaveRest(now)...)
 	t.passed++
 	next := t.begin(w, now)
 	w.turn <- turn{lease: next}
+	if w.inner {
+		return e
+	}
 	e.acquired = &AcquiredEvent{
 		Context: w.ctx, Key: t.local.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -179,6 +180,11 @@ func (l *Lease) live() error {
 	case l.term.left(time.Now()) <= 0:
 		return l.term.expiry()
 	}
+	for _, place := range l.rest {
+		if err := place.live(); err != nil {
+			return place.named(err)
+		}
+	}
 	return nil
 }
 
@@ -200,14 +206,18 @@ type followUp struct {
 	renewed  *RenewedEvent
 	atRisk   *AtRiskEvent
 	free     *term         // that the service has to release; nil: none
+	rest     []followUp    // of the leases that end with it
 	keep     time.Duration // for how long the service keeps it yet
 }
 
 // expire ends what the clock ends at now: the lease, and the lock unless there is a
 // Margin left for the work to stop in. The caller holds mu.
-func (t *term) expire(now time.Time) followUp {
-	cause := t.expiry()
-	if t.stopping || clock.Until(t.trusted, now) <= 0 {
+func (t *term) expire(now time.Time) followUp { return t.stop(t.expiry(), now) }
+
+// stop ends the lease for cause, and the lock unless there is a Margin left for the work to stop in. The
+// caller holds mu.
+func (t *term) stop(cause error, now time.Time) followUp {
+	if t.over || t.stopping || t.now.opts.Margin == 0 || clock.Until(t.trusted, now) <= 0 {
 		return t.end(cause, now)
 	}
 	e := t.part(cause, now)
@@ -223,6 +233,7 @@ func (t *term) end(cause error, now time.Time) followUp {
 	if t.over {
 		return followUp{}
 	}
+	t.over = true
 	e := t.part(cause, now)
 	e.free = t
 	if cause == nil || errors.Is(cause, errReleasedByClose) {
@@ -231,7 +242,8 @@ func (t *term) end(cause error, now time.Time) followUp {
 	for _, l := range t.now.holds {
 		l.done = true
 	}
-	t.over, t.now.holds = true, nil
+	e.rest = append(e.rest, t.leaveRest(now)...)
+	t.now.holds = nil
 	t.client.terms.remove(t)
 	t.local.term = nil
 	t.local.inquire() // until the release is answered: who has the lock next is not known before
@@ -249,9 +261,24 @@ func (t *term) part(cause error, now time.Time) followUp {
 			l.err = cause
 		}
 	}
-	return followUp{leases: t.now.holds, cause: cause, event: ReleasedEvent{
-		Context: t.now.ctx, Key: t.local.key, Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since),
-	}}
+	e := followUp{leases: t.now.holds, cause: cause}
+	if !t.now.inner {
+		e.event = ReleasedEvent{Context: t.now.ctx, Key: t.local.key, Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since)}
+	}
+	if w := t.now.whole; w != nil && !w.stopping && errors.Is(cause, ErrLost) {
+		e.rest = append(e.rest, w.stop(t.now.holds[0].named(cause), now))
+	}
+	return e
+}
+
+// leaveRest releases what ends with the present holder of t. The caller holds mu.
+func (t *term) leaveRest(now time.Time) (all []followUp) {
+	for _, place := range t.now.rest {
+		if !place.done && !place.term.over {
+			all = append(all, place.leave(now))
+		}
+	}
+	return all
 }
 
 // lost says that the holder has neither released the lock nor left it standing, nor has
@@ -289,8 +316,10 @@ func (l *Lease) release(ctx context.Context) error {
 	c.mu.Lock()
 	now := time.Now()
 	var late, e followUp
-	if !l.done && t.left(now) <= 0 { // the watchdog has not looked yet
-		late = t.expire(now)
+	for _, part := range l.parts() {
+		if !part.done && part.term.left(now) <= 0 { // the watchdog has not looked yet
+			late.rest = append(late.rest, part.term.expire(now))
+		}
 	}
 	if !l.done {
 		e = l.leave(now)
@@ -329,6 +358,9 @@ func (l *Lease) leave(now time.Time) followUp {
 
 // cancel ends the contexts of the leases.
 func (e followUp) cancel() {
+	for _, r := range e.rest {
+		r.cancel()
+	}
 	for _, l := range e.leases {
 		l.cancel(e.cause)
 	}
@@ -338,6 +370,9 @@ func (e followUp) cancel() {
 // the service.
 func (e followUp) tell(c *Client) {
 	e.cancel()
+	for _, r := range e.rest {
+		r.tell(c)
+	}
 	switch v := e.event; {
 	case v.Key == "":
 	case e.lost():
@@ -360,6 +395,13 @@ func (e followUp) tell(c *Client) {
 // free releases what has ended on the service, and lets the next waiter of this
 // process ask for it.
 func (c *Client) free(ctx context.Context, e followUp) error {
+	if len(e.rest) > 0 {
+		var rest sync.WaitGroup
+		defer rest.Wait()
+		for _, r := range e.rest {
+			rest.Go(func() { c.free(ctx, r) })
+		}
+	}
 	if e.free == nil {
 		return nil
 	}
@@ -387,7 +429,7 @@ func (c *Client) carryOut(all ...followUp) {
 	}
 	for _, e := range all {
 		e.tell(c)
-		if e.free != nil {
+		if e.free != nil || len(e.rest) > 0 {
 			go c.free(c.alive, e) // Close waits for it, as s is not free before
 		}
 	}

@@ -58,6 +58,21 @@ type AcquireOptions struct {
 	// From 1 to 64: more is work for a limiter of rates, or a queue. Note has 48 bytes at most then.
 	// 0: a lock.
 	Slots int
+	// Readers makes the key a read and write lock: as many as Readers hold it at once with Shared, or one
+	// without, the writer. They come in by order of arrival, so that readers who come after a writer that waits
+	// wait for it. A reader's lease is on one of so many places, Lease.Slot, and its Key is that of the place,
+	// as with Slots; its Token is of the order that all readers and writers have together. A writer's
+	// lease is on the key itself, and with it the writer holds every place: it ends as soon as one of
+	// them is lost. A reader that dies keeps a writer waiting for its TTL.
+	//
+	// All callers of the key give the same Readers, from 2 to 64, and none takes it as a lock or with Slots; a Logger
+	// hears of a holder that gave another number. TryAcquire waits for a reader that is just coming in, for a quarter of
+	// a second at most. Adoptable is ErrInvalid with Readers, and NoRenew for a writer;
+	// under a lease on the key a reader cannot become a writer, nor a writer a reader.
+	// Note has 48 bytes at most. 0: a lock.
+	Readers int
+	// Shared takes the key as one of its Readers.
+	Shared bool
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
 	// (which Redisson does not do). Another client may hand over a lease without a
@@ -135,13 +150,34 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
 	longest := longestNote
-	if o.Slots > 0 {
-		key, longest = share{of: key, slot: o.Slots - 1}.key(), longestSlotNote
+	if n := o.places(); n > 0 {
+		key, longest = share{of: key, slot: n - 1}.key(), longestSlotNote
 	}
-	if err := cmp.Or(checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
+	if err := cmp.Or(o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
 	}
 	return o, o.checkRenewal(o.TTL)
+}
+
+// checkReaders refuses what a read and write lock cannot have. refusal is why the driver has none; "": it has.
+func (o *AcquireOptions) checkReaders(refusal string) error {
+	switch {
+	case o.Readers == 0 && !o.Shared:
+		return nil
+	case o.Readers == 0:
+		return invalid("Shared without Readers: say how many may read at once, the same number as the writers give")
+	case o.Readers < 2 || o.Readers > mostSlots:
+		return invalid("Readers %d: give 2 to %d, or 0 for a lock", o.Readers, mostSlots)
+	case o.Slots > 0:
+		return invalid("Readers %d and Slots %d: give one of them", o.Readers, o.Slots)
+	case o.Adoptable:
+		return invalid("Adoptable with Readers: a reader or a writer has leases on several locks, and Adopt takes over one")
+	case o.NoRenew && !o.Shared:
+		return invalid("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
+	case refusal != "":
+		return unsupported("Readers %d: %s", o.Readers, refusal)
+	}
+	return nil
 }
 
 // checkRenewal refuses a Margin and a RenewEvery that leave no time to renew ttl.

@@ -84,4 +84,16 @@ func Finish(ctx context.Context, client *holdfast.Client, workers []string) erro
 	return leases.Release(ctx)
 }
 
-var _, _, _, _, _ = payInvoice, tryReport, moveMoney, serveThumbnails, lead
+// And docs/kinds.md shows read and write.
+
+func read(ctx context.Context, client *holdfast.Client, show func(context.Context) error) error {
+	opts := &holdfast.AcquireOptions{Readers: 16, Shared: true}
+	return client.Do(ctx, "catalogue", opts, func(ctx context.Context, _ *holdfast.Lease) error { return show(ctx) })
+}
+
+func write(ctx context.Context, client *holdfast.Client, change func(context.Context, holdfast.Token) error) error {
+	opts := &holdfast.AcquireOptions{Readers: 16}
+	return client.Do(ctx, "catalogue", opts, func(ctx context.Context, lease *holdfast.Lease) error { return change(ctx, lease.Token()) })
+}
+
+var _, _, _, _, _, _, _ = payInvoice, tryReport, moveMoney, serveThumbnails, lead, read, write

@@ -309,6 +309,9 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
+	if t.now.inner {
+		return followUp{}
+	}
 	e := followUp{renewed: &RenewedEvent{
 		Key: t.local.key, Owner: t.now.owner, Token: t.now.token,
 		Deadline: t.trusted, Left: left, Late: late, Waiters: r.Waiters, Err: r.Err,

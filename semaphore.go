@@ -25,30 +25,43 @@ const mostSlots = 64
 // competes as any caller would, in the process and then at the service, and the first in the line gets
 // what it is granted. So a process keeps its places at the service until nobody waits in it any more.
 
-// share is a slot of a semaphore. The zero value stands for a lock.
+// share is a slot of a semaphore, or a place of a read and write lock. The zero value stands for a lock.
 type share struct {
 	of   string // the key of the semaphore
 	slot int
-	most int // how many slots its holder knows of
 }
 
 // key is that of the lock which the slot is.
 func (s share) key() string { return s.of + "#" + strconv.Itoa(s.slot) }
 
-// slotNote is what people see who find a slot held.
-const slotNote = "slot %d of %d"
+// What people see who find a slot, a reader's place or a gate held.
+const (
+	slotNote   = "slot %d of %d"
+	readerNote = "reader of %d"
+	writerNote = "writer of %d"
+)
 
-// note adds to note which slot it is.
-func (s share) note(note string) string {
-	text := fmt.Sprintf(slotNote, s.slot, s.most)
-	if note != "" {
-		text += ": " + note
+// noted is the note of a lock that a caller with o has as slot, in front of its own.
+func (o *AcquireOptions) noted(slot int) (text string) {
+	switch {
+	case o.Slots > 0:
+		text = fmt.Sprintf(slotNote, slot, o.Slots)
+	case o.Shared:
+		text = fmt.Sprintf(readerNote, o.Readers)
+	default:
+		text = fmt.Sprintf(writerNote, o.Readers)
+	}
+	if o.Note != "" {
+		text += ": " + o.Note
 	}
 	return text
 }
 
-// Slot is the slot of a semaphore that the lease is on, from 0 on; no other holder has it at the same
-// time. It is 0 for a lock.
+// places is how many locks beside the key's own belong to what o asks for; 0: none.
+func (o *AcquireOptions) places() int { return max(o.Slots, o.Readers) }
+
+// Slot is the slot of a semaphore that the lease is on, or its place among the readers, from 0 on; no other
+// holder has it at the same time. It is 0 for a lock and for a writer.
 func (l *Lease) Slot() int { return l.share.slot }
 
 // wish is what callers ask for that wait in one line.
@@ -71,7 +84,8 @@ type line struct {
 // anySlot gets a slot of the semaphore a.key.
 func (a *attempt) anySlot() (*Lease, error) {
 	w := wish{a.key, AcquireOptions{
-		TTL: a.opts.TTL, Slots: a.opts.Slots, NoRenew: a.opts.NoRenew, Margin: a.opts.Margin, Adoptable: a.opts.Adoptable, Note: a.opts.Note,
+		TTL: a.opts.TTL, Slots: a.opts.Slots, Readers: a.opts.Readers, Shared: a.opts.Shared,
+		NoRenew: a.opts.NoRenew, Margin: a.opts.Margin, Adoptable: a.opts.Adoptable, Note: a.opts.Note,
 	}}
 	c := a.client
 	c.mu.Lock()
@@ -91,14 +105,14 @@ func (a *attempt) anySlot() (*Lease, error) {
 // trySlots asks for one slot after the other, until it gets one or has an error that does not say
 // that the slot is held. at is the key of the last one.
 func (a *attempt) trySlots() (l *Lease, at string, err error) {
-	n := a.opts.Slots
+	n := a.opts.places()
 	first := rand.IntN(n)
 	for i := range n {
 		try := *a
 		try.once = true
-		try.share = share{of: a.key, slot: (first + i) % n, most: n}
+		try.share = share{of: a.key, slot: (first + i) % n}
 		at = try.share.key()
-		try.key, try.opts.Note = at, try.share.note(a.opts.Note)
+		try.key, try.opts.Note = at, a.opts.noted(try.share.slot)
 		if l, err = try.compete(); err == nil {
 			return l, at, nil
 		}
@@ -107,19 +121,48 @@ func (a *attempt) trySlots() (l *Lease, at string, err error) {
 		}
 		a.compare(err)
 	}
-	return nil, at, fmt.Errorf("none of its %d slots is free; the last one is %w", n, err)
+	what := "slots"
+	if a.opts.Shared {
+		what = "places for readers"
+	}
+	return nil, at, fmt.Errorf("none of its %d %s is free; the last one is %w", n, what, err)
 }
 
-// compare says where another holder has another number of slots.
+// compare says where another holder has another number of slots or readers.
 func (a *attempt) compare(obstacle error) {
 	held, ok := errors.AsType[*HeldError](obstacle)
 	if !ok {
 		return
 	}
-	var slot, most int
-	if n, _ := fmt.Sscanf(held.Holder.Note, slotNote, &slot, &most); n == 2 && most != a.opts.Slots {
-		a.client.events.write(slog.LevelWarn, "the number of slots differs", "key", a.key, "slots", a.opts.Slots, "others", most, "holder", held.Holder.String())
+	what, most := numbered(held.Holder.Note)
+	mine, n := "slots", a.opts.places()
+	if a.opts.Readers > 0 {
+		mine = "readers"
 	}
+	if what != "" && (what != mine || most != n) {
+		a.client.events.write(slog.LevelWarn, "the number of "+mine+" differs", "key", a.key, mine, n, "others", most, "holder", held.Holder.String())
+	}
+}
+
+// numbered is the number that noted has put into note, and of what; "": it has no such number.
+func numbered(note string) (what string, most int) {
+	var slot int
+	if n, _ := fmt.Sscanf(note, slotNote, &slot, &most); n == 2 {
+		return "slots", most
+	}
+	for _, form := range []string{readerNote, writerNote} {
+		if n, _ := fmt.Sscanf(note, form, &most); n == 1 {
+			return "readers", most
+		}
+	}
+	return "", 0
+}
+
+// reads says whether note is that of a reader.
+func reads(note string) bool {
+	var most int
+	n, _ := fmt.Sscanf(note, readerNote, &most)
+	return n == 1
 }
 
 // standInLine waits for a slot. last is what stood in the way of that at; nil: it is not known.
@@ -174,8 +217,8 @@ func (c *Client) newLine(w wish) *line {
 	q := &line{client: c, wish: w}
 	q.wait, q.stop = context.WithCancel(context.Background())
 	c.lines[w] = q
-	for slot := range w.opts.Slots {
-		c.tasks.Go(func() { q.ask(share{of: w.key, slot: slot, most: w.opts.Slots}) })
+	for slot := range w.opts.places() {
+		c.tasks.Go(func() { q.ask(share{of: w.key, slot: slot}) })
 	}
 	return q
 }
@@ -203,8 +246,10 @@ func (q *line) next() *attempt {
 func (q *line) ask(of share) {
 	c := q.client
 	for q.wait.Err() == nil {
-		a := &attempt{client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), opts: q.wish.opts, joined: true, told: true}
-		a.opts.Note = of.note(a.opts.Note)
+		a := &attempt{
+			client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), opts: q.wish.opts, joined: true, told: true, inner: true,
+		}
+		a.opts.Note = q.wish.opts.noted(of.slot)
 		if _, err := a.compete(); err != nil {
 			c.mu.Lock()
 			if w := q.next(); w != nil {

@@ -108,7 +108,7 @@ func (a *Leases) named(l *Lease, cause error) error {
 	if len(a.leases) == 1 {
 		return cause
 	}
-	return fmt.Errorf("%q: %w", l.Key(), cause)
+	return l.named(cause)
 }
 
 // forEach calls fn for all leases that are there, at the same time, and waits.
@@ -181,6 +181,9 @@ func (s *several) check(keys []string) (all []string, key string, err error) {
 	}
 	if s.opts.Slots > 0 {
 		return nil, "", invalid("Slots %d with AcquireAll: take a slot by Acquire, and the locks under it", s.opts.Slots)
+	}
+	if s.opts.Readers > 0 {
+		return nil, "", invalid("Readers %d with AcquireAll: take it by Acquire, and the locks under it", s.opts.Readers)
 	}
 	if s.opts.NoRenew && len(all) > 1 {
 		return nil, "", invalid("NoRenew with several keys: the first lease would end while the last is waited for; leave it out, and bound the leases by MaxHold")

@@ -26,7 +26,12 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	case <-c.vacant:
 	case <-ctx.Done():
 		c.mu.Lock()
-		held := len(c.held())
+		held := 0
+		for _, t := range c.held() {
+			if !t.now.inner {
+				held++
+			}
+		}
 		c.mu.Unlock()
 		if held > 0 {
 			err = fmt.Errorf("%w: locks still held, and released: %d", ctx.Err(), held)

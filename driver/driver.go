@@ -388,6 +388,9 @@ type Limits struct {
 	Order       bool // whether waiters are served in the order they came
 	MinHold     bool // whether Release can keep the lock for a time
 	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
+	// NoReaders says why a name cannot be a read and write lock, in words for an error: another library
+	// has one of its own under these names. Empty: it can.
+	NoReaders string
 }
 
 // Status is what the service knows about one lock.

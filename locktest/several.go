@@ -16,6 +16,8 @@ var several = []testCase{
 	{"SetsInAnyOrderDoNotDeadlock", setsInAnyOrder},
 	{"ASemaphoreHasNoMoreHoldersThanSlots", slotsBoundHolders},
 	{"WaitersForSlotsAreServedInOrder", slotsInOrder},
+	{"ReadersHoldTogetherAndAWriterAlone", readersTogether},
+	{"AWriterThatWaitsStopsNewReaders", writerStopsReaders},
 }
 
 func allOrNone(b *bench) {
@@ -185,5 +187,124 @@ func slotsInOrder(b *bench) {
 	if !slices.Equal(order, want) {
 		b.Errorf("served in the order %v, want %v", order, want)
 	}
+	b.cleared()
+}
+
+// acquireSide makes c a reader or the writer of k, of so many readers. It returns nil where it fails.
+func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *holdfast.Lease) {
+	err := b.insist(func() (err error) {
+		l, err = c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long, Readers: readers, Shared: shared})
+		return err
+	})
+	if err != nil {
+		b.Errorf("Acquire() = %v", err)
+	}
+	return l
+}
+
+// readersTogether has readers and writers, some in one process, hold a lock in turn.
+func readersTogether(b *bench) {
+	b.need(b.limits.NoReaders == "", "read and write locks")
+	const clients, callers, readers = 3, 3, 4
+	var reading, writing atomic.Int32
+	var highest, highestWrite atomic.Int64
+	check := func(l *holdfast.Lease, shared bool) {
+		r, w := reading.Load(), writing.Load()
+		if w > 1 || w == 1 && r > 0 || r > readers {
+			b.Errorf("%d writers and %d readers at once", w, r)
+		}
+		token := int64(l.Token())
+		if b.limits.Token && (token <= highestWrite.Load() || !shared && token <= highest.Load()) {
+			b.Errorf("token %d after %d, and %d of a writer", token, highest.Load(), highestWrite.Load())
+		}
+	}
+	all := b.clients(clients)
+	together(clients*callers, func(i int) {
+		for n := range b.rounds(40, 8) {
+			shared := (i+n)%3 > 0
+			l := b.acquireSide(all[i%clients], readers, shared)
+			if l == nil {
+				return
+			}
+			side := &writing
+			if shared {
+				side = &reading
+			}
+			side.Add(1)
+			check(l, shared)
+			for token := int64(l.Token()); ; {
+				was := highest.Load()
+				if token <= was || highest.CompareAndSwap(was, token) {
+					break
+				}
+			}
+			if !shared {
+				highestWrite.Store(int64(l.Token()))
+			}
+			time.Sleep(upTo(5 * time.Millisecond))
+			side.Add(-1)
+			b.release(l)
+		}
+	})
+	var held []*holdfast.Lease
+	for _, c := range all { // each while those before hold it
+		if l := b.acquireSide(c, readers, true); l != nil {
+			held = append(held, l)
+		}
+	}
+	b.release(held...)
+	b.cleared()
+}
+
+// writerStopsReaders has a reader come behind a writer that waits for another.
+func writerStopsReaders(b *bench) {
+	b.need(b.limits.NoReaders == "", "read and write locks")
+	b.need(b.limits.Order, "Limits.Order")
+	b.need(b.can.inspect, "driver.Inspector")
+	const readers = 4
+	all := b.clients(4)
+	first := b.acquireSide(all[0], readers, true)
+	if first == nil {
+		return
+	}
+	ask := func(c *holdfast.Client, shared bool) <-chan *holdfast.Lease {
+		got := make(chan *holdfast.Lease, 1)
+		go func() { got <- b.acquireSide(c, readers, shared) }()
+		return got
+	}
+	writer := ask(all[1], false)
+	b.awaitWait(all[0], first.Key(), 1)
+	later := []<-chan *holdfast.Lease{ask(all[2], true), ask(all[3], true)}
+	b.awaitWait(all[0], "k", 2)
+	select {
+	case <-writer:
+		b.Fatal("a writer is beside a reader")
+	case <-later[0]:
+		b.Fatal("a reader has overtaken the writer")
+	case <-later[1]:
+		b.Fatal("a reader has overtaken the writer")
+	default:
+	}
+	b.release(first)
+	w := <-writer
+	select {
+	case <-later[0]:
+		b.Fatal("a reader is beside a writer")
+	case <-later[1]:
+		b.Fatal("a reader is beside a writer")
+	default:
+	}
+	if w == nil {
+		return
+	}
+	b.release(w)
+	one, two := <-later[0], <-later[1] // neither is released before both have come in
+	if one == nil || two == nil {
+		return
+	}
+	if b.limits.Token && (w.Token() <= first.Token() || min(one.Token(), two.Token()) <= w.Token()) {
+		b.Errorf("tokens %d, then %d of the writer, then %d and %d", first.Token(), w.Token(), one.Token(), two.Token())
+	}
+	b.release(one, two)
 	b.cleared()
 }

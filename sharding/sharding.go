@@ -13,6 +13,7 @@
 package sharding
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,6 +128,7 @@ func (d *Driver) limit(most time.Duration) error {
 			l.MaxTTL, l.Longer = m.MaxTTL, m.Longer
 		}
 		l.Granularity = common(l.Granularity, m.Granularity)
+		l.NoReaders = cmp.Or(l.NoReaders, m.NoReaders)
 		l.Token = l.Token && m.Token
 		l.Order = l.Order && m.Order
 		l.MinHold = l.MinHold && m.MinHold

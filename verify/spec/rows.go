@@ -55,13 +55,14 @@ func (r row) config() string {
 }
 
 const (
-	typeOK   = "TypeOK" // holds in each row that explores all
-	holdfast = "Holdfast"
-	redlock  = "Redlock"
-	one      = "{n1}"
-	three    = "{n1, n2, n3}"
-	two      = "{a, b}"
-	trio     = "{a, b, c}"
+	typeOK    = "TypeOK" // holds in each row that explores all
+	holdfast  = "Holdfast"
+	redlock   = "Redlock"
+	readWrite = "ReadWrite"
+	one       = "{n1}"
+	three     = "{n1, n2, n3}"
+	two       = "{a, b}"
+	trio      = "{a, b, c}"
 )
 
 // does is what happens in a row beside acquire and release.
@@ -143,6 +144,16 @@ func rows() []row {
 		"Nodes": one, "Waiters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
 
+	gate := row{
+		name: "2 readers and a writer", module: readWrite, holds: "Exclusion Order NoCircle",
+		set: constants{"Readers": "{a, b}", "Writers": "{w}", "Places": "{p, q}", "MaxToken": "4", "Forces": "0", "Off": "{}"},
+	}
+	gateOf2 := gate
+	gateOf2.name, gateOf2.set = "a reader and 2 writers", gate.set.and(constants{"Readers": "{a}", "Writers": "{v, w}"})
+	gateForced := gate
+	gateForced.name, gateForced.holds = "2 readers and a writer, an operator forces the gate: exclusion", "Exclusion"
+	gateForced.set = gate.set.and(constants{"Forces": "1"})
+
 	published := constants{"Nodes": three, "Clients": two, "TTL": "3", "Drift": "1", "Pauses": "FALSE", "Restarts": "0", "DelayedRestart": "FALSE"}
 	redlocks := func(name string, change constants, holds, breaks string) row {
 		return row{name: name, module: redlock, set: published.and(change), holds: holds, breaks: breaks}
@@ -151,6 +162,7 @@ func rows() []row {
 		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, spreads, writes, waiters, waiting.slow(),
 		adopts, adopted.slow(), forces, forced, forcedLate, forcedLong,
 		twoTTLs, superseded, failover, failoverForce, failoverWait,
+		gate, gateOf2, gateForced,
 
 		off("majority", attempts, "P3", does()),
 		off("drift", single, "P3", nil),
@@ -195,6 +207,17 @@ func rows() []row {
 		{
 			name: "known: a node drops the lock before its time, and votes", module: holdfast, breaks: "P3",
 			set: base.and(constants{"LosesLock": "1"}),
+		},
+
+		off("the gate is looked at after the place", gate, "Order", nil),
+		off("the gate is kept until the place is granted", gate, "Order", nil),
+		off("a writer takes the gate", gate, "Order", nil),
+		off("a writer takes the gate", gateOf2, "NoCircle", nil).in("2 writers"),
+		off("a writer has all places", gate, "Exclusion", nil),
+		off("a writer keeps the places", gateForced, "Exclusion", nil),
+		{
+			name: "known: an operator forces the gate, and its holder has not heard of it", module: readWrite, breaks: "Order",
+			set: gateForced.set,
 		},
 
 		redlocks("Redlock, nothing fails", nil, "P3 P4", ""),

@@ -14,13 +14,19 @@ const source = "../../docs/spec/"
 
 func TestEachRuleOfTheSpecificationIsSwitchedOffByARow(t *testing.T) {
 	t.Parallel()
-	module, err := os.ReadFile(source + holdfast + ".tla")
+	for _, name := range []string{holdfast, readWrite} {
+		eachRuleIsSwitchedOff(t, name)
+	}
+}
+
+func eachRuleIsSwitchedOff(t *testing.T, name string) {
+	module, err := os.ReadFile(source + name + ".tla")
 	if err != nil {
 		t.Fatal(err)
 	}
 	off := make(map[string]bool)
 	for _, r := range rows() {
-		if r.module == holdfast && r.set["Off"] != "{}" {
+		if r.module == name && r.set["Off"] != "{}" {
 			off[strings.Trim(r.set["Off"], `{"}`)] = true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"strconv"
 	"strings"
 	"time"
@@ -438,9 +439,13 @@ func (t ticket) grant() (owner string, first holdfast.Token) {
 }
 
 // stands says whether t is the lease that st is about. Where the owner says so, most of its
-// nodes may have a later token, which they gave it after the lease was granted.
+// nodes may have a later token, which they gave it after the lease was granted. The token of a reader
+// is that of the name, and its place has another one.
 func (t ticket) stands(st holdfast.Status) bool {
 	owner, first := t.grant()
+	if owner != "" && owner == st.Owner && strings.HasPrefix(st.Holder.Note, "reader of ") {
+		return st.Held
+	}
 	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.among(st)))
 }
 

@@ -35,6 +35,8 @@ type runFlags struct {
 	noWait, skip            bool
 	wait                    patience
 	maxWaiters, slots       int
+	readers                 int
+	shared                  bool
 	splay                   duration
 	busy, lost              code
 	unavailable, scope      choice
@@ -82,6 +84,8 @@ func (fl *runFlags) define(cmd *cobra.Command) {
 	f.VarP(&fl.wait, "wait", "w", waitHelp)
 	f.IntVar(&fl.maxWaiters, "max-waiters", 0, "give up at once if so many wait already")
 	f.IntVar(&fl.slots, "slots", 0, "let so many hold it at once")
+	f.IntVar(&fl.readers, "readers", 0, "let so many read, or one write")
+	f.BoolVar(&fl.shared, "shared", false, "be one of these readers")
 	f.VarP(&fl.busy, "conflict-exit-code", "E", "exit code when it is held")
 	f.BoolVarP(&fl.skip, "skip-ok", "x", false, "exit with 0 when it is held")
 	f.Var(&fl.unavailable, "if-unavailable", "backend down: fail, skip, run")
@@ -223,6 +227,9 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if given("slots") && (fl.slots < 1 || len(names) > 1) {
 		return nil, exitcode.Usagef("--slots %d of %s: give 1 to 64, and one NAME", fl.slots, strings.Join(names, " "))
 	}
+	if (given("readers") || fl.shared) && (fl.readers < 2 || len(names) > 1) {
+		return nil, exitcode.Usagef("--readers %d of %s: give 2 to 64, the same in each run, and one NAME", fl.readers, strings.Join(names, " "))
+	}
 	path, err := look(argv[0])
 	if err != nil {
 		return nil, err
@@ -237,7 +244,7 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	}
 	p := &run.Plan{
 		Names: names, Path: path, Args: argv, Backend: a.scheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
-		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots,
+		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots, Readers: fl.readers, Shared: fl.shared,
 		Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
 		KillAfter: time.Duration(fl.killAfter.duration), Margin: time.Duration(fl.margin.duration),

@@ -61,7 +61,7 @@ func (p *Plan) environment(held Held) []string {
 	for i, name := range p.Names {
 		all, number := held.All(), p.number(i)
 		lease := all[0]
-		if p.Slots == 0 {
+		if p.plain() {
 			lease = all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Key() == name })]
 		}
 		env = append(env,

@@ -33,6 +33,8 @@ const AtOnce = time.Nanosecond
 type Plan struct {
 	Names   []string // of the locks, or of the semaphore
 	Slots   int      // of the semaphore; 0: there are locks
+	Readers int      // of the read and write lock; 0: there are locks
+	Shared  bool     // as one of the readers
 	Path    string   // of the program
 	Args    []string // from the program's name on
 	Backend string   // scheme of the URL, for the command to see
@@ -64,11 +66,18 @@ type Plan struct {
 // Name is that of the lock; of several locks, all names with blanks between them.
 func (p *Plan) Name() string { return strings.Join(p.Names, " ") }
 
+// plain says that there are locks, which are taken together.
+func (p *Plan) plain() bool { return p.Slots == 0 && p.Readers == 0 }
+
 // Locks names the locks in a sentence.
 func (p *Plan) Locks() string {
 	switch {
 	case p.Slots > 0:
 		return fmt.Sprintf("one of %d slots of %s", p.Slots, p.Name())
+	case p.Shared:
+		return "the lock " + p.Name() + ", as a reader"
+	case p.Readers > 0:
+		return "the lock " + p.Name() + ", as the writer"
 	case len(p.Names) > 1:
 		return "the locks " + p.Name()
 	}
@@ -149,7 +158,10 @@ func (p *Plan) killAfter() time.Duration {
 // Options are what to ask of the client: its lease ends in time for the command to end
 // before others can have the lock, unless the command may go on.
 func (p *Plan) Options() *holdfast.AcquireOptions {
-	o := &holdfast.AcquireOptions{TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, Slots: p.Slots, MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note}
+	o := &holdfast.AcquireOptions{
+		TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, Slots: p.Slots, Readers: p.Readers, Shared: p.Shared,
+		MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note,
+	}
 	if !p.OnLost.Warn {
 		o.Margin = p.Margin + p.killAfter()
 	}

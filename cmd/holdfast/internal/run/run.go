@@ -44,9 +44,9 @@ type Single struct{ *holdfast.Lease }
 // All implements Held.
 func (s Single) All() []*holdfast.Lease { return []*holdfast.Lease{s.Lease} }
 
-// Take takes the locks of p, or its slot, by client.
+// Take takes the locks of p, or its slot, or makes it a reader or the writer, by client.
 func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
-	if p.Slots > 0 {
+	if !p.plain() {
 		take := client.Acquire
 		if p.NoWait {
 			take = client.TryAcquire

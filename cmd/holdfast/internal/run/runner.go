@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -123,7 +124,11 @@ func (s *session) aside(ctx context.Context) error {
 		return nil
 	}
 	for owner, name := range around() {
-		if !slices.Contains(s.plan.Names, name) {
+		of := name
+		if at := strings.LastIndexByte(name, '#'); at > 0 && s.plan.Readers > 0 {
+			of = name[:at] // name may be a reader's place
+		}
+		if !slices.Contains(s.plan.Names, name) && !slices.Contains(s.plan.Names, of) {
 			continue
 		}
 		if st, err := s.client.Inspect(ctx, name); err == nil && st.Held && st.Owner == owner {

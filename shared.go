@@ -1,0 +1,195 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/obstacle"
+)
+
+// A read and write lock is a gate, the lock on the key itself, and a place for each reader, the locks that a
+// semaphore of the key would have. Everyone passes the gate, in order of arrival:
+//
+//	reader   takes the gate, any one place, and releases the gate; it works with the place
+//	writer   takes the gate and all places, and works with all of them
+//
+// Exclusion is that of each place by itself: a reader has one, a writer all. A writer that waits for
+// readers has the gate meanwhile, so those that come later wait behind it. Behind the writer each reader has the gate
+// only until it has a place, so they come in one after the other and wait for nobody's work.
+//
+// No circle of waits can close: a caller waits for places only with the gate, and for the gate without anything.
+// One that has lost the gate stops to wait for places. So a call under a lease on the key is refused,
+// unless it asks for what it has.
+//
+// Tokens are those of the gate. Let g < h be two grants of it, and one of their holders a writer. The trust in g ends
+// before h is granted, and a caller is admitted only while it trusts the gate: so g's has all its places before
+// h is granted, or is not admitted. If h's is the writer, it has each of those places later,
+// when the trust in them has ended. If g's is the writer, it works only while it trusts the gate. So work with a
+// lower token, where one of two is a writer, has ended before work with the higher one begins; a storage refuses
+// what comes late all the same. A gate that is lost midway admits nobody: its holder gives back what it has
+// and asks for the gate again.
+
+// errUpgrade refuses a caller with wanted under a lease of its context, with its.
+func errUpgrade(its, wanted *AcquireOptions) error {
+	switch {
+	case its.Readers == 0 || wanted.Readers == 0:
+		return invalid("the context comes from a lease on the key that was taken with Readers %d, and this call has Readers %d; give all callers of a key the same",
+			its.Readers, wanted.Readers)
+	case its.Shared:
+		return invalid("the context comes from a reader's lease on the key, for which the writer would wait; release that first, or begin as a writer")
+	}
+	return invalid("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
+}
+
+// throughGate makes a reader or a writer of a, which asks for a.key.
+func (a *attempt) throughGate() (*Lease, error) {
+	for {
+		l, err := a.pass()
+		if !errors.Is(err, errMidway) {
+			return l, err
+		}
+	}
+}
+
+// part is for the lock on key, as a part of what a is to get. What was not held for a caller is not kept, nor
+// bounded, as the caller has asked for it.
+func (a *attempt) part(wait context.Context, key string) *attempt {
+	p := *a
+	p.of, p.inner, p.silent = a, true, true
+	p.key, p.wait, p.opts.Note = key, wait, a.opts.noted(0)
+	p.opts.MaxHold, p.opts.MinHold = 0, 0
+	return &p
+}
+
+// passing is how long a caller that does not wait for a holder waits for a reader that is coming in, and so has the gate.
+const passing = 250 * time.Millisecond
+
+// takeGate takes the gate.
+func (a *attempt) takeGate() (*Lease, error) {
+	g := a.part(a.wait, a.key)
+	if a.opts.Shared {
+		g.opts.NoRenew, g.opts.Margin = false, 0
+	}
+	gate, err := g.compete()
+	if held, ok := errors.AsType[*HeldError](err); ok && a.once {
+		a.compare(held)
+		if reads(held.Holder.Note) {
+			wait, cancel := context.WithTimeout(a.wait, passing)
+			defer cancel()
+			g.wait, g.once = wait, false
+			gate, err = g.compete()
+			err = g.over(a.wait, err)
+		}
+	}
+	return gate, err
+}
+
+// pass goes through the gate once. It returns errMidway where that, or a place, was lost meanwhile.
+func (a *attempt) pass() (*Lease, error) {
+	gate, err := a.takeGate()
+	if err != nil {
+		return nil, err
+	}
+	wait, cancel := context.WithCancelCause(a.wait)
+	defer cancel(nil)
+	defer context.AfterFunc(gate.ctx, func() { cancel(errMidway) })()
+	l, all := gate, []*Lease{gate}
+	if a.opts.Shared {
+		l, err = a.anyPlace(wait)
+		all = append(all, l)
+	} else {
+		var places []*Lease
+		places, err = a.allPlaces(wait, cancel)
+		all = append(all, places...)
+	}
+	if err == nil && a.admit(l, all) {
+		return l, nil
+	}
+	if err == nil || errors.Is(context.Cause(wait), errMidway) {
+		err = errMidway
+	}
+	forEach(all, func(_ int, l *Lease) { l.release(a.ctx) }) // one that is not freed lapses by itself
+	return nil, err
+}
+
+// anyPlace gets a place for a reader.
+func (a *attempt) anyPlace(wait context.Context) (*Lease, error) {
+	p := a.part(wait, a.key)
+	p.opts.Note, p.joined = a.opts.Note, true
+	return p.anySlot()
+}
+
+// allPlaces gets all places for a writer. It asks for all at once, and waits for all at once: no holder of a place
+// waits for another one. cancel ends wait, also where a place is lost. After an error some may be held.
+func (a *attempt) allPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*Lease, error) {
+	places, errs := make([]*Lease, a.opts.Readers), make([]error, a.opts.Readers)
+	var parts []*attempt
+	for slot := range places {
+		p := a.part(wait, share{of: a.key, slot: slot}.key())
+		p.joined = true
+		parts = append(parts, p)
+	}
+	var first error
+	var failed sync.Once
+	var all sync.WaitGroup
+	unlink := make([]func() bool, len(places))
+	for i, p := range parts {
+		all.Go(func() {
+			if places[i], errs[i] = p.compete(); errs[i] != nil {
+				failed.Do(func() { first = errs[i]; cancel(nil) })
+				return
+			}
+			unlink[i] = context.AfterFunc(places[i].ctx, func() { cancel(errMidway) })
+		})
+	}
+	all.Wait()
+	for i := range places {
+		if unlink[i] != nil {
+			unlink[i]()
+		}
+	}
+	if first == nil || obstacle.In(first) != nil {
+		return places, first
+	}
+	for _, err := range errs { // the end of the wait may have met one first that had no answer yet
+		if last := obstacle.In(err); last != nil {
+			return places, obstacle.With(first, last)
+		}
+	}
+	return places, first
+}
+
+// admit makes l, on a place or the gate, the lease of a reader or writer that has got all, the gate first; or it returns
+// false where any of them is lost.
+func (a *attempt) admit(l *Lease, all []*Lease) bool {
+	c, gate := a.client, all[0]
+	c.mu.Lock()
+	for _, part := range all {
+		if part.live() != nil {
+			c.mu.Unlock()
+			return false
+		}
+	}
+	now, t := time.Now(), l.term
+	h := &t.now
+	h.inner, h.since, h.from, h.token, l.token = false, now, now, gate.token, gate.token
+	h.opts.MaxHold, h.opts.MinHold = a.opts.MaxHold, a.opts.MinHold
+	var passed followUp
+	if l == gate {
+		l.rest, h.rest = all[1:], all[1:]
+		for _, place := range l.rest {
+			place.term.now.whole = t
+		}
+	} else {
+		passed = gate.leave(now)
+	}
+	t.trust(t.keptUntil)
+	c.reschedule(t, t.renewAt(t.next))
+	e := AcquiredEvent{Context: a.ctx, Key: l.Key(), Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.told}
+	c.mu.Unlock()
+	c.events.acquired(e)
+	c.carryOut(passed)
+	return true
+}

@@ -1,0 +1,812 @@
+package holdfast_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// reading and writing are the options of one of n readers, and of a writer beside them.
+func reading(n int) *holdfast.AcquireOptions {
+	return &holdfast.AcquireOptions{Readers: n, Shared: true}
+}
+func writing(n int) *holdfast.AcquireOptions { return &holdfast.AcquireOptions{Readers: n} }
+
+// house checks who is inside together, and their tokens.
+type house struct {
+	t                     *testing.T
+	mu                    sync.Mutex
+	readers, writers      int
+	most                  int            // readers at once
+	highest, highestWrite holdfast.Token // of all that were inside, and of the writers
+}
+
+func (h *house) enter(l *holdfast.Lease, reads bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if reads {
+		h.readers++
+		h.most = max(h.most, h.readers)
+	} else {
+		h.writers++
+	}
+	if h.writers > 1 || h.writers == 1 && h.readers > 0 {
+		h.t.Errorf("%d writers and %d readers are inside together", h.writers, h.readers)
+	}
+	if below := h.highestWrite; reads && l.Token() <= below {
+		h.t.Errorf("a reader has the token %d after a writer with %d", l.Token(), below)
+	}
+	if !reads && l.Token() <= h.highest {
+		h.t.Errorf("a writer has the token %d after %d", l.Token(), h.highest)
+	}
+	h.highest = max(h.highest, l.Token())
+	if !reads {
+		h.highestWrite = l.Token()
+	}
+}
+
+func (h *house) leave(reads bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if reads {
+		h.readers--
+	} else {
+		h.writers--
+	}
+}
+
+// onNodes runs fn in bubbles with clients of 1, 3 and 5 nodes.
+func onNodes(t *testing.T, fn func(t *testing.T, b *bench)) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3, 5} {
+		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				drv := memory.New(nodes)
+				b := &bench{t: t, drv: drv}
+				b.client = b.open(drv, nil)
+				fn(t, b)
+			})
+		})
+	}
+}
+
+// wantAllFree checks that neither the gate nor a place is held or waited for.
+func (b *bench) wantAllFree(key string, n int) {
+	b.t.Helper()
+	pass(time.Second) // what came too late is released in the background
+	b.wantSlotsFree(key, n)
+	if st, err := b.client.Inspect(b.t.Context(), key); err != nil || st.Held || st.Waiters != 0 {
+		b.t.Errorf("the gate of %q: %+v, %v", key, st, err)
+	}
+}
+
+// asks has c ask for k in the background.
+func (b *bench) asks(c *holdfast.Client, opts *holdfast.AcquireOptions) <-chan *holdfast.Lease {
+	b.t.Helper()
+	got := make(chan *holdfast.Lease, 1)
+	go func() {
+		l, err := c.Acquire(b.t.Context(), "k", opts)
+		if err != nil {
+			b.t.Errorf("Acquire() = %v", err)
+		}
+		got <- l
+	}()
+	pass(10 * time.Millisecond)
+	return got
+}
+
+func wantWaiting(t *testing.T, who string, got <-chan *holdfast.Lease) {
+	t.Helper()
+	select {
+	case l := <-got:
+		t.Fatalf("%s was let in, with token %d", who, l.Token())
+	default:
+	}
+}
+
+func TestNoWriterIsBesideAnybody(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		h := house{t: t}
+		var all sync.WaitGroup
+		for i := range 4 {
+			c := b.peer()
+			for j := range 6 {
+				all.Go(func() {
+					for range 8 {
+						opts := writing(4)
+						if j > 1 {
+							opts = reading(4)
+						}
+						opts.TTL = time.Duration(5+i%2) * time.Second
+						err := c.Do(t.Context(), "k", opts, func(_ context.Context, l *holdfast.Lease) error {
+							h.enter(l, opts.Shared)
+							defer h.leave(opts.Shared)
+							pass(rand.N(20 * time.Millisecond))
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		if h.most < 2 {
+			t.Errorf("%d readers were inside together", h.most)
+		}
+		b.wantAllFree("k", 4)
+	})
+}
+
+func TestManyReadersAndAWriterHoldTogetherAndAlone(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		h := house{t: t}
+		var all sync.WaitGroup
+		var clients []*holdfast.Client
+		for range 4 {
+			clients = append(clients, b.peer())
+		}
+		for i := range 64 {
+			all.Go(func() {
+				l := b.acquire(clients[i%4], "k", reading(64))
+				h.enter(l, true)
+				pass(10 * time.Second)
+				h.leave(true)
+				b.release(l)
+			})
+		}
+		pass(time.Second)
+		l := b.acquire(b.client, "k", writing(64))
+		h.mu.Lock()
+		if h.most != 64 {
+			t.Errorf("%d readers were inside together, want 64", h.most)
+		}
+		h.mu.Unlock()
+		h.enter(l, false)
+		h.leave(false)
+		b.release(l)
+		all.Wait()
+		b.wantAllFree("k", 64)
+	})
+}
+
+func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.peer(), "k", reading(8))
+		writer := b.asks(b.peer(), writing(8))
+		var later []<-chan *holdfast.Lease
+		for i := range 5 {
+			c := b.client
+			if i%2 == 0 {
+				c = b.peer()
+			}
+			later = append(later, b.asks(c, reading(8)))
+		}
+		pass(time.Minute) // all that wait are renewed meanwhile
+		wantWaiting(t, "the writer", writer)
+		for _, r := range later {
+			wantWaiting(t, "a reader behind the writer", r)
+		}
+		b.release(first)
+		w := <-writer
+		if w.Token() <= first.Token() || w.Key() != "k" {
+			t.Errorf("the writer has the key %q and token %d after %d", w.Key(), w.Token(), first.Token())
+		}
+		pass(time.Minute)
+		for _, r := range later {
+			wantWaiting(t, "a reader beside the writer", r)
+		}
+		b.release(w)
+		for _, r := range later { // none of them is released before all have come in
+			l := <-r
+			if l.Token() <= w.Token() || l.Key() != fmt.Sprintf("k#%d", l.Slot()) {
+				t.Errorf("a reader has the key %q and token %d after %d", l.Key(), l.Token(), w.Token())
+			}
+			defer b.release(l)
+		}
+	})
+}
+
+func TestReadersAndWritersComeInByArrival(t *testing.T) {
+	for name, together := range map[string]bool{"one process": true, "each its own": false} {
+		t.Run(name, func(t *testing.T) {
+			onNodes(t, func(t *testing.T, b *bench) {
+				first := b.acquire(b.client, "k", writing(3))
+				var mu sync.Mutex
+				var order []int
+				var all sync.WaitGroup
+				for i, reads := range []bool{true, false, true, true, false, false, true, true, true} {
+					c := b.client
+					if !together {
+						c = b.peer()
+					}
+					opts := writing(3)
+					opts.Shared = reads
+					all.Go(func() {
+						l := b.acquire(c, "k", opts)
+						mu.Lock()
+						order = append(order, i)
+						mu.Unlock()
+						pass(time.Second)
+						b.release(l)
+					})
+					pass(50 * time.Millisecond)
+				}
+				b.release(first)
+				all.Wait()
+				at := 0
+				for _, group := range [][]int{{0}, {1}, {2, 3}, {4}, {5}, {6, 7, 8}} { // readers that come in together say so in any order
+					got := slices.Sorted(slices.Values(order[at : at+len(group)]))
+					if !slices.Equal(got, group) {
+						t.Fatalf("the order is %v, want %v at %d", order, group, at)
+					}
+					at += len(group)
+				}
+				b.wantAllFree("k", 3)
+			})
+		})
+	}
+}
+
+func TestATryWaitsForAReaderThatIsComingIn(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		b.drv.Node(0).Delay(20 * time.Millisecond)
+		var held []*holdfast.Lease
+		for range 8 { // each comes before the one ahead has released the gate
+			l, err := b.peer().TryAcquire(t.Context(), "k", reading(8))
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, l)
+		}
+		for name, opts := range map[string]*holdfast.AcquireOptions{"reader": reading(8), "writer": writing(8)} {
+			begin := time.Now()
+			_, err := b.client.TryAcquire(t.Context(), "k", opts)
+			wantErr(t, err, holdfast.ErrHeld)
+			if waited := time.Since(begin); waited > time.Second || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v after %v", name, err, waited)
+			}
+		}
+		b.release(held...)
+		b.wantAllFree("k", 8)
+	})
+}
+
+func TestReadersBeyondTheirNumberWait(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		held := []*holdfast.Lease{b.acquire(b.client, "k", reading(2)), b.acquire(b.peer(), "k", reading(2))}
+		_, err := b.client.TryAcquire(t.Context(), "k", reading(2))
+		wantErr(t, err, holdfast.ErrHeld)
+		if want := "none of its 2 places for readers is free"; !strings.Contains(err.Error(), want) {
+			t.Errorf("the error %q does not say %q", err, want)
+		}
+		third := b.asks(b.client, reading(2))
+		wantWaiting(t, "a third reader", third)
+		b.release(held[0])
+		b.release(<-third, held[1])
+		b.wantAllFree("k", 2)
+	})
+}
+
+func TestAReaderThatDiesCostsTheWriterATTL(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		dead := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Readers: 4, Shared: true, TTL: 5 * time.Second, NoRenew: true})
+		begin := time.Now()
+		w := b.acquire(b.client, "k", writing(4))
+		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
+			t.Errorf("the writer waited for %v", waited)
+		}
+		if dead.Context().Err() == nil || w.Token() <= dead.Token() {
+			t.Errorf("the reader with token %d ended with %v, and the writer has %d", dead.Token(), dead.Context().Err(), w.Token())
+		}
+		b.release(w)
+	})
+}
+
+func TestALostPlaceEndsTheWriter(t *testing.T) {
+	for name, margin := range map[string]time.Duration{"at once": 0, "with a margin": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			onNodes(t, func(t *testing.T, b *bench) {
+				other := b.peer()
+				w := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 4, Margin: margin})
+				st, err := other.Inspect(t.Context(), "k#2")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := other.ForceRelease(t.Context(), "k#2", st.Token, "test"); err != nil {
+					t.Fatal(err)
+				}
+				reader := b.asks(other, reading(4))
+				cause := context.Cause(w.Context())
+				wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
+				if cause != nil && !strings.Contains(cause.Error(), `"k#2": `) {
+					t.Errorf("the cause is %v", cause)
+				}
+				if margin > 0 {
+					wantWaiting(t, "a reader, while the writer has time to stop", reader)
+					if err := w.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) {
+						t.Errorf("Release() = %v", err)
+					}
+				}
+				l := <-reader
+				wantErr(t, w.Release(t.Context()), holdfast.ErrLost)
+				wantErr(t, w.Check(t.Context()), holdfast.ErrLost)
+				b.release(l)
+				b.wantAllFree("k", 4)
+			})
+		})
+	}
+}
+
+func TestAWriterThatLosesItsGateFreesThePlaces(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		w := b.acquire(b.client, "k", writing(4))
+		if err := b.peer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		l := b.acquire(b.peer(), "k", writing(4))
+		wantErr(t, context.Cause(w.Context()), holdfast.ErrGone)
+		if l.Token() <= w.Token() {
+			t.Errorf("token %d after %d", l.Token(), w.Token())
+		}
+		b.release(l)
+		b.wantAllFree("k", 4)
+	})
+}
+
+// A reader whose gate is taken away while it waits for a place stands behind those that had the gate meanwhile.
+func TestAGateLostMidwayGrantsNothing(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		other := b.peer()
+		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+		reader := b.asks(b.client, reading(2))
+		writer := b.asks(b.peer(), writing(2))
+		st, err := other.Inspect(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.ForceRelease(t.Context(), "k", st.Token, "test"); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		b.release(held...)
+		w := <-writer
+		pass(time.Minute)
+		wantWaiting(t, "the reader", reader)
+		b.release(w)
+		l := <-reader
+		if l.Token() <= w.Token() || w.Token() <= st.Token {
+			t.Errorf("tokens %d, %d, %d do not rise", st.Token, w.Token(), l.Token())
+		}
+		b.release(l)
+		b.wantAllFree("k", 2)
+	})
+}
+
+// A reader that was starved gets a place that it has asked for long ago, and does not trust its gate any more.
+func TestThePlaceOfAReaderWithoutItsGateIsGivenBack(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		other, starved := b.peer(), b.peer()
+		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+		reader := b.asks(starved, &holdfast.AcquireOptions{Readers: 2, Shared: true, TTL: time.Second})
+		starved.StopWatchdog()
+		pass(5 * time.Second) // its gate has lapsed, and nothing has told it
+		writer := b.asks(b.client, writing(2))
+		b.release(held...)
+		w := <-writer
+		wantWaiting(t, "the reader", reader)
+		pass(time.Second)
+		wantWaiting(t, "the reader", reader)
+		if err := context.Cause(w.Context()); err != nil {
+			t.Errorf("the writer has lost its lease: %v", err)
+		}
+		b.release(w)
+		if l := <-reader; l.Token() <= w.Token() {
+			t.Errorf("a reader has the token %d after a writer with %d", l.Token(), w.Token())
+		}
+	})
+}
+
+func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		h := house{t: t}
+		var all sync.WaitGroup
+		for i := range 4 {
+			c := b.peer()
+			for j := range 4 {
+				opts := writing(3)
+				opts.Shared = (i+j)%3 > 0
+				opts.TTL = 2 * time.Second
+				all.Go(func() {
+					for range 6 {
+						l := b.acquire(c, "k", opts)
+						h.enter(l, opts.Shared)
+						select {
+						case <-l.Context().Done():
+						case <-time.After(rand.N(2 * time.Second)):
+						}
+						h.leave(opts.Shared)
+						l.Release(t.Context())
+					}
+				})
+			}
+		}
+		for range 5 {
+			pass(rand.N(3 * time.Second))
+			b.freeze()
+			pass(rand.N(6 * time.Second))
+			b.start()
+		}
+		all.Wait()
+		pass(10 * time.Second) // what could not be released has lapsed
+		b.wantAllFree("k", 3)
+	})
+}
+
+func TestNobodyUpgradesUnderALease(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		type call struct {
+			opts *holdfast.AcquireOptions
+			says string
+		}
+		slots := &holdfast.AcquireOptions{Slots: 2}
+		lock := &holdfast.AcquireOptions{Reentrant: true}
+		again := &holdfast.AcquireOptions{Readers: 2, Shared: true, Reentrant: true}
+		for name, tt := range map[string]struct {
+			under   *holdfast.AcquireOptions
+			refused []call
+		}{
+			"reader": {reading(2), []call{{writing(2), "release that first, or begin as a writer"}, {lock, "give all callers of a key the same"}, {slots, "the same"}}},
+			"writer": {writing(2), []call{{again, "with which it may read as well"}, {nil, "give all callers of a key the same"}, {slots, "the same"}}},
+			"lock":   {nil, []call{{reading(2), "give all callers of a key the same"}, {writing(2), "the same"}}},
+			"slot":   {slots, []call{{reading(2), "give all callers of a key the same"}, {writing(2), "the same"}}},
+		} {
+			l := b.acquire(b.client, name, tt.under)
+			for _, c := range tt.refused {
+				if _, err := b.client.Acquire(l.Context(), name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("under a %s: %v, want an error that says %q", name, err, c.says)
+				}
+			}
+			if _, err := b.client.AcquireAll(l.Context(), []string{"a", name}, nil); tt.under != nil && tt.under.Readers > 0 {
+				wantErr(t, err, holdfast.ErrInvalid)
+			}
+			b.release(l)
+		}
+	})
+}
+
+func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for _, opts := range []*holdfast.AcquireOptions{reading(2), writing(2)} {
+			opts.Note = "n"
+			l := b.acquire(b.client, "k", opts)
+			_, err := b.client.Acquire(l.Context(), "k", opts)
+			wantErr(t, err, holdfast.ErrNested)
+			opts.Reentrant = true
+			again, err := b.client.Acquire(l.Context(), "k", opts)
+			if err != nil || again.Key() != l.Key() || again.Token() != l.Token() {
+				t.Fatalf("a nested hold: %v, %v", again, err)
+			}
+			opts.Readers = 3
+			_, err = b.client.Acquire(l.Context(), "k", opts)
+			wantErr(t, err, holdfast.ErrInvalid)
+			b.release(l)
+			if err := again.Check(t.Context()); err != nil {
+				t.Errorf("the hold that is left: %v", err)
+			}
+			_, err = b.peer().TryAcquire(t.Context(), "k", writing(2))
+			wantErr(t, err, holdfast.ErrHeld)
+			b.release(again)
+			b.wantAllFree("k", 2)
+		}
+	})
+}
+
+func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
+	for name, opts := range map[string]*holdfast.AcquireOptions{"reader": reading(8), "writer": writing(8)} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			var said []string
+			var last holdfast.AcquiredEvent
+			note := func(what, key string) {
+				mu.Lock()
+				defer mu.Unlock()
+				said = append(said, what+" "+key)
+			}
+			in8 := holdfast.Hooks{
+				Waiting:  func(e holdfast.WaitingEvent) { note("waiting", e.Key) },
+				Acquired: func(e holdfast.AcquiredEvent) { last = e; note("acquired", e.Key) },
+				Failed:   func(e holdfast.FailedEvent) { note("failed", e.Key) },
+				Renewed:  func(e holdfast.RenewedEvent) { note("renewed", e.Key) },
+				Lost:     func(e holdfast.LostEvent) { note("lost", e.Key) },
+				Released: func(e holdfast.ReleasedEvent) { note("released", e.Key) },
+			}
+			inWith(t, &holdfast.Options{Hooks: in8}, func(t *testing.T, b *bench) {
+				other := b.peer()
+				want := func(events ...string) {
+					t.Helper()
+					told()
+					mu.Lock()
+					defer mu.Unlock()
+					if !slices.Equal(said, events) {
+						t.Errorf("said %q, want %q", said, events)
+					}
+					said = nil
+				}
+				l := b.acquire(b.client, "k", opts)
+				key := l.Key()
+				want("acquired " + key)
+				pass(4 * time.Second)
+				want("renewed " + key)
+				b.release(l)
+				want("released " + key)
+
+				held := b.acquire(other, "k", writing(8))
+				_, err := b.client.TryAcquire(t.Context(), "k", opts)
+				wantErr(t, err, holdfast.ErrHeld)
+				want("failed k")
+				waiting := b.asks(b.client, opts)
+				want("waiting k")
+				pass(time.Second)
+				b.release(held)
+				l = <-waiting
+				want("acquired " + l.Key())
+				if last.Waited < time.Second || !last.Told || last.Token != l.Token() || last.Owner != l.Owner() {
+					t.Errorf("the event is %+v", last)
+				}
+				st, err := other.Inspect(t.Context(), l.Key())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := other.ForceRelease(t.Context(), l.Key(), st.Token, "test"); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second)
+				want("lost " + l.Key())
+
+				var places []*holdfast.Lease
+				for range 8 {
+					places = append(places, b.acquire(other, "k", reading(8)))
+				}
+				pass(time.Second) // the last of them releases the gate in the background
+				_, err = b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Readers: 8, Shared: opts.Shared, Wait: time.Second})
+				wantErr(t, err, holdfast.ErrHeld)
+				told()
+				if len(said) != 2 || !strings.HasPrefix(said[0], "waiting k#") || said[1] != "failed k" {
+					t.Errorf("said %q", said)
+				}
+				b.release(places...)
+			})
+		})
+	}
+}
+
+func TestAWriterExtendsAndChecksAllThatItHas(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 3, TTL: time.Second, MaxHold: time.Minute})
+		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(l.Deadline()); left < 15*time.Second {
+			t.Errorf("the deadline is in %v", left)
+		}
+		b.client.StopWatchdog()
+		pass(15 * time.Second)
+		if err := l.Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for i := range 3 { // the places stand as long as the gate
+			if st, err := b.peer().Inspect(t.Context(), fmt.Sprintf("k#%d", i)); err != nil || !st.Held || st.Holder.Note != "writer of 3" {
+				t.Errorf("place %d: %+v, %v", i, st, err)
+			}
+		}
+		for i := range 5 {
+			b.drv.Node(i).Lose("k#1")
+		}
+		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestMaxHoldOfAWriterCountsFromWhenItWrites(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		r := b.acquire(b.peer(), "k", reading(3))
+		got := b.asks(b.client, &holdfast.AcquireOptions{Readers: 3, MaxHold: 20 * time.Second, MinHold: 15 * time.Second})
+		pass(time.Minute)
+		b.release(r)
+		l := <-got
+		pass(10 * time.Second)
+		if err := l.Context().Err(); err != nil {
+			t.Fatalf("it has ended: %v", context.Cause(l.Context()))
+		}
+		begin := time.Now()
+		b.release(l)
+		next := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 3, Shared: true, MaxHold: 20 * time.Second})
+		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
+			t.Errorf("a reader came %v after a release 5 s before MinHold", waited)
+		}
+		pass(21 * time.Second)
+		wantErr(t, context.Cause(next.Context()), holdfast.ErrMaxHold)
+		b.wantAllFree("k", 3)
+	})
+}
+
+func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
+	for _, opts := range []*holdfast.AcquireOptions{reading(2), writing(2)} {
+		t.Run(fmt.Sprint(opts.Shared), func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				other := b.peer()
+				held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+				failed := make(chan error, 3)
+				for range 3 {
+					go func() {
+						_, err := b.client.Acquire(t.Context(), "k", opts)
+						failed <- err
+					}()
+				}
+				pass(time.Second)
+				if err := b.client.Close(); err != nil {
+					t.Fatal(err)
+				}
+				for range 3 {
+					wantErr(t, <-failed, holdfast.ErrClosed)
+				}
+				b.release(held...)
+				c := b.peer()
+				l := b.acquire(c, "k", opts)
+				ended := make(chan error)
+				go func() { ended <- c.Shutdown(t.Context()) }()
+				pass(time.Minute)
+				if err := l.Context().Err(); err != nil {
+					t.Errorf("Shutdown has ended the lease: %v", err)
+				}
+				b.release(l)
+				if err := <-ended; err != nil {
+					t.Errorf("Shutdown() = %v", err)
+				}
+				c = b.peer()
+				l = b.acquire(c, "k", opts)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := c.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "locks still held, and released: 1") {
+					t.Errorf("Shutdown() = %v", err)
+				}
+				wantErr(t, context.Cause(l.Context()), holdfast.ErrLost, holdfast.ErrClosed)
+				wantAllFreeFor(t, other)
+			})
+		})
+	}
+}
+
+// wantAllFreeFor checks that c can write k at once.
+func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
+	t.Helper()
+	l, err := c.TryAcquire(t.Context(), "k", writing(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release(t.Context())
+}
+
+// Wherever a caller is when its context ends, it leaves nothing.
+func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
+	for _, opts := range []*holdfast.AcquireOptions{reading(3), writing(3)} {
+		t.Run(fmt.Sprint(opts.Shared), func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				for i := range 5 {
+					b.drv.Node(i).Delay(time.Duration(i+1) * time.Millisecond)
+				}
+				other := b.peer()
+				for after := time.Duration(0); after < 40*time.Millisecond; after += 500 * time.Microsecond {
+					for _, inside := range []int{0, 1, 3} {
+						var held []*holdfast.Lease
+						for range inside {
+							held = append(held, b.acquire(other, "k", reading(3)))
+						}
+						ctx, cancel := context.WithTimeout(t.Context(), after)
+						l, err := b.client.Acquire(ctx, "k", opts)
+						cancel()
+						if err == nil {
+							b.release(l)
+						} else {
+							wantErr(t, err, context.DeadlineExceeded)
+						}
+						b.release(held...)
+						b.wantAllFree("k", 3)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestMaxWaitersCountsThoseAtTheGate(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		w := b.acquire(b.peer(), "k", writing(2))
+		opts := &holdfast.AcquireOptions{Readers: 2, Shared: true, MaxWaiters: 2}
+		waiting := []<-chan *holdfast.Lease{b.asks(b.client, opts), b.asks(b.client, opts)}
+		_, err := b.client.Acquire(t.Context(), "k", opts)
+		wantErr(t, err, holdfast.ErrHeld)
+		if !strings.Contains(err.Error(), "2 wait for it already") {
+			t.Errorf("the error is %q", err)
+		}
+		b.release(w)
+		b.release(<-waiting[0], <-waiting[1])
+	})
+}
+
+func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
+	var said bytes.Buffer
+	opts := &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}
+	inWith(t, opts, func(t *testing.T, b *bench) {
+		w := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Readers: 4, Note: "n"})
+		_, err := b.client.TryAcquire(t.Context(), "k", reading(3))
+		wantErr(t, err, holdfast.ErrHeld)
+		if e, _ := errors.AsType[*holdfast.HeldError](err); e == nil || e.Holder.Note != "writer of 4: n" {
+			t.Errorf("the error is %v", err)
+		}
+		got := b.asks(b.client, reading(5))
+		b.release(w)
+		b.release(<-got)
+		b.client.Close() // all is said
+		for _, want := range []string{"the number of readers differs", "readers=3 others=4", "readers=5 others=4"} {
+			if !strings.Contains(said.String(), want) {
+				t.Errorf("said %q, without %q", said.String(), want)
+			}
+		}
+	})
+}
+
+func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for says, o := range map[string]holdfast.AcquireOptions{
+			"Readers -1": {Readers: -1}, "Readers 1:": {Readers: 1}, "Readers 65": {Readers: 65}, "Shared without Readers": {Shared: true},
+			"Readers 2 and Slots 2": {Readers: 2, Slots: 2}, "Adoptable with Readers": {Readers: 2, Shared: true, Adoptable: true},
+			"NoRenew for a writer": {Readers: 2, NoRenew: true}, "the note has 49 bytes": {Readers: 2, Note: strings.Repeat("x", 49)},
+		} {
+			_, err := b.client.Acquire(t.Context(), "k", &o)
+			wantErr(t, err, holdfast.ErrInvalid)
+			if !strings.Contains(fmt.Sprint(err), says) {
+				t.Errorf("the error %v does not say %q", err, says)
+			}
+		}
+		_, err := b.client.Acquire(t.Context(), strings.Repeat("k", 511), reading(2))
+		wantErr(t, err, holdfast.ErrInvalid)
+		_, err = b.client.AcquireAll(t.Context(), []string{"a", "b"}, reading(2))
+		wantErr(t, err, holdfast.ErrInvalid)
+		_, err = b.client.Adopt(t.Context(), "k#1", "owner", 1, reading(2))
+		wantErr(t, err, holdfast.ErrInvalid)
+		l := b.acquire(b.client, "k", writing(2))
+		wantErr(t, l.Detach(), holdfast.ErrInvalid)
+		b.release(l)
+	})
+}
+
+// A lease of a reader that is not renewed lasts for its TTL from when it has its place, however long it waited.
+func TestNoRenewOfAReaderCountsFromItsPlace(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		w := b.acquire(b.peer(), "k", writing(2))
+		got := b.asks(b.client, &holdfast.AcquireOptions{Readers: 2, Shared: true, NoRenew: true, TTL: 5 * time.Second})
+		pass(time.Minute)
+		b.release(w)
+		l := <-got
+		if left := time.Until(l.Deadline()); left < 4*time.Second {
+			t.Errorf("%v is left", left)
+		}
+		pass(6 * time.Second)
+		wantErr(t, context.Cause(l.Context()), holdfast.ErrExpired)
+	})
+}

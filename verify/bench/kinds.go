@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
+)
+
+// crowdOf is how many callers read or write one name.
+const crowdOf = 64
+
+// kinds prints what read and write locks cost.
+func kinds(ctx context.Context, s *session) error {
+	rates := [][]string{{"nodes", "clients", "callers", "locks/s", "longest wait ms"}}
+	waits := [][]string{{"nodes", "clients", "readers", "longest reader ms", "writes", "writer waits p50 ms", "p90 ms", "longest ms"}}
+	costs := [][]string{{"nodes", "a writer beside", "to take p50 ms", "to release p50 ms", "requests"}}
+	err := s.eachService(ctx, func(sv *service) error {
+		nodes := fmt.Sprint(sv.nodes)
+		for _, clients := range []int{1, 8} {
+			c, stop, err := s.kindClients(ctx, sv, clients)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			for _, side := range []struct {
+				name string
+				opts holdfast.AcquireOptions
+			}{
+				{"readers", holdfast.AcquireOptions{Readers: crowdOf, Shared: true}},
+				{"writers", holdfast.AcquireOptions{Readers: crowdOf}},
+				{"of a plain lock", holdfast.AcquireOptions{}},
+			} {
+				fmt.Fprintf(s.progress, "%d %s on %s with %d client(s) …\n", crowdOf, side.name, sv.name, clients)
+				locks, longest, err := s.crowd(ctx, c, side.opts, func() time.Duration { return time.Millisecond })
+				if err != nil {
+					return err
+				}
+				rates = append(rates, []string{
+					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", crowdOf, side.name), digits(float64(locks) / s.settings.time.Seconds()), digits(ms(longest)),
+				})
+			}
+			line, err := s.writerAmongReaders(ctx, c)
+			if err != nil {
+				return err
+			}
+			waits = append(waits, append([]string{nodes, fmt.Sprint(clients)}, line...))
+		}
+		for _, readers := range []int{0, 8, 16, crowdOf} {
+			line, err := s.writerCost(ctx, sv, readers)
+			if err != nil {
+				return err
+			}
+			costs = append(costs, append([]string{nodes}, line...))
+		}
+		return nil
+	})
+	fmt.Fprintf(s.out, "%d callers of one name, with 1 ms of work:\n\n%s", crowdOf, markdown(rates, 3))
+	fmt.Fprintf(s.out, "\nA writer who comes every 50 ms among readers that come and go, with up to 20 ms of work:\n\n%s", markdown(waits, 0))
+	fmt.Fprintf(s.out, "\nOne caller alone, against as many places; 0 is a plain lock:\n\n%s", markdown(costs, 0))
+	return err
+}
+
+// kindClients are so many clients of sv.
+func (s *session) kindClients(ctx context.Context, sv *service, n int) (clients []*holdfast.Client, stop func(), err error) {
+	prefix, addrs, _, err := sv.prepare(noFault)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop = func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	}
+	for range n {
+		drv, err := openDriver(ctx, addrs, redlock.Options{Prefix: prefix})
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		clients = append(clients, c)
+	}
+	return clients, stop, nil
+}
+
+// crowd has callers take and release one name for the time of a run. It returns how often they had it, and the longest wait.
+func (s *session) crowd(ctx context.Context, clients []*holdfast.Client, opts holdfast.AcquireOptions, work func() time.Duration) (locks int, longest time.Duration, err error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	end := time.Now().Add(s.settings.time)
+	for i := range crowdOf {
+		all.Go(func() {
+			for time.Now().Before(end) {
+				asked := time.Now()
+				l, failed := clients[i%len(clients)].Acquire(ctx, "crowd", &opts)
+				waited := time.Since(asked)
+				if failed == nil {
+					time.Sleep(work())
+					failed = l.Release(ctx)
+				}
+				mu.Lock()
+				if longest = max(longest, waited); time.Now().Before(end) {
+					locks++
+				}
+				if failed != nil {
+					err = failed
+				}
+				mu.Unlock()
+				if failed != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return locks, longest, err
+}
+
+// writerAmongReaders is how long a writer waits among readers that come and go.
+func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Client) ([]string, error) {
+	var waits []time.Duration
+	var mu sync.Mutex
+	var longest time.Duration
+	failed := make(chan error, 1)
+	over, stop := context.WithTimeout(ctx, s.settings.time)
+	defer stop()
+	go func() {
+		var err error
+		for over.Err() == nil && err == nil {
+			var l *holdfast.Lease
+			asked := time.Now()
+			if l, err = clients[0].Acquire(ctx, "crowd", &holdfast.AcquireOptions{Readers: crowdOf}); err != nil {
+				break
+			}
+			waits = append(waits, time.Since(asked))
+			err = l.Release(ctx)
+			time.Sleep(50 * time.Millisecond)
+		}
+		failed <- err
+	}()
+	_, _, err := s.crowd(ctx, clients, holdfast.AcquireOptions{Readers: crowdOf, Shared: true}, func() time.Duration {
+		work := rand.N(20 * time.Millisecond)
+		mu.Lock()
+		defer mu.Unlock()
+		longest = max(longest, work)
+		return work
+	})
+	if other := <-failed; err == nil {
+		err = other
+	}
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(waits)
+	at := func(share float64) string {
+		return digits(ms(waits[min(int(share*float64(len(waits))), len(waits)-1)]))
+	}
+	return []string{fmt.Sprint(crowdOf), digits(ms(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
+}
+
+// writerCost is what a writer beside so many places costs one caller alone.
+func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]string, error) {
+	c, stop, err := s.kindClients(ctx, sv, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	var take, release []time.Duration
+	turns := max(int(300*s.scale), 3)
+	before, err := sv.redis.calls()
+	if err != nil {
+		return nil, err
+	}
+	for range turns {
+		asked := time.Now()
+		l, err := c[0].Acquire(ctx, "alone", &holdfast.AcquireOptions{Readers: readers})
+		if err != nil {
+			return nil, err
+		}
+		take = append(take, time.Since(asked))
+		asked = time.Now()
+		if err := l.Release(ctx); err != nil {
+			return nil, err
+		}
+		release = append(release, time.Since(asked))
+	}
+	after, err := sv.redis.calls()
+	if err != nil {
+		return nil, err
+	}
+	requests, _ := after.since(before, nil)
+	slices.Sort(take)
+	slices.Sort(release)
+	return []string{
+		fmt.Sprint(readers), digits(ms(take[turns/2])), digits(ms(release[turns/2])), digits(float64(requests) / float64(turns)),
+	}, nil
+}
