@@ -94,7 +94,9 @@ func (s *session) kindClients(ctx context.Context, sv *service, n int) (clients 
 }
 
 // crowd has callers take and release one name for the time of a run. It returns how often they had it, and the longest wait.
-func (s *session) crowd(ctx context.Context, clients []*holdfast.Client, opts holdfast.AcquireOptions, work func() time.Duration) (locks int, longest time.Duration, err error) {
+func (s *session) crowd(
+	ctx context.Context, clients []*holdfast.Client, opts holdfast.AcquireOptions, work func() time.Duration,
+) (locks int, longest time.Duration, err error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	end := time.Now().Add(s.settings.time)
