@@ -209,7 +209,11 @@ func (wk *worker) lose() {
 func (wk *worker) work() {
 	w, k, g, cycle := wk.c.w, wk.claim.key, wk.grant, wk.cycle
 	long := w.upTo(min(20*ms, w.lag))
-	if w.chance(0.1) {
+	often := 0.1
+	if w.cfg.Nodes > 0 { // few leases are followed: let half of them be renewed
+		often = 0.5
+	}
+	if w.chance(often) {
 		long = w.upTo(longestWork * w.ttl)
 	}
 	travel := func(do func()) { // to a store, or back: nothing keeps it from being late

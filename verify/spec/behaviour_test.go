@@ -109,7 +109,7 @@ func TestARunWithoutARuleIsRefused(t *testing.T) {
 	rules := map[string]without{
 		"commit looks at the owner":               {sim.Rules{CommitAnybody: true}, 941, `ask |-> "commit"`},
 		"release looks at the owner":              {sim.Rules{ReleaseAnybody: true}, 1, `ask |-> "release"`},
-		"a late request shortens nothing":         {sim.Rules{Shorten: true}, 447, `ask |-> "`},
+		"a late request shortens nothing":         {sim.Rules{Shorten: true}, 901, `ask |-> "`},
 		"who forgot does not vote":                {sim.Rules{NoQuarantine: true}, 1, `"admits"`},
 		"a lease takes a majority":                {sim.Rules{Minority: true}, 1, `"wins"`},
 		"trust counts from the send":              {sim.Rules{TrustFromReply: true}, 1, `"wins"`},
