@@ -22,9 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the lock NAME, or for those of all NAMEs, and runs the command. It
-exits with its code when its process group has ended, and stops it before others
-can have a lock that is lost. Write HOLDFAST_LOCK_TOKEN with data: docs/run.md.
+const runHelp = `Run waits for the locks NAME, runs the command and exits with its code. It stops
+it in time if a lock is lost. Write HOLDFAST_LOCK_TOKEN with data: docs/run.md.
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -115,7 +114,8 @@ func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f.Var(&fl.lost, "lost-exit-code", "exit code when it is lost")
 	f.Var(&fl.scope, "signal-scope", "signals go to: group, process")
 	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
-	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on then")
+	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on if holdfast dies")
+	f.Lookup("guard").Hidden = true // it is the default: for those whose config says no-guard
 	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
 	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
