@@ -99,12 +99,13 @@ func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
 	return l
 }
 
-// parts are the leases that l stands on: itself and, for a writer, those on the places of the readers.
-func (l *Lease) parts() []*Lease { return append([]*Lease{l}, l.rest...) }
-
-// each calls fn for all parts of l at the same time, and returns the first error in their order.
+// each calls fn for l and, where that is a writer's, for its places at the same time. It returns the first error in
+// this order.
 func (l *Lease) each(fn func(*Lease) error) error {
-	parts := l.parts()
+	if len(l.rest) == 0 {
+		return fn(l)
+	}
+	parts := append([]*Lease{l}, l.rest...)
 	errs := make([]error, len(parts))
 	forEach(parts, func(i int, part *Lease) {
 		if errs[i] = fn(part); errs[i] != nil && i > 0 {
@@ -137,10 +138,10 @@ func (l *Lease) Token() Token { return l.token }
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
-// moves it. A writer's is the first of those of the locks that it has. A lease that was handed over by another client may begin with less
-// than its TTL, a second or a part of it, and its first renewal is then sent
-// within 50 ms. So bound work by Context, not by this. It has a monotonic clock
-// reading.
+// moves it. A writer's is the first of those of the locks that it has. A lease that
+// was handed over by another client may begin with less than its TTL, a second or a
+// part of it, and its first renewal is then sent within 50 ms. So bound work by
+// Context, not by this. It has a monotonic clock reading.
 func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
