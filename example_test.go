@@ -170,3 +170,37 @@ func Example_mutex() {
 	// Output:
 	// locked
 }
+
+func ExampleAcquireOptions_readers() {
+	client, err := holdfast.New(memory.New(3), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	ctx := context.Background()
+	one, err := client.Acquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16, Shared: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	two, err := client.Acquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16, Shared: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = client.TryAcquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16})
+	fmt.Println("two read; a writer is kept out:", errors.Is(err, holdfast.ErrHeld))
+	one.Release(ctx)
+	two.Release(ctx)
+	writer, err := client.Acquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("the writer's token is above theirs:", writer.Token() > max(one.Token(), two.Token()))
+	writer.Release(ctx)
+	// Output:
+	// two read; a writer is kept out: true
+	// the writer's token is above theirs: true
+}

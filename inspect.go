@@ -111,7 +111,8 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // ForceRelease takes the lock away from the grant that token belongs to, with the token that
 // Inspect shows or that a lease has. It never takes it from a newer grant. One grant may serve
 // several leases of one process, which follow one another within a tenth of a second: whichever
-// of their tokens is given, the one that has the lock now loses it. The old holder cannot renew
+// of their tokens is given, the one that has the lock now loses it. A reader loses its place by the
+// token that Inspect shows for that. The old holder cannot renew
 // any more, and storages that check tokens refuse it once the next holder has written. Token 0
 // stands for a lock without one: that of another library, or one that was released and stands
 // for its MinHold (Status.Kept), which no other token ends.

@@ -99,12 +99,13 @@ func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
 	return l
 }
 
-// parts are the leases that l stands on: itself and, for a writer, those on the places of the readers.
-func (l *Lease) parts() []*Lease { return append([]*Lease{l}, l.rest...) }
-
-// each calls fn for all parts of l at the same time, and returns the first error in their order.
+// each calls fn for l and, where that is a writer's, for its places at the same time. It returns the first error in
+// this order.
 func (l *Lease) each(fn func(*Lease) error) error {
-	parts := l.parts()
+	if len(l.rest) == 0 {
+		return fn(l)
+	}
+	parts := append([]*Lease{l}, l.rest...)
 	errs := make([]error, len(parts))
 	forEach(parts, func(i int, part *Lease) {
 		if errs[i] = fn(part); errs[i] != nil && i > 0 {
@@ -125,7 +126,9 @@ func (l *Lease) Key() string { return l.term.local.key }
 func (l *Lease) Owner() string { return l.owner }
 
 // Token is the lease's fencing token, greater than that of every earlier lease
-// on the key. Pass it to whatever is written under the lock.
+// on the key. Pass it to whatever is written under the lock. That of a reader is greater than those of all writers
+// before it, and a writer's than those of all readers and writers before it; readers that hold the key together have
+// theirs in any order. It is not the token of a reader's place, which Inspect shows and ForceRelease takes.
 func (l *Lease) Token() Token { return l.token }
 
 // Context carries the values of the context that acquired the lease. It ends when
@@ -135,10 +138,10 @@ func (l *Lease) Token() Token { return l.token }
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is until when the lease can be trusted, as things stand: renewal
-// moves it. A lease that was handed over by another client may begin with less
-// than its TTL, a second or a part of it, and its first renewal is then sent
-// within 50 ms. So bound work by Context, not by this. It has a monotonic clock
-// reading.
+// moves it. A writer's is the first of those of the locks that it has. A lease that
+// was handed over by another client may begin with less than its TTL, a second or a
+// part of it, and its first renewal is then sent within 50 ms. So bound work by
+// Context, not by this. It has a monotonic clock reading.
 func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()

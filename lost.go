@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -316,9 +317,12 @@ func (l *Lease) release(ctx context.Context) error {
 	c.mu.Lock()
 	now := time.Now()
 	var late, e followUp
-	for _, part := range l.parts() {
-		if !part.done && part.term.left(now) <= 0 { // the watchdog has not looked yet
-			late.rest = append(late.rest, part.term.expire(now))
+	if !l.done && t.left(now) <= 0 { // the watchdog has not looked yet
+		late = t.expire(now)
+	}
+	for _, place := range l.rest {
+		if !place.done && place.term.left(now) <= 0 {
+			late.rest = append(late.rest, place.term.expire(now))
 		}
 	}
 	if !l.done {
@@ -392,16 +396,24 @@ func (e followUp) tell(c *Client) {
 	}
 }
 
-// free releases what has ended on the service, and lets the next waiter of this
-// process ask for it.
+// free releases what has ended on the service, all at the same time, and lets the next waiters of
+// this process ask for it.
 func (c *Client) free(ctx context.Context, e followUp) error {
-	if len(e.rest) > 0 {
-		var rest sync.WaitGroup
-		defer rest.Wait()
-		for _, r := range e.rest {
-			rest.Go(func() { c.free(ctx, r) })
-		}
+	if len(e.rest) == 0 {
+		return c.freeOne(ctx, e)
 	}
+	errs := make([]error, 1+len(e.rest))
+	var rest sync.WaitGroup
+	for i, r := range e.rest {
+		rest.Go(func() { errs[1+i] = c.free(ctx, r) })
+	}
+	errs[0] = c.freeOne(ctx, e)
+	rest.Wait()
+	return cmp.Or(errs...)
+}
+
+// freeOne is free without what ends with e.
+func (c *Client) freeOne(ctx context.Context, e followUp) error {
 	if e.free == nil {
 		return nil
 	}

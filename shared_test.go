@@ -333,8 +333,8 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 				reader := b.asks(other, reading(4))
 				cause := context.Cause(w.Context())
 				wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
-				if cause != nil && !strings.Contains(cause.Error(), `"k#2": `) {
-					t.Errorf("the cause is %v", cause)
+				if cause == nil || !strings.Contains(cause.Error(), `"k#2": `) {
+					t.Fatalf("the cause is %v", cause)
 				}
 				if margin > 0 {
 					wantWaiting(t, "a reader, while the writer has time to stop", reader)

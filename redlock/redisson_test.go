@@ -114,6 +114,15 @@ func TestALockThatAThreadHasTwiceIsFreeAfterTheSecondUnlock(t *testing.T) {
 }
 
 // A crowd that waits as well makes the waiter rest for 5 s at least between its own questions.
+// A Java program has an RReadWriteLock of such a name, which knows nothing of a gate and places.
+func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
+	r := start(t, 1)
+	_, err := r.redisson().Acquire(t.Context(), "job", &holdfast.AcquireOptions{Readers: 2, Shared: true})
+	if !errors.Is(err, holdfast.ErrUnsupported) || !strings.Contains(err.Error(), "RReadWriteLock") {
+		t.Errorf("Acquire() = %v", err)
+	}
+}
+
 func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r := start(t, 1)
 	p, err := faultproxy.New(r.servers[0].Addr())

@@ -22,9 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-const runHelp = `Run waits for the locks of all NAMEs (if Redis is down: only with -w), runs the
-command, and exits with its code. It stops it before others can have a lock that
-is lost. Write HOLDFAST_LOCK_TOKEN (_TOKEN_1, _2 of several NAMEs) with data.
+const runHelp = `Run waits for the locks NAME (if Redis is down: only with -w), runs the command,
+and stops it if a lock is lost. HOLDFAST_LOCK_TOKEN has the token (docs/run.md).
 `
 
 // waitHelp is of --wait, which run and acquire have.
@@ -115,7 +114,8 @@ func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f.Var(&fl.lost, "lost-exit-code", "exit code when it is lost")
 	f.Var(&fl.scope, "signal-scope", "signals go to: group, process")
 	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
-	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on then")
+	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on if holdfast dies")
+	f.Lookup("guard").Hidden = true // it is the default: for those whose config says no-guard
 	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
 	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
