@@ -23,6 +23,7 @@ import (
 //	MaxHold  its bound is reached                        look in renew.go; expire here ends it    ErrMaxHold
 //	service  it says that another has the lock, or none  settle in renew.go, by the answer        ErrGone
 //	force    ForceRelease of any client took it away     alerted and verify here, else settle     ErrGone
+//	place    a writer has lost one of its places         part here, which ends the gate's lease   the place's
 //	Close    the client released it                      Close in shutdown.go                     ErrClosed
 //	Detach   it was left to another process              Detach in adopt.go                       ErrDetached
 //	Release  its holder released it                      leave here                               no error
@@ -30,8 +31,8 @@ import (
 // An answer that does not come ends nothing: the lease stands until the clock ends it. It then matches the error of
 // its last renewal too. A call on a lease whose time is over does not wait for look: see live and release.
 //
-// The first five match ErrLost; so does what a lease answers that is used after Detach or
-// Release. For the first two the contexts end Margin before the time is over. The lock
+// All above Release but Detach match ErrLost; so does what a lease answers that is used after Detach or
+// Release. For the first two, and for a writer that has lost a place, the contexts end Margin before the time is over. The lock
 // stays until then, unrenewed, unless the holder releases it.
 
 // lossError is why a lease was lost. It matches ErrLost, kind, and what failed matches.

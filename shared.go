@@ -19,9 +19,9 @@ import (
 // readers has the gate meanwhile, so those that come later wait behind it. Behind the writer each reader has the gate
 // only until it has a place, so they come in one after the other and wait for nobody's work.
 //
-// No circle of waits can close: a caller waits for places only with the gate, and for the gate without anything.
+// No circle of waits can close within a key: a caller waits for places only with the gate, and for the gate without any place.
 // One that has lost the gate stops to wait for places. So a call under a lease on the key is refused,
-// unless it asks for what it has.
+// unless it asks, with Reentrant, for what it has.
 //
 // Tokens are those of the gate. Let g < h be two grants of it, and one of their holders a writer. The trust in g ends
 // before h is granted, and a caller is admitted only while it trusts the gate: so g's has all its places before

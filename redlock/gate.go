@@ -24,6 +24,8 @@ import (
 //	it evicts nothing                    fit, below, unless AllowEviction
 //	it is on the list once               arrive, below; a shard of a Cluster is known by its id
 //	it gives this client the rights      tryRights, below
+//	it names its run                     package member; not one server alone
+//	its clock and this client's agree    member.Floor, where tokens begin at the clock: to a minute
 //	its clients agree on the set         package member
 //	its marker names its present run     package member
 //	its marker is the one that was read  each script compares it, member.lua; not on one server alone, nor in a Cluster

@@ -4,7 +4,7 @@
 //
 // A node may be one server, the master that Sentinels name, the master among replicas, or a shard of a Redis Cluster. Here the last
 // three are one case, a node that fails over (Rules.FailsOver). Which server the node is now, package place of redlock finds out:
-// its master.go asks the Sentinels and the replicas, its shard.go the Cluster. The head of redlock/gate.go lists all that a vote needs.
+// its master.go asks the Sentinels and the replicas, its shard.go a master of a Cluster who it is. The head of redlock/gate.go lists all that a vote needs.
 //
 // What it does not promise: it sees what a node shows. Data that are put back together with the marker of the present run pass, and so do
 // data that a durable node has lost all the same (docs/protocol.md, Who may vote).
@@ -34,8 +34,10 @@
 //	one server alone                   always
 //	one of several servers             if it was durable, and still is         nothing
 //	a master that replicas stand by    never                                   renewals and releases, as the only node
-//	a shard of a Redis Cluster         if it was not promoted since its start  renewals and releases
-//	                                   or since this client saw it admitted
+//	a shard of a Redis Cluster         if this client has seen it admitted     renewals and releases
+//	                                   since its last start or promotion; or
+//	                                   if it was not promoted since its start,
+//	                                   and its marker is missing or another shard's
 //
 // Each step is one compare-and-swap: it fails if the data are wiped between the
 // observation and the step. Data that are wiped later take the marker with them. NoQuarantine

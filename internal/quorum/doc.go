@@ -117,8 +117,8 @@
 //     renewal: it does not count. The client tries again while trust lasts, a tenth
 //     of the TTL, and a second at most, after the try that failed.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
-//     release: package redlock sends it again over the next connection. The caller hears
-//     ErrUnavailable, and the lock lapses at the latest. A caller that gives up has the
+//     release: package redlock sends it again over the next connection. Where no quorum has
+//     confirmed, the caller hears ErrUnavailable, and the lock lapses at the latest. A caller that gives up has the
 //     release sent in any case (P10 in docs/protocol.md).
 //   - A node is slow or dead. The claim does not wait for it once the outcome is
 //     certain, and keeps partial grants for its sake no longer than a few round

@@ -10,7 +10,8 @@ import (
 )
 
 // Lock is one lock on one node: the Go twin of the Lua scripts in
-// internal/wire/scripts. Each method is one script, a pure function of the lock, the node's
+// internal/wire/scripts. Each exported method that changes the lock does what one script does (Release and Keep
+// are both release.lua), as a pure function of the lock, the node's
 // clock now (µs since 1970) and its arguments; TTLs and hand-overs are in
 // milliseconds. The zero value is a lock that was never taken, on a node that has
 // granted none. Times of expiry are kept in milliseconds, and something expires once the

@@ -317,7 +317,7 @@ func (c *Claim) hurry(at int64) {
 }
 
 // elect chooses the token: the base that a quorum shares, or, as soon as a
-// quorum has granted, the highest one. It is final when decide returns Won: by then a quorum
+// quorum has granted, the highest one. It is final when decide sets the outcome Won: by then a quorum
 // has the lock with this token. Until then rest and expire drop it together with the id, and a claim that
 // adopts may choose a later one (outgrown).
 func (c *Claim) elect(at int64, a *Actions) {

@@ -8,12 +8,13 @@
 //	acquire.go               Client.Acquire, compete (its turn in this process), ask
 //	redlock/redlock.go       Driver.Acquire, the driver.Driver of the client
 //	calls.go                 Calls.Acquire, which names the holder in what comes back
-//	engine.go                Engine.Acquire makes a claim and posts the event Start
+//	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start
 //	claim.go                 post calls step (quorum.Step, and request for each of its Asks), then Send of each node
 //	redlock/node.go          Send, send: over the present session, if the request is of use there
-//	redlock/internal/link    write.go: Send, write, which has format encode the request
+//	redlock/cluster.go       or Send of a Cluster: to the shard of the name, by send of its node
+//	redlock/internal/link    write.go: Send, write, load, which has format encode the request
 //
-// The answer comes back by read.go of the link, Answer in redlock/session.go, and post again.
+// The answer comes back by read.go of the link, Answer in redlock/session.go, Deliver in format, Request.Answer, and post again.
 //
 // Lock order: claim.mu before Engine.mu. Neither is held while a request is sent or
 // an outcome reported. Lane.mu is locked alone.
