@@ -29,19 +29,7 @@ func leadersFollow(b *bench) {
 	defer stop()
 	seen := make(chan election.Leader)
 	var watching sync.WaitGroup
-	watching.Go(func() {
-		for leader, err := range election.Observe(looking, watcher, "k") {
-			switch {
-			case errors.Is(err, election.ErrWentBack):
-				b.Error(err)
-			case err == nil && leader.Term != 0:
-				select {
-				case seen <- leader:
-				case <-looking.Done():
-				}
-			}
-		}
-	})
+	watching.Go(func() { b.observe(looking, watcher, "k", seen) })
 	var mu sync.Mutex // guards last
 	var last holdfast.Token
 	all := b.clients(candidates)
@@ -77,4 +65,19 @@ func leadersFollow(b *bench) {
 	stop()
 	watching.Wait()
 	b.cleared()
+}
+
+// observe sends each leader that an observer sees, until ctx ends.
+func (b *bench) observe(ctx context.Context, c *holdfast.Client, key string, seen chan<- election.Leader) {
+	for leader, err := range election.Observe(ctx, c, key) {
+		switch {
+		case errors.Is(err, election.ErrWentBack):
+			b.Error(err)
+		case err == nil && leader.Term != 0:
+			select {
+			case seen <- leader:
+			case <-ctx.Done():
+			}
+		}
+	}
 }

@@ -154,18 +154,22 @@ func measure(ctx context.Context, s settings, sv *service, l load, teams ...team
 	r.end()
 	after, err2 := meter()
 	working.Wait()
-	for i := range teams {
-		out = append(out, newSample(tallies[i], elapsed))
-	}
-	if len(teams) == 1 {
-		if l.fault == noFault {
-			out[0].add(after.since(before, teams[0].direct))
-		}
-		if l.shared {
-			out[0].figures["hand-overs/s"] = float64(r.passed.Load()) / elapsed.Seconds()
-		}
+	out = r.samples(tallies, elapsed)
+	if len(teams) == 1 && l.fault == noFault {
+		out[0].add(after.since(before, teams[0].direct))
 	}
 	return out, errors.Join(err1, err2, mend(ctx))
+}
+
+// samples are the figures of each team. How often a lock was handed over is measured where one team has it for itself.
+func (r *running) samples(tallies [][]*tally, elapsed time.Duration) (out []sample) {
+	for _, t := range tallies {
+		out = append(out, newSample(t, elapsed))
+	}
+	if len(out) == 1 && r.shared {
+		out[0].figures["hand-overs/s"] = float64(r.passed.Load()) / elapsed.Seconds()
+	}
+	return out
 }
 
 // start lets all workers begin, and returns their tallies by team.

@@ -57,6 +57,19 @@ type outburst struct {
 	err      error         // of one of these
 }
 
+// note counts a caller that has waited so long, until so long after the first had begun.
+func (o *outburst) note(waited, after time.Duration, granted bool, err error) {
+	o.longest = max(o.longest, waited)
+	if granted {
+		o.granted++
+		o.last = max(o.last, after)
+	}
+	if err != nil {
+		o.failed++
+		o.err = err
+	}
+}
+
 // storm has n callers ask at once.
 func storm(ctx context.Context, most time.Duration, lib library, sv *service, n int) (out outburst, err error) {
 	prefix, addrs, _, err := sv.prepare(noFault)
@@ -100,15 +113,7 @@ func storm(ctx context.Context, most time.Duration, lib library, sv *service, n 
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out.longest = max(out.longest, now.Sub(asked))
-			if granted {
-				out.granted++
-				out.last = max(out.last, now.Sub(begin))
-			}
-			if err != nil {
-				out.failed++
-				out.err = err
-			}
+			out.note(now.Sub(asked), now.Sub(begin), granted, err)
 		})
 	}
 	asking.Wait()

@@ -124,99 +124,139 @@ func (l *lockHistory) runs(a *attempt, t int64) (since int64) {
 	return since
 }
 
+// sorting is what histories has read so far.
+type sorting struct {
+	locks         map[string]*lockHistory // by key
+	tries, ids    map[string]*attempt     // by try, and by key and owner
+	reads, writes map[string]*access      // by storage and op
+	closings      map[string][]int64      // by client
+}
+
 // histories sorts events by lock.
 func histories(events []event) map[string]*lockHistory {
 	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.T, b.T) })
-	locks := make(map[string]*lockHistory)
-	tries, ids := make(map[string]*attempt), make(map[string]*attempt)
-	reads, writes := make(map[string]*access), make(map[string]*access)
-	closings := make(map[string][]int64) // by client
-	for i := range events {
-		e := &events[i]
-		switch e.Kind {
-		case resource, crowded, blamed, strange, observed:
-			continue
-		case closing:
-			closings[e.Client] = append(closings[e.Client], e.T)
-			continue
-		}
-		l := locks[e.Key]
-		if l == nil {
-			l = newHistory(e.Key)
-			locks[e.Key] = l
-		}
-		a := tries[e.Try]
-		switch e.Kind {
-		case asked:
-			a = &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait}
-			l.most = max(l.most, e.Slots)
-			tries[e.Try] = a
-			if e.From != "" {
-				l.takings[e.Try] = &taking{grant: grantOf(e.From), begun: e.T, by: a}
-			}
-			l.attempts = append(l.attempts, a)
-		case got:
-			a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
-			a.until = max(a.until, e.Until)
-			if e.Key != a.key { // a slot
-				l.attempts = append(l.attempts, a)
-			}
-			if t := l.takings[e.Try]; t != nil {
-				t.done = e.T
-			}
-			ids[e.Key+" "+e.ID] = a
-		case failed:
-			a.gaveUp, a.why = e.T, e.Err
-		case renewed:
-			if a = ids[e.Key+" "+e.ID]; a != nil {
-				a.until = e.Until
-			}
-		case lost:
-			if a = ids[e.Key+" "+e.ID]; a != nil && a.lost == 0 {
-				a.lost, a.why = e.T, e.Err
-			}
-		case leaving:
-			a.left = e.T
-		case released:
-			if e.Err == "" {
-				a.released = e.T
-			}
-		case forcing:
-			l.takings[e.Try] = &taking{grant: grantOf(e.ID), begun: e.T, stale: e.From}
-		case forced:
-			if e.Err == "" {
-				l.takings[e.Try].done = e.T
-			}
-		case reading:
-			r := &access{op: e.Op, result: reading, by: a, called: e.T}
-			reads[e.Store+" "+e.Op] = r
-			l.reads[e.Store] = append(l.reads[e.Store], r)
-		case seen, barred:
-			r := reads[e.Store+" "+e.Op]
-			r.result, r.prev, r.answered = e.Kind, e.Prev, e.T
-		case writing:
-			w := &access{op: e.Op, prev: e.Prev, result: writing, by: a, called: e.T}
-			writes[e.Store+" "+e.Op] = w
-			l.writes[e.Store] = append(l.writes[e.Store], w)
-		case acked, refused, unknown:
-			w := writes[e.Store+" "+e.Op]
-			w.result, w.answered = e.Kind, e.T
-		}
+	s := sorting{
+		locks: make(map[string]*lockHistory), tries: make(map[string]*attempt), ids: make(map[string]*attempt),
+		reads: make(map[string]*access), writes: make(map[string]*access), closings: make(map[string][]int64),
 	}
-	for _, a := range tries {
-		for _, t := range closings[a.client] {
+	for i := range events {
+		s.add(&events[i])
+	}
+	for _, a := range s.tries {
+		for _, t := range s.closings[a.client] {
 			if a.asked < t && (a.closed == 0 || t < a.closed) {
 				a.closed = t
 			}
 		}
 	}
-	for _, l := range locks {
+	for _, l := range s.locks {
 		l.takeAway()
 		if l.most > 1 {
 			l.lineUp()
 		}
 	}
-	return locks
+	return s.locks
+}
+
+// add puts an event where it belongs.
+func (s *sorting) add(e *event) {
+	switch e.Kind {
+	case resource, crowded, blamed, strange, observed:
+		return
+	case closing:
+		s.closings[e.Client] = append(s.closings[e.Client], e.T)
+		return
+	}
+	l := s.locks[e.Key]
+	if l == nil {
+		l = newHistory(e.Key)
+		s.locks[e.Key] = l
+	}
+	switch e.Kind {
+	case asked:
+		s.begin(l, e)
+	case got:
+		s.grant(l, e)
+	case reading, seen, barred, writing, acked, refused, unknown:
+		s.access(l, e)
+	case forcing:
+		l.takings[e.Try] = &taking{grant: grantOf(e.ID), begun: e.T, stale: e.From}
+	case forced:
+		if e.Err == "" {
+			l.takings[e.Try].done = e.T
+		}
+	default:
+		s.follow(e)
+	}
+}
+
+// begin notes an attempt.
+func (s *sorting) begin(l *lockHistory, e *event) {
+	a := &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait}
+	l.most = max(l.most, e.Slots)
+	s.tries[e.Try] = a
+	if e.From != "" {
+		l.takings[e.Try] = &taking{grant: grantOf(e.From), begun: e.T, by: a}
+	}
+	l.attempts = append(l.attempts, a)
+}
+
+// grant notes that an attempt was granted the lock, or the slot of which l is the history.
+func (s *sorting) grant(l *lockHistory, e *event) {
+	a := s.tries[e.Try]
+	a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
+	a.until = max(a.until, e.Until)
+	if e.Key != a.key { // a slot
+		l.attempts = append(l.attempts, a)
+	}
+	if t := l.takings[e.Try]; t != nil {
+		t.done = e.T
+	}
+	s.ids[e.Key+" "+e.ID] = a
+}
+
+// follow notes what has become of an attempt, or of its lease.
+func (s *sorting) follow(e *event) {
+	a, owner := s.tries[e.Try], s.ids[e.Key+" "+e.ID]
+	switch e.Kind {
+	case failed:
+		a.gaveUp, a.why = e.T, e.Err
+	case renewed:
+		if owner != nil {
+			owner.until = e.Until
+		}
+	case lost:
+		if owner != nil && owner.lost == 0 {
+			owner.lost, owner.why = e.T, e.Err
+		}
+	case leaving:
+		a.left = e.T
+	case released:
+		if e.Err == "" {
+			a.released = e.T
+		}
+	}
+}
+
+// access notes a request to a storage, or the answer to one.
+func (s *sorting) access(l *lockHistory, e *event) {
+	name := e.Store + " " + e.Op
+	switch e.Kind {
+	case reading:
+		r := &access{op: e.Op, result: reading, by: s.tries[e.Try], called: e.T}
+		s.reads[name] = r
+		l.reads[e.Store] = append(l.reads[e.Store], r)
+	case seen, barred:
+		r := s.reads[name]
+		r.result, r.prev, r.answered = e.Kind, e.Prev, e.T
+	case writing:
+		w := &access{op: e.Op, prev: e.Prev, result: writing, by: s.tries[e.Try], called: e.T}
+		s.writes[name] = w
+		l.writes[e.Store] = append(l.writes[e.Store], w)
+	case acked, refused, unknown:
+		w := s.writes[name]
+		w.result, w.answered = e.Kind, e.T
+	}
 }
 
 // lineUp notes since when each attempt may have been served by a request of its process, whose callers stand in one line for a

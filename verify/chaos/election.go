@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -123,16 +122,8 @@ func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport
 		return nil, err
 	}
 	schedule.Clients, schedule.Peers, schedule.Narrow = candidates, 0, 0
-	if set.out == "" {
-		if set.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
-			return nil, err
-		}
-	}
-	dir, err := filepath.Abs(filepath.Join(set.out, "history"))
+	dir, err := set.folders()
 	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(os.MkdirAll(dir, 0o700), dropHistories(dir)); err != nil {
 		return nil, err
 	}
 	program, err := os.Executable()
@@ -145,20 +136,14 @@ func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport
 	if err := place.start(ctx, schedule); err != nil {
 		return nil, err
 	}
-	all := make([]order, candidates+1)
-	for i := range all {
-		all[i] = order{Number: i, Name: fmt.Sprintf("candidate%d", i), Role: candidateRole, History: dir, Schedule: *schedule}
-		place.equip(&all[i], i)
-	}
-	watcher := &all[candidates]
-	watcher.Name = "observer"
+	campaigns, watcher := voters(schedule, place, dir)
 	rec := &recorder{dir: dir, client: watcher.Name, files: make(map[int]*os.File)}
 	own, err := openHoldfast(ctx, watcher, rec, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer own.close()
-	crew, err := launch(program, set.older, all[:candidates], logs)
+	crew, err := launch(program, set.older, campaigns, logs)
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +171,18 @@ func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport
 	}
 	v.report.judge(events)
 	return v.report, nil
+}
+
+// voters are the orders of the candidates and of the observer.
+func voters(s *Schedule, place site, histories string) (campaigns []order, watcher *order) {
+	all := make([]order, candidates+1)
+	for i := range all {
+		all[i] = order{Number: i, Name: fmt.Sprintf("candidate%d", i), Role: candidateRole, History: histories, Schedule: *s}
+		place.equip(&all[i], i)
+	}
+	watcher = &all[candidates]
+	watcher.Name = "observer"
+	return all[:candidates], watcher
 }
 
 // depose kills leaders, and has others resign, in turns.

@@ -46,152 +46,207 @@ const (
 	getsThrough  = "everybody gets through when the faults are over"
 )
 
+// verdict is the judgement of one window.
+type verdict struct {
+	*judge
+	span   *span
+	rules  class        // what is left of the promises
+	sums   *ClassReport // of all windows of the class
+	faults []happened
+	events []event
+	locks  map[string]*lockHistory
+	found  []Finding
+	slow   []Finding // locks that were not free again within their bound: the report has them apart
+}
+
 // window judges one window, whose history is dropped unless it shows a violation.
 func (j *judge) window(ctx context.Context, s *span) error {
 	events, err := readHistory(j.dir, s.index)
 	if err != nil {
 		return err
 	}
-	faults := j.nemesis.of(s.index)
-	cl := j.class(s.Class, faults)
-	c := j.report.Classes[s.Class]
-	if c == nil {
-		c = &ClassReport{
-			Shared: cl.shared, LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{},
-			Bound: int64(j.schedule.TTL) + int64(time.Second) + int64(cl.extra),
-		}
-		if !cl.lives {
-			c.Mortal = "a majority may be away, or a holder"
-		}
-		j.report.Classes[s.Class] = c
-	}
-	c.Windows++
-	c.Faults += len(faults)
-	for _, f := range faults {
-		j.report.Faults[f.Do]++
-	}
 	j.consumption(events)
-
-	var found []Finding
-	add := func(promise string, list []finding) {
-		for _, f := range list {
-			found = append(found, Finding{s.Class, promise, f})
-		}
-	}
-	locks := histories(events)
-	befallen := j.befallen(faults)
-	for key, l := range locks {
+	faults := j.nemesis.of(s.index)
+	v := &verdict{judge: j, span: s, rules: j.class(s.Class, faults), faults: faults, events: events, locks: histories(events)}
+	v.count()
+	for _, l := range v.locks {
 		l.stops = stopsOf(faults)
-		tally := &c.Holdfast
-		peer := strings.Contains(key, "/r")
-		if peer {
-			tally = &c.Peer
-		}
-		overlaps := l.overlaps((*attempt).trusted)
-		t := Tally{
-			Granted: len(l.granted()), Overlaps: len(overlaps), Worked: len(l.overlaps((*attempt).worked)),
-			Acked: count(l.writes[byNobody], acked),
-		}
-		t.Failed = len(l.attempts) - t.Granted
-		lostHere, err := j.lostUpdates(ctx, l, byNobody)
-		if err != nil {
+		if err := v.lock(ctx, l); err != nil {
 			return err
 		}
-		t.LostUpdates = len(lostHere)
-		task := j.report.task(key)
-		if task != nil {
-			task.count(l)
-			task.Overlaps += t.Overlaps
-			t.Granted, t.Failed = 0, 0
-		}
-		tally.add(t)
-		if peer {
-			continue
-		}
-		if cl.shared == "" {
-			add(exclusion, overlaps)
-		}
-		add(inTime, l.overdue(int64(j.schedule.TTL)+int64(time.Second), befallen))
-		if s.Class == after && !j.still.within(s.start, s.end) {
-			add(getsThrough, l.unserved())
-		}
-		if cl.patient {
-			add(turnsNone, l.rebuffs(s.end-int64(tail)))
-		}
-		if l.most > 1 { // its slots have the rest
-			continue
-		}
-		dup, dis := l.duplicates(), l.disorder()
-		c.Duplicates += len(dup)
-		c.Disorder += len(dis)
-		c.Inversions += l.inversions()
-		add(uniqueTokens, dup)
-		add(tokenOrder, dis)
-		add(staysDead, l.revivals())
-		add(spares, l.robberies())
-		add(staysTaken, l.returns())
-		add(kept, l.cutShort())
-		if cl.duty == apart && l.waited(s.start, c.Bound) {
-			add(keptApart, []finding{{key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(c.Bound))}})
-		}
-		lapsed, excused := l.losses(func(a *attempt) bool {
-			return cl.tooShort(a.ttl) || j.still.within(a.lost-int64(j.schedule.TTL), a.lost)
-		})
-		c.Lost += len(lapsed) + excused
-		if task != nil {
-			task.Duplicates += len(dup)
-			task.Disorder += len(dis)
-			task.Lost += len(lapsed) + excused
-		}
-		if cl.lives {
-			add(leasesLive, lapsed)
-			j.report.Excused += excused
-		}
-		if cl.unfit {
-			from, to := j.unfit(faults)
-			add(unfitMute, l.within(from, to))
-		}
-		for _, name := range fencedStores {
-			lost, err := j.lostUpdates(ctx, l, name)
-			if err != nil {
-				return err
-			}
-			c.LostUpdates[name] += len(lost)
-			c.Written[name] += count(l.writes[name], acked)
-			c.Refused[name] += count(l.writes[name], refused) + count(l.reads[name], barred)
-			add(fencedWrites, lost)
-		}
 	}
-	add(keptApart, strangers(events))
-	broken, err := j.linear(s, cl.shared == "", time.Now().Add(patience), events, locks, faults)
-	if err != nil {
+	if err := v.whole(ctx); err != nil {
 		return err
 	}
-	found = append(found, broken...)
-	crowds := slices.DeleteFunc(slices.Clone(faults), func(h happened) bool { return h.Do != "crowd" })
-	if !j.still.within(s.start, s.end) { // else it was not the client that had no time for its crowd
-		add(allServed, left(events, crowds))
-		add(noBlame, suspicions(events, crowds))
-	}
-	ghosts, err := j.ghosts(ctx, s)
-	if err != nil {
-		return err
-	}
-	c.Ghosts += len(ghosts)
-	add(noGhosts, ghosts)
-	times, slow := j.recoveries(s, cl, locks, faults, c.Bound)
-	c.Recovery = append(c.Recovery, times...)
-	slices.Sort(c.Recovery)
-	for _, f := range slow {
-		j.report.Slow = append(j.report.Slow, Finding{s.Class, recovery, f})
-	}
-
-	j.timeline.add(s, locks, faults, found)
-	j.report.Findings = append(j.report.Findings, found...)
-	if len(found) > 0 || len(slow) > 0 || j.keep {
+	j.timeline.add(s, v.locks, faults, v.found)
+	j.report.Findings = append(j.report.Findings, v.found...)
+	j.report.Slow = append(j.report.Slow, v.slow...)
+	if len(v.found) > 0 || len(v.slow) > 0 || j.keep {
 		return nil
 	}
 	return dropHistory(j.dir, s.index)
+}
+
+// add has a promise be broken, once by each finding.
+func (v *verdict) add(promise string, list []finding) {
+	for _, f := range list {
+		v.found = append(v.found, Finding{v.span.Class, promise, f})
+	}
+}
+
+// count adds the window and its faults to the sums of its class, which begin with the first one.
+func (v *verdict) count() {
+	c := v.report.Classes[v.span.Class]
+	if c == nil {
+		c = &ClassReport{
+			Shared: v.rules.shared, LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{},
+			Bound: int64(v.schedule.TTL) + int64(time.Second) + int64(v.rules.extra),
+		}
+		if !v.rules.lives {
+			c.Mortal = "a majority may be away, or a holder"
+		}
+		v.report.Classes[v.span.Class] = c
+	}
+	c.Windows++
+	c.Faults += len(v.faults)
+	for _, f := range v.faults {
+		v.report.Faults[f.Do]++
+	}
+	v.sums = c
+}
+
+// lock judges a lock. That of another recipe is counted only.
+func (v *verdict) lock(ctx context.Context, l *lockHistory) error {
+	sums, peer := &v.sums.Holdfast, strings.Contains(l.key, "/r")
+	if peer {
+		sums = &v.sums.Peer
+	}
+	overlaps, task := l.overlaps((*attempt).trusted), v.report.task(l.key)
+	if err := v.tally(ctx, l, len(overlaps), task, sums); err != nil || peer {
+		return err
+	}
+	if v.rules.shared == "" {
+		v.add(exclusion, overlaps)
+	}
+	v.calls(l)
+	if l.most > 1 { // its slots have the rest
+		return nil
+	}
+	v.tokens(l, task)
+	v.leases(l, task)
+	return v.fenced(ctx, l)
+}
+
+// tally adds what happened to a lock to the sums, and to its task if that is not nil, which then has the calls.
+func (v *verdict) tally(ctx context.Context, l *lockHistory, overlaps int, task *TaskReport, sums *Tally) error {
+	lost, err := v.lostUpdates(ctx, l, byNobody)
+	if err != nil {
+		return err
+	}
+	t := Tally{Overlaps: overlaps, Worked: len(l.overlaps((*attempt).worked)), Acked: count(l.writes[byNobody], acked), LostUpdates: len(lost)}
+	if task != nil {
+		task.count(l)
+		task.Overlaps += overlaps
+	} else {
+		t.Granted = len(l.granted())
+		t.Failed = len(l.attempts) - t.Granted
+	}
+	sums.add(t)
+	return nil
+}
+
+// calls judges how the calls for a lock have ended.
+func (v *verdict) calls(l *lockHistory) {
+	v.add(inTime, l.overdue(int64(v.schedule.TTL)+int64(time.Second), v.befallen(v.faults)))
+	if v.span.Class == after && !v.still.within(v.span.start, v.span.end) {
+		v.add(getsThrough, l.unserved())
+	}
+	if v.rules.patient {
+		v.add(turnsNone, l.rebuffs(v.span.end-int64(tail)))
+	}
+}
+
+// tokens judges the tokens of a lock. task is nil where the table has what is counted.
+func (v *verdict) tokens(l *lockHistory, task *TaskReport) {
+	duplicates, disorder := l.duplicates(), l.disorder()
+	v.sums.Duplicates += len(duplicates)
+	v.sums.Disorder += len(disorder)
+	v.sums.Inversions += l.inversions()
+	if task != nil {
+		task.Duplicates += len(duplicates)
+		task.Disorder += len(disorder)
+	}
+	v.add(uniqueTokens, duplicates)
+	v.add(tokenOrder, disorder)
+}
+
+// leases judges how the leases of a lock began and ended. task is nil where the table has what is counted.
+func (v *verdict) leases(l *lockHistory, task *TaskReport) {
+	v.add(staysDead, l.revivals())
+	v.add(spares, l.robberies())
+	v.add(staysTaken, l.returns())
+	v.add(kept, l.cutShort())
+	if bound := v.sums.Bound; v.rules.duty == apart && l.waited(v.span.start, bound) {
+		v.add(keptApart, []finding{{l.key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(bound))}})
+	}
+	lapsed, excused := l.losses(func(a *attempt) bool {
+		return v.rules.tooShort(a.ttl) || v.still.within(a.lost-int64(v.schedule.TTL), a.lost)
+	})
+	v.sums.Lost += len(lapsed) + excused
+	if task != nil {
+		task.Lost += len(lapsed) + excused
+	}
+	if v.rules.lives {
+		v.add(leasesLive, lapsed)
+		v.report.Excused += excused
+	}
+	if v.rules.unfit {
+		from, to := v.unfit(v.faults)
+		v.add(unfitMute, l.within(from, to))
+	}
+}
+
+// fenced judges the storages that check the tokens of a lock.
+func (v *verdict) fenced(ctx context.Context, l *lockHistory) error {
+	for _, name := range fencedStores {
+		lost, err := v.lostUpdates(ctx, l, name)
+		if err != nil {
+			return err
+		}
+		v.sums.LostUpdates[name] += len(lost)
+		v.sums.Written[name] += count(l.writes[name], acked)
+		v.sums.Refused[name] += count(l.writes[name], refused) + count(l.reads[name], barred)
+		v.add(fencedWrites, lost)
+	}
+	return nil
+}
+
+// whole judges what no single lock shows, after all of them were judged.
+func (v *verdict) whole(ctx context.Context) error {
+	v.add(keptApart, strangers(v.events))
+	broken, err := v.linear(v.span, v.rules.shared == "", time.Now().Add(patience), v.events, v.locks, v.faults)
+	if err != nil {
+		return err
+	}
+	v.found = append(v.found, broken...)
+	crowds := slices.DeleteFunc(slices.Clone(v.faults), func(h happened) bool { return h.Do != "crowd" })
+	if !v.still.within(v.span.start, v.span.end) { // else it was not the client that had no time for its crowd
+		v.add(allServed, left(v.events, crowds))
+		v.add(noBlame, suspicions(v.events, crowds))
+	}
+	ghosts, err := v.ghosts(ctx, v.span)
+	if err != nil {
+		return err
+	}
+	v.sums.Ghosts += len(ghosts)
+	v.add(noGhosts, ghosts)
+	times, slow := v.recoveries(v.span, v.rules, v.locks, v.faults, v.sums.Bound)
+	v.sums.Recovery = append(v.sums.Recovery, times...)
+	slices.Sort(v.sums.Recovery)
+	for _, f := range slow {
+		v.slow = append(v.slow, Finding{v.span.Class, recovery, f})
+	}
+	return nil
 }
 
 // class is what a class leaves of the promises, less what the servers that run take back when one of them was stopped.

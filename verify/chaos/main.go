@@ -140,19 +140,11 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err := schedule.keep(set.only); err != nil {
 		return nil, err
 	}
-	if set.out == "" {
-		if set.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
-			return nil, err
-		}
-	}
 	if set.seed == 0 {
 		set.seed = rand.Uint64()
 	}
-	histories, err := filepath.Abs(filepath.Join(set.out, "history"))
+	histories, err := set.folders()
 	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(os.MkdirAll(histories, 0o700), dropHistories(histories)); err != nil {
 		return nil, err
 	}
 	program, err := os.Executable()
@@ -174,59 +166,84 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 
 	start := mono() + int64(back.lead(schedule))
 	spans := schedule.plan(start, set.length)
-	length := time.Duration(spans[len(spans)-1].end - start)
 	crew, err := launch(program, set.older, orders(schedule, place, where, histories, start, set.length), logs)
 	if err != nil {
 		return nil, err
 	}
 	defer crew.scuttle()
 
-	r := &Report{
-		Seed: set.seed, Seconds: length.Seconds(), Schedule: *schedule, Peer: back.peer,
-		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
-		Findings: []Finding{}, Porcupine: map[string]*Judged{}, Tasks: map[string]*TaskReport{},
-	}
+	length := time.Duration(spans[len(spans)-1].end - start)
+	r := newReport(set.seed, length, schedule)
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	// A lease is renewed after a third of its TTL, and again until its end.
 	still := &standstill{least: time.Duration(schedule.TTL) / 6}
-	watched, rest := context.WithCancel(ctx)
-	defer rest()
-	go still.watch(watched)
 	j := &judge{
 		site: place, stores: stores, nemesis: nem, schedule: schedule, still: still, dir: histories, keep: set.keep, report: r,
 		timeline: &timeline{start: start, keys: schedule.Keys},
 	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for i := range spans {
-			nem.run(ctx, &spans[i])
-		}
-	})
-	for i := range spans {
-		sleep(ctx, time.Duration(spans[i].end+int64(schedule.TTL)+int64(grace)-mono()))
-		if ctx.Err() != nil {
-			break
-		}
-		if err := j.window(ctx, &spans[i]); err != nil {
-			r.Troubles = append(r.Troubles, fmt.Sprintf("window %d: %v", i, err))
-		}
-	}
-	all.Wait()
-	if err := ctx.Err(); err != nil {
+	if err := j.windows(ctx, spans); err != nil {
 		return nil, err
-	}
-	if err := crew.await(grace); err != nil {
-		r.Troubles = append(r.Troubles, err.Error())
-	}
-	stills, longest := still.sum()
-	r.Stills, r.Longest = stills, Duration(longest)
-	for _, err := range nem.errs {
-		r.Troubles = append(r.Troubles, err.Error())
 	}
 	if set.flat {
 		r.Troubles = append(r.Troubles, r.growth()...)
 	}
 	return r, j.save(set.out, logs)
+}
+
+// folders makes the folder for the report, a temporary one where none is named, and an empty one for histories in it.
+func (s *settings) folders() (histories string, err error) {
+	if s.out == "" {
+		if s.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
+			return "", err
+		}
+	}
+	histories, err = filepath.Abs(filepath.Join(s.out, "history"))
+	if err != nil {
+		return "", err
+	}
+	return histories, errors.Join(os.MkdirAll(histories, 0o700), dropHistories(histories))
+}
+
+// windows has the faults of all windows happen, and judges each window soon after its end. It blocks until the last is judged, the
+// clients are through and the report has what troubled the run, or until ctx ends.
+func (j *judge) windows(ctx context.Context, spans []span) error {
+	watched, rest := context.WithCancel(ctx)
+	defer rest()
+	go j.still.watch(watched)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := range spans {
+			j.nemesis.run(ctx, &spans[i])
+		}
+	})
+	for i := range spans {
+		sleep(ctx, time.Duration(spans[i].end+int64(j.schedule.TTL)+int64(grace)-mono()))
+		if ctx.Err() != nil {
+			break
+		}
+		if err := j.window(ctx, &spans[i]); err != nil {
+			j.report.Troubles = append(j.report.Troubles, fmt.Sprintf("window %d: %v", i, err))
+		}
+	}
+	all.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	j.conclude()
+	return nil
+}
+
+// conclude waits for the clients, and notes what has troubled the run itself.
+func (j *judge) conclude() {
+	r := j.report
+	if err := j.nemesis.fleet.await(grace); err != nil {
+		r.Troubles = append(r.Troubles, err.Error())
+	}
+	stills, longest := j.still.sum()
+	r.Stills, r.Longest = stills, Duration(longest)
+	for _, err := range j.nemesis.errs {
+		r.Troubles = append(r.Troubles, err.Error())
+	}
 }
 
 // grace is how long after a window, beyond the TTL, all that belongs to it is over.

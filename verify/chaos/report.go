@@ -33,6 +33,14 @@ type Report struct {
 	Pictures  []string               `json:"pictures,omitempty"` // of what Porcupine found, in the folder of the report
 }
 
+func newReport(seed uint64, length time.Duration, s *Schedule) *Report {
+	return &Report{
+		Seed: seed, Seconds: length.Seconds(), Schedule: *s, Peer: s.backend().peer,
+		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
+		Findings: []Finding{}, Porcupine: map[string]*Judged{}, Tasks: map[string]*TaskReport{},
+	}
+}
+
 // Finding is a broken promise.
 type Finding struct {
 	Class   string `json:"class"`

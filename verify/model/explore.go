@@ -47,89 +47,110 @@ type edge struct {
 	slow     bool
 }
 
+// exploration is what explore has seen so far. A state is known by its number, in the order in which states were found.
+type exploration[S, M any] struct {
+	sys     system[S, M]
+	live    bool // edges and done are kept
+	seen    map[key]int32
+	parents []int32 // by state: the one from which it was found
+	by      []M     // by state: the move from there
+	done    []bool  // by state
+	edges   []edge
+	made    int // moves
+
+	level   []*S    // the states at hand, all at the same distance from the first
+	numbers []int32 // theirs
+
+	spare []*S // states that were explored, to be used again
+	moves []M  // of one state, likewise
+	buf   []byte
+}
+
 // explore visits every state that can be reached, nearest first, and stops at
 // the first broken property or after limit states. With live it also computes
 // backwards from where each state can get to.
-func explore[S, M any](sys system[S, M], limit int, live bool) result[M] {
-	var (
-		r       result[M]
-		seen    = make(map[key]int32)
-		parents []int32
-		by      []M
-		edges   []edge
-		done    []bool
-		level   []*S
-		numbers []int32
-		buf     []byte
-		moves   []M
-		spare   []*S // states that were explored, to be used again
-	)
-	visit := func(s *S, parent int32, m M) (n int32, fresh bool) {
-		buf = sys.encode(s, buf[:0])
-		k := keyOf(buf)
-		if n, ok := seen[k]; ok {
-			return n, false
-		}
-		n = int32(len(parents))
-		seen[k] = n
-		parents, by = append(parents, parent), append(by, m)
-		if live {
-			done = append(done, sys.done(s))
-		}
-		return n, true
-	}
-	way := func(n int32) (trace []M) {
-		for ; n > 0; n = parents[n] {
-			trace = append([]M{by[n]}, trace...)
-		}
-		return trace
-	}
+func explore[S, M any](sys system[S, M], limit int, live bool) (r result[M]) {
+	x := &exploration[S, M]{sys: sys, live: live, seen: make(map[key]int32)}
 	first := sys.initial()
 	var none M
-	s := new(S)
-	visit(&first, 0, none)
-	level, numbers = append(level, &first), append(numbers, 0)
-	for len(level) > 0 {
-		var next []*S
-		var nextNumbers []int32
-		for i := range level {
-			moves = sys.moves(level[i], moves[:0])
-			for _, m := range moves {
-				var broken string
-				*s, broken = sys.apply(level[i], m)
-				r.edges++
-				if broken != "" {
-					r.states, r.broken, r.trace = len(parents), broken, append(way(numbers[i]), m)
-					return r
-				}
-				n, fresh := visit(s, numbers[i], m)
-				if live {
-					edges = append(edges, edge{numbers[i], n, sys.slow(m)})
-				}
-				if fresh {
-					next, nextNumbers = append(next, s), append(nextNumbers, n)
-					if last := len(spare) - 1; last >= 0 {
-						s, spare = spare[last], spare[:last]
-					} else {
-						s = new(S)
-					}
-				}
-			}
-			spare = append(spare, level[i])
-		}
-		if len(parents) > limit {
-			r.states = len(parents)
-			return r
-		}
-		level, numbers = next, nextNumbers
+	x.visit(&first, 0, none)
+	x.level, x.numbers = append(x.level, &first), append(x.numbers, 0)
+	for len(x.level) > 0 && r.broken == "" && len(x.parents) <= limit {
+		r.broken, r.trace = x.deeper()
 	}
-	r.states, r.whole = len(parents), true
-	if live {
-		worst, stuck, n := finish(edges, done)
-		r.timers, r.stuck = worst, stuck
-		r.trace = way(n)
+	r.states, r.edges = len(x.parents), x.made
+	r.whole = r.broken == "" && len(x.parents) <= limit
+	if live && r.whole {
+		var n int32
+		r.timers, r.stuck, n = finish(x.edges, x.done)
+		r.trace = x.way(n)
 	}
 	return r
+}
+
+// deeper makes every move from the states at hand. The states that it finds are at hand then, unless a move breaks a property:
+// trace is the way to that.
+func (x *exploration[S, M]) deeper() (broken string, trace []M) {
+	var next []*S
+	var numbers []int32
+	s := x.space()
+	for i, from := range x.level {
+		x.moves = x.sys.moves(from, x.moves[:0])
+		for _, m := range x.moves {
+			*s, broken = x.sys.apply(from, m)
+			x.made++
+			if broken != "" {
+				return broken, append(x.way(x.numbers[i]), m)
+			}
+			n, fresh := x.visit(s, x.numbers[i], m)
+			if x.live {
+				x.edges = append(x.edges, edge{x.numbers[i], n, x.sys.slow(m)})
+			}
+			if fresh {
+				next, numbers = append(next, s), append(numbers, n)
+				s = x.space()
+			}
+		}
+		x.spare = append(x.spare, from)
+	}
+	x.spare = append(x.spare, s)
+	x.level, x.numbers = next, numbers
+	return "", nil
+}
+
+// visit returns the number of a state, and whether it was found just now, by m from parent.
+func (x *exploration[S, M]) visit(s *S, parent int32, m M) (n int32, fresh bool) {
+	x.buf = x.sys.encode(s, x.buf[:0])
+	k := keyOf(x.buf)
+	if n, ok := x.seen[k]; ok {
+		return n, false
+	}
+	n = int32(len(x.parents))
+	x.seen[k] = n
+	x.parents, x.by = append(x.parents, parent), append(x.by, m)
+	if x.live {
+		x.done = append(x.done, x.sys.done(s))
+	}
+	return n, true
+}
+
+// way returns the moves from the first state to n.
+func (x *exploration[S, M]) way(n int32) (trace []M) {
+	for ; n > 0; n = x.parents[n] {
+		trace = append([]M{x.by[n]}, trace...)
+	}
+	return trace
+}
+
+// space returns room for a state.
+func (x *exploration[S, M]) space() *S {
+	last := len(x.spare) - 1
+	if last < 0 {
+		return new(S)
+	}
+	s := x.spare[last]
+	x.spare = x.spare[:last]
+	return s
 }
 
 // finish computes, backwards from the states that are done, how many timers have

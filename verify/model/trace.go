@@ -37,34 +37,9 @@ func (s *setup) line(w *world, m move) string {
 	case begin:
 		return who + " asks for the lock"
 	case execute, ghost:
-		r, late := wire.requests.m[0], ""
-		if m.kind == ghost {
-			r, late = w.nodes[m.node].ghosts.m[0], ", which comes late"
-		}
-		next := *w
-		a := s.serve(&next, int(m.client), int(m.node), r)
-		says := answerNames[quorum.Kind(a.kind)]
-		if quorum.Kind(a.kind) == quorum.Granted || quorum.Kind(a.kind) == quorum.NotMine && a.token != 0 {
-			says += fmt.Sprint(" ", a.token)
-		}
-		what := quorum.AskKind(r.kind).String()
-		if r.token != 0 {
-			what += fmt.Sprint(" ", r.token)
-		}
-		line := fmt.Sprintf("%s executes %s of %s%d%s: %s", node, what, who, r.id, late, says)
-		if o := next.nodes[m.node].lock.Owner; o != w.nodes[m.node].lock.Owner && o != "" && quorum.Kind(a.kind) == quorum.Freed {
-			line += ", handed to " + strings.ToUpper(o)
-		}
-		return line
+		return s.execution(w, m)
 	case answer:
-		a := wire.answers.m[0]
-		switch {
-		case a.of == wakeUp && a.token != 0:
-			return fmt.Sprintf("%s is woken by %s and has the lock there with %d", who, node, a.token)
-		case a.of == wakeUp:
-			return fmt.Sprintf("%s is woken by %s", who, node)
-		}
-		return fmt.Sprintf("%s hears from %s: %s %s", who, node, quorum.AskKind(a.of), answerNames[quorum.Kind(a.kind)])
+		return hearing(wire.answers.m[0], who, node)
 	case failure:
 		return fmt.Sprintf("%s notices that %s at %s failed", who, quorum.AskKind(wire.failures.m[m.index].of), node)
 	case wake:
@@ -119,6 +94,40 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("%s can no longer reach %s", who, node)
 	}
 	return s.memberLine(w, m)
+}
+
+// execution tells what a node makes of a request.
+func (s *setup) execution(w *world, m move) string {
+	r, late := w.nodes[m.node].wires[m.client].requests.m[0], ""
+	if m.kind == ghost {
+		r, late = w.nodes[m.node].ghosts.m[0], ", which comes late"
+	}
+	next := *w
+	a := s.serve(&next, int(m.client), int(m.node), r)
+	says := answerNames[quorum.Kind(a.kind)]
+	if quorum.Kind(a.kind) == quorum.Granted || quorum.Kind(a.kind) == quorum.NotMine && a.token != 0 {
+		says += fmt.Sprint(" ", a.token)
+	}
+	what := quorum.AskKind(r.kind).String()
+	if r.token != 0 {
+		what += fmt.Sprint(" ", r.token)
+	}
+	line := fmt.Sprintf("node %d executes %s of %s%d%s: %s", m.node+1, what, name(m.client), r.id, late, says)
+	if o := next.nodes[m.node].lock.Owner; o != w.nodes[m.node].lock.Owner && o != "" && quorum.Kind(a.kind) == quorum.Freed {
+		line += ", handed to " + strings.ToUpper(o)
+	}
+	return line
+}
+
+// hearing tells which answer a client hears from a node.
+func hearing(a message, who, node string) string {
+	switch {
+	case a.of == wakeUp && a.token != 0:
+		return fmt.Sprintf("%s is woken by %s and has the lock there with %d", who, node, a.token)
+	case a.of == wakeUp:
+		return fmt.Sprintf("%s is woken by %s", who, node)
+	}
+	return fmt.Sprintf("%s hears from %s: %s %s", who, node, quorum.AskKind(a.of), answerNames[quorum.Kind(a.kind)])
 }
 
 func (s *setup) tokens(w *world) string {

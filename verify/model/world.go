@@ -393,123 +393,13 @@ func (s *setup) moves(w *world, out []move) []move {
 		out = append(out, move{k, uint8(client), uint8(node), uint8(index)})
 	}
 	for c := range s.clients {
-		cl := &w.clients[c]
-		if cl.life == idle && s.mayBegin(w, c) {
-			add(begin, c, 0, 0)
-		}
-		if cl.life != running {
-			continue
-		}
-		switch {
-		case cl.claim.Phase == quorum.Held:
-			if c != 0 || !s.keeps {
-				add(release, c, 0, 0)
-			}
-			if cl.renews > 0 && (cl.renews < 255 || !s.busy(w, c)) {
-				add(renew, c, 0, 0)
-				if s.spans {
-					add(renew, c, 0, 1)
-				}
-			}
-		case s.cancel:
-			add(release, c, 0, 0)
-		}
-		if w.left.crash > 0 {
-			add(crash, c, 0, 0)
-		}
-		if s.calm && s.busy(w, c) {
-			continue
-		}
-		for n := range cl.claim.Unanswered().Nodes {
-			if cl.claim.Phase == quorum.Seeking {
-				add(silence, c, n, 0)
-			}
-		}
-		if cl.claim.Patience != 0 {
-			add(patience, c, 0, 0)
-		}
-		if cl.claim.Rest != 0 && cl.rests > 0 {
-			add(rest, c, 0, 0)
-		}
+		s.clientMoves(w, c, add)
 	}
 	for n := range s.nodes {
-		node := &w.nodes[n]
 		for c := range s.clients {
-			wire := &node.wires[c]
-			if wire.requests.n > 0 {
-				add(execute, c, n, 0)
-			}
-			if wire.answers.n > 0 {
-				add(answer, c, n, 0)
-			}
-			for i := range int(wire.failures.n) {
-				add(failure, c, n, i)
-			}
-			for i, a := range wire.answers.all() {
-				if a.of == wakeUp && w.left.wake > 0 {
-					add(loseWake, c, n, i)
-				}
-			}
-			for id := range maxIDs {
-				if wire.woken&(1<<id) != 0 {
-					add(wake, c, n, id)
-					if w.left.wake > 0 {
-						add(loseWake, c, n, id)
-					}
-				}
-			}
-			if w.left.broken > 0 && !wire.cut && node.ghosts.n == 0 && (s.fragile == 0 || s.fragile&(1<<c) != 0) {
-				for sent := range int(wire.requests.n) + 1 {
-					if sent > 0 || wire.answers.n > 0 {
-						add(sever, c, n, sent)
-					}
-				}
-			}
-			if w.left.repeat > 0 && wire.requests.n > 0 && wire.requests.m[0].kind == uint8(quorum.AskAcquire) {
-				add(repeat, c, n, 0)
-			}
-			if w.left.cut > 0 && !wire.cut && w.clients[c].life <= running {
-				add(cutOff, c, n, 0)
-			}
+			s.wireMoves(w, c, n, add)
 		}
-		if node.ghosts.n > 0 {
-			add(ghost, int(node.ghost), n, 0)
-		}
-		if node.lock.Owner != "" {
-			if s.dead(w, n) {
-				add(lapse, 0, n, 0)
-			}
-			if w.left.lock > 0 {
-				add(loseLock, 0, n, 0)
-			}
-			if w.left.outage > 0 && s.has(w, 0, s.nodes) && w.clients[0].claim.Granted == quorum.All(s.nodes) {
-				add(outage, 0, n, 0)
-			}
-		}
-		if w.left.fence > 0 && node.lock.Fence != 0 {
-			add(loseFence, 0, n, 0)
-		}
-		if w.left.wipe > 0 && !s.blank(w, n) {
-			add(wipe, 0, n, 0)
-		}
-		if w.left.flush > 0 && !s.blank(w, n) {
-			add(flush, 0, n, 0)
-		}
-		if w.left.over+w.left.older+w.left.restored > 0 && s.unsaved(w, n) {
-			add(save, 0, n, 0)
-		}
-		if w.left.over > 0 && s.hit(n) {
-			add(takeOver, 0, n, 0)
-		}
-		if w.left.older > 0 && s.goesBack(w, n) {
-			add(rewind, 0, n, 0)
-		}
-		if w.left.jump > 0 {
-			add(jump, 0, n, 0)
-		}
-		if w.left.others > 0 && node.lock.Fence != 0 {
-			add(other, 0, n, 0)
-		}
+		s.nodeMoves(w, n, add)
 	}
 	if w.members != nil {
 		s.memberMoves(w, add)
@@ -518,6 +408,131 @@ func (s *setup) moves(w *world, out []move) []move {
 		add(pass, 0, 0, 0)
 	}
 	return out
+}
+
+// clientMoves adds what a client can do by itself.
+func (s *setup) clientMoves(w *world, c int, add func(k kind, client, node, index int)) {
+	cl := &w.clients[c]
+	if cl.life == idle && s.mayBegin(w, c) {
+		add(begin, c, 0, 0)
+	}
+	if cl.life != running {
+		return
+	}
+	switch {
+	case cl.claim.Phase == quorum.Held:
+		if c != 0 || !s.keeps {
+			add(release, c, 0, 0)
+		}
+		if cl.renews > 0 && (cl.renews < 255 || !s.busy(w, c)) {
+			add(renew, c, 0, 0)
+			if s.spans {
+				add(renew, c, 0, 1)
+			}
+		}
+	case s.cancel:
+		add(release, c, 0, 0)
+	}
+	if w.left.crash > 0 {
+		add(crash, c, 0, 0)
+	}
+	if s.calm && s.busy(w, c) {
+		return
+	}
+	for n := range cl.claim.Unanswered().Nodes {
+		if cl.claim.Phase == quorum.Seeking {
+			add(silence, c, n, 0)
+		}
+	}
+	if cl.claim.Patience != 0 {
+		add(patience, c, 0, 0)
+	}
+	if cl.claim.Rest != 0 && cl.rests > 0 {
+		add(rest, c, 0, 0)
+	}
+}
+
+// wireMoves adds what can become of the messages between a client and a node.
+func (s *setup) wireMoves(w *world, c, n int, add func(k kind, client, node, index int)) {
+	wire := &w.nodes[n].wires[c]
+	if wire.requests.n > 0 {
+		add(execute, c, n, 0)
+	}
+	if wire.answers.n > 0 {
+		add(answer, c, n, 0)
+	}
+	for i := range int(wire.failures.n) {
+		add(failure, c, n, i)
+	}
+	for i, a := range wire.answers.all() {
+		if a.of == wakeUp && w.left.wake > 0 {
+			add(loseWake, c, n, i)
+		}
+	}
+	for id := range maxIDs {
+		if wire.woken&(1<<id) != 0 {
+			add(wake, c, n, id)
+			if w.left.wake > 0 {
+				add(loseWake, c, n, id)
+			}
+		}
+	}
+	if w.left.broken > 0 && !wire.cut && w.nodes[n].ghosts.n == 0 && (s.fragile == 0 || s.fragile&(1<<c) != 0) {
+		for sent := range int(wire.requests.n) + 1 {
+			if sent > 0 || wire.answers.n > 0 {
+				add(sever, c, n, sent)
+			}
+		}
+	}
+	if w.left.repeat > 0 && wire.requests.n > 0 && wire.requests.m[0].kind == uint8(quorum.AskAcquire) {
+		add(repeat, c, n, 0)
+	}
+	if w.left.cut > 0 && !wire.cut && w.clients[c].life <= running {
+		add(cutOff, c, n, 0)
+	}
+}
+
+// nodeMoves adds what can become of a node and of what it keeps.
+func (s *setup) nodeMoves(w *world, n int, add func(k kind, client, node, index int)) {
+	node := &w.nodes[n]
+	if node.ghosts.n > 0 {
+		add(ghost, int(node.ghost), n, 0)
+	}
+	if node.lock.Owner != "" {
+		if s.dead(w, n) {
+			add(lapse, 0, n, 0)
+		}
+		if w.left.lock > 0 {
+			add(loseLock, 0, n, 0)
+		}
+		if w.left.outage > 0 && s.has(w, 0, s.nodes) && w.clients[0].claim.Granted == quorum.All(s.nodes) {
+			add(outage, 0, n, 0)
+		}
+	}
+	if w.left.fence > 0 && node.lock.Fence != 0 {
+		add(loseFence, 0, n, 0)
+	}
+	if w.left.wipe > 0 && !s.blank(w, n) {
+		add(wipe, 0, n, 0)
+	}
+	if w.left.flush > 0 && !s.blank(w, n) {
+		add(flush, 0, n, 0)
+	}
+	if w.left.over+w.left.older+w.left.restored > 0 && s.unsaved(w, n) {
+		add(save, 0, n, 0)
+	}
+	if w.left.over > 0 && s.hit(n) {
+		add(takeOver, 0, n, 0)
+	}
+	if w.left.older > 0 && s.goesBack(w, n) {
+		add(rewind, 0, n, 0)
+	}
+	if w.left.jump > 0 {
+		add(jump, 0, n, 0)
+	}
+	if w.left.others > 0 && node.lock.Fence != 0 {
+		add(other, 0, n, 0)
+	}
 }
 
 // busy says that something of a client's is on its way.
@@ -545,48 +560,82 @@ func (s *setup) dead(w *world, n int) bool {
 
 func (s *setup) apply(from *world, m move) (world, string) {
 	w := *from
-	c, n := int(m.client), int(m.node)
-	cl, nd := &w.clients[c], &w.nodes[n]
-	wire := &nd.wires[c]
-	broken := ""
 	if w.members != nil {
 		w.members = new(*w.members)
 	}
+	broken := s.applyClient(&w, m)
+	s.fail(&w)
+	s.tidy(&w)
+	if s.timed() && broken == "" && s.overlap(&w) {
+		broken = "two hold the lock"
+	}
+	return w, broken
+}
+
+// applyClient makes a move that is a client's own, or has applyWire make another.
+func (s *setup) applyClient(w *world, m move) (broken string) {
+	c := int(m.client)
+	cl := &w.clients[c]
 	switch m.kind {
 	case begin:
-		cl.life = running
-		if s.slot && !s.mutant.lateLow {
-			cl.since = w.clock
+		return s.begin(w, c)
+	case silence:
+		cl.claim.AskBy[m.node] = now
+		return s.event(w, c, quorum.Event{Kind: quorum.Tick})
+	case patience:
+		cl.claim.Patience = now
+		return s.event(w, c, quorum.Event{Kind: quorum.Tick})
+	case rest:
+		if cl.rests != 255 {
+			cl.rests--
 		}
-		for o := range s.clients {
-			if w.clients[o].token != 0 {
-				cl.before |= 1 << o
-			}
+		cl.claim.Rest = now
+		return s.event(w, c, quorum.Event{Kind: quorum.Tick})
+	case renew:
+		if cl.renews < 255 {
+			cl.renews--
 		}
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Start, Nodes: s.heard(c)})
+		return s.event(w, c, quorum.Event{Kind: quorum.Renew, TTL: span(m.index == 1)})
+	case release:
+		return s.event(w, c, quorum.Event{Kind: quorum.Release})
+	case crash:
+		w.left.crash--
+		cl.life = crashed
+		return ""
+	}
+	return s.applyWire(w, m)
+}
+
+func (s *setup) begin(w *world, c int) (broken string) {
+	cl := &w.clients[c]
+	cl.life = running
+	if s.slot && !s.mutant.lateLow {
+		cl.since = w.clock
+	}
+	for o := range s.clients {
+		if w.clients[o].token != 0 {
+			cl.before |= 1 << o
+		}
+	}
+	return s.event(w, c, quorum.Event{Kind: quorum.Start, Nodes: s.heard(c)})
+}
+
+// applyWire makes a move of what is between a client and a node, or has applyNode make another.
+func (s *setup) applyWire(w *world, m move) (broken string) {
+	c, n := int(m.client), int(m.node)
+	nd := &w.nodes[n]
+	wire := &nd.wires[c]
+	switch m.kind {
 	case execute:
-		r := wire.requests.pop(0)
-		if !s.admitted(&w, c, n, quorum.AskKind(r.kind)) {
-			s.reply(&w, c, n, r.failed())
-			break
-		}
-		if nd.away != 0 && (s.faults.over == 0 || quorum.AskKind(r.kind) != quorum.AskRenew && !quorum.AskKind(r.kind).Frees()) {
-			s.reply(&w, c, n, r.failed())
-			break
-		}
-		s.reply(&w, c, n, s.serve(&w, c, n, r))
-	case ghost:
-		if r := nd.ghosts.pop(0); nd.away == 0 && s.proven(&w, n, nd.proof) {
-			s.serve(&w, c, n, r) // nobody hears the answer
-		}
+		s.execute(w, c, n)
 	case answer:
-		broken = s.hear(&w, c, n, wire.answers.pop(0))
+		return s.hear(w, c, n, wire.answers.pop(0))
 	case failure:
-		broken = s.hear(&w, c, n, wire.failures.pop(int(m.index)))
+		return s.hear(w, c, n, wire.failures.pop(int(m.index)))
 	case wake:
 		wire.woken &^= 1 << m.index
-		if cl.life == running && cl.claim.ID == uint32(m.index) {
-			broken = s.hear(&w, c, n, message{kind: uint8(quorum.Woken), of: wakeUp, id: m.index, token: int32(nd.frozen)})
+		if cl := &w.clients[c]; cl.life == running && cl.claim.ID == uint32(m.index) {
+			return s.hear(w, c, n, message{kind: uint8(quorum.Woken), of: wakeUp, id: m.index, token: int32(nd.frozen)})
 		}
 	case loseWake:
 		w.left.wake--
@@ -595,70 +644,80 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		} else {
 			wire.answers.pop(int(m.index))
 		}
-	case silence:
-		cl.claim.AskBy[n] = now
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Tick})
-	case patience:
-		cl.claim.Patience = now
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Tick})
-	case rest:
-		if cl.rests != 255 {
-			cl.rests--
+	case sever:
+		w.left.broken--
+		s.sever(w, c, n, int(m.index))
+	case repeat:
+		w.left.repeat--
+		nd.ghosts.push(wire.requests.m[0])
+		nd.ghost = m.client
+	case cutOff:
+		w.left.cut--
+		wire.cutOff()
+	default:
+		return s.applyNode(w, m)
+	}
+	return ""
+}
+
+// execute has a node answer the first request of a client.
+func (s *setup) execute(w *world, c, n int) {
+	nd := &w.nodes[n]
+	r := nd.wires[c].requests.pop(0)
+	kind := quorum.AskKind(r.kind)
+	answer := r.failed()
+	if s.admitted(w, c, n, kind) && (nd.away == 0 || s.faults.over != 0 && (kind == quorum.AskRenew || kind.Frees())) {
+		answer = s.serve(w, c, n, r)
+	}
+	s.reply(w, c, n, answer)
+}
+
+// cutOff lets nothing more through. A wake-up under way would come when its lock has lapsed.
+func (v *wire) cutOff() {
+	v.cut = true
+	for i := int(v.answers.n) - 1; i >= 0; i-- {
+		if v.answers.m[i].of == wakeUp {
+			v.answers.pop(i)
 		}
-		cl.claim.Rest = now
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Tick})
-	case renew:
-		if cl.renews < 255 {
-			cl.renews--
+	}
+}
+
+// applyNode makes a move that befalls a node or lets time pass, or has applyMember make another.
+func (s *setup) applyNode(w *world, m move) (broken string) {
+	c, n := int(m.client), int(m.node)
+	nd := &w.nodes[n]
+	switch m.kind {
+	case ghost:
+		if r := nd.ghosts.pop(0); nd.away == 0 && s.proven(w, n, nd.proof) {
+			s.serve(w, c, n, r) // nobody hears the answer
 		}
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Renew, TTL: span(m.index == 1)})
-	case release:
-		broken = s.event(&w, c, quorum.Event{Kind: quorum.Release})
-	case crash:
-		w.left.crash--
-		cl.life = crashed
 	case lapse:
-		nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0
+		nd.dropLock()
 	case loseLock:
 		w.left.lock--
-		nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0
+		nd.dropLock()
 	case outage:
 		w.left.outage--
-		nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0
+		nd.dropLock()
 	case loseFence:
 		w.left.fence--
 		nd.lock.Fence = 0
 		w.clock += clockStep
 	case wipe:
 		w.left.wipe--
-		s.restart(&w, n, quorum.Lock{})
-		s.mark(&w, n, "")
-	case save:
-		s.save(&w, n)
-	case takeOver:
-		w.left.over--
-		s.takeOver(&w, n)
-	case rewind:
-		w.left.older--
-		s.rewind(&w, n)
+		s.restart(w, n, quorum.Lock{})
+		s.mark(w, n, "")
 	case flush:
 		w.left.flush--
-		s.flush(&w, n)
-	case repeat:
-		w.left.repeat--
-		nd.ghosts.push(wire.requests.m[0])
-		nd.ghost = m.client
-	case sever:
-		w.left.broken--
-		s.sever(&w, c, n, int(m.index))
-	case cutOff:
-		w.left.cut--
-		wire.cut = true
-		for i := int(wire.answers.n) - 1; i >= 0; i-- {
-			if wire.answers.m[i].of == wakeUp { // it would come when its lock has lapsed
-				wire.answers.pop(i)
-			}
-		}
+		s.flush(w, n)
+	case save:
+		s.save(w, n)
+	case takeOver:
+		w.left.over--
+		s.takeOver(w, n)
+	case rewind:
+		w.left.older--
+		s.rewind(w, n)
 	case jump:
 		w.left.jump--
 		if nd.ahead = !nd.ahead; nd.ahead {
@@ -673,12 +732,10 @@ func (s *setup) apply(from *world, m move) (world, string) {
 		w.stage++
 		w.clock += s.stageTime() / 1000
 	default:
-		broken = s.applyMember(&w, m)
+		return s.applyMember(w, m)
 	}
-	s.fail(&w)
-	s.tidy(&w)
-	if s.timed() && broken == "" && s.overlap(&w) {
-		broken = "two hold the lock"
-	}
-	return w, broken
+	return ""
 }
+
+// dropLock has the node keep all but the owner.
+func (nd *node) dropLock() { nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0 }

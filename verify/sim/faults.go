@@ -121,50 +121,20 @@ func (w *world) strike(kind Fault, left int64) {
 	case Cut:
 		w.partition(w.now + long)
 	case Sleep:
-		if holders := w.holders(); len(holders) > 0 && w.chance(0.5) { // few hold a lock at any time: let it outlast their trust
-			c, long = holders[w.rng.IntN(len(holders))], min(w.ttl+w.upTo(w.ttl), left)
-		}
-		w.log("FAULT %s is stopped for %d ms", c.name, long/ms)
-		c.asleep = max(c.asleep, w.now+long)
+		w.sleep(c, long, left)
 	case Die:
 		if !c.dead && len(w.clients) < 300 {
 			w.kill(c)
 		}
 	case Freeze:
-		if n.down || n.frozen {
-			return
-		}
-		w.log("FAULT node %d is stopped for %d ms", n.i, long/ms)
-		n.frozen = true
-		boot := n.boot
-		w.after(long, func() {
-			if n.boot == boot {
-				n.thaw()
-			}
-		})
+		n.freeze(long)
 	case Restart, Wipe:
-		if n.down {
-			return
-		}
-		w.log("FAULT node %d is down for %d ms; forgets everything: %v", n.i, long/ms, kind == Wipe)
-		n.stop()
-		w.after(long, func() {
-			if n.start(); kind == Wipe {
-				n.recall(make(map[*key]quorum.Lock), 0)
-			}
-		})
+		n.restart(long, kind == Wipe)
 	case Older:
 		saved, fence, lost := maps.Clone(n.locks), n.fence, w.upTo(long)
 		w.after(lost, func() { n.rewind(saved, fence, long-lost) })
 	case Forget:
-		k := w.keys[w.rng.IntN(len(w.keys))]
-		w.log("FAULT %s lapses on node %d", k.name, n.i)
-		lock := n.locks[k]
-		if lock.Owner != "" {
-			w.cfg.Record.add(w, Step{Kind: Loses, Node: n.i})
-		}
-		lock.Owner, lock.Token, lock.Until = "", 0, 0
-		n.locks[k] = lock
+		n.forget(w.keys[w.rng.IntN(len(w.keys))])
 	case Jump:
 		w.set(n, w.rng.Int64N(2*jumpMost)-jumpMost)
 	case Force:
@@ -172,13 +142,17 @@ func (w *world) strike(kind Fault, left int64) {
 	case JumpHour:
 		w.set(n, []int64{-hour, hour, 0}[w.rng.IntN(3)])
 	case JumpMost:
-		off := []int64{-hour, hour}[w.rng.IntN(2)]
-		for _, i := range w.rng.Perm(len(w.nodes))[:quorum.Majority(len(w.nodes))] {
-			n := w.nodes[i]
-			w.set(n, off)
-			w.after(long, func() { n.off = 0 })
-		}
+		w.setMost([]int64{-hour, hour}[w.rng.IntN(2)], long)
 	}
+}
+
+// sleep has the client stand still, or in its place one that holds a lock, for longer than its trust lasts: few hold one at any time.
+func (w *world) sleep(c *client, long, left int64) {
+	if holders := w.holders(); len(holders) > 0 && w.chance(0.5) {
+		c, long = holders[w.rng.IntN(len(holders))], min(w.ttl+w.upTo(w.ttl), left)
+	}
+	w.log("FAULT %s is stopped for %d ms", c.name, long/ms)
+	c.asleep = max(c.asleep, w.now+long)
 }
 
 // holders are the clients that trust a lock.
@@ -189,6 +163,55 @@ func (w *world) holders() (out []*client) {
 		}
 	}
 	return out
+}
+
+// freeze has the node stand still, unless it is restarted meanwhile.
+func (n *node) freeze(long int64) {
+	if n.down || n.frozen {
+		return
+	}
+	n.w.log("FAULT node %d is stopped for %d ms", n.i, long/ms)
+	n.frozen = true
+	boot := n.boot
+	n.w.after(long, func() {
+		if n.boot == boot {
+			n.thaw()
+		}
+	})
+}
+
+// restart has the node down for a time, after which it has its data or forgets everything.
+func (n *node) restart(long int64, wiped bool) {
+	if n.down {
+		return
+	}
+	n.w.log("FAULT node %d is down for %d ms; forgets everything: %v", n.i, long/ms, wiped)
+	n.stop()
+	n.w.after(long, func() {
+		if n.start(); wiped {
+			n.recall(make(map[*key]quorum.Lock), 0)
+		}
+	})
+}
+
+// forget has the node lose a lock before its time.
+func (n *node) forget(k *key) {
+	n.w.log("FAULT %s lapses on node %d", k.name, n.i)
+	lock := n.locks[k]
+	if lock.Owner != "" {
+		n.w.cfg.Record.add(n.w, Step{Kind: Loses, Node: n.i})
+	}
+	lock.Owner, lock.Token, lock.Until = "", 0, 0
+	n.locks[k] = lock
+}
+
+// setMost sets the clocks of a majority for a time.
+func (w *world) setMost(off, long int64) {
+	for _, i := range w.rng.Perm(len(w.nodes))[:quorum.Majority(len(w.nodes))] {
+		n := w.nodes[i]
+		w.set(n, off)
+		w.after(long, func() { n.off = 0 })
+	}
 }
 
 // rewind has the node restarted with what it knew some time before. One server alone is down

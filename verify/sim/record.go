@@ -127,6 +127,10 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 	if rec == nil {
 		return
 	}
+	if e.Kind == quorum.Start {
+		cl.begun()
+		return
+	}
 	same := !fresh
 	held := same && st.Phase == quorum.Held
 	add := func(s Step) {
@@ -137,9 +141,6 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 		rec.add(w, s)
 	}
 	switch n := e.Node; {
-	case e.Kind == quorum.Start:
-		cl.begun()
-		return
 	case r != nil && e.Kind != quorum.Failed && e.ID == before.ID && e.Epoch == before.Epoch[n]:
 		cl.rec.answered[n] = max(cl.rec.answered[n], r.began)
 		s := Step{Kind: Hears, Node: n, Of: r.step, Sent: r.began, Current: r.round == cl.rec.round}
@@ -152,6 +153,18 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 	case e.Kind == quorum.Woken && same && st.Granted.Has(n) && !before.Granted.Has(n):
 		rec.add(w, Step{Kind: Wakes, Owner: owner, Node: n, Of: cl.rec.woken, Sent: cl.rec.answered[n]})
 	}
+	cl.does(e, do, same, held, add)
+	if !same || st.Phase == quorum.Over && before.Phase != quorum.Over {
+		add(Step{Kind: Ends})
+	}
+	if !same {
+		cl.begun()
+	}
+}
+
+// does records what a claim does next: same says that it goes on under its id, held that it has the lease.
+func (cl *claim) does(e *quorum.Event, do *quorum.Actions, same, held bool, add func(Step)) {
+	st := &cl.st
 	if do.Commit != 0 && same && st.Phase == quorum.Seeking && cl.rec.chosen != st.Token {
 		cl.rec.chosen = st.Token
 		add(Step{Kind: Chooses, Token: st.Token})
@@ -178,11 +191,5 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 	}
 	for n := range do.GiveBack.Nodes {
 		add(Step{Kind: GivesBack, Node: n})
-	}
-	if !same || st.Phase == quorum.Over && before.Phase != quorum.Over {
-		add(Step{Kind: Ends})
-	}
-	if !same {
-		cl.begun()
 	}
 }

@@ -98,14 +98,13 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 		return e, err
 	}
 	addrs := child.Addrs(e.reserved)
-	var common strings.Builder
-	common.WriteString(settings)
+	common := settings // of the configuration of all members
 	var peers [][]string
 	for i := range n {
 		peers = append(peers, addrs[4*i:4*i+2])
 		if n > 1 { // for the others, and for elections
 			_, port, _ := net.SplitHostPort(addrs[4*i+1])
-			common.WriteString(fmt.Sprintf("server.%d=%s:%s\n", i+1, addrs[4*i], port))
+			common += fmt.Sprintf("server.%d=%s:%s\n", i+1, addrs[4*i], port)
 		}
 	}
 	if meshed {
@@ -120,21 +119,7 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 			host, port, _ := net.SplitHostPort(e.Mesh.Front(i))
 			way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
 		}
-		host, port, _ := net.SplitHostPort(m.Addr)
-		var config strings.Builder
-		config.WriteString(common.String() + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n")
-		for _, line := range more {
-			if line == "secureClientPort" {
-				m.Safe = addrs[4*i+3]
-				host, port, _ := net.SplitHostPort(m.Safe)
-				line += "=" + port + "\nsecureClientPortAddress=" + host
-			}
-			config.WriteString(line + "\n")
-		}
-		err := errors.Join(os.Mkdir(m.dir, 0o700),
-			os.WriteFile(filepath.Join(m.dir, "myid"), []byte(strconv.Itoa(i+1)), 0o600),
-			os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
-		if err != nil {
+		if err := m.write(i+1, common, addrs[4*i+3], more); err != nil {
 			return e, err
 		}
 		m.Process = &child.Process{Program: child.Program{
@@ -152,6 +137,25 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 		}
 	}
 	return e, nil
+}
+
+// write makes the member's folder, and in it its configuration: what is common to all members, what is its own, and more. If more has
+// the port for TLS, the member listens at safe too.
+func (m *Member) write(id int, common, safe string, more []string) error {
+	host, port, _ := net.SplitHostPort(m.Addr)
+	var config strings.Builder
+	config.WriteString(common + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n")
+	for _, line := range more {
+		if line == "secureClientPort" {
+			m.Safe = safe
+			host, port, _ := net.SplitHostPort(m.Safe)
+			line += "=" + port + "\nsecureClientPortAddress=" + host
+		}
+		config.WriteString(line + "\n")
+	}
+	return errors.Join(os.Mkdir(m.dir, 0o700),
+		os.WriteFile(filepath.Join(m.dir, "myid"), []byte(strconv.Itoa(id)), 0o600),
+		os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
 }
 
 // command runs a process that is small and soon there.
