@@ -59,8 +59,8 @@ func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
 	}
 }
 
-// TestLeadersFollowOneAnother kills the leader and has the next one resign, five times each and with HOLDFAST_LONG a hundred times. How
-// soon another leads is logged: beside other tests it says nothing.
+// TestLeadersFollowOneAnother kills the leader and has the next one resign, twice each on three backends, and with HOLDFAST_LONG a hundred
+// times on all. How soon another leads is logged: beside other tests it says nothing.
 func TestLeadersFollowOneAnother(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
