@@ -98,13 +98,14 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 		return e, err
 	}
 	addrs := child.Addrs(e.reserved)
-	common := settings // of the configuration of all members
+	var common strings.Builder // of the configuration of all members
+	common.WriteString(settings)
 	var peers [][]string
 	for i := range n {
 		peers = append(peers, addrs[4*i:4*i+2])
 		if n > 1 { // for the others, and for elections
 			_, port, _ := net.SplitHostPort(addrs[4*i+1])
-			common += fmt.Sprintf("server.%d=%s:%s\n", i+1, addrs[4*i], port)
+			fmt.Fprintf(&common, "server.%d=%s:%s\n", i+1, addrs[4*i], port)
 		}
 	}
 	if meshed {
@@ -119,7 +120,7 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 			host, port, _ := net.SplitHostPort(e.Mesh.Front(i))
 			way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
 		}
-		if err := m.write(i+1, common, addrs[4*i+3], more); err != nil {
+		if err := m.write(i+1, common.String(), addrs[4*i+3], more); err != nil {
 			return e, err
 		}
 		m.Process = &child.Process{Program: child.Program{
