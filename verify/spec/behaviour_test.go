@@ -61,6 +61,9 @@ func broken(r recorded, old, changed string) (recorded, int) {
 
 // The check can fail: it takes the runs as they were, and refuses each that is changed by hand, in the step that is changed.
 func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short starts no TLC")
+	}
 	t.Parallel()
 	runs := some(16, group{nodes: 3}, sim.Rules{})
 	whole := len(runs)
@@ -100,6 +103,9 @@ func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
 
 // Without a rule of the protocol some run is refused, at a step where the rule matters: one that this text is in.
 func TestARunWithoutARuleIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short starts no TLC")
+	}
 	t.Parallel()
 	type without struct {
 		rules sim.Rules
