@@ -29,7 +29,7 @@ const secret = "hunter2-s3cret"
 var rights = []string{
 	"+auth", "+hello", "+client|setname", "+ping", "+info", "+time",
 	"+script|load", "+evalsha",
-	"+get", "+set", "+del", "+incrby", "+pexpire", "+pttl",
+	"+get", "+set", "+del", "+exists", "+incrby", "+pexpire", "+pttl",
 	"+zadd", "+zrange", "+zcard", "+zrem",
 	"+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe",
 }

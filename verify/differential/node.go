@@ -89,7 +89,7 @@ func (c Call) call() []string {
 }
 
 // defaults are the arguments that may be left out at the end.
-var defaults = map[string][]string{"acquire": {"", "0"}, "adopt": {"0"}, "release": {"", "1000", "", "0"}}
+var defaults = map[string][]string{"acquire": {"", "0"}, "adopt": {"0"}, "release": {"0", "", "1000", ""}}
 
 func (c Call) all() []string {
 	num := func(n int64) string { return strconv.FormatInt(n, 10) }
@@ -113,7 +113,7 @@ func (c Call) all() []string {
 		}
 		return []string{c.Owner, num(c.TTL), num(c.Token)}
 	case "release":
-		return []string{c.Owner, some(c.Stamp), handOver, some(c.MinHold), num(c.Least)}
+		return []string{c.Owner, num(c.Least), some(c.Stamp), handOver, some(c.MinHold)}
 	case "force":
 		return []string{num(c.Token), handOver, num(c.Least), num(c.Noted), why}
 	}

@@ -1,4 +1,5 @@
-local base, refused
+local left = call('PTTL', lock)
+local free, base, refused = left == -2, nil, nil
 if free then
   base, refused = block(fence, clock, least)
   if not base then
@@ -32,4 +33,4 @@ if free then -- it lapsed, or was given back: the first in the queue has it
     return base
   end
 end
-return { redis.call('PTTL', lock), holder, redis.call('ZCARD', queue) }
+return { free and call('PTTL', lock) or left, holder, call('ZCARD', queue) }

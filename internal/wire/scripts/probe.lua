@@ -1,7 +1,7 @@
 -- Tries every right that the other scripts need, by commands that find nothing to change. The
 -- counter may be that of all locks: it gets what changes nothing wherever it stands.
 return tried({
-  { 'SET', lock, 'probe', 'XX' }, { 'GET', lock }, { 'PTTL', lock }, { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
+  { 'SET', lock, 'probe', 'XX' }, { 'GET', lock }, { 'EXISTS', lock, queue }, { 'PTTL', lock }, { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
   { 'INCRBY', fence, 'none' }, { 'SET', fence, 1, 'NX', 'XX' }, { 'GET', fence },
   { 'ZADD', queue, 'XX', 1, 'probe' }, { 'PEXPIRE', queue, 1000 }, { 'ZRANGE', queue, 0, 0 }, { 'ZCARD', queue },
   { 'ZREM', queue, 'probe' }, { 'TIME' },

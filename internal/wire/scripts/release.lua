@@ -9,6 +9,6 @@ end
 if minhold ~= '' and mine then
   redis.call('SET', lock, owner .. '!', 'PX', minhold)
 elseif minhold == '' and (mine or not holder and stamp == '') then
-  pass(lock, fence, queue, owner, ARGV[3] or '1000', least, stamp == '')
+  pass(lock, fence, queue, owner, ARGV[4] or '1000', least, stamp == '')
 end
 return mine and 1 or 0

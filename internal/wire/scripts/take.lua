@@ -6,8 +6,7 @@ local owner, ttl, clock, stamp, least = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
 local call = redis.call
 -- The usual case stands before the functions that the others call: to make those takes
 -- Lua as long as a command. A free lock for which nobody waits becomes the owner's.
-local free = call('PTTL', lock) == -2
-if free and call('ZCARD', queue) == 0 then
+if call('EXISTS', lock, queue) == 0 then
   local top = call('INCRBY', fence, '32')
   if top ~= 32 then
     if least and top - 31 < tonumber(least) then

@@ -18,22 +18,15 @@ type Encoder struct {
 	Proof
 	heads *heads
 
-	of            int64 // the TTL that the others are for
-	ttl, handOver string
+	of  int64 // the TTL that ttl is for
+	ttl string
 }
-
-func (t *Encoder) use(r *engine.Request) {
-	if t.of != r.TTL {
-		t.of, t.ttl, t.handOver = r.TTL, Millis(r.TTL), Millis(quorum.HandOver(r.TTL))
-	}
-}
-
-// usualHandOver is what release takes where the argument is missing.
-var usualHandOver = Millis(quorum.HandOverMost)
 
 // Encode appends the call of r's script to dst.
 func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
-	t.use(r)
+	if t.of != r.TTL {
+		t.of, t.ttl = r.TTL, Millis(r.TTL)
+	}
 	switch r.Kind {
 	case quorum.AskAcquire:
 		head := &t.heads.acquire
@@ -45,7 +38,7 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 		}
 		dst = resp.AppendDecimal(appendAll(t.begin(dst, head, r.Lock), r.Owner, t.ttl), r.Clock)
 		if r.Stamp != 0 || r.Least != 0 {
-			dst = appendStamp(dst, r.Stamp)
+			dst = appendOptional(dst, optional(r.Stamp))
 		}
 		dst = appendLeast(dst, r.Least)
 	case quorum.AskAdopt:
@@ -67,8 +60,11 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 			dst = resp.AppendDecimal(dst, r.Token)
 		}
 	default:
-		args := ReleaseArgs(&r.Ask)
-		dst = appendAll(t.begin(dst, &t.heads.release[len(args)], r.Lock), args...)
+		args, n := releaseArgs(&r.Ask)
+		dst = resp.AppendString(t.begin(dst, &t.heads.release[n], r.Lock), r.Owner)
+		for _, arg := range args[:n] {
+			dst = appendOptional(dst, arg)
+		}
 	}
 	if t.Set != "" {
 		dst = resp.AppendString(dst, t.Marker)
@@ -76,22 +72,38 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	return dst
 }
 
-// ReleaseArgs are the arguments of a release, or of a give-back, but for those that are the usual ones at the end.
+// none is an argument that is the empty text.
+const none = -1
+
+// optional is n as an argument, which 0 is not.
+func optional(n int64) int64 {
+	if n == 0 {
+		return none
+	}
+	return n
+}
+
+// releaseArgs are the arguments of a release, or of a give-back, behind the owner, and how many of them are
+// sent: those at the end are not that are the usual ones.
+func releaseArgs(r *quorum.Ask) (args [4]int64, n int) {
+	args = [...]int64{optional(r.Least), optional(r.Stamp), quorum.Millis(r.HandOver), optional(quorum.Millis(r.MinHold))}
+	usual := [...]int64{none, none, quorum.Millis(quorum.HandOverMost), none}
+	for n = len(args); n > 0 && args[n-1] == usual[n-1]; n-- {
+	}
+	return args, n
+}
+
+// ReleaseArgs are the arguments of a release, or of a give-back.
 func ReleaseArgs(r *quorum.Ask) []string {
-	args := []string{r.Owner, "", Millis(r.HandOver), "", ""}
-	if r.Stamp != 0 {
-		args[1] = Decimal(r.Stamp)
+	texts := []string{r.Owner}
+	args, n := releaseArgs(r)
+	for _, arg := range args[:n] {
+		texts = append(texts, "")
+		if arg != none {
+			texts[len(texts)-1] = Decimal(arg)
+		}
 	}
-	if r.MinHold > 0 {
-		args[3] = Millis(r.MinHold)
-	}
-	if r.Least != 0 {
-		args[4] = Decimal(r.Least)
-	}
-	for n := len(args); n > 1 && (args[n-1] == "" || n == 3 && args[n-1] == usualHandOver); n-- {
-		args = args[:n-1]
-	}
-	return args
+	return texts
 }
 
 // Call is the call of a script that compares the marker, for calls that are few.
@@ -118,7 +130,7 @@ type heads struct {
 	adopt, adoptLeast                     head
 	commit                                head
 	renew, renewAnew                      head
-	release                               [6]head // by how many arguments there are
+	release                               [5]head // by how many arguments follow the owner
 }
 
 func headsOf(f *wire.Format) *heads {
@@ -128,7 +140,7 @@ func headsOf(f *wire.Format) *heads {
 		renew: headOf(f.Renew, 2), renewAnew: headOf(f.Renew, 3),
 	}
 	for args := range h.release {
-		h.release[args] = headOf(f.Release, args)
+		h.release[args] = headOf(f.Release, 1+args)
 	}
 	return h
 }
@@ -152,11 +164,11 @@ func appendAll(dst []byte, texts ...string) []byte {
 	return dst
 }
 
-func appendStamp(dst []byte, stamp int64) []byte {
-	if stamp == 0 {
+func appendOptional(dst []byte, arg int64) []byte {
+	if arg == none {
 		return resp.AppendString(dst, "")
 	}
-	return resp.AppendDecimal(dst, stamp)
+	return resp.AppendDecimal(dst, arg)
 }
 
 // appendLeast appends the least token, if there is one.

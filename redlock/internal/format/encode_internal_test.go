@@ -35,11 +35,11 @@ func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
 		"renew":                 {quorum.Ask{Kind: quorum.AskRenew, Token: 33}, wire.Renew, []string{"o", "10000"}},
 		"renew, anew":           {quorum.Ask{Kind: quorum.AskRenew, Token: 33, Anew: true}, wire.Renew, []string{"o", "10000", "33"}},
 		"release":               {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver}, wire.Release, []string{"o"}},
-		"release, to nobody":    {quorum.Ask{Kind: quorum.AskRelease}, wire.Release, []string{"o", "", "0"}},
-		"release, MinHold":      {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, MinHold: ttl}, wire.Release, []string{"o", "", "1000", "10000"}},
-		"release, least":        {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, Least: 9}, wire.Release, []string{"o", "", "1000", "", "9"}},
-		"give-back":             {quorum.Ask{Kind: quorum.AskGiveBack, HandOver: handOver, Stamp: 7}, wire.Release, []string{"o", "7"}},
-		"give-back, for a time": {quorum.Ask{Kind: quorum.AskGiveBack, HandOver: handOver / 2, Stamp: 7}, wire.Release, []string{"o", "7", "500"}},
+		"release, to nobody":    {quorum.Ask{Kind: quorum.AskRelease}, wire.Release, []string{"o", "", "", "0"}},
+		"release, MinHold":      {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, MinHold: ttl}, wire.Release, []string{"o", "", "", "1000", "10000"}},
+		"release, least":        {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, Least: 9}, wire.Release, []string{"o", "9"}},
+		"give-back":             {quorum.Ask{Kind: quorum.AskGiveBack, HandOver: handOver, Stamp: 7}, wire.Release, []string{"o", "", "7"}},
+		"give-back, for a time": {quorum.Ask{Kind: quorum.AskGiveBack, HandOver: handOver / 2, Stamp: 7}, wire.Release, []string{"o", "", "7", "500"}},
 	} {
 		row.ask.Owner, row.ask.TTL = "o", ttl
 		for _, p := range []Proof{{}, {Set: "holdfast:set", Marker: "m"}} {

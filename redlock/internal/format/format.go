@@ -121,7 +121,7 @@ func (f *Format) DefaultPrefix() string {
 }
 
 // rights are what a user needs for locks of Redisson besides.
-const rights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +exists +type +lindex +lpop +zscore"
+const rights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
 
 // Rights are what a user needs for the format besides the rights for all; "" where there are none.
 func (f *Format) Rights() string {

@@ -1,9 +1,9 @@
--- KEYS lock fence queue; ARGV owner [stamp [handover [minhold]]]
+-- KEYS lock fence queue; ARGV owner [none [stamp [handover [minhold]]]]
 -- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
 -- passes on the lock if it is the owner's or, without a stamp, nobody's. With a minhold other than '' the
 -- owner's lock stands for so long, and is nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-local owner, stamp, minhold = ARGV[1], ARGV[2] or '', ARGV[4] or ''
+local owner, stamp, minhold = ARGV[1], ARGV[3] or '', ARGV[5] or ''
 local holder = holding(lock)
 local mine = holder == owner
 if stamp == '' then
@@ -15,6 +15,6 @@ end
 if minhold ~= '' and mine then
   give(lock, owner .. '!', minhold)
 elseif minhold == '' and (mine or not holder and stamp == '') then
-  pass(lock, fence, queue, owner, ARGV[3] or '1000', stamp == '')
+  pass(lock, fence, queue, owner, ARGV[4] or '1000', stamp == '')
 end
 return mine and 1 or 0
