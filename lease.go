@@ -25,22 +25,21 @@ type term struct {
 	given     time.Duration // for how long it was granted by the last grant or renewal
 	passed    int           // hand-overs so far
 	now       holder
-	atRisk    bool  // the last renewal said so
 	waiters   int   // how many wait in other processes, as the last renewal said
 	failed    error // the last renewal, without an ErrLost; nil: it did not fail
-	over      bool
 
+	atRisk   bool // the last renewal said so
+	renewing bool // a renewal is under way
+	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
+	over     bool
+	checking bool   // a goroutine asks whether the alerts are true
 	alerts   int    // that ForceRelease took it away, and that no answer has refuted
 	why      string // the last of them
-	checking bool   // a goroutine asks whether they are true
 
-	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
-
-	next     time.Time // when the watchdog looks at it again
-	due      time.Time // when the renewal that is under way was due; zero: none was
-	at       int       // place in the schedule
-	renewing bool
-	idle     chan struct{} // closed when renewing ends; nil: no goroutine waits for that
+	next time.Time     // when the watchdog looks at it again
+	due  time.Time     // when the renewal that is under way was due; zero: none was
+	at   int           // place in the schedule
+	idle chan struct{} // closed when renewing ends; nil: no goroutine waits for that
 }
 
 // holder is who has the term now.

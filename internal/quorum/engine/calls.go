@@ -28,22 +28,21 @@ func (c *Calls) Acquire(ctx context.Context, req driver.Request) (driver.Grant, 
 	if c.refusal != nil {
 		return driver.Grant{}, c.refusal
 	}
-	lasting := context.WithoutCancel(ctx)
 	if report := req.Obstacle; report != nil {
 		req.Obstacle = func(err error) {
-			c.introduce(lasting, err)
+			c.introduce(ctx, err)
 			report(err)
 		}
 	}
 	g, err := c.engine.Acquire(ctx, req)
-	c.introduce(lasting, err)
+	c.introduce(ctx, err)
 	return g, err
 }
 
-// introduce adds to a HeldError who the holder is.
+// introduce adds to a HeldError who the holder is. ctx may have ended.
 func (c *Calls) introduce(ctx context.Context, err error) {
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
-		held.Holder = c.describe(ctx, held.Owner)
+		held.Holder = c.describe(context.WithoutCancel(ctx), held.Owner)
 	}
 }
 

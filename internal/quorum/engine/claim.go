@@ -23,15 +23,17 @@ type claim struct {
 	state quorum.Claim
 	owner string
 	gone  bool  // forgotten by the engine
-	won   int64 // when it was granted the lock
 	free  bool  // its release frees the lock even if clients wait
+	busy  bool  // a goroutine empties inbox
+	won   int64 // when it was granted the lock
 	inbox []answer
-	read  int  // answers of inbox that step has had
-	busy  bool // a goroutine empties inbox
+	read  int // answers of inbox that step has had
 	out   []*Request
-	// What inbox and out begin with: enough for a lock on one node.
+	errs  []error // by node, why its last request has no answer
+	// What inbox, out and errs begin with: enough for a lock on one node.
 	firstIn  [1]answer
 	firstOut [1]*Request
+	firstErr [1]error
 
 	timer *time.Timer
 	alarm int64 // what timer is set to
@@ -47,8 +49,7 @@ type claim struct {
 	holder  string // of the last denial
 	left    int64
 	waiters int
-	errs    [quorum.MaxNodes]error // why a node's last request has no answer
-	told    func(quorum.Outcome)   // called with the next outcome, without mu
+	told    func(quorum.Outcome) // called with the next outcome, without mu
 
 	last    error       // what stood in the way last; nil: nothing did
 	news    []error     // obstacles that are not reported yet

@@ -137,7 +137,10 @@ func (e *Engine) nextOwner(c *claim, now time.Time) string {
 
 func (e *Engine) newClaim(lock Lock, lane *Lane, ttl time.Duration) *claim {
 	c := &claim{engine: e, lock: lock, lane: lane}
-	c.out, c.inbox = c.firstOut[:0], c.firstIn[:0]
+	c.out, c.inbox, c.errs = c.firstOut[:0], c.firstIn[:0], c.firstErr[:]
+	if len(e.nodes) > 1 {
+		c.errs = make([]error, len(e.nodes))
+	}
 	c.state.N, c.state.TTL = int8(len(e.nodes)), int64(ttl)
 	return c
 }
@@ -213,18 +216,18 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if c.report != nil {
 		defer c.endReports()
 	}
-	done := make(chan error, 1)
-	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.failure(o) })
+	done := make(chan quorum.Outcome, 1)
+	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
 	select {
-	case err := <-done:
-		if err == nil {
+	case o := <-done:
+		if o == quorum.Won {
 			if grant, ok := c.grant(); ok {
 				return grant, nil
 			}
-			err = c.failure(quorum.Lost) // it was over before its outcome was read
+			o = quorum.Lost // it was over before its outcome was read
 		}
 		e.remove(c)
-		return driver.Grant{}, err
+		return driver.Grant{}, c.failure(o)
 	case <-ctx.Done():
 		err := c.gaveUp(ctx.Err())
 		lane.withdraw(&c.turn)
@@ -332,20 +335,20 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	if e.shared != nil && keep == 0 {
 		c.leave()
 	}
-	done := make(chan error, 1)
+	done := make(chan quorum.Outcome, 1)
 	defer e.remove(c)
-	if begun := c.depart(keep, func(o quorum.Outcome) { done <- c.release(o) }); begun != nil {
+	if begun := c.depart(keep, func(o quorum.Outcome) { done <- o }); begun != nil {
 		if err := c.awaitTurn(ctx, begun); err != nil {
 			return err
 		}
 	}
 	select {
-	case err := <-done:
-		return err
+	case o := <-done:
+		return c.release(o)
 	case <-ctx.Done():
 		select {
-		case err := <-done:
-			return err
+		case o := <-done:
+			return c.release(o)
 		default:
 			c.flush()
 			return ctx.Err()
@@ -379,19 +382,20 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	if err := e.add(e.nextOwner(c, time.Now()), c); err != nil {
 		return driver.Grant{}, err
 	}
-	done := make(chan error, 1)
-	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- c.adoption(o) })
+	done := make(chan quorum.Outcome, 1)
+	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
 	late := time.NewTimer(g.TTL) // the first nodes that were handed over may have lost it by then
 	defer late.Stop()
 	var err error
 	select {
-	case err = <-done:
-		if err == nil {
+	case o := <-done:
+		if o == quorum.Won {
 			if grant, ok := c.grant(); ok {
 				return grant, nil
 			}
-			err = c.adoption(quorum.Lost) // it was over before anybody looked
+			o = quorum.Lost // it was over before anybody looked
 		}
+		err = c.adoption(o)
 	case <-late.C:
 		err = c.adoption(quorum.Lost)
 	case <-ctx.Done():
@@ -403,13 +407,11 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return driver.Grant{}, err
 }
 
-// adoption is the error for a claim that adopts and ended with o; nil for Won.
+// adoption is the error for a claim that adopts and ended with o.
 func (c *claim) adoption(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case o == quorum.Won:
-		return nil
 	case o == quorum.None: // only Close overtakes it
 		return driver.ErrClosed
 	case o == quorum.Busy && c.holder == "":

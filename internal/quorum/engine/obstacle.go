@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -19,13 +20,11 @@ var (
 	errOvertaken = errors.New("overtaken by a later request for the same lease")
 )
 
-// failure is the error for a claim that ended with o; nil for Won.
+// failure is the error for a claim that ended with o.
 func (c *claim) failure(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch o {
-	case quorum.Won:
-		return nil
 	case quorum.None: // only Close overtakes a claim that seeks
 		return driver.ErrClosed
 	case quorum.Busy:
@@ -74,7 +73,7 @@ func (c *claim) held() *driver.HeldError {
 // the claim has not learned yet. The caller holds mu.
 func (c *claim) unavailable() *driver.UnavailableError {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
-	errs := c.errs
+	errs := slices.Clone(c.errs)
 	for _, a := range c.inbox[c.read:] {
 		if a.Kind == quorum.Failed {
 			errs[a.Node] = a.Err
