@@ -331,9 +331,7 @@ func (l *Lease) release(ctx context.Context) error {
 	}
 	err := l.err
 	c.mu.Unlock()
-	if own := leaseIn(ctx); own != nil && own.term == t && ctx.Err() == nil {
-		ctx = context.WithoutCancel(ctx) // the release ends the lease's own context, and not the wait for its answer
-	}
+	ctx = t.outlasting(ctx)
 	c.carryOut(late)
 	e.tell(c)
 	failed := c.free(ctx, e)
@@ -344,6 +342,14 @@ func (l *Lease) release(ctx context.Context) error {
 		return err
 	}
 	return failed
+}
+
+// outlasting is ctx for the wait for the answer to a release of t. That ends the lease's own context, and not the wait.
+func (t *term) outlasting(ctx context.Context) context.Context {
+	if own := leaseIn(ctx); own != nil && own.term == t && ctx.Err() == nil {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
 }
 
 // leave ends l alone, and with the last hold passes the lock on or ends it. The caller

@@ -193,3 +193,49 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 	c.carryOut(passed)
 	return true
 }
+
+// Downgrade makes a reader of a writer, and nobody else writes in between. It returns the reader's lease, which has one of the
+// places that the writer has had, and the writer's token, and ends l as Release does: its context, too, so that work that
+// goes on takes that of the new lease. It blocks as Release does; a release that fails is reported to Hooks. Other readers may
+// come in from then on. MaxHold goes on to count from when the writer began. People who look at the place see the note of the writer.
+//
+// Errors: ErrLost where l has ended; ErrInvalid where it is no writer's, or another hold of it is nested. Then l stays as it is.
+func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
+	reader, begun, ended, err := l.downgrade(time.Now())
+	if err != nil {
+		return nil, wrap("downgrade", l.Key(), err)
+	}
+	c := l.term.client
+	ctx = l.term.outlasting(ctx)
+	c.events.acquired(begun)
+	ended.tell(c)
+	c.free(ctx, ended) // one that is not freed lapses by itself
+	return reader, nil
+}
+
+// downgrade gives the reader its place, and takes all else from the writer, for the caller to release.
+func (l *Lease) downgrade(now time.Time) (reader *Lease, begun AcquiredEvent, ended followUp, err error) {
+	c, t := l.term.client, l.term
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch err := l.live(); {
+	case err != nil:
+		return nil, begun, ended, err
+	case len(l.rest) == 0:
+		return nil, begun, ended, invalid("only a writer's lease becomes a reader's, and this one was taken without Readers, or with Shared")
+	case len(t.now.holds) > 1:
+		return nil, begun, ended, invalid("the lease is held %d times; release the nested holds first", len(t.now.holds))
+	}
+	reader = l.rest[0]
+	if err := reader.live(); err != nil {
+		return nil, begun, ended, reader.named(err)
+	}
+	h := &reader.term.now
+	h.inner, h.whole, h.since, h.from, h.token, reader.token = false, nil, now, t.now.from, t.now.token, t.now.token
+	h.opts.Shared, h.opts.MaxHold = true, t.now.opts.MaxHold
+	reader.term.trust(reader.term.keptUntil)
+	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
+	t.now.rest = t.now.rest[1:]
+	begun = AcquiredEvent{Context: h.ctx, Key: reader.Key(), Owner: reader.owner, Token: reader.token}
+	return reader, begun, l.leave(now), nil
+}

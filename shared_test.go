@@ -489,6 +489,126 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 	})
 }
 
+func TestAWriterBecomesAReaderAndNobodyWritesInBetween(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		type tag struct{}
+		w, err := b.client.Acquire(context.WithValue(t.Context(), tag{}, "mine"), "k", writing(3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		beside := b.asks(b.peer(), reading(3))
+		wantWaiting(t, "a reader beside the writer", beside)
+		writer := b.asks(b.peer(), writing(3))
+		behind := b.asks(b.peer(), reading(3))
+		r, err := w.Downgrade(w.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Token() != w.Token() || r.Key() != "k#0" || r.Context().Value(tag{}) != "mine" || r.Context().Err() != nil {
+			t.Errorf("the reader has %q with token %d, and the writer had %d: %v", r.Key(), r.Token(), w.Token(), context.Cause(r.Context()))
+		}
+		if !errors.Is(w.Context().Err(), context.Canceled) || !errors.Is(w.Check(t.Context()), holdfast.ErrLost) {
+			t.Errorf("the writer's lease goes on: %v", w.Check(t.Context()))
+		}
+		l := <-beside
+		if l.Token() <= r.Token() {
+			t.Errorf("the reader that came in has token %d after %d", l.Token(), r.Token())
+		}
+		pass(time.Minute) // it is renewed
+		if err := r.Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.release(l)
+		wantWaiting(t, "a writer beside the one that reads on", writer)
+		b.release(r, w)
+		next := <-writer
+		wantWaiting(t, "a reader before the writer that came first", behind)
+		if next.Token() <= l.Token() {
+			t.Errorf("the next writer has token %d after %d", next.Token(), l.Token())
+		}
+		b.release(next)
+		b.release(<-behind)
+		b.wantAllFree("k", 3)
+	})
+}
+
+func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
+	onNodes(t, func(t *testing.T, b *bench) {
+		h := house{t: t}
+		var all sync.WaitGroup
+		for range 3 {
+			c := b.peer()
+			for j := range 4 {
+				all.Go(func() {
+					for range 8 {
+						opts := writing(3)
+						opts.Shared = j > 1
+						l := b.acquire(c, "k", opts)
+						h.enter(l, opts.Shared)
+						pass(rand.N(20 * time.Millisecond))
+						if !opts.Shared {
+							h.mu.Lock()
+							h.writers, h.readers = h.writers-1, h.readers+1
+							h.mu.Unlock()
+							var err error
+							if l, err = l.Downgrade(t.Context()); err != nil {
+								t.Error(err)
+								return
+							}
+							pass(rand.N(20 * time.Millisecond))
+						}
+						h.leave(true)
+						b.release(l)
+					}
+				})
+			}
+		}
+		all.Wait()
+		b.wantAllFree("k", 3)
+	})
+}
+
+func TestOnlyAWriterThatHoldsOnceBecomesAReader(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for _, opts := range []*holdfast.AcquireOptions{nil, {Slots: 2}, reading(2)} {
+			l := b.acquire(b.client, "k", opts)
+			_, err := l.Downgrade(t.Context())
+			wantErr(t, err, holdfast.ErrInvalid)
+			if err := l.Check(t.Context()); err != nil {
+				t.Errorf("it has not stayed as it was: %v", err)
+			}
+			b.release(l)
+		}
+		opts := writing(2)
+		opts.Reentrant, opts.MaxHold = true, time.Minute
+		l := b.acquire(b.client, "k", opts)
+		again, err := b.client.Acquire(l.Context(), "k", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Downgrade(t.Context())
+		wantErr(t, err, holdfast.ErrInvalid)
+		b.release(again)
+		pass(40 * time.Second)
+		r, err := l.Downgrade(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Downgrade(t.Context())
+		wantErr(t, err, holdfast.ErrLost)
+		pass(21 * time.Second)
+		wantErr(t, context.Cause(r.Context()), holdfast.ErrMaxHold)
+		lost := b.acquire(b.client, "k", writing(2))
+		for i := range 5 {
+			b.drv.Node(i).Lose("k#0")
+		}
+		pass(10 * time.Second)
+		_, err = lost.Downgrade(t.Context())
+		wantErr(t, err, holdfast.ErrLost)
+		b.wantAllFree("k", 2)
+	})
+}
+
 func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for _, opts := range []*holdfast.AcquireOptions{reading(2), writing(2)} {

@@ -256,7 +256,7 @@ func readersTogether(b *bench) {
 	b.cleared()
 }
 
-// writerStopsReaders has a reader come behind a writer that waits for another.
+// writerStopsReaders has readers come behind a writer that waits for another, and in beside it when it reads on.
 func writerStopsReaders(b *bench) {
 	b.need(b.limits.NoReaders == "", "read and write locks")
 	b.need(b.limits.Order, "Limits.Order")
@@ -297,14 +297,17 @@ func writerStopsReaders(b *bench) {
 	if w == nil {
 		return
 	}
-	b.release(w)
-	one, two := <-later[0], <-later[1] // neither is released before both have come in
+	reader, err := w.Downgrade(b.within())
+	if err != nil {
+		b.Fatalf("Downgrade() = %v", err)
+	}
+	one, two := <-later[0], <-later[1] // none is released before all have come in
 	if one == nil || two == nil {
 		return
 	}
 	if b.limits.Token && (w.Token() <= first.Token() || min(one.Token(), two.Token()) <= w.Token()) {
 		b.Errorf("tokens %d, then %d of the writer, then %d and %d", first.Token(), w.Token(), one.Token(), two.Token())
 	}
-	b.release(one, two)
+	b.release(reader, one, two)
 	b.cleared()
 }

@@ -2,7 +2,8 @@
 (***************************************************************************)
 (* A read and write lock made of plain locks (docs/kinds.md): a gate, and  *)
 (* a place for each reader. A reader takes the gate and any place, and     *)
-(* releases the gate; a writer takes the gate and all places.              *)
+(* releases the gate; a writer takes the gate and all places. A writer     *)
+(* that reads on releases all but one place.                               *)
 (*                                                                         *)
 (* Each lock is atomic, as Holdfast.tla shows that it may be taken to be:  *)
 (* the service gives it to one owner at a time, with a token for the gate  *)
@@ -35,6 +36,7 @@ Free    == "free"
 Rule(r) == r \notin Off
 Max(a, b) == IF a > b THEN a ELSE b
 
+Busy    == {"works", "reads"}
 Has(c)    == {l \in Locks : <<c, l>> \in trusted}
 Missed    == CHOOSE l \in Places : TRUE
 Needed    == IF Rule("a writer has all places") THEN Places ELSE Places \ {Missed}
@@ -78,6 +80,12 @@ Begin(c) ==
   /\ highestWrite' = IF c \in Writers THEN Max(highestWrite, token[c]) ELSE highestWrite
   /\ UNCHANGED <<owner, token, next, forces>>
 
+Downgrade(c) ==  \* the writer reads on, with the token that it has
+  /\ c \in Writers /\ pc[c] = "works" /\ pc' = [pc EXCEPT ![c] = "reads"]
+  /\ \E l \in Has(c) \cap Places :
+       trusted' = trusted \ ({c} \X IF Rule("a writer that reads on keeps a place") THEN Locks \ {l} ELSE Locks)
+  /\ UNCHANGED <<owner, token, next, highest, highestWrite, ordered, forces>>
+
 End(c) ==  \* it has finished, or gives up
   /\ pc[c] # "idle" /\ pc' = [pc EXCEPT ![c] = "idle"]
   /\ trusted' = trusted \ ({c} \X Locks)
@@ -85,7 +93,7 @@ End(c) ==  \* it has finished, or gives up
 
 Lose(c, l) ==  \* one that works stops
   /\ <<c, l>> \in trusted
-  /\ IF pc[c] = "works" THEN /\ pc' = [pc EXCEPT ![c] = "idle"] /\ trusted' = trusted \ ({c} \X Locks)
+  /\ IF pc[c] \in Busy THEN /\ pc' = [pc EXCEPT ![c] = "idle"] /\ trusted' = trusted \ ({c} \X Locks)
      ELSE trusted' = trusted \ {<<c, l>>} /\ UNCHANGED pc
   /\ UNCHANGED <<owner, token, next, highest, highestWrite, ordered, forces>>
 
@@ -100,7 +108,7 @@ Force ==
   /\ UNCHANGED <<trusted, pc, token, next, highest, highestWrite, ordered>>
 
 Next ==
-  \/ \E c \in Callers : TakeGate(c) \/ LeaveGate(c) \/ Begin(c) \/ End(c)
+  \/ \E c \in Callers : TakeGate(c) \/ LeaveGate(c) \/ Begin(c) \/ Downgrade(c) \/ End(c)
   \/ \E c \in Callers, l \in Places : TakePlace(c, l)
   \/ \E c \in Callers, l \in Locks : Lose(c, l)
   \/ \E l \in Locks : Lapse(l)
@@ -110,11 +118,11 @@ Spec == Init /\ [][Next]_vars
 
 TypeOK ==
   /\ owner \in [Locks -> Callers \cup {Free}] /\ trusted \subseteq Callers \X Locks
-  /\ pc \in [Callers -> {"idle", "inside", "works"}] /\ token \in [Callers -> 0..MaxToken] /\ next \in 1..(MaxToken + 1)
+  /\ pc \in [Callers -> {"idle", "inside", "works", "reads"}] /\ token \in [Callers -> 0..MaxToken] /\ next \in 1..(MaxToken + 1)
   /\ highest \in 0..MaxToken /\ highestWrite \in 0..MaxToken /\ ordered \in BOOLEAN /\ forces \in 0..Forces
 
-(* A writer works alone. *)
-Exclusion == \A c \in Writers, d \in Callers : pc[c] = "works" /\ pc[d] = "works" => c = d
+(* A writer works alone, until it reads on. *)
+Exclusion == \A c \in Writers, d \in Callers : pc[c] = "works" /\ pc[d] \in Busy => c = d
 
 (* A writer has a token above all that began before it, and below all that begin after it. *)
 Order == ordered

@@ -215,6 +215,7 @@ func rows() []row {
 		off("a writer takes the gate", gateOf2, "NoCircle", nil).in("2 writers"),
 		off("a writer has all places", gate, "Exclusion", nil),
 		off("a writer keeps the places", gateForced, "Exclusion", nil),
+		off("a writer that reads on keeps a place", gateOf2, "Exclusion", nil),
 		{
 			name: "known: an operator forces the gate, and its holder has not heard of it", module: readWrite, breaks: "Order",
 			set: gateForced.set,
