@@ -41,7 +41,7 @@ type order struct {
 	URL   string        `json:"url"`
 	Board string        `json:"board"`
 	Hot   int           `json:"hot"`   // names of the relay
-	Hold  time.Duration `json:"hold"`  // of each
+	Beat  time.Duration `json:"beat"`  // each of them is handed over once in so long
 	Pause time.Duration `json:"pause"` // of each other worker between two turns, in the mean
 }
 
@@ -191,13 +191,18 @@ func (s *soaker) work(ctx context.Context, workers *sync.WaitGroup) {
 
 // take acquires a lock, holds it for a time while it is on the board, and releases it.
 func (s *soaker) take(ctx context.Context, key string, opts holdfast.AcquireOptions, hold time.Duration, cells func(*holdfast.Lease) []int) {
+	s.takeUntil(ctx, key, opts, func() time.Duration { return hold }, cells)
+}
+
+// takeUntil is take where how long is decided once the lock is granted.
+func (s *soaker) takeUntil(ctx context.Context, key string, opts holdfast.AcquireOptions, hold func() time.Duration, cells func(*holdfast.Lease) []int) {
 	opts.TTL, opts.Wait = ttl, patience
 	l, err := s.client.Acquire(ctx, key, &opts)
 	if err != nil {
 		s.fail(ctx, err)
 		return
 	}
-	s.hold(ctx, []*holdfast.Lease{l}, cells, hold)
+	s.hold(ctx, []*holdfast.Lease{l}, cells, hold())
 	s.release(l)
 }
 
@@ -243,9 +248,13 @@ func in(cells ...int) func(*holdfast.Lease) []int {
 	return func(*holdfast.Lease) []int { return cells }
 }
 
-// relay takes one of the names that somebody of another process always waits for: each release is a hand-over.
+// relay takes one of the names that somebody of another process always waits for: each release is a hand-over. It comes at the
+// next beat of the clock that all processes share, so that a slow hand-over delays none after it.
 func (s *soaker) relay(ctx context.Context, n int) {
-	s.take(ctx, fmt.Sprintf("relay/%d", n), holdfast.AcquireOptions{}, s.Hold, in(n))
+	s.takeUntil(ctx, fmt.Sprintf("relay/%d", n), holdfast.AcquireOptions{}, func() time.Duration {
+		beat := int64(s.Beat)
+		return time.Duration(beat - (mono()+beat*int64(n)/int64(s.Hot))%beat)
+	}, in(n))
 }
 
 // crowd is for a name that has several callers in each process.

@@ -345,6 +345,7 @@ func startMariaDB(ctx context.Context) (*service, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
+	db.SetMaxIdleConns(-1) // a fault would break it
 	return &service{
 		url:  url,
 		pids: func() []int { return family(s.Pid()) },

@@ -47,6 +47,9 @@ func newReport(all []*watched) *Report {
 		if w.beside != nil {
 			e.Command = [2]int64{w.beside.runs.Load(), w.beside.failed.Load()}
 		}
+		if w.missed*10 > len(w.samples) {
+			e.Broken = append(e.Broken, fmt.Sprintf("%d samples are missing, of %d", w.missed, w.missed+len(w.samples)))
+		}
 		r.Engines = append(r.Engines, e)
 	}
 	r.Judged = r.Hours >= settled.Hours()
@@ -132,8 +135,8 @@ func (r *Report) Text() string {
 
 func (e *EngineReport) text(b *strings.Builder, judged bool) {
 	c := e.Counts
-	fmt.Fprintf(b, "\n%s: %d locks, %d after a wait; %d waits given up; %d calls failed and %d leases were lost under %d faults; %d overlaps, %d tokens did not rise\n",
-		e.Name, c.Granted, c.HandedOver, c.GivenUp, c.Failed, c.Lost, e.Faults, c.Overlaps, c.Disorders)
+	fmt.Fprintf(b, "\n%s: %d locks, %d after a wait; %d waits given up; %d calls failed and %d leases were lost under %d faults; "+
+		"%d overlaps, %d tokens did not rise\n", e.Name, c.Granted, c.HandedOver, c.GivenUp, c.Failed, c.Lost, e.Faults, c.Overlaps, c.Disorders)
 	if e.Command[0] > 0 {
 		fmt.Fprintf(b, "The command: %d short runs, %d failed.\n", e.Command[0], e.Command[1])
 	}

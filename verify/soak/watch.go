@@ -29,8 +29,8 @@ func (p *plan) step() time.Duration { return max(p.length/120, 2*time.Second) }
 // faultEvery is the samples between two faults. Every other fault kills a client.
 const faultEvery = 5
 
-// relay says how many names of the relay there are, and how long each is held, for so many hand-overs a second.
-func relay(rate float64) (names int, hold time.Duration) {
+// relay says how many names of the relay there are, and how often each is handed over, for so many hand-overs a second.
+func relay(rate float64) (names int, beat time.Duration) {
 	names = min(max(int(rate/10), 1), mostHot)
 	return names, time.Duration(float64(names) / rate * float64(time.Second))
 }
@@ -57,6 +57,7 @@ type watched struct {
 	began   time.Time
 
 	samples  []sample
+	missed   int // samples: a server did not answer
 	troubles []string
 }
 
@@ -82,7 +83,7 @@ func (p *plan) start(ctx context.Context, n int) (w *watched, err error) {
 		handovers = p.handovers / p.length.Seconds()
 	}
 	w.order = order{URL: w.service.url, Board: filepath.Join(p.out, w.engine.name+".board")}
-	w.order.Hot, w.order.Hold = relay(handovers)
+	w.order.Hot, w.order.Beat = relay(handovers)
 	w.order.Pause = time.Duration(2 * float64(len(others)) / (p.rate / 2) * float64(time.Second))
 	if err := os.RemoveAll(w.order.Board); err != nil {
 		return nil, err
@@ -130,7 +131,7 @@ func (w *watched) trouble(what string, err error) {
 	}
 }
 
-// sample notes how all is. What cannot be seen is missing from it.
+// sample notes how all is, unless a server does not answer, which after a fault may elect a leader.
 func (w *watched) sample(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -151,16 +152,17 @@ func (w *watched) sample(ctx context.Context) {
 	if pids := w.service.pids(); len(pids) > 0 {
 		s.Figures["server memory"] = memory(pids...)
 	}
-	err := w.service.look(ctx, s.Figures)
 	if w.beside != nil {
-		err = errors.Join(err, w.beside.look(ctx, s.Figures))
+		if err := w.beside.look(ctx, s.Figures); ctx.Err() == nil {
+			w.trouble("command", err)
+		}
 	}
-	if ctx.Err() == nil {
-		w.trouble("look", err)
+	if err := w.service.look(ctx, s.Figures); err != nil {
+		fmt.Fprintf(w.plan.logs, "soak: %s: no sample: %v\n", w.engine.name, err)
+		w.missed++
+		return
 	}
-	if err == nil {
-		w.samples = append(w.samples, s)
-	}
+	w.samples = append(w.samples, s)
 }
 
 // fault kills a client, or strikes a server.
