@@ -253,7 +253,11 @@ func in(cells ...int) func(*holdfast.Lease) []int {
 func (s *soaker) relay(ctx context.Context, n int) {
 	s.takeUntil(ctx, fmt.Sprintf("relay/%d", n), holdfast.AcquireOptions{}, func() time.Duration {
 		beat := int64(s.Beat)
-		return time.Duration(beat - (mono()+beat*int64(n)/int64(s.Hot))%beat)
+		rest := beat - (mono()+beat*int64(n)/int64(s.Hot))%beat
+		if rest < beat/2 { // the next one may not wait yet
+			rest += beat
+		}
+		return time.Duration(rest)
 	}, in(n))
 }
 
@@ -264,10 +268,11 @@ func (s *soaker) crowd(ctx context.Context) {
 
 const newNames = "new/"
 
-// new takes a name that nobody has taken before, and leaves every fifth to lapse.
+// new takes a name that nobody has taken before, and leaves every fifth to lapse. The hash tag has the names fall into few slots of a
+// Redis Cluster, which keeps a counter for each slot that was ever used.
 func (s *soaker) new(ctx context.Context) {
 	n := s.fresh.Add(1)
-	key := fmt.Sprintf("%s%s/%d", newNames, s.Name, n)
+	key := fmt.Sprintf("%s{%d}/%s/%d", newNames, n%64, s.Name, n)
 	if n%5 > 0 {
 		s.take(ctx, key, holdfast.AcquireOptions{}, time.Millisecond, in())
 		return

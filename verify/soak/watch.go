@@ -31,7 +31,7 @@ const faultEvery = 5
 
 // relay says how many names of the relay there are, and how often each is handed over, for so many hand-overs a second.
 func relay(rate float64) (names int, beat time.Duration) {
-	names = min(max(int(rate/10), 1), mostHot)
+	names = min(max(int(rate/5), 1), mostHot)
 	return names, time.Duration(float64(names) / rate * float64(time.Second))
 }
 
