@@ -5,8 +5,9 @@ FUZZTIME ?= 10s
 SEQUENCES ?= 100000
 SEEDS ?= 10000
 MINUTES ?= 3
-HOURS ?= 24
+HOURS ?= 2
 CHAOSFLAGS ?=
+SOAKFLAGS ?=
 SERVERS ?= redis8 valkey8
 SCENARIO ?= locks
 VERSION ?=
@@ -104,8 +105,8 @@ mutants: deps ## Known bugs, one at a time, in a copy of the repository: each mu
 chaos: deps ## MINUTES (3) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|etcd-auth|postgres|zookeeper|mariadb|sqlite -elections N -schedule FILE -out FOLDER -seed N"
 	@cd verify && go run ./chaos -minutes $(MINUTES) $(CHAOSFLAGS)
 
-soak: deps ## As chaos for HOURS (24), and what the clients use must stay flat
-	@cd verify && go run ./chaos -hours $(HOURS) $(CHAOSFLAGS)
+soak: deps ## All engines at once for HOURS (2): what clients, servers and the command use must stay flat; SOAKFLAGS="-engines LIST -rate N -handovers N -out FOLDER"
+	@cd verify && go run ./soak -hours $(HOURS) $(SOAKFLAGS)
 
 release: deps ## VERSION=v0.1.0 [TAG=yes]: tests a release (8 min), then what users download, in dist, and the tags of all modules; without TAG only a rehearsal
 	@HOLDFAST_RELEASE=1 go test -count=1 -timeout 1h ./tools/release

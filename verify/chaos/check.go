@@ -161,7 +161,7 @@ func histories(events []event) map[string]*lockHistory {
 // add puts an event where it belongs.
 func (s *sorting) add(e *event) {
 	switch e.Kind {
-	case resource, crowded, blamed, strange, observed:
+	case crowded, blamed, strange, observed:
 		return
 	case closing:
 		s.closings[e.Client] = append(s.closings[e.Client], e.T)

@@ -379,25 +379,6 @@ func TestInfoIsRewritten(t *testing.T) {
 	}
 }
 
-func TestGrowthIsSeen(t *testing.T) {
-	t.Parallel()
-	series := func(heap func(i int) uint64) map[string][]Consumption {
-		var list []Consumption
-		for i := range 40 {
-			list = append(list, Consumption{Heap: heap(i), Goroutines: 30, Files: 20})
-		}
-		return map[string][]Consumption{"c": list}
-	}
-	flat := Report{Clients: series(func(i int) uint64 { return 4<<20 + uint64(i%3)<<16 })}
-	if got := flat.growth(); len(got) != 0 {
-		t.Errorf("flat: %v", got)
-	}
-	leaky := Report{Clients: series(func(i int) uint64 { return 4<<20 + uint64(i)<<17 })}
-	if got := leaky.growth(); len(got) != 1 {
-		t.Errorf("a leak: %v", got)
-	}
-}
-
 // TestABeliefIsTrustedAsLongAsItWasSeen: a lock without a deadline counts as trusted until its holder learns of the loss, and that of a
 // process that was killed until somebody last looked.
 func TestABeliefIsTrustedAsLongAsItWasSeen(t *testing.T) {

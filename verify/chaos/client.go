@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -125,7 +124,6 @@ func beClient(text string) error {
 				workers.Go(func() { w.run(ctx) })
 			}
 		}
-		workers.Go(func() { weigh(ctx, rec, spans) })
 	}
 	over := make(chan struct{})
 	go func() {
@@ -296,28 +294,6 @@ func (w *worker) work(ctx context.Context, key string, n int, try string, op int
 			e.Kind, e.Err = unknown, err.Error()
 		}
 		w.rec.record(e)
-	}
-}
-
-// weigh records, once in a window, what the process uses.
-func weigh(ctx context.Context, rec *recorder, spans []span) {
-	for i := range spans {
-		s := &spans[i]
-		wait := s.end - int64(tail)/2 - mono() // when nobody works
-		if wait < 0 {
-			continue
-		}
-		if sleep(ctx, time.Duration(wait)); ctx.Err() != nil {
-			return
-		}
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		files, _ := os.ReadDir("/proc/self/fd")
-		rec.record(event{
-			Kind: resource, Key: s.key("h", 0),
-			Heap: m.HeapAlloc, Goroutines: runtime.NumGoroutine(), Files: len(files),
-		})
 	}
 }
 

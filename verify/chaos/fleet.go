@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// immortal is how many clients are never killed, for their memory is watched.
+// immortal is how many clients no fault strikes: what a client has learned from earlier faults is there at the next.
 const immortal = 2
 
 // fleet is the client processes.

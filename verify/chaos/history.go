@@ -52,7 +52,6 @@ const (
 	closing  kind = "closing"  // before the client is closed; Key is one of the window
 	leaving  kind = "leaving"  // before the lock is released
 	released kind = "released" // the service confirmed it; Err: what it said otherwise
-	resource kind = "resource" // what the process uses
 	crowded  kind = "crowded"  // a crowd of callers has its answers; Key is one of the window
 	blamed   kind = "blamed"   // the client takes a node to be ill; Key is one of the window
 	strange  kind = "strange"  // the client sees a lock or a holder that is not of its prefix
@@ -84,10 +83,6 @@ type event struct {
 	Callers int `json:"callers,omitempty"` // of a crowd
 	Served  int `json:"served,omitempty"`
 	Freed   int `json:"freed,omitempty"` // of those: their release was confirmed in time
-
-	Heap       uint64 `json:"heap,omitempty"` // bytes, after a collection
-	Goroutines int    `json:"goroutines,omitempty"`
-	Files      int    `json:"files,omitempty"`
 }
 
 // recorder writes events to a file for each window. What was recorded survives a

@@ -65,7 +65,6 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	if err != nil {
 		return err
 	}
-	j.consumption(events)
 	faults := j.nemesis.of(s.index)
 	v := &verdict{judge: j, span: s, rules: j.class(s.Class, faults), faults: faults, events: events, locks: histories(events)}
 	v.count()
@@ -346,18 +345,4 @@ func (j *judge) recoveries(s *span, cl class, locks map[string]*lockHistory, fau
 		}
 	}
 	return times, slow
-}
-
-// consumption notes what the clients use that are never killed.
-func (j *judge) consumption(events []event) {
-	for _, e := range events {
-		if e.Kind != resource {
-			continue
-		}
-		for i := range immortal {
-			if name := j.nemesis.fleet.orders[i].Name + ".0"; name == e.Client {
-				j.report.Clients[name] = append(j.report.Clients[name], Consumption{e.Heap, e.Goroutines, e.Files})
-			}
-		}
-	}
 }

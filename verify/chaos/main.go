@@ -10,7 +10,6 @@
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
 //	go run ./chaos -elections 100                kill the leader of an election 100 times, and have as many resign
-//	go run ./chaos -hours 24                     the same, and memory must stay flat
 //	go run ./chaos -older ./chaos-v0.1.0         beside clients of another version
 //	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
 //
@@ -81,7 +80,6 @@ type settings struct {
 	only      []string
 	out       string // folder; empty: a new temporary one
 	seed      uint64
-	flat      bool   // memory must stay flat
 	keep      bool   // histories of windows without a violation too
 	elections int    // so many leaders are killed, and as many resign, instead of all else
 	older     string // another build of this program, for half of the clients; empty: none
@@ -89,12 +87,11 @@ type settings struct {
 
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s settings
-	var minutes, hours float64
+	var minutes float64
 	var only string
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.SetOutput(errs)
 	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
-	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
 	f.StringVar(&s.backend, "backend", "redis", "where the locks are: "+strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
@@ -108,9 +105,6 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	s.only = strings.FieldsFunc(only, func(r rune) bool { return r == ',' })
 	s.length = time.Duration(minutes * float64(time.Minute))
-	if hours > 0 {
-		s.length, s.flat = time.Duration(hours*float64(time.Hour)), true
-	}
 	var r interface {
 		Text() string
 		Passed() bool
@@ -183,9 +177,6 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	}
 	if err := j.windows(ctx, spans); err != nil {
 		return nil, err
-	}
-	if set.flat {
-		r.Troubles = append(r.Troubles, r.growth()...)
 	}
 	return r, j.save(set.out, logs)
 }

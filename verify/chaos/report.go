@@ -14,19 +14,18 @@ import (
 
 // Report is the outcome of a run.
 type Report struct {
-	Seed     uint64                   `json:"seed"`
-	Seconds  float64                  `json:"seconds"`
-	Peer     string                   `json:"peer"` // the other recipe
-	Schedule Schedule                 `json:"schedule"`
-	Faults   map[string]int           `json:"faults"` // by what they do
-	Classes  map[string]*ClassReport  `json:"classes"`
-	Clients  map[string][]Consumption `json:"clients,omitempty"` // of those that lived through the run, by window
-	Findings []Finding                `json:"findings"`
-	Slow     []Finding                `json:"slow,omitempty"`     // recoveries beyond their bound: one in a hundred may be
-	Troubles []string                 `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
-	Stills   int                      `json:"standstills"`        // of the machine
-	Longest  Duration                 `json:"longest_standstill"`
-	Excused  int                      `json:"losses_excused"` // leases that were lost then, or too short for an election
+	Seed     uint64                  `json:"seed"`
+	Seconds  float64                 `json:"seconds"`
+	Peer     string                  `json:"peer"` // the other recipe
+	Schedule Schedule                `json:"schedule"`
+	Faults   map[string]int          `json:"faults"` // by what they do
+	Classes  map[string]*ClassReport `json:"classes"`
+	Findings []Finding               `json:"findings"`
+	Slow     []Finding               `json:"slow,omitempty"`     // recoveries beyond their bound: one in a hundred may be
+	Troubles []string                `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
+	Stills   int                     `json:"standstills"`        // of the machine
+	Longest  Duration                `json:"longest_standstill"`
+	Excused  int                     `json:"losses_excused"` // leases that were lost then, or too short for an election
 
 	Porcupine map[string]*Judged     `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
 	Tasks     map[string]*TaskReport `json:"tasks"`              // by title
@@ -36,7 +35,7 @@ type Report struct {
 func newReport(seed uint64, length time.Duration, s *Schedule) *Report {
 	return &Report{
 		Seed: seed, Seconds: length.Seconds(), Schedule: *s, Peer: s.backend().peer,
-		Faults: map[string]int{}, Classes: map[string]*ClassReport{}, Clients: map[string][]Consumption{},
+		Faults: map[string]int{}, Classes: map[string]*ClassReport{},
 		Findings: []Finding{}, Porcupine: map[string]*Judged{}, Tasks: map[string]*TaskReport{},
 	}
 }
@@ -46,13 +45,6 @@ type Finding struct {
 	Class   string `json:"class"`
 	Promise string `json:"promise"`
 	finding
-}
-
-// Consumption is what a process used at the end of a window.
-type Consumption struct {
-	Heap       uint64 `json:"heap"`
-	Goroutines int    `json:"goroutines"`
-	Files      int    `json:"files"`
 }
 
 // ClassReport sums up the windows of one class.
@@ -252,44 +244,4 @@ func list(b *strings.Builder, what string, all []Finding) {
 		}
 		fmt.Fprintf(b, "  %s: %s: %s: %s\n", f.Class, f.Promise, f.Key, f.What)
 	}
-}
-
-// growth compares what the clients use in the second quarter of the run with the
-// last one.
-func (r *Report) growth() (out []string) {
-	for name, list := range r.Clients {
-		n := len(list) / 4
-		if n == 0 {
-			continue
-		}
-		before, after := median(list[n:2*n]), median(list[len(list)-n:])
-		for what, v := range map[string][2]float64{
-			"bytes of heap": {float64(before.Heap), float64(after.Heap) - heapNoise},
-			"goroutines":    {float64(before.Goroutines), float64(after.Goroutines)},
-			"files":         {float64(before.Files), float64(after.Files)},
-		} {
-			if v[1] > v[0]*1.1 {
-				out = append(out, fmt.Sprintf("%s grows: %.0f %s, then %.0f", name, v[0], what, v[1]))
-			}
-		}
-	}
-	return out
-}
-
-// heapNoise is how far two looks at a steady heap of a few MB are apart.
-const heapNoise = 512 << 10
-
-func median(list []Consumption) (m Consumption) {
-	mid := func(of func(Consumption) uint64) uint64 {
-		v := make([]uint64, len(list))
-		for i, c := range list {
-			v[i] = of(c)
-		}
-		slices.Sort(v)
-		return v[len(v)/2]
-	}
-	m.Heap = mid(func(c Consumption) uint64 { return c.Heap })
-	m.Goroutines = int(mid(func(c Consumption) uint64 { return uint64(c.Goroutines) }))
-	m.Files = int(mid(func(c Consumption) uint64 { return uint64(c.Files) }))
-	return m
 }

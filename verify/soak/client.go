@@ -1,0 +1,360 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/election"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/postgres"
+	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+	"github.com/holdfast-go/holdfast/zookeeper"
+)
+
+// orderVariable tells this program that it is a client, and which.
+const orderVariable = "SOAK_CLIENT"
+
+const (
+	ttl      = 5 * time.Second
+	patience = 30 * time.Second // longer than any fault lasts
+)
+
+// order is what a client process is told.
+type order struct {
+	Name  string        `json:"name"` // of the process; never used before
+	URL   string        `json:"url"`
+	Board string        `json:"board"`
+	Hot   int           `json:"hot"`   // names of the relay
+	Beat  time.Duration `json:"beat"`  // each of them is handed over once in so long
+	Pause time.Duration `json:"pause"` // of each other worker between two turns, in the mean
+}
+
+// state is what a client process answers when it is asked.
+type state struct {
+	Granted    int64  `json:"granted"`
+	HandedOver int64  `json:"handed_over"` // after a wait, by the service or inside the process
+	GivenUp    int64  `json:"given_up"`    // waits that were cancelled
+	Failed     int64  `json:"failed"`      // acquisitions and releases, for another reason
+	Lost       int64  `json:"lost"`        // leases
+	Overlaps   int64  `json:"overlaps"`    // two at work at once
+	Disorders  int64  `json:"disorders"`   // tokens that did not rise
+	Error      string `json:"error,omitempty"`
+
+	Heap       uint64 `json:"heap"`
+	Goroutines int    `json:"goroutines"`
+	Files      int    `json:"files"`
+}
+
+// soaker is a client process.
+type soaker struct {
+	*order
+	client *holdfast.Client
+	board  *board
+	short  time.Duration // the least TTL
+
+	granted, handedOver, givenUp, failed, lost, fresh atomic.Int64
+	lastError                                         atomic.Pointer[string]
+}
+
+// openDriver opens what the URL names. It retries until ctx ends: servers may be away.
+func openDriver(ctx context.Context, url string) (holdfast.Driver, error) {
+	for {
+		d, err := openOnce(ctx, url)
+		if err == nil || ctx.Err() != nil {
+			return d, err
+		}
+		fmt.Fprintln(os.Stderr, "soak: to be tried again:", err)
+		sleep(ctx, time.Second)
+	}
+}
+
+func openOnce(ctx context.Context, url string) (holdfast.Driver, error) {
+	scheme, _, _ := strings.Cut(url, "://")
+	switch scheme {
+	case "etcd":
+		return etcd.Open(ctx, url, nil)
+	case "zk":
+		return zookeeper.Open(ctx, url, nil)
+	case "mysql+unix":
+		return mysql.Open(ctx, url, nil)
+	case "sqlite":
+		return sqlite.Open(ctx, url, nil)
+	case "redis", "redlock", "redis+cluster", "redis+sentinel":
+		return redlock.Open(ctx, url, nil)
+	default: // in the forms of libpq
+		return postgres.Open(ctx, url, nil)
+	}
+}
+
+// beClient is this program as a client. It ends when its standard input does, and answers each line there with its state.
+func beClient(text string) error {
+	signal.Ignore(os.Interrupt) // the parent gets it too, and decides
+	s := &soaker{order: new(order)}
+	if err := json.Unmarshal([]byte(text), s.order); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var err error
+	if s.board, err = openBoard(s.Board); err != nil {
+		return err
+	}
+	drv, err := openDriver(ctx, s.URL)
+	if err != nil {
+		return err
+	}
+	s.short = max(drv.Limits().MinTTL, 2*time.Second)
+	s.client, err = holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
+		Acquired: func(e holdfast.AcquiredEvent) {
+			if e.Told || e.HandOver {
+				s.handedOver.Add(1)
+			}
+		},
+		Lost: func(e holdfast.LostEvent) {
+			if !strings.HasPrefix(e.Key, newNames) { // some of these are left to lapse
+				s.lost.Add(1)
+			}
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	var workers sync.WaitGroup
+	s.work(ctx, &workers)
+	answers := json.NewEncoder(os.Stdout)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if err := answers.Encode(s.state()); err != nil {
+			break
+		}
+	}
+	cancel()
+	workers.Wait()
+	return s.client.Close()
+}
+
+func (s *soaker) state() state {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	files, _ := os.ReadDir("/proc/self/fd")
+	st := state{
+		Granted: s.granted.Load(), HandedOver: s.handedOver.Load(), GivenUp: s.givenUp.Load(), Failed: s.failed.Load(), Lost: s.lost.Load(),
+		Overlaps: s.board.overlaps.Load(), Disorders: s.board.disorders.Load(),
+		Heap: m.HeapAlloc, Goroutines: runtime.NumGoroutine(), Files: len(files),
+	}
+	if e := s.lastError.Load(); e != nil {
+		st.Error = *e
+	}
+	return st
+}
+
+// others are the workers beside the relay. Each takes its turn after a pause.
+var others = []func(*soaker, context.Context){
+	(*soaker).new, (*soaker).new, (*soaker).crowd, (*soaker).crowd, (*soaker).crowd, (*soaker).impatient,
+	(*soaker).place, (*soaker).place, (*soaker).read, (*soaker).read, (*soaker).bundle, (*soaker).lead,
+}
+
+// work starts all workers, which end with ctx.
+func (s *soaker) work(ctx context.Context, workers *sync.WaitGroup) {
+	for n := range s.Hot {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				s.relay(ctx, n)
+			}
+		})
+	}
+	for _, turn := range others {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				sleep(ctx, rand.N(2*s.Pause))
+				turn(s, ctx)
+			}
+		})
+	}
+}
+
+// take acquires a lock, holds it for a time while it is on the board, and releases it.
+func (s *soaker) take(ctx context.Context, key string, opts holdfast.AcquireOptions, hold time.Duration, cells func(*holdfast.Lease) []int) {
+	s.takeUntil(ctx, key, opts, func() time.Duration { return hold }, cells)
+}
+
+// takeUntil is take where how long is decided once the lock is granted.
+func (s *soaker) takeUntil(ctx context.Context, key string, opts holdfast.AcquireOptions, hold func() time.Duration, cells func(*holdfast.Lease) []int) {
+	opts.TTL, opts.Wait = ttl, patience
+	l, err := s.client.Acquire(ctx, key, &opts)
+	if err != nil {
+		s.fail(ctx, err)
+		return
+	}
+	s.hold(ctx, []*holdfast.Lease{l}, cells, hold())
+	s.release(l)
+}
+
+// hold works under leases that were just granted.
+func (s *soaker) hold(ctx context.Context, leases []*holdfast.Lease, cells func(*holdfast.Lease) []int, hold time.Duration) {
+	s.granted.Add(1)
+	var leave []func()
+	for _, l := range leases {
+		for _, n := range cells(l) {
+			leave = append(leave, s.board.enter(n, l))
+		}
+	}
+	sleep(ctx, hold)
+	for _, f := range leave {
+		f()
+	}
+}
+
+// release gives back a lease, or leases.
+func (s *soaker) release(l interface{ Release(context.Context) error }) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := l.Release(ctx); err != nil {
+		s.note(err)
+	}
+}
+
+// fail counts an acquisition that ended without a lock, unless the process ends.
+func (s *soaker) fail(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		s.note(err)
+		sleep(ctx, 100*time.Millisecond)
+	}
+}
+
+func (s *soaker) note(err error) {
+	s.failed.Add(1)
+	text := err.Error()
+	s.lastError.Store(&text)
+}
+
+func in(cells ...int) func(*holdfast.Lease) []int {
+	return func(*holdfast.Lease) []int { return cells }
+}
+
+// relay takes one of the names that somebody of another process always waits for: each release is a hand-over. It comes at the
+// next beat of the clock that all processes share, so that a slow hand-over delays none after it.
+func (s *soaker) relay(ctx context.Context, n int) {
+	s.takeUntil(ctx, fmt.Sprintf("relay/%d", n), holdfast.AcquireOptions{}, func() time.Duration {
+		beat := int64(s.Beat)
+		rest := beat - (mono()+beat*int64(n)/int64(s.Hot))%beat
+		if rest < beat/2 { // the next one may not wait yet
+			rest += beat
+		}
+		return time.Duration(rest)
+	}, in(n))
+}
+
+// crowd is for a name that has several callers in each process.
+func (s *soaker) crowd(ctx context.Context) {
+	s.take(ctx, "crowd", holdfast.AcquireOptions{}, rand.N(s.Pause/4), in(crowdCell))
+}
+
+const newNames = "new/"
+
+// new takes a name that nobody has taken before, and leaves every fifth to lapse. The hash tag has the names fall into few slots of a
+// Redis Cluster, which keeps a counter for each slot that was ever used.
+func (s *soaker) new(ctx context.Context) {
+	n := s.fresh.Add(1)
+	key := fmt.Sprintf("%s{%d}/%s/%d", newNames, n%64, s.Name, n)
+	if n%5 > 0 {
+		s.take(ctx, key, holdfast.AcquireOptions{}, time.Millisecond, in())
+		return
+	}
+	//holdfastvet:ignore it is left to lapse
+	if _, err := s.client.Acquire(ctx, key, &holdfast.AcquireOptions{TTL: s.short, NoRenew: true, Wait: patience}); err != nil {
+		s.fail(ctx, err)
+		return
+	}
+	s.granted.Add(1)
+}
+
+// impatient gives up soon.
+func (s *soaker) impatient(ctx context.Context) {
+	wait, cancel := context.WithTimeout(ctx, rand.N(50*time.Millisecond))
+	defer cancel()
+	l, err := s.client.Acquire(wait, "relay/0", &holdfast.AcquireOptions{TTL: ttl})
+	switch {
+	case err == nil:
+		s.hold(ctx, []*holdfast.Lease{l}, in(0), 0)
+		s.release(l)
+	case errors.Is(err, context.DeadlineExceeded):
+		s.givenUp.Add(1)
+	default:
+		s.fail(ctx, err)
+	}
+}
+
+// place takes a place of a semaphore.
+func (s *soaker) place(ctx context.Context) {
+	s.take(ctx, "semaphore", holdfast.AcquireOptions{Slots: places}, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
+		return []int{placeCell + l.Slot()%places}
+	})
+}
+
+// read takes a lock as a reader, or one time in five as the writer.
+func (s *soaker) read(ctx context.Context) {
+	shared := rand.N(5) > 0
+	s.take(ctx, "readers", holdfast.AcquireOptions{Readers: readers, Shared: shared}, rand.N(s.Pause/4), func(l *holdfast.Lease) []int {
+		if shared {
+			return []int{readerCell + l.Slot()%readers}
+		}
+		return []int{readerCell, readerCell + 1, readerCell + 2, readerCell + 3}
+	})
+}
+
+// bundle takes two of three locks at once.
+func (s *soaker) bundle(ctx context.Context) {
+	keys := []string{"bundle/0", "bundle/1", "bundle/2"}
+	i := rand.N(len(keys))
+	all, err := s.client.AcquireAll(ctx, []string{keys[i], keys[(i+1)%len(keys)]}, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
+	if err != nil {
+		s.fail(ctx, err)
+		return
+	}
+	s.hold(ctx, all.All(), func(l *holdfast.Lease) []int {
+		for n, key := range keys {
+			if key == l.Key() {
+				return []int{bundleCell + n}
+			}
+		}
+		return nil
+	}, rand.N(s.Pause/4))
+	s.release(all)
+}
+
+// lead campaigns, leads for a while and resigns.
+func (s *soaker) lead(ctx context.Context) {
+	term, err := election.Campaign(ctx, s.client, "leader", s.Name, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
+	if err != nil {
+		s.fail(ctx, err)
+		return
+	}
+	s.hold(ctx, []*holdfast.Lease{term.Lease()}, in(leaderCell), rand.N(s.Pause/2))
+	s.release(term.Lease())
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

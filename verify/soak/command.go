@@ -1,0 +1,204 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+)
+
+// chainPause lies between two runs of the command that do nothing under a lock.
+const chainPause = 10 * time.Second
+
+// beside is the command beside the clients of an engine: one run that lasts, with its guard, one short run after the other,
+// and a console that a browser looks at.
+type beside struct {
+	dir            string // with the program
+	url            string // of the locks
+	logs           io.Writer
+	guard, console *exec.Cmd
+	guardOver      <-chan struct{}
+	consoleOver    <-chan struct{}
+	page           string // the console's address
+	stream         io.Closer
+	cancel         context.CancelFunc
+	work           sync.WaitGroup
+	runs, failed   atomic.Int64 // short runs
+}
+
+// startBeside blocks until the console serves. After an error nothing is left behind.
+func startBeside(ctx context.Context, url string, logs io.Writer) (_ *beside, err error) {
+	b := &beside{url: url, logs: logs}
+	ctx, b.cancel = context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.stop())
+		}
+	}()
+	if b.dir, err = os.MkdirTemp("", "holdfast-soak-"); err != nil {
+		return nil, err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.dir, "github.com/holdfast-go/holdfast/cmd/holdfast")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build holdfast: %w: %s", err, out)
+	}
+	if err := b.hold(); err != nil {
+		return nil, err
+	}
+	if err := b.serve(); err != nil {
+		return nil, err
+	}
+	if err := b.watch(ctx); err != nil {
+		return nil, err
+	}
+	b.work.Go(func() { b.chain(ctx) })
+	return b, nil
+}
+
+func (b *beside) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(b.dir, "holdfast"), args...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.url)
+	cmd.Stderr = b.logs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what interrupts the soak leaves it to the soak to end it
+	return cmd
+}
+
+// hold starts the run that lasts. Its TTL of 30 s, the default, bears a busy machine.
+func (b *beside) hold() (err error) {
+	b.guard = b.command("run", "command/guard", "--", "sleep", "infinity")
+	b.guardOver, err = child.Start(b.guard, syscall.SIGTERM)
+	return err
+}
+
+// serve starts the console, and reads where it is.
+func (b *beside) serve() error {
+	b.console = b.command("console", "--listen", "127.0.0.1:0")
+	out, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	b.console.Stdout = in
+	b.consoleOver, err = child.Start(b.console, syscall.SIGTERM)
+	in.Close()
+	if err != nil {
+		out.Close()
+		return err
+	}
+	lines := bufio.NewScanner(out)
+	for b.page == "" && lines.Scan() {
+		if url, ok := strings.CutPrefix(lines.Text(), "console at "); ok {
+			b.page = strings.TrimSuffix(url, "/")
+		}
+	}
+	b.work.Go(func() {
+		io.Copy(io.Discard, out) // ends with the console
+		out.Close()
+	})
+	if b.page == "" {
+		return errors.New("the console has not said where it is")
+	}
+	return nil
+}
+
+// watch is a browser that stays.
+func (b *beside) watch(ctx context.Context) error {
+	body, err := b.get(ctx, "/events")
+	if err != nil {
+		return err
+	}
+	b.stream = body
+	b.work.Go(func() { io.Copy(io.Discard, body) }) // ends with the console, or with stop
+	return nil
+}
+
+func (b *beside) get(ctx context.Context, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.page+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, fmt.Errorf("the console answers %s with %s", path, resp.Status)
+	}
+	return resp.Body, nil
+}
+
+// chain runs the command again and again.
+func (b *beside) chain(ctx context.Context) {
+	for {
+		if sleep(ctx, chainPause); ctx.Err() != nil {
+			return
+		}
+		b.runs.Add(1)
+		if err := b.command("run", "--wait", "2m", "command/chain", "--", "true").Run(); err != nil {
+			b.failed.Add(1)
+			fmt.Fprintln(b.logs, "soak: a short run of the command:", err)
+		}
+	}
+}
+
+// look is also a browser that comes and goes.
+func (b *beside) look(ctx context.Context, figures map[string]float64) error {
+	select {
+	case <-b.guardOver: // once is enough for the report; another one goes on
+		return errors.Join(fmt.Errorf("the run with the guard has ended: %v", b.guard.ProcessState), b.hold())
+	default:
+	}
+	for _, path := range []string{"/", "/doctor", "/events"} {
+		body, err := b.get(ctx, path)
+		if err != nil {
+			return err
+		}
+		_, err = body.Read(make([]byte, 1))
+		if body.Close(); err != nil {
+			return fmt.Errorf("the console's %s: %w", path, err)
+		}
+	}
+	guard := family(b.guard.Process.Pid)
+	figures["guard rss"], figures["guard files"] = memory(guard...), descriptors(guard...)
+	figures["console rss"], figures["console files"] = memory(b.console.Process.Pid), descriptors(b.console.Process.Pid)
+	return nil
+}
+
+func (b *beside) stop() error {
+	b.cancel()
+	for _, p := range []struct {
+		cmd  *exec.Cmd
+		over <-chan struct{}
+	}{{b.guard, b.guardOver}, {b.console, b.consoleOver}} {
+		if p.over == nil {
+			continue
+		}
+		p.cmd.Process.Signal(syscall.SIGTERM) // fails only for one that has ended
+		select {
+		case <-p.over:
+		case <-time.After(patience):
+			p.cmd.Process.Kill()
+			<-p.over
+		}
+	}
+	if b.stream != nil {
+		b.stream.Close()
+	}
+	b.work.Wait()
+	http.DefaultClient.CloseIdleConnections()
+	return os.RemoveAll(b.dir)
+}

@@ -1,0 +1,109 @@
+//go:build linux
+
+package main
+
+import (
+	"math"
+	"slices"
+	"strings"
+)
+
+// figure is something that a run looks at again and again.
+type figure struct {
+	name  string
+	bytes bool
+	// share and floor say what growth is: at its pace the figure would gain, over the length of the run, more than this
+	// share of itself and this much in all.
+	share, floor float64
+}
+
+const mb = 1 << 20
+
+// figures are in the order of the report. The client is the one that lives through the run.
+var figures = []figure{
+	{"client heap", true, .15, 1 * mb},
+	{"client rss", true, .2, 8 * mb},
+	{"client goroutines", false, .15, 5},
+	{"client files", false, .15, 5},
+	{"server memory", true, .25, 16 * mb},
+	{"redis memory", true, .2, 2 * mb},
+	{"keys", false, .25, 50},
+	{"rows", false, .25, 200},
+	{"dead rows", false, .5, 5000},
+	{"size", true, .3, 6 * mb},
+	{"wal", true, .3, 6 * mb},
+	{"leases", false, .25, 50},
+	{"znodes", false, .25, 200},
+	{"sessions", false, .25, 5},
+	{"connections", false, .25, 8},
+	{"guard rss", true, .2, 4 * mb},
+	{"guard files", false, .15, 3},
+	{"console rss", true, .25, 8 * mb},
+	{"console files", false, .25, 5},
+}
+
+// curve is what one figure was at some moments, in hours since the begin of the run.
+type curve struct{ at, values []float64 }
+
+func (c *curve) add(at, value float64) {
+	c.at, c.values = append(c.at, at), append(c.values, value)
+}
+
+// part is the curve between two shares of its points.
+func (c curve) part(from, to float64) curve {
+	n := float64(len(c.at))
+	i, j := int(from*n), int(math.Ceil(to*n))
+	return curve{c.at[i:j], c.values[i:j]}
+}
+
+// pace is the Theil-Sen slope, the median of the slopes between any two points, by the hour. Up to a third of the points may be
+// anything.
+func (c curve) pace() float64 {
+	var all []float64
+	for i := range c.at {
+		for j := range i {
+			if c.at[i] > c.at[j] {
+				all = append(all, (c.values[i]-c.values[j])/(c.at[i]-c.at[j]))
+			}
+		}
+	}
+	return median(all)
+}
+
+// warmUp is the share of a run after which caches and pools are full.
+const warmUp = .2
+
+// grows says whether the figure gains, at its pace after the warm-up, more than it may in the length of the run. The pace of the
+// last half has to show the same: what rises once and then stays is no leak.
+func (c curve) grows(f figure) bool {
+	if len(c.at) < 10 {
+		return false
+	}
+	after, late := c.part(warmUp, 1), c.part(.5, 1)
+	length := c.at[len(c.at)-1] - c.at[0]
+	least := f.share*median(c.part(warmUp, 2*warmUp).values) + f.floor
+	return after.pace()*length > least && late.pace()*length > least
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
+
+// line draws the curve from 0 to its highest point, in so many characters.
+func (c curve) line(width int) string {
+	if len(c.values) == 0 {
+		return ""
+	}
+	most := max(slices.Max(c.values), 1e-9)
+	var b strings.Builder
+	width = min(width, len(c.values))
+	for i := range width {
+		v := median(c.part(float64(i)/float64(width), float64(i+1)/float64(width)).values)
+		b.WriteRune([]rune("▁▂▃▄▅▆▇█")[min(7, int(max(v, 0)/most*8))])
+	}
+	return b.String()
+}

@@ -1,0 +1,391 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // the driver
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
+	"github.com/holdfast-go/holdfast/postgres"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+)
+
+// engine is what a soak runs on. start blocks until its servers serve; after an error nothing is left behind.
+type engine struct {
+	name  string
+	start func(context.Context) (*service, error)
+}
+
+// service is the servers of an engine.
+type service struct {
+	url   string
+	pids  func() []int                                                // of the servers
+	look  func(ctx context.Context, figures map[string]float64) error // adds what only this engine has
+	fault func(ctx context.Context, n int) error                      // the n-th; it blocks until that is over. nil: the engine has no server
+	stop  func() error
+}
+
+var engines = []engine{
+	{"redis", startRedis},
+	{"redlock", startRedlock},
+	{"cluster", startCluster},
+	{"sentinel", startSentinel},
+	{"etcd", startEtcd},
+	{"zookeeper", startZookeeper},
+	{"postgres", startPostgres},
+	{"mariadb", startMariaDB},
+	{"sqlite", startSQLite},
+}
+
+// durable is a server of Redis that is stopped in an orderly way and has forgotten nothing when it is back.
+var durable = redisproc.Options{AppendOnly: "everysec"}
+
+// multi is for nodes that sit out a quarantine, which the soak cannot wait a minute for.
+const multi = "?maxttl=10s&down=allow"
+
+func startRedis(ctx context.Context) (*service, error) {
+	s, err := redisproc.Start(ctx, &durable)
+	if err != nil {
+		return nil, err
+	}
+	return overRedis("redis://"+s.Addr(), []*redisproc.Server{s}), nil
+}
+
+func startRedlock(ctx context.Context) (*service, error) {
+	var all []*redisproc.Server
+	for range 3 {
+		s, err := redisproc.Start(ctx, &durable)
+		if err != nil {
+			return nil, errors.Join(err, stopRedis(all))
+		}
+		all = append(all, s)
+	}
+	return overRedis("redlock://"+strings.Join(addrs(all), ",")+multi, all), nil
+}
+
+func startCluster(ctx context.Context) (*service, error) {
+	c, err := redisproc.StartCluster(ctx, &redisproc.ClusterOptions{Masters: 3, Replicas: 3, Server: durable})
+	if err != nil {
+		return nil, err
+	}
+	sv := overRedis("redis+cluster://"+strings.Join(addrs(c.Servers), ",")+multi, c.Servers)
+	restart := sv.fault
+	sv.fault = func(ctx context.Context, n int) error {
+		if err := restart(ctx, n); err != nil {
+			return err
+		}
+		return c.Await(ctx)
+	}
+	sv.stop = c.Stop
+	return sv, nil
+}
+
+// startSentinel starts masters that refuse to write without a replica: one that was replaced grants nothing.
+func startSentinel(ctx context.Context) (*service, error) {
+	server := durable
+	server.Args = []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"}
+	g, err := redisproc.StartGroup(ctx, &redisproc.GroupOptions{Server: server})
+	if err != nil {
+		return nil, err
+	}
+	sv := overRedis("redis+sentinel://"+strings.Join(g.Addrs(), ",")+"/"+redisproc.GroupName+multi, g.Servers)
+	sv.fault = func(ctx context.Context, _ int) error { // a replica takes over
+		return errors.Join(g.Settled(ctx, 2), g.Switch(ctx), g.Settled(ctx, 2))
+	}
+	sv.stop = g.Stop
+	return sv, nil
+}
+
+func addrs(all []*redisproc.Server) (out []string) {
+	for _, s := range all {
+		out = append(out, s.Addr())
+	}
+	return out
+}
+
+func stopRedis(all []*redisproc.Server) (errs error) {
+	for _, s := range all {
+		errs = errors.Join(errs, s.Stop())
+	}
+	return errs
+}
+
+func overRedis(url string, all []*redisproc.Server) *service {
+	return &service{
+		url: url,
+		pids: func() (pids []int) {
+			for _, s := range all {
+				pids = append(pids, s.Pid())
+			}
+			return pids
+		},
+		look: func(_ context.Context, figures map[string]float64) error {
+			for _, s := range all {
+				keys, err := s.Do("DBSIZE")
+				if err != nil {
+					return err
+				}
+				figures["keys"] += float64(keys.(int64))
+				for section, fields := range map[string]map[string]string{
+					"memory": {"used_memory": "redis memory"}, "clients": {"connected_clients": "connections"},
+				} {
+					info, err := s.Do("INFO", section)
+					if err != nil {
+						return err
+					}
+					addFields(figures, fmt.Sprint(info), ":", fields)
+				}
+			}
+			return nil
+		},
+		fault: func(ctx context.Context, n int) error { return all[n%len(all)].Restart(ctx) },
+		stop:  func() error { return stopRedis(all) },
+	}
+}
+
+// addFields adds those fields of a text with a name and a number on each line that have a figure.
+func addFields(figures map[string]float64, text, between string, names map[string]string) {
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), between)
+		if v, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && names[name] != "" {
+			figures[names[name]] += v
+		}
+	}
+}
+
+// startEtcd starts members that forget old revisions, without which the file of etcd grows with each lock, and keep a short log of
+// requests in memory: by default it grows to 100,000 of them.
+func startEtcd(ctx context.Context) (_ *service, err error) {
+	c, err := etcdproc.Start(ctx, 3, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m", "--snapshot-count=5000")
+	if err != nil {
+		return nil, err
+	}
+	direct, err := clientv3.New(clientv3.Config{Endpoints: c.Addrs(), Logger: zap.NewNop()})
+	if err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return &service{
+		url: "etcd://" + strings.Join(c.Addrs(), ","),
+		pids: func() (pids []int) {
+			for _, m := range c.Members {
+				pids = append(pids, m.Pid())
+			}
+			return pids
+		},
+		look: func(ctx context.Context, figures map[string]float64) error {
+			for _, addr := range c.Addrs() {
+				st, err := direct.Status(ctx, addr)
+				if err != nil {
+					return err
+				}
+				figures["size"] += float64(st.DbSize)
+			}
+			keys, err1 := direct.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
+			leases, err2 := direct.Leases(ctx)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			figures["keys"], figures["leases"] = float64(keys.Count), float64(len(leases.Leases))
+			return nil
+		},
+		fault: func(ctx context.Context, n int) error {
+			m := c.Members[n%len(c.Members)]
+			m.Kill()
+			return m.Restart(ctx)
+		},
+		stop: func() error { return errors.Join(direct.Close(), c.Stop()) },
+	}, nil
+}
+
+func startZookeeper(ctx context.Context) (*service, error) {
+	e, err := zkproc.Start(ctx, 3)
+	if err != nil {
+		return nil, err
+	}
+	return &service{
+		url: "zk://" + strings.Join(e.Addrs(), ","),
+		pids: func() (pids []int) {
+			for _, m := range e.Members {
+				pids = append(pids, m.Pid())
+			}
+			return pids
+		},
+		look: func(ctx context.Context, figures map[string]float64) error {
+			leader := e.Leader()
+			if leader == nil {
+				return errors.New("the ensemble has no leader")
+			}
+			text, err := fourLetters(ctx, leader.Addr, "mntr")
+			addFields(figures, text, "\t", map[string]string{"zk_znode_count": "znodes", "zk_global_sessions": "sessions"})
+			for _, m := range e.Members {
+				if text, err := fourLetters(ctx, m.Addr, "mntr"); err == nil {
+					addFields(figures, text, "\t", map[string]string{"zk_num_alive_connections": "connections"})
+				}
+			}
+			return err
+		},
+		fault: func(ctx context.Context, n int) error {
+			m := e.Members[n%len(e.Members)]
+			m.Kill()
+			return m.Restart(ctx)
+		},
+		stop: e.Stop,
+	}, nil
+}
+
+// fourLetters asks a member of ZooKeeper for a report on itself.
+func fourLetters(ctx context.Context, addr, word string) (string, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Write([]byte(word)); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	buffer := make([]byte, 4096)
+	for {
+		n, err := conn.Read(buffer)
+		b.Write(buffer[:n])
+		if err != nil { // it closes the connection at the end
+			return b.String(), nil
+		}
+	}
+}
+
+func startPostgres(ctx context.Context) (*service, error) {
+	s, err := pgproc.Start(ctx, "max_connections=100", "autovacuum_naptime=10s")
+	if err != nil {
+		return nil, err
+	}
+	d, err := postgres.Open(ctx, s.DSN(), &postgres.Options{NoCheck: true})
+	if err == nil {
+		err = errors.Join(d.Migrate(ctx), d.Close())
+	}
+	db, err2 := sql.Open("pgx", s.DSN())
+	if err := errors.Join(err, err2); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	sv := &service{url: s.DSN(), pids: func() []int { return family(s.Pid()) }}
+	sv.look = func(ctx context.Context, figures map[string]float64) error {
+		return read(ctx, db, figures, "DELETE FROM holdfast.lock WHERE expires < now() - interval '1 minute'", map[string]string{
+			"rows":        "SELECT (SELECT count(*) FROM holdfast.lock) + (SELECT count(*) FROM holdfast.ticket)",
+			"dead rows":   "SELECT coalesce(sum(n_dead_tup), 0)::float FROM pg_stat_user_tables",
+			"size":        "SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::float FROM pg_stat_user_tables",
+			"connections": "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'",
+		})
+	}
+	sv.fault = func(ctx context.Context, _ int) error {
+		s.Kill()
+		return s.Restart(ctx)
+	}
+	sv.stop = func() error { return errors.Join(db.Close(), s.Stop()) }
+	return sv, nil
+}
+
+// read purges a database of names that nobody takes any more, as its page says, and reads figures that are numbers.
+func read(ctx context.Context, db *sql.DB, figures map[string]float64, purge string, queries map[string]string) error {
+	if _, err := db.ExecContext(ctx, purge); err != nil {
+		return err
+	}
+	for name, query := range queries {
+		var v float64
+		if err := db.QueryRowContext(ctx, query).Scan(&v); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		figures[name] = v
+	}
+	return nil
+}
+
+const (
+	purgeSQL = "DELETE FROM holdfast_lock WHERE owner = '' AND expires < 1e6 * (%s - 60)"
+	rowsSQL  = "SELECT (SELECT count(*) FROM holdfast_lock) + (SELECT count(*) FROM holdfast_ticket)"
+)
+
+func startMariaDB(ctx context.Context) (*service, error) {
+	s, err := mariaproc.Start(ctx, "--innodb-flush-log-at-trx-commit=2") // what was committed outlasts a kill
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")
+	if err == nil {
+		_, err = db.ExecContext(ctx, "CREATE DATABASE soak")
+		err = errors.Join(err, db.Close())
+	}
+	url := "mysql+unix://root@" + s.Socket() + "?db=soak"
+	if err == nil {
+		var d *mysql.Driver
+		if d, err = mysql.Open(ctx, url, &mysql.Options{NoCheck: true}); err == nil {
+			err = errors.Join(d.Migrate(ctx), d.Close())
+		}
+	}
+	if err == nil {
+		db, err = sql.Open("mysql", "root@unix("+s.Socket()+")/soak")
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	db.SetMaxIdleConns(-1) // a fault would break it
+	return &service{
+		url:  url,
+		pids: func() []int { return family(s.Pid()) },
+		look: func(ctx context.Context, figures map[string]float64) error {
+			return read(ctx, db, figures, fmt.Sprintf(purgeSQL, "UNIX_TIMESTAMP()"), map[string]string{
+				"rows":        rowsSQL,
+				"size":        "SELECT sum(file_size) FROM information_schema.innodb_sys_tablespaces WHERE name LIKE 'soak/%'",
+				"connections": "SELECT count(*) FROM information_schema.processlist",
+			})
+		},
+		fault: func(ctx context.Context, _ int) error {
+			s.Kill()
+			return s.Restart(ctx)
+		},
+		stop: func() error { return errors.Join(db.Close(), s.Stop()) },
+	}, nil
+}
+
+func startSQLite(context.Context) (*service, error) {
+	dir, err := os.MkdirTemp("", "holdfast-soak-")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "locks.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)")
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &service{
+		url:  "sqlite://" + path,
+		pids: func() []int { return nil },
+		look: func(ctx context.Context, figures map[string]float64) error {
+			for name, file := range map[string]string{"size": path, "wal": path + "-wal"} {
+				if at, err := os.Stat(file); err == nil {
+					figures[name] = float64(at.Size())
+				}
+			}
+			return read(ctx, db, figures, fmt.Sprintf(purgeSQL, "unixepoch()"), map[string]string{"rows": rowsSQL})
+		},
+		stop: func() error { return errors.Join(db.Close(), os.RemoveAll(dir)) },
+	}, nil
+}

@@ -1,0 +1,154 @@
+//go:build linux
+
+// Soak runs Holdfast on every engine at once for hours, at a gentle pace, and looks whether anything grows.
+//
+//	go run ./soak -hours 2                       all engines, and 10^6 hand-overs on PostgreSQL
+//	go run ./soak -hours 0.05                    a look at whether all runs: curves are judged from 20 minutes on
+//	go run ./soak -engines redis,etcd -rate 100  two of them, with 100 locks a second on each
+//
+// # What runs
+//
+// The servers of each engine, and two processes that use Holdfast there: one that lives through the run, whose memory is
+// looked at, and one that is killed and started again. They pass locks to one another, take names that nobody has taken
+// before and leave some of them to lapse, give up waits, take places of a semaphore, read and write, take two locks at once,
+// and lead. Beside the clients of the first engine the command runs: with its guard for hours, again and again for a moment,
+// and as a console that a browser looks at. At times a server is restarted, or a replica takes over. No Redis
+// forgets anything by that, and rows of names that nobody takes any more are purged as the pages of the engines say.
+//
+// # What is checked
+//
+// Memory, goroutines and descriptors of the clients; memory, keys, rows, leases, sessions and connections of the servers:
+// a figure grows if its Theil-Sen slope, after the warm-up and over the last half alone, would add too much in the length of
+// the run. Every holder says in memory that all processes share that it is at work: no two are so at once, and tokens rise.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if text := os.Getenv(orderVariable); text != "" {
+		exit(beClient(text))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func exit(err error) {
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+var errBroken = errors.New("something grows, or a promise was broken; see the report")
+
+// usual is the pace of hand-overs on PostgreSQL, by the second: a million in two hours, and some that are lost to faults.
+const usual = 1.05e6 / 7200
+
+func command(ctx context.Context, args []string, out, logs io.Writer) error {
+	p := &plan{command: true, logs: logs}
+	var hours float64
+	var only string
+	f := flag.NewFlagSet("soak", flag.ContinueOnError)
+	f.SetOutput(logs)
+	f.Float64Var(&hours, "hours", 2, "how long to run")
+	f.StringVar(&only, "engines", "", "comma-separated: redis, redlock, cluster, sentinel, etcd, zookeeper, postgres, mariadb, sqlite; default: all")
+	f.Float64Var(&p.rate, "rate", 20, "locks a second, of each engine; half of them are hand-overs")
+	f.Float64Var(&p.handovers, "handovers", 0, "hand-overs of PostgreSQL in the run, less what faults cost; 0: 146 a second, a million in two hours")
+	f.StringVar(&p.out, "out", "", "folder for report.txt and report.json, which has all samples; default: a new temporary one")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	p.length = time.Duration(hours * float64(time.Hour))
+	if p.length <= 0 || p.rate <= 0 {
+		return errors.New("-hours and -rate have to be above 0")
+	}
+	if p.handovers <= 0 {
+		p.handovers = usual * p.length.Seconds()
+	}
+	var err error
+	if p.engines, err = choose(only); err != nil {
+		return err
+	}
+	r, err := p.run(ctx)
+	if err != nil {
+		return err
+	}
+	io.WriteString(out, r.Text())
+	if !r.Passed() {
+		return errBroken
+	}
+	return nil
+}
+
+// choose returns the engines of these names, or all.
+func choose(only string) (chosen []engine, err error) {
+	if only == "" {
+		return engines, nil
+	}
+	for name := range strings.SplitSeq(only, ",") {
+		i := slices.IndexFunc(engines, func(e engine) bool { return e.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no engine %q", name)
+		}
+		chosen = append(chosen, engines[i])
+	}
+	return chosen, nil
+}
+
+// run starts all, one engine after the other, watches them for the length of the plan or until ctx ends, stops all, and reports.
+func (p *plan) run(ctx context.Context) (_ *Report, err error) {
+	if p.out == "" {
+		p.out, err = os.MkdirTemp("", "holdfast-soak-report-")
+	} else {
+		err = os.MkdirAll(p.out, 0o700)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []*watched
+	for n, e := range p.engines {
+		w, startErr := p.start(ctx, n)
+		if startErr != nil {
+			err = fmt.Errorf("%s: %w", e.name, startErr)
+			break
+		}
+		all = append(all, w)
+		fmt.Fprintf(p.logs, "soak: %s runs\n", e.name)
+	}
+	var watching sync.WaitGroup
+	if err == nil {
+		for n, w := range all {
+			watching.Go(func() { w.run(ctx, n) })
+		}
+		watching.Wait()
+	}
+	stopped := make([]error, len(all))
+	for n, w := range all {
+		watching.Go(func() { stopped[n] = w.stop() })
+	}
+	watching.Wait()
+	if err != nil {
+		return nil, errors.Join(append(stopped, err)...)
+	}
+	for n, w := range all {
+		w.trouble("stop", stopped[n])
+	}
+	r := newReport(all)
+	fmt.Fprintln(p.logs, "soak: report.txt and report.json are in", p.out)
+	return r, r.save(p.out)
+}

@@ -1,0 +1,184 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// settled is how long a run has to be for its curves to be judged: caches are full then, and each server has been restarted.
+const settled = 20 * time.Minute
+
+// standstill is how long nobody may be granted a lock.
+const standstill = 2 * time.Minute
+
+// Report is about all engines.
+type Report struct {
+	Hours   float64         `json:"hours"`
+	Judged  bool            `json:"judged"` // the run was long enough for its curves
+	Engines []*EngineReport `json:"engines"`
+}
+
+// EngineReport is about one.
+type EngineReport struct {
+	Name    string   `json:"name"`
+	Counts  state    `json:"counts"`
+	Faults  int      `json:"faults"`
+	Command [2]int64 `json:"command"` // short runs of it, and those that failed
+	Grows   []string `json:"grows"`
+	Broken  []string `json:"broken"` // promises, and what else must not be
+	Samples []sample `json:"samples"`
+}
+
+func newReport(all []*watched) *Report {
+	r := &Report{}
+	for _, w := range all {
+		e := &EngineReport{Name: w.engine.name, Faults: w.faults, Samples: w.samples, Broken: w.troubles}
+		if n := len(w.samples); n > 0 {
+			last := w.samples[n-1]
+			r.Hours, e.Counts = max(r.Hours, last.Hours), last.Counts
+		}
+		if w.beside != nil {
+			e.Command = [2]int64{w.beside.runs.Load(), w.beside.failed.Load()}
+		}
+		if w.missed*10 > len(w.samples) {
+			e.Broken = append(e.Broken, fmt.Sprintf("%d samples are missing, of %d", w.missed, w.missed+len(w.samples)))
+		}
+		r.Engines = append(r.Engines, e)
+	}
+	r.Judged = r.Hours >= settled.Hours()
+	for _, e := range r.Engines {
+		e.judge(r.Judged)
+	}
+	return r
+}
+
+// judge notes what is broken, and what grows if the curves are to be judged.
+func (e *EngineReport) judge(curves bool) {
+	for what, n := range map[string]int64{
+		"pairs of holders were at work at once": e.Counts.Overlaps, "tokens did not rise": e.Counts.Disorders, "short runs of the command failed": e.Command[1],
+	} {
+		if n > 0 {
+			e.Broken = append(e.Broken, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	if e.Counts.Granted == 0 {
+		e.Broken = append(e.Broken, "nobody was granted a lock")
+	}
+	var since float64 // when a lock was granted last, in hours
+	for i, s := range e.Samples {
+		if i > 0 && s.Counts.Granted == e.Samples[i-1].Counts.Granted {
+			if s.Hours-since > standstill.Hours() {
+				e.Broken = append(e.Broken, fmt.Sprintf("after %.2f hours nobody had been granted a lock for %v", s.Hours, standstill))
+				break
+			}
+			continue
+		}
+		since = s.Hours
+	}
+	for _, f := range figures {
+		if c := e.curve(f); curves && c.grows(f) {
+			e.Grows = append(e.Grows, f.name)
+		}
+	}
+}
+
+// curve is that of one figure. It has no points where the engine has no such figure.
+func (e *EngineReport) curve(f figure) (c curve) {
+	for _, s := range e.Samples {
+		if v, ok := s.Figures[f.name]; ok {
+			c.add(s.Hours, v)
+		}
+	}
+	return c
+}
+
+// Passed says whether all stayed flat and every promise was kept.
+func (r *Report) Passed() bool {
+	for _, e := range r.Engines {
+		if len(e.Grows) > 0 || len(e.Broken) > 0 {
+			return false
+		}
+	}
+	return len(r.Engines) > 0
+}
+
+// Text is the report for people.
+func (r *Report) Text() string {
+	var b strings.Builder
+	for _, e := range r.Engines {
+		e.text(&b, r.Judged)
+	}
+	if !r.Judged {
+		fmt.Fprintf(&b, "\nCurves are judged from %v on: this run says nothing of leaks.\n", settled)
+	}
+	fmt.Fprintf(&b, "\n%.2f hours, each figure a median of a fifth of that: the second, the third and the last.\n", r.Hours)
+	for _, e := range r.Engines {
+		for _, name := range e.Grows {
+			fmt.Fprintf(&b, "%s: %s grows\n", e.Name, name)
+		}
+		for _, what := range e.Broken {
+			fmt.Fprintf(&b, "%s: broken: %s\n", e.Name, what)
+		}
+	}
+	if r.Passed() {
+		fmt.Fprintln(&b, map[bool]string{true: "All is flat, and no promise was broken.", false: "No promise was broken."}[r.Judged])
+	}
+	return b.String()
+}
+
+func (e *EngineReport) text(b *strings.Builder, judged bool) {
+	c := e.Counts
+	fmt.Fprintf(b, "\n%s: %d locks, %d after a wait; %d waits given up; %d calls failed and %d leases were lost under %d faults; "+
+		"%d overlaps, %d tokens did not rise\n", e.Name, c.Granted, c.HandedOver, c.GivenUp, c.Failed, c.Lost, e.Faults, c.Overlaps, c.Disorders)
+	if e.Command[0] > 0 {
+		fmt.Fprintf(b, "The command: %d short runs, %d failed.\n", e.Command[0], e.Command[1])
+	}
+	if c.Error != "" {
+		fmt.Fprintf(b, "The last failure: %s\n", c.Error)
+	}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "figure\tfirst\tmiddle\tlast\tby the hour\t\t\t")
+	for _, f := range figures {
+		c := e.curve(f)
+		if len(c.at) == 0 {
+			continue
+		}
+		verdict := "flat"
+		switch {
+		case !judged:
+			verdict = "-"
+		case c.grows(f):
+			verdict = "GROWS"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, f.show(median(c.part(.2, .4).values)), f.show(median(c.part(.4, .6).values)),
+			f.show(median(c.part(.8, 1).values)), f.show(c.part(warmUp, 1).pace()), verdict, c.line(40))
+	}
+	w.Flush()
+}
+
+// show prints a value of a figure.
+func (f figure) show(v float64) string {
+	if f.bytes {
+		return fmt.Sprintf("%.1f MB", v/mb)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// save writes the report and the samples to a folder.
+func (r *Report) save(dir string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "report.json"), data, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "report.txt"), []byte(r.Text()), 0o600)
+}

@@ -1,0 +1,211 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// plan is what a run is told.
+type plan struct {
+	length    time.Duration
+	engines   []engine
+	rate      float64 // locks a second, of each engine
+	handovers float64 // of PostgreSQL, in the whole run
+	command   bool    // the command runs beside the clients of the first engine
+	out       string
+	logs      io.Writer
+}
+
+// step is the time between two samples.
+func (p *plan) step() time.Duration { return max(p.length/120, 2*time.Second) }
+
+// faultEvery is the samples between two faults. Every other fault kills a client.
+const faultEvery = 5
+
+// relay says how many names of the relay there are, and how often each is handed over, for so many hand-overs a second.
+func relay(rate float64) (names int, beat time.Duration) {
+	names = min(max(int(rate/5), 1), mostHot)
+	return names, time.Duration(float64(names) / rate * float64(time.Second))
+}
+
+// sample is what was seen at one moment.
+type sample struct {
+	Hours   float64            `json:"hours"`
+	Figures map[string]float64 `json:"figures"`
+	Counts  state              `json:"counts"` // since the begin, of all clients
+}
+
+// watched is a soak of one engine.
+type watched struct {
+	plan    *plan
+	engine  engine
+	service *service
+	beside  *beside // nil: none
+	order   order
+	stays   *process // it lives through the run
+	falls   *process // it is killed again and again
+	fallen  int
+	before  state // of those that were killed
+	faults  int
+	began   time.Time
+
+	samples  []sample
+	missed   int // samples: a server did not answer
+	troubles []string
+}
+
+// start starts the servers of an engine and its clients. After an error nothing is left behind.
+func (p *plan) start(ctx context.Context, n int) (w *watched, err error) {
+	w = &watched{plan: p, engine: p.engines[n]}
+	if w.service, err = w.engine.start(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.stop())
+		}
+	}()
+	if p.command && n == 0 {
+		if w.beside, err = startBeside(ctx, w.service.url, p.logs); err != nil {
+			return nil, err
+		}
+	}
+	// Half of the rate is hand-overs, and half is all else; each of the two processes has a half of that.
+	handovers := p.rate / 2
+	if w.engine.name == "postgres" {
+		handovers = p.handovers / p.length.Seconds()
+	}
+	w.order = order{URL: w.service.url, Board: filepath.Join(p.out, w.engine.name+".board")}
+	w.order.Hot, w.order.Beat = relay(handovers)
+	w.order.Pause = time.Duration(2 * float64(len(others)) / (p.rate / 2) * float64(time.Second))
+	if err := os.RemoveAll(w.order.Board); err != nil {
+		return nil, err
+	}
+	for _, p := range []**process{&w.stays, &w.falls} {
+		if *p, err = w.launch(); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// launch starts a client under a name that was never used.
+func (w *watched) launch() (*process, error) {
+	o := w.order
+	o.Name = fmt.Sprintf("client%d", w.fallen)
+	w.fallen++
+	return startProcess(o, w.plan.logs)
+}
+
+// run takes samples and causes faults until the end of the run, or ctx ends.
+func (w *watched) run(ctx context.Context, shift int) {
+	w.began = time.Now()
+	end, tick := time.After(w.plan.length), time.NewTicker(w.plan.step())
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end:
+			return
+		case <-tick.C:
+		}
+		w.sample(ctx)
+		if ctx.Err() == nil && (n+shift)%faultEvery == 0 {
+			w.fault(ctx)
+		}
+	}
+}
+
+func (w *watched) trouble(what string, err error) {
+	if err != nil {
+		w.troubles = append(w.troubles, fmt.Sprintf("after %v: %s: %v", time.Since(w.began).Round(time.Second), what, err))
+		fmt.Fprintf(w.plan.logs, "soak: %s: %s: %v\n", w.engine.name, what, err)
+	}
+}
+
+// sample notes how all is, unless a server does not answer, which after a fault may elect a leader.
+func (w *watched) sample(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s := sample{Hours: time.Since(w.began).Hours(), Figures: map[string]float64{}}
+	if err := w.stays.ask(); err != nil {
+		w.trouble("client", err)
+		return
+	}
+	if err := w.falls.ask(); err != nil {
+		w.trouble("client", err)
+		return
+	}
+	s.Counts = w.before.plus(w.stays.last).plus(w.falls.last)
+	s.Figures["client heap"] = float64(w.stays.last.Heap)
+	s.Figures["client goroutines"] = float64(w.stays.last.Goroutines)
+	s.Figures["client files"] = float64(w.stays.last.Files)
+	s.Figures["client rss"] = memory(w.stays.cmd.Process.Pid)
+	if pids := w.service.pids(); len(pids) > 0 {
+		s.Figures["server memory"] = memory(pids...)
+	}
+	if w.beside != nil {
+		if err := w.beside.look(ctx, s.Figures); ctx.Err() == nil {
+			w.trouble("command", err)
+		}
+	}
+	if err := w.service.look(ctx, s.Figures); err != nil {
+		fmt.Fprintf(w.plan.logs, "soak: %s: no sample: %v\n", w.engine.name, err)
+		w.missed++
+		return
+	}
+	w.samples = append(w.samples, s)
+}
+
+// fault kills a client, or strikes a server.
+func (w *watched) fault(ctx context.Context) {
+	w.faults++
+	if w.service.fault != nil && w.faults%2 == 0 {
+		err := w.service.fault(ctx, w.faults/2)
+		if ctx.Err() == nil {
+			w.trouble("fault", err)
+		}
+		return
+	}
+	w.falls.kill()
+	w.before = w.before.plus(w.falls.last)
+	next, err := w.launch()
+	if err != nil {
+		w.trouble("start a client", err)
+		return
+	}
+	w.falls = next
+}
+
+// plus adds up what two processes have done.
+func (a state) plus(b state) state {
+	sum := state{
+		Granted: a.Granted + b.Granted, HandedOver: a.HandedOver + b.HandedOver, GivenUp: a.GivenUp + b.GivenUp, Failed: a.Failed + b.Failed,
+		Lost: a.Lost + b.Lost, Overlaps: a.Overlaps + b.Overlaps, Disorders: a.Disorders + b.Disorders, Error: a.Error,
+	}
+	if b.Error != "" {
+		sum.Error = b.Error
+	}
+	return sum
+}
+
+// stop ends clients and servers.
+func (w *watched) stop() (errs error) {
+	for _, p := range []*process{w.stays, w.falls} {
+		if p != nil {
+			errs = errors.Join(errs, p.end())
+		}
+	}
+	if w.beside != nil {
+		errs = errors.Join(errs, w.beside.stop())
+	}
+	return errors.Join(errs, w.service.stop())
+}
