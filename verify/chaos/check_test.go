@@ -504,6 +504,41 @@ func TestScheduleWithAMistakeIsRefused(t *testing.T) {
 	}
 }
 
+func TestFaultsStrikeAMajorityOfFewerNodesToo(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		whole, err := loadSchedule("redis", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := loadSchedule("redis", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.onNodes(n)
+		if s.Nodes != n || n == 3 && (s.check() != nil || len(s.Windows) != len(whole.Windows)) {
+			t.Errorf("%d nodes: %d, %d windows: %v", n, s.Nodes, len(s.Windows), s.check())
+		}
+		at := make(map[string]Window)
+		for _, w := range whole.Windows {
+			at[w.Class] = w
+		}
+		for _, w := range s.Windows {
+			before := 0
+			for _, f := range at[w.Class].Faults {
+				before = max(before, f.Nodes)
+			}
+			now := 0
+			for _, f := range w.Faults {
+				now = max(now, f.Nodes)
+			}
+			if now > n || (now > n/2) != (before > whole.Nodes/2) {
+				t.Errorf("%s strikes %d of %d nodes, and %d of %d before", w.Class, now, n, before, whole.Nodes)
+			}
+		}
+	}
+}
+
 // TestALeaseThatOutlastsAnElectionIsPromisedToLive, and one that is due for renewal with less left than that takes is not.
 func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@
 //	go run ./chaos -backend sentinel             on a master that Sentinels replace; on sentinel-lax, without min-replicas-to-write
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
 //	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
+//	go run ./chaos -nodes 3                      on three servers of Redis, not five, with the faults on a majority or minority of these
 //	go run ./chaos -elections 100                kill the leader of an election 100 times, and have as many resign
 //	go run ./chaos -older ./chaos-v0.1.0         beside clients of another version
 //	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
@@ -81,6 +82,7 @@ type settings struct {
 	out       string // folder; empty: a new temporary one
 	seed      uint64
 	keep      bool   // histories of windows without a violation too
+	nodes     int    // that the faults strike instead of those of the schedule; 0: those
 	elections int    // so many leaders are killed, and as many resign, instead of all else
 	older     string // another build of this program, for half of the clients; empty: none
 }
@@ -97,6 +99,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
 	f.StringVar(&s.out, "out", "", "folder for report.txt, report.json, timeline.svg and the histories of failures")
 	f.BoolVar(&s.keep, "keep", false, "keep the histories of all windows, not only of those with a violation")
+	f.IntVar(&s.nodes, "nodes", 0, "so many servers of Redis, and the faults strike a majority or minority of these; default: 5")
 	f.IntVar(&s.elections, "elections", 0, "hold elections instead, in which so many leaders are killed and as many resign")
 	f.StringVar(&s.older, "older", "", "another build of this program: half of the clients run it, and change places when they are started again")
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
@@ -131,7 +134,8 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err != nil {
 		return nil, err
 	}
-	if err := schedule.keep(set.only); err != nil {
+	schedule.onNodes(set.nodes)
+	if err := errors.Join(schedule.keep(set.only), schedule.check()); err != nil {
 		return nil, err
 	}
 	if set.seed == 0 {

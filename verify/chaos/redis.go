@@ -26,7 +26,7 @@ import (
 var redisSchedule []byte
 
 var redisBackend = &backend{
-	schedule: redisSchedule, classes: redisClasses, fewest: 3, site: func() site { return new(redisSite) },
+	schedule: redisSchedule, classes: redisClasses, fewest: 1, site: func() site { return new(redisSite) },
 	// New nodes do not vote at once, but a while after they were first seen.
 	lead: func(s *Schedule) time.Duration { return time.Duration(s.MaxTTL) + quarantineMargin + time.Second },
 	open: openRedlock, peer: "redsync", openPeer: openRedsync,

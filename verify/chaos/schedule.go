@@ -205,6 +205,38 @@ func (s *Schedule) keep(classes []string) error {
 	return nil
 }
 
+// onNodes has the faults strike n nodes instead of those that the schedule was written for, 0: those. They strike a majority where they
+// did before. A window of which no fault is left goes.
+func (s *Schedule) onNodes(n int) {
+	if n == 0 || n == s.Nodes {
+		return
+	}
+	scaled := func(struck int) int {
+		if struck <= (s.Nodes-1)/2 {
+			return min(struck, (n-1)/2)
+		}
+		return max(n/2+1, n-(s.Nodes-struck))
+	}
+	var windows []Window
+	for _, w := range s.Windows {
+		all := w.Faults
+		w.Faults = nil
+		for _, f := range all {
+			if f.Nodes > 0 {
+				if f.Nodes = scaled(f.Nodes); f.Nodes == 0 {
+					continue
+				}
+			}
+			w.Faults = append(w.Faults, f)
+		}
+		if len(w.Faults) > 0 || len(all) == 0 {
+			windows = append(windows, w)
+		}
+	}
+	s.Windows = windows
+	s.Nodes, s.Durable = n, min(s.Durable, n/2+1)
+}
+
 // has says whether a fault of that name is in it.
 func (s *Schedule) has(do string) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool {
