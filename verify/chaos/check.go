@@ -27,6 +27,7 @@ type attempt struct {
 	ttl, least           int64  // that were asked for: TTL and MinHold
 	wait                 int64  // how long the call was to wait at most; 0: until its window ends
 	lined                int64  // when the first of its process began to wait for a slot, in whose line it stood; 0: it asked for no slot
+	alone                bool   // it asked to hold a read and write lock as the writer
 	from                 string // whose lease it was to adopt; empty: it asked for the lock
 	forced               int64  // when an operator began to take the lock away; 0: none did
 	taken                int64  // when an operator did, or another began to adopt the lease; 0: neither
@@ -92,7 +93,8 @@ type access struct {
 // lockHistory is all that happened to one lock.
 type lockHistory struct {
 	key      string
-	most     int                  // holders at once: 1, or the slots of a semaphore, each of which also has a history of its own
+	most     int                  // holders at once: 1, the slots of a semaphore, each of which also has a history of its own, or readers
+	sides    bool                 // it is a read and write lock
 	attempts []*attempt           // in the order in which they were begun
 	writes   map[string][]*access // by storage
 	reads    map[string][]*access // likewise
@@ -192,8 +194,8 @@ func (s *sorting) add(e *event) {
 
 // begin notes an attempt.
 func (s *sorting) begin(l *lockHistory, e *event) {
-	a := &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait}
-	l.most = max(l.most, e.Slots)
+	a := &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait, alone: e.Side == writer}
+	l.most, l.sides = max(l.most, e.Slots), l.sides || e.Side != ""
 	s.tries[e.Try] = a
 	if e.From != "" {
 		l.takings[e.Try] = &taking{grant: grantOf(e.From), begun: e.T, by: a}
@@ -212,12 +214,18 @@ func (s *sorting) grant(l *lockHistory, e *event) {
 	if t := l.takings[e.Try]; t != nil {
 		t.done = e.T
 	}
-	s.ids[e.Key+" "+e.ID] = a
+	s.ids[lease(e)] = a
+}
+
+// lease names the lease that e is about. That of a reader has the key of a place.
+func lease(e *event) string {
+	name, _, _ := strings.Cut(e.Key, "#")
+	return name + " " + e.ID
 }
 
 // follow notes what has become of an attempt, or of its lease.
 func (s *sorting) follow(e *event) {
-	a, owner := s.tries[e.Try], s.ids[e.Key+" "+e.ID]
+	a, owner := s.tries[e.Try], s.ids[lease(e)]
 	switch e.Kind {
 	case failed:
 		a.gaveUp, a.why = e.T, e.Err
@@ -549,10 +557,22 @@ func (l *lockHistory) sweep(of func(*attempt) interval, visit func(on []interval
 	}
 }
 
+// share is how many of those who may hold the lock at once a counts for: a writer for all.
+func (l *lockHistory) share(a *attempt) int {
+	if a.alone {
+		return l.most
+	}
+	return 1
+}
+
 // overlaps finds intervals that begin while as many others go on as may at once.
 func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
 	l.sweep(of, func(on []interval, i interval) {
-		if len(on) < l.most {
+		holders := l.share(i.of)
+		for _, o := range on {
+			holders += l.share(o.of)
+		}
+		if holders <= l.most {
 			return
 		}
 		longest := slices.MaxFunc(on, func(a, b interval) int { return cmp.Compare(a.end, b.end) })

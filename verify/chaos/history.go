@@ -75,6 +75,7 @@ type event struct {
 	Least  int64  `json:"least,omitempty"` // and for how long the lock is to be kept, ns
 	Wait   int64  `json:"wait,omitempty"`  // how long the call waits at most, ns; 0: until its window ends
 	Slots  int    `json:"slots,omitempty"` // of the semaphore that is asked for, of which got then names one; 0: it is a lock
+	Side   string `json:"side,omitempty"`  // reader or writer, where Slots are the readers of a read and write lock; got then names that
 	Store  string `json:"store,omitempty"`
 	Op     string `json:"op,omitempty"`   // the value written, which no other write has
 	Prev   string `json:"prev,omitempty"` // the value that was read

@@ -128,7 +128,7 @@ func (v *verdict) lock(ctx context.Context, l *lockHistory) error {
 		v.add(exclusion, overlaps)
 	}
 	v.calls(l)
-	if l.most > 1 { // its slots have the rest
+	if l.most > 1 && !l.sides { // its slots have the rest
 		return nil
 	}
 	v.tokens(l, task)

@@ -23,7 +23,7 @@ import (
 // The models, by the promise that a history breaks for which there is no such order.
 const (
 	asTokens   = "porcupine: tokens rise"
-	asLock     = "porcupine: one holder at a time, or one for each slot"
+	asLock     = "porcupine: one holder at a time, one for each slot, or a writer alone"
 	asRegister = "porcupine: a register that loses no update"
 )
 
@@ -32,6 +32,7 @@ type call struct {
 	what  string // acquire, release, claim, read, "claim, read", write
 	by    *attempt
 	token int64  // that it was granted, or that the storage checks; 0: none
+	share int    // acquire, release: of those who may hold the lock at once
 	below int64  // acquire: the next lower token that anybody was granted
 	value string // that was read, or is written
 	prev  string // write: the value that its caller has read before
@@ -54,7 +55,8 @@ var tokenModel = porcupine.Model{
 	DescribeOperation: describe,
 }
 
-// lockModel is a lock that so many holders have at a time: one, or as many as a semaphore has slots. A lease that ends by itself is
+// lockModel is a lock that so many holders have at a time: one, or as many as a semaphore has slots, or readers; a writer counts for all
+// of these. A lease that ends by itself is
 // released then. No release begins before its acquire has been answered, so a count says who releases.
 func lockModel(most int) porcupine.Model {
 	return porcupine.Model{
@@ -62,9 +64,9 @@ func lockModel(most int) porcupine.Model {
 		Step: func(state, in, _ any) (bool, any) {
 			holders := state.(int)
 			if in.(call).what == "acquire" {
-				return holders < most, holders + 1
+				return holders+in.(call).share <= most, holders + in.(call).share
 			}
-			return holders > 0, holders - 1
+			return holders >= in.(call).share, holders - in.(call).share
 		},
 		DescribeOperation: describe,
 	}
@@ -151,7 +153,8 @@ func (l *lockHistory) holdings() (out []porcupine.Operation) {
 			if a.released < i.end {
 				answer = unknown
 			}
-			out = append(out, operation(call{what: "acquire", by: a}, a.asked, got, a.got), operation(call{what: "release", by: a}, i.end, answer, a.released))
+			out = append(out, operation(call{what: "acquire", by: a, share: l.share(a)}, a.asked, got, a.got),
+				operation(call{what: "release", by: a, share: l.share(a)}, i.end, answer, a.released))
 		}
 	}
 	return out
@@ -211,11 +214,11 @@ type trial struct {
 
 // trials are those of a lock with so many holders at once. Its registers are apart, as the one without a fence is the control. A
 // semaphore has neither tokens nor registers, but each of its slots has.
-func trials(most int, exclusive bool) (all []trial) {
+func (l *lockHistory) trials(exclusive bool) (all []trial) {
 	if exclusive {
-		all = append(all, trial{asLock, "", lockModel(most), (*lockHistory).holdings})
+		all = append(all, trial{asLock, "", lockModel(l.most), (*lockHistory).holdings})
 	}
-	if most > 1 {
+	if l.most > 1 && !l.sides {
 		return all
 	}
 	all = append(all, trial{asTokens, "", tokenModel, (*lockHistory).grants})
@@ -242,7 +245,7 @@ func (j *judge) linear(
 ) (found []Finding, errs error) {
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
 		l, peer := locks[key], strings.Contains(key, "/r")
-		for _, t := range trials(l.most, exclusive) {
+		for _, t := range l.trials(exclusive) {
 			ops := t.of(l)
 			if len(ops) == 0 {
 				continue

@@ -99,8 +99,8 @@ func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
 			holders + "; 5 reading a 1; 6 reading b 1; 7 seen b 1; 8 writing b 1; 9 acked b 1; 10 seen a 1 b.1",
 		},
 	} {
-		i := slices.IndexFunc(trials(1, true), func(t trial) bool { return t.promise == row.promise && t.store == row.store })
-		judge := trials(1, true)[i]
+		i := slices.IndexFunc(newHistory("").trials(true), func(t trial) bool { return t.promise == row.promise && t.store == row.store })
+		judge := newHistory("").trials(true)[i]
 		ops := judge.of(histories(script(row.store, row.lines))["w0/h0"])
 		if len(ops) == 0 {
 			t.Errorf("%s: no operations", row.name)

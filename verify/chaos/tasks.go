@@ -12,7 +12,8 @@ import (
 )
 
 // task is what some workers of each client do, turn by turn. Its histories are those of locks, and are judged as such: each slot of a
-// semaphore is a lock, and so is each of several names. The semaphore as a whole is a lock that several may hold at once.
+// semaphore is a lock, and so is each of several names. The semaphore as a whole is a lock that several may hold at once, and so is a read and write lock, of
+// which a writer takes all.
 type task interface {
 	// title names it in the report, in which it has a line; empty: it is that of which the table is.
 	title() string
@@ -27,7 +28,7 @@ type task interface {
 }
 
 // tasks are all that clients do.
-var tasks = []task{oneLock{}, anySlot{}, manyLocks{}}
+var tasks = []task{oneLock{}, anySlot{}, manyLocks{}, bothSides{}}
 
 // taskOf is the task that a lock belongs to, by its key; nil: the lock is that of another recipe.
 func taskOf(key string) task {
@@ -165,6 +166,47 @@ func (manyLocks) turn(ctx context.Context, w *worker, s *span) {
 	w.leave(ctx, keys, tries, leases.Release)
 }
 
+// bothSides is twelve workers who read or, one time in four, write what a read and write lock guards.
+type bothSides struct{}
+
+const (
+	sideWorkers = 12
+	sideReaders = 4
+	reader      = "reader"
+	writer      = "writer"
+)
+
+func (bothSides) title() string {
+	return fmt.Sprintf("read and write lock of %d readers, %d workers", sideReaders, sideWorkers)
+}
+func (bothSides) family() string       { return "hr" }
+func (bothSides) pause() time.Duration { return 500 * time.Millisecond }
+func (bothSides) workers(o *order) int { return o.among(sideWorkers) }
+
+func (bothSides) turn(ctx context.Context, w *worker, s *span) {
+	locks, key, try := w.locks.(*holdfasts), s.key("hr", 0), w.try()
+	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
+	opts.Readers, opts.Shared, opts.Wait = sideReaders, rand.IntN(4) > 0, patienceIn(s)
+	side := writer
+	if opts.Shared {
+		side = reader
+	}
+	w.rec.record(event{Kind: asked, Key: key, Try: try, TTL: int64(opts.TTL), Slots: sideReaders, Side: side, Wait: int64(opts.Wait)})
+	lease, err := locks.current.Load().Acquire(ctx, key, opts)
+	if err != nil {
+		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
+		return
+	}
+	h := locks.held(lease, key)
+	w.rec.record(event{Kind: got, Key: key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
+	if spell := w.spell(s, 100*time.Millisecond); opts.Shared {
+		sleep(ctx, spell)
+	} else {
+		w.work(ctx, key, 1, try, 1, h, spell)
+	}
+	w.leave(ctx, []string{key}, []string{try}, h.release)
+}
+
 // further says whether an attempt is one of a call for several locks which is counted with its first one.
 func further(try string) bool {
 	_, n, _ := strings.Cut(try, ":")
@@ -188,7 +230,7 @@ type TaskReport struct {
 func (t *TaskReport) count(l *lockHistory) {
 	slot := strings.Contains(l.key, "#")
 	for _, a := range l.attempts {
-		if a.got != 0 && l.most == 1 {
+		if a.got != 0 && (l.most == 1 || l.sides) {
 			t.Leases++
 		}
 		if slot || further(a.try) {

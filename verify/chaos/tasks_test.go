@@ -64,6 +64,51 @@ func TestASemaphoreHasAHolderForEachSlotAndNoMore(t *testing.T) {
 	}
 }
 
+// TestAWriterIsAloneAndItsTokenIsInOrder: the sweep and Porcupine agree on that. Lines are "TIME KIND CLIENT SIDE [TOKEN]"; a
+// lease of a reader is renewed under the key of its place.
+func TestAWriterIsAloneAndItsTokenIsInOrder(t *testing.T) {
+	t.Parallel()
+	const asks = "1 asked a/1 reader; 1 asked b/1 reader; 1 asked c/1 writer; 1 asked d/1 reader; 1 asked e/1 reader; 1 asked f/1 reader; "
+	for _, row := range []struct {
+		name, lines      string
+		overlaps, tokens int
+	}{
+		{"four readers", asks + "2 got a/1 reader 1; 2 got b/1 reader 2; 2 got d/1 reader 4; 2 got e/1 reader 3", 0, 0},
+		{"a fifth reader", asks + "2 got a/1 reader 1; 2 got b/1 reader 2; 2 got d/1 reader 4; 2 got e/1 reader 3; 3 got f/1 reader 5", 1, 0},
+		{"a writer beside a reader", asks + "2 got a/1 reader 1; 3 got c/1 writer 2", 1, 0},
+		{"a reader beside a writer", asks + "2 got c/1 writer 1; 3 got a/1 reader 2", 1, 0},
+		{"a writer after the readers", asks + "2 got a/1 reader 1; 2 got b/1 reader 2; 3 leaving a/1 reader; 4 leaving b/1 reader; 5 got c/1 writer 3", 0, 0},
+		{"a writer beside a reader that renewed", asks + "2 got a/1 reader 1; 900 renewed a/1 reader; 1500 got c/1 writer 2", 1, 0},
+		{"a writer after the end of a lease", asks + "2 got a/1 reader 1; 1500 got c/1 writer 2", 0, 0},
+		{"a reader's lower token, asked for later", "1 asked c/1 writer; 2 got c/1 writer 7; 3 leaving c/1 writer; 4 asked a/1 reader; 5 got a/1 reader 6", 0, 1},
+		{"one token twice", asks + "2 got a/1 reader 1; 2 got b/1 reader 1", 0, 1},
+	} {
+		var events []event
+		for line := range strings.SplitSeq(row.lines, ";") {
+			e, what := event{Key: "w0/hr0", Slots: sideReaders}, ""
+			fmt.Sscan(line, &e.T, &what, &e.Try, &e.Side, &e.Token)
+			e.Kind, e.ID, e.Until = kind(what), e.Try, e.T+1000
+			if e.Client, _, _ = strings.Cut(e.Try, "/"); e.Kind == renewed {
+				e.Key, e.Try = slotKey(e.Key, 2), ""
+			}
+			events = append(events, e)
+		}
+		l := histories(events)["w0/hr0"]
+		if got := l.overlaps((*attempt).trusted); len(got) != row.overlaps {
+			t.Errorf("%s: overlaps %v, want %d", row.name, got, row.overlaps)
+		}
+		if got := append(l.duplicates(), l.disorder()...); min(len(got), 1) != row.tokens {
+			t.Errorf("%s: tokens: %v, want some: %d", row.name, got, row.tokens)
+		}
+		for _, trial := range l.trials(true) {
+			want := trial.promise == asLock && row.overlaps == 0 || trial.promise == asTokens && row.tokens == 0 || trial.promise == asRegister
+			if got := porcupine.CheckOperations(trial.model, trial.of(l)); got != want {
+				t.Errorf("%s: %s: legal: %v, want %v", row.name, trial.promise, got, want)
+			}
+		}
+	}
+}
+
 func TestACallThatDoesNotEndInTimeIsFound(t *testing.T) {
 	t.Parallel()
 	paused := func(client string, _, _ int64) bool { return client == "paused" }
@@ -94,7 +139,7 @@ func TestACallThatDoesNotEndInTimeIsFound(t *testing.T) {
 func TestEachTaskHasItsWorkers(t *testing.T) {
 	t.Parallel()
 	for _, clients := range []int{4, 5, 8} {
-		for task, want := range map[task]int{anySlot{}: slotWorkers, manyLocks{}: manyWorkers} {
+		for task, want := range map[task]int{anySlot{}: slotWorkers, manyLocks{}: manyWorkers, bothSides{}: sideWorkers} {
 			o := order{Schedule: Schedule{Clients: clients}}
 			total := 0
 			for o.Number = range clients {
