@@ -38,14 +38,15 @@ type Client struct {
 	tasks sync.WaitGroup // the watchdog and what it started
 	nudge chan struct{}  // wakes the watchdog
 
-	mu     sync.Mutex // guards what follows, and every local, term and Lease
-	locals map[string]*local
-	lines  map[wish]*line
-	terms  schedule
-	sleeps time.Time     // until then the watchdog sleeps; zero: until nudged
-	looked time.Time     // when the watchdog last looked at every lease
-	ending bool          // no new leases and waits
-	vacant chan struct{} // closed once it is ending and no local is left
+	mu      sync.Mutex // guards what follows, and every local, term and Lease
+	locals  map[string]*local
+	lines   map[wish]*line
+	vacated share // the slot that was released last, where the next caller looks first; zero: none
+	terms   schedule
+	sleeps  time.Time     // until then the watchdog sleeps; zero: until nudged
+	looked  time.Time     // when the watchdog last looked at every lease
+	ending  bool          // no new leases and waits
+	vacant  chan struct{} // closed once it is ending and no local is left
 
 	closing bool
 	closed  chan struct{} // closed when Close is done

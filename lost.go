@@ -426,6 +426,9 @@ func (c *Client) freeOne(ctx context.Context, e followUp) error {
 	}
 	err := c.drv.Release(ctx, e.free.grant, e.keep)
 	c.mu.Lock()
+	if len(e.leases) > 0 && e.leases[0].share.of != "" && err == nil {
+		c.vacated = e.leases[0].share
+	}
 	c.lead(e.free.local)
 	c.mu.Unlock()
 	if e.event.Key == "" || e.lost() {

@@ -17,8 +17,8 @@ import (
 const mostSlots = 64
 
 // A semaphore of n slots is n locks. What is safe about it is each lock by itself: a slot has one
-// holder, so n have n at most. A caller tries the slots one after the other, from one that chance
-// picks, so that callers seldom meet where most are free. If none is, its process stands in the
+// holder, so n have n at most. A caller tries the slots one after the other, until one of them is free, or
+// has waiters: they wait for any slot, so none is free. Then its process stands in the
 // queues of all slots, and takes the first that comes: who came first is first in each of them.
 //
 // Inside a process, callers that ask for the same wait in one line. For each slot one attempt of the line
@@ -102,11 +102,24 @@ func (a *attempt) anySlot() (*Lease, error) {
 	return a.standInLine(w, at, last)
 }
 
-// trySlots asks for one slot after the other, until it gets one or has an error that does not say
-// that the slot is held. at is the key of the last one.
+// firstSlot is the slot that a caller tries first. It is the one that this process has released last, for one caller: who takes
+// and releases a slot in turn finds that free, however many others are held. Otherwise chance picks it, so that callers seldom meet.
+func (c *Client) firstSlot(key string, n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.vacated; s.of == key && s.slot < n {
+		c.vacated = share{}
+		return s.slot
+	}
+	return rand.IntN(n)
+}
+
+// trySlots asks for one slot after the other, until it gets one, has an error that does not say that the slot is held, or
+// has to wait behind others. at is the key of the last one. A caller that does not wait asks for each slot all the same: a
+// waiter that has died keeps its place for a while.
 func (a *attempt) trySlots() (l *Lease, at string, err error) {
 	n := a.opts.places()
-	first := rand.IntN(n)
+	first := a.client.firstSlot(a.key, n)
 	for i := range n {
 		try := *a
 		try.once = true
@@ -120,6 +133,9 @@ func (a *attempt) trySlots() (l *Lease, at string, err error) {
 			return nil, at, err
 		}
 		a.compare(err)
+		if held, ok := errors.AsType[*HeldError](err); ok && held.Waiters > 0 && !a.once {
+			break
+		}
 	}
 	what := "slots"
 	if a.opts.Shared {

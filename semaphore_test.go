@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
 )
 
 // semaphore counts who is inside at once, and which slots they have.
@@ -128,7 +130,7 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 					all.Wait()
 					for at, i := range order {
 						// those that get a slot at the same moment say so in any order
-						if i < at-slots || i > at+slots {
+						if i <= at-slots || i >= at+slots {
 							t.Errorf("the %dth that came was the %dth that got a slot: %v", i, at, order)
 						}
 					}
@@ -137,6 +139,137 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 			})
 		}
 	}
+}
+
+// counting is a driver that counts what is asked of it.
+type counting struct {
+	*memory.Driver
+	acquires, releases atomic.Int32
+}
+
+func (d *counting) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	d.acquires.Add(1)
+	return d.Driver.Acquire(ctx, req)
+}
+
+func (d *counting) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	d.releases.Add(1)
+	return d.Driver.Release(ctx, g, keep)
+}
+
+// counted is another client of the same nodes, whose calls of the driver are counted.
+func (b *bench) counted() (*holdfast.Client, *counting) {
+	d := &counting{Driver: b.drv.Peer()}
+	c, err := holdfast.New(d, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c, d
+}
+
+// wantCalls checks what was asked since it was last called.
+func (d *counting) wantCalls(t *testing.T, what string, acquires, releases int32) {
+	t.Helper()
+	if a, r := d.acquires.Swap(0), d.releases.Swap(0); a != acquires || r != releases {
+		t.Errorf("%s: %d calls to acquire and %d to release, want %d and %d", what, a, r, acquires, releases)
+	}
+}
+
+// hold has other clients hold so many slots of k.
+func (b *bench) hold(slots, held int) (all []*holdfast.Lease) {
+	other := b.peer()
+	for range held {
+		all = append(all, b.acquire(other, "k", &holdfast.AcquireOptions{Slots: slots}))
+	}
+	return all
+}
+
+func TestAFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const way = 20 * time.Millisecond
+		for i := range 5 {
+			b.drv.Node(i).Delay(way)
+		}
+		c, d := b.counted()
+		for slots := range 65 { // 0: a lock
+			begin := time.Now()
+			l := b.acquire(c, "k", &holdfast.AcquireOptions{Slots: slots})
+			if took := time.Since(begin); took != way {
+				t.Errorf("%d slots: it took %v, want one round trip of %v", slots, took, way)
+			}
+			b.release(l)
+			d.wantCalls(t, fmt.Sprintf("%d slots", slots), 1, 1)
+		}
+	})
+}
+
+func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		held := b.hold(8, 7)
+		c, d := b.counted()
+		opts := &holdfast.AcquireOptions{Slots: 8}
+		for range 10 {
+			b.release(b.acquire(c, "another", opts))
+			b.release(b.acquire(c, "k", opts)) // chance has picked where it began
+			b.release(b.acquire(c, "a lock", nil))
+			d.acquires.Store(0)
+			d.releases.Store(0)
+			b.release(b.acquire(c, "k", opts))
+			d.wantCalls(t, "the next time", 1, 1)
+		}
+		b.release(held...)
+	})
+}
+
+// Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
+func TestAWaiterForOneSlotHidesNoFreeOne(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.peer(), "k#0", nil)
+		var all sync.WaitGroup
+		waiter := b.peer()
+		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
+		time.Sleep(time.Second)
+		opts := &holdfast.AcquireOptions{Slots: 3}
+		for range 10 {
+			c := b.peer() // one that was nowhere yet
+			l, err := c.TryAcquire(t.Context(), "k", opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.release(l)
+			begin := time.Now()
+			other := b.peer()
+			b.release(b.acquire(other, "k", opts))
+			if took := time.Since(begin); took > 100*time.Millisecond {
+				t.Errorf("a free slot was had after %v", took)
+			}
+		}
+		b.release(first)
+		all.Wait()
+		b.wantSlotsFree("k", 3)
+	})
+}
+
+func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		opts := &holdfast.AcquireOptions{Slots: 8}
+		held := b.hold(8, 8)
+		first, asked := b.counted()
+		var all sync.WaitGroup
+		all.Go(func() { b.release(b.acquire(first, "k", opts)) })
+		time.Sleep(time.Second)
+		asked.wantCalls(t, "the first to wait", 16, 0) // it tries each, and stands in the queue of each
+		second, asked := b.counted()
+		all.Go(func() { b.release(b.acquire(second, "k", opts)) })
+		time.Sleep(time.Second)
+		asked.wantCalls(t, "the second", 9, 0)
+		_, err := second.TryAcquire(t.Context(), "k", opts)
+		wantErr(t, err, holdfast.ErrHeld)
+		b.release(held...)
+		all.Wait()
+		b.wantSlotsFree("k", 8)
+	})
 }
 
 func TestAWaiterForASlotThatLeavesLeavesNothing(t *testing.T) {

@@ -9,21 +9,39 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // crowdOf is how many callers read or write one name.
 const crowdOf = 64
 
-// kinds prints what read and write locks cost.
+// kinds prints what is made of locks: read and write locks, and semaphores.
 func kinds(ctx context.Context, s *session) error {
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, *session) error
+	}{{"readers", readWrites}, {"semaphores", semaphores}} {
+		if !s.wants(part.name) {
+			continue
+		}
+		if err := part.run(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readWrites prints what read and write locks cost.
+func readWrites(ctx context.Context, s *session) error {
 	rates := [][]string{{"nodes", "clients", "callers", "locks/s", "longest wait ms"}}
 	waits := [][]string{{"nodes", "clients", "readers", "longest reader ms", "writes", "writer waits p50 ms", "p90 ms", "longest ms"}}
 	costs := [][]string{{"nodes", "a writer beside", "to take p50 ms", "to release p50 ms", "requests"}}
 	err := s.eachService(ctx, func(sv *service) error {
+		if sv.redis == nil {
+			return nil
+		}
 		nodes := fmt.Sprint(sv.nodes)
 		for _, clients := range []int{1, 8} {
-			c, stop, err := s.kindClients(ctx, sv, clients)
+			_, c, stop, err := s.kindClients(ctx, sv, clients)
 			if err != nil {
 				return err
 			}
@@ -37,12 +55,12 @@ func kinds(ctx context.Context, s *session) error {
 				{"of a plain lock", holdfast.AcquireOptions{}},
 			} {
 				fmt.Fprintf(s.progress, "%d %s on %s with %d client(s) …\n", crowdOf, side.name, sv.name, clients)
-				locks, longest, err := s.crowd(ctx, c, side.opts, func() time.Duration { return time.Millisecond })
+				each, longest, err := s.crowd(ctx, c, side.opts, func() time.Duration { return time.Millisecond })
 				if err != nil {
 					return err
 				}
 				rates = append(rates, []string{
-					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", crowdOf, side.name), digits(float64(locks) / s.settings.time.Seconds()), digits(ms(longest)),
+					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", crowdOf, side.name), digits(float64(total(each)) / s.settings.time.Seconds()), digits(ms(longest)),
 				})
 			}
 			line, err := s.writerAmongReaders(ctx, c)
@@ -66,11 +84,11 @@ func kinds(ctx context.Context, s *session) error {
 	return err
 }
 
-// kindClients are so many clients of sv.
-func (s *session) kindClients(ctx context.Context, sv *service, n int) (clients []*holdfast.Client, stop func(), err error) {
-	prefix, addrs, _, err := sv.prepare(noFault)
+// kindClients are so many clients of sv, and a name that nobody had.
+func (s *session) kindClients(ctx context.Context, sv *service, n int) (name string, clients []*holdfast.Client, stop func(), err error) {
+	name, addrs, _, err := sv.prepare(noFault)
 	if err != nil {
-		return nil, nil, err
+		return "", nil, nil, err
 	}
 	stop = func() {
 		for _, c := range clients {
@@ -78,25 +96,29 @@ func (s *session) kindClients(ctx context.Context, sv *service, n int) (clients 
 		}
 	}
 	for range n {
-		drv, err := openDriver(ctx, addrs, redlock.Options{Prefix: prefix})
+		c, err := sv.libraries[0].open(ctx, addrs, crowdOf) // Holdfast is the first
 		if err != nil {
 			stop()
-			return nil, nil, err
+			return "", nil, nil, err
 		}
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			stop()
-			return nil, nil, err
-		}
-		clients = append(clients, c)
+		clients = append(clients, c.(holdfastClient).Client)
 	}
-	return clients, stop, nil
+	return name, clients, stop, nil
 }
 
-// crowd has callers take and release one name for the time of a run. It returns how often they had it, and the longest wait.
+// total is the sum of what each of a crowd got.
+func total(each []int) (sum int) {
+	for _, n := range each {
+		sum += n
+	}
+	return sum
+}
+
+// crowd has callers take and release one name for the time of a run. It returns how often each had it, and the longest wait.
 func (s *session) crowd(
 	ctx context.Context, clients []*holdfast.Client, opts holdfast.AcquireOptions, work func() time.Duration,
-) (locks int, longest time.Duration, err error) {
+) (each []int, longest time.Duration, err error) {
+	each = make([]int, crowdOf)
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	end := time.Now().Add(s.settings.time)
@@ -112,7 +134,7 @@ func (s *session) crowd(
 				}
 				mu.Lock()
 				if longest = max(longest, waited); time.Now().Before(end) {
-					locks++
+					each[i]++
 				}
 				if failed != nil {
 					err = failed
@@ -125,7 +147,7 @@ func (s *session) crowd(
 		})
 	}
 	all.Wait()
-	return locks, longest, err
+	return each, longest, err
 }
 
 // writerAmongReaders is how long a writer waits among readers that come and go.
@@ -172,38 +194,31 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 
 // writerCost is what a writer beside so many places costs one caller alone.
 func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]string, error) {
-	c, stop, err := s.kindClients(ctx, sv, 1)
+	_, c, stop, err := s.kindClients(ctx, sv, 1)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
 	var take, release []time.Duration
 	turns := max(int(300*s.scale), 3)
-	before, err := sv.redis.calls()
+	before, err := sv.requests()
 	if err != nil {
 		return nil, err
 	}
 	for range turns {
-		asked := time.Now()
-		l, err := c[0].Acquire(ctx, "alone", &holdfast.AcquireOptions{Readers: readers})
+		took, released, err := timed(ctx, c[0], "alone", &holdfast.AcquireOptions{Readers: readers})
 		if err != nil {
 			return nil, err
 		}
-		take = append(take, time.Since(asked))
-		asked = time.Now()
-		if err := l.Release(ctx); err != nil {
-			return nil, err
-		}
-		release = append(release, time.Since(asked))
+		take, release = append(take, took), append(release, released)
 	}
-	after, err := sv.redis.calls()
+	after, err := sv.requests()
 	if err != nil {
 		return nil, err
 	}
-	requests, _ := after.since(before, nil)
 	slices.Sort(take)
 	slices.Sort(release)
 	return []string{
-		fmt.Sprint(readers), digits(ms(take[turns/2])), digits(ms(release[turns/2])), digits(float64(requests) / float64(turns)),
+		fmt.Sprint(readers), digits(ms(take[turns/2])), digits(ms(release[turns/2])), digits(float64(after-before) / float64(turns)),
 	}, nil
 }

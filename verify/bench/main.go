@@ -16,7 +16,7 @@
 //	sharing   what Holdfast and another library leave to one another on one bare key; moving from one to the other
 //	capacity  what locks cost one node and one process, and how many sets of nodes a load needs
 //	storm     a crowd of callers that ask at once
-//	kinds     readers and writers of one name
+//	kinds     readers and writers of one name; semaphores
 //
 // # How libraries are compared
 //
@@ -69,7 +69,7 @@ var scenarios = []scenario{
 	{"sharing", append([]string{"compete"}, names(migrations)...), []string{"redis-1"}, 12 * time.Second, sharing},
 	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, capacity},
 	{"storm", nil, []string{"redis-1", "redis-3"}, time.Minute, storms},
-	{"kinds", nil, []string{"redis-1", "redis-3"}, 3 * time.Second, kinds},
+	{"kinds", []string{"readers", "semaphores"}, []string{"redis-1", "redis-3"}, 3 * time.Second, kinds},
 }
 
 func names[T interface{ String() string }](list []T) []string {

@@ -128,6 +128,9 @@ func libraryNames() (all []string) {
 			all = append(all, lib.name)
 		}
 	}
+	for _, lib := range slotLibraries {
+		all = append(all, lib.name)
+	}
 	slices.Sort(all)
 	return slices.Compact(all)
 }

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+)
+
+// slotsOfCrowd is of how many slots the semaphore is that a crowd wants.
+const slotsOfCrowd = 8
+
+// semaphores prints what semaphores cost one caller, and what a crowd gets of one.
+func semaphores(ctx context.Context, s *session) error {
+	costs := [][]string{{
+		"service", "slots", "held by others", "to take p50 µs", "to release p50 µs", "cost / that of a lock", "requests", "the first time: to take", "requests",
+	}}
+	crowds := [][]string{{"clients", "library", "slots taken/s", "least", "longest wait ms", "Jain", "requests"}}
+	err := s.eachService(ctx, func(sv *service) error {
+		fmt.Fprintf(s.progress, "semaphores on %s …\n", sv.name)
+		lines, err := s.slotCosts(ctx, sv)
+		costs = append(costs, lines...)
+		if err != nil || sv.name != "redis-1" {
+			return err
+		}
+		for _, clients := range []int{1, 8} {
+			fmt.Fprintf(s.progress, "%d workers of %d client(s) on a semaphore …\n", crowdOf, clients)
+			lines, err := s.slotCrowds(ctx, sv, clients)
+			if err != nil {
+				return err
+			}
+			crowds = append(crowds, lines...)
+		}
+		return nil
+	})
+	fmt.Fprintf(s.out, "\nOne caller of a semaphore, time and again; 0 slots is a plain lock:\n\n%s", markdown(costs, 1))
+	if len(crowds) > 1 {
+		fmt.Fprintf(s.out, "\n%d workers of a semaphore of %d, with 1 ms of work, on one Redis; medians of %d runs by turns:\n\n%s",
+			crowdOf, slotsOfCrowd, s.reps, markdown(crowds, 2))
+	}
+	return err
+}
+
+// slotCost is a semaphore of which others hold some slots, and what one caller has paid for one of the rest.
+type slotCost struct {
+	slots, held int
+	first, next slotTurns // after a turn of another semaphore, and after one of the same
+}
+
+// slotTurns are turns of one caller.
+type slotTurns struct {
+	take, release []time.Duration
+	requests      int64
+}
+
+// turn takes and releases a slot so many times.
+func (k *slotTurns) turn(ctx context.Context, sv *service, c *holdfast.Client, name string, opts *holdfast.AcquireOptions, times int) error {
+	before, err := sv.requests()
+	if err != nil {
+		return err
+	}
+	for range times {
+		took, released, err := timed(ctx, c, name, opts)
+		if err != nil {
+			return err
+		}
+		k.take, k.release = append(k.take, took), append(k.release, released)
+	}
+	after, err := sv.requests()
+	k.requests += after - before
+	return err
+}
+
+// medians are the figures of all turns, in µs, and requests for each; "–" where these are not known.
+func (k *slotTurns) medians() (take, release float64, requests string) {
+	middle := func(list []time.Duration) float64 { return ms(slices.Sorted(slices.Values(list))[len(list)/2]) * 1000 }
+	requests = "–"
+	if k.requests > 0 {
+		requests = digits(float64(k.requests) / float64(len(k.take)))
+	}
+	return middle(k.take), middle(k.release), requests
+}
+
+// slotCosts lets one caller take slots of semaphores by turns.
+func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string, err error) {
+	all := []*slotCost{{}}
+	for slots := 1; slots <= crowdOf; slots *= 2 {
+		all = append(all, &slotCost{slots: slots})
+	}
+	for _, most := range []int{slotsOfCrowd, crowdOf} {
+		all = append(all, &slotCost{slots: most, held: most / 2}, &slotCost{slots: most, held: most - 1})
+	}
+	prefix, c, stop, err := s.kindClients(ctx, sv, 2)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	name := func(k *slotCost) string { return fmt.Sprintf("%s/%d/%d", prefix, k.slots, k.held) }
+	for _, k := range all {
+		for range k.held {
+			if _, err := c[1].Acquire(ctx, name(k), &holdfast.AcquireOptions{Slots: k.slots, TTL: time.Minute}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for round := range max(int(40*s.scale), 2) {
+		for i := range all {
+			k := all[(i+round)%len(all)]
+			if round == 1 { // the first one makes connections and fills caches
+				k.first, k.next = slotTurns{}, slotTurns{}
+			}
+			opts := &holdfast.AcquireOptions{Slots: k.slots}
+			if err := errors.Join(k.first.turn(ctx, sv, c[0], name(k), opts, 1), k.next.turn(ctx, sv, c[0], name(k), opts, 10)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var lock float64
+	for _, k := range all {
+		take, release, requests := k.next.medians()
+		anew, _, more := k.first.medians()
+		if k.slots == 0 {
+			lock = take + release
+		}
+		lines = append(lines, []string{
+			sv.name, fmt.Sprint(k.slots), fmt.Sprint(k.held), digits(take), digits(release), fmt.Sprintf("%.2f", (take+release)/lock), requests, digits(anew), more,
+		})
+	}
+	return lines, nil
+}
+
+// requests is how many a service of Redis servers has had so far, and 0 for another one.
+func (sv *service) requests() (int64, error) {
+	if sv.redis == nil {
+		return 0, nil
+	}
+	calls, err := sv.redis.calls()
+	n, _ := calls.since(nil, nil)
+	return n, err
+}
+
+// timed takes a lock and releases it.
+func timed(ctx context.Context, c *holdfast.Client, name string, opts *holdfast.AcquireOptions) (take, release time.Duration, err error) {
+	asked := time.Now()
+	l, err := c.Acquire(ctx, name, opts)
+	if err != nil {
+		return 0, 0, err
+	}
+	take = time.Since(asked)
+	asked = time.Now()
+	err = l.Release(ctx)
+	return take, time.Since(asked), err
+}
+
+// slotGain is what the workers of a crowd got in one run.
+type slotGain struct {
+	Each     []int   // by worker
+	Longest  float64 // wait, in ms
+	requests int64   // of all
+}
+
+// slotPeer is a library with semaphores, opened for a crowd.
+type slotPeer struct {
+	name string
+	run  func() (slotGain, error)
+	stop func()
+}
+
+// slotLibraries are the libraries with semaphores, and how they are opened for so many clients.
+var slotLibraries = []struct {
+	name string
+	open func(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error)
+}{{holdfastName, ourCrowd}, {redissonName, redissonCrowd}, {redisSemaphoreName, nodeCrowd}}
+
+const (
+	redissonName       = "Redisson"
+	redisSemaphoreName = "redis-semaphore"
+)
+
+// slotCrowds has the crowds of each library work by turns, for the time of a run. The first turns do not count: Java compiles.
+func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lines [][]string, err error) {
+	var peers []slotPeer
+	defer func() {
+		for _, p := range peers {
+			p.stop()
+		}
+	}()
+	for _, l := range slotLibraries {
+		if len(s.peers) > 0 && !slices.Contains(s.peers, l.name) {
+			continue
+		}
+		p, err := l.open(ctx, s, sv, clients)
+		if errors.Is(err, foreign.ErrMissing) {
+			fmt.Fprintln(s.out, err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		peers = append(peers, p)
+	}
+	gains := make([][]slotGain, len(peers))
+	for round := range 1 + s.reps {
+		for i := range peers {
+			i = (i + round) % len(peers)
+			if err := sv.redis.flush(); err != nil {
+				return nil, err
+			}
+			before, err1 := sv.requests()
+			got, err2 := peers[i].run()
+			after, err3 := sv.requests()
+			if err := errors.Join(err1, err2, err3); err != nil {
+				return nil, fmt.Errorf("%s: %w", peers[i].name, err)
+			}
+			if got.requests = after - before; round > 0 {
+				gains[i] = append(gains[i], got)
+			}
+		}
+	}
+	for i, p := range peers {
+		var rates, jains, requests []float64
+		var longest float64
+		for _, g := range gains[i] {
+			var each []float64
+			for _, n := range g.Each {
+				each = append(each, float64(n))
+			}
+			all := float64(total(g.Each))
+			rates, jains = append(rates, all/s.settings.time.Seconds()), append(jains, jain(each))
+			requests, longest = append(requests, float64(g.requests)/max(all, 1)), max(longest, g.Longest)
+		}
+		lines = append(lines, []string{
+			fmt.Sprint(clients), p.name, digits(median(rates)), digits(slices.Min(rates)), digits(longest), digits(median(jains)), digits(median(requests)),
+		})
+	}
+	return lines, nil
+}
+
+// ourCrowd is workers with Holdfast.
+func ourCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
+	_, clients, stop, err := s.kindClients(ctx, sv, n)
+	run := func() (slotGain, error) {
+		each, longest, err := s.crowd(ctx, clients, holdfast.AcquireOptions{Slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })
+		return slotGain{Each: each, Longest: ms(longest)}, err
+	}
+	return slotPeer{holdfastName, run, stop}, err
+}
+
+var (
+	//go:embed peers/Permits.java
+	permitsJava []byte
+	//go:embed peers/permits.cjs
+	permitsNode string
+)
+
+// redissonCrowd is workers with Redisson's RPermitExpirableSemaphore.
+func redissonCrowd(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error) {
+	libraries, err := foreign.Libraries("java")
+	if err != nil {
+		return slotPeer{}, err
+	}
+	dir, err := os.MkdirTemp("", "bench-java-")
+	if err != nil {
+		return slotPeer{}, err
+	}
+	program := filepath.Join(dir, "Permits.java")
+	if err := os.WriteFile(program, permitsJava, 0o600); err != nil {
+		return slotPeer{}, errors.Join(err, os.RemoveAll(dir))
+	}
+	p, err := s.foreignCrowd(redissonName, sv, clients, exec.CommandContext(ctx, "java", "-Xmx512m", "-cp", filepath.Join(libraries, "*"), program))
+	if err != nil {
+		return slotPeer{}, errors.Join(err, os.RemoveAll(dir))
+	}
+	end := p.stop
+	p.stop = func() { end(); os.RemoveAll(dir) }
+	return p, nil
+}
+
+// nodeCrowd is workers with the Semaphore of redis-semaphore.
+func nodeCrowd(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error) {
+	libraries, err := foreign.Libraries("node")
+	if err != nil {
+		return slotPeer{}, err
+	}
+	cmd := exec.CommandContext(ctx, "node", "-e", permitsNode, "--")
+	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(libraries, "node_modules"))
+	return s.foreignCrowd(redisSemaphoreName, sv, clients, cmd)
+}
+
+// foreignCrowd starts a program of workers: it says that it is ready, and works for as long as each line says.
+func (s *session) foreignCrowd(name string, sv *service, clients int, cmd *exec.Cmd) (slotPeer, error) {
+	_, port, _ := strings.Cut(sv.addrs[0], ":")
+	cmd.Args = append(cmd.Args, port, "permits", strconv.Itoa(slotsOfCrowd), strconv.Itoa(clients), strconv.Itoa(crowdOf))
+	cmd.Stderr = os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		return slotPeer{}, err
+	}
+	lines := bufio.NewReader(out)
+	p := slotPeer{
+		name: name,
+		run: func() (got slotGain, err error) {
+			if _, err := fmt.Fprintln(in, s.settings.time.Milliseconds()); err != nil {
+				return got, err
+			}
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return got, err
+			}
+			return got, json.Unmarshal([]byte(line), &got)
+		},
+		stop: func() {
+			in.Close() // the program ends
+			cmd.Wait()
+		},
+	}
+	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
+		p.stop()
+		return slotPeer{}, fmt.Errorf("%s is not ready: %q, %w", name, line, err)
+	}
+	return p, nil
+}
