@@ -24,7 +24,9 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out minutes of faults on real servers and processes")
 	}
-	redis := []string{"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator"}
+	redis := []string{
+		"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator",
+	}
 	if os.Getenv("HOLDFAST_LONG") != "" {
 		s, err := loadSchedule("redis", "")
 		if err != nil {

@@ -94,7 +94,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	var only string
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
+	f.Float64Var(&minutes, "minutes", 3.25, "how long to run; the window that has begun is finished")
 	f.Float64Var(&hours, "hours", 0, "how long to run instead, with a look at memory")
 	f.StringVar(&s.backend, "backend", "redis", "where the locks are: "+strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
