@@ -1,4 +1,4 @@
--- Version 3 of the tables and functions that package postgres works with, in the schema "holdfast". Migrate runs this text in one
+-- Version 3 of the tables and functions that package postgres works with, in the schema holdfast. Migrate runs this text in one
 -- transaction; it may be run again. Everything that happens to a lock happens under the lock on its row.
 
 CREATE SCHEMA IF NOT EXISTS holdfast;
@@ -6,7 +6,7 @@ CREATE SCHEMA IF NOT EXISTS holdfast;
 -- A row for each name that was ever locked. Rows stay: they have the token.
 CREATE TABLE IF NOT EXISTS holdfast.lock (
 	name    text COLLATE "C" PRIMARY KEY,
-	token   bigint NOT NULL,      -- the first of the {block} that the last grant has
+	token   bigint NOT NULL,      -- the first of the 32 that the last grant has
 	owner   text COLLATE "C",     -- who has the lock; NULL: nobody; with a ! at its end: who has released it, and it stands until it lapses (MinHold)
 	holder  jsonb,                -- the same for people
 	since   timestamptz NOT NULL, -- when it was granted
@@ -95,7 +95,7 @@ END $$;
 -- The first token of the grant after the one that has p_token. It follows the clock as well, so that a row that was lost, with a
 -- replica that lagged or by a purge, begins above what went before.
 CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-	SELECT greatest(p_token + {block}, (extract(epoch FROM p_at) * 1000000)::bigint)
+	SELECT greatest(p_token + 32, (extract(epoch FROM p_at) * 1000000)::bigint)
 $$;
 
 -- Takes the lock (o_token), or says who has it and, with p_wait, queues up. It may be repeated: an owner that has the lock keeps the
@@ -243,7 +243,7 @@ DECLARE
 BEGIN
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
 	IF l.owner IS NULL OR l.expires <= clock_timestamp()
-		OR NOT (CASE WHEN l.owner LIKE '%!' THEN p_token = 0 ELSE p_token BETWEEN l.token AND l.token + {block} - 1 END) THEN
+		OR NOT (CASE WHEN l.owner LIKE '%!' THEN p_token = 0 ELSE p_token BETWEEN l.token AND l.token + 32 - 1 END) THEN
 		RETURN false;
 	END IF;
 	PERFORM holdfast.bury(p_name, l.owner);

@@ -1,6 +1,12 @@
 package sqllock
 
-import "time"
+import (
+	"context"
+	"time"
+)
+
+// Ping is what d asks the database now and then.
+func (d *Driver) Ping(ctx context.Context) error { return d.ping(ctx) }
 
 // Sleepy has the waiters of d ask so seldom.
 func (d *Driver) Sleepy(every time.Duration) {

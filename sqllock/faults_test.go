@@ -145,6 +145,29 @@ func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
 	})
 }
 
+// TestAProgramThatRunsGoesOnWithTablesOfANewerVersion: they are brought up to date while it has locks, and somebody waits for one.
+func TestAProgramThatRunsGoesOnWithTablesOfANewerVersion(t *testing.T) {
+	each(t, kinds, func(r *rig) {
+		d := r.driver()
+		c := r.Client(d)
+		l, old := r.Acquire(c, "k", long), r.Grant(d, "waited for", long)
+		served := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(r.Within(), driver.Request{Key: "waited for", TTL: long})
+			served <- err
+		}()
+		r.exec("INSERT INTO holdfast_version (version) VALUES (99)")
+		r.Must(d.Ping(r.Within()))
+		if e := d.Nodes()[0]; e.State != driver.NodeUp {
+			r.Errorf("the database is %v: %v", e.State, e.Err)
+		}
+		r.Must(l.Extend(r.Within(), long))
+		r.Must(d.Release(r.Within(), old, 0))
+		r.Must(<-served)
+		r.Release(r.Acquire(c, "another", long), l)
+	})
+}
+
 // TestManyMakeTheTablesAtOnce.
 func TestManyMakeTheTablesAtOnce(t *testing.T) {
 	each(t, kinds, func(r *rig) {

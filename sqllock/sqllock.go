@@ -146,9 +146,13 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	return direct.Opened(ctx, "sqllock", d, nil, d.ping)
 }
 
-// ping asks the database whether it is there, and fit.
+// ping asks the database whether it is there, and has the tables. Whether their version is that of this package is asked once (begin):
+// a program that runs goes on while they are brought up to date.
 func (d *Driver) ping(ctx context.Context) error {
-	return d.run(ctx, func(q querier) error { return d.fits(ctx, q) })
+	return d.run(ctx, func(q querier) error {
+		var v *int
+		return q.QueryRowContext(ctx, d.version.text).Scan(&v)
+	})
 }
 
 // watch asks the database now and then, so that its state is known while nobody calls.

@@ -5,7 +5,7 @@
 CREATE TABLE IF NOT EXISTS holdfast_lock (
 	name    text COLLATE "C" NOT NULL PRIMARY KEY,
 	stamp   bigint NOT NULL,           -- drawn anew at each change: a statement that was decided by an older one changes nothing
-	token   bigint NOT NULL,           -- the first of the {block} that the last grant has
+	token   bigint NOT NULL,           -- the first of those that the last grant has
 	owner   text COLLATE "C" NOT NULL, -- who has the lock; empty: nobody; with a ! at its end: who has released it, and it stands until it lapses (MinHold)
 	holder  text NOT NULL,             -- the same for people, as JSON
 	since   bigint NOT NULL,           -- when it was granted

@@ -4,7 +4,7 @@
 CREATE TABLE IF NOT EXISTS holdfast_lock (
 	name    text    NOT NULL PRIMARY KEY,
 	stamp   integer NOT NULL, -- drawn anew at each change: a statement that was decided by an older one changes nothing
-	token   integer NOT NULL, -- the first of the {block} that the last grant has
+	token   integer NOT NULL, -- the first of those that the last grant has
 	owner   text    NOT NULL, -- who has the lock; empty: nobody; with a ! at its end: who has released it, and it stands until it lapses (MinHold)
 	holder  text    NOT NULL, -- the same for people, as JSON
 	since   integer NOT NULL, -- when it was granted

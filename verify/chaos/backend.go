@@ -44,6 +44,11 @@ func init() { // not an initialiser: their faults are looked up in it
 		"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend,
 		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend, "mariadb": mariadbBackend, "sqlite": sqliteBackend,
 	}
+	for _, b := range backends {
+		for _, name := range []string{"rolling-upgrade", "rolling-downgrade"} {
+			b.classes[name] = class{lives: true, patient: true, duty: handing}
+		}
+	}
 }
 
 func backendOf(name string) (*backend, error) {

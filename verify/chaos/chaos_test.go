@@ -24,7 +24,9 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out minutes of faults on real servers and processes")
 	}
-	redis := []string{"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "operator"}
+	redis := []string{
+		"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator",
+	}
 	if os.Getenv("HOLDFAST_LONG") != "" {
 		s, err := loadSchedule("redis", "")
 		if err != nil {
@@ -44,7 +46,7 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 		"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
 		"etcd-auth": {"logins", "compaction"},
 		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
-		"postgres":  {"client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
+		"postgres":  {"migration", "client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
 	} {
 		t.Run(backend, func(t *testing.T) {
 			s, err := loadSchedule(backend, "")

@@ -465,10 +465,10 @@ func strangers(events []event) (out []finding) {
 }
 
 // rebuffs finds callers that were turned away before their time was over.
-func (l *lockHistory) rebuffs(end int64) (out []finding) {
+func (l *lockHistory) rebuffs(end int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		waited := a.wait != 0 && a.gaveUp >= a.asked+a.wait
-		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 && !waited {
+		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 && a.from == "" && !waited && !excused(a.client, a.asked, a.gaveUp) {
 			out = append(out, finding{l.key, fmt.Sprintf("%s, which asked at %d, at %d: %s", a.try, a.asked, a.gaveUp, a.why)})
 		}
 	}

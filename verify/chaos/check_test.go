@@ -29,6 +29,7 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 	t.Parallel()
 	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
 	worked := func(l *lockHistory) []finding { return l.overlaps((*attempt).worked) }
+	nobody := func(string, int64, int64) bool { return false }
 	still := &standstill{least: 2}
 	still.note(120, 121)
 	still.note(105, 108)
@@ -80,7 +81,11 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 			&attempt{got: 101, until: 110, lost: 109})},
 		{"a lease is lost long after that, and after a moment", losses, 1, history(
 			&attempt{got: 121, until: 130, lost: 129})},
-		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.rebuffs(9) }, 1, history(
+		{"turned away while its client was ended, and from a lease that it was to adopt", func(l *lockHistory) []finding {
+			return l.rebuffs(9, func(client string, from, to int64) bool { return client == "a.1" && from == 1 && to == 5 })
+		}, 1, history(
+			&attempt{client: "a.1", asked: 1, gaveUp: 5}, &attempt{client: "b.1", asked: 1, gaveUp: 5, from: "x"}, &attempt{client: "b.1", asked: 2, gaveUp: 6})},
+		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.rebuffs(9, nobody) }, 1, history(
 			&attempt{asked: 1, gaveUp: 2}, &attempt{asked: 1, gaveUp: 9}, &attempt{asked: 1, gaveUp: 2, closed: 2}, &attempt{asked: 1, got: 2})},
 		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.within(5, 9) }, 1, history(
 			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 6, until: 10, left: 7}, &attempt{got: 10, until: 14})},

@@ -104,6 +104,9 @@ func beClient(text string) error {
 	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
 	spans := o.Schedule.plan(o.Start, time.Duration(o.Length))
 	locks, err := o.open(ctx, rec, spans)
+	if ctx.Err() != nil { // it was told to end before it began
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -198,6 +201,8 @@ func (w *worker) job(s *span) job {
 		j.as.ttl, j.think, j.hold = pick(locks.ttls()), 100*time.Millisecond, rand.N(2500*time.Millisecond)
 	case apart:
 		j.key = apartKey(s, w.Schedule.Keys, locks.apart.side, j.n)
+	case handing:
+		j.as.adoptable = locks.adopts
 	case passing:
 		j.as.adoptable = locks.adopts
 		if locks.limits.MinHold && rand.N(4) == 0 {
@@ -228,18 +233,21 @@ func (oneLock) turn(ctx context.Context, w *worker, s *span) {
 	if j.duty == apart {
 		ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).lockApart(ctx, s, j.n, j.as) }
 	}
-	if j.duty == passing {
+	if j.duty.hands() {
 		if o := w.take(ctx, s); o != nil {
 			j.key, j.n, j.as.least = o.Key, o.N, 0
 			e.Key, e.From, e.Least = o.Key, o.Owner, 0
 			ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).adopt(ctx, o, j.as) }
 		}
 	}
-	w.rec.record(e)
 	patience := time.Duration(s.end - mono())
-	if j.duty == passing { // there may be an offer meanwhile
+	if j.duty.hands() { // there may be an offer meanwhile
 		patience = min(patience, rand.N(time.Second))
 	}
+	if j.duty == handing { // and nothing else ends the call
+		e.Wait = int64(patience)
+	}
+	w.rec.record(e)
 	wait, cancel := context.WithTimeout(ctx, patience)
 	h, err := ask(wait)
 	cancel()
@@ -250,7 +258,7 @@ func (oneLock) turn(ctx context.Context, w *worker, s *span) {
 	}
 	w.rec.record(event{Kind: got, Key: j.key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
 	end := mono() + int64(j.hold)
-	for op := 1; (op <= j.ops || mono() < end) && mono() < s.end; op++ {
+	for op := 1; (op <= j.ops || mono() < end) && mono() < s.end && (j.duty != handing || ctx.Err() == nil); op++ {
 		w.work(ctx, j.key, j.n, try, op, h, rand.N(j.think))
 		if j.duty == stretching && rand.N(6) == 0 { // seldom, as each call mends what an old one that comes late has done
 			w.locks.(*holdfasts).stretch(ctx, h, j.as.ttl)

@@ -206,7 +206,7 @@ func (v *vote) depose(ctx context.Context, times int, lead time.Duration) error 
 			slices.Sort(*took)
 		}
 		if n%2 == 0 {
-			err = errors.Join(err, v.fleet.start(leader))
+			err = errors.Join(err, v.fleet.start(leader, ship.build.other()))
 		}
 		last = next
 	}

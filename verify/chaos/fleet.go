@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,12 +24,22 @@ const immortal = 2
 
 // fleet is the client processes.
 type fleet struct {
-	program string
-	older   string // another build of it, which every other process is; each is the other build when it is started again
-	orders  []order
-	logs    io.Writer
-	ships   []*ship
+	builds [2]string // the program and, if there is one, the older build of it
+	orders []order
+	logs   io.Writer
+	ships  []*ship
 }
+
+// build is one of fleet.builds. At first every other process is of the older one, and each is of the other one when it is started
+// again after its death.
+type build int
+
+const (
+	newer build = iota
+	older
+)
+
+func (b build) other() build { return 1 - b }
 
 // ship is one process.
 type ship struct {
@@ -35,14 +47,18 @@ type ship struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // for orders, see client.obey
 	exited <-chan struct{}
+	build  build
 	again  int // how often it was started before
+
+	mu   sync.Mutex // guards what follows
+	were []build    // those of all processes that it was, by their numbers
 }
 
-func launch(program, older string, orders []order, logs io.Writer) (*fleet, error) {
-	f := &fleet{program: program, older: cmp.Or(older, program), orders: orders, logs: logs}
+func launch(program, olderOne string, orders []order, logs io.Writer) (*fleet, error) {
+	f := &fleet{builds: [2]string{program, cmp.Or(olderOne, program)}, orders: orders, logs: logs}
 	for i := range orders {
 		f.ships = append(f.ships, &ship{})
-		if err := f.start(i); err != nil {
+		if err := f.start(i, build(i%2)); err != nil {
 			f.scuttle()
 			return nil, err
 		}
@@ -50,15 +66,15 @@ func launch(program, older string, orders []order, logs io.Writer) (*fleet, erro
 	return f, nil
 }
 
-// start starts the i-th client under a name that was never used.
-func (f *fleet) start(i int) error {
+// start starts the i-th client, as a process of that build, under a name that was never used.
+func (f *fleet) start(i int, b build) error {
 	s, o := f.ships[i], f.orders[i]
 	o.Name = fmt.Sprintf("%s.%d", o.Name, s.again)
 	text, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command([]string{f.program, f.older}[(i+s.again)%2])
+	cmd := exec.Command(f.builds[b])
 	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
 	if o.Narrow {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
@@ -70,8 +86,29 @@ func (f *fleet) start(i int) error {
 	if s.exited, err = child.Start(cmd, syscall.SIGKILL); err != nil {
 		return err
 	}
-	s.cmd, s.again = cmd, s.again+1
+	s.cmd, s.build, s.again = cmd, b, s.again+1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.were = append(s.were, b)
 	return nil
+}
+
+// mixed says whether there are two builds.
+func (f *fleet) mixed() bool { return f.builds[newer] != f.builds[older] }
+
+// buildOf is the build of a client process, by the name that is in the histories.
+func (f *fleet) buildOf(client string) build {
+	name, number, _ := strings.Cut(client, ".")
+	n, err := strconv.Atoi(number)
+	for i, s := range f.ships {
+		s.mu.Lock()
+		were := s.were
+		s.mu.Unlock()
+		if f.orders[i].Name == name && err == nil && n < len(were) {
+			return were[n]
+		}
+	}
+	return newer
 }
 
 func (s *ship) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
@@ -80,6 +117,21 @@ func (s *ship) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 // tell sends the process an order. It blocks while the process is stopped and does not read.
 func (s *ship) tell(order string) error {
 	_, err := io.WriteString(s.stdin, order+"\n")
+	return err
+}
+
+// leave has the process come to its end by itself: it asks for no lock any more, gives back or hands over those that it has, and
+// closes its client. It blocks until then.
+func (s *ship) leave(patience time.Duration) error {
+	err := s.stdin.Close()
+	select {
+	case <-s.exited:
+	case <-time.After(patience):
+		return errors.Join(err, errors.New("it does not end"))
+	}
+	if !s.cmd.ProcessState.Success() {
+		err = errors.Join(err, fmt.Errorf("it ended with %v", s.cmd.ProcessState))
+	}
 	return err
 }
 

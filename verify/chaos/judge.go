@@ -131,6 +131,9 @@ func (v *verdict) lock(ctx context.Context, l *lockHistory) error {
 	if l.most > 1 && !l.sides { // its slots have the rest
 		return nil
 	}
+	if v.report.Mix != nil {
+		v.report.Mix.count(l, v.nemesis.fleet.buildOf)
+	}
 	v.tokens(l, task)
 	v.leases(l, task)
 	return v.fenced(ctx, l)
@@ -161,7 +164,7 @@ func (v *verdict) calls(l *lockHistory) {
 		v.add(getsThrough, l.unserved())
 	}
 	if v.rules.patient {
-		v.add(turnsNone, l.rebuffs(v.span.end-int64(tail)))
+		v.add(turnsNone, l.rebuffs(v.span.end-int64(tail), v.befallen(v.faults)))
 	}
 }
 

@@ -85,6 +85,7 @@ type settings struct {
 	nodes     int    // that the faults strike instead of those of the schedule; 0: those
 	elections int    // so many leaders are killed, and as many resign, instead of all else
 	older     string // another build of this program, for half of the clients; empty: none
+	tables    string // file with those that the servers have at first; empty: those of this build
 }
 
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -93,7 +94,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	var only string
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.Float64Var(&minutes, "minutes", 3, "how long to run; the window that has begun is finished")
+	f.Float64Var(&minutes, "minutes", 3.25, "how long to run; the window that has begun is finished")
 	f.StringVar(&s.backend, "backend", "redis", "where the locks are: "+strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
 	f.StringVar(&s.schedule, "schedule", "", "file with the schedule; default: the one that is built in")
 	f.StringVar(&only, "only", "", "comma-separated classes: leave out the windows of all others")
@@ -102,6 +103,7 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	f.IntVar(&s.nodes, "nodes", 0, "so many servers of Redis, and the faults strike a majority or minority of these; default: 5")
 	f.IntVar(&s.elections, "elections", 0, "hold elections instead, in which so many leaders are killed and as many resign")
 	f.StringVar(&s.older, "older", "", "another build of this program: half of the clients run it, and change places when they are started again")
+	f.StringVar(&s.tables, "tables", "", "postgres: file with the SQL of an older version's tables, which the class migration brings up to date under load")
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the victims; 0: at random")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -151,6 +153,13 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	}
 	back := schedule.backend()
 	place, guarded := back.site(), new(storages)
+	if set.tables != "" {
+		site, ok := place.(*postgresSite)
+		if !ok {
+			return nil, fmt.Errorf("-tables is for postgres, not for %s", schedule.Backend)
+		}
+		site.tables = set.tables
+	}
 	defer func() { err = errors.Join(err, place.stop(), guarded.stop()) }()
 	if err := errors.Join(place.start(ctx, schedule), guarded.start(ctx)); err != nil {
 		return nil, err
@@ -172,6 +181,9 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 
 	length := time.Duration(spans[len(spans)-1].end - start)
 	r := newReport(set.seed, length, schedule)
+	if crew.mixed() {
+		r.Mix = new(Mix)
+	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	// A lease is renewed after a third of its TTL, and again until its end.
 	still := &standstill{least: time.Duration(schedule.TTL) / 6}

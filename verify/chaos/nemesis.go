@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -45,6 +46,7 @@ type action func(f Fault, victim int, rest func(time.Duration)) error
 func (n *nemesis) actions() map[string]action {
 	all := map[string]action{
 		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttle,
+		"upgrade-client": n.replace(newer), "downgrade-client": n.replace(older),
 		"reopen-client": n.reopen, "slow-hooks": n.slowHooks, "crowd": n.crowd,
 		"pause-node": n.pauseNode, "kill-node": n.killNode, "clock": n.jump, "strobe": n.strobe,
 		"delay": n.delay, "cut": n.cut, "late": n.late,
@@ -94,7 +96,7 @@ func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
 
 // ordered says whether the victim does it itself.
 func (f Fault) ordered() bool {
-	return f.Do == "reopen-client" || f.Do == "slow-hooks" || f.Do == "crowd"
+	return slices.Contains([]string{"reopen-client", "slow-hooks", "crowd", "upgrade-client", "downgrade-client"}, f.Do)
 }
 
 func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
@@ -152,8 +154,24 @@ func (n *nemesis) killClient(f Fault, victim int, rest func(time.Duration)) erro
 	defer s.life.Unlock()
 	s.kill()
 	rest(time.Duration(f.For))
-	return n.fleet.start(victim)
+	return n.fleet.start(victim, s.build.other())
 }
+
+// replace ends a client in good order, unless it is of that build already, and starts one that is.
+func (n *nemesis) replace(by build) action {
+	return func(_ Fault, victim int, _ func(time.Duration)) error {
+		s := n.fleet.ships[victim]
+		s.life.Lock()
+		defer s.life.Unlock()
+		if n.fleet.mixed() && s.build == by {
+			return nil
+		}
+		return errors.Join(s.leave(leaveWithin), n.fleet.start(victim, by))
+	}
+}
+
+// leaveWithin is how long a client may take to end: its jobs go on, and its calls to storages have their time.
+const leaveWithin = 30 * time.Second
 
 // reopen has a client closed in the middle of its work.
 func (n *nemesis) reopen(_ Fault, victim int, _ func(time.Duration)) error {

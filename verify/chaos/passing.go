@@ -14,7 +14,8 @@ import (
 )
 
 // In classes whose duty is passing, holders hand leases over to other processes, by way of the storage, and an operator takes locks
-// away from their holders.
+// away from their holders. In those whose duty is handing there is no operator, and a process that comes to its end hands over what it
+// has: no lease is lost.
 
 // offer names a lease that another process may adopt.
 type offer struct {
@@ -33,6 +34,7 @@ func (w *worker) give(ctx context.Context, s *span, o offer, times int) {
 	if err != nil {
 		panic(err) // it has no field that cannot be marshalled
 	}
+	ctx = context.WithoutCancel(ctx) // the process may be at its end
 	for range times {
 		w.stores.redis.Do(ctx, w.stores.redis.B().Lpush().Key(offers(s)).Element(string(text)).Build())
 	}
@@ -63,7 +65,12 @@ func (w *worker) part(ctx context.Context, s *span, j job, try string, h held) {
 	}
 	locks, _ := w.locks.(*holdfasts)
 	fate := rand.N(10)
-	if j.duty != passing || fate <= 5 && !locks.adopts || fate == 5 && j.as.least > 0 {
+	switch {
+	case !j.duty.hands(), fate <= 5 && !locks.adopts, fate == 5 && j.as.least > 0:
+		fate = 9
+	case j.duty == handing && ctx.Err() != nil && locks.adopts:
+		fate = 0
+	case j.duty == handing && fate > 2:
 		fate = 9
 	}
 	switch fate {

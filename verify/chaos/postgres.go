@@ -39,6 +39,7 @@ const serverClock = "the server's clock decides when a lease ends"
 var postgresClasses = map[string]class{
 	"calm":              {lives: true},
 	after:               {lives: true},
+	"migration":         {lives: true, patient: true},
 	"client-pause":      {extra: dead},
 	"client-kill":       {extra: dead},
 	"client-close":      {},
@@ -68,7 +69,8 @@ type postgresSite struct {
 	pooler *pgproc.Pooler
 	life   sync.Mutex // held by the fault that kills the pooler
 	only   []*node
-	direct driver.Driver
+	direct *postgres.Driver
+	tables string // file with the SQL that makes those of the locks; empty: those of this build
 }
 
 func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
@@ -94,11 +96,11 @@ func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
 			return err
 		}
 	}
-	if err := prepareLocks(ctx, s.server.DSN()); err != nil {
+	s.direct, err = postgres.Open(ctx, s.server.DSN(), &postgres.Options{NoCheck: true}) // its tables come now, or in the class migration
+	if err != nil {
 		return err
 	}
-	s.direct, err = postgres.Open(ctx, s.server.DSN(), nil)
-	return err
+	return s.prepare(ctx)
 }
 
 // socketOf is where a server with this DSN listens.
@@ -107,21 +109,24 @@ func socketOf(dsn string) string {
 	return filepath.Join(dir, ".s.PGSQL.5432")
 }
 
-// prepareLocks makes the tables of Holdfast, of pglock, and of the values that the locks guard.
-func prepareLocks(ctx context.Context, dsn string) error {
-	d, err := postgres.Open(ctx, dsn, &postgres.Options{NoCheck: true})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := d.Migrate(ctx); err != nil {
-		return err
-	}
-	db, err := sql.Open("postgres", dsn)
+// prepare makes the tables of Holdfast, of pglock, and of the values that the locks guard.
+func (s *postgresSite) prepare(ctx context.Context) error {
+	db, err := sql.Open("postgres", s.server.DSN())
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	if s.tables == "" {
+		err = s.direct.Migrate(ctx)
+	} else {
+		var text []byte
+		if text, err = os.ReadFile(s.tables); err == nil {
+			_, err = db.ExecContext(ctx, string(text))
+		}
+	}
+	if err != nil {
+		return err
+	}
 	locks, err := pglock.New(db)
 	if err != nil {
 		return err
@@ -151,7 +156,30 @@ func (s *postgresSite) nodes() []*node { return s.only }
 func (s *postgresSite) leader(context.Context) int { return 0 }
 
 func (s *postgresSite) actions() map[string]action {
-	return map[string]action{"kill-pooler": s.killPooler}
+	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrate}
+}
+
+// migrate has Count programs at once bring the tables up to date. Tables that are so already pass for older ones, so that all is made
+// again; a client that begins just then waits until it is.
+func (s *postgresSite) migrate(f Fault, _ int, _ func(time.Duration)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	db, err := sql.Open("postgres", s.server.DSN())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "UPDATE holdfast.version SET version = version - 1"); err != nil {
+		return err
+	}
+	errs := make(chan error, f.Count)
+	for range f.Count {
+		go func() { errs <- s.direct.Migrate(ctx) }()
+	}
+	for range f.Count {
+		err = errors.Join(err, <-errs)
+	}
+	return err
 }
 
 func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) error {

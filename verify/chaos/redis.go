@@ -27,8 +27,8 @@ var redisSchedule []byte
 
 var redisBackend = &backend{
 	schedule: redisSchedule, classes: redisClasses, fewest: 1, site: func() site { return new(redisSite) },
-	// New nodes do not vote at once, but a while after they were first seen.
-	lead: func(s *Schedule) time.Duration { return time.Duration(s.MaxTTL) + quarantineMargin + time.Second },
+	// New nodes do not vote before so long has passed twice: each attempt to open them begins anew to look at them.
+	lead: func(s *Schedule) time.Duration { return 2*(time.Duration(s.MaxTTL)+2*time.Second) + 2*time.Second },
 	open: openRedlock, peer: "redsync", openPeer: openRedsync,
 }
 

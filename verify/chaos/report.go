@@ -30,6 +30,7 @@ type Report struct {
 	Porcupine map[string]*Judged     `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
 	Tasks     map[string]*TaskReport `json:"tasks"`              // by title
 	Pictures  []string               `json:"pictures,omitempty"` // of what Porcupine found, in the folder of the report
+	Mix       *Mix                   `json:"mix,omitempty"`      // nil: all clients are of one build
 }
 
 func newReport(seed uint64, length time.Duration, s *Schedule) *Report {
@@ -111,6 +112,34 @@ func (r *Report) total() *ClassReport {
 	return sum
 }
 
+// Mix is how two builds shared the locks.
+type Mix struct {
+	Granted [2]int `json:"granted"`   // locks and slots, by build
+	Passed  int    `json:"passed_on"` // to a client of the other build than its last holder
+	Adopted int    `json:"adopted"`   // of those, by Adopt
+}
+
+// count adds the history of a lock.
+func (m *Mix) count(l *lockHistory, buildOf func(client string) build) {
+	granted := l.granted()
+	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
+	for i, a := range granted {
+		by := buildOf(a.client)
+		m.Granted[by]++
+		if i > 0 && buildOf(granted[i-1].client) != by {
+			m.Passed++
+			if a.from != "" {
+				m.Adopted++
+			}
+		}
+	}
+}
+
+func (m *Mix) String() string {
+	return fmt.Sprintf("%d locks and slots were granted to clients of the newer build and %d to clients of the older one; "+
+		"%d times one passed from a build to the other, %d of them by Adopt", m.Granted[newer], m.Granted[older], m.Passed, m.Adopted)
+}
+
 // quantile of sorted values.
 func quantile(sorted []int64, q float64) time.Duration {
 	if len(sorted) == 0 {
@@ -182,6 +211,9 @@ func (r *Report) Text() string {
 		r.Stills, round(time.Duration(r.Longest)), r.Excused)
 	for _, title := range slices.Sorted(maps.Keys(r.Tasks)) {
 		fmt.Fprintf(&b, "%s: %v.\n", title, r.Tasks[title])
+	}
+	if r.Mix != nil {
+		fmt.Fprintf(&b, "Two builds: %v.\n", r.Mix)
 	}
 	for _, who := range slices.Sorted(maps.Keys(r.Porcupine)) {
 		fmt.Fprintf(&b, "porcupine, %s: %v.\n", who, r.Porcupine[who])

@@ -95,7 +95,11 @@ const (
 	stretching      // they change its TTL again and again, and with some calls in vain
 	apart           // half of them has a prefix below that of the others, and locks of the same names
 	passing         // they hand leases over to other processes and keep locks beyond their release, and an operator takes some away
+	handing         // they hand leases over to other processes, above all when their own ends
 )
+
+// hands says whether leases go from process to process.
+func (d duty) hands() bool { return d == passing || d == handing }
 
 type reference int
 
@@ -166,7 +170,7 @@ func (s *Schedule) check() error {
 				return fmt.Errorf("schedule: window %d: %s wants %d leaders, and there is one", i, f.Do, f.Nodes)
 			case f.Nodes > len(s.nodes(f.Of)):
 				return fmt.Errorf("schedule: window %d: %s wants %d nodes that are %s", i, f.Do, f.Nodes, f.Of)
-			case f.At+f.For+f.Each*Duration(max(f.Nodes, 1)-1) >= w.Length:
+			case f.At+f.For+f.Each*Duration(max(f.Nodes, f.Clients, 1)-1) >= w.Length:
 				return fmt.Errorf("schedule: window %d: %s ends after it", i, f.Do)
 			}
 		}

@@ -1,0 +1,121 @@
+package postgres_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// script runs a file with tables, in the schema of r.
+func (r *rig) script(file string) {
+	r.Helper()
+	text, err := os.ReadFile(file)
+	r.Must(err)
+	r.exec(strings.ReplaceAll(string(text), "EXISTS holdfast;", "EXISTS "+strings.TrimSuffix(r.in("holdfast."), ".")+";"), pgx.QueryExecModeSimpleProtocol)
+}
+
+// older is a client of version 2 of the tables. Its statements are those of version 3: only the functions have changed.
+func (r *rig) older() *holdfast.Client {
+	r.Helper()
+	d, err := r.openWith(*unchecked(r.opts))
+	fixture.Closed(r.Rig, d, err).AnyVersion()
+	return r.Client(d)
+}
+
+// TestTheSchemaMigratesUnderLoad: tables of version 2 become those of version 3, by many programs at once, while clients of both
+// versions take turns and one holds a lease. It loses none, and nobody is turned away or holds what another has.
+func TestTheSchemaMigratesUnderLoad(t *testing.T) {
+	r := start(t)
+	r.exec("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
+	r.script("testdata/version-2.sql")
+	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 2", "version 3", "Migrate")
+
+	held := r.Acquire(r.older(), "held", brief) // and renewed
+	var inside atomic.Int32
+	turn := func(c *holdfast.Client) {
+		l := r.Acquire(c, "k", long)
+		if n := inside.Add(1); n != 1 {
+			t.Errorf("%d holders", n)
+		}
+		time.Sleep(time.Millisecond) // or two holders would never meet
+		inside.Add(-1)
+		r.Release(l)
+	}
+	var load, rest sync.WaitGroup
+	var over atomic.Bool
+	begun := make(chan struct{}, 4)
+	for range cap(begun) {
+		c := r.older()
+		load.Go(func() {
+			for first := true; !over.Load(); first = false {
+				if turn(c); first {
+					begun <- struct{}{}
+				}
+			}
+		})
+	}
+	for range cap(begun) {
+		<-begun
+	}
+	for range 4 {
+		rest.Go(func() {
+			if err := r.migrate(r.pool, r.opts); err != nil {
+				t.Error(err)
+				return
+			}
+			c := r.client()
+			for range 10 {
+				turn(c)
+			}
+			if _, err := c.TryAcquire(r.Within(), "held", nil); err == nil {
+				t.Error("a client of the new version got what one of the old version has")
+			}
+		})
+	}
+	rest.Wait()
+	over.Store(true)
+	load.Wait()
+	r.Renewed(held, 1)
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the lease of the old version: %v", err)
+	}
+	r.Release(held)
+	r.cleared()
+}
+
+// TestAProgramThatRunsGoesOnWithTablesOfANewerVersion, and one that starts is refused (TestErrorsOfTheSchemaNameTheMend).
+func TestAProgramThatRunsGoesOnWithTablesOfANewerVersion(t *testing.T) {
+	r := start(t)
+	c := r.client()
+	l := r.Acquire(c, "k", long)
+	r.exec("UPDATE holdfast.version SET version = 1000")
+	r.Must(l.Extend(r.Within(), long))
+	r.Release(r.Acquire(c, "another", long), l)
+}
+
+// TestTheFileThatPeopleRunIsWhatMigrateRuns: but for the name of the schema.
+func TestTheFileThatPeopleRunIsWhatMigrateRuns(t *testing.T) {
+	t.Parallel()
+	file, err := os.ReadFile("schema.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := postgres.Schema(nil); err != nil || strings.ReplaceAll(text, `"holdfast"`, "holdfast") != string(file) {
+		t.Errorf("schema.sql is not what Schema returns (%v)", err)
+	}
+	if want := fmt.Sprintf("p_token + %d,", block.Size); !strings.Contains(string(file), want) {
+		t.Errorf("schema.sql lacks %q", want)
+	}
+}

@@ -1,0 +1,31 @@
+//go:build linux
+
+package main
+
+import "testing"
+
+// TestEachProcessIsOfOneBuild: what two builds have granted one another is counted by the names of processes.
+func TestEachProcessIsOfOneBuild(t *testing.T) {
+	t.Parallel()
+	f := &fleet{
+		orders: []order{{Name: "holdfast1"}, {Name: "holdfast10"}},
+		ships:  []*ship{{were: []build{older, newer}}, {were: []build{newer}}},
+	}
+	for client, want := range map[string]build{"holdfast1.0": older, "holdfast1.1": newer, "holdfast10.0": newer} {
+		if got := f.buildOf(client); got != want {
+			t.Errorf("%s is of build %d, want %d", client, got, want)
+		}
+	}
+	m := new(Mix)
+	m.count(history(
+		&attempt{client: "holdfast10.0", got: 7},
+		&attempt{client: "holdfast1.0", got: 3},
+		&attempt{client: "holdfast1.0", got: 4},
+		&attempt{client: "holdfast1.0"}, // it got nothing
+		&attempt{client: "holdfast1.1", got: 5, from: "x"},
+		&attempt{client: "holdfast1.0", got: 9},
+	), f.buildOf)
+	if want := (Mix{Granted: [2]int{2, 3}, Passed: 2, Adopted: 1}); *m != want {
+		t.Errorf("%+v, want %+v", *m, want)
+	}
+}
