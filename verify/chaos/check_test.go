@@ -544,6 +544,19 @@ func TestFaultsStrikeAMajorityOfFewerNodesToo(t *testing.T) {
 	}
 }
 
+func TestNodesAreUnfitOnlyWhileAFaultMakesThemSo(t *testing.T) {
+	t.Parallel()
+	j := &judge{schedule: &Schedule{TTL: Duration(time.Second)}}
+	client := happened{Do: "pause-client", Start: 1e9, End: 2e9}
+	if from, to := j.unfit([]happened{client}); from < to {
+		t.Errorf("without a fault of a node: from %d to %d", from, to)
+	}
+	nodes := []happened{client, {Do: "hide-run-id", Start: 3e9, End: 9e9}, {Do: "hide-run-id", Start: 4e9, End: 8e9}}
+	if from, to := j.unfit(nodes); from != 5.5e9 || to != 8e9 {
+		t.Errorf("from %d to %d", from, to)
+	}
+}
+
 // TestALeaseThatOutlastsAnElectionIsPromisedToLive, and one that is due for renewal with less left than that takes is not.
 func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
 	t.Parallel()

@@ -265,13 +265,16 @@ func (j *judge) class(name string, faults []happened) class {
 }
 
 // unfit is the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
-// the first of them is over.
+// the first of them is over. There is none where no fault of a node came about.
 func (j *judge) unfit(faults []happened) (from, to int64) {
 	to = math.MaxInt64
 	for _, f := range faults {
 		if f.Do != "pause-client" {
 			from, to = max(from, f.Start), min(to, f.End)
 		}
+	}
+	if from == 0 {
+		return 0, 0
 	}
 	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
 }
