@@ -138,7 +138,7 @@ func beClient(text string) error {
 	for {
 		select {
 		case order := <-orders:
-			if err := locks.obey(ctx, order); err != nil {
+			if err := locks.obey(ctx, order); err != nil && ctx.Err() == nil { // else it was told to end, and does so when its jobs are done
 				return err
 			}
 		case <-over:
