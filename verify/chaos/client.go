@@ -95,7 +95,7 @@ func beClient(text string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	orders := make(chan string)
+	orders := make(chan string, 100) // or an order that is being carried out would hide the end of those
 	go func() {
 		defer cancel()
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); { // ends with the parent

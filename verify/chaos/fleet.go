@@ -121,13 +121,14 @@ func (s *ship) tell(order string) error {
 }
 
 // leave has the process come to its end by itself: it asks for no lock any more, gives back or hands over those that it has, and
-// closes its client. It blocks until then.
+// closes its client. It blocks until then, and kills a process that takes longer than patience.
 func (s *ship) leave(patience time.Duration) error {
 	err := s.stdin.Close()
 	select {
 	case <-s.exited:
 	case <-time.After(patience):
-		return errors.Join(err, errors.New("it does not end"))
+		s.kill()
+		return errors.Join(err, errors.New("it did not end"))
 	}
 	if !s.cmd.ProcessState.Success() {
 		err = errors.Join(err, fmt.Errorf("it ended with %v", s.cmd.ProcessState))
