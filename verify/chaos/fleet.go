@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,12 +145,13 @@ func (s *ship) kill() {
 // await waits until all processes have come to the end of the schedule, and says
 // how those ended that failed.
 func (f *fleet) await(patience time.Duration) error {
-	late := time.After(patience)
+	late, done := context.WithTimeout(context.Background(), patience)
+	defer done()
 	var errs error
 	for i, s := range f.ships {
 		select {
 		case <-s.exited:
-		case <-late:
+		case <-late.Done():
 			errs = errors.Join(errs, fmt.Errorf("client %d does not end", i))
 			continue
 		}
