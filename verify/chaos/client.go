@@ -94,7 +94,7 @@ func beClient(text string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	orders := make(chan string)
+	orders := make(chan string, 100) // or an order that is being carried out would hide the end of those
 	go func() {
 		defer cancel()
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); { // ends with the parent
@@ -136,7 +136,7 @@ func beClient(text string) error {
 	for {
 		select {
 		case order := <-orders:
-			if err := locks.obey(ctx, order); err != nil {
+			if err := locks.obey(ctx, order); err != nil && ctx.Err() == nil { // else it was told to end, and does so when its jobs are done
 				return err
 			}
 		case <-over:

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -121,13 +122,14 @@ func (s *ship) tell(order string) error {
 }
 
 // leave has the process come to its end by itself: it asks for no lock any more, gives back or hands over those that it has, and
-// closes its client. It blocks until then.
+// closes its client. It blocks until then, and kills a process that takes longer than patience.
 func (s *ship) leave(patience time.Duration) error {
 	err := s.stdin.Close()
 	select {
 	case <-s.exited:
 	case <-time.After(patience):
-		return errors.Join(err, errors.New("it does not end"))
+		s.kill()
+		return errors.Join(err, errors.New("it did not end"))
 	}
 	if !s.cmd.ProcessState.Success() {
 		err = errors.Join(err, fmt.Errorf("it ended with %v", s.cmd.ProcessState))
@@ -143,12 +145,13 @@ func (s *ship) kill() {
 // await waits until all processes have come to the end of the schedule, and says
 // how those ended that failed.
 func (f *fleet) await(patience time.Duration) error {
-	late := time.After(patience)
+	late, done := context.WithTimeout(context.Background(), patience)
+	defer done()
 	var errs error
 	for i, s := range f.ships {
 		select {
 		case <-s.exited:
-		case <-late:
+		case <-late.Done():
 			errs = errors.Join(errs, fmt.Errorf("client %d does not end", i))
 			continue
 		}
