@@ -117,21 +117,16 @@ type vote struct {
 
 // elect kills and deposes so many leaders each, and reports.
 func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport, err error) {
-	schedule, err := loadSchedule(set.backend, set.schedule)
+	schedule, dir, program, err := set.begin()
 	if err != nil {
 		return nil, err
 	}
 	schedule.Clients, schedule.Peers, schedule.Narrow = candidates, 0, 0
-	dir, err := set.folders()
-	if err != nil {
-		return nil, err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	back := schedule.backend()
-	place := back.site()
+	place, err := set.site(schedule)
+	if err != nil {
+		return nil, err
+	}
 	defer func() { err = errors.Join(err, place.stop()) }()
 	if err := place.start(ctx, schedule); err != nil {
 		return nil, err

@@ -132,33 +132,17 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 
 // run carries out a schedule and reports.
 func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err error) {
-	schedule, err := loadSchedule(set.backend, set.schedule)
+	schedule, histories, program, err := set.begin()
 	if err != nil {
-		return nil, err
-	}
-	schedule.onNodes(set.nodes)
-	if err := errors.Join(schedule.keep(set.only), schedule.check()); err != nil {
 		return nil, err
 	}
 	if set.seed == 0 {
 		set.seed = rand.Uint64()
 	}
-	histories, err := set.folders()
+	back, guarded := schedule.backend(), new(storages)
+	place, err := set.site(schedule)
 	if err != nil {
 		return nil, err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	back := schedule.backend()
-	place, guarded := back.site(), new(storages)
-	if set.tables != "" {
-		site, ok := place.(*postgresSite)
-		if !ok {
-			return nil, fmt.Errorf("-tables is for postgres, not for %s", schedule.Backend)
-		}
-		site.tables = set.tables
 	}
 	defer func() { err = errors.Join(err, place.stop(), guarded.stop()) }()
 	if err := errors.Join(place.start(ctx, schedule), guarded.start(ctx)); err != nil {
@@ -195,6 +179,36 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 		return nil, err
 	}
 	return r, j.save(set.out, logs)
+}
+
+// begin reads the schedule, makes the folders, and finds the program that clients run.
+func (s *settings) begin() (schedule *Schedule, histories, program string, err error) {
+	if schedule, err = loadSchedule(s.backend, s.schedule); err != nil {
+		return nil, "", "", err
+	}
+	schedule.onNodes(s.nodes)
+	if err := errors.Join(schedule.keep(s.only), schedule.check()); err != nil {
+		return nil, "", "", err
+	}
+	if histories, err = s.folders(); err != nil {
+		return nil, "", "", err
+	}
+	program, err = os.Executable()
+	return schedule, histories, program, err
+}
+
+// site is where the servers of the schedule are to run.
+func (s *settings) site(schedule *Schedule) (site, error) {
+	place := schedule.backend().site()
+	if s.tables == "" {
+		return place, nil
+	}
+	p, ok := place.(*postgresSite)
+	if !ok {
+		return nil, fmt.Errorf("-tables is for postgres, not for %s", schedule.Backend)
+	}
+	p.tables = s.tables
+	return p, nil
 }
 
 // folders makes the folder for the report, a temporary one where none is named, and an empty one for histories in it.
