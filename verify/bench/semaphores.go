@@ -110,9 +110,11 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	name := func(k *slotCost) string { return fmt.Sprintf("%s/%d/%d", prefix, k.slots, k.held) }
 	for _, k := range all {
 		for range k.held {
-			if _, err := c[1].Acquire(ctx, name(k), &holdfast.AcquireOptions{Slots: k.slots, TTL: time.Minute}); err != nil {
+			held, err := c[1].Acquire(ctx, name(k), &holdfast.AcquireOptions{Slots: k.slots, TTL: time.Minute})
+			if err != nil {
 				return nil, err
 			}
+			defer held.Release(ctx)
 		}
 	}
 	for round := range max(int(40*s.scale), 2) {
