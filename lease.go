@@ -63,7 +63,7 @@ type Lease struct {
 	token  Token
 	owner  string
 	share  share
-	rest   []*Lease // of a writer, on the places of the readers
+	rest   []*Lease // of a writer, on the places of the readers; guarded by Client.mu
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	outer  *Lease // the lease that the acquiring context came from, of any key; of Leases the one before; guarded by Client.mu
@@ -101,10 +101,13 @@ func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
 // each calls fn for l and, where that is a writer's, for its places at the same time. It returns the first error in
 // this order.
 func (l *Lease) each(fn func(*Lease) error) error {
-	if len(l.rest) == 0 {
+	l.term.client.mu.Lock()
+	rest := l.rest
+	l.term.client.mu.Unlock()
+	if len(rest) == 0 {
 		return fn(l)
 	}
-	parts := append([]*Lease{l}, l.rest...)
+	parts := append([]*Lease{l}, rest...)
 	errs := make([]error, len(parts))
 	forEach(parts, func(i int, part *Lease) {
 		if errs[i] = fn(part); errs[i] != nil && i > 0 {

@@ -197,7 +197,8 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 // Downgrade makes a reader of a writer, and nobody else writes in between. It returns the reader's lease, which has one of the
 // places that the writer has had, and the writer's token, and ends l as Release does: its context, too, so that work that
 // goes on takes that of the new lease. It blocks as Release does; a release that fails is reported to Hooks. Other readers may
-// come in from then on. MaxHold goes on to count from when the writer began. People who look at the place see the note of the writer.
+// come in from then on, or when the writer's MinHold is over. MaxHold goes on to count from when the writer began. People who look
+// at the place see the note of the writer.
 //
 // Errors: ErrLost where l has ended; ErrInvalid where it is no writer's, or another hold of it is nested. Then l stays as it is.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
@@ -227,15 +228,12 @@ func (l *Lease) downgrade(now time.Time) (reader *Lease, begun AcquiredEvent, en
 		return nil, begun, ended, invalid("the lease is held %d times; release the nested holds first", len(t.now.holds))
 	}
 	reader = l.rest[0]
-	if err := reader.live(); err != nil {
-		return nil, begun, ended, reader.named(err)
-	}
 	h := &reader.term.now
 	h.inner, h.whole, h.since, h.from, h.token, reader.token = false, nil, now, t.now.from, t.now.token, t.now.token
 	h.opts.Shared, h.opts.MaxHold = true, t.now.opts.MaxHold
 	reader.term.trust(reader.term.keptUntil)
 	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
-	t.now.rest = t.now.rest[1:]
+	l.rest, t.now.rest = nil, t.now.rest[1:] // what is asked of l from now on is not about the reader
 	begun = AcquiredEvent{Context: h.ctx, Key: reader.Key(), Owner: reader.owner, Token: reader.token}
 	return reader, begun, l.leave(now), nil
 }

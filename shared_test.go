@@ -510,6 +510,11 @@ func TestAWriterBecomesAReaderAndNobodyWritesInBetween(t *testing.T) {
 		if !errors.Is(w.Context().Err(), context.Canceled) || !errors.Is(w.Check(t.Context()), holdfast.ErrLost) {
 			t.Errorf("the writer's lease goes on: %v", w.Check(t.Context()))
 		}
+		end := r.Deadline()
+		wantErr(t, w.Extend(t.Context(), 30*time.Second), holdfast.ErrLost)
+		if !r.Deadline().Equal(end) {
+			t.Errorf("the writer's lease, which has ended, moved the reader's deadline from %v to %v", end, r.Deadline())
+		}
 		l := <-beside
 		if l.Token() <= r.Token() {
 			t.Errorf("the reader that came in has token %d after %d", l.Token(), r.Token())

@@ -26,7 +26,7 @@ const (
 // from its processor is slow now and then: so a step counts that is slow each time.
 func TestLeaksHoldsUpNobody(t *testing.T) {
 	if testing.Short() {
-		t.Skip("fills a server with keys")
+		t.Skip("-short fills no server with keys")
 	}
 	t.Parallel()
 	b := newBench(t, 1)
