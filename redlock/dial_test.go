@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -70,6 +71,18 @@ func TestDialOpensEveryConnection(t *testing.T) {
 	if l := <-woken; l != nil {
 		r.release(l)
 	}
+}
+
+// A machine that has no processor to spare gets each answer late.
+func TestTheTimeoutOfALoginRunsAnewFromEachAnswer(t *testing.T) {
+	r := start(t, 1)
+	way := newRoute(t, r.servers)
+	const limit = time.Second
+	way[0].SetDelay(3 * limit / 10) // there are more than four answers
+	r.clientOf(r.driver(way.nodes(), &redlock.Options{Timeout: limit}), nil)
+	defer r.hang(0)()
+	_, err := redlock.New(t.Context(), way.nodes(), &redlock.Options{Timeout: limit})
+	mentions(t, err, "no answer before the timeout")
 }
 
 // resets is a connection that its other end resets, as a proxy does, and as a server of TLS does that is spoken to without.

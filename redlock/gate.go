@@ -77,20 +77,25 @@ func (r *report) warn(about string, err error) {
 	r.warns[about] = err
 }
 
-// dial opens a connection to a node and checks the node over it.
+// dial opens a connection to a node and checks the node over it. The time runs anew from each answer: on a machine that has no
+// processor to spare every one of them comes late, and an attempt that gave up and began anew would never get to its end.
 func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.opts.Timeout)
+	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
-	addr, err := n.place.Locate(ctx)
+	addr, err := n.place.Locate(opening)
 	if err != nil {
 		return nil, report{}, err
 	}
-	l, err := n.net.Connect(ctx, addr)
+	l, err := n.net.Connect(opening, addr)
 	if err != nil {
 		return nil, report{}, n.place.At(addr, n.mend(addr, err, g.opts.TLS != nil))
 	}
+	ctx, answered, cancel := server.Patience(ctx, g.opts.Timeout)
+	defer cancel()
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
+	l.Answered = answered
 	rep, err := g.check(ctx, n, addr, l)
+	l.Answered = nil
 	if !unblock() && err == nil {
 		err = ctx.Err()
 	}

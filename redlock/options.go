@@ -69,7 +69,8 @@ type Options struct {
 	// Acquire then waits until enough do. Open still fails where nodes refuse for a
 	// reason that time does not remove.
 	AllowDown bool
-	// Timeout bounds dialling and checking one connection. Default 1 s.
+	// Timeout bounds dialling, and then the wait for each of the answers, a dozen or so, by which a new connection
+	// is checked. Default 1 s.
 	Timeout time.Duration
 	// Dial, if not nil, opens every connection, for instance through a tunnel or by a
 	// resolver of its own. network is "tcp", or "unix" for the path of a socket, and addr

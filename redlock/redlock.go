@@ -40,8 +40,8 @@ type Driver struct {
 	closing sync.Once
 }
 
-// New connects to the nodes and checks them. It blocks until all have answered
-// or ctx or opts.Timeout is over; opts may be nil. While a majority is fit,
+// New connects to the nodes and checks them. It blocks until all have answered,
+// or are silent for opts.Timeout, or ctx is over; opts may be nil. While a majority is fit,
 // New reports a node that is unfit or cannot be reached by a warning and a
 // node event, not by an error, and tries it again. Errors: ErrInvalid,
 // ErrConfig, ErrAuth and ErrUnavailable of package holdfast, each of which names the node and

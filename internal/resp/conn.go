@@ -11,6 +11,8 @@ import (
 type Conn struct {
 	net.Conn
 	*Reader
+	// Answered, if not nil, is called after each reply.
+	Answered func()
 }
 
 // NewConn takes over a connection on which nothing is under way.
@@ -57,6 +59,9 @@ func (c *Conn) replies(n int) (values []Value, err error) {
 			return values, err
 		}
 		values = append(values, v)
+		if c.Answered != nil {
+			c.Answered()
+		}
 	}
 	return values, nil
 }

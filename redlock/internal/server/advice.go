@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
@@ -67,9 +68,16 @@ func Mend(err error, secure bool) error {
 	return err
 }
 
+// Patience returns a context that ends with ctx, and when there was no answer for each; answered says that there was one.
+func Patience(ctx context.Context, each time.Duration) (patient context.Context, answered, cancel func()) {
+	patient, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(each, func() { end(context.DeadlineExceeded) })
+	return patient, func() { timer.Reset(each) }, func() { timer.Stop(); end(nil) }
+}
+
 // Late is why an answer was not waited for any longer: ctx has ended. It matches the error of ctx.
 func Late(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return lateError{}
 	}
 	return ctx.Err()
