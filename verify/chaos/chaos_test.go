@@ -17,37 +17,44 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestPromisesHoldUnderFaults goes through some classes of each backend, and with HOLDFAST_LONG once through the schedule
-// of Redis but for the crowd, whose callers have to be served in time: beside other packages and under the race detector
-// that says nothing. It does not run at the same time as other tests of this package: their load would look like a fault.
+// TestPromisesHoldUnderFaults goes through a few classes of the engines, with the race detector through more, as CI does, and with HOLDFAST_LONG
+// once through the schedule of Redis but for the crowd, whose callers have to be served in time: beside other packages that says
+// nothing. It does not run at the same time as other tests of this package: their load would look like a fault.
 func TestPromisesHoldUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out minutes of faults on real servers and processes")
 	}
-	redis := []string{
-		"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator",
+	classes := map[string][]string{
+		"redis":     {"client-kill", "net-lost-replies", "node-wipe-majority", "rolling-upgrade"},
+		"etcd":      {"leader-isolated"},
+		"zookeeper": {"leader-isolated"},
+		"postgres":  {"migration", "client-kill", "node-kill"},
+	}
+	if raced { // mariadb and sqlite run by hand, for the sake of time
+		classes = map[string][]string{
+			"redis": {
+				"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator",
+			},
+			"cluster":   {"reshard-paused"}, // its failovers take minutes, and have a test of their own in redlock
+			"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
+			"etcd-auth": {"logins", "compaction"},
+			"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
+			"postgres":  {"migration", "client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
+		}
 	}
 	if os.Getenv("HOLDFAST_LONG") != "" {
 		s, err := loadSchedule("redis", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		redis = nil
+		classes["redis"] = nil
 		for _, w := range s.Windows {
 			if w.Class != "crowd" {
-				redis = append(redis, w.Class)
+				classes["redis"] = append(classes["redis"], w.Class)
 			}
 		}
 	}
-	// mariadb and sqlite run by hand, for the sake of time
-	for backend, only := range map[string][]string{
-		"redis":     redis,
-		"cluster":   {"reshard-paused"}, // its failovers take minutes, and have a test of their own in redlock
-		"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
-		"etcd-auth": {"logins", "compaction"},
-		"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
-		"postgres":  {"migration", "client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
-	} {
+	for backend, only := range classes {
 		t.Run(backend, func(t *testing.T) {
 			s, err := loadSchedule(backend, "")
 			if err == nil {
