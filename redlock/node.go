@@ -248,9 +248,9 @@ func (n *node) watch(l *session, report func()) {
 			continue
 		}
 		silent := l.Silent(n.engine.Now())
-		n.stalled.Store(silent > link.StallAfter)
+		stalled := n.stalled.Swap(silent > link.StallAfter)
 		switch {
-		case silent > link.BreakAfter:
+		case silent > link.BreakAfter && stalled: // else this client has not run for a while itself, and may have answers to read
 			l.HangUp(errSilent)
 		case silent <= link.StallAfter:
 			n.tend(l, time.Duration(i)*watchEvery)

@@ -67,6 +67,34 @@ func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
 	}
 }
 
+// A client that was stopped, or had no processor, for longer than a node may be silent has the answers of that time before it.
+func TestAClientThatWasStoppedReadsWhatWasAnswered(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		const stopped = 10 * time.Second
+		go io.Copy(io.Discard, far)
+		d.nodes[0].ping(l)
+		running, ended := false, make(chan struct{})
+		go func() {
+			defer close(ended)
+			d.nodes[0].watch(l, func() {
+				if !running {
+					running = true
+					time.Sleep(stopped)
+				}
+			})
+		}()
+		time.Sleep(stopped + time.Millisecond) // it has looked at the link by now, and not read yet
+		far.Write([]byte("+PONG\r\n"))
+		time.Sleep(2 * watchEvery)
+		if l.Ended() {
+			t.Error("it hung up before it read the answer")
+		}
+		l.HangUp(errHungUp)
+		<-ended
+	})
+}
+
 func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
