@@ -151,6 +151,12 @@ func histories(events []event) map[string]*lockHistory {
 			}
 		}
 	}
+	for key, place := range s.locks {
+		name, _, _ := strings.Cut(key, "#")
+		if l := s.locks[name]; l != nil && l.sides {
+			maps.Copy(l.takings, place.takings)
+		}
+	}
 	for _, l := range s.locks {
 		l.takeAway()
 		if l.most > 1 {
@@ -308,7 +314,8 @@ func (l *lockHistory) unserved() (out []finding) {
 	return out
 }
 
-// takeAway notes from whom the lock was taken, and since when.
+// takeAway notes from whom the lock was taken, and since when. A reader is known by its place; a writer is whoever is one then, as its places
+// have owners of their own, and it has lost all with any of them.
 func (l *lockHistory) takeAway() {
 	earlier := func(at *int64, t int64) {
 		if *at == 0 || t < *at {
@@ -317,7 +324,7 @@ func (l *lockHistory) takeAway() {
 	}
 	for _, t := range l.takings {
 		for _, a := range l.attempts {
-			if a.grant() != t.grant {
+			if a.grant() != t.grant && (!a.alone || t.begun < a.got || a.until < t.begun) {
 				continue
 			}
 			if earlier(&a.taken, t.begun); t.by == nil {

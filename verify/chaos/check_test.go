@@ -276,6 +276,30 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 	}
 }
 
+// The places of a read and write lock have names of their own, by which an operator takes them.
+func TestAReaderOrAWriterFromWhomAPlaceIsTakenIsNoHolder(t *testing.T) {
+	t.Parallel()
+	for first, second := range map[string]string{reader: writer, writer: reader} {
+		events := []event{
+			{T: 1, Kind: asked, Key: "hr0", Try: "a", TTL: 10, Slots: 4, Side: first}, {T: 2, Kind: got, Key: "hr0", Try: "a", ID: "x", Token: 7, Until: 11},
+			{T: 1, Kind: asked, Key: "hr0", Try: "b", TTL: 10, Slots: 4, Side: second}, {T: 6, Kind: got, Key: "hr0", Try: "b", ID: "y", Token: 8, Until: 16},
+		}
+		trusted := func(events []event) int { return len(histories(events)["hr0"].overlaps((*attempt).trusted)) }
+		if n := trusted(slices.Clone(events)); n != 1 {
+			t.Errorf("%s, then %s: %d overlaps, want 1", first, second, n)
+		}
+		place := map[string]string{reader: "x", writer: "of a place"}[first]
+		taken := event{T: 3, Kind: forcing, Key: "hr0#1", Try: "f", ID: place}
+		if n := trusted(append(slices.Clone(events), taken)); n != 0 {
+			t.Errorf("%s, then %s: %d overlaps though an operator has taken a place", first, second, n)
+		}
+		taken.T = 13
+		if n := trusted(append(slices.Clone(events), taken)); n != 1 {
+			t.Errorf("%s, then %s: %d overlaps with a place that was taken later, want 1", first, second, n)
+		}
+	}
+}
+
 func TestACrowdThatIsNotServedIsFound(t *testing.T) {
 	t.Parallel()
 	came := []happened{{Do: "crowd", Victim: "c", Start: 5}}
@@ -527,6 +551,13 @@ func TestFaultsStrikeAMajorityOfFewerNodesToo(t *testing.T) {
 		at := make(map[string]Window)
 		for _, w := range whole.Windows {
 			at[w.Class] = w
+		}
+		for _, w := range s.Windows {
+			for _, f := range w.Faults {
+				if f.Nodes > 1 && f.Each > f.For && f.Each < f.For+s.TTL {
+					t.Errorf("%s has the next node %v after the last one is back, less than a TTL", w.Class, f.Each-f.For)
+				}
+			}
 		}
 		for _, w := range s.Windows {
 			before := 0

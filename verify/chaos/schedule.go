@@ -210,7 +210,8 @@ func (s *Schedule) keep(classes []string) error {
 }
 
 // onNodes has the faults strike n nodes instead of those that the schedule was written for, 0: those. They strike a majority where they
-// did before. A window of which no fault is left goes.
+// did before. One after the other they come a TTL later, as fewer nodes are fewer than a majority already with the one that has
+// no locks yet. A window of which no fault is left goes.
 func (s *Schedule) onNodes(n int) {
 	if n == 0 || n == s.Nodes {
 		return
@@ -229,6 +230,9 @@ func (s *Schedule) onNodes(n int) {
 			if f.Nodes > 0 {
 				if f.Nodes = scaled(f.Nodes); f.Nodes == 0 {
 					continue
+				}
+				if f.Each > f.For {
+					f.Each += s.TTL
 				}
 			}
 			w.Faults = append(w.Faults, f)
