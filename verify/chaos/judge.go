@@ -159,7 +159,8 @@ func (v *verdict) tally(ctx context.Context, l *lockHistory, overlaps int, task 
 
 // calls judges how the calls for a lock have ended.
 func (v *verdict) calls(l *lockHistory) {
-	v.add(inTime, l.overdue(int64(v.schedule.TTL)+int64(time.Second), v.befallen(v.faults)))
+	near := slices.Concat(v.faults, v.nemesis.of(v.span.index+1)) // in which a client may die before it says how its last calls ended
+	v.add(inTime, l.overdue(int64(v.schedule.TTL)+int64(time.Second), v.befallen(near)))
 	if v.span.Class == after && !v.still.within(v.span.start, v.span.end) {
 		v.add(getsThrough, l.unserved())
 	}
