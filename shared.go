@@ -127,8 +127,9 @@ func (a *attempt) allPlaces(wait context.Context, cancel context.CancelCauseFunc
 	places, errs := make([]*Lease, a.opts.Readers), make([]error, a.opts.Readers)
 	var parts []*attempt
 	for slot := range places {
-		p := a.part(wait, share{of: a.key, slot: slot}.key())
-		p.joined = true
+		place := share{of: a.key, slot: slot}
+		p := a.part(wait, place.key())
+		p.share, p.joined = place, true
 		parts = append(parts, p)
 	}
 	var first error

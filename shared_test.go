@@ -474,14 +474,26 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 			"writer": {writing(2), []call{{again, "with which it may read as well"}, {nil, "give all callers of a key the same"}, {slots, "the same"}}},
 			"lock":   {nil, []call{{reading(2), "give all callers of a key the same"}, {writing(2), "the same"}}},
 			"slot":   {slots, []call{{reading(2), "give all callers of a key the same"}, {writing(2), "the same"}}},
+			"reads on": {writing(2), []call{
+				{writing(2), "release that first, or begin as a writer"}, {lock, "give all callers of a key the same"}, {slots, "the same"},
+			}},
 		} {
 			l := b.acquire(b.client, name, tt.under)
+			if name == "reads on" {
+				var err error
+				if l, err = l.Downgrade(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a call that is not refused may wait for itself
 			for _, c := range tt.refused {
-				if _, err := b.client.Acquire(l.Context(), name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+				if _, err := b.client.Acquire(ctx, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("under a %s: %v, want an error that says %q", name, err, c.says)
 				}
 			}
-			if _, err := b.client.AcquireAll(l.Context(), []string{"a", name}, nil); tt.under != nil && tt.under.Readers > 0 {
+			_, err := b.client.AcquireAll(ctx, []string{"a", name}, nil)
+			cancel()
+			if tt.under != nil && tt.under.Readers > 0 {
 				wantErr(t, err, holdfast.ErrInvalid)
 			}
 			b.release(l)

@@ -227,7 +227,12 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if given("slots") && (fl.slots < 1 || len(names) > 1) {
 		return nil, exitcode.Usagef("--slots %d of %s: give 1 to 64, and one NAME", fl.slots, strings.Join(names, " "))
 	}
-	if (given("readers") || fl.shared) && (fl.readers < 2 || len(names) > 1) {
+	switch {
+	case fl.shared && fl.readers == 0:
+		return nil, exitcode.Usagef("--shared without --readers N: give the number that all runs of %s give", strings.Join(names, " "))
+	case fl.slots > 0 && fl.readers > 0:
+		return nil, exitcode.Usagef("--slots %d and --readers %d contradict each other; give one of them", fl.slots, fl.readers)
+	case (given("readers") || fl.shared) && (fl.readers < 2 || len(names) > 1):
 		return nil, exitcode.Usagef("--readers %d of %s: give 2 to 64, the same in each run, and one NAME", fl.readers, strings.Join(names, " "))
 	}
 	path, err := look(argv[0])
@@ -276,6 +281,10 @@ func (fl *runFlags) guarded(a *app) (bool, error) {
 // the --, or -1; shell says that -c was given, rather than its variable, which a
 // command after -- overrules.
 func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []string, err error) {
+	verb := "elect"
+	if fl.job {
+		verb = "run"
+	}
 	script := fl.command
 	if !shell && dash >= 0 && len(args) > dash {
 		script = ""
@@ -284,13 +293,13 @@ func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []st
 	case dash < 0 && script != "":
 		dash = len(args)
 	case dash < 0 && len(args) > 1:
-		return nil, nil, exitcode.Usagef("put -- between the name and the command: holdfast run %s -- %s", args[0], strings.Join(args[1:], " "))
+		return nil, nil, exitcode.Usagef("put -- between the name and the command: holdfast %s %s -- %s", verb, args[0], strings.Join(args[1:], " "))
 	case dash < 0 && len(args) == 1:
-		return nil, nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", args[0])
+		return nil, nil, exitcode.Usagef("the command is missing: holdfast %s %s -- COMMAND", verb, args[0])
 	}
 	switch {
 	case dash < 1:
-		return nil, nil, exitcode.Usagef("a name is expected before the command: holdfast run NAME -- COMMAND")
+		return nil, nil, exitcode.Usagef("a name is expected before the command: holdfast %s NAME -- COMMAND", verb)
 	case slices.Contains(args[:dash], ""):
 		return nil, nil, exitcode.Usagef("the name of the lock is empty; is a variable not set?")
 	case dash > 1 && !fl.job:
@@ -301,7 +310,7 @@ func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []st
 	case script != "":
 		return names, append([]string{"/bin/sh", "-c", script, "sh"}, argv...), nil
 	case len(argv) == 0:
-		return nil, nil, exitcode.Usagef("the command is missing: holdfast run %s -- COMMAND", strings.Join(names, " "))
+		return nil, nil, exitcode.Usagef("the command is missing: holdfast %s %s -- COMMAND", verb, strings.Join(names, " "))
 	}
 	return names, argv, nil
 }
