@@ -318,23 +318,21 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 	s.term = t
 	w := a.taker()
 	l := t.begin(cmp.Or(w, a), taken)
-	ending := c.ending
-	if ending || w == nil {
+	if ending := c.ending; ending || w == nil {
 		t.now.opts.MinHold = 0 // no holder ever gets it
-	}
-	c.mu.Unlock()
-	switch {
-	case ending || w == nil:
+		c.mu.Unlock()
 		l.Release(context.Background()) // reported to Hooks
 		if ending {
 			return nil, ErrClosed
 		}
 		return nil, a.wait.Err()
 	}
+	defer c.mu.Unlock()
 	if !w.inner {
 		c.events.acquired(AcquiredEvent{Context: w.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
 	}
 	if w != a {
+		w.told = false // its context may end before it sees the lease: then it fails, and gives that back
 		w.turn <- turn{lease: l}
 	}
 	return l, nil

@@ -307,13 +307,16 @@ func (t *term) handOver(w *attempt, now time.Time) followUp {
 	e.rest = append(e.rest, t.leaveRest(now)...)
 	t.passed++
 	next := t.begin(w, now)
+	if e.event.Key != "" {
+		t.client.events.released(e.event) // now, as the next may end before the caller tells of e
+		e.event = ReleasedEvent{}
+	}
+	if !w.inner {
+		t.client.events.acquired(AcquiredEvent{
+			Context: w.ctx, Key: t.local.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
+		})
+		w.told = false // its context may end before it sees the lease: then it fails
+	}
 	w.turn <- turn{lease: next}
-	if w.inner {
-		return e
-	}
-	e.acquired = &AcquiredEvent{
-		Context: w.ctx, Key: t.local.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
-	}
-	w.told = false // its context may end before it sees the lease: then it fails
 	return e
 }

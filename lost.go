@@ -201,15 +201,14 @@ func (l *Lease) ended() error {
 // followUp is what is left to do, without mu, after a change to a term: contexts to end,
 // events to send, a lock to release. The zero value is nothing.
 type followUp struct {
-	leases   []*Lease       // whose contexts end
-	cause    error          // of that; nil: they were released
-	event    ReleasedEvent  // of that; without a key where no holder ends
-	acquired *AcquiredEvent // of the waiter that has the lock now
-	renewed  *RenewedEvent
-	atRisk   *AtRiskEvent
-	free     *term         // that the service has to release; nil: none
-	rest     []followUp    // of the leases that end with it
-	keep     time.Duration // for how long the service keeps it yet
+	leases  []*Lease      // whose contexts end
+	cause   error         // of that; nil: they were released
+	event   ReleasedEvent // of that; without a key where no holder ends
+	renewed *RenewedEvent
+	atRisk  *AtRiskEvent
+	free    *term         // that the service has to release; nil: none
+	rest    []followUp    // of the leases that end with it
+	keep    time.Duration // for how long the service keeps it yet
 }
 
 // expire ends what the clock ends at now: the lease, and the lock unless there is a
@@ -391,9 +390,6 @@ func (e followUp) tell(c *Client) {
 		c.events.lost(LostEvent{Context: v.Context, Key: v.Key, Owner: v.Owner, Token: v.Token, Held: v.Held, Reason: e.cause})
 	case e.free == nil:
 		c.events.released(v)
-	}
-	if e.acquired != nil {
-		c.events.acquired(*e.acquired)
 	}
 	if e.renewed != nil {
 		c.events.renewed(*e.renewed)

@@ -160,7 +160,9 @@ func (c *Client) look(now time.Time) (due map[alike][]*term, lost []followUp) {
 			}
 		}
 		for _, t := range late {
-			lost = append(lost, t.expire(now))
+			if t.left(now) <= 0 { // the end of a writer's place has left the gate its Margin
+				lost = append(lost, t.expire(now))
+			}
 		}
 	}
 	for len(c.terms) > 0 {

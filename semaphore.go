@@ -61,7 +61,8 @@ func (o *AcquireOptions) noted(slot int) (text string) {
 func (o *AcquireOptions) places() int { return max(o.Slots, o.Readers) }
 
 // Slot is the slot of a semaphore that the lease is on, or its place among the readers, from 0 on; no other
-// holder has it at the same time. It is 0 for a lock and for a writer.
+// holder has it at the same time. It is 0 for a lock and for a writer, and where Adopt has taken the lease over: then
+// Key alone names the slot.
 func (l *Lease) Slot() int { return l.share.slot }
 
 // wish is what callers ask for that wait in one line.
@@ -95,7 +96,7 @@ func (a *attempt) anySlot() (*Lease, error) {
 	var last error
 	if a.once || !crowd {
 		var l *Lease
-		if l, at, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil {
+		if l, at, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil || errors.Is(last, a.wait.Err()) {
 			return l, last
 		}
 	}
@@ -120,6 +121,7 @@ func (c *Client) firstSlot(key string, n int) int {
 func (a *attempt) trySlots() (l *Lease, at string, err error) {
 	n := a.opts.places()
 	first := a.client.firstSlot(a.key, n)
+	var last error
 	for i := range n {
 		try := *a
 		try.once = true
@@ -130,8 +132,9 @@ func (a *attempt) trySlots() (l *Lease, at string, err error) {
 			return l, at, nil
 		}
 		if !errors.Is(err, ErrHeld) {
-			return nil, at, err
+			return nil, at, obstacle.With(err, last)
 		}
+		last = err
 		a.compare(err)
 		if held, ok := errors.AsType[*HeldError](err); ok && held.Waiters > 0 && !a.once {
 			break

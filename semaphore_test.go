@@ -460,3 +460,17 @@ func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// The wait may end between the answers about two slots.
+func TestAWaitForASlotThatEndsAmidTheLookIsHeld(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		p := b.peer()
+		held := []*holdfast.Lease{b.acquire(p, "k", &holdfast.AcquireOptions{Slots: 2}), b.acquire(p, "k", &holdfast.AcquireOptions{Slots: 2})}
+		for i := range 5 {
+			b.drv.Node(i).Delay(60 * time.Millisecond)
+		}
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 2, Wait: 100 * time.Millisecond})
+		wantErr(t, err, holdfast.ErrHeld)
+		b.release(held...)
+	})
+}

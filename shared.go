@@ -188,9 +188,8 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 	}
 	t.trust(t.keptUntil)
 	c.reschedule(t, t.renewAt(t.next))
-	e := AcquiredEvent{Context: a.ctx, Key: l.Key(), Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.told}
+	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: l.Key(), Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.told})
 	c.mu.Unlock()
-	c.events.acquired(e)
 	c.carryOut(passed)
 	return true
 }
@@ -203,38 +202,39 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 //
 // Errors: ErrLost where l has ended; ErrInvalid where it is no writer's, or another hold of it is nested. Then l stays as it is.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
-	reader, begun, ended, err := l.downgrade(time.Now())
+	reader, ended, err := l.downgrade(time.Now())
 	if err != nil {
 		return nil, wrap("downgrade", l.Key(), err)
 	}
 	c := l.term.client
 	ctx = l.term.outlasting(ctx)
-	c.events.acquired(begun)
 	ended.tell(c)
 	c.free(ctx, ended) // one that is not freed lapses by itself
 	return reader, nil
 }
 
 // downgrade gives the reader its place, and takes all else from the writer, for the caller to release.
-func (l *Lease) downgrade(now time.Time) (reader *Lease, begun AcquiredEvent, ended followUp, err error) {
+func (l *Lease) downgrade(now time.Time) (reader *Lease, ended followUp, err error) {
 	c, t := l.term.client, l.term
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch err := l.live(); {
 	case err != nil:
-		return nil, begun, ended, err
+		return nil, ended, err
 	case len(l.rest) == 0:
-		return nil, begun, ended, invalid("only a writer's lease becomes a reader's, and this one was taken without Readers, or with Shared")
+		return nil, ended, invalid("only a writer's lease becomes a reader's, and this one was taken without Readers, or with Shared")
 	case len(t.now.holds) > 1:
-		return nil, begun, ended, invalid("the lease is held %d times; release the nested holds first", len(t.now.holds))
+		return nil, ended, invalid("the lease is held %d times; release the nested holds first", len(t.now.holds))
 	}
 	reader = l.rest[0]
 	h := &reader.term.now
 	h.inner, h.whole, h.since, h.from, h.token, reader.token = false, nil, now, t.now.from, t.now.token, t.now.token
+	h.share = share{of: l.Key(), slot: 0}
+	reader.share = h.share
 	h.opts.Shared, h.opts.MaxHold = true, t.now.opts.MaxHold
 	reader.term.trust(reader.term.keptUntil)
 	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
 	l.rest, t.now.rest = nil, t.now.rest[1:] // what is asked of l from now on is not about the reader
-	begun = AcquiredEvent{Context: h.ctx, Key: reader.Key(), Owner: reader.owner, Token: reader.token}
-	return reader, begun, l.leave(now), nil
+	c.events.acquired(AcquiredEvent{Context: h.ctx, Key: reader.Key(), Owner: reader.owner, Token: reader.token})
+	return reader, l.leave(now), nil
 }

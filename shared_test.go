@@ -947,3 +947,28 @@ func TestNoRenewOfAReaderCountsFromItsPlace(t *testing.T) {
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrExpired)
 	})
 }
+
+// A writer that reads on is a reader in every respect: it takes part in nesting, and a writer under it would wait for itself.
+func TestAWriterThatReadsOnIsNestedLikeAReader(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		w := b.acquire(b.client, "k", writing(2))
+		r, err := w.Downgrade(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts := reading(2)
+		_, err = b.client.TryAcquire(r.Context(), "k", opts)
+		wantErr(t, err, holdfast.ErrNested)
+		upgrade := writing(2)
+		upgrade.Wait = time.Second
+		_, err = b.client.Acquire(r.Context(), "k", upgrade)
+		wantErr(t, err, holdfast.ErrInvalid)
+		opts.Reentrant, opts.Wait = true, time.Second
+		again, err := b.client.Acquire(r.Context(), "k", opts)
+		if err != nil || again.Owner() != r.Owner() || again.Token() != r.Token() {
+			t.Fatalf("Acquire under the reader's lease = %v, %v; want another hold of it", again, err)
+		}
+		b.release(again, r)
+		b.wantAllFree("k", 2)
+	})
+}

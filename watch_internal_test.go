@@ -3,7 +3,9 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/memory"
@@ -35,4 +37,43 @@ func TestALeaseThatEndedDuringASuspendIsLostAtTheNextLook(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("10 s after the machine woke up the lease still stands")
 	}
+}
+
+// The locks of a writer may reach their Margin together, and the watchdog find them in any order, as after a suspend. The one
+// that it finds first ends the lease, and no other takes from the work the time to stop.
+func TestAWriterHasItsMarginWhereItsLocksEndTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := memory.New(1)
+		c, err := New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		var all []*Lease
+		for i := range 8 {
+			l, err := c.Acquire(t.Context(), fmt.Sprint(i), &AcquireOptions{Readers: 4, TTL: 10 * time.Second, Margin: 3 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+		time.Sleep(20 * time.Second)
+		drv.Node(0).Freeze()
+		defer drv.Node(0).Start()
+		time.Sleep(time.Until(all[0].Deadline().Add(-4 * time.Second)))
+		c.mu.Lock()
+		c.looked = time.Time{}
+		c.mu.Unlock()
+		_, lost := c.look(all[0].Deadline().Add(-time.Second))
+		c.carryOut(lost...)
+		for _, l := range all {
+			c.mu.Lock()
+			over := l.term.over
+			c.mu.Unlock()
+			if cause := context.Cause(l.Context()); over || !errors.Is(cause, ErrExpired) {
+				t.Errorf("%q: the lock is let go: %v, and the context ended with %v; want that alone, 1 s before the deadline", l.Key(), over, cause)
+			}
+		}
+	})
 }

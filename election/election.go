@@ -71,7 +71,8 @@ type Leadership struct {
 // address: at most MaxValue bytes of UTF-8 without control characters and blanks at the ends.
 //
 // opts may be nil. They are those of the lease, without Note, Reentrant, NoRenew and Adoptable,
-// with which there would be no value or no term of its own; TTL says how soon another process
+// with which there would be no value or no term of its own, and without Slots, Readers and Shared,
+// with which several would lead; TTL says how soon another process
 // leads after a crash, and Margin is the time that the leader's work has to stop.
 // ctx bounds the campaign, not the term.
 //
@@ -88,6 +89,8 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 		return nil, fmt.Errorf("%w: election: the value %q has blanks at an end", holdfast.ErrInvalid, value)
 	case o.Note != "" || o.Reentrant || o.NoRenew || o.Adoptable:
 		return nil, fmt.Errorf("%w: election: Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note", holdfast.ErrInvalid)
+	case o.Slots != 0 || o.Readers != 0 || o.Shared:
+		return nil, fmt.Errorf("%w: election: Slots, Readers and Shared are not for a campaign; one leads alone", holdfast.ErrInvalid)
 	}
 	o.Note, o.Fenced = note(value), true
 	// A lease that can be adopted is never passed on inside the process, where the next leader would begin a term that
@@ -165,7 +168,7 @@ type Callbacks struct {
 // Run campaigns, calls back, and returns after one term, like client-go's LeaderElector. Unlike
 // that it waits until OnStartedLeading has returned before it resigns, and leaves nothing
 // running. Its error is that of Campaign, or ErrLost where the term ended before
-// OnStartedLeading had returned.
+// OnStartedLeading had returned, which matches ErrClosed as well where Close ended it.
 func Run(ctx context.Context, client *holdfast.Client, name, value string, opts *holdfast.AcquireOptions, calls Callbacks) (err error) {
 	if calls.OnStartedLeading == nil {
 		panic("election: Run: OnStartedLeading is nil; give the function to call as leader")
@@ -185,8 +188,12 @@ func Run(ctx context.Context, client *holdfast.Client, name, value string, opts 
 	defer func() {
 		unlink()
 		cancel(nil)
-		if failed := term.Resign(context.WithoutCancel(ctx)); errors.Is(failed, holdfast.ErrLost) {
-			err = failed // any other leaves the lock to lapse by itself
+		end := context.Cause(term.Context())
+		switch failed := term.Resign(context.WithoutCancel(ctx)); {
+		case errors.Is(failed, holdfast.ErrLost): // any other leaves the lock to lapse by itself
+			err = failed
+		case errors.Is(end, holdfast.ErrLost): // Close has released it, which is no failure of Resign
+			err = fmt.Errorf("election: %w", end)
 		}
 	}()
 	calls.OnStartedLeading(work, term.Term())

@@ -180,7 +180,9 @@ func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
 				b.Errorf("Campaign(%q) = %v, want ErrInvalid", value, err)
 			}
 		}
-		for _, opts := range []holdfast.AcquireOptions{{Note: "x"}, {NoRenew: true}, {Reentrant: true}, {Adoptable: true}} {
+		for _, opts := range []holdfast.AcquireOptions{
+			{Note: "x"}, {NoRenew: true}, {Reentrant: true}, {Adoptable: true}, {Slots: 2}, {Readers: 2}, {Readers: 2, Shared: true},
+		} {
 			if _, err := election.Campaign(b.Context(), c, "e", "", &opts); !errors.Is(err, holdfast.ErrInvalid) {
 				b.Errorf("Campaign(%+v) = %v, want ErrInvalid", opts, err)
 			}
@@ -599,4 +601,17 @@ func TestTermsRiseAndEachHasOneLeaderOnRedis(t *testing.T) {
 	if n := r.run(); n < 10 {
 		t.Errorf("%d terms", n)
 	}
+}
+
+// Close ends a term as a loss does: another process may lead from then on.
+func TestRunSaysThatCloseEndedTheTerm(t *testing.T) {
+	in(t, func(b *bench) {
+		c := b.client()
+		err := election.Run(b.Context(), c, "e", "", nil, election.Callbacks{
+			OnStartedLeading: func(ctx context.Context, _ holdfast.Token) { c.Close(); <-ctx.Done() },
+		})
+		if !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrClosed) {
+			b.Errorf("Run() = %v, want ErrLost and ErrClosed", err)
+		}
+	})
 }
