@@ -281,8 +281,10 @@ func TestAReaderOrAWriterFromWhomAPlaceIsTakenIsNoHolder(t *testing.T) {
 	t.Parallel()
 	for first, second := range map[string]string{reader: writer, writer: reader} {
 		events := []event{
-			{T: 1, Kind: asked, Key: "hr0", Try: "a", TTL: 10, Slots: 4, Side: first}, {T: 2, Kind: got, Key: "hr0", Try: "a", ID: "x", Token: 7, Until: 11},
-			{T: 1, Kind: asked, Key: "hr0", Try: "b", TTL: 10, Slots: 4, Side: second}, {T: 6, Kind: got, Key: "hr0", Try: "b", ID: "y", Token: 8, Until: 16},
+			{T: 1, Kind: asked, Key: "hr0", Try: "a", TTL: 10, Slots: 4, Side: first},
+			{T: 2, Kind: got, Key: "hr0", Try: "a", ID: "x", Token: 7, Until: 11},
+			{T: 1, Kind: asked, Key: "hr0", Try: "b", TTL: 10, Slots: 4, Side: second},
+			{T: 6, Kind: got, Key: "hr0", Try: "b", ID: "y", Token: 8, Until: 16},
 		}
 		trusted := func(events []event) int { return len(histories(events)["hr0"].overlaps((*attempt).trusted)) }
 		if n := trusted(slices.Clone(events)); n != 1 {
