@@ -50,6 +50,7 @@ func (a *attempt) throughGate() (*Lease, error) {
 		if !errors.Is(err, errMidway) {
 			return l, err
 		}
+		a.joined = true // who has begun to wait stays
 	}
 }
 

@@ -397,6 +397,30 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 	})
 }
 
+func TestWhoLosesItsGateMidwayIsNotTurnedAwayByMaxWaiters(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		other := b.peer()
+		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+		opts := reading(2)
+		opts.MaxWaiters = 1
+		reader := b.asks(b.client, opts)
+		writers := []<-chan *holdfast.Lease{b.asks(b.peer(), writing(2)), b.asks(b.peer(), writing(2))}
+		st, err := other.Inspect(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.ForceRelease(t.Context(), "k", st.Token, "test"); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		wantWaiting(t, "the reader", reader)
+		b.release(held...)
+		for _, waiting := range append(writers, reader) {
+			b.release(<-waiting)
+		}
+	})
+}
+
 // A reader that was starved gets a place that it has asked for long ago, and does not trust its gate any more.
 func TestThePlaceOfAReaderWithoutItsGateIsGivenBack(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
