@@ -230,8 +230,6 @@ func (l *Lease) downgrade(now time.Time) (reader *Lease, ended followUp, err err
 	reader = l.rest[0]
 	h := &reader.term.now
 	h.inner, h.whole, h.since, h.from, h.token, reader.token = false, nil, now, t.now.from, t.now.token, t.now.token
-	h.share = share{of: l.Key(), slot: 0}
-	reader.share = h.share
 	h.opts.Shared, h.opts.MaxHold = true, t.now.opts.MaxHold
 	reader.term.trust(reader.term.keptUntil)
 	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
