@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/verify/sim"
 )
 
-// take is settings.take for a test. Where java or mvn is missing it skips, but not where all servers are required.
-func take(t *testing.T, runs []recorded, promised bool) []refusal {
+// checkerOf is the path of TLC. Where java or mvn is missing the test skips, but not where all servers are required.
+func checkerOf(t *testing.T) string {
 	t.Helper()
 	checker, err := tlc()
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
@@ -21,7 +21,13 @@ func take(t *testing.T, runs []recorded, promised bool) []refusal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused, took, err := settings{source: source}.take(t.Context(), checker, t.TempDir(), runs, promised)
+	return checker
+}
+
+// take is settings.take for a test.
+func take(t *testing.T, runs []recorded, promised bool) []refusal {
+	t.Helper()
+	refused, took, err := settings{source: source}.take(t.Context(), checkerOf(t), t.TempDir(), runs, promised)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,13 +126,13 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		})
 	}
 	running.Wait()
-	if err := publish(s.page, tables(chosen, results), out); err != nil {
-		return err
+	err = judge(chosen, results)
+	if s.page == "" || err == nil { // a page keeps its tables until a whole run has better ones
+		err = errors.Join(err, publish(s.page, tables(chosen, results), out))
 	}
 	if s.traces {
 		fmt.Fprint(out, traces(chosen, results))
 	}
-	err = judge(chosen, results)
 	if never := idle(results); err == nil && s.only.String() == "" && s.coverage && len(never) > 0 {
 		err = fmt.Errorf("no row with all rules takes the actions %s", strings.Join(never, ", "))
 	}

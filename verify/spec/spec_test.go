@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -159,6 +162,22 @@ func TestARowThatTLCDidNotFinishFailsTheRun(t *testing.T) {
 	t.Parallel()
 	if err := judge([]row{{name: "row", breaks: "P3"}}, []result{{err: errors.New("killed"), broken: "P3"}}); err == nil {
 		t.Error("no error")
+	}
+}
+
+// Who stops a run, or has a row that came out wrong, finds the page as it was.
+func TestARunThatIsNotWholeLeavesThePage(t *testing.T) {
+	t.Parallel()
+	checkerOf(t)
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte(begin+"old\n"+end), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	err := run(ctx, []string{"-source", "../../docs/spec", "-md", page}, io.Discard, io.Discard)
+	if text, _ := os.ReadFile(page); err == nil || string(text) != begin+"old\n"+end {
+		t.Errorf("%v; the page is %.200q", err, text)
 	}
 }
 
