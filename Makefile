@@ -28,7 +28,7 @@ deps: ## Install the Debian packages the tests need (root), or say which command
 # This pattern means the packages of every module in go.work.
 EVERYTHING = github.com/holdfast-go/holdfast/...
 # What takes longest begins first.
-SLOWEST = $(addprefix github.com/holdfast-go/holdfast/,verify/chaos redlock verify/sim cmd/holdfast)
+SLOWEST = $(addprefix github.com/holdfast-go/holdfast/,verify/chaos redlock verify/sim sqllock cmd/holdfast etcd zookeeper postgres)
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
 # Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors; the race detector
@@ -36,7 +36,7 @@ GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 ATONCE = -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
 check: deps ## The round for each change (3 min): go vet, and every package without what testing.Short leaves out
-	@$(GOTESTSUM) -short -vet=all $(ATONCE) -timeout 10m $(EVERYTHING)
+	@$(GOTESTSUM) -short -vet=all $(ATONCE) -timeout 10m $(SLOWEST) $(EVERYTHING)
 
 test: deps ## Every package against real servers (10 min); the last line counts the tests. RACE=-race: with the race detector (20 min)
 	@$(GOTESTSUM) $(or $(RACE),$(ATONCE)) -timeout 30m $(SLOWEST) $(EVERYTHING)

@@ -266,6 +266,9 @@ func postgresBackend(t *testing.T) string {
 }
 
 func TestTopStaysLiveWithTenThousandLocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("ten thousand locks take a while")
+	}
 	t.Parallel()
 	b := newBench(t, 1)
 	server := b.servers[0]
