@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"runtime"
 	"testing"
 	"time"
 
@@ -43,7 +42,7 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 		}
 		left <- err
 	}()
-	until(c, func() bool {
+	until(t, c, func() bool {
 		return len(c.lines) == 1 && c.locals["k#0"] != nil && c.locals["k#0"].obstacle() != nil
 	})
 	c.events.mu.Lock() // where the grant is told
@@ -74,14 +73,15 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 }
 
 // until waits until holds says so, under the client's mutex.
-func until(c *Client, holds func() bool) {
-	for {
+func until(t *testing.T, c *Client, holds func() bool) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(100 * time.Microsecond) {
 		c.mu.Lock()
 		done := holds()
 		c.mu.Unlock()
 		if done {
 			return
 		}
-		runtime.Gosched()
 	}
+	t.Fatal("not within a minute")
 }

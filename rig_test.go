@@ -62,6 +62,19 @@ func (b *bench) release(all ...*holdfast.Lease) {
 	}
 }
 
+// force takes the lock away from whoever holds it, with the token that is returned.
+func (b *bench) force(by *holdfast.Client, key string) holdfast.Token {
+	b.t.Helper()
+	st, err := by.Inspect(b.t.Context(), key)
+	if err == nil {
+		err = by.ForceRelease(b.t.Context(), key, st.Token, "test")
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return st.Token
+}
+
 // freeze cuts the service off.
 func (b *bench) freeze() {
 	for i := range 5 {

@@ -323,13 +323,7 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
 				other := b.peer()
 				w := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 4, Margin: margin})
-				st, err := other.Inspect(t.Context(), "k#2")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := other.ForceRelease(t.Context(), "k#2", st.Token, "test"); err != nil {
-					t.Fatal(err)
-				}
+				b.force(other, "k#2")
 				reader := b.asks(other, reading(4))
 				cause := context.Cause(w.Context())
 				wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
@@ -375,13 +369,7 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
 		reader := b.asks(b.client, reading(2))
 		writer := b.asks(b.peer(), writing(2))
-		st, err := other.Inspect(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := other.ForceRelease(t.Context(), "k", st.Token, "test"); err != nil {
-			t.Fatal(err)
-		}
+		forced := b.force(other, "k")
 		pass(time.Second)
 		b.release(held...)
 		w := <-writer
@@ -389,8 +377,8 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 		wantWaiting(t, "the reader", reader)
 		b.release(w)
 		l := <-reader
-		if l.Token() <= w.Token() || w.Token() <= st.Token {
-			t.Errorf("tokens %d, %d, %d do not rise", st.Token, w.Token(), l.Token())
+		if l.Token() <= w.Token() || w.Token() <= forced {
+			t.Errorf("tokens %d, %d, %d do not rise", forced, w.Token(), l.Token())
 		}
 		b.release(l)
 		b.wantAllFree("k", 2)
@@ -405,13 +393,7 @@ func TestWhoLosesItsGateMidwayIsNotTurnedAwayByMaxWaiters(t *testing.T) {
 		opts.MaxWaiters = 1
 		reader := b.asks(b.client, opts)
 		writers := []<-chan *holdfast.Lease{b.asks(b.peer(), writing(2)), b.asks(b.peer(), writing(2))}
-		st, err := other.Inspect(t.Context(), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := other.ForceRelease(t.Context(), "k", st.Token, "test"); err != nil {
-			t.Fatal(err)
-		}
+		b.force(other, "k")
 		pass(time.Second)
 		wantWaiting(t, "the reader", reader)
 		b.release(held...)
@@ -729,13 +711,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				if last.Waited < time.Second || !last.Told || last.Token != l.Token() || last.Owner != l.Owner() {
 					t.Errorf("the event is %+v", last)
 				}
-				st, err := other.Inspect(t.Context(), l.Key())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := other.ForceRelease(t.Context(), l.Key(), st.Token, "test"); err != nil {
-					t.Fatal(err)
-				}
+				b.force(other, l.Key())
 				pass(time.Second)
 				want("lost " + l.Key())
 
@@ -923,7 +899,7 @@ func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 		b.release(w)
 		b.release(<-got)
 		b.client.Close() // all is said
-		for _, want := range []string{"the number of readers differs", "readers=3 others=4", "readers=5 others=4"} {
+		for _, want := range []string{"differ in its slots or readers", `gave="3 readers" others="4 readers"`, `gave="5 readers" others="4 readers"`} {
 			if !strings.Contains(said.String(), want) {
 				t.Errorf("said %q, without %q", said.String(), want)
 			}
