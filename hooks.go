@@ -31,6 +31,7 @@ type Hooks struct {
 	Lost     func(LostEvent)     // a lease ended before it was released
 	Released func(ReleasedEvent) // a lease was released
 	Node     func(NodeEvent)     // a node of the service changed its state
+	Differs  func(DiffersEvent)  // another holder of the key gave another number of Slots or Readers
 	Dropped  func(DroppedEvent)  // events were dropped, because those before them took too long
 }
 
@@ -134,6 +135,15 @@ const (
 	NodePolling  = driver.NodePolling  // votes, but cannot wake waiters: they poll
 	NodeDegraded = driver.NodeDegraded // votes, but an operator should change something
 )
+
+// DiffersEvent says that the holder that stood in the way of an attempt gave another number of Slots or Readers, which
+// all callers of a key should share: more may hold it than the smaller number allows. It comes with each such attempt.
+type DiffersEvent struct {
+	Key    string
+	Gave   string // what the attempt gave, such as "3 slots"
+	Others string // what the holder gave, such as "4 slots" or "16 readers"
+	Holder Holder
+}
 
 // DroppedEvent says that events were dropped at this place in their order.
 type DroppedEvent struct{ Count int }
@@ -279,6 +289,11 @@ func (h *herald) atRisk(e AtRiskEvent) {
 		h.write(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", int64(e.Token))
 	}
 	call(h, h.hooks.AtRisk, e)
+}
+
+func (h *herald) differs(e DiffersEvent) {
+	h.write(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", e.Key, "gave", e.Gave, "others", e.Others, "holder", e.Holder.String())
+	call(h, h.hooks.Differs, e)
 }
 
 // call has hook called with e, if it is set.

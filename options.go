@@ -53,7 +53,7 @@ type AcquireOptions struct {
 	// slot, Lease.Slot, which is a lock of its own. Its key, Lease.Key, is that of the semaphore with "#" and
 	// the slot: no caller should take that as a lock. Tokens rise for each slot by itself, so
 	// that a storage compares them for each slot. Who waits gets the first slot that is free, first
-	// come first. All callers give the same Slots; a Logger hears of a holder that gave another
+	// come first. All callers give the same Slots; Hooks.Differs hears of a holder that gave another
 	// number. With a smaller one than before, the holders of the slots beyond it go on until they end.
 	// From 1 to 64: more is work for a limiter of rates, or a queue. Note has 48 bytes at most then.
 	// 0: a lock.
@@ -65,7 +65,7 @@ type AcquireOptions struct {
 	// lease is on the key itself, and with it the writer holds every place: it ends as soon as one of
 	// them is lost. A reader that dies keeps a writer waiting for its TTL.
 	//
-	// All callers of the key give the same Readers, from 2 to 64, and none takes it as a lock or with Slots; a Logger
+	// All callers of the key give the same Readers, from 2 to 64, and none takes it as a lock or with Slots; Hooks.Differs
 	// hears of a holder that gave another number. TryAcquire waits for a reader that is just coming in, for a quarter of
 	// a second at most. Adoptable is ErrInvalid with Readers, and NoRenew for a writer;
 	// under a lease on the key a reader cannot become a writer, nor a writer a reader.

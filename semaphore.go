@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 
@@ -153,28 +152,28 @@ func (a *attempt) compare(obstacle error) {
 	if !ok {
 		return
 	}
-	what, most := numbered(held.Holder.Note)
-	mine, n := "slots", a.opts.places()
+	others := numbered(held.Holder.Note)
+	gave := fmt.Sprintf("%d slots", a.opts.Slots)
 	if a.opts.Readers > 0 {
-		mine = "readers"
+		gave = fmt.Sprintf("%d readers", a.opts.Readers)
 	}
-	if what != "" && (what != mine || most != n) {
-		a.client.events.write(slog.LevelWarn, "the number of "+mine+" differs", "key", a.key, mine, n, "others", most, "holder", held.Holder.String())
+	if others != "" && others != gave {
+		a.client.events.differs(DiffersEvent{Key: a.key, Gave: gave, Others: others, Holder: held.Holder})
 	}
 }
 
-// numbered is the number that noted has put into note, and of what; "": it has no such number.
-func numbered(note string) (what string, most int) {
-	var slot int
+// numbered is the number that noted has put into note, and of what, such as "3 slots"; "": it has no such number.
+func numbered(note string) string {
+	var slot, most int
 	if n, _ := fmt.Sscanf(note, slotNote, &slot, &most); n == 2 {
-		return "slots", most
+		return fmt.Sprintf("%d slots", most)
 	}
 	for _, form := range []string{readerNote, writerNote} {
 		if n, _ := fmt.Sscanf(note, form, &most); n == 1 {
-			return "readers", most
+			return fmt.Sprintf("%d readers", most)
 		}
 	}
-	return "", 0
+	return ""
 }
 
 // reads says whether note is that of a reader.

@@ -357,7 +357,11 @@ func TestASlotPassesOnWhenItsHolderDies(t *testing.T) {
 
 func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 	var said bytes.Buffer
-	opts := &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}
+	var told []holdfast.DiffersEvent
+	opts := &holdfast.Options{
+		Logger: slog.New(slog.NewTextHandler(&said, nil)),
+		Hooks:  holdfast.Hooks{Differs: func(e holdfast.DiffersEvent) { told = append(told, e) }},
+	}
 	inWith(t, opts, func(t *testing.T, b *bench) {
 		other := b.peer()
 		var held []*holdfast.Lease
@@ -371,8 +375,11 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 		}
 		b.release(held...)
 		b.client.Close() // all is said
-		if !strings.Contains(said.String(), "the number of slots differs") || !strings.Contains(said.String(), "others=4") {
+		if !strings.Contains(said.String(), "differ in its slots") || !strings.Contains(said.String(), `gave="3 slots" others="4 slots"`) {
 			t.Errorf("said %q", said.String())
+		}
+		if len(told) == 0 || told[0].Key != "k" || told[0].Gave != "3 slots" || told[0].Others != "4 slots" {
+			t.Errorf("told %v", told)
 		}
 	})
 }

@@ -223,6 +223,7 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 			defer t.mu.Unlock()
 			t.nodes[e.Node] = Node{State(e), e.RoundTrip}
 		}, caller.Node),
+		Differs: caller.Differs,
 		Dropped: both(func(e holdfast.DroppedEvent) {
 			t.recount()
 			t.opts.Dropped(e.Count)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -155,6 +156,12 @@ func (a *app) options(program string) *holdfast.Options {
 	}
 	opts.Hooks.Acquired = func(e holdfast.AcquiredEvent) {
 		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", view.Short(e.Waited))
+	}
+	var said sync.Once
+	opts.Hooks.Differs = func(e holdfast.DiffersEvent) {
+		said.Do(func() {
+			a.log.Warn(fmt.Sprintf("%q is asked for with %s here, and with %s by its holder: give the same number everywhere", e.Key, e.Gave, e.Others))
+		})
 	}
 	return opts
 }
