@@ -134,35 +134,40 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 // What finds no room is dropped, and nothing is dropped in silence.
 func TestDroppedEventsAreCountedAndSaid(t *testing.T) {
 	t.Parallel()
+	const all = 17_000 // the queue has room for 16,384
 	var acquired, dropped int
 	var log record
-	hung := make(chan struct{})
-	hooks := holdfast.Hooks{
-		Acquired: func(holdfast.AcquiredEvent) { acquired++; <-hung },
-		Dropped:  func(e holdfast.DroppedEvent) { dropped += e.Count },
-	}
-	lines := slog.New(slog.NewTextHandler(writer(func(p []byte) { log.add(string(p)) }), &slog.HandlerOptions{
-		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
+	var hung chan struct{} // made in the bubble
+	opts := &holdfast.Options{
+		Hooks: holdfast.Hooks{
+			Acquired: func(holdfast.AcquiredEvent) { acquired++; <-hung },
+			Dropped:  func(e holdfast.DroppedEvent) { dropped += e.Count },
 		},
-	}))
-	c, err := holdfast.New(memory1(), &holdfast.Options{Hooks: hooks, Logger: lines})
-	if err != nil {
-		t.Fatal(err)
+		Logger: slog.New(slog.NewTextHandler(writer(func(p []byte) { log.add(string(p)) }), &slog.HandlerOptions{
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			},
+		})),
 	}
-	const all = 20_000
-	for range all {
-		l, err := c.TryAcquire(t.Context(), "k", nil)
+	synctest.Test(t, func(t *testing.T) {
+		hung = make(chan struct{})
+		c, err := holdfast.New(memory1(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Release(t.Context())
-	}
-	close(hung)
-	c.Close()
+		for range all {
+			l, err := c.TryAcquire(t.Context(), "k", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Release(t.Context())
+		}
+		close(hung)
+		c.Close()
+	})
 	if dropped == 0 || acquired+dropped != all {
 		t.Errorf("%d events told and %d said to be dropped of %d", acquired, dropped, all)
 	}
