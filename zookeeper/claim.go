@@ -94,7 +94,7 @@ func (c *claim) advance(ctx context.Context) error {
 type watches struct {
 	gone <-chan struct{}   // the node before it is deleted
 	own  <-chan struct{}   // its own is
-	held *driver.HeldError // who has the lock; nil: not known
+	held *driver.HeldError // who has the lock
 }
 
 // ask gets what the claim lacks: a session, a node, the lock. It has the lock if there is neither
@@ -300,34 +300,35 @@ func (c *claim) grant() driver.Grant {
 }
 
 // watch has the servers tell when the node before the claim's or its own is deleted, and reads
-// who has the lock.
+// who has the lock. Where that one has just gone, the next has it, and is not known by name: the
+// wait is told of all the same (driver: Obstacle).
 func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	before := folder + "/" + l[place-1].name
 	gone, own := c.s.watch(before), c.s.watch(c.path)
 	watched, self, first := getData(before, true), getData(c.path, true), getData(folder+"/"+l[0].name, false)
-	if err := c.s.do(ctx, watched, self, first); err != nil {
+	err := c.s.do(ctx, watched, self, first)
+	if err != nil {
 		return nil, err
 	}
 	for path, r := range map[string]*request{before: watched, c.path: self} {
 		if r.err != nil { // the servers do not watch what is not there
 			c.s.fire(path)
+			err = direct.ErrAgain
 		}
 	}
-	w := &watches{gone: gone, own: own}
+	held := &driver.HeldError{Waiters: len(l) - 2}
 	if first.err == nil {
 		v := readValue(first.reply.bytes())
-		w.held = &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1, Holder: v.Holder, Since: v.Since, Remaining: v.TTL}
+		held = &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1, Holder: v.Holder, Since: v.Since, Remaining: v.TTL}
 	}
-	return w, nil
+	return &watches{gone, own, held}, err
 }
 
 // await returns when one of the nodes is deleted, and when the connection ends, with which the
 // watches are gone.
 func (c *claim) await(ctx context.Context, w *watches) error {
-	if w.held != nil {
-		c.wait.Note(w.held)
-	}
+	c.wait.Note(w.held)
 	select {
 	case <-w.gone:
 	case <-w.own:

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -379,4 +380,39 @@ func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
 	}
 	r.Must(context.Cause(renewed.Context()))
 	r.Release(renewed)
+}
+
+// TestAWaitIsToldOfWhenTheFirstHasJustGone, between two looks of one who waits behind another: calls of its process that only try the
+// lock wait for that word, with the locks that the other may wait for.
+func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
+	r := start(t)
+	d, last := r.driver(), r.driver()
+	first, look := r.Grant(d, "k", long), r.straight()
+	ctx, cancel := context.WithCancel(r.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	second := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+		second <- err
+	}()
+	r.waiter(look, "k")
+	r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
+	told := make(chan error, 1)
+	all.Go(func() {
+		last.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+	})
+	r.Caught(last)
+	r.Must(d.Release(r.Within(), first, 0))
+	r.Must(<-second)
+	r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+	select {
+	case err := <-told:
+		if !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("it is told %v, want that the lock is held", err)
+		}
+	case <-time.After(fixture.Patience):
+		t.Error("it is not told that it waits")
+	}
 }
