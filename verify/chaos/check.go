@@ -662,18 +662,25 @@ func (l *lockHistory) wanted(t int64) int64 {
 	return since
 }
 
-// waited says whether somebody waited in vain for longer than bound after t, while
-// nobody had the lock.
+// waited says whether somebody who waited in vain did so for longer than bound after t, without a
+// break, while nobody had the lock.
 func (l *lockHistory) waited(t, bound int64) bool {
-	for _, a := range l.granted() {
-		if a.got < t {
-			t = max(t, a.trusted().end)
-			if a.well() {
-				t = max(t, a.left)
+	granted := l.granted()
+	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
+	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {
+		if a.got != 0 {
+			return false
+		}
+		free := max(a.asked, t, l.runs(a, a.gaveUp)) // since when nobody has it
+		for _, g := range granted {
+			if g.got >= a.gaveUp || g.got-free > bound {
+				break
+			}
+			free = max(free, g.trusted().end)
+			if g.well() {
+				free = max(free, g.left)
 			}
 		}
-	}
-	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {
-		return a.got == 0 && a.gaveUp-max(a.asked, t, l.runs(a, a.gaveUp)) > bound
+		return a.gaveUp-free > bound
 	})
 }

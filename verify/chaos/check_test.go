@@ -211,6 +211,22 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	}
 }
 
+func TestAWaitBehindHoldersIsNoneForAFreeLock(t *testing.T) {
+	t.Parallel()
+	first, next := &attempt{asked: 0, got: 1, until: 99, left: 9, released: 9}, &attempt{asked: 2, got: 10, until: 99, left: 19, released: 19}
+	later := &attempt{asked: 2, got: 40, until: 99, left: 49, released: 49}
+	for bound, want := range map[int64]bool{4: true, 5: false} {
+		if got := history(first, next, &attempt{asked: 3, gaveUp: 24}).waited(0, bound); got != want {
+			t.Errorf("waited from 3 to 24, of which the lock was free for 5 together, bound %d: %v", bound, got)
+		}
+	}
+	for bound, want := range map[int64]bool{20: true, 21: false} {
+		if got := history(first, next, later, &attempt{asked: 3, gaveUp: 50}).waited(0, bound); got != want {
+			t.Errorf("the lock was free for 21 in between, bound %d: %v", bound, got)
+		}
+	}
+}
+
 func TestWhatIsSeenOfAnotherPrefixIsFound(t *testing.T) {
 	t.Parallel()
 	events := []event{
