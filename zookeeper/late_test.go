@@ -205,3 +205,15 @@ func TestALateRequestChangesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestALateCreationIsDeletedOverTheSameConnection: it may be carried out after that connection was looked over. The session goes on,
+// for another lock.
+func TestALateCreationIsDeletedOverTheSameConnection(t *testing.T) {
+	r := start(t)
+	d, looker := r.straight(), r.straight()
+	const ttl = 15 * time.Second
+	r.Grant(d, "other", ttl)
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", ttl), 0))
+	r.Must(d.Stray(r.Within(), "k", ttl))
+	r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
+}

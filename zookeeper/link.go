@@ -164,15 +164,14 @@ func (l *link) run() error {
 	}
 }
 
-// write writes what is to be sent, and pings.
+// write writes what is to be sent, and six times in a TTL it pings.
 func (l *link) write(stop context.Context) {
 	ping := packet(func(w *writer) {
 		w.int32(xidPing)
 		w.int32(opPing)
 	})
-	every := l.s.ttl / 6
-	timer := time.NewTimer(every)
-	defer timer.Stop()
+	tick := time.NewTicker(l.s.ttl / 6)
+	defer tick.Stop()
 	for {
 		l.mu.Lock()
 		out := l.out
@@ -184,14 +183,14 @@ func (l *link) write(stop context.Context) {
 				l.end(explain(context.Background(), err))
 				return
 			}
-			timer.Reset(every)
 		}
 		select {
 		case <-l.wake:
-		case <-timer.C:
+		case <-tick.C:
 			if l.s.d.retire(l.s) {
 				continue
 			}
+			l.s.sweep()
 			l.mu.Lock()
 			if l.pinged.IsZero() {
 				l.pinged = time.Now()

@@ -65,6 +65,7 @@ type session struct {
 	watches  map[string]chan struct{} // by path: closed when it changes, and when the connection ends
 	base     time.Time                // from when the servers count the TTL, at least
 	strays   map[string]stray         // by owner
+	sweeping bool                     // a goroutine looks for these
 	users    int
 	idle     time.Time // since when users is 0
 }
@@ -393,27 +394,51 @@ func (s *session) stray(owner, folder string) {
 	s.strays[owner] = stray{folder, time.Now()}
 }
 
-// sweep deletes, in the background, the nodes that are nobody's. It is called at each new connection. When the session comes back to a
-// member that it has left, also by a late greeting, that member may carry out what it has read from the connection before, as it
-// closes that. After a late greeting the next change that the session asks for, a renewal for instance, is refused, and brings a new
-// connection.
+// sweep deletes, in the background, the nodes that are nobody's. It is called at each new connection, and six times in a TTL: a member
+// that was left may have read a creation that it carries out whenever it gets to it. The servers refuse that for as long as the session
+// is elsewhere, but not when it has come back to that member, which may be at work on it longer than on the connection that came last.
+// After a late greeting the next change that the session asks for, a renewal for instance, is refused, and brings a new connection.
 func (s *session) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.strays, func(_ string, n stray) bool { return time.Since(n.since) > strayTime })
-	for owner, n := range s.strays {
-		s.d.calls.Go(func() {
-			ctx := s.d.calls.Work
-			all := getChildren(n.folder)
-			if s.do(ctx, syncWith(n.folder), all) != nil || all.err != nil {
-				return // the next connection sweeps again
+	if len(s.strays) == 0 || s.sweeping || s.d.calls.Enter() != nil {
+		return
+	}
+	s.sweeping = true
+	strays := maps.Clone(s.strays)
+	go func() {
+		defer s.d.calls.Leave()
+		s.clear(strays)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sweeping = false
+	}()
+}
+
+// clear deletes the nodes of strays that are there.
+func (s *session) clear(strays map[string]stray) {
+	ctx := s.d.calls.Work
+	folders := make(map[string]*request)
+	all := []*request{syncWith(s.d.root)}
+	for _, n := range strays {
+		if folders[n.folder] == nil {
+			folders[n.folder] = getChildren(n.folder)
+			all = append(all, folders[n.folder])
+		}
+	}
+	if s.do(ctx, all...) != nil {
+		return // the next sweep looks again
+	}
+	for folder, r := range folders {
+		if r.err != nil {
+			continue
+		}
+		for _, name := range r.reply.texts() {
+			if e, ok := readEntry(name); ok && strays[e.owner].folder == folder {
+				s.delete(ctx, folder+"/"+name, func() {})
 			}
-			for _, name := range all.reply.texts() {
-				if e, ok := readEntry(name); ok && e.owner == owner {
-					s.delete(ctx, n.folder+"/"+name, func() {})
-				}
-			}
-		})
+		}
 	}
 }
 

@@ -57,8 +57,8 @@
 // member that leads refuses what comes through another. What comes before that, the driver
 // sees, as it looks for its node over the new connection and behind a sync. One way is left: a session
 // that comes back to a member, also by a late greeting, lets in what that member has just read from the connection before. So an
-// attempt whose node is not found goes on under another name, and at each new connection the driver
-// deletes the nodes of such names. Whenever they are
+// attempt whose node is not found goes on under another name, and for ten minutes the driver deletes
+// the nodes of such names: at each new connection, and six times in a TTL. Whenever they are
 // executed, a release and a force delete one attempt's node, whose name never comes again, and a
 // renewal changes nothing: it lets the session last longer, and trust counts from before it was
 // sent. A late greeting takes the session to a connection that is gone. The driver loses its own
