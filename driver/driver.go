@@ -35,7 +35,8 @@
 //   - Obstacle. Acquire calls Request.Obstacle when its wait begins, and when what stands in
 //     the way is of the other kind than at the last call: a *HeldError or an
 //     *UnavailableError. It waits for no holder before: calls of its process that do not wait
-//     return when they hear of one. (TheObstacleIsToldWhenItChanges, WaitBeginsIsTold)
+//     return when they hear of one. HeldError.Waiters does not count the caller.
+//     (TheObstacleIsToldWhenItChanges, WaitBeginsIsTold, MaxWaitersCountsTheOthers)
 //   - Order. With Limits.Order, waiters get the lock in the order in which they came. A
 //     waiter that leaves holds up nobody. (WaitersAreServedInOrder,
 //     ALeaverDoesNotStopTheOthers)
@@ -472,7 +473,7 @@ type HeldError struct {
 	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
 	Kept      bool          // the holder has released the lock, which stands for its MinHold
-	Waiters   int
+	Waiters   int           // how many wait, but for the one that hears this, as far as is known
 	Here      bool // by the same client; only the client sets it
 }
 

@@ -248,6 +248,7 @@ func (c *claim) await(ctx context.Context, a rivals) error {
 		c.d.calls.Go(func() { gone <- n.awaitDelete(ctx, key, a.revision+1) })
 	}
 	held, left := a.line.held(), make(chan time.Duration, 1)
+	held.Waiters = max(held.Waiters-1, 0) // but for the claim itself
 	c.d.calls.Go(func() { // which must not hold up the others
 		c.d.lane.Do(ctx, direct.Later, nil, func() error {
 			known, err := c.d.remaining(ctx, a.line.first.lease)
@@ -255,6 +256,9 @@ func (c *claim) await(ctx context.Context, a rivals) error {
 			return err
 		})
 	})
+	early := *held // as it is where nobody says in time how long the holder's lease lasts
+	soon := time.NewTimer(direct.LongPause)
+	defer soon.Stop()
 	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
 	defer due.Stop()
 	for up {
@@ -272,7 +276,10 @@ func (c *claim) await(ctx context.Context, a rivals) error {
 			}
 			due.Reset(c.lease.ttl / 3)
 		case held.Remaining = <-left:
+			soon.Stop()
 			c.wait.Note(held)
+		case <-soon.C:
+			c.wait.Note(&early)
 		case <-ctx.Done():
 			if !errors.Is(c.wait.Last, driver.ErrHeld) {
 				c.wait.Last = held

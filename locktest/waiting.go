@@ -20,6 +20,7 @@ var waiting = []testCase{
 	{"ALeaverDoesNotStopTheOthers", leaverInFront},
 	{"AWaitGoesOnWhenTheHolderDies", holderDies},
 	{"WaitBeginsIsTold", waitIsTold},
+	{"MaxWaitersCountsTheOthers", crowded},
 	{"TheObstacleIsToldWhenItChanges", obstacleIsTold},
 	{"AnEndedContextTakesNothing", endedContext},
 	{"AWaitMayBeginInAnOutage", waitBeginsInOutage},
@@ -286,6 +287,29 @@ func waitIsTold(b *bench) {
 	if !b.stalled(err) {
 		b.wants(err, holdfast.ErrHeld)
 	}
+	b.release(l)
+	b.cleared()
+}
+
+// Behind a holder alone there is room for one, who does not count himself, and then for no other.
+func crowded(b *bench) {
+	b.need(b.limits.Order, "Limits.Order")
+	c, waiter, other := b.client(), b.client(), b.client()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	ctx, cancel := context.WithCancel(b.within())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := waiter.Acquire(ctx, "k", &holdfast.AcquireOptions{MaxWaiters: 1})
+		done <- err
+	}()
+	b.awaitWait(c, "k", 1)
+	_, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{MaxWaiters: 1})
+	if held, ok := errors.AsType[*holdfast.HeldError](err); !b.stalled(err) && (!ok || held.Waiters != 1 || errors.Is(err, context.DeadlineExceeded)) {
+		b.Errorf("behind a waiter, with MaxWaiters 1: %v", err)
+	}
+	cancel()
+	b.wants(<-done, context.Canceled)
 	b.release(l)
 	b.cleared()
 }

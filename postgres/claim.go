@@ -145,7 +145,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	case r.rows[0].Token == nil:
 		c.place = !c.req.NoWait
 		c.left = c.left || c.doubt || c.place
-		return driver.Grant{}, r.rows[0].held()
+		return driver.Grant{}, r.rows[0].held(c.place)
 	}
 	c.left = true
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, ttl)}
@@ -195,12 +195,15 @@ func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 // gone says that the owner has had the lock, or was given up.
 func (a answer) gone() bool { return a.Token == nil && a.Waiters == nil }
 
-// held says who has the lock.
-func (a answer) held() error {
+// held says who has the lock. The server counts the asker as well where that has a place.
+func (a answer) held(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
 		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(direct.Micros(*a.Left), 0), int(*a.Waiters)
 		held.Since, held.Kept = time.Now().Add(-direct.Micros(*a.Age)), direct.IsKept(*a.Owner)
+	}
+	if place {
+		held.Waiters = max(held.Waiters-1, 0)
 	}
 	if a.Holder != nil {
 		held.Holder = *a.Holder
@@ -218,7 +221,7 @@ func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
 		// A transaction outlives the lease (Fenced), and its end wakes nobody. Whoever asks next hands
 		// the lock to the first: all together ask so often.
-		wait = min(wait, direct.ShortPause*time.Duration(max(held.Waiters, 1)))
+		wait = min(wait, direct.ShortPause*time.Duration(held.Waiters+1))
 	} else if ok {
 		wait = min(wait, held.Remaining+direct.ShortPause)
 	} else {

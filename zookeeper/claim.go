@@ -300,8 +300,8 @@ func (c *claim) grant() driver.Grant {
 }
 
 // watch has the servers tell when the node before the claim's or its own is deleted, and reads
-// who has the lock. Where that one has just gone, the next has it, and is not known by name: the
-// wait is told of all the same (driver: Obstacle).
+// who has the lock. Where that one has just gone, the next in line has it: a wait is told of in any
+// case (driver: Obstacle).
 func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	before := folder + "/" + l[place-1].name
@@ -312,17 +312,29 @@ func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, erro
 		return nil, err
 	}
 	for path, r := range map[string]*request{before: watched, c.path: self} {
-		if r.err != nil { // the servers do not watch what is not there
-			c.s.fire(path)
-			err = direct.ErrAgain
+		switch {
+		case r.err == nil:
+			continue
+		case errors.Is(r.err, codeNoNode): // the servers do not watch what is not there
+			err = cmp.Or(err, direct.ErrAgain)
+		default:
+			err = c.d.refused(r.err)
 		}
+		c.s.fire(path)
 	}
-	held := &driver.HeldError{Waiters: len(l) - 2}
-	if first.err == nil {
+	if err != nil {
+		return nil, err
+	}
+	known := first.err == nil
+	if errors.Is(first.err, codeNoNode) {
+		l, first, known = l[1:], watched, place == 2
+	}
+	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 2} // but for the claim itself
+	if known {
 		v := readValue(first.reply.bytes())
-		held = &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1, Holder: v.Holder, Since: v.Since, Remaining: v.TTL}
+		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
 	}
-	return &watches{gone, own, held}, err
+	return &watches{gone, own, held}, nil
 }
 
 // await returns when one of the nodes is deleted, and when the connection ends, with which the

@@ -415,3 +415,15 @@ func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
 		}
 	}
 }
+
+// TestAWaitBehindWhatMayNotBeReadSaysSo: a client that logs in has nodes of its own, and one that does not can watch none of them.
+func TestAWaitBehindWhatMayNotBeReadSaysSo(t *testing.T) {
+	r := start(t)
+	d := r.straight()
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is everybody's
+	r.opts.Username, r.opts.Password = "u", "p"
+	r.Grant(r.straight(), "k", long)
+	if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); !errors.Is(err, driver.ErrAuth) {
+		t.Errorf("Acquire() = %v, want ErrAuth", err)
+	}
+}

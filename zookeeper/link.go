@@ -164,7 +164,8 @@ func (l *link) run() error {
 	}
 }
 
-// write writes what is to be sent, and six times in a TTL it pings.
+// write writes what is to be sent. Six times in a TTL it pings, has the session look for nodes that are
+// nobody's, and ends it where no lock needs it.
 func (l *link) write(stop context.Context) {
 	ping := packet(func(w *writer) {
 		w.int32(xidPing)

@@ -65,7 +65,7 @@ type session struct {
 	watches  map[string]chan struct{} // by path: closed when it changes, and when the connection ends
 	base     time.Time                // from when the servers count the TTL, at least
 	strays   map[string]stray         // by owner
-	sweeping bool                     // a goroutine looks for these
+	sweeping bool                     // a goroutine looks for the nodes of strays
 	users    int
 	idle     time.Time // since when users is 0
 }
@@ -221,6 +221,8 @@ func (s *session) enter(g greeting, asked int32) error {
 	switch known := s.id != 0; {
 	case g.id == 0:
 		return errOver
+	case g.timeout <= 0:
+		return fmt.Errorf("it grants a session of %v", granted)
 	case s.key == anyTTL:
 		s.ttl = granted // nothing but run reads it now
 	case known && g.timeout != asked:
@@ -394,10 +396,10 @@ func (s *session) stray(owner, folder string) {
 	s.strays[owner] = stray{folder, time.Now()}
 }
 
-// sweep deletes, in the background, the nodes that are nobody's. It is called at each new connection, and six times in a TTL: a member
-// that was left may have read a creation that it carries out whenever it gets to it. The servers refuse that for as long as the session
-// is elsewhere, but not when it has come back to that member, which may be at work on it longer than on the connection that came last.
-// After a late greeting the next change that the session asks for, a renewal for instance, is refused, and brings a new connection.
+// sweep deletes, in the background, the nodes that are nobody's. It is called at each new connection, and six times in a TTL. When the
+// session comes back to a member that it has left, that member may carry out what it has read from the connection before, and on a busy
+// machine do so after the new one was looked over. After a late greeting the next change that the session asks for, a renewal for
+// instance, is refused, and brings a new connection.
 func (s *session) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

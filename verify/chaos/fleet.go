@@ -81,7 +81,7 @@ func (f *fleet) start(i int, b build) error {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	}
 	if o.Peer { // the race detector says what it finds in a peer's library, as in that of ZooKeeper, and the run is none the worse
-		cmd.Env = append(cmd.Env, "GORACE=exitcode=0")
+		cmd.Env = append(cmd.Env, "GORACE="+os.Getenv("GORACE")+" exitcode=0")
 	}
 	cmd.Stdout, cmd.Stderr = f.logs, f.logs
 	if s.stdin, err = cmd.StdinPipe(); err != nil {
