@@ -474,7 +474,7 @@ type HeldError struct {
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
 	Kept      bool          // the holder has released the lock, which stands for its MinHold
 	Waiters   int           // how many wait, but for the one that hears this, as far as is known
-	Here      bool // by the same client; only the client sets it
+	Here      bool          // by the same client; only the client sets it
 }
 
 // Error names the holder.
