@@ -153,9 +153,9 @@ func (a *attempt) compare(obstacle error) {
 		return
 	}
 	others := numbered(held.Holder.Note)
-	gave := fmt.Sprintf("%d slots", a.opts.Slots)
+	gave := number(a.opts.Slots, "slot")
 	if a.opts.Readers > 0 {
-		gave = fmt.Sprintf("%d readers", a.opts.Readers)
+		gave = number(a.opts.Readers, "reader")
 	}
 	if others != "" && others != gave {
 		a.client.events.differs(DiffersEvent{Key: a.key, Gave: gave, Others: others, Holder: held.Holder})
@@ -166,14 +166,21 @@ func (a *attempt) compare(obstacle error) {
 func numbered(note string) string {
 	var slot, most int
 	if n, _ := fmt.Sscanf(note, slotNote, &slot, &most); n == 2 {
-		return fmt.Sprintf("%d slots", most)
+		return number(most, "slot")
 	}
 	for _, form := range []string{readerNote, writerNote} {
 		if n, _ := fmt.Sscanf(note, form, &most); n == 1 {
-			return fmt.Sprintf("%d readers", most)
+			return number(most, "reader")
 		}
 	}
 	return ""
+}
+
+func number(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
 }
 
 // reads says whether note is that of a reader.

@@ -374,12 +374,19 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 		b.release(held...)
+		held = []*holdfast.Lease{b.acquire(other, "one", &holdfast.AcquireOptions{Slots: 1}), b.acquire(b.client, "one", &holdfast.AcquireOptions{Slots: 2})}
+		_, err = b.client.TryAcquire(t.Context(), "one", &holdfast.AcquireOptions{Slots: 2})
+		wantErr(t, err, holdfast.ErrHeld)
+		b.release(held...)
 		b.client.Close() // all is said
 		if !strings.Contains(said.String(), "differ in its slots") || !strings.Contains(said.String(), `gave="3 slots" others="4 slots"`) {
 			t.Errorf("said %q", said.String())
 		}
 		if len(told) == 0 || told[0].Key != "k" || told[0].Gave != "3 slots" || told[0].Others != "4 slots" {
 			t.Errorf("told %v", told)
+		}
+		if last := told[len(told)-1]; last.Key != "one" || last.Others != "1 slot" {
+			t.Errorf("told %v at last", last)
 		}
 	})
 }
