@@ -34,8 +34,9 @@
 //     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostRepliesToATryLeaveNoLock)
 //   - Obstacle. Acquire calls Request.Obstacle when its wait begins, and when what stands in
 //     the way is of the other kind than at the last call: a *HeldError or an
-//     *UnavailableError. It waits for no holder before: calls of its process that do not wait
-//     return when they hear of one. HeldError.Waiters does not count the caller.
+//     *UnavailableError. It waits for no holder for longer than half a second before: calls of
+//     its process that do not wait return when they hear of one. HeldError.Waiters does not
+//     count the caller.
 //     (TheObstacleIsToldWhenItChanges, WaitBeginsIsTold, MaxWaitersCountsTheOthers)
 //   - Order. With Limits.Order, waiters get the lock in the order in which they came. A
 //     waiter that leaves holds up nobody. (WaitersAreServedInOrder,

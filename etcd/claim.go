@@ -249,7 +249,8 @@ func (c *claim) await(ctx context.Context, a rivals) error {
 	}
 	held, left := a.line.held(), make(chan time.Duration, 1)
 	held.Waiters = max(held.Waiters-1, 0) // but for the claim itself
-	c.d.calls.Go(func() {                 // which must not hold up the others
+
+	c.d.calls.Go(func() { // which must not hold up the others
 		c.d.lane.Do(ctx, direct.Later, nil, func() error {
 			known, err := c.d.remaining(ctx, a.line.first.lease)
 			left <- known
