@@ -202,7 +202,11 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 	if err != nil {
 		return false, err
 	}
-	aims := engine.Aims(st, views, token)
+	if token != 0 {
+		if its, err := d.engine.Belongs(st, views, token); !its {
+			return false, err
+		}
+	}
 	var done quorum.Set
 	errs := make([]error, len(d.cluster.nodes))
 	for i, n := range d.cluster.nodes {
@@ -213,10 +217,10 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 			}
 			continue
 		}
-		from, woken, err := n.force(key, aims[i], d.engine.Noted(), func(owner string) bool { return d.cluster.hears(i, owner) })
-		if from != "" {
+		ok, woken, err := n.force(key, st.Owner, d.engine.Noted(), func(owner string) bool { return d.cluster.hears(i, owner) })
+		if ok {
 			done |= quorum.Only(i)
-			d.cluster.alert(i, from, why)
+			d.cluster.alert(i, st.Owner, why)
 		}
 		errs[i] = err
 		if woken != "" {

@@ -224,20 +224,16 @@ func (n *Node) look(name string) engine.View {
 	return v
 }
 
-// force takes a lock away from the grant that token belongs to. It says from whom it
-// did, and whom that woke.
-func (n *Node) force(name string, token int64, noted time.Duration, hears func(owner string) bool) (from, woken string, err error) {
+// force takes a lock away from owner. It says whether it did, and whom that woke.
+func (n *Node) force(name, owner string, noted time.Duration, hears func(owner string) bool) (ok bool, woken string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state != running {
-		return "", "", errStopped
+		return false, "", errStopped
 	}
-	l, ok, w := n.lock(name).Force(n.now(), token, 0, quorum.Millis(quorum.HandOverMost), quorum.Millis(int64(noted)), hears)
-	if ok {
-		from = n.locks[name].Owner
-	}
+	l, ok, w := n.lock(name).Force(n.now(), owner, 0, quorum.Millis(quorum.HandOverMost), quorum.Millis(int64(noted)), hears)
 	n.keep(name, l)
-	return from, w.Owner, nil
+	return ok, w.Owner, nil
 }
 
 // drop frees a lock that was released and stands for its MinHold, if it is still that of st.

@@ -252,7 +252,11 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if kind, other := format.OtherType(st.Owner); other && token == 0 {
 		return false, fmt.Errorf("%w: the lock is a key of type %s, which has no token: remove it with the program that made it", driver.ErrInvalid, kind)
 	}
-	aims := engine.Aims(st, views, token)
+	if token != 0 {
+		if its, err := d.engine.Belongs(st, views, token); !its {
+			return false, err
+		}
+	}
 	var mu sync.Mutex // guards what follows
 	var done, lasting quorum.Set
 	var unsure []string
@@ -260,14 +264,12 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	errs := make([]error, len(nodes))
 	each(ctx, nodes, func(asking context.Context, n *node) {
 		link := n.link.Load()
-		owner := views[n.index].Owner
-		tokenless := owner != "" && engine.Tokenless(owner)
 		var reply any
 		var err error
 		switch {
-		case token != 0 && !tokenless: // the counter under such a lock is that of an older grant
-			reply, err = n.force(asking, lock, aims[n.index], why)
-		case token == 0 && tokenless && st.Held && owner == st.Owner:
+		case token != 0:
+			reply, err = n.force(asking, lock, st.Owner, why)
+		case st.Held && engine.Tokenless(st.Owner) && views[n.index].Owner == st.Owner:
 			reply, err = n.eval(asking, evalsha(d.opts.format().Drop, lock, st.Owner))
 		default:
 			return
@@ -296,8 +298,8 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return took, err
 }
 
-// force takes the lock away from the grant of token, on one node.
-func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why string) (any, error) {
+// force takes the lock away from owner, on one node.
+func (n *node) force(ctx context.Context, lock engine.Lock, owner, why string) (any, error) {
 	l := n.link.Load()
 	if l == nil {
 		return nil, n.why()
@@ -311,6 +313,6 @@ func (n *node) force(ctx context.Context, lock engine.Lock, token int64, why str
 	if err != nil {
 		return nil, err
 	}
-	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, format.Decimal(token), format.Millis(handOver), format.Decimal(least),
+	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, owner, format.Millis(handOver), format.Decimal(least),
 		format.Millis(int64(n.d.engine.Noted())), why))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -124,6 +125,32 @@ func TestForceReleaseCountsAtAMajority(t *testing.T) {
 		}
 		return errors.Is(err, holdfast.ErrLost)
 	})
+}
+
+// The last holder's commit did not reach one node. That one gave the next holder what the last one had elsewhere, and
+// has not heard of its commit either.
+func TestForceReleaseByTheLastHoldersTokenSparesTheNext(t *testing.T) {
+	r, c, l := looked(t)
+	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Token != l.Token() {
+		t.Errorf("Inspect() = token %d, %v; want %d", st.Token, err, l.Token())
+	}
+	if err := c.ForceRelease(t.Context(), "k", l.Token()-32, ""); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("ForceRelease of the last holder's token = %v, want ErrLost", err)
+	}
+	for i := range 3 {
+		if text, _ := r.do(i, "GET", "lock:k").(string); !strings.HasPrefix(text, l.Owner()) {
+			t.Errorf("node %d has %q, want the lock of %s", i, text, l.Owner())
+		}
+	}
+	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
+		t.Errorf("ForceRelease of its own = %v", err)
+	}
+	for i := range 3 {
+		if owner := r.do(i, "GET", "lock:k"); owner != nil {
+			t.Errorf("node %d still has %v", i, owner)
+		}
+	}
 }
 
 func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {

@@ -139,7 +139,6 @@ Queued(s, i)    == IF Queues(s, i) THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
 (* It notes from whom the lock is taken, for as long as any node may let the lease stand that it has just renewed. *)
 TakenFrom(s, i) == [s EXCEPT !.queue = @ \ {i}, !.just = @ \cup {i},
                              !.noted[i] = Max({@, IF Rule("a note outlasts the lease") THEN Note ELSE s.left})]
-InBlock(s, T)   == s.tok > 0 /\ T \in s.tok .. s.tok + Block - 1
 
 (* The lock passes on to the first who listens. Who does not is dropped. Only a client's clock may start a counter (C1), and a
    node in its quarantine grants nothing. *)
@@ -198,8 +197,8 @@ Release(s, i, deaf) ==
 GiveBack(s, i, deaf) == IF s.owner = i THEN Pass(Queued(s, i), i, deaf) ELSE Queued(s, i)
 
 (* An operator takes the lock from the grant that he has looked at. *)
-Force(s, T, deaf) ==
-  IF s.owner = Free \/ (Rule("force compares the token") /\ ~InBlock(s, T)) THEN s
+Force(s, i, deaf) ==
+  IF s.owner = Free \/ (Rule("force compares the owner") /\ s.owner # i) THEN s
   ELSE Pass(TakenFrom(s, s.owner), Free, deaf)
 
 Executed(s, m, deaf) ==
@@ -378,11 +377,11 @@ PutBack(i, n) ==
   /\ Send(Request("give back", i, n))
   /\ UNCHANGED <<node, taken, disk, broken, may>>
 
-(* An operator forces the lease of i, by its token. *)
+(* An operator forces the lease of i. *)
 TakeAway(i) ==
   /\ "force" \in Does /\ Holds(i)
   /\ taken' = taken \cup {i}
-  /\ Send(Request("force", Free, att[i].T))
+  /\ Send(Request("force", Free, i))
   /\ UNCHANGED <<node, att, disk, broken, may>>
 
 (* Who has had the lease writes, also long after that: the condition "stop" does not hold. The storage checks the token. *)

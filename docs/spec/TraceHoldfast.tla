@@ -56,7 +56,7 @@ Message ==
     [] E.ask = "renew"     -> Request("renew", E.id, E.ttl)
     [] E.ask = "commit"    -> Request("commit", E.id, E.T)
     [] E.ask = "give back" -> Request("give back", E.id, E.n)
-    [] E.ask = "force"     -> Request("force", Free, E.T)
+    [] E.ask = "force"     -> Request("force", Free, E.id)
     [] OTHER               -> Request(E.ask, E.id, 0)
 
 Says(s, t, m) ==

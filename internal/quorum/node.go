@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/holdfast-go/holdfast/internal/block"
 )
 
 // Lock is one lock on one node: the Go twin of the Lua scripts in
@@ -316,15 +314,15 @@ func (l *Lock) note(owner string, now, noted int64) {
 // taken says whether the lock was taken from owner by Force or Adopt.
 func (l *Lock) taken(owner string) bool { return slices.Contains(strings.Fields(l.Forced), owner) }
 
-// Force takes the lock away from the grant that token belongs to, and knows that for noted ms at least. A lock that was released, and
-// stands for its MinHold, has no token, nor has another library's.
-func (l Lock) Force(now, token, least, handOver, noted int64, hears func(owner string) bool) (Lock, bool, Wake) {
+// Force takes the lock away from owner, and knows that for noted ms at least. A lock that was released, and stands for its
+// MinHold, is not its owner's any more.
+func (l Lock) Force(now int64, owner string, least, handOver, noted int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
-	if l.Token == 0 || !block.Has(l.Token, token) {
+	if l.Owner == "" || l.Owner != owner {
 		return l, false, Wake{}
 	}
-	l.Queue = l.Queue.Without(l.Owner)
-	l.note(l.Owner, now, noted)
-	l, woken := l.pass(now, l.Owner, least, handOver, true, hears)
+	l.Queue = l.Queue.Without(owner)
+	l.note(owner, now, noted)
+	l, woken := l.pass(now, owner, least, handOver, true, hears)
 	return l, true, woken
 }

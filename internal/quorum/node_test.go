@@ -202,7 +202,7 @@ func TestNoGrantIsBelowTheLeastToken(t *testing.T) {
 	if l, w := waited(t).Release(noon, "a", end+1000, 0, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
 		t.Errorf("release: woken %+v, left %+v", w, l)
 	}
-	if l, _, w := waited(t).Force(noon, base, end+1000, 1000, 0, hears); w.Base != end+1000 || l.Token != end+1000 {
+	if l, _, w := waited(t).Force(noon, "a", end+1000, 1000, 0, hears); w.Base != end+1000 || l.Token != end+1000 {
 		t.Errorf("force: woken %+v, left %+v", w, l)
 	}
 }
@@ -538,22 +538,23 @@ func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	}
 }
 
-func TestForceComparesTheToken(t *testing.T) {
+func TestForceComparesTheOwner(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		token int64
-		want  bool
-	}{{base - 1, false}, {base, true}, {end, true}, {end + 1, false}, {0, false}} {
+	for owner, want := range map[string]bool{"a": true, "b": false, "": false} {
 		before := waited(t)
-		l, forced, woken := before.Force(noon, tt.token, 0, 1000, 0, hears)
+		l, forced, woken := before.Force(noon, owner, 0, 1000, 0, hears)
 		switch {
-		case forced != tt.want:
-			t.Errorf("force of %+d: %v", tt.token-base, forced)
+		case forced != want:
+			t.Errorf("force of %q: %v", owner, forced)
 		case !forced && l != before:
-			t.Errorf("force of %+d changed the lock", tt.token-base)
+			t.Errorf("force of %q changed the lock", owner)
 		case forced && (woken.Owner != "b" || l.Fence <= end):
-			t.Errorf("force of %+d: woken %q, counter %+d", tt.token-base, woken.Owner, l.Fence-end)
+			t.Errorf("force of %q: woken %q, counter %+d", owner, woken.Owner, l.Fence-end)
 		}
+	}
+	free := waited(t).At(noon + (ttl+1)*1000)
+	if l, forced, _ := free.Force(noon+(ttl+1)*1000, "", 0, 1000, 0, hears); forced || l != free {
+		t.Errorf("force of nobody: %v, left %+v", forced, l)
 	}
 }
 
@@ -561,7 +562,7 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
 	for _, handOver := range []int64{1000, 0} {
 		for name, before := range map[string]Lock{"nobody waits": taken(t), "others wait": waited(t)} {
-			l, _, _ := before.Force(noon, base, 0, handOver, 0, hears)
+			l, _, _ := before.Force(noon, "a", 0, handOver, 0, hears)
 			if got, r := l.Renew(noon, "a", ttl, base, false); r.Kind != NotMine || got != l {
 				t.Errorf("%s, handed over for %d: %+v", name, handOver, r)
 			}
@@ -574,7 +575,7 @@ func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(l Lock) Lock{
 		"force": func(l Lock) Lock {
-			l, _, _ = l.Force(noon, base, 0, 1000, 0, hears)
+			l, _, _ = l.Force(noon, "a", 0, 1000, 0, hears)
 			return l
 		},
 		"adopt": func(l Lock) Lock {
@@ -598,7 +599,7 @@ func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
 func TestATakingIsKnownForLongerThanTheLockWouldHaveStoodHere(t *testing.T) {
 	t.Parallel()
 	const noted = 3 * ttl
-	forced, _, _ := taken(t).Force(noon, base, 0, 1000, noted, hears)
+	forced, _, _ := taken(t).Force(noon, "a", 0, 1000, noted, hears)
 	adopted, _ := taken(t).Adopt(noon, "a", "n", ttl, noon, 0, noted)
 	adopted = adopted.Keep(noon, "n", 0)
 	again, _ := taken(t).Adopt(noon, "a", "n", 1, noon, 0, 0)
@@ -618,7 +619,7 @@ func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	before := waited(t)
 	before.Queue = before.Queue.With("a", 1)
-	l, forced, woken := before.Force(noon, base, 0, 0, 0, hears)
+	l, forced, woken := before.Force(noon, "a", 0, 0, 0, hears)
 	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
 		t.Fatalf("forced %v, woken %v, left %+v", forced, woken, l)
 	}
@@ -627,9 +628,9 @@ func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 			if got, r := l.Renew(now, "a", ttl, token, true); r.Kind != NotMine || got != l.At(now) {
 				t.Errorf("renewed with %d: %+v, left %+v", token, r, got)
 			}
-			if got, forced, _ := l.Force(now, token, 0, 1000, 0, hears); forced || got != l.At(now) {
-				t.Errorf("token %d took it once more: %+v", token, got)
-			}
+		}
+		if got, forced, _ := l.Force(now, "a", 0, 1000, 0, hears); forced || got != l.At(now) {
+			t.Errorf("taken once more: %+v", got)
 		}
 		if got, r := l.Adopt(now, "a", "n", ttl, now, 0, 0); r.Kind != Denied || got != l.At(now) {
 			t.Errorf("adopted: %+v", r)
@@ -640,21 +641,15 @@ func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 	}
 }
 
-// The token stands in the lock: the counter is of all locks, and may be lost.
-func TestForceGoesByTheTokenOfTheLock(t *testing.T) {
+// The counter is of all locks, and may be lost.
+func TestForceGoesByTheLockAlone(t *testing.T) {
 	t.Parallel()
 	for _, fence := range []int64{0, end, end + 5*Block} {
 		l := taken(t)
 		l.Fence = fence
-		got, forced, _ := l.Force(noon, base, 0, 1000, 0, hears)
+		got, forced, _ := l.Force(noon, "a", 0, 1000, 0, hears)
 		if !forced || got.Owner != "" || got.Fence != fence {
 			t.Errorf("counter %+d: %v, left %+v", fence-end, forced, got)
-		}
-		l.Token = 0
-		for _, token := range []int64{0, 1, base} {
-			if got, forced, _ := l.Force(noon, token, 0, 1000, 0, hears); forced || got != l {
-				t.Errorf("token %d took a lock without one", token)
-			}
 		}
 	}
 }
@@ -664,7 +659,7 @@ func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
-	if _, _, woken := l.Force(noon, base, 0, 1000, 0, hears); woken.Owner != "b" {
+	if _, _, woken := l.Force(noon, "a", 0, 1000, 0, hears); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
 	}
 }
@@ -697,7 +692,7 @@ func TestALockThatIsKeptIsNobodys(t *testing.T) {
 	if got, r := l.Adopt(noon, "a", "b", 9000, noon, 0, 0); got != l || r.Kind != Denied {
 		t.Errorf("adopt: %v, %+v", r.Kind, got)
 	}
-	if got, ok, _ := l.Force(noon, base, 0, 1000, 0, deaf); got != l || ok {
+	if got, ok, _ := l.Force(noon, "a", 0, 1000, 0, deaf); got != l || ok {
 		t.Errorf("force: %v, %+v", ok, got)
 	}
 	if got, _ := l.Release(noon, "a", 0, 0, 1000, deaf); got != l {

@@ -1,6 +1,10 @@
 package quorum
 
-import "github.com/holdfast-go/holdfast/internal/block"
+import (
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/block"
+)
 
 // A fencing token is a number that goes with a grant. A later grant of the lock has higher
 // tokens, so that a storage can refuse a holder whose token is lower than one it has seen.
@@ -19,6 +23,14 @@ func Top(base int64) int64 { return base + Block - 1 }
 
 // Base is the first token of the block that ends at counter.
 func Base(counter int64) int64 { return counter - Block + 1 }
+
+// Certain is the lowest of the first tokens that some nodes, of so many, have given a holder which a quorum names, and that is
+// above every token of earlier grants. Each of those was committed at q nodes, which then give later ones. So of N - q + 1 nodes
+// of this holder one at least has a later one; a node that has not heard of its commit may have a lower one, which the last
+// holder had elsewhere. Where the q nodes that share the holder's token are among them, it is that.
+func Certain(firsts []int64, nodes int) int64 {
+	return slices.Sorted(slices.Values(firsts))[nodes-Majority(nodes)]
+}
 
 // How far a client's clock may be from the node's, in microseconds. Within ClockTrust a new
 // counter starts at the client's clock, within ClockMost at the node's.

@@ -115,11 +115,8 @@ func (w *world) call() {
 		if w.state.Owner != "" && rapid.Bool().Draw(w.t, "from its holder") {
 			c.From = w.state.Owner
 		}
-	case "commit", "renew", "force":
-		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
-		if c.Script != "force" {
-			c.Token = max(c.Token, 1)
-		}
+	case "commit", "renew":
+		c.Token = max(w.state.Fence+rapid.SampledFrom(offsets).Draw(w.t, "token from the counter"), 1)
 		c.Anew = c.Script == "renew" && rapid.Bool().Draw(w.t, "anew")
 	}
 	if c.Script == "adopt" || c.Script == "force" {

@@ -115,7 +115,7 @@ func (c Call) all() []string {
 	case "release":
 		return []string{c.Owner, num(c.Least), some(c.Stamp), handOver, some(c.MinHold)}
 	case "force":
-		return []string{num(c.Token), handOver, num(c.Least), num(c.Noted), why}
+		return []string{c.Owner, handOver, num(c.Least), num(c.Noted), why}
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	case c.stranger():
 		return l, unadmitted, nil
 	case c.Script == "force":
-		after, ok, woken := l.Force(now, c.Token, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
+		after, ok, woken := l.Force(now, c.Owner, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
 		if c.java {
 			after.Forced, after.ForcedUntil = "", 0
 		}

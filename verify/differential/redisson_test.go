@@ -102,11 +102,8 @@ func (w *world) callRedisson() {
 		}
 	case "adopt":
 		c.From = owner("from")
-	case "commit", "force":
-		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
-		if c.Script == "commit" {
-			c.Token = max(c.Token, 1)
-		}
+	case "commit":
+		c.Token = max(w.state.Fence+rapid.SampledFrom(offsets).Draw(w.t, "token from the counter"), 1)
 	}
 	if c.Script == "adopt" || c.Script == "force" {
 		c.Noted = rapid.SampledFrom([]int64{0, 60_000}).Draw(w.t, "noted for")

@@ -78,6 +78,32 @@ func (w *world) checkTokens(k *key) {
 	}
 }
 
+// checkLooks wants nobody who looks at a lock to take an earlier grant's token for its holder's.
+func (w *world) checkLooks(k *key) {
+	asked := w.rng.Perm(len(w.nodes))
+	for most := quorum.Majority(len(asked)); most <= len(asked); most++ {
+		firsts := make(map[string][]int64)
+		for _, i := range asked[:most] {
+			if l := w.nodes[i].lock(k).At(w.nodes[i].clock()); l.Owner != "" {
+				firsts[l.Owner] = append(firsts[l.Owner], l.Token)
+			}
+		}
+		for owner, all := range firsts {
+			if len(all) < quorum.Majority(len(asked)) {
+				continue
+			}
+			certain := quorum.Certain(all, len(asked))
+			for _, g := range k.grants[max(0, len(k.grants)-8):] {
+				for _, first := range all {
+					if g.owner != owner && first >= certain && first < g.token+quorum.Block && g.token < first+quorum.Block {
+						w.fail(P2, "%s had %s with token %d, and a look finds that %s has", g.owner, k.name, g.token, owner)
+					}
+				}
+			}
+		}
+	}
+}
+
 // checkOrder wants a grant to be above all that were committed before it was issued.
 func (w *world) checkOrder(k *key) {
 	byIssue := slices.SortedStableFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.issued, b.issued) })

@@ -35,7 +35,8 @@
 //
 //   - P1: the 32 tokens of a grant belong to no other grant of the key
 //   - P2: a grant that was committed before any node relied on by another had
-//     granted that other one has the lower token
+//     granted that other one has the lower token, and nobody who looks at the lock takes an earlier
+//     grant's token for the holder's
 //   - P3: no two holders trust a lock at the same time
 //   - P4: a store that checks tokens loses no update
 //   - P5: when the faults are over, everybody who waits is served in bounded time

@@ -240,12 +240,10 @@ const (
 	jumpMost = 170_000_000 // µs
 )
 
-// force takes the lock away from the holder that some node names, by its token
-// there.
+// force takes the lock away from the holder that some node names.
 func (w *world) force(k *key) {
-	seen := w.nodes[w.rng.IntN(len(w.nodes))]
-	token := seen.locks[k].Token
-	w.log("FAULT %s is taken from the holder with token %d", k.name, token)
+	owner := w.nodes[w.rng.IntN(len(w.nodes))].locks[k].Owner
+	w.log("FAULT %s is taken from %s", k.name, owner)
 	for _, n := range w.nodes {
 		w.after(w.upTo(w.lag), func() {
 			if !n.ready() {
@@ -253,12 +251,12 @@ func (w *world) force(k *key) {
 			}
 			before := n.lock(k).At(n.clock())
 			n.lapsed(n.locks[k], before)
-			l, _, woken := before.Force(n.clock(), token, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hears)
+			l, _, woken := before.Force(n.clock(), owner, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hears)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}
 			n.keep(k, l)
-			step := n.executed(before, l, Step{Kind: Forces, Token: token, Lasts: quorum.HandOver(w.maxTTL)})
+			step := n.executed(before, l, Step{Kind: Forces, Owner: owner, Lasts: quorum.HandOver(w.maxTTL)})
 			if woken.Owner != "" {
 				n.wake(woken, n.issued[k], step)
 			}

@@ -32,7 +32,7 @@ type Step struct {
 	Keeps   int64       // Executes, Forces: ns that the node still keeps the lock for its owner, at least
 	Lasts   int64       // Executes, Forces: ns that a hand-over stands
 	Floor   int64       // Admits
-	Token   int64       // Chooses, Wins, Spreads, Forces
+	Token   int64       // Chooses, Wins, Spreads
 	TTL     int64       // Renews: ns
 	Trust   int64       // ns that the client goes on trusting the lease; 0: it does not hold one
 	Of      int         // Hears, Wakes: the step in which the node executed what is answered
@@ -63,7 +63,7 @@ const (
 	Forgets                   // a node forgets everything
 	Admits                    // a node is admitted
 	Loses                     // a node forgets the lock, before its time
-	Forces                    // an operator takes the lock at a node from the grant with this token
+	Forces                    // an operator takes the lock at a node from the owner
 )
 
 // add appends a step and returns its number.

@@ -85,6 +85,7 @@ func (wk *worker) decided(o quorum.Outcome) {
 	cl.key.grants = append(cl.key.grants, g)
 	w.report.Grants++
 	w.log("%s holds %s, token %d", cl.owner, cl.key.name, g.token)
+	w.checkLooks(cl.key)
 	if cl.st.Adopts {
 		w.report.Adopted++
 	}

@@ -199,7 +199,7 @@ func (t *translation) step(s sim.Step) {
 	case sim.Executes:
 		t.executes(s, asked(&s.Ask), said[s.Says], t.token(s.Ask.Token))
 	case sim.Forces:
-		t.executes(s, "force", "freed", t.token(s.Token))
+		t.executes(s, "force", "freed", 0)
 	case sim.Hears:
 		t.write("hears", id, node(s), field{"of", t.at[s.Of]}, age, field{"current", upper(s.Current)}, t.trust(s))
 	case sim.Wakes:

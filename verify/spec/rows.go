@@ -189,7 +189,7 @@ func rows() []row {
 		off("first in line", waiting, "P6", nil),
 		off("adopt compares the owner", adopts, "P3", nil),
 		off("adopt takes no free lock", adopts, "Once", nil),
-		off("force compares the token", forces, "P3", does("force")),
+		off("force compares the owner", forces, "P3", does("force")),
 		off("what was taken is not kept", forcedLate, "Taken", nil).in("force"),
 		off("what was taken is not kept", adopted, "Taken", nil).in("adoption"),
 		off("a note outlasts the lease", forcedLong, "Taken", nil),

@@ -51,7 +51,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 		st.Held, st.Owner, st.Since, st.Remaining, st.Kept = true, owner, quorum.Since(owner), left[u.Need-1], quorum.IsKept(owner)
 	}
 	if st.Held {
-		st.Token = token(views, st.Owner)
+		st.Token = e.token(views, st.Owner)
 	}
 	return st, nil
 }
@@ -79,44 +79,43 @@ func (e *Engine) Check(g driver.Grant, views []View) error {
 	return u
 }
 
-// token is the first token of owner's grant: the one that most of its nodes have,
-// because one that granted after the commit may have given a later one. Of two that
-// are equally frequent it is the lower one, because such a node's token is never
-// below the others'.
-func token(views []View, owner string) int64 {
-	shared := make(map[int64]int)
+// token is the first token of owner's grant.
+func (e *Engine) token(views []View, owner string) int64 {
+	var firsts []int64
 	for _, v := range views {
 		if v.Owner == owner && v.Err == nil {
-			shared[v.Token]++
+			firsts = append(firsts, v.Token)
 		}
 	}
-	var best int64
-	for t, n := range shared {
-		if best == 0 || n > shared[best] || n == shared[best] && t < best {
-			best = t
-		}
-	}
-	return best
+	return quorum.Certain(firsts, len(e.nodes))
 }
 
-// Aims is by which token each node takes the lock from the grant that token belongs to,
-// of which st was made. That is the holder's if one of its nodes says so; the others
-// may have given it a later one, after the commit.
-func Aims(st driver.Status, views []View, token int64) []int64 {
-	its := func(v View) bool { return st.Held && v.Err == nil && v.Owner == st.Owner && v.Token > 0 }
-	aims := make([]int64, len(views))
-	known := slices.ContainsFunc(views, func(v View) bool { return its(v) && block.Has(v.Token, token) })
+// Belongs says whether token belongs to the grant of the holder in st, which was made of views: whether it is of the block
+// of st.Token, or of a later one that some node gave this holder after the commit. It returns an UnavailableError where
+// a node's block has the token, but too few nodes answer to tell whose that is.
+func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, error) {
+	known := false
+	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	for i, v := range views {
-		if aims[i] = token; known && its(v) {
-			aims[i] = v.Token
+		switch {
+		case v.Err != nil:
+			u.Nodes = append(u.Nodes, driver.NodeError{Node: e.nodes[i].Name(), Err: v.Err})
+		case Tokenless(v.Owner) || !block.Has(v.Token, token): // the counter under such a lock is that of an older grant
+		case st.Held && v.Owner == st.Owner && v.Token >= st.Token:
+			return true, nil
+		default:
+			known = true
 		}
 	}
-	return aims
+	if known && len(u.Nodes) > 0 {
+		return false, u
+	}
+	return false, nil
 }
 
 // Forced is the outcome of taking a lock away on every node: done are the nodes
 // that did, errs the errors of the others. It counts when the old holder can no
-// longer have a quorum; fewer nodes had only a late grant of the same token.
+// longer have a quorum.
 func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	for i, err := range errs {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,22 +96,67 @@ func TestStatusOfTooFewNodesSaysWhatEachKnows(t *testing.T) {
 	})
 }
 
-func TestTheTokenIsTheOneThatMostNodesOfTheHolderHave(t *testing.T) {
+// The last holder's token is at q nodes, and raised their counters. A node that has heard neither of its commit nor
+// of the next holder's gives the next one the same again.
+func TestTheTokenOfAGrantIsNoEarlierOnes(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
-		owner := ours("a")
+		owner, down := ours("a"), View{Err: errDown}
+		at := func(token int64) View { return grantOf(owner, token) }
 		for name, c := range map[string]struct {
 			views []View
-			want  int64
+			want  int64   // the token of the grant
+			all   []int64 // every token by which it is known
 		}{
-			"all the same":                          {[]View{grantOf(owner, 100), grantOf(owner, 100), grantOf(owner, 100)}, 100},
-			"one has given a later one":             {[]View{grantOf(owner, 100), grantOf(owner, 164), grantOf(owner, 100)}, 100},
-			"of two the lower":                      {[]View{grantOf(owner, 164), grantOf(owner, 100), {Err: errDown}}, 100},
-			"another's does not count":              {[]View{grantOf(owner, 100), grantOf(owner, 132), grantOf(ours("b"), 132)}, 100},
-			"another library's lock has none":       {[]View{{Owner: "theirs"}, {Owner: "theirs"}, {Owner: "theirs"}}, 0},
-			"a silent node's does not count at all": {[]View{grantOf(owner, 164), grantOf(owner, 164), {Owner: owner, Token: 100, Err: errDown}}, 164},
+			"all the same":                           {[]View{at(100), at(100), at(100)}, 100, []int64{100, 131}},
+			"one has given a later one":              {[]View{at(100), at(164), at(100)}, 100, []int64{100, 131, 164, 195}},
+			"one has not heard of the commit":        {[]View{at(132), at(100), at(132)}, 132, []int64{132, 163}},
+			"of two the higher":                      {[]View{at(164), at(100), down}, 164, []int64{164, 195}},
+			"another's does not count":               {[]View{at(100), at(132), grantOf(ours("b"), 164)}, 132, []int64{132, 163}},
+			"another library's lock has none":        {[]View{{Owner: "theirs"}, {Owner: "theirs"}, {Owner: "theirs"}}, 0, nil},
+			"a silent node's does not count at all":  {[]View{at(164), at(164), {Owner: owner, Token: 100, Err: errDown}}, 164, []int64{164, 195}},
+			"the counter under another's lock":       {[]View{{Owner: "theirs", Token: 100}, {Owner: "theirs", Token: 100}, {}}, 100, nil},
+			"one that was released for its MinHold":  {[]View{grantOf(owner+"!", 100), grantOf(owner+"!", 100), {}}, 100, nil},
+			"nobody's, as each node names another":   {[]View{grantOf(ours("b"), 100), at(100), {}}, 0, nil},
+			"… also where one has no lock":           {[]View{at(100), at(100), {}}, 100, []int64{100, 131}},
+			"… and where one that has it is not up":  {[]View{at(100), down, at(100)}, 100, []int64{100, 131}},
+			"… and where one that lacks it, is not":  {[]View{at(100), at(132), down}, 132, []int64{132, 163}},
+			"… nor at the bounds of a block of both": {[]View{at(132), at(132), at(100)}, 132, []int64{132, 163}},
 		} {
-			if st, err := e.Status("k", c.views); err != nil || !st.Held || st.Token != c.want {
-				t.Errorf("%s: token %d, held %v, %v; want %d", name, st.Token, st.Held, err, c.want)
+			st, err := e.Status("k", c.views)
+			if err != nil || st.Token != c.want {
+				t.Errorf("%s: token %d, %v; want %d", name, st.Token, err, c.want)
+			}
+			for _, token := range []int64{99, 100, 131, 132, 163, 164, 195, 196} {
+				its, err := e.Belongs(st, c.views, token)
+				if its != slices.Contains(c.all, token) || its && err != nil {
+					t.Errorf("%s: token %d belongs to it: %v, %v", name, token, its, err)
+				}
+			}
+		}
+	})
+}
+
+// Nobody hears that a token is a stranger's while a node that could tell better is silent.
+func TestATokenOfWhichTooFewNodesKnowIsNoStrangers(t *testing.T) {
+	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+		a, later, b, down := grantOf(ours("a"), 100), grantOf(ours("a"), 164), grantOf(ours("b"), 100), View{Err: errDown}
+		for name, c := range map[string]struct {
+			views []View
+			token int64
+			want  error
+		}{
+			"a node of a holder that may have a later token": {[]View{a, later, down}, 110, driver.ErrUnavailable},
+			"one node, the others have none and are down":    {[]View{a, {}, down}, 110, driver.ErrUnavailable},
+			"one node, and all others say otherwise":         {[]View{a, later, {}}, 110, nil},
+			"no node":                                        {[]View{a, a, down}, 99, nil},
+			"of another beside the holder":                   {[]View{later, later, b}, 110, nil},
+		} {
+			st, err := e.Status("k", c.views)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if its, err := e.Belongs(st, c.views, c.token); its || !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, %v; want %v", name, its, err, c.want)
 			}
 		}
 	})
