@@ -99,7 +99,7 @@ func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var renewed atomic.Int32
-		client, err := holdfast.New(slowRenewals{memory.New(3), 7 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{
+		client, err := holdfast.New(slowRenewals{memory.New(1), 7 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{
 			Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) },
 		}})
 		if err != nil {

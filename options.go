@@ -80,7 +80,7 @@ type AcquireOptions struct {
 	NoRenew bool
 	// RenewEvery is how often the watchdog renews the lease. 0: every third of TTL, or
 	// of what Margin leaves of it. From 5 ms to what leaves time for one renewal
-	// before Margin is reached.
+	// before Margin is reached. Over more than two nodes the first renewal comes after a 32nd of the TTL.
 	RenewEvery time.Duration
 	// Margin is the time that work needs to stop: Lease.Context ends that much before
 	// the deadline, or the end of MaxHold, unless a renewal moves it. The lease is lost

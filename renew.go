@@ -60,13 +60,13 @@ func (s *schedule) remove(t *term) {
 
 // plan sets when the watchdog looks at t next: RenewEvery after asked, when it was last
 // granted or renewed, and at its end. A grant that came with little trust is renewed
-// soon, yet not at once: many locks are held for less than that, and need no renewal.
-// The caller holds mu.
+// soon, and so is one that perhaps a bare majority of the nodes has given, yet not at once:
+// many locks are held for less than that, and need no renewal. The caller holds mu.
 func (t *term) plan(asked time.Time) {
 	every, room := t.now.opts.renewEvery(t.grant.TTL), t.given-t.now.opts.Margin
 	wait := min(every, room*3/4)
-	if room < (t.grant.TTL-t.now.opts.Margin)/2 {
-		wait = room / 32
+	if bare := asked.Equal(t.taken) && t.client.limits.Nodes > 2; bare || room < (t.grant.TTL-t.now.opts.Margin)/2 {
+		wait = min(wait, room/32)
 	}
 	t.client.reschedule(t, t.renewAt(asked.Add(wait)))
 }

@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,37 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/memory"
 )
+
+// Nodes that were away, or a rival's, as the lock was granted get it by the first renewal. That comes soon: one of the others
+// may stop next.
+func TestALeaseOfABareMajoritySoonHasTheOtherNodes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := memory.New(5)
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		const ttl = 10 * time.Second
+		drv.Node(3).Stop()
+		drv.Node(4).Stop()
+		l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		drv.Node(3).Start()
+		drv.Node(4).Start()
+		time.Sleep(ttl / 16)
+		for i := range 2 {
+			drv.Node(i).Stop()
+		}
+		time.Sleep(time.Minute)
+		if err := l.Context().Err(); err != nil {
+			t.Errorf("two nodes that had granted it are away, and the others are not: %v", context.Cause(l.Context()))
+		}
+	})
+}
 
 // A node that is away is told of once, and so is its return, however often the lease is
 // renewed meanwhile.

@@ -110,7 +110,13 @@ func TestNoHandOverOnTrustThatIsHalfGone(t *testing.T) {
 				l := b.acquire(b.client, "k", opts)
 				var wg sync.WaitGroup
 				wg.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
+				for i := range 3 {
+					b.drv.Node(i).Stop() // it is not renewed meanwhile
+				}
 				pass(tt.held)
+				for i := range 3 {
+					b.drv.Node(i).Start()
+				}
 				b.release(l)
 				wg.Wait()
 				synctest.Wait()

@@ -693,7 +693,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				l := b.acquire(b.client, "k", opts)
 				key := l.Key()
 				want("acquired " + key)
-				pass(4 * time.Second)
+				pass(2 * time.Second) // the first follows soon
 				want("renewed " + key)
 				b.release(l)
 				want("released " + key)

@@ -391,6 +391,9 @@ type Limits struct {
 	Order       bool // whether waiters are served in the order they came
 	MinHold     bool // whether Release can keep the lock for a time
 	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
+	// Nodes is of how many nodes a majority has to have a lock; 0: the service answers as one. Where it is above 2 the
+	// first renewal follows soon after the grant, as it may put the lock on nodes that have not granted it.
+	Nodes int
 	// NoReaders says why a name cannot be a read and write lock, in words for an error: another library
 	// has one of its own under these names. Empty: it can.
 	NoReaders string

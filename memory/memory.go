@@ -108,7 +108,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
-	l := driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTLOfOne, Token: true, Order: true, MinHold: true, ChangeTTL: true}
+	l := driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTLOfOne, Token: true, Order: true, MinHold: true, ChangeTTL: true, Nodes: len(d.cluster.nodes)}
 	if len(d.cluster.nodes) > 1 {
 		l.MaxTTL, l.Longer = maxTTLOfMany, fmt.Sprintf("as package redlock does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
 	}

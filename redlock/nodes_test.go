@@ -32,8 +32,9 @@ func (r *rig) hurt(hurt, mend func(s *redisproc.Server), states ...driver.NodeSt
 	}
 	deadline := l.Deadline()
 	r.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
+	r.awaitState(events, r.servers[1].Addr(), states[0])
 	mend(r.servers[1])
-	for _, want := range states {
+	for _, want := range states[1:] {
 		r.awaitState(events, r.servers[1].Addr(), want)
 	}
 	deadline = l.Deadline()
@@ -78,7 +79,7 @@ func TestAHungNodeIsNotMissed(t *testing.T) {
 		if err := s.Resume(); err != nil {
 			t.Error(err)
 		}
-	}, driver.NodeUp)
+	}, driver.NodeStalled, driver.NodeUp)
 }
 
 // The Redlock page, "Performance, crash recovery and fsync": a node that has

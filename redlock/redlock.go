@@ -184,7 +184,13 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 }
 
 // Limits implements driver.Driver.
-func (d *Driver) Limits() driver.Limits { return d.opts.limits() }
+func (d *Driver) Limits() driver.Limits {
+	l := d.opts.limits()
+	if !d.opts.Cluster { // a shard answers as one
+		l.Nodes = len(d.nodes)
+	}
+	return l
+}
 
 // Close implements driver.Driver. It blocks until what was sent is answered, and the
 // Logger has taken its last lines, each for about a second at most; a second Close does

@@ -133,6 +133,7 @@ func (d *Driver) limit(most time.Duration) error {
 		l.Order = l.Order && m.Order
 		l.MinHold = l.MinHold && m.MinHold
 		l.ChangeTTL = l.ChangeTTL && m.ChangeTTL
+		l.Nodes = max(l.Nodes, m.Nodes)
 	}
 	if g := l.Granularity; g > 0 {
 		l.MaxTTL = l.MaxTTL / g * g

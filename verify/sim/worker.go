@@ -190,7 +190,7 @@ func (wk *worker) watch() {
 		}
 	}
 	first := own / 3
-	if given := cl.st.Trusted() - wk.c.clock(); given < own/2 {
+	if given := cl.st.Trusted() - wk.c.clock(); given < own/2 || len(w.nodes) > 2 {
 		first = given / 32
 	}
 	wk.c.after(first, renew)
