@@ -57,3 +57,16 @@ func TestRequestsOfASessionHaveNumbersOfTheirOwn(t *testing.T) {
 		}
 	}
 }
+
+// TestASessionOfNoTimeIsRefused: it would be renewed without a pause.
+func TestASessionOfNoTimeIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, granted := range []int32{0, -1} {
+		for _, key := range []time.Duration{anyTTL, 10 * time.Second} {
+			s := &session{key: key}
+			if err := s.enter(greeting{id: 1, timeout: granted}, 10_000); err == nil || s.id != 0 || s.ttl != 0 {
+				t.Errorf("granted %d ms: %v, and the session has a TTL of %v", granted, err, s.ttl)
+			}
+		}
+	}
+}
