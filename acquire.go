@@ -313,7 +313,7 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 	c := a.client
 	c.mu.Lock()
 	s.answered()
-	t := &term{client: c, local: s, grant: grant, asked: a.opts.TTL, taken: taken, keptUntil: grant.TrustedUntil, at: unscheduled}
+	t := &term{client: c, local: s, grant: grant, asked: a.opts.TTL, taken: taken, start: taken, keptUntil: grant.TrustedUntil, at: unscheduled}
 	t.given = clock.Until(t.keptUntil, taken)
 	s.term = t
 	w := a.taker()

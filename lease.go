@@ -22,7 +22,8 @@ type term struct {
 	keptUntil time.Time     // until when the service keeps it, with both clock readings
 	trusted   time.Time     // the same, or the end of MaxHold
 	ends      time.Time     // Margin before trusted; when that has been reached: trusted
-	given     time.Duration // for how long it was granted by the last grant or renewal
+	start     time.Time     // when it was granted, or the last renewal was sent
+	given     time.Duration // for how long it was granted then
 	passed    int           // hand-overs so far
 	now       holder
 	waiters   int   // how many wait in other processes, as the last renewal said
@@ -86,7 +87,7 @@ func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
 	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now, share: a.share, inner: a.inner}
 	t.trust(t.keptUntil)
-	t.plan(t.taken)
+	t.plan()
 	return t.hold(a.ctx, a.outer)
 }
 

@@ -58,17 +58,17 @@ func (s *schedule) remove(t *term) {
 	}
 }
 
-// plan sets when the watchdog looks at t next: RenewEvery after asked, when it was last
+// plan sets when the watchdog looks at t next: RenewEvery after it was last
 // granted or renewed, and at its end. A grant that came with little trust is renewed
 // soon, and so is one that perhaps a bare majority of the nodes has given, yet not at once:
 // many locks are held for less than that, and need no renewal. The caller holds mu.
-func (t *term) plan(asked time.Time) {
+func (t *term) plan() {
 	every, room := t.now.opts.renewEvery(t.grant.TTL), t.given-t.now.opts.Margin
 	wait := min(every, room*3/4)
-	if bare := asked.Equal(t.taken) && t.client.limits.Nodes > 2; bare || room < (t.grant.TTL-t.now.opts.Margin)/2 {
+	if bare := t.start.Equal(t.taken) && t.client.limits.Nodes > 2; bare || room < (t.grant.TTL-t.now.opts.Margin)/2 {
 		wait = min(wait, room/32)
 	}
-	t.client.reschedule(t, t.renewAt(asked.Add(wait)))
+	t.client.reschedule(t, t.renewAt(t.start.Add(wait)))
 }
 
 // span is how long t can do without a renewal, at its best. The caller holds mu.
@@ -302,8 +302,8 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 			t.alerts = 0
 		}
 		t.lengthen(r.TrustedUntil, now)
-		t.given = clock.Until(t.keptUntil, start)
-		t.plan(start)
+		t.start, t.given = start, clock.Until(t.keptUntil, start)
+		t.plan()
 	default:
 		if !r.TrustedUntil.IsZero() { // by answers that came late
 			t.lengthen(r.TrustedUntil, now)
