@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,6 +115,19 @@ func (f *fleet) buildOf(client string) build {
 		}
 	}
 	return newer
+}
+
+// names is how the histories call a client process.
+var names = regexp.MustCompile(`\b[a-z]+[0-9]+\.[0-9]+\b`)
+
+// olderIn names the clients in a text that are of the older build.
+func (f *fleet) olderIn(text string) (clients []string) {
+	for _, client := range names.FindAllString(text, -1) {
+		if f.buildOf(client) == older && !slices.Contains(clients, client) {
+			clients = append(clients, client)
+		}
+	}
+	return clients
 }
 
 func (s *ship) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }

@@ -2,7 +2,10 @@
 
 package main
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestEachProcessIsOfOneBuild: what two builds have granted one another is counted by the names of processes.
 func TestEachProcessIsOfOneBuild(t *testing.T) {
@@ -15,6 +18,10 @@ func TestEachProcessIsOfOneBuild(t *testing.T) {
 		if got := f.buildOf(client); got != want {
 			t.Errorf("%s is of build %d, want %d", client, got, want)
 		}
+	}
+	const found = "holdfast1.0/8 (token 5) was taken away by holdfast10.0/9:1, holdfast1.1/2 and holdfast1.0/3, until 1.5 s"
+	if clients := f.olderIn(found); !slices.Equal(clients, []string{"holdfast1.0"}) {
+		t.Errorf("%q are of the older build, want holdfast1.0", clients)
 	}
 	m := new(Mix)
 	m.count(history(

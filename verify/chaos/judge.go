@@ -77,6 +77,13 @@ func (j *judge) window(ctx context.Context, s *span) error {
 	if err := v.whole(ctx); err != nil {
 		return err
 	}
+	if j.report.Mix != nil {
+		for i, f := range v.found {
+			if older := j.nemesis.fleet.olderIn(f.What); len(older) > 0 {
+				v.found[i].What += fmt.Sprintf(" (of the older build: %s)", strings.Join(older, ", "))
+			}
+		}
+	}
 	j.timeline.add(s, v.locks, faults, v.found)
 	j.report.Findings = append(j.report.Findings, v.found...)
 	j.report.Slow = append(j.report.Slow, v.slow...)
