@@ -303,7 +303,7 @@ func crowded(b *bench) {
 		_, err := waiter.Acquire(ctx, "k", &holdfast.AcquireOptions{MaxWaiters: 1})
 		done <- err
 	}()
-	b.awaitWait(c, "k", 1)
+	b.awaitWaiters(c, "k", 1)
 	_, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{MaxWaiters: 1})
 	if held, ok := errors.AsType[*holdfast.HeldError](err); !b.stalled(err) && (!ok || held.Waiters != 1 || errors.Is(err, context.DeadlineExceeded)) {
 		b.Errorf("behind a waiter, with MaxWaiters 1: %v", err)

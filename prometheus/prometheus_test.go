@@ -111,9 +111,9 @@ func TestEveryEventIsMeasured(t *testing.T) {
 		"at risk": {
 			"distributed_lock_waiters{resource=order}": 1, "distributed_lock_held{resource=order}": 1, "distributed_lock_at_risk{resource=order}": 1,
 			"distributed_lock_failures_total{reason=held,resource=order}":    1,
-			"distributed_lock_renewals_total{resource=order,result=ok}":      3,
-			"distributed_lock_renewal_lag_seconds{resource=order}":           3,
-			"distributed_lock_renewal_margin_seconds{resource=order}":        3,
+			"distributed_lock_renewals_total{resource=order,result=ok}":      4,
+			"distributed_lock_renewal_lag_seconds{resource=order}":           4,
+			"distributed_lock_renewal_margin_seconds{resource=order}":        4,
 			"distributed_lock_wait_seconds{outcome=acquired,resource=order}": 1,
 			"distributed_lock_wait_seconds{outcome=failed,resource=order}":   1,
 			"distributed_lock_lost_total{reason=expired,resource=order}":     0,

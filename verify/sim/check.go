@@ -78,7 +78,8 @@ func (w *world) checkTokens(k *key) {
 	}
 }
 
-// checkLooks wants nobody who looks at a lock to take an earlier grant's token for its holder's.
+// checkLooks wants nobody who looks at a lock to take an earlier grant's token for its holder's. A holder whose lock is
+// set again late, after a grant that came later than its own, is over.
 func (w *world) checkLooks(k *key) {
 	asked := w.rng.Perm(len(w.nodes))
 	for most := quorum.Majority(len(asked)); most <= len(asked); most++ {
@@ -92,10 +93,13 @@ func (w *world) checkLooks(k *key) {
 			if len(all) < quorum.Majority(len(asked)) {
 				continue
 			}
-			certain := quorum.Certain(all, len(asked))
-			for _, g := range k.grants[max(0, len(k.grants)-8):] {
+			certain, earlier := quorum.Certain(all, len(asked)), k.grants
+			if i := slices.IndexFunc(k.grants, func(g *grant) bool { return g.owner == owner }); i >= 0 {
+				earlier = k.grants[:i]
+			}
+			for _, g := range earlier[max(0, len(earlier)-8):] {
 				for _, first := range all {
-					if g.owner != owner && first >= certain && first < g.token+quorum.Block && g.token < first+quorum.Block {
+					if first >= certain && first < g.token+quorum.Block && g.token < first+quorum.Block {
 						w.fail(P2, "%s had %s with token %d, and a look finds that %s has", g.owner, k.name, g.token, owner)
 					}
 				}

@@ -119,7 +119,7 @@ func TestARunWithoutARuleIsRefused(t *testing.T) {
 		step  string
 	}
 	rules := map[string]without{
-		"commit looks at the owner":               {sim.Rules{CommitAnybody: true}, 941, `ask |-> "commit"`},
+		"commit looks at the owner":               {sim.Rules{CommitAnybody: true}, 1501, `ask |-> "commit"`},
 		"release looks at the owner":              {sim.Rules{ReleaseAnybody: true}, 1, `ask |-> "release"`},
 		"a late request shortens nothing":         {sim.Rules{Shorten: true}, 901, `ask |-> "`},
 		"who forgot does not vote":                {sim.Rules{NoQuarantine: true}, 1, `"admits"`},
