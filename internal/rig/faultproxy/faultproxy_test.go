@@ -704,12 +704,13 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer proxy.Close()
-			strand := func() (late any) {
+			strand := func(pause time.Duration) (late any) {
 				old := dial(t, proxy.Addr())
 				old.send("SET lock a")
 				old.wants("OK")
 				deliver := proxy.Strand()
 				old.send("SET lock late")
+				time.Sleep(pause)
 				row.end(old, proxy)
 				next := dial(t, proxy.Addr())
 				next.send("SET lock b", "GET lock")
@@ -723,7 +724,8 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 				return late
 			}
 			// The proxy may be cut before it has read anything: then there is nothing to deliver.
-			for end := time.Now().Add(patience); strand() != "late"; {
+			end := time.Now().Add(patience)
+			for pause := time.Duration(0); strand(pause) != "late"; pause = 2*pause + time.Millisecond {
 				if time.Now().After(end) {
 					t.Fatal("what was stranded never arrived")
 				}
