@@ -60,7 +60,7 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	time.Sleep(10 * time.Millisecond)
+	time.Sleep(10 * time.Millisecond) // the waiter has seen that by now, or else the test shows less
 	c.events.mu.Unlock()
 	if err := <-left; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,31 +16,43 @@ import (
 // Nodes that were away, or a rival's, as the lock was granted get it by the first renewal. That comes soon: one of the others
 // may stop next.
 func TestALeaseOfABareMajoritySoonHasTheOtherNodes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		drv := memory.New(5)
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+	in(t, func(t *testing.T, b *bench) {
 		const ttl = 10 * time.Second
-		drv.Node(3).Stop()
-		drv.Node(4).Stop()
-		l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
-		drv.Node(3).Start()
-		drv.Node(4).Start()
-		time.Sleep(ttl / 16)
+		b.drv.Node(3).Stop()
+		b.drv.Node(4).Stop()
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: ttl})
+		b.drv.Node(3).Start()
+		b.drv.Node(4).Start()
+		pass(ttl / 16)
 		for i := range 2 {
-			drv.Node(i).Stop()
+			b.drv.Node(i).Stop()
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if err := l.Context().Err(); err != nil {
 			t.Errorf("two nodes that had granted it are away, and the others are not: %v", context.Cause(l.Context()))
 		}
+	})
+}
+
+// The first renewal has been, and the next is not due.
+func TestALeaseThatIsPassedOnIsRenewedWhenThatIsDue(t *testing.T) {
+	var renewed atomic.Int32
+	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		opts := &holdfast.AcquireOptions{TTL: time.Second}
+		l := b.acquire(b.client, "k", opts)
+		for range 5 {
+			next := make(chan *holdfast.Lease)
+			go func() { next <- b.acquire(b.client, "k", opts) }()
+			pass(15 * time.Millisecond)
+			b.release(l)
+			l = <-next
+		}
+		told()
+		if n := renewed.Load(); n != 1 {
+			t.Errorf("renewed %d times in the first tenth of its TTL, want once", n)
+		}
+		b.release(l)
 	})
 }
 

@@ -117,9 +117,9 @@ func shortCut(b *bench) {
 	drv, other := b.driver(), b.client()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	deadline := l.Deadline()
-	time.Sleep(ttl / 6) // the first renewal is due in as long again
+	time.Sleep(ttl / 6) // a third of the TTL after the grant, or after an early renewal, the next one is due
 	b.Cut(drv)
-	time.Sleep(ttl / 4) // a renewal fails meanwhile
+	time.Sleep(ttl / 4) // that fails meanwhile
 	b.Mend(drv)
 	b.eventually("a renewal after the cut", func() bool { return l.Deadline().After(deadline) })
 	b.isHeld(other, "k")

@@ -129,7 +129,7 @@ func slotsBoundHolders(b *bench) {
 			if n := inside.Add(1); n > most.Load() {
 				most.Store(n)
 			}
-			time.Sleep(upTo(5 * time.Millisecond))
+			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
 			inside.Add(-1)
 			each[l.Slot()].leave()
 			b.release(l)
@@ -170,7 +170,7 @@ func slotsInOrder(b *bench) {
 			for slot := range slots {
 				b.awaitWaiters(holder, fmt.Sprintf("k#%d", slot), i+1)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // in a bubble the next might come at the same time otherwise
 		}
 		b.release(held[0])
 		for range waiters {
@@ -241,7 +241,7 @@ func readersTogether(b *bench) {
 			if !shared {
 				highestWrite.Store(int64(l.Token()))
 			}
-			time.Sleep(upTo(5 * time.Millisecond))
+			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
 			side.Add(-1)
 			b.release(l)
 		}

@@ -353,7 +353,7 @@ func obstacleIsTold(b *bench) {
 	if b.StopNodes != nil && b.StartNodes != nil {
 		b.StopNodes(max(b.Nodes, 1))
 		await(driver.ErrUnavailable)
-		time.Sleep(b.short / 4)
+		time.Sleep(b.short / 4) // it asks again meanwhile, and says nothing new
 		b.StartNodes()
 		await(driver.ErrHeld)
 	}

@@ -202,10 +202,8 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 	if err != nil {
 		return false, err
 	}
-	if token != 0 {
-		if its, err := d.engine.Belongs(st, views, token); !its {
-			return false, err
-		}
+	if its, err := d.engine.Belongs(st, views, token); !its {
+		return false, err
 	}
 	var done quorum.Set
 	errs := make([]error, len(d.cluster.nodes))

@@ -106,7 +106,7 @@ func (c *chaos) turn(ctx context.Context, d *postgres.Driver, client *holdfast.C
 // disturb makes trouble until ctx ends.
 func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 	for n := 0; ctx.Err() == nil; n++ {
-		time.Sleep(rand.N(200 * time.Millisecond))
+		time.Sleep(rand.N(200 * time.Millisecond)) // between two faults some get through
 		switch rand.IntN(5) {
 		case 0:
 			c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(3), false })
@@ -120,7 +120,7 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 			}
 		case 3:
 			c.All(func(_ int, p *fixture.Link) { p.Hole = rand.IntN(5) == 0 })
-			time.Sleep(rand.N(2 * brief))
+			time.Sleep(rand.N(2 * brief)) // leases end meanwhile, or do not
 			c.All(func(_ int, p *fixture.Link) { p.Hole = false })
 		case 4:
 			if n%4 != 0 {

@@ -115,7 +115,7 @@ func BenchmarkOutlivedLease(b *testing.B) {
 	updates := func() int {
 		return r.count("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = to_regclass($1)", r.in("holdfast.lock"))
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // the crowd has come to rest
 	before, begin := updates(), time.Now()
 	var busy, looks atomic.Int64
 	for range 500 {

@@ -252,10 +252,8 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if kind, other := format.OtherType(st.Owner); other && token == 0 {
 		return false, fmt.Errorf("%w: the lock is a key of type %s, which has no token: remove it with the program that made it", driver.ErrInvalid, kind)
 	}
-	if token != 0 {
-		if its, err := d.engine.Belongs(st, views, token); !its {
-			return false, err
-		}
+	if its, err := d.engine.Belongs(st, views, token); !its {
+		return false, err
 	}
 	var mu sync.Mutex // guards what follows
 	var done, lasting quorum.Set
@@ -269,7 +267,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		switch {
 		case token != 0:
 			reply, err = n.force(asking, lock, st.Owner, why)
-		case st.Held && engine.Tokenless(st.Owner) && views[n.index].Owner == st.Owner:
+		case views[n.index].Owner == st.Owner:
 			reply, err = n.eval(asking, evalsha(d.opts.format().Drop, lock, st.Owner))
 		default:
 			return

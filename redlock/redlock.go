@@ -186,9 +186,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	l := d.opts.limits()
-	if !d.opts.Cluster { // a shard answers as one
-		l.Nodes = len(d.nodes)
-	}
+	l.Nodes = len(d.nodes) // none where a shard of a cluster answers as one
 	return l
 }
 

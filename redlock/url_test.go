@@ -402,6 +402,16 @@ func limits(url string) (driver.Limits, error) {
 	return d.Limits(), d.Close()
 }
 
+// TestLimitsSayOfHowManyNodesALockIs: a shard of a cluster answers as one.
+func TestLimitsSayOfHowManyNodesALockIs(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]int{"redis://a": 1, "redlock://a,b,c": 3, "redis+cluster://a,b": 0} {
+		if l, err := limits(url); err != nil || l.Nodes != want {
+			t.Errorf("%s: %d nodes, %v; want %d", url, l.Nodes, err, want)
+		}
+	}
+}
+
 // TestOnlyOneNodeKeepsLocksForHours: several would be as silent after a restart.
 func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
 	t.Parallel()

@@ -193,7 +193,7 @@ func increment(data *redis.Client) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	time.Sleep(time.Millisecond)
+	time.Sleep(time.Millisecond) // the gap that the lock is for
 	return data.Set(ctx, "counter", n+1, 0).Err()
 }
 

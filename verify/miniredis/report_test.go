@@ -59,7 +59,7 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 	begun := make(chan bool)
 	go report(t.Context(), first, func(context.Context) error {
 		close(begun)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10 * time.Minute) // of virtual time
 		return nil
 	})
 	<-begun

@@ -91,9 +91,12 @@ func (e *Engine) token(views []View, owner string) int64 {
 }
 
 // Belongs says whether token belongs to the grant of the holder in st, which was made of views: whether it is of the block
-// of st.Token, or of a later one that some node gave this holder after the commit. It returns an UnavailableError where
-// a node's block has the token, but too few nodes answer to tell whose that is.
+// of st.Token, or of a later one that some node gave this holder after the commit. Token 0 is that of a lock without one. It
+// returns an UnavailableError where a node's block has the token, but too few nodes answer to tell whose that is.
 func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, error) {
+	if token == 0 {
+		return st.Held && Tokenless(st.Owner), nil
+	}
 	known := false
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	for i, v := range views {

@@ -126,6 +126,9 @@ func TestTheTokenOfAGrantIsNoEarlierOnes(t *testing.T) {
 			if err != nil || st.Token != c.want {
 				t.Errorf("%s: token %d, %v; want %d", name, st.Token, err, c.want)
 			}
+			if its, err := e.Belongs(st, c.views, 0); err != nil || its != (st.Held && c.all == nil) {
+				t.Errorf("%s: it has no token: %v, %v", name, its, err)
+			}
 			for _, token := range []int64{99, 100, 131, 132, 163, 164, 195, 196} {
 				its, err := e.Belongs(st, c.views, token)
 				if its != slices.Contains(c.all, token) || its && err != nil {

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
 // TestAClusterOutlivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
-// would go on serving clients, and the test would not end.
+// would go on serving clients.
 func TestAClusterOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c, err := etcdproc.StartMeshed(t.Context(), 3)
@@ -22,23 +22,17 @@ func TestAClusterOutlivesItsLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Stop() })
-	next := func(last *etcdproc.Member) *etcdproc.Member {
-		for ; ; time.Sleep(10 * time.Millisecond) {
-			if l := c.Leader(t.Context()); l != nil && l != last {
-				return l
-			}
-		}
+	r := fixture.New(t)
+	next := func(last *etcdproc.Member) (l *etcdproc.Member) {
+		r.Eventually("another leads", func() bool { l = c.Leader(t.Context()); return l != nil && l != last })
+		return l
 	}
 	first := next(nil)
 	c.Mesh.Isolate(slices.Index(c.Members, first), true, true)
 	second := next(first)
-	for first.Serves(t.Context()) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	r.Eventually("it serves no more", func() bool { return !first.Serves(t.Context()) })
 	c.Mesh.Isolate(slices.Index(c.Members, first), false, false)
-	for !first.Serves(t.Context()) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	r.Eventually("it serves again", func() bool { return first.Serves(t.Context()) })
 	second.Kill()
 	if conn, err := net.Dial("tcp", second.Addr); err == nil {
 		conn.Close()

@@ -710,7 +710,7 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 				old.wants("OK")
 				deliver := proxy.Strand()
 				old.send("SET lock late")
-				time.Sleep(pause)
+				time.Sleep(pause) // the proxy may read it meanwhile, and nobody can tell
 				row.end(old, proxy)
 				next := dial(t, proxy.Addr())
 				next.send("SET lock b", "GET lock")

@@ -80,7 +80,7 @@ func TestAMeshIsolatesOneServerFromTheOthersAndNoOthers(t *testing.T) {
 		if !<-beside {
 			t.Fatalf("%+v: no answer between the others", c)
 		}
-		time.Sleep(moment)
+		time.Sleep(moment) // in which what passed would arrive
 		cut := c.in || c.out
 		if len(to)+len(from) > 0 && cut {
 			t.Errorf("%+v: an answer across the cut", c)

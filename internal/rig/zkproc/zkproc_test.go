@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
 // TestAnEnsembleOutlivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
-// would go on serving clients, and the test would not end.
+// would go on serving clients.
 func TestAnEnsembleOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	e, err := zkproc.StartMeshed(t.Context(), 3)
@@ -22,23 +22,17 @@ func TestAnEnsembleOutlivesItsLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Stop() })
-	next := func(last *zkproc.Member) *zkproc.Member {
-		for ; ; time.Sleep(10 * time.Millisecond) {
-			if l := e.Leader(); l != nil && l != last {
-				return l
-			}
-		}
+	r := fixture.New(t)
+	next := func(last *zkproc.Member) (l *zkproc.Member) {
+		r.Eventually("another leads", func() bool { l = e.Leader(); return l != nil && l != last })
+		return l
 	}
 	first := next(nil)
 	e.Mesh.Isolate(slices.Index(e.Members, first), true, true)
 	second := next(first)
-	for first.Serves() {
-		time.Sleep(10 * time.Millisecond)
-	}
+	r.Eventually("it serves no more", func() bool { return !first.Serves() })
 	e.Mesh.Isolate(slices.Index(e.Members, first), false, false)
-	for !first.Serves() {
-		time.Sleep(10 * time.Millisecond)
-	}
+	r.Eventually("it serves again", func() bool { return first.Serves() })
 	second.Kill()
 	if conn, err := net.Dial("tcp", second.Addr); err == nil {
 		conn.Close()

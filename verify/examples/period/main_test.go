@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/verify/examples"
@@ -36,15 +37,15 @@ func TestEachPeriodHasOneReport(t *testing.T) {
 			}
 		}()
 	}
-	for days, reports := 0, 0; days < 3; time.Sleep(100 * time.Millisecond) {
-		row := db.QueryRowContext(t.Context(), `SELECT count(DISTINCT day), count(*) FROM report WHERE sales = 1 AND cents = 100`)
-		if err := row.Scan(&days, &reports); err != nil {
-			t.Fatal(err)
-		}
+	r := fixture.New(t)
+	r.Eventually("three periods are over", func() bool {
+		var days, reports int
+		r.Must(db.QueryRowContext(t.Context(), `SELECT count(DISTINCT day), count(*) FROM report WHERE sales = 1 AND cents = 100`).Scan(&days, &reports))
 		if days != reports {
 			t.Fatalf("%d reports of %d periods", reports, days)
 		}
-	}
+		return days >= 3
+	})
 }
 
 func TestAHolderThatComesTooLateWritesNoReport(t *testing.T) {

@@ -66,7 +66,7 @@ func TestAnInvoiceIsChargedOnce(t *testing.T) {
 	var charges atomic.Int32
 	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		charges.Add(1)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // or no two requests would meet
 	}))
 	t.Cleanup(provider.Close)
 	instances := []*instance{start(t, backend, database, provider.URL), start(t, backend, database, provider.URL)}

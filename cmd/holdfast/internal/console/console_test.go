@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -369,12 +370,9 @@ func TestABrowserThatDoesNotReadIsDropped(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	for len(c.seats) == 0 { // until the stream has begun
-		time.Sleep(time.Millisecond)
-	}
-	for len(c.seats) > 0 { // until it has ended, which the test waits for
-		time.Sleep(time.Millisecond)
-	}
+	r := fixture.New(t)
+	r.Eventually("the stream has begun", func() bool { return len(c.seats) > 0 })
+	r.Eventually("it has ended", func() bool { return len(c.seats) == 0 })
 }
 
 func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {

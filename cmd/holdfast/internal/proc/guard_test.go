@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
 // guarded is a group and the guard of it, in this process.
@@ -101,9 +102,7 @@ func TestGuard(t *testing.T) {
 		g := newGuarded(t)
 		syscall.Kill(-g.command.Process.Pid, syscall.SIGKILL)
 		g.command.Wait()
-		for groupAlive(g.command.Process.Pid) {
-			time.Sleep(time.Millisecond)
-		}
+		fixture.New(t).Eventually("the group is gone", func() bool { return !groupAlive(g.command.Process.Pid) })
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now(), Lease: json.RawMessage(`1`)})
 		g.tell(t, order{Done: true})
 		if code := <-g.code; code != 0 || len(g.did) > 0 {

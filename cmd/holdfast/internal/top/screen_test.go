@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -77,9 +78,8 @@ func started(t *testing.T, c live.Backend) *model {
 	go func() { source.Run(ctx); close(done) }()
 	t.Cleanup(func() { stop(); <-done })
 	m := &model{ctx: ctx, source: source, opts: Options{Every: time.Second}, sort: live.ByState}
-	for m.Init(); m.picture.Whole.IsZero(); m.refresh() {
-		time.Sleep(time.Millisecond)
-	}
+	m.Init()
+	fixture.New(t).Eventually("it has seen all locks", func() bool { m.refresh(); return !m.picture.Whole.IsZero() })
 	return m
 }
 
@@ -144,10 +144,7 @@ func TestTheCursorStaysOnItsLock(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for len(m.rows) < 4 {
-		time.Sleep(10 * time.Millisecond)
-		m.refresh()
-	}
+	fixture.New(t).Eventually("all locks are rows", func() bool { m.refresh(); return len(m.rows) == 4 })
 	if m.selected != "d" || m.cursor != 3 {
 		t.Errorf("on %q at %d", m.selected, m.cursor)
 	}
