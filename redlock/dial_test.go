@@ -77,7 +77,7 @@ func TestDialOpensEveryConnection(t *testing.T) {
 func TestTheTimeoutOfALoginRunsAnewFromEachAnswer(t *testing.T) {
 	r := start(t, 1)
 	way := newRoute(t, r.servers)
-	const limit = time.Second
+	const limit = 2 * time.Second
 	way[0].SetDelay(3 * limit / 10) // there are more than four answers
 	r.clientOf(r.driver(way.nodes(), &redlock.Options{Timeout: limit}), nil)
 	defer r.hang(0)()

@@ -83,6 +83,7 @@ type server interface {
 	Resume() error
 	Kill()
 	Restart(ctx context.Context) error
+	Unasked() error // how it has ended though no fault had it end
 }
 
 // sides is how many proxies stand before each node: clients with even numbers use
@@ -93,6 +94,7 @@ const sides = 2
 type node struct {
 	life    sync.Mutex // held by the fault that stops, kills or restarts the server
 	server  server
+	pooler  server // before the second proxy; nil: there is none
 	proxies [sides]*faultproxy.Proxy
 	clock   clock
 }
@@ -108,6 +110,16 @@ func (n *node) detour(o *order, addr string, client int) {
 // dial goes through the proxy of a node that has one.
 func (o *order) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, cmp.Or(o.Detours[addr], addr))
+}
+
+// unasked is how the servers of the node have ended though no fault had them end.
+func (n *node) unasked() (errs error) {
+	for _, s := range []server{n.server, n.pooler} {
+		if s != nil {
+			errs = errors.Join(errs, s.Unasked())
+		}
+	}
+	return errs
 }
 
 // close closes the proxies.

@@ -262,6 +262,11 @@ func (j *judge) conclude() {
 	}
 	stills, longest := j.still.sum()
 	r.Stills, r.Longest = stills, Duration(longest)
+	for _, n := range j.site.nodes() {
+		if err := n.unasked(); err != nil {
+			r.Troubles = append(r.Troubles, err.Error())
+		}
+	}
 	for _, err := range j.nemesis.errs {
 		r.Troubles = append(r.Troubles, err.Error())
 	}

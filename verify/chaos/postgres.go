@@ -91,6 +91,7 @@ func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
 	if s.pooler, err = pgproc.StartPooler(ctx, s.server, "transaction", 40); err != nil {
 		return err
 	}
+	n.pooler = s.pooler
 	for i, dsn := range []string{s.server.DSN(), s.pooler.DSN()} {
 		if n.proxies[i], err = faultproxy.NewOpaque(socketOf(dsn)); err != nil {
 			return err

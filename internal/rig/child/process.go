@@ -15,6 +15,8 @@ import (
 const (
 	// endTime is how long End waits after each signal.
 	endTime = 10 * time.Second
+	// lastWords is how much of the log Unasked repeats, in bytes.
+	lastWords = 2000
 )
 
 // Program says how a server is started, and when it is ready.
@@ -31,13 +33,16 @@ type Program struct {
 type Process struct {
 	Program
 
-	mu     sync.Mutex      // guards what follows
-	cmd    *exec.Cmd       // the last one; nil: it was never started
-	exited <-chan struct{} // closed once that is gone and reaped
+	mu      sync.Mutex      // guards what follows
+	cmd     *exec.Cmd       // the last one; nil: it was never started
+	exited  <-chan struct{} // closed once that is gone and reaped
+	serving bool            // it was ready, and nobody has had it end since
+	unasked error           // how it ended where nobody had it end
 }
 
 // Begin starts the process, and does not wait until it is ready.
 func (p *Process) Begin() error {
+	p.serve(false) // the last log is about to go
 	file, err := os.Create(p.Output)
 	if err != nil {
 		return err
@@ -67,6 +72,9 @@ func (p *Process) Await(ctx context.Context) error {
 	cmd, exited := p.last()
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		err := p.Ready(ctx)
+		if err == nil {
+			p.serve(true)
+		}
 		if _, final := errors.AsType[Final](err); final || err == nil {
 			return err
 		}
@@ -115,6 +123,37 @@ func (p *Process) Pid() int {
 	return cmd.Process.Pid
 }
 
+// Unasked is how the process has ended, and what it said last, each time that it did so by itself after it had been ready. Nil: it never has.
+func (p *Process) Unasked() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.look()
+	return p.unasked
+}
+
+// serve says whether the process is to serve from now on.
+func (p *Process) serve(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.look()
+	p.serving = on
+}
+
+// look notes an end that nobody has asked for. The caller holds mu.
+func (p *Process) look() {
+	if !p.serving {
+		return
+	}
+	select {
+	case <-p.exited:
+		log := p.Log()
+		log = log[max(0, len(log)-lastWords):]
+		p.unasked = errors.Join(p.unasked, fmt.Errorf("%s ended by itself (%v); its log: %s", p.cmd.Path, p.cmd.ProcessState, log))
+		p.serving = false
+	default:
+	}
+}
+
 // Log is what the process has said since it was last started; empty if that cannot be read.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.Output)
@@ -129,6 +168,7 @@ func (p *Process) End(signals ...syscall.Signal) {
 	if cmd == nil {
 		return
 	}
+	p.serve(false)
 	for _, sig := range signals {
 		if cmd.Process.Signal(sig) != nil {
 			continue // it has ended, or this system has no such signal

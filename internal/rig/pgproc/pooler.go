@@ -42,7 +42,7 @@ func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Poo
 			err = errors.Join(err, p.Stop())
 		}
 	}()
-	command := func() *exec.Cmd { return exec.Command(program, "-q", p.config()) }
+	command := func() *exec.Cmd { return exec.Command(program, p.config()) }
 	if p.process, err = newProcess("holdfast-pgb-", syscall.SIGKILL, command, p.ready); err != nil {
 		return p, err
 	}
@@ -57,6 +57,9 @@ pool_mode = %s
 default_pool_size = %d
 server_login_retry = 1
 max_client_conn = 400
+log_connections = 0
+log_disconnections = 0
+log_stats = 0
 `, s.dir, port, port, p.dir, mode, connections)
 	if err := os.WriteFile(p.config(), []byte(text), 0o644); err != nil {
 		return p, err
