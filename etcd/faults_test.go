@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -115,6 +116,32 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
 	// With its first lease a client begins to watch for what Force tells it.
 	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "Txn", "Status")
+}
+
+// TestAWaitIsToldOfBeforeItIsKnownHowLongTheHolderHas: AcquireAll waits for that word.
+func TestAWaitIsToldOfBeforeItIsKnownHowLongTheHolderHas(t *testing.T) {
+	r := start(t)
+	g := r.Grant(r.driver(), "k", long)
+	waiting := r.driver()
+	r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "LeaseTimeToLive", true })
+	ctx, leave := context.WithCancel(r.Within())
+	defer leave()
+	told, left := make(chan error, 10), make(chan error)
+	go func() {
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+		left <- err
+	}()
+	select {
+	case err := <-told:
+		if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != g.Owner || held.Remaining != 0 {
+			t.Errorf("told %v, want that %s has it, and not for how long", err, g.Owner)
+		}
+	case <-ctx.Done():
+		t.Error("nothing is told while no member says how long the lease lasts")
+	}
+	leave()
+	r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+	<-left
 }
 
 // TestARenewalByADeposedLeaderIsNone: one that was stopped confirms renewals before it learns of its successor, who does not know
