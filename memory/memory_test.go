@@ -21,6 +21,9 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 3, 5, 9} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			if testing.Short() && n != 1 && n != 3 {
+				t.Skip("-short goes through the suite on one node and on three")
+			}
 			t.Parallel()
 			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return service(n, 0) }})
 		})
@@ -33,6 +36,9 @@ func TestConformanceOfSlowNodes(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3, 5} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			if testing.Short() && n != 3 {
+				t.Skip("-short goes through the suite once")
+			}
 			t.Parallel()
 			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return service(n, time.Millisecond) }})
 		})

@@ -92,7 +92,7 @@ const sides = 2
 
 // node is a server with its proxies and its clock.
 type node struct {
-	life    sync.Mutex // held by the fault that stops, kills or restarts the server
+	life    sync.Mutex // held by the fault that stops, kills or restarts the server, or asks it for something
 	server  server
 	pooler  server // before the second proxy; nil: there is none
 	proxies [sides]*faultproxy.Proxy

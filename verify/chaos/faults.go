@@ -43,7 +43,10 @@ func (s *redisSite) bootBehind(f Fault, victim int, rest func(time.Duration)) er
 
 // fill has foreign keys use up a node's memory.
 func (s *redisSite) fill(f Fault, victim int, rest func(time.Duration)) error {
-	server := s.servers[victim].redis
+	v := s.servers[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	server := v.redis
 	info, err := server.Do("INFO", "memory")
 	if err != nil {
 		return err
@@ -76,22 +79,19 @@ func (s *redisSite) fill(f Fault, victim int, rest func(time.Duration)) error {
 
 // killConnections is an operator who ends all clients, subscribed ones among them.
 func (s *redisSite) killConnections(_ Fault, victim int, _ func(time.Duration)) error {
-	server := s.servers[victim].redis
-	_, err := server.Do("CLIENT", "KILL", "TYPE", "normal")
-	_, err2 := server.Do("CLIENT", "KILL", "TYPE", "pubsub")
-	return errors.Join(err, err2)
+	v := s.servers[victim]
+	return errors.Join(v.command("CLIENT", "KILL", "TYPE", "normal"), v.command("CLIENT", "KILL", "TYPE", "pubsub"))
 }
 
 func (s *redisSite) clientPause(f Fault, victim int, rest func(time.Duration)) error {
-	_, err := s.servers[victim].redis.Do("CLIENT", "PAUSE", strconv.FormatInt(time.Duration(f.For).Milliseconds(), 10), "ALL")
+	err := s.servers[victim].command("CLIENT", "PAUSE", strconv.FormatInt(time.Duration(f.For).Milliseconds(), 10), "ALL")
 	rest(time.Duration(f.For))
 	return err
 }
 
 // debugSleep is a command that takes long.
 func (s *redisSite) debugSleep(f Fault, victim int, _ func(time.Duration)) error {
-	_, err := s.servers[victim].redis.Do("DEBUG", "SLEEP", fmt.Sprint(time.Duration(f.For).Seconds()))
-	return err
+	return s.servers[victim].command("DEBUG", "SLEEP", fmt.Sprint(time.Duration(f.For).Seconds()))
 }
 
 // psubscribe is somebody who listens to everything.
@@ -211,9 +211,16 @@ func (s *redisSite) restoreNode(f Fault, victim int, rest func(time.Duration)) e
 // ask sends a node a command.
 func (s *redisSite) ask(args ...string) action {
 	return func(_ Fault, victim int, _ func(time.Duration)) error {
-		_, err := s.servers[victim].redis.Do(args...)
-		return err
+		return s.servers[victim].command(args...)
 	}
+}
+
+// command sends the node a command, and waits for its turn first: another fault may be one that ends all connections.
+func (n *redisNode) command(args ...string) error {
+	n.life.Lock()
+	defer n.life.Unlock()
+	_, err := n.redis.Do(args...)
+	return err
 }
 
 // replicate makes a node throw away its data for those of another, and a master again.

@@ -38,6 +38,9 @@ func (u unordered) Limits() driver.Limits {
 // TestMiniredisKeepsEveryPromiseButOrder runs the suite of all drivers, in virtual time and
 // over connections in memory, as tests of users can.
 func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short goes through the suite on servers of Redis, and leaves out ten seconds of a processor")
+	}
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		m := start(t)
