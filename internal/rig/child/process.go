@@ -125,32 +125,35 @@ func (p *Process) Pid() int {
 
 // Unasked is how the process has ended, and what it said last, each time that it did so by itself after it had been ready. Nil: it never has.
 func (p *Process) Unasked() error {
+	p.look()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.look()
 	return p.unasked
 }
 
 // serve says whether the process is to serve from now on.
 func (p *Process) serve(on bool) {
+	p.look()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.look()
 	p.serving = on
 }
 
-// look notes an end that nobody has asked for. The caller holds mu.
+// look notes an end that nobody has asked for.
 func (p *Process) look() {
-	if !p.serving {
+	cmd, exited := p.last()
+	select {
+	case <-exited:
+	default: // it runs, or was never started
 		return
 	}
-	select {
-	case <-p.exited:
-		log := p.Log()
-		log = log[max(0, len(log)-lastWords):]
-		p.unasked = errors.Join(p.unasked, fmt.Errorf("%s ended by itself (%v); its log: %s", p.cmd.Path, p.cmd.ProcessState, log))
+	log := p.Log()
+	log = log[max(0, len(log)-lastWords):]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.serving && p.cmd == cmd {
+		p.unasked = errors.Join(p.unasked, fmt.Errorf("%s ended by itself (%v); its log: %s", cmd.Path, cmd.ProcessState, log))
 		p.serving = false
-	default:
 	}
 }
 
