@@ -103,7 +103,8 @@ type Link struct {
 	again   []Entry // to be sent again once the server knows the scripts
 	heard   int64   // when the node answered last
 
-	out []byte // of the goroutine that writes
+	out  []byte // of the goroutine that writes
+	read int64  // of the goroutine that reads: when it had the last answers
 }
 
 // Entry is something sent: a request, or else a call.
