@@ -142,7 +142,7 @@ func parse(args []string, errs io.Writer) (s settings, err error) {
 	s.services = slices.DeleteFunc(strings.Split(services, ","), func(name string) bool { return name == "" })
 	for _, name := range s.services {
 		if find(name) == nil {
-			err = errors.Join(err, fmt.Errorf("no service %q", name))
+			err = errors.Join(err, fmt.Errorf("no service %q; -h lists them", name))
 		}
 	}
 	if peers != "" {
