@@ -115,10 +115,11 @@ func (c *claim) step(a *answer) (overtaken, told func(quorum.Outcome), do quorum
 	if a.answers && a.Kind != quorum.Failed {
 		c.lane.answered[a.Node].Store(now)
 	}
-	if c.gone && c.state.Phase == quorum.Held && c.told == nil && !a.begins {
+	lapses := c.gone && c.told == nil && !a.begins // nothing is renewed or taken back for it
+	if c.state.Phase == quorum.Held && (lapses || a.rings) {
 		c.round(a.Kind, &do, now)
 		c.setTimer(now)
-		return nil, nil, do // it is to lapse: nothing is renewed or taken back for it
+		return nil, nil, do
 	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
@@ -237,9 +238,9 @@ func (c *claim) hasty() bool {
 }
 
 // setTimer sees to it that a Tick comes when the claim wants one. A timer that
-// is early is left alone: an early Tick does nothing. So is that of the claim while it
-// holds the lock, as the release may come before it and want it again. Rounds of a
-// held lock are timed together, by Engine.Renew.
+// is early is left alone: an early Tick does nothing. So is one that is set when the lock
+// is granted, as the release may come before it and want it again. While the lock is held,
+// it can only end the claim's round in the lane: renewals are timed together, by Engine.Renew.
 func (c *claim) setTimer(now int64) {
 	alarm := c.state.Alarm()
 	if c.state.Phase == quorum.Held {
@@ -329,7 +330,9 @@ func (c *claim) ring() {
 	again := c.state.Rest != 0 && c.state.Patience == 0 && c.engine.clock.Now() >= c.state.Rest
 	if c.state.Adopts || c.places > 0 || !again {
 		c.mu.Unlock()
-		c.post(event(quorum.Event{Kind: quorum.Tick}))
+		a := event(quorum.Event{Kind: quorum.Tick})
+		a.rings = true
+		c.post(a)
 		return
 	}
 	c.queue()

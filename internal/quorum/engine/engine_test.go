@@ -245,6 +245,46 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 	})
 }
 
+// The timer of a claim tells its round in the lane to end, while the lock may be held already
+// and be renewed for the first time.
+func TestTheTimerOfAClaimEndsNoRenewal(t *testing.T) {
+	t.Parallel()
+	for name, grants := range map[string]int{"all have granted": 3, "a quorum has granted": 2} {
+		t.Run(name, func(t *testing.T) {
+			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+				begun := time.Now()
+				won := make(chan driver.Grant, 1)
+				go func() {
+					g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second})
+					if err != nil {
+						t.Error(err)
+					}
+					won <- g
+				}()
+				for i, d := range desks {
+					if r := d.next(t, quorum.AskAcquire); i < grants {
+						r.Granted(100)
+					}
+				}
+				g := <-won
+				for _, rings := range []int64{overdue, quorum.RequestTimeout(int64(g.TTL))} {
+					time.Sleep(time.Until(begun.Add(time.Duration(rings) - time.Millisecond)))
+					out := renew(t, e, g)
+					time.Sleep(2 * time.Millisecond)
+					for i, d := range desks {
+						if r := d.next(t, quorum.AskRenew); i < 2 {
+							r.Kept(0)
+						}
+					}
+					if err := within(t, out); err != nil {
+						t.Errorf("Renew = %v, %v after the claim began", err, time.Duration(rings))
+					}
+				}
+			})
+		})
+	}
+}
+
 // What was detached lapses by itself, and another client may adopt it meanwhile.
 func TestNothingIsRenewedOrTakenBackForADetachedLease(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
