@@ -130,9 +130,6 @@ type Reader struct {
 // NewReader returns a Reader with a buffer of its own.
 func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in, bufferSize)} }
 
-// Buffered is how many bytes have been read from the connection that belong to no value yet.
-func (r *Reader) Buffered() int { return r.in.Buffered() }
-
 // ReadValue blocks until a whole value has arrived. At the end of the stream it returns io.EOF between two values and
 // io.ErrUnexpectedEOF within one.
 func (r *Reader) ReadValue() (Value, error) {

@@ -103,8 +103,7 @@ type Link struct {
 	again   []Entry // to be sent again once the server knows the scripts
 	heard   int64   // when the node answered last
 
-	out  []byte // of the goroutine that writes
-	read int64  // of the goroutine that reads: when it had the last answers
+	out []byte // of the goroutine that writes
 }
 
 // Entry is something sent: a request, or else a call.

@@ -21,13 +21,9 @@ func (l *Link) reads() {
 
 // next delivers the next answer or wake-up.
 func (l *Link) next() error {
-	waits := l.cfg.Conn.Buffered() == 0
 	v, err := l.cfg.Conn.Next()
 	if err != nil {
 		return err
-	}
-	if waits { // those that came together with it have the same time
-		l.read = l.cfg.Now()
 	}
 	switch {
 	case v.Kind == '>' && !l.confirms(v):
@@ -63,7 +59,7 @@ func (l *Link) answer(v resp.Value) bool {
 		return true
 	}
 	e := l.flight.pop()
-	l.heard = l.read
+	l.heard = l.cfg.Now()
 	l.held = l.held || e.Req != nil && e.loads < loadMost && noScript(v)
 	repeat := l.held && e.Req != nil
 	if repeat {
