@@ -201,7 +201,7 @@ func TestCloseEndsACrowd(t *testing.T) {
 // TestAShardThatHangsHoldsUpNoCrowdOfOthers: the claims to locks of each shard take their turn
 // apart. The others answer without it, however long that takes.
 func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
-	r := startCluster(t, &redisproc.ClusterOptions{Masters: 3, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})
+	r := startCluster(t, &redisproc.ClusterOptions{Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})
 	c := r.client("&quarantine=off")
 	hung, _ := r.master("crowd/0")
 	var mine, others []string

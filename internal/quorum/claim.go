@@ -183,11 +183,12 @@ func Detached(n int, ttl int64) Claim {
 	return c
 }
 
-// Step applies e to c, and to nothing else: the same claim and event always
+// Step applies e to c. It is a pure function: the same claim and event always
 // give the same result.
-func (c *Claim) Step(e Event) (a Actions) {
+func Step(c Claim, e Event) (Claim, Actions) {
+	var a Actions
 	if e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
-		return a // released or given back after the request: what it says is void
+		return c, a // released or given back after the request: what it says is void
 	}
 	c.count(&e)
 	switch c.Phase {
@@ -201,7 +202,7 @@ func (c *Claim) Step(e Event) (a Actions) {
 	if c.Phase != Seeking {
 		c.Patience, c.Rest = 0, 0
 	}
-	return a
+	return c, a
 }
 
 // Alarm is when the claim wants a Tick; 0 for never.

@@ -51,8 +51,7 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 		e.Kind = quorum.Freed
 	}
 	was := cl.claim
-	next := was
-	a := next.Step(e)
+	next, a := quorum.Step(was, e)
 	s.mutate(was, &next, &e, &a)
 	cl.claim = next
 	for ask := range a.Asks(was.ID, &next, e.At) {
