@@ -25,7 +25,7 @@ var (
 // other, while a rival waits for the lock and takes what it finds free. Each time the holder has all of them again.
 func TestALeaseOutlivesOutagesOfOneServerAfterTheOther(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("-short leaves out half a minute of outages")
 	}
 	const ttl = 6 * time.Second
 	for name, outage := range map[string]func(r *rig, i int) error{
