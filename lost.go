@@ -367,7 +367,7 @@ func (l *Lease) leave(now time.Time) followUp {
 }
 
 // cancel ends the contexts of the leases.
-func (e followUp) cancel() {
+func (e *followUp) cancel() {
 	for _, r := range e.rest {
 		r.cancel()
 	}
@@ -378,7 +378,7 @@ func (e followUp) cancel() {
 
 // tell ends the contexts of the leases and sends the events that need no answer of
 // the service.
-func (e followUp) tell(c *Client) {
+func (e *followUp) tell(c *Client) {
 	e.cancel()
 	for _, r := range e.rest {
 		r.tell(c)
@@ -403,20 +403,20 @@ func (e followUp) tell(c *Client) {
 // this process ask for it.
 func (c *Client) free(ctx context.Context, e followUp) error {
 	if len(e.rest) == 0 {
-		return c.freeOne(ctx, e)
+		return c.freeOne(ctx, &e)
 	}
 	errs := make([]error, 1+len(e.rest))
 	var rest sync.WaitGroup
 	for i, r := range e.rest {
 		rest.Go(func() { errs[1+i] = c.free(ctx, r) })
 	}
-	errs[0] = c.freeOne(ctx, e)
+	errs[0] = c.freeOne(ctx, &e)
 	rest.Wait()
 	return cmp.Or(errs...)
 }
 
 // freeOne is free without what ends with e.
-func (c *Client) freeOne(ctx context.Context, e followUp) error {
+func (c *Client) freeOne(ctx context.Context, e *followUp) error {
 	if e.free == nil {
 		return nil
 	}

@@ -183,12 +183,11 @@ func Detached(n int, ttl int64) Claim {
 	return c
 }
 
-// Step applies e to c. It is a pure function: the same claim and event always
+// Step applies e to c, and to nothing else: the same claim and event always
 // give the same result.
-func Step(c Claim, e Event) (Claim, Actions) {
-	var a Actions
+func (c *Claim) Step(e Event) (a Actions) {
 	if e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
-		return c, a // released or given back after the request: what it says is void
+		return a // released or given back after the request: what it says is void
 	}
 	c.count(&e)
 	switch c.Phase {
@@ -202,7 +201,7 @@ func Step(c Claim, e Event) (Claim, Actions) {
 	if c.Phase != Seeking {
 		c.Patience, c.Rest = 0, 0
 	}
-	return c, a
+	return a
 }
 
 // Alarm is when the claim wants a Tick; 0 for never.

@@ -52,7 +52,7 @@ func held(t *testing.T, n int) *play {
 func (p *play) step(e Event) {
 	p.t.Helper()
 	e.At = p.now
-	p.c, p.did = Step(p.c, e)
+	p.did = p.c.Step(e)
 	for n := range (p.did.Acquire | p.did.Renew).Nodes {
 		a := &p.asked[n]
 		a.at, a.ttl, a.id, a.epoch = p.now, p.c.TTL, p.c.ID, p.c.Epoch[n]

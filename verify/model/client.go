@@ -51,7 +51,8 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 		e.Kind = quorum.Freed
 	}
 	was := cl.claim
-	next, a := quorum.Step(was, e)
+	next := was
+	a := next.Step(e)
 	s.mutate(was, &next, &e, &a)
 	cl.claim = next
 	for ask := range a.Asks(was.ID, &next, e.At) {

@@ -172,8 +172,8 @@ func (cl *claim) answer(e quorum.Event, r *request) {
 	if w.cfg.Rules.TrustFromWake && e.Kind == quorum.Woken {
 		cl.st.Answered[e.Node] = now
 	}
-	before, owner := cl.st, cl.owner
-	st, do := quorum.Step(cl.st, e)
+	before, owner, st := cl.st, cl.owner, cl.st
+	do := st.Step(e)
 	if w.cfg.Rules.NeverAnew {
 		do.Renew &^= do.Anew
 	}

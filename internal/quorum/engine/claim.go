@@ -74,7 +74,7 @@ func (c *claim) post(a answer) {
 			close(sent)
 			continue
 		}
-		overtaken, told, do := c.step(c.inbox[c.read-1])
+		overtaken, told, do := c.step(&c.inbox[c.read-1])
 		exits, end := c.exits, c.exit
 		c.mu.Unlock()
 		if overtaken != nil {
@@ -102,10 +102,10 @@ func (c *claim) post(a answer) {
 // step applies one event and turns the actions into requests in c.out. The
 // caller holds mu. It returns the caller that gets no outcome any more, and the
 // one that gets do.Outcome.
-func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
+func (c *claim) step(a *answer) (overtaken, told func(quorum.Outcome), do quorum.Actions) {
 	c.out, c.exits = c.out[:0], 0
 	switch {
-	case c.outdated(&a):
+	case c.outdated(a):
 		return nil, nil, do
 	case a.Kind == quorum.Renew && c.state.Phase == quorum.Over:
 		return nil, a.told, quorum.Actions{Outcome: quorum.Lost} // a caller that waits for its release goes on waiting
@@ -115,10 +115,11 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	if a.answers && a.Kind != quorum.Failed {
 		c.lane.answered[a.Node].Store(now)
 	}
-	if c.gone && c.state.Phase == quorum.Held && c.told == nil && !a.begins {
+	lapses := c.gone && c.told == nil && !a.begins // nothing is renewed or taken back for it
+	if c.state.Phase == quorum.Held && (lapses || a.rings) {
 		c.round(a.Kind, &do, now)
 		c.setTimer(now)
-		return nil, nil, do // it is to lapse: nothing is renewed or taken back for it
+		return nil, nil, do
 	}
 	if a.begins {
 		overtaken, c.told = c.told, a.told
@@ -130,9 +131,9 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 	}
 	a.Rand = rand.Uint32()
 	c.blame(now)
-	c.record(&a)
+	c.record(a)
 	before, owner := c.state.ID, c.owner
-	c.state, do = quorum.Step(c.state, a.Event)
+	do = c.state.Step(a.Event)
 	c.noteObstacle(do)
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
@@ -141,7 +142,7 @@ func (c *claim) step(a answer) (overtaken, told func(quorum.Outcome), do quorum.
 		if ask.Kind.Seeds() { // one clock for all nodes: counters that are new start with one token, and the grant needs no second round
 			ask.Clock, ask.Noted = read.UnixMicro(), int64(c.engine.noted)
 		}
-		c.request(ask, owner)
+		c.request(&ask, owner)
 	}
 	c.round(a.Kind, &do, now)
 	c.setTimer(now)
@@ -205,7 +206,7 @@ func (c *claim) blame(now int64) {
 }
 
 // request puts ask into c.out. owner is the id before the step.
-func (c *claim) request(ask quorum.Ask, owner string) {
+func (c *claim) request(ask *quorum.Ask, owner string) {
 	switch ask.Kind {
 	case quorum.AskGiveBack, quorum.AskRenew: // the last tries before the end of a lease have no time to blame a node anew
 	default:
@@ -226,7 +227,7 @@ func (c *claim) request(ask quorum.Ask, owner string) {
 	if r == nil {
 		r = new(Request)
 	}
-	*r = Request{Ask: ask, Lock: &c.lock, Deadline: deadline, NoWait: c.hasty(), claim: c}
+	*r = Request{Ask: *ask, Lock: &c.lock, Deadline: deadline, NoWait: c.hasty(), claim: c}
 	c.out = append(c.out, r)
 	c.owed[ask.Node]++
 }
@@ -237,8 +238,9 @@ func (c *claim) hasty() bool {
 }
 
 // setTimer sees to it that a Tick comes when the claim wants one. A timer that
-// is early is left alone: an early Tick does nothing. Rounds of a held lock are
-// timed together, by Engine.Renew.
+// is early is left alone: an early Tick does nothing. So is one that is set when the lock
+// is granted, as the release may come before it and want it again. While the lock is held,
+// it can only end the claim's round in the lane: renewals are timed together, by Engine.Renew.
 func (c *claim) setTimer(now int64) {
 	alarm := c.state.Alarm()
 	if c.state.Phase == quorum.Held {
@@ -251,7 +253,7 @@ func (c *claim) setTimer(now int64) {
 	}
 	switch {
 	case alarm == 0:
-		if c.alarm != 0 {
+		if c.alarm != 0 && c.state.Phase != quorum.Held {
 			c.timer.Stop()
 			c.alarm = 0
 		}
@@ -328,7 +330,9 @@ func (c *claim) ring() {
 	again := c.state.Rest != 0 && c.state.Patience == 0 && c.engine.clock.Now() >= c.state.Rest
 	if c.state.Adopts || c.places > 0 || !again {
 		c.mu.Unlock()
-		c.post(event(quorum.Event{Kind: quorum.Tick}))
+		a := event(quorum.Event{Kind: quorum.Tick})
+		a.rings = true
+		c.post(a)
 		return
 	}
 	c.queue()

@@ -9,7 +9,7 @@
 //	redlock/redlock.go       Driver.Acquire, the driver.Driver of the client
 //	calls.go                 Calls.Acquire, which names the holder in what comes back
 //	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start
-//	claim.go                 post calls step (quorum.Step, and request for each of its Asks), then Send of each node
+//	claim.go                 post calls step (Claim.Step, and request for each of its Asks), then Send of each node
 //	redlock/node.go          Send, send: over the present session, if the request is of use there
 //	redlock/cluster.go       or Send of a Cluster: to the shard of the name, by send of its node
 //	redlock/internal/link    write.go: Send, write, load, which has format encode the request

@@ -28,6 +28,7 @@ type answer struct {
 
 	answers bool // it is the answer to a request
 	enters  bool // the claim's turn in its lane has come
+	rings   bool // the claim's timer has
 	begins  bool // told is to hear the next outcome
 	told    func(quorum.Outcome)
 	sent    chan struct{} // not an event: closed when those before have been carried out

@@ -40,7 +40,8 @@ func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.
 
 // Lock names the keys of a lock: in a cluster all are in one hash slot.
 func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
-	l := engine.Lock{Name: name, Key: prefix + name, Queue: wire.QueueKey(prefix + name)}
+	key := prefix + name
+	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key)}
 	switch {
 	case f.java:
 		l.Fence = wire.RedissonFence(l.Key)
