@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -357,5 +358,61 @@ func TestTheLastThatIsSaidOfWakeUpsIsTrue(t *testing.T) {
 		if want := []bool{true, false, true}; !slices.Equal(said, want) {
 			t.Errorf("said %v, want %v", said, want)
 		}
+	})
+}
+
+// TestAShardThatHangsHoldsUpNoCrowdOfOthers: the claims to locks of each shard take their turn apart. So a crowd that waits
+// for one that does not answer costs those of another no time at all.
+func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		c := clusterOf(d)
+		var mine, others []string
+		for i := 0; len(mine) < 300 || len(others) < 300; i++ {
+			name := fmt.Sprint("crowd/", i)
+			if slot := wire.Slot(d.opts.keys(name).Key); slot%2 == 0 {
+				mine = append(mine, name)
+			} else {
+				c.slots[slot].Store(c.shards[1])
+				others = append(others, name)
+			}
+		}
+		go io.Copy(io.Discard, a)
+		go func() {
+			for in := resp.NewReader(b); ; {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				if string(args[0]) == "SUBSCRIBE" {
+					fmt.Fprintf(b, ">3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
+				} else {
+					fmt.Fprintf(b, ":%d\r\n", int64(1)<<52)
+				}
+			}
+		}()
+		acquire := func(all *sync.WaitGroup, ctx context.Context, names []string) {
+			for _, name := range names {
+				all.Go(func() {
+					if g, err := d.engine.Acquire(ctx, driver.Request{Key: name, TTL: 10 * time.Second}); err == nil {
+						d.engine.Release(ctx, g, 0)
+					} else if ctx.Err() == nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var blocked, free sync.WaitGroup
+		acquire(&blocked, ctx, mine)
+		synctest.Wait()
+		start := time.Now()
+		acquire(&free, t.Context(), others)
+		free.Wait()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("locks of the shard that answers at once took %v", took)
+		}
+		cancel()
+		blocked.Wait()
 	})
 }

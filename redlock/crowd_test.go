@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -196,54 +195,4 @@ func TestCloseEndsACrowd(t *testing.T) {
 		t.Errorf("the server was asked for %d scripts for callers that got no lock", n)
 	}
 	r.cleared()
-}
-
-// TestAShardThatHangsHoldsUpNoCrowdOfOthers: the claims to locks of each shard take their turn
-// apart. The others answer without it, however long that takes.
-func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
-	r := startCluster(t, &redisproc.ClusterOptions{Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})
-	c := r.client("&quarantine=off")
-	hung, _ := r.master("crowd/0")
-	var mine, others []string
-	for i := 0; len(mine) < 300 || len(others) < 300; i++ {
-		name := fmt.Sprint("crowd/", i)
-		if m, _ := r.master(name); m == hung {
-			mine = append(mine, name)
-		} else {
-			others = append(others, name)
-		}
-	}
-	r.release(r.acquire(c, mine[0], nil), r.acquire(c, others[0], nil))
-	if err := hung.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(r.Context())
-	var blocked, free sync.WaitGroup
-	for _, name := range mine {
-		blocked.Go(func() {
-			if l, err := c.Acquire(ctx, name, nil); err == nil {
-				l.Release(r.Context())
-			}
-		})
-	}
-	var got atomic.Int64
-	within, end := context.WithTimeout(r.Context(), 6*patience) // they are many, on a machine that may do much else
-	defer end()
-	for _, name := range others {
-		free.Go(func() {
-			if l, err := c.Acquire(within, name, nil); err == nil {
-				got.Add(1)
-				l.Release(r.Context())
-			}
-		})
-	}
-	free.Wait()
-	if n := got.Load(); int(n) != len(others) {
-		t.Errorf("%d of %d got locks of the other shards", n, len(others))
-	}
-	if err := hung.Resume(); err != nil {
-		t.Error(err)
-	}
-	cancel()
-	blocked.Wait()
 }

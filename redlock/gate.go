@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -137,11 +135,6 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 	if g.opts.format().OwnCounters() {
 		if rep.floor, err = member.Floor(marker, rep.run, says.clock, says.asked.UnixMicro()); err != nil {
 			return rep, g.explain(err)
-		}
-		if rep.run == "" { // it may have been restarted behind its address, with older data
-			if _, err := g.swap(l, n, marker, marker, rep.floor); err != nil {
-				return rep, err
-			}
 		}
 	}
 	if g.rules(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
@@ -300,7 +293,7 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 		if v.Votes || v.Err != nil {
 			return o.Marker, g.explain(v.Err)
 		}
-		done, err := g.swap(l, n, o.Marker, v.Write, v.Floor)
+		done, err := g.swap(l, n, o.Marker, v.Write)
 		if err != nil {
 			return "", err
 		}
@@ -309,15 +302,10 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 	return "", errMarker
 }
 
-// swap replaces the marker, if it is still old, and says whether it was. From then on the node gives no token below floor.
-func (g *gate) swap(l *resp.Conn, n *node, old, next string, floor int64) (done bool, err error) {
+// swap replaces the marker, if it is still old, and says whether it was.
+func (g *gate) swap(l *resp.Conn, n *node, old, next string) (done bool, err error) {
 	key := g.markerKey(n)
-	keys, args := []string{key}, []string{old, next}
-	if floor > 0 && g.opts.format().OwnCounters() && n.place.Shard() == "" { // a shard has a counter for each slot: see least
-		keys, args = append(keys, wire.ServerFences()...), append(args, format.Decimal(floor))
-	}
-	call := slices.Concat([]string{"EVALSHA", wire.Admit.SHA, strconv.Itoa(len(keys))}, keys, args)
-	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, call)
+	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
 	if err != nil {
 		return false, fmt.Errorf("its marker %s cannot be written: %w", key, err)
 	}

@@ -48,6 +48,8 @@ var (
 	// errOlder is why a token is not committed that was chosen before the node came back, perhaps with older data: it may
 	// have been given to another since (trace C11).
 	errOlder = errors.New("it has come back since it granted the lock")
+	// errLow is why a grant does not count: its token may have been given to another before.
+	errLow = errors.New("its token may have been given before it came back, or before the slot was found there")
 )
 
 // node is one server: the connection to it, and whether it may vote.
@@ -440,6 +442,7 @@ func (n *node) settle(l *session) {
 			if l.stay != nil {
 				ask.HandOver = 0 // a hand-over is a grant
 			}
+			ask.Least, _ = l.least()
 			cmds = append(cmds, l.proof.Call(n.d.opts.format().Release, due[owner].lock, format.ReleaseArgs(&ask)...))
 		}
 		replies, err := l.Do(ctx, cmds...)

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/link"
 )
@@ -21,6 +22,8 @@ type session struct {
 	votes int64       // with stay: Engine.Now from which the node votes
 	early bool        // it is subscribed before it carries requests
 	hears atomic.Bool // the subscription is confirmed
+
+	above [wire.Counters]atomic.Bool // counters of the server that are above the floor, as a token has shown: requests need not say it
 }
 
 // newSession takes over a connection that the gate has checked. Nothing is sent before Start.
@@ -52,7 +55,7 @@ func (s *session) Answer(e link.Entry, v resp.Value) {
 		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
 	}
 	n.d.set.over(e, e.Req)
-	format.Deliver(e.Req, v, s.least)
+	format.Deliver(e.Req, v, s.usable)
 }
 
 // Fail implements link.Sink.
@@ -73,14 +76,14 @@ func (s *session) vain(r *engine.Request) (err error) {
 	least, err := s.least()
 	switch r.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:
-		r.Least = least
+		r.Least = s.said(r.Lock, least)
 		return err
 	case quorum.AskCommit:
 		if err != nil || r.Token < max(least, s.floor) {
 			return cmp.Or(err, errOlder)
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
-		r.Least = least
+		r.Least = s.said(r.Lock, least)
 	case quorum.AskRenew:
 		r.Anew = r.Anew || s.stay != nil && r.Token != 0 // it grants nothing yet: a lock that is free is still its holder's
 	}
@@ -89,6 +92,27 @@ func (s *session) vain(r *engine.Request) (err error) {
 
 // least is the first token that a grant over the connection may have.
 func (s *session) least() (int64, error) { return s.n.d.set.least(s) }
+
+// said is what a request about lock says of least: nothing where the counter has shown to be above it. In a cluster
+// least rises, and each slot has a counter.
+func (s *session) said(lock *engine.Lock, least int64) int64 {
+	if s.n.place.Shard() == "" && s.above[wire.ServerCounter(lock.Key)].Load() {
+		return 0
+	}
+	return least
+}
+
+// usable is why a token of lock that the node has given may not be used.
+func (s *session) usable(lock *engine.Lock, token int64) error {
+	least, err := s.least()
+	if err == nil && token < least {
+		err = errLow
+	}
+	if above := &s.above[wire.ServerCounter(lock.Key)]; above.Load() != (err == nil) {
+		above.Store(err == nil)
+	}
+	return err
+}
 
 // isRedirection says whether an error reply is about where a key is, or whether the
 // cluster works, and passes.

@@ -2,8 +2,11 @@ package redlock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,6 +168,87 @@ func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
 			l.HangUp(errHungUp)
 			<-l.Gone()
 		}
+	})
+}
+
+// TestTheFloorIsSaidUntilTheCounterIsAboveIt holds that a request about a lock says the least token over each connection, until a
+// token has shown that the counter is above it; and again where one is below, as of a counter that was lost while the clock was
+// set back. No such token counts.
+func TestTheFloorIsSaidUntilTheCounterIsAboveIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens, asked := make(chan int, 1), make(chan []string, 2)
+		connect := func() *session {
+			near, far := net.Pipe()
+			go func() {
+				defer far.Close()
+				for in := resp.NewReader(far); ; {
+					args, _, err := in.ReadCommand()
+					if err != nil {
+						return
+					}
+					if string(args[0]) == "SUBSCRIBE" {
+						fmt.Fprintf(far, ">3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
+						continue
+					}
+					answer := 1
+					if string(args[1]) == d.opts.format().Acquire.SHA {
+						answer = <-tokens
+					}
+					var texts []string
+					for _, a := range args[7:] {
+						texts = append(texts, string(a))
+					}
+					asked <- texts
+					fmt.Fprintf(far, ":%d\r\n", answer)
+				}
+			}()
+			return joined(d.nodes[0], near, report{floor: 5000})
+		}
+		l := connect()
+		for i, step := range []struct {
+			key        string
+			token      int
+			anew, said bool
+		}{
+			{key: "k", token: 5000, said: true},
+			{key: "k", token: 5032},
+			{key: "j", token: 5000, said: true}, // another counter
+			{key: "j", token: 4999},
+			{key: "j", token: 4999, said: true},
+			{key: "j", token: 5064, said: true},
+			{key: "j", token: 5096},
+			{key: "k", token: 5064},
+			{key: "k", token: 5096, anew: true, said: true},
+		} {
+			if step.anew {
+				l.HangUp(errHungUp)
+				<-l.Gone()
+				l = connect()
+			}
+			tokens <- step.token
+			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: step.key, TTL: 10 * time.Second, NoWait: true})
+			if (err == nil) != (step.token >= 5000) || err != nil && !errors.Is(err, errLow) {
+				t.Errorf("%d: a token of %d: %v", i, step.token, err)
+			}
+			if got := slices.Contains(<-asked, "5000"); got != step.said {
+				t.Errorf("%d: the acquire says the floor: %v, want %v", i, got, step.said)
+			}
+			if err == nil {
+				if err := d.engine.Release(t.Context(), g, 0); err != nil {
+					t.Errorf("%d: its release: %v", i, err)
+				}
+			}
+			if got := slices.Contains(<-asked, "5000"); got != (step.token < 5000) {
+				t.Errorf("%d: the release says the floor: %v", i, got)
+			}
+		}
+		l.HangUp(errHungUp)
+		<-l.Gone()
 	})
 }
 

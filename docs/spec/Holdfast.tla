@@ -422,11 +422,11 @@ Forget(n) == \E F \in {0, 1} : \E noted \in {node[n].noted, IF ~Lone \/ "stale" 
   Fault("forget", n, [Freed(node[n]) EXCEPT !.F = F, !.noted = noted, !.floor = 0, !.queue = IF Lone THEN @ ELSE {},
                                             !.sits = IF Rule("quarantine") THEN TTL + 1 ELSE 0])
 
-(* The quarantine is over. Tokens begin at the clock (C11): a counter that is there is raised to the floor. *)
+(* The quarantine is over. Tokens begin at the clock (C11). *)
 Admit(n) ==
   LET floor == IF Rule("admission sets a floor") THEN Clock + 1 ELSE 0 IN
   /\ node[n].sits > 0 /\ node[n].sits - 1 <= Drift
-  /\ Becomes(n, [node[n] EXCEPT !.sits = 0, !.floor = floor, !.F = IF @ > 0 THEN Max({@, floor - 1}) ELSE 0])
+  /\ Becomes(n, [node[n] EXCEPT !.sits = 0, !.floor = floor])
   /\ UNCHANGED may
 
 (* Beyond the condition "memory": the node forgets the lock, and votes. The page admits that a lease goes on if a node forgets

@@ -136,7 +136,6 @@ type Verdict struct {
 	Votes      bool   // the node may vote
 	AskDurable bool   // find out whether the node is durable, and decide again
 	Write      string // the marker to write if the node still has the one observed; then observe again
-	Floor      int64  // with Write: the first token that the node may give from then on; 0: any
 	Err        error  // the node does not vote: *ConflictError, *QuarantineError, ErrClocks, ErrNoRun or ErrNoVote
 
 	Skips bool // Write lets a node vote that may have forgotten what it granted, because NoQuarantine says so
@@ -234,7 +233,7 @@ func (r Rules) admit(o Observation) Verdict {
 }
 
 func (r Rules) write(m marker) Verdict {
-	return Verdict{Write: r.agreement() + m.String(), Floor: m.floor}
+	return Verdict{Write: r.agreement() + m.String()}
 }
 
 // look decides for a client that only looks: it refuses a node of another set, or one that does not vote. It ignores MaxTTL.

@@ -87,9 +87,6 @@ func (n *server) look(c *client) error {
 		if v.Votes || v.Err != nil {
 			return v.Err
 		}
-		if floor, err := Floor(v.Write, n.run, 0, 0); v.Floor != floor || err != nil {
-			n.Errorf("%q is written with floor %d: %v", v.Write, v.Floor, err)
-		}
 		n.marker = v.Write
 	}
 	return errors.New("it goes on writing")

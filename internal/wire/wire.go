@@ -52,11 +52,11 @@ func QueueKey(key string) string {
 // locks share a counter, they then get different tokens there and must commit in a second round.
 const Counters = 256
 
-// ServerFence names the counter of the lock on key.
-func ServerFence(key string) string { return serverFences[int(crc(key))%Counters] }
+// ServerCounter is which of a server's counters the lock on key has, from 0 on.
+func ServerCounter(key string) int { return int(crc(key)) % Counters }
 
-// ServerFences are all counters of a server.
-func ServerFences() []string { return serverFences[:] }
+// ServerFence names the counter of the lock on key.
+func ServerFence(key string) string { return serverFences[ServerCounter(key)] }
 
 var serverFences = func() (all [Counters]string) {
 	for i := range all {

@@ -290,7 +290,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 			}
 		}
 		wire := &nd.wires[c]
-		b = append(b, wire.woken, flags(wire.cut))
+		b = append(b, wire.woken, flags(wire.cut, wire.low))
 		b = encodeLine(&wire.requests, b)
 		b = encodeLine(&wire.answers, b)
 		at := len(b)

@@ -29,6 +29,7 @@ func (s *setup) hear(w *world, c, n int, a message) string {
 		switch quorum.Kind(a.kind) {
 		case quorum.Granted:
 			a = a.asFailed()
+			w.nodes[n].wires[c].low = true
 		case quorum.Woken:
 			a.token = 0
 		}
@@ -58,10 +59,14 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	for ask := range a.Asks(was.ID, &next, e.At) {
 		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
 		m.marked, m.brief, m.anew, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Anew, int32(ask.Token)
-		if m.least = int32(s.least(w, c, ask.Node)); ask.Kind == quorum.AskCommit && m.token < m.least {
+		least := s.least(w, c, ask.Node)
+		if ask.Kind == quorum.AskCommit && int64(m.token) < least {
 			a := m.failed() // chosen before it rose
 			w.nodes[ask.Node].wires[c].failures.push(a)
 			continue
+		}
+		if nd := &w.nodes[ask.Node]; s.slot || nd.wires[c].low || nd.lock.Fence < least-1 {
+			m.least = int32(least) // else a token of another lock may have shown that the counter is above it
 		}
 		w.nodes[ask.Node].wires[c].requests.push(m)
 	}

@@ -271,7 +271,7 @@ func rows() []row {
 		{name: "- C9: a lease is adopted whosever it is", world: without(adopters, mutant{adoptAny: true}), want: both},
 		{name: "- C9: … or nobody's", world: without(adopters, mutant{adoptFree: true}), want: twiceOver},
 		{name: "a lease is adopted whose holder goes on", world: undetached},
-		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 1},
+		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 2},
 		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven, large: true},
 		{name: "two TTLs, and a renewal is executed late", world: lates, large: true},
 		{name: "- C14: a renewal shortens what a later one has promised", world: without(lates, mutant{shortens: true}), want: both},

@@ -231,6 +231,7 @@ func (s *setup) flush(w *world, n int) {
 func (s *setup) sever(w *world, c, n, sent int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
+	wire.low = false
 	if s.slot && !s.mutant.foundLow && w.clients[c].life == running {
 		w.clients[c].since = w.clock
 	}

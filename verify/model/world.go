@@ -78,6 +78,7 @@ type wire struct {
 	failures          line  // of a broken connection: they are noticed in any order
 	woken             uint8 // wake-ups under way apart from the answers, by id
 	cut               bool  // nothing gets through any more
+	low               bool  // the client has been granted a token on it that it could not use
 }
 
 type node struct {

@@ -24,6 +24,7 @@ type link struct {
 	slowTill int64
 	cut      int64 // until then nothing passes
 	sent     int   // requests on this connection
+	above    bool  // an answer on it has shown that the node's counter is above the floor
 	away     []*request
 	fate     map[int]fate // of broken connections
 	owed     []owed
@@ -74,7 +75,7 @@ func (l *link) send(r *request) {
 	if r.claim != nil {
 		r.round = r.claim.rec.round
 	}
-	r.began, r.Clock, r.Noted, r.Least = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL), l.floor()
+	r.began, r.Clock, r.Noted, r.Least = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL), l.said()
 	l.away = append(l.away, r)
 	l.sent++
 	gen, boot, index := l.gen, l.boot, l.sent
@@ -127,6 +128,11 @@ func (l *link) finish(r *request, rep reply) {
 	}
 	r.done = true
 	e := r.Reply(rep.Reply).Event
+	if e.Kind == quorum.Granted {
+		if l.above = e.Token >= l.floor(); !l.above {
+			e = r.Reply(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed}}).Event
+		}
+	}
 	if e.Kind == quorum.Granted && e.ID == r.claim.st.ID {
 		r.claim.issued[l.n.i] = rep.issued
 	}
@@ -140,6 +146,14 @@ func (l *link) floor() int64 {
 		return 0
 	}
 	return l.n.floor
+}
+
+// said is what a request says of the floor.
+func (l *link) said() int64 {
+	if l.above {
+		return 0
+	}
+	return l.floor()
 }
 
 func (l *link) fail(r *request, unsent bool) {
@@ -162,7 +176,7 @@ func (l *link) sever(nodeLives bool) {
 	if !l.up {
 		return
 	}
-	l.up = false
+	l.up, l.above = false, false
 	f := fate{at: l.w.now + l.w.upTo([]int64{3 * l.w.ttl, 20 * l.w.pause}[l.w.rng.IntN(2)])}
 	if nodeLives {
 		f.most = l.sent - l.w.rng.IntN(len(l.away)+1)

@@ -1,7 +1,6 @@
 package format
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,13 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-var (
-	errCounter = errors.New("the counter of tokens is not above 0, as if somebody had set it")
-	errLow     = errors.New("its token is of before the slot was found at another shard")
-)
+var errCounter = errors.New("the counter of tokens is not above 0, as if somebody had set it")
 
-// Deliver answers r with what the server said. least is the least token that may be granted; it is asked for where a token is.
-func Deliver(r *engine.Request, v resp.Value, least func() (int64, error)) {
+// Deliver answers r with what the server said. usable is why a token that it has given must not be used.
+func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, token int64) error) {
 	if v.IsError() {
 		r.Fail(engine.Failure{Err: v.Err(), Fatal: fatal(Code(v.Text))})
 		return
@@ -32,14 +28,14 @@ func Deliver(r *engine.Request, v resp.Value, least func() (int64, error)) {
 		denied(r, v)
 	case !isNumber:
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrNumber)})
-	case asks && number <= 0:
-		r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
 	case asks:
-		if floor, err := least(); err != nil || number < floor {
-			r.Fail(engine.Failure{Err: cmp.Or(err, errLow)})
-			return
+		if err := usable(r.Lock, number); err != nil {
+			r.Fail(engine.Failure{Err: err})
+		} else if number <= 0 {
+			r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
+		} else {
+			r.Granted(number)
 		}
-		r.Granted(number)
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)
 	case r.Kind == quorum.AskRenew && number < 0:
