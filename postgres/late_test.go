@@ -307,7 +307,10 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			holder, waiter := r.driver(), r.driver()
 			g := r.Grant(holder, "k", long)
 			got := make(chan driver.Grant, 1)
-			go func() { got <- r.Grant(waiter, "k", long) }()
+			go func() {
+				defer close(got)
+				got <- r.Grant(waiter, "k", long)
+			}()
 			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
 			p := r.route(waiter)
 			p.Halt(anAcquire)
@@ -318,7 +321,10 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			r.Must(err)
 			take(r, holder, st.Token)
 			p.Resume()
-			next := <-got
+			next, ok := <-got
+			if !ok {
+				t.FailNow()
+			}
 			if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
 				t.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 			}
