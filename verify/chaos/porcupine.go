@@ -193,6 +193,9 @@ func (l *lockHistory) accesses(store string) (out []porcupine.Operation) {
 				add(call{what: what, by: r.by, token: token(r), value: r.prev}, r)
 			}
 		}
+		if store == bySQL && r.result == barred { // the claim may have been recorded, and a higher one before it was looked at
+			out = append(out, operation(call{what: claims, by: r.by, token: token(r)}, r.called, unknown, r.answered))
+		}
 	}
 	for _, w := range l.writes[store] {
 		last = max(last, w.called, w.answered)

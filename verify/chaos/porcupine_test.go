@@ -98,6 +98,15 @@ func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
 			"… which one step does not allow", asRegister, byRedis, false,
 			holders + "; 5 reading a 1; 6 reading b 1; 7 seen b 1; 8 writing b 1; 9 acked b 1; 10 seen a 1 b.1",
 		},
+		{
+			"barred behind a claim that is barred itself", asRegister, bySQL, true,
+			begun + "; 6 reading a 2; 7 reading b 1; 9 barred a 2; 10 reading c 1; 11 seen c 1; 12 barred b 1",
+		},
+		{
+			"… which one step does not allow", asRegister, byRedis, false,
+			begun + "; 6 reading a 2; 7 reading b 1; 9 barred a 2; 10 reading c 1; 11 seen c 1; 12 barred b 1",
+		},
+		{"barred with nobody else there", asRegister, bySQL, false, holders + "; 5 reading a 1; 6 barred a 1"},
 	} {
 		i := slices.IndexFunc(newHistory("").trials(true), func(t trial) bool { return t.promise == row.promise && t.store == row.store })
 		judge := newHistory("").trials(true)[i]
