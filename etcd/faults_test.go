@@ -197,8 +197,7 @@ func TestAWaiterThatLosesItsKeyQueuesUpAgain(t *testing.T) {
 	holder, waiter := r.Client(r.straight()), r.Client(r.straight())
 	l := r.Acquire(holder, "k", long)
 	line := r.opts.Prefix + "k," // beside which there may be a base of the tokens
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.Acquire(waiter, "k", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	for _, revoke := range []bool{false, true} {
 		r.keys("k", 2)
 		resp, err := r.direct.Get(t.Context(), line, clientv3.WithLastCreate()...)

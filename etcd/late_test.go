@@ -119,8 +119,7 @@ func TestALeaseThatMayStillGetAKeyIsNotUsedAgain(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
-	granted := make(chan driver.Grant, 1)
-	go func() { granted <- r.Grant(d, "k", 10*time.Second) }()
+	granted := fixture.Later(func() driver.Grant { return r.Grant(d, "k", 10*time.Second) })
 	caught := r.Caught(d)
 	r.On(d, func(_ int, l *fixture.Link) {
 		if l != caught {
@@ -200,8 +199,7 @@ func TestAHolderThatDoesNotRenewHasItsTTL(t *testing.T) {
 	r := start(t)
 	holder, waiter := r.straight(), r.straight()
 	g := r.Grant(holder, "k", long)
-	next := make(chan driver.Grant, 1)
-	go func() { next <- r.Grant(waiter, "k", 6*time.Second) }()
+	next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", 6*time.Second) })
 	r.keys("k", 2)
 	time.Sleep(1500 * time.Millisecond) // less than the third after which the waiter renews its lease
 	r.Must(holder.Release(r.Within(), g, 0))

@@ -84,8 +84,7 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 	began := time.Now()
 	holder, waiter := r.Client(d), r.Client(r.straight())
 	l := r.Acquire(holder, "k", 3*time.Second)
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.Acquire(waiter, "k", 3*time.Second) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 3*time.Second) })
 	var busy sync.WaitGroup
 	done := make(chan struct{})
 	for range 8 { // who all learn at once that the login is over

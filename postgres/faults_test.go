@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
 // brief is a TTL that gives a statement little time.
@@ -55,8 +56,7 @@ func TestAStatementThatComesAfterItWasRepeatedTakesNothing(t *testing.T) {
 	d := r.driver()
 	c, p := r.Client(d), r.route(d)
 	p.Halt(".acquire(")
-	got := make(chan *holdfast.Lease, 1)
-	go func() { got <- r.Acquire(c, "k", long) }()
+	got := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
 	first := <-p.Caught
 	p.Set(func() { p.Stop = "" })
 	first.Drop()
@@ -77,8 +77,7 @@ func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 	var sent, heard int
 	for range 10 {
 		l := r.Acquire(holder, "k", long)
-		next := make(chan *holdfast.Lease, 1)
-		go func() { next <- r.Acquire(waiter, "k", long) }()
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 		r.Eventually("the waiter listens", func() bool {
 			return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
 		})

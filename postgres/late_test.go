@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -306,11 +307,7 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			r.opts.NoListen = true
 			holder, waiter := r.driver(), r.driver()
 			g := r.Grant(holder, "k", long)
-			got := make(chan driver.Grant, 1)
-			go func() {
-				defer close(got)
-				got <- r.Grant(waiter, "k", long)
-			}()
+			got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
 			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
 			p := r.route(waiter)
 			p.Halt(anAcquire)
@@ -321,10 +318,7 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			r.Must(err)
 			take(r, holder, st.Token)
 			p.Resume()
-			next, ok := <-got
-			if !ok {
-				t.FailNow()
-			}
+			next := <-got
 			if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
 				t.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 			}

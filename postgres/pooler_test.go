@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/locktest"
 )
@@ -77,8 +78,7 @@ func TestBehindAPoolerADriverSaysOnceThatItPolls(t *testing.T) {
 			}
 			for range 2 { // it is said at the first wait, and not again
 				l := r.Acquire(r.client(), "k", long)
-				next := make(chan *holdfast.Lease, 1)
-				go func() { next <- r.Acquire(c, "k", long) }()
+				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
 				r.Eventually("the waiter has found out", func() bool {
 					if listens {
 						return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
@@ -239,8 +240,7 @@ func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
 		released := make(chan error, 1)
 		go func() { released <- holder.Release(r.Within(), g, 0) }()
 		<-p.Caught
-		got := make(chan driver.Grant, 1)
-		go func() { got <- r.Grant(waiter, "k", long) }()
+		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
 		r.Eventually("it has stirred the lock", func() bool { return r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		p.Resume()
@@ -299,8 +299,7 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 		holder, waiter := r.driver(), r.driver()
 		waiter.Sleepy(2 * time.Second)
 		g := r.Grant(holder, "k", long)
-		got := make(chan driver.Grant, 1)
-		go func() { got <- r.Grant(waiter, "k", long) }()
+		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		r.Must(holder.Release(r.Within(), g, 0))
 		st, err := holder.Inspect(r.Within(), "k")

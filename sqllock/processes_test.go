@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
@@ -146,8 +147,7 @@ func TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL(t *testing.T) {
 	r := newRig(t, onSQLite)
 	cmd, exited := r.process("hold", 0)
 	waiter := r.client()
-	got := make(chan *holdfast.Lease, 1)
-	go func() { got <- r.Acquire(waiter, "k", long) }()
+	got := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	r.Eventually("it waits", func() bool { return r.waiters() == 1 })
 	r.Must(cmd.Process.Kill())
 	<-exited

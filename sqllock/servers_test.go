@@ -232,8 +232,7 @@ func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
 					r.Errorf("Acquire() = %v, want that it was cancelled", err)
 				}
 				r.Eventually("it has left", func() bool { return r.waiters() == 0 })
-				got := make(chan driver.Grant, 1)
-				go func() { got <- r.Grant(d, "k", long) }()
+				got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
 				r.Eventually("it waits again", func() bool { return r.waiters() == 1 })
 				if step == "stay" {
 					<-cut

@@ -41,8 +41,7 @@ func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
 	r := start(t)
 	d, waiting := r.straight(), r.driver()
 	g := r.Grant(d, "k", long)
-	next := make(chan driver.Grant, 1)
-	go func() { next <- r.Grant(waiting, "k", long) }()
+	next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", long) })
 	first := r.waiter(d, "k")
 	r.Must(d.Delete(r.Within(), "k", first))
 	r.Eventually("it queues anew", func() bool { return r.waiter(d, "k") != first })
@@ -67,8 +66,7 @@ func TestASessionThatIsOverLosesItsLeasesAtOnce(t *testing.T) {
 	c := r.Client(d)
 	mine, theirs := r.Acquire(c, "mine", long), r.Grant(looker, "theirs", long)
 	r.Must(mine.Extend(r.Within(), long)) // from now on the driver heeds the node
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.Acquire(c, "theirs", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "theirs", long) })
 	first := r.waiter(looker, "theirs")
 	r.Must(d.Expire(r.Within(), long))
 	<-mine.Context().Done()
@@ -136,8 +134,7 @@ func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
 	r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
 	holder, waiter := r.Client(d), r.Client(r.straight())
 	l := r.Acquire(holder, "k", 6*time.Second)
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.Acquire(waiter, "k", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	for range 4 {
 		deadline := l.Deadline()
 		r.Eventually("a renewal", func() bool { return l.Deadline().After(deadline) || l.Context().Err() != nil })
@@ -189,8 +186,7 @@ func TestAWaiterOfLongRenewsBeforeItTakesTheLock(t *testing.T) {
 	r := start(t)
 	d, waiting := r.straight(), r.driver()
 	g := r.Grant(d, "k", long)
-	next := make(chan driver.Grant, 1)
-	go func() { next <- r.Grant(waiting, "k", 5*time.Second) }()
+	next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", 5*time.Second) })
 	r.nodes(d, "k", 2)
 	time.Sleep(2 * time.Second) // more than a quarter
 	before := r.Counts(waiting)["multi"]

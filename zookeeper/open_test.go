@@ -110,8 +110,7 @@ func TestNodesAreForTheirUserAlone(t *testing.T) {
 	defer other.Close()
 	holder, waiter := r.Client(d), r.Client(other)
 	l := r.Acquire(holder, "k", 3*time.Second)
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.Acquire(waiter, "k", 3*time.Second) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 3*time.Second) })
 	for deadline := l.Deadline(); !l.Deadline().After(deadline); time.Sleep(10 * time.Millisecond) {
 		r.Must(context.Cause(l.Context()))
 	}
