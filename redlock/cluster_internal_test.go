@@ -378,19 +378,7 @@ func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
 			}
 		}
 		go io.Copy(io.Discard, a)
-		go func() {
-			for in := resp.NewReader(b); ; {
-				args, _, err := in.ReadCommand()
-				if err != nil {
-					return
-				}
-				if string(args[0]) == "SUBSCRIBE" {
-					fmt.Fprintf(b, ">3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
-				} else {
-					fmt.Fprintf(b, ":%d\r\n", int64(1)<<52)
-				}
-			}
-		}()
+		go serve(b, func([]string) int64 { return 1 << 52 })
 		acquire := func(all *sync.WaitGroup, ctx context.Context, names []string) {
 			for _, name := range names {
 				all.Go(func() {

@@ -171,6 +171,26 @@ func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
 	})
 }
 
+// serve answers each script over far by what answer says, and confirms what is subscribed to, until the connection ends.
+func serve(far net.Conn, answer func(args []string) int64) {
+	defer far.Close()
+	for in := resp.NewReader(far); ; {
+		command, _, err := in.ReadCommand()
+		if err != nil {
+			return
+		}
+		var args []string
+		for _, arg := range command {
+			args = append(args, string(arg))
+		}
+		if args[0] == "SUBSCRIBE" {
+			fmt.Fprintf(far, ">3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
+		} else {
+			fmt.Fprintf(far, ":%d\r\n", answer(args))
+		}
+	}
+}
+
 // TestTheFloorIsSaidUntilTheCounterIsAboveIt holds that a request about a lock says the least token over each connection, until a
 // token has shown that the counter is above it; and again where one is below, as of a counter that was lost while the clock was
 // set back. No such token counts.
@@ -181,38 +201,23 @@ func TestTheFloorIsSaidUntilTheCounterIsAboveIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens, asked := make(chan int, 1), make(chan []string, 2)
+		tokens, asked := make(chan int64, 1), make(chan []string, 2)
 		connect := func() *session {
 			near, far := net.Pipe()
-			go func() {
-				defer far.Close()
-				for in := resp.NewReader(far); ; {
-					args, _, err := in.ReadCommand()
-					if err != nil {
-						return
-					}
-					if string(args[0]) == "SUBSCRIBE" {
-						fmt.Fprintf(far, ">3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
-						continue
-					}
-					answer := 1
-					if string(args[1]) == d.opts.format().Acquire.SHA {
-						answer = <-tokens
-					}
-					var texts []string
-					for _, a := range args[7:] {
-						texts = append(texts, string(a))
-					}
-					asked <- texts
-					fmt.Fprintf(far, ":%d\r\n", answer)
+			go serve(far, func(args []string) int64 {
+				answer := int64(1)
+				if args[1] == d.opts.format().Acquire.SHA {
+					answer = <-tokens
 				}
-			}()
+				asked <- args[7:]
+				return answer
+			})
 			return joined(d.nodes[0], near, report{floor: 5000})
 		}
 		l := connect()
 		for i, step := range []struct {
 			key        string
-			token      int
+			token      int64
 			anew, said bool
 		}{
 			{key: "k", token: 5000, said: true},

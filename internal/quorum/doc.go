@@ -168,8 +168,8 @@
 //     the other.
 //   - C11. A node that may have gone back to older data has a floor, to which the first
 //     requests raise the counter: its lower tokens may have been given out. No lower one
-//     counts, or is committed, over a connection that has that floor. (C13 is the same for slots of a
-//     cluster: docs/protocol.md.)
+//     counts, or is committed, over a connection that has that floor. (C13 is the same for
+//     slots of a cluster: docs/protocol.md.)
 //   - C12. An adopter whose token no quorum can share any more takes the highest base for
 //     its token, once it has a quorum of grants. Answers to its earlier requests are void, as
 //     they may be about the old token. Any other claim goes on under a fresh
