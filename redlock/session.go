@@ -94,9 +94,9 @@ func (s *session) vain(r *engine.Request) (err error) {
 func (s *session) least() (int64, error) { return s.n.d.set.least(s) }
 
 // said is what a request about lock says of least: nothing where the counter has shown to be above it. In a cluster
-// least rises, and each slot has a counter.
+// least rises, and each slot has its own counter.
 func (s *session) said(lock *engine.Lock, least int64) int64 {
-	if s.n.place.Shard() == "" && s.above[wire.ServerCounter(lock.Key)].Load() {
+	if lock.Counter >= 0 && s.above[lock.Counter].Load() {
 		return 0
 	}
 	return least
@@ -108,8 +108,8 @@ func (s *session) usable(lock *engine.Lock, token int64) error {
 	if err == nil && token < least {
 		err = errLow
 	}
-	if above := &s.above[wire.ServerCounter(lock.Key)]; above.Load() != (err == nil) {
-		above.Store(err == nil)
+	if lock.Counter >= 0 && s.above[lock.Counter].Load() != (err == nil) {
+		s.above[lock.Counter].Store(err == nil)
 	}
 	return err
 }

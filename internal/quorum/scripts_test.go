@@ -21,6 +21,7 @@ func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 		15:                 "where a UUID has its version",
 		36:                 "the length of a UUID, in front of Redisson's threads",
 		1000:               "µs in a ms, and the longest hand-over in ms",
+		1e7:                "where a token is cut in two, which are written faster",
 	}
 	found := make(map[int]bool)
 	for _, s := range append(wire.Plain.Scripts(), wire.Redisson.Scripts()...) {

@@ -18,6 +18,7 @@ type Request struct {
 type Lock struct {
 	Name              string
 	Key, Fence, Queue string // as Config.Keys gave them
+	Counter           int    // which of the counters that a node has for all locks Fence is; -1: none of them
 }
 
 // answer is a reply, or another event of a claim.

@@ -56,14 +56,14 @@ func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
 func TestLocksShareTheCountersOfTheirNode(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a", "b", "{x}y"} {
-		if got := Plain.Lock("lock:", name, false); got.Fence != wire.ServerFence(got.Key) {
+		if got := Plain.Lock("lock:", name, false); got.Fence != wire.ServerFence(got.Key) || got.Counter != wire.ServerCounter(got.Key) {
 			t.Errorf("%s on a server: %q", name, got.Fence)
 		}
-		if got := Plain.Lock("lock:", name, true); got.Fence != wire.SlotFence(got.Key) || wire.Slot(got.Fence) != wire.Slot(got.Key) {
+		if got := Plain.Lock("lock:", name, true); got.Fence != wire.SlotFence(got.Key) || wire.Slot(got.Fence) != wire.Slot(got.Key) || got.Counter >= 0 {
 			t.Errorf("%s in a cluster: %q", name, got.Fence)
 		}
-		if got := Redisson.Lock("", name, false).Fence; got != wire.RedissonFence(name) {
-			t.Errorf("%s in the format of Redisson: %q", name, got)
+		if got := Redisson.Lock("", name, false); got.Fence != wire.RedissonFence(name) || got.Counter >= 0 {
+			t.Errorf("%s in the format of Redisson: %q", name, got.Fence)
 		}
 	}
 }

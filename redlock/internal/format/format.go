@@ -41,14 +41,14 @@ func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.
 // Lock names the keys of a lock: in a cluster all are in one hash slot.
 func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
 	key := prefix + name
-	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key)}
+	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key), Counter: -1}
 	switch {
 	case f.java:
 		l.Fence = wire.RedissonFence(l.Key)
 	case cluster:
 		l.Fence = wire.SlotFence(l.Key)
 	default:
-		l.Fence = wire.ServerFence(l.Key)
+		l.Fence, l.Counter = wire.ServerFence(l.Key), wire.ServerCounter(l.Key)
 	}
 	return l
 }
