@@ -98,7 +98,9 @@ func noWakeUpIsLost(r *rig) {
 	if longest := idle[len(idle)-1]; longest > time.Second+fallback+5*time.Second {
 		r.Errorf("the lock was idle for %v", longest)
 	}
-	if len(late) > cuts/50+5 {
+	// A lock that was handed to a client whose connection has just been cut stays idle until the hand-over lapses, where that
+	// client pauses before its next connection: it does after cuts as frequent as these. Seen: one for 30 cuts.
+	if len(late) > cuts/10+5 {
 		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
 	}
 	r.cleared()
