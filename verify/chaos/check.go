@@ -9,6 +9,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // attempt is one call for a lock and what became of it.
@@ -36,9 +38,16 @@ type attempt struct {
 // taking is an attempt to take a lock from its holder: of an operator, or of one who adopts the lease.
 type taking struct {
 	grant       string
+	token       int64    // as the operator saw it; 0: it is not known
 	begun, done int64    // done: 0 if it did not succeed, as far as is known
 	by          *attempt // nil: an operator
 	stale       string   // the owner of a lease that was released, and by whose token an operator takes the lock; empty: it is another's
+}
+
+// from says whether the lock was taken from a. A claim that did not know of its grant yet asks on, and is granted the lock again
+// by the same id: with another block of tokens, and never renewed.
+func (t *taking) from(a *attempt) bool {
+	return a.grant() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
 }
 
 // trusted is the interval in which the holder relied on the lease: after it was
@@ -188,7 +197,7 @@ func (s *sorting) add(e *event) {
 	case reading, seen, barred, writing, acked, refused, unknown:
 		s.access(l, e)
 	case forcing:
-		l.takings[e.Try] = &taking{grant: grantOf(e.ID), begun: e.T, stale: e.From}
+		l.takings[e.Try] = &taking{grant: grantOf(e.ID), token: e.Token, begun: e.T, stale: e.From}
 	case forced:
 		if e.Err == "" {
 			l.takings[e.Try].done = e.T
@@ -324,7 +333,7 @@ func (l *lockHistory) takeAway() {
 	}
 	for _, t := range l.takings {
 		for _, a := range l.attempts {
-			if a.grant() != t.grant && (!a.alone || t.begun < a.got || a.until < t.begun) {
+			if !t.from(a) && (!a.alone || t.begun < a.got || a.until < t.begun) {
 				continue
 			}
 			if earlier(&a.taken, t.begun); t.by == nil {
@@ -365,7 +374,7 @@ func (l *lockHistory) returns() (out []finding) {
 	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
 		t := l.takings[try]
 		for _, a := range l.granted() {
-			if t.done != 0 && a.grant() == t.grant && a.until > t.done+a.ttl {
+			if t.done != 0 && t.from(a) && a.until > t.done+a.ttl {
 				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was taken away by %s at %d, and trusted until %d, more than its TTL of %.3f s after that",
 					a.try, a.token, try, t.done, a.until, float64(a.ttl)/1e9)})
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
 // history builds a lockHistory by hand.
@@ -256,6 +257,11 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 	force := func(from, err string) []event {
 		return []event{{T: 3, Kind: forcing, Key: "k", Try: "f", ID: "x", From: from}, {T: 5, Kind: forced, Key: "k", Try: "f", ID: "x", Err: err}}
 	}
+	// The operator has taken the first block of tokens from the id that has the second here.
+	late := []event{
+		{T: 18, Kind: forcing, Key: "k", Try: "g", ID: "w", Token: 7}, {T: 19, Kind: forced, Key: "k", Try: "g", ID: "w"},
+		{T: 20, Kind: asked, Key: "k", Try: "e", TTL: 10}, {T: 23, Kind: got, Key: "k", Try: "e", ID: "w", Token: 7 + quorum.Block, Until: 31},
+	}
 	renewal := func(until int64) []event { return []event{{T: 7, Kind: renewed, Key: "k", ID: "x", Until: until}} }
 	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
 	for _, row := range []struct {
@@ -271,6 +277,10 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 		{"renewed before it was adopted", (*lockHistory).returns, 0, [][]event{adopt, renewal(16)}},
 		{"renewed after it was forced", (*lockHistory).returns, 1, [][]event{force("", ""), renewal(16)}},
 		{"renewed after force failed", (*lockHistory).returns, 0, [][]event{force("", "?"), renewal(16)}},
+		{"granted anew after it was forced", (*lockHistory).returns, 0, [][]event{late}},
+		{"granted anew after it was forced, and trusted beside another", trusted, 1, [][]event{late, {
+			{T: 22, Kind: asked, Key: "k", Try: "c"}, {T: 24, Kind: got, Key: "k", Try: "c", ID: "z", Token: 90, Until: 34},
+		}}},
 		{"trusted after it was forced", trusted, 0, [][]event{force("", ""), next}},
 		{"trusted after it was released by force, by two others", trusted, 1, [][]event{force("", ""), next, adopt}},
 		{"forced by the token of a released lease", (*lockHistory).robberies, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
