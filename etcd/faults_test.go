@@ -30,9 +30,8 @@ func TestAWaitDoesNotHangOnADeadWatch(t *testing.T) {
 	r := start(t)
 	holder, waiting := r.Client(r.straight()), r.driver()
 	l := r.Acquire(holder, "k", long)
-	next := make(chan *holdfast.Lease, 1)
 	waiter := r.Client(waiting)
-	go func() { next <- r.Acquire(waiter, "k", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	watches := -1
 	r.Eventually("the waiter watches", func() bool {
 		for i, l := range r.Links(waiting) {
@@ -225,9 +224,8 @@ func TestALeaseIsAdoptedAsOftenAsThereAreTokens(t *testing.T) {
 	r := start(t)
 	d, other := r.straight(), r.straight()
 	g := r.adoptable(d)
-	next := make(chan *holdfast.Lease, 1)
 	waiter := r.Client(r.straight())
-	go func() { next <- r.Acquire(waiter, "k", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	r.keys("k", 2)
 	for range 31 {
 		adopted, err := other.Adopt(r.Within(), g)

@@ -212,9 +212,8 @@ func TestAWatchIsMadeAnewWithANewLogin(t *testing.T) {
 	r := guarded(t, 1, jwt(t, "4s"))
 	waiting := r.driver()
 	l := r.Acquire(r.Client(r.straight()), "k", 5*time.Second)
-	next := make(chan *holdfast.Lease, 1)
 	waiter := r.Client(waiting)
-	go func() { next <- r.Acquire(waiter, "k", 30*time.Second) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 30*time.Second) })
 	r.Eventually("the waiter watches", func() bool { return r.Counts(waiting)["Watch"] > 0 })
 	logins := r.Counts(waiting)["Authenticate"]
 	r.Eventually("its login has run out", func() bool { return r.Counts(waiting)["Authenticate"] > logins })

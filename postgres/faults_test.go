@@ -108,9 +108,8 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
 	p := r.route(dead)
 	p.Set(func() { p.Hole = true })
-	next := make(chan *holdfast.Lease, 1)
 	other := r.client()
-	go func() { next <- r.Acquire(other, "k", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
 	r.Eventually("another waits", func() bool { return r.waiters("k") == 2 })
 	if n := r.count("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
 		t.Errorf("a hand-over stands for %d µs, want a second", n)
@@ -181,8 +180,8 @@ func TestTokensFollowTheClock(t *testing.T) {
 			return r.Acquire(r.client(), "k", long)
 		},
 		"an older row, handed over": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
-			next, waiter := make(chan *holdfast.Lease, 1), r.client()
-			go func() { next <- r.Acquire(waiter, "k", long) }()
+			waiter := r.client()
+			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
 			r.exec(older)
 			r.Release(l)

@@ -54,9 +54,8 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 			if err := d.Fenced(t.Context(), tx, l); err != nil {
 				t.Fatal(err)
 			}
-			next := make(chan *holdfast.Lease, 1)
 			other := r.client()
-			go func() { next <- r.Acquire(other, "k", long) }()
+			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
 			r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
 			if err := end(r, l); err != nil {
 				t.Fatal(err)

@@ -105,9 +105,8 @@ func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
 	r := newRigOn(t, s)
 	d := r.driver()
 	l := r.Acquire(r.Client(d), "k", long)
-	next := make(chan *holdfast.Lease, 1)
 	waiter := r.client()
-	go func() { next <- r.Acquire(waiter, "k", long) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
 	s.Kill()
 	if err := s.Restart(t.Context()); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -71,8 +72,7 @@ func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
 	c, waiter := r.client(), r.client()
 	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: long})
 	r.release(r.acquire(c, "idle", nil))
-	waits := make(chan *holdfast.Lease, 1)
-	go func() { waits <- r.acquire(waiter, "held", nil) }()
+	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "held", nil) })
 	r.awaitWaiters(c, "held", 1)
 	d := r.driver(r.nodes(), &redlock.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })

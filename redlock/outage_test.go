@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -229,8 +230,7 @@ func TestWhoLooksAtAllChannelsKeepsNoDeadWaiterAlive(t *testing.T) {
 			fmt.Fprint(conn, "PSUBSCRIBE *\r\n")
 			r.eventually("the console listens", func() bool { return r.do(0, "PUBSUB", "NUMPAT") == int64(1) })
 			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
-			got := make(chan *holdfast.Lease)
-			go func() { got <- r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long}) }()
+			got := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long}) })
 			r.awaitWaiters(holder, "k", 1)
 			dead := strings.Repeat("0", 25) + ".a"
 			r.do(0, "ZADD", "holdfast:queue:{lock:k}", "1", dead)

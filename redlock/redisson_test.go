@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
@@ -144,8 +145,7 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 		crowd = append(crowd, strconv.Itoa(1<<51+i), fmt.Sprintf("00000000-0000-8000-8000-000000000000:%d", i))
 	}
 	r.do(0, crowd...)
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.acquire(c, "job", nil) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
 	const channel = "redisson_lock__channel:{job}"
 	listeners := func() int64 { return r.do(0, "PUBSUB", "NUMSUB", channel).([]any)[1].(int64) }
 	r.eventually("the waiter listens", func() bool { return listeners() == 1 && asked.Load() > 1 })
@@ -403,8 +403,7 @@ func TestTheRightsForRedissonAreEnough(t *testing.T) {
 	d := r.driver(r.nodes(), user)
 	c := r.clientOf(d, nil)
 	javaThread.lock(r, "job")
-	next := make(chan *holdfast.Lease, 1)
-	go func() { next <- r.acquire(c, "job", nil) }()
+	next := fixture.Later(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
 	r.eventually("the waiter listens", func() bool { return r.do(0, "PUBSUB", "NUMSUB", "redisson_lock__channel:{job}").([]any)[1] == int64(1) })
 	javaThread.unlock(r, "job")
 	r.release(<-next)
