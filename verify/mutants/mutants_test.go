@@ -32,6 +32,25 @@ func TestEveryMutantAndItsTestsAreFound(t *testing.T) {
 	}
 }
 
+// Names of tests are looked up in the source; those of the model's rows are words in a table.
+func TestEveryRowOfTheModelThatAMutantBreaksIsThere(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(root, "verify", "model", "model_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants(t) {
+		for _, s := range m.fails {
+			for _, test := range s.tests {
+				row, ok := strings.CutPrefix(test, "TestModel/")
+				if ok && !strings.Contains(string(text), `"`+strings.ReplaceAll(row, "_", " ")+`"`) {
+					t.Errorf("%s:%d: %s: the model has no row %q", m.file, m.line, m.name, row)
+				}
+			}
+		}
+	}
+}
+
 func TestNoTwoMutantsHaveOneName(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
