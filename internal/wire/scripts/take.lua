@@ -13,9 +13,12 @@ if call('EXISTS', lock, queue) == 0 then
       top = least + 31
       call('SET', fence, string.format('%.0f', top))
     end
-    local low = (top - 31) % 10000000 -- two integers: %.0f takes half as long as a command
-    call('SET', lock, string.format('%s %d%07d', owner, (top - 31 - low) / 10000000, low), 'PX', ttl)
-    return top - 31
+    local first = top - 31
+    local low = first % 10000000 -- two integers: %.0f takes half as long as a command
+    local text = first == low and string.format('%s %d', owner, low)
+      or string.format('%s %d%07d', owner, (first - low) / 10000000, low)
+    call('SET', lock, text, 'PX', ttl)
+    return first
   end
   call('DEL', fence) -- the counter is new
 end
