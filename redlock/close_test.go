@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // Close during Acquire and Release, which are under way or have been given up,
@@ -58,4 +61,21 @@ func (r *rig) closeUnderLoad() {
 	}
 	all.Wait()
 	r.cleared() // a server that is behind may still have releases before it
+}
+
+// A Dial of the user's need not look at its context, as that of a server in the test's own memory.
+func TestCloseMakesNoConnection(t *testing.T) {
+	r := start(t, 1)
+	var dialled atomic.Int32
+	d := r.driver(r.nodes(), &redlock.Options{Dial: func(_ context.Context, network, addr string) (net.Conn, error) {
+		dialled.Add(1)
+		return net.Dial(network, addr)
+	}})
+	before := dialled.Load()
+	if err := d.Close(); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	if n := dialled.Load() - before; n != 0 {
+		t.Errorf("%d connections were made", n)
+	}
 }

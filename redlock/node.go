@@ -157,7 +157,9 @@ func (n *node) keep(l *session) {
 				pause = 0 // it has worked: a connection that breaks as soon as it is made does not count
 			}
 		}
-		wait(n.ctx, pause/2+rand.N(pause/2+1))
+		if wait(n.ctx, pause/2+rand.N(pause/2+1)); n.ctx.Err() != nil { // a Dial of the user's may not look at it
+			return
+		}
 		pause = min(max(2*pause, probeLeast), probeMost)
 		if l, _ = n.dial(n.ctx); l == nil {
 			report()

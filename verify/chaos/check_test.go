@@ -259,8 +259,10 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 	}
 	// The operator has taken the first block of tokens from the id that has the second here.
 	late := []event{
-		{T: 18, Kind: forcing, Key: "k", Try: "g", ID: "w", Token: 7}, {T: 19, Kind: forced, Key: "k", Try: "g", ID: "w"},
-		{T: 20, Kind: asked, Key: "k", Try: "e", TTL: 10}, {T: 23, Kind: got, Key: "k", Try: "e", ID: "w", Token: 7 + quorum.Block, Until: 31},
+		{T: 18, Kind: forcing, Key: "k", Try: "g", ID: "w", Token: 7},
+		{T: 19, Kind: forced, Key: "k", Try: "g", ID: "w"},
+		{T: 20, Kind: asked, Key: "k", Try: "e", TTL: 10},
+		{T: 23, Kind: got, Key: "k", Try: "e", ID: "w", Token: 7 + quorum.Block, Until: 31},
 	}
 	renewal := func(until int64) []event { return []event{{T: 7, Kind: renewed, Key: "k", ID: "x", Until: until}} }
 	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
