@@ -89,18 +89,18 @@ func noWakeUpIsLost(r *rig) {
 	r.Logf("%d hand-overs in %v, %d cuts, %d times refused at first contact", g.count.Load(), time.Since(begin).Round(time.Millisecond), cuts, refused.Load())
 	slices.Sort(idle)
 	slow := len(idle)
-	for slow > 0 && idle[slow-1] > 900*time.Millisecond {
+	for slow > 0 && idle[slow-1] > time.Second+100*time.Millisecond {
 		slow--
 	}
 	late := idle[slow:]
-	r.Logf("idle between holders: median %v, p99 %v, longest %v; %d over 900ms", idle[len(idle)/2], idle[len(idle)*99/100], idle[len(idle)-1], len(late))
+	r.Logf("idle between holders: median %v, p99 %v, longest %v; %d over 1.1 s", idle[len(idle)/2], idle[len(idle)*99/100], idle[len(idle)-1], len(late))
 	// What is longer than a fallback means that nobody asked at all.
 	if longest := idle[len(idle)-1]; longest > time.Second+fallback+5*time.Second {
 		r.Errorf("the lock was idle for %v", longest)
 	}
-	// A lock that was handed to a client whose connection has just been cut stays idle until the hand-over lapses, where that
-	// client pauses before its next connection: it does after cuts as frequent as these. Seen: one for 30 cuts.
-	if len(late) > cuts/10+5 {
+	// One that was handed to a client whose connection has just been cut has it when that client is back, after a second at most:
+	// it pauses so long after cuts as frequent as these. If nobody is woken, two or three of a hundred take longer.
+	if int64(len(late)) > want/100 {
 		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
 	}
 	r.cleared()
