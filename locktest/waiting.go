@@ -169,7 +169,7 @@ func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
 func (b *bench) awaitWait(c *holdfast.Client, key string, n int) {
 	b.Helper()
 	if !b.limits.Order {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // nothing of this driver tells who waits
 		return
 	}
 	b.awaitStatus(c, key, func(st holdfast.Status) bool { return st.Waiters >= n })
@@ -180,7 +180,7 @@ func (b *bench) awaitWait(c *holdfast.Client, key string, n int) {
 func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Status) bool) {
 	b.Helper()
 	if !b.can.inspect {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // this driver does not tell
 		return
 	}
 	var st holdfast.Status

@@ -99,7 +99,7 @@ func work(ctx context.Context, tracer trace.Tracer, client *holdfast.Client) err
 	var packer sync.WaitGroup
 	defer packer.Wait()
 	packer.Go(func() {
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // its work
 		lease.Release(packing)
 		packs.End()
 	})

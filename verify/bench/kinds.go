@@ -168,7 +168,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 			}
 			waits = append(waits, time.Since(asked))
 			err = l.Release(ctx)
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // the rest of its turn, in which others have theirs
 		}
 		failed <- err
 	}()
