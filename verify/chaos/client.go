@@ -162,6 +162,9 @@ func (w *worker) run(ctx context.Context) {
 		case s == nil:
 			sleep(ctx, time.Duration(w.Start-now))
 		case s.end-now < int64(s.rest()):
+			if s.Class == after {
+				return
+			}
 			sleep(ctx, time.Duration(s.end-now))
 		default:
 			w.task.turn(ctx, w, s)

@@ -160,10 +160,10 @@ func (s *ship) kill() {
 	<-s.exited
 }
 
-// await waits until all processes have come to the end of the schedule, and says
-// how those ended that failed.
-func (f *fleet) await(patience time.Duration) error {
-	late, done := context.WithTimeout(context.Background(), patience)
+// await waits until all processes have come to the end of the schedule, for patience or until ctx ends, and says how those ended that
+// failed.
+func (f *fleet) await(ctx context.Context, patience time.Duration) error {
+	late, done := context.WithTimeout(ctx, patience)
 	defer done()
 	var errs error
 	for i, s := range f.ships {

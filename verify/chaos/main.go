@@ -163,8 +163,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	}
 	defer crew.scuttle()
 
-	length := time.Duration(spans[len(spans)-1].end - start)
-	r := newReport(set.seed, length, schedule)
+	r := newReport(set.seed, schedule)
 	if crew.mixed() {
 		r.Mix = new(Mix)
 	}
@@ -231,44 +230,46 @@ func (j *judge) windows(ctx context.Context, spans []span) error {
 	watched, rest := context.WithCancel(ctx)
 	defer rest()
 	go j.still.watch(watched)
-	var all sync.WaitGroup
-	all.Go(func() {
+	var faults sync.WaitGroup
+	faults.Go(func() {
 		for i := range spans {
 			j.nemesis.run(ctx, &spans[i])
 		}
 	})
 	for i := range spans {
+		if s := &spans[i]; s.Class == after {
+			faults.Wait()
+			j.trouble(j.nemesis.fleet.await(ctx, time.Duration(s.end-mono())+grace))
+			s.end = min(s.end, mono())
+		}
 		sleep(ctx, time.Duration(spans[i].end+int64(j.schedule.TTL)+int64(grace)-mono()))
 		if ctx.Err() != nil {
 			break
 		}
 		if err := j.window(ctx, &spans[i]); err != nil {
-			j.report.Troubles = append(j.report.Troubles, fmt.Sprintf("window %d: %v", i, err))
+			j.trouble(fmt.Errorf("window %d: %w", i, err))
 		}
 	}
-	all.Wait()
+	faults.Wait()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	j.conclude()
+	stills, longest := j.still.sum()
+	j.report.Stills, j.report.Longest = stills, Duration(longest)
+	j.report.Seconds = time.Duration(spans[len(spans)-1].end - spans[0].start).Seconds()
+	for _, n := range j.site.nodes() {
+		j.trouble(n.unasked())
+	}
+	j.trouble(j.nemesis.errs...)
 	return nil
 }
 
-// conclude waits for the clients, and notes what has troubled the run itself.
-func (j *judge) conclude() {
-	r := j.report
-	if err := j.nemesis.fleet.await(grace); err != nil {
-		r.Troubles = append(r.Troubles, err.Error())
-	}
-	stills, longest := j.still.sum()
-	r.Stills, r.Longest = stills, Duration(longest)
-	for _, n := range j.site.nodes() {
-		if err := n.unasked(); err != nil {
-			r.Troubles = append(r.Troubles, err.Error())
+// trouble notes what has troubled the run itself.
+func (j *judge) trouble(errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			j.report.Troubles = append(j.report.Troubles, err.Error())
 		}
-	}
-	for _, err := range j.nemesis.errs {
-		r.Troubles = append(r.Troubles, err.Error())
 	}
 }
 

@@ -33,9 +33,9 @@ type Report struct {
 	Mix       *Mix                   `json:"mix,omitempty"`      // nil: all clients are of one build
 }
 
-func newReport(seed uint64, length time.Duration, s *Schedule) *Report {
+func newReport(seed uint64, s *Schedule) *Report {
 	return &Report{
-		Seed: seed, Seconds: length.Seconds(), Schedule: *s, Peer: s.backend().peer,
+		Seed: seed, Schedule: *s, Peer: s.backend().peer,
 		Faults: map[string]int{}, Classes: map[string]*ClassReport{},
 		Findings: []Finding{}, Porcupine: map[string]*Judged{}, Tasks: map[string]*TaskReport{},
 	}

@@ -265,10 +265,11 @@ type span struct {
 }
 
 // after is the class of the last window of each run, which has no faults: those of the windows before are over, and everybody gets
-// through who asks until there are calmFor left, when the service is up for a second.
+// through who asks until the service is up for a second. It ends with the last of them, so that a slow disk is no broken promise, and
+// when calmFor is over at the latest.
 const (
 	after   = "after"
-	calmFor = 8 * time.Second
+	calmFor = time.Minute
 )
 
 // plan lines windows up from start on until length is filled, and one without faults after these.
