@@ -128,7 +128,7 @@ func (l *laboratory) one(ctx context.Context, m mutant) (r row, err error) {
 		switch {
 		case ctx.Err() != nil:
 			return r, ctx.Err()
-		case err != nil: // it does not compile, for instance: the others go on
+		case err != nil: // a test does not compile with it, for instance: the others go on
 			o.by, _, _ = strings.Cut(err.Error(), "\n")
 			o.output = err.Error()
 		}

@@ -9,11 +9,11 @@
 //
 // The bugs are in the text files of this folder; type mutant says how they are written. Each names the rule that it breaks
 // and the tests that are meant to notice. Each of these tests must fail: a bug that only an unlucky test elsewhere trips over
-// counts as alive. A mutant that does not compile, and tests that fail without the bug as well, are errors of the run and not
-// kills. A test that does not end before its time is over counts, and is shown as such.
+// counts as alive. Tests that fail without the bug as well are an error of the run and no kill. A test that does not end before its
+// time is over counts, and is shown as such.
 //
 // A bug is found by the name of its function and a few words of it, so most renames and moves need no change here. Where one
-// does, the tests of this package name all bugs that are not found, each with the nearest places.
+// does, the tests of this package name all bugs that are not found, each with the nearest places, and all that do not compile.
 package main
 
 import (
@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := fits(source, mutants); err != nil {
+	if err := errors.Join(fits(source, mutants), compiles(ctx, source, mutants)); err != nil {
 		return err // before an hour is spent on the others
 	}
 	dir, err := os.MkdirTemp("", "holdfast-mutants-")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,6 +30,33 @@ func TestEveryMutantAndItsTestsAreFound(t *testing.T) {
 	}
 	if err := fits(source, mutants(t)); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestEveryMutantCompiles(t *testing.T) {
+	t.Parallel()
+	source, err := readCode(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := compiles(t.Context(), source, mutants(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMutantThatDoesNotCompileIsNamed(t *testing.T) {
+	t.Parallel()
+	c := repo(t)
+	if err := os.WriteFile(filepath.Join(c.root, "go.mod"), []byte("module m\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for to, want := range map[string]string{"two := 2": "f.txt:1: m does not compile: ", "_ = 2": "<nil>"} {
+		ch := at("c: g")
+		ch.from, ch.to = "one()", to
+		err := compiles(t.Context(), c, []mutant{{name: "m", file: "f.txt", line: 1, changes: []change{ch}}})
+		if !strings.HasPrefix(fmt.Sprint(err), want) {
+			t.Errorf("%s: %v, want %q", to, err, want)
+		}
 	}
 }
 
@@ -157,7 +185,7 @@ func TestListThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// repo is a repository of one folder and one below it.
+// repo is a repository of four folders.
 func repo(t *testing.T) *code {
 	t.Helper()
 	dir := t.TempDir()
@@ -166,6 +194,7 @@ func repo(t *testing.T) *code {
 		"a/b/b.go":    "package b\n\nconst limit = 1 + 2\n\nfunc (t T[K]) run() { t.one(); t.two() }\n",
 		"a/a_test.go": "package a\n\nfunc f() int { return g(1, 2) }\n\nfunc TestA(t *testing.T) {}\nfunc TestTwice(t *testing.T) {}\n",
 		"a/b/s.lua":   "-- x = 1\nlocal x = 1\nreturn x == 1\n",
+		"c/c.go":      "package c\n\nfunc one() {}\n\nfunc g() { one() }\n",
 		"b/b_test.go": "package b\n\nfunc TestTwice(t *testing.T) {}\n",
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755); err != nil {

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+)
+
+// compiler looks at the types of packages, against the others as they are compiled.
+type compiler struct {
+	root     string
+	set      *token.FileSet
+	exports  map[string]string   // files of what a package exports, by its path
+	sources  map[string][]string // files of a package, by its folder from the root
+	names    map[string]string   // paths of packages, by their folders
+	compiled types.Importer
+}
+
+// compiles names the mutants whose tests would not run, and so kill nothing, as the package with the bug does not compile. It has the
+// packages compiled as they are, and blocks until then.
+func compiles(ctx context.Context, source *code, mutants []mutant) error {
+	changed := make([]map[string]string, len(mutants)) // files with the bug
+	folders := make(map[string]bool)
+	for i, m := range mutants {
+		var err error
+		if _, changed[i], err = source.files(m); err != nil {
+			return err
+		}
+		maps.Insert(folders, maps.All(goFolders(changed[i])))
+	}
+	c, err := newCompiler(ctx, source.root, slices.Sorted(maps.Keys(folders)))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i, m := range mutants {
+		for folder := range goFolders(changed[i]) {
+			if err := c.check(folder, changed[i]); err != nil {
+				errs = append(errs, fmt.Errorf("%s:%d: %s does not compile: %w", m.file, m.line, m.name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// goFolders are the folders of Go files.
+func goFolders(files map[string]string) map[string]bool {
+	folders := make(map[string]bool)
+	for file := range files {
+		if path.Ext(file) == ".go" {
+			folders[path.Dir(file)] = true
+		}
+	}
+	return folders
+}
+
+// newCompiler has the go command compile the packages in folders and all that they import.
+func newCompiler(ctx context.Context, root string, folders []string) (*compiler, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	c := &compiler{
+		root: root, set: token.NewFileSet(), exports: make(map[string]string), sources: make(map[string][]string), names: make(map[string]string),
+	}
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles"}
+	for _, f := range folders {
+		args = append(args, "./"+f)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, tail(stderr.String()))
+	}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			ImportPath, Dir, Export string
+			GoFiles                 []string
+		}
+		switch err := dec.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			c.compiled = importer.ForCompiler(c.set, "gc", func(name string) (io.ReadCloser, error) { return os.Open(c.exports[name]) })
+			return c, nil
+		case err != nil:
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		c.exports[p.ImportPath] = p.Export
+		if folder, err := filepath.Rel(root, p.Dir); err == nil {
+			folder = filepath.ToSlash(folder)
+			c.sources[folder], c.names[folder] = p.GoFiles, p.ImportPath
+		}
+	}
+}
+
+// check looks at the package in a folder with other texts for some of its files, by their paths from the root.
+func (c *compiler) check(folder string, instead map[string]string) error {
+	var files []*ast.File
+	for _, name := range c.sources[folder] {
+		var text any // nil: what the file has
+		if bad, ok := instead[path.Join(folder, name)]; ok {
+			text = bad
+		}
+		tree, err := parser.ParseFile(c.set, filepath.Join(c.root, folder, name), text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, tree)
+	}
+	var first error
+	conf := types.Config{Importer: c.compiled, Error: func(err error) { first = cmp.Or(first, err) }}
+	_, err := conf.Check(c.names[folder], c.set, files, nil)
+	return cmp.Or(first, err)
+}
