@@ -24,7 +24,8 @@ import (
 type backend struct {
 	schedule []byte // that is built in
 	classes  map[string]class
-	fewest   int // nodes of a schedule
+	fewest   int  // nodes of a schedule
+	synced   bool // its servers wait for the disk at each commit
 	// lead is how long it takes from the start of the clients until they are granted locks.
 	lead func(*Schedule) time.Duration
 	site func() site

@@ -31,9 +31,9 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
 	worked := func(l *lockHistory) []finding { return l.overlaps((*attempt).worked) }
 	nobody := func(string, int64, int64) bool { return false }
-	still := &standstill{least: 2}
-	still.note(120, 121)
-	still.note(105, 108)
+	var still standstill
+	still.note(120, 121, 2)
+	still.note(105, 108, 2)
 	losses := func(l *lockHistory) []finding {
 		found, _ := l.losses(func(a *attempt) bool { return still.within(a.lost-5, a.lost) })
 		return found

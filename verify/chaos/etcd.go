@@ -29,7 +29,7 @@ import (
 var etcdSchedule []byte
 
 var etcdBackend = &backend{
-	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, site: func() site { return new(etcdSite) }, lead: soon,
+	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: soon,
 	open: openEtcd, apart: openEtcdBelow, peer: "concurrency.Mutex", openPeer: openMutex,
 }
 
@@ -38,7 +38,7 @@ var etcdAuthSchedule []byte
 
 // etcdAuthBackend is a cluster that asks for a login, which is good for a few seconds.
 var etcdAuthBackend = &backend{
-	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3,
+	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3, synced: true,
 	site: func() site { return &etcdSite{logins: true} }, lead: soon, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
 }
 

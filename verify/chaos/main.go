@@ -169,7 +169,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
 	// A lease is renewed after a third of its TTL, and again until its end.
-	still := &standstill{least: time.Duration(schedule.TTL) / 6}
+	still := &standstill{least: time.Duration(schedule.TTL) / 6, disk: back.synced}
 	j := &judge{
 		site: place, stores: stores, nemesis: nem, schedule: schedule, still: still, dir: histories, keep: set.keep, report: r,
 		timeline: &timeline{start: start, keys: schedule.Keys},
@@ -236,13 +236,14 @@ func (j *judge) windows(ctx context.Context, spans []span) error {
 			j.nemesis.run(ctx, &spans[i])
 		}
 	})
+	quiet := int64(j.schedule.TTL) + int64(grace)
 	for i := range spans {
 		if s := &spans[i]; s.Class == after {
 			faults.Wait()
-			j.trouble(j.nemesis.fleet.await(ctx, time.Duration(s.end-mono())+grace))
+			j.trouble(j.nemesis.fleet.await(ctx, time.Duration(s.end+quiet-mono())))
 			s.end = min(s.end, mono())
 		}
-		sleep(ctx, time.Duration(spans[i].end+int64(j.schedule.TTL)+int64(grace)-mono()))
+		sleep(ctx, time.Duration(spans[i].end+quiet-mono()))
 		if ctx.Err() != nil {
 			break
 		}
@@ -254,8 +255,9 @@ func (j *judge) windows(ctx context.Context, spans []span) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	stills, longest := j.still.sum()
+	stills, longest, err := j.still.sum()
 	j.report.Stills, j.report.Longest = stills, Duration(longest)
+	j.trouble(err)
 	j.report.Seconds = time.Duration(spans[len(spans)-1].end - spans[0].start).Seconds()
 	for _, n := range j.site.nodes() {
 		j.trouble(n.unasked())

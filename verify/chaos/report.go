@@ -23,7 +23,7 @@ type Report struct {
 	Findings []Finding               `json:"findings"`
 	Slow     []Finding               `json:"slow,omitempty"`     // recoveries beyond their bound: one in a hundred may be
 	Troubles []string                `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
-	Stills   int                     `json:"standstills"`        // of the machine
+	Stills   int                     `json:"standstills"`        // of the machine, or of a disk that servers wait for
 	Longest  Duration                `json:"longest_standstill"`
 	Excused  int                     `json:"losses_excused"` // leases that were lost then, or too short for an election
 
@@ -207,8 +207,8 @@ func (r *Report) Text() string {
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
-	fmt.Fprintf(&b, "The machine stood still %d times, for up to %v; %d leases that were lost then, or too short for an election, broke no promise.\n",
-		r.Stills, round(time.Duration(r.Longest)), r.Excused)
+	fmt.Fprintf(&b, "The machine, or a disk that servers wait for, stood still %d times, for up to %v; ", r.Stills, round(time.Duration(r.Longest)))
+	fmt.Fprintf(&b, "%d leases that were lost then, or too short for an election, broke no promise.\n", r.Excused)
 	for _, title := range slices.Sorted(maps.Keys(r.Tasks)) {
 		fmt.Fprintf(&b, "%s: %v.\n", title, r.Tasks[title])
 	}

@@ -4,35 +4,63 @@ package main
 
 import (
 	"context"
+	"os"
 	"slices"
 	"sync"
 	"time"
 )
 
-// glance is how often standstill looks at the clock.
-const glance = 20 * time.Millisecond
+const (
+	// glance is how often standstill looks at the clock.
+	glance = 20 * time.Millisecond
+	// slowDisk is how long a write takes on a disk that others keep busy. Servers that wait for it write several times for one call.
+	slowDisk = 100 * time.Millisecond
+)
 
-// standstill notes when the machine was too busy to run this process, which does next to nothing. Then it may not have run a client
-// either, and a lease that is lost within a TTL tells nothing of Holdfast.
+// standstill notes when the machine was too busy to run this process, which does next to nothing, or a disk to write a byte. Then it may not
+// have run a client or a server either, and a lease that is lost within a TTL tells nothing of Holdfast.
 type standstill struct {
-	least time.Duration // shorter ones are not noted
+	least time.Duration // the machine's shorter ones are not noted
+	disk  bool          // servers wait for that of temporary files
 
 	mu    sync.Mutex // guards what follows
 	times []interval
+	err   error // why the disk is not watched
 }
 
 func (s *standstill) watch(ctx context.Context) {
+	if s.disk {
+		go s.watchDisk(ctx)
+	}
 	for before := mono(); ctx.Err() == nil; {
 		sleep(ctx, glance)
 		now := mono()
-		s.note(before, now)
+		s.note(before, now, s.least)
 		before = now
 	}
 }
 
-// note takes two looks, one after the other.
-func (s *standstill) note(before, now int64) {
-	if now-before < int64(s.least) {
+func (s *standstill) watchDisk(ctx context.Context) {
+	f, err := os.CreateTemp("", "holdfast-chaos-")
+	if err == nil {
+		defer f.Close()
+		err = os.Remove(f.Name())
+	}
+	for ; err == nil && ctx.Err() == nil; sleep(ctx, glance) {
+		before := mono()
+		if _, err = f.WriteAt([]byte{0}, 0); err == nil {
+			err = f.Sync()
+		}
+		s.note(before, mono(), slowDisk)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// note takes the time between two looks, unless it is shorter than least.
+func (s *standstill) note(before, now int64, least time.Duration) {
+	if now-before < int64(least) {
 		return
 	}
 	s.mu.Lock()
@@ -47,12 +75,12 @@ func (s *standstill) within(from, to int64) bool {
 	return slices.ContainsFunc(s.times, func(i interval) bool { return i.start < to && from < i.end })
 }
 
-// sum is how many there were, and how long the longest was.
-func (s *standstill) sum() (n int, longest time.Duration) {
+// sum is how many there were, and how long the longest was, or why not all are known.
+func (s *standstill) sum() (n int, longest time.Duration, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range s.times {
 		longest = max(longest, time.Duration(i.end-i.start))
 	}
-	return len(s.times), longest
+	return len(s.times), longest, s.err
 }
