@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 )
 
@@ -25,25 +26,21 @@ import (
 type compiler struct {
 	root     string
 	set      *token.FileSet
-	exports  map[string]string   // files of what a package exports, by its path
-	sources  map[string][]string // files of a package, by its folder from the root
-	names    map[string]string   // paths of packages, by their folders
+	trees    map[string]*ast.File // as they are, by the paths of their files
+	exports  map[string]string    // files of what a package exports, by its path
+	sources  map[string][]string  // files of a package, by its folder from the root
+	names    map[string]string    // paths of packages, by their folders
 	compiled types.Importer
 }
 
-// compiles names the mutants whose tests would not run, and so kill nothing, as the package with the bug does not compile. It has the
-// packages compiled as they are, and blocks until then.
-func compiles(ctx context.Context, source *code, mutants []mutant) error {
-	changed := make([]map[string]string, len(mutants)) // files with the bug
+// compiles names the mutants whose tests would not run, and so kill nothing, as the package with the bug does not compile. changed are
+// the files of each with the bug. It has the packages compiled as they are, and blocks until then.
+func compiles(ctx context.Context, root string, mutants []mutant, changed []map[string]string) error {
 	folders := make(map[string]bool)
-	for i, m := range mutants {
-		var err error
-		if _, changed[i], err = source.files(m); err != nil {
-			return err
-		}
-		maps.Insert(folders, maps.All(goFolders(changed[i])))
+	for _, files := range changed {
+		maps.Insert(folders, maps.All(goFolders(files)))
 	}
-	c, err := newCompiler(ctx, source.root, slices.Sorted(maps.Keys(folders)))
+	c, err := newCompiler(ctx, root, slices.Sorted(maps.Keys(folders)))
 	if err != nil {
 		return err
 	}
@@ -76,9 +73,13 @@ func newCompiler(ctx context.Context, root string, folders []string) (*compiler,
 		return nil, err
 	}
 	c := &compiler{
-		root: root, set: token.NewFileSet(), exports: make(map[string]string), sources: make(map[string][]string), names: make(map[string]string),
+		root: root, set: token.NewFileSet(), trees: make(map[string]*ast.File),
+		exports: make(map[string]string), sources: make(map[string][]string), names: make(map[string]string),
 	}
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles"}
+	if self, ok := debug.ReadBuildInfo(); ok && slices.Contains(self.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race") // as in CI, which has them compiled like that
+	}
 	for _, f := range folders {
 		args = append(args, "./"+f)
 	}
@@ -98,7 +99,7 @@ func newCompiler(ctx context.Context, root string, folders []string) (*compiler,
 		switch err := dec.Decode(&p); {
 		case errors.Is(err, io.EOF):
 			c.compiled = importer.ForCompiler(c.set, "gc", func(name string) (io.ReadCloser, error) { return os.Open(c.exports[name]) })
-			return c, nil
+			return c, c.parseAll(folders)
 		case err != nil:
 			return nil, fmt.Errorf("go list: %w", err)
 		}
@@ -110,17 +111,32 @@ func newCompiler(ctx context.Context, root string, folders []string) (*compiler,
 	}
 }
 
+// parseAll reads the packages in folders.
+func (c *compiler) parseAll(folders []string) error {
+	for _, folder := range folders {
+		for _, name := range c.sources[folder] {
+			file := path.Join(folder, name)
+			tree, err := parser.ParseFile(c.set, filepath.Join(c.root, file), nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			c.trees[file] = tree
+		}
+	}
+	return nil
+}
+
 // check looks at the package in a folder with other texts for some of its files, by their paths from the root.
 func (c *compiler) check(folder string, instead map[string]string) error {
 	var files []*ast.File
 	for _, name := range c.sources[folder] {
-		var text any // nil: what the file has
-		if bad, ok := instead[path.Join(folder, name)]; ok {
-			text = bad
-		}
-		tree, err := parser.ParseFile(c.set, filepath.Join(c.root, folder, name), text, parser.SkipObjectResolution)
-		if err != nil {
-			return err
+		file := path.Join(folder, name)
+		tree := c.trees[file]
+		if text, ok := instead[file]; ok {
+			var err error
+			if tree, err = parser.ParseFile(c.set, file, text, parser.SkipObjectResolution); err != nil {
+				return err
+			}
 		}
 		files = append(files, tree)
 	}

@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(fits(source, mutants), compiles(ctx, source, mutants)); err != nil {
+	if err := fits(ctx, source, mutants); err != nil {
 		return err // before an hour is spent on the others
 	}
 	dir, err := os.MkdirTemp("", "holdfast-mutants-")
@@ -145,11 +145,13 @@ func repository(ctx context.Context) (string, error) {
 	return "", errors.New("not inside the workspace: no go.work is found")
 }
 
-// fits names all mutants that are not found in the code, and all tests that do not exist.
-func fits(source *code, mutants []mutant) error {
+// fits names all mutants that are not found in the code, and all tests that do not exist; if there are none, those that do not compile.
+func fits(ctx context.Context, source *code, mutants []mutant) error {
 	var errs []error
-	for _, m := range mutants {
-		if _, _, err := source.files(m); err != nil {
+	changed := make([]map[string]string, len(mutants))
+	for i, m := range mutants {
+		var err error
+		if _, changed[i], err = source.files(m); err != nil {
 			errs = append(errs, err)
 		}
 		for _, s := range m.fails {
@@ -158,7 +160,10 @@ func fits(source *code, mutants []mutant) error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	if errs != nil {
+		return errors.Join(errs...)
+	}
+	return compiles(ctx, source.root, mutants, changed)
 }
 
 // copyTree copies all files but those of version control.
