@@ -83,8 +83,8 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 	d := r.driver()
 	began := time.Now()
 	holder, waiter := r.Client(d), r.Client(r.straight())
-	l := r.Acquire(holder, "k", 3*time.Second)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 3*time.Second) })
+	l := r.Acquire(holder, "k", 12*time.Second)
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 12*time.Second) })
 	var busy sync.WaitGroup
 	done := make(chan struct{})
 	for range 8 { // who all learn at once that the login is over
@@ -101,7 +101,7 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 			}
 		})
 	}
-	r.Renewed(l, 12) // three times as long as a login lasts
+	r.Renewed(l, 3) // three times as long as a login lasts
 	close(done)
 	busy.Wait()
 	if err := context.Cause(l.Context()); err != nil {
@@ -143,7 +143,7 @@ func TestALoginOutlivesItsMembers(t *testing.T) {
 	var drivers []driver.Driver
 	for i := range clients {
 		drivers = append(drivers, r.driver())
-		leases = append(leases, r.Acquire(r.Client(drivers[i]), string(rune('a'+i)), 10*time.Second))
+		leases = append(leases, r.Acquire(r.Client(drivers[i]), string(rune('a'+i)), 20*time.Second))
 	}
 	for _, m := range r.cluster.Members {
 		m.Kill()
