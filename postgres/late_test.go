@@ -311,9 +311,9 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
 			p := r.route(waiter)
 			p.Halt(anAcquire)
-			r.Must(holder.Release(r.Within(), g, 0))
 			<-p.Caught
 			p.Set(func() { p.Stop = "" })
+			r.Must(holder.Release(r.Within(), g, 0))
 			st, err := holder.Inspect(r.Within(), "k")
 			r.Must(err)
 			take(r, holder, st.Token)
