@@ -33,10 +33,10 @@ const increment = `n=$(cat counter); echo $((n+1)) >counter; echo $HOLDFAST_LOCK
 func TestCounterLosesNoIncrement(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 5)
-	b.backend = strings.Replace(b.backend, "?quarantine=off", "?maxttl=2s", 1)
+	b.backend = strings.Replace(b.backend, "?quarantine=off", "?maxttl=6s", 1)
 	b.write("counter", "0\n")
 	eventually(t.Fatalf, "servers just started may vote", func() bool {
-		return b.start("run", "-n", "--ttl", "2s", "counter", "--", "true").code() == 0
+		return b.start("run", "-n", "--ttl", "6s", "counter", "--", "true").code() == 0
 	})
 	began := time.Now()
 	var done atomic.Int64
@@ -44,7 +44,7 @@ func TestCounterLosesNoIncrement(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for done.Add(1) <= int64(*increments) {
-				run := b.start("run", "--ttl", "2s", "-w", "60s", "counter", "--", "sh", "-c", increment)
+				run := b.start("run", "--ttl", "6s", "-w", "60s", "counter", "--", "sh", "-c", increment)
 				if code := run.code(); code != 0 {
 					t.Errorf("exit code %d; it said:\n%s", code, run.log.String())
 				}
