@@ -144,8 +144,8 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 	r.Must(err)
 	defer d.Close()
 	holder, waiter := r.Client(d), r.Client(other)
-	l := r.Acquire(holder, "k", 3*time.Second)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 3*time.Second) })
+	l := r.Acquire(holder, "k", 9*time.Second)
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 9*time.Second) })
 	for deadline := l.Deadline(); !l.Deadline().After(deadline); time.Sleep(10 * time.Millisecond) {
 		r.Must(context.Cause(l.Context()))
 	}
