@@ -42,7 +42,7 @@ func TestTheSchemaMigratesUnderLoad(t *testing.T) {
 	r.script("testdata/version-2.sql")
 	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 2", "version 3", "Migrate")
 
-	held := r.Acquire(r.older(), "held", brief) // and renewed
+	held := r.Acquire(r.older(), "held", 6*brief) // and renewed
 	var inside atomic.Int32
 	turn := func(c *holdfast.Client) {
 		l := r.Acquire(c, "k", long)
