@@ -122,17 +122,18 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 	for jumped := 1; jumped <= 2; jumped++ {
 		t.Run(fmt.Sprintf("%d of 3", jumped), func(t *testing.T) {
+			const ttl = 5 * time.Second
 			c := withClocks(t, 3)
-			lease, err := c.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+			lease, err := c.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.jump(jumped, time.Hour)
-			if err := lease.Extend(t.Context(), 2*time.Second); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
+			if err := lease.Extend(t.Context(), ttl); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Errorf("a renewal while %d of 3 clocks have jumped: %v", jumped, err)
 			}
 			c.jump(jumped, 0)
-			time.Sleep(2 * time.Second) // the TTL: without renewals it would be over
+			time.Sleep(ttl) // without renewals it would be over
 			if err := lease.Check(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Errorf("where %d of 3 clocks have jumped: %v", jumped, err)
 			}

@@ -156,9 +156,12 @@ func (r *Report) Passed() bool {
 // recovered says whether the 99th percentile of recovery is within its bound.
 func (r *Report) recovered() bool { return len(r.Slow)*100 <= len(r.total().Recovery) }
 
-// proves says whether the schedule has the class in which something must happen to the control.
+// striking is the class in which something must happen to the control: holders are stopped at work for longer than a TTL.
+const striking = "client-pause"
+
+// proves says whether the schedule has that class.
 func (r *Report) proves() bool {
-	return slices.ContainsFunc(r.Schedule.Windows, func(w Window) bool { return w.Class == "client-pause" })
+	return slices.ContainsFunc(r.Schedule.Windows, func(w Window) bool { return w.Class == striking })
 }
 
 // controlFailed says whether a storage without a fence lost updates, as it must
