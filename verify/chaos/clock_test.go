@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -29,9 +30,7 @@ type clocked struct {
 
 func withClocks(t *testing.T, n int) *clocked {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short starts no servers with clocks of their own")
-	}
+	rig.Nightly(t, "clocks")
 	dir := t.TempDir()
 	shim, err := buildShim(t.Context(), dir)
 	if err != nil {
@@ -150,9 +149,7 @@ func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 // TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall: set forward, it ends a lease that its holder trusts; set back, it keeps one that is
 // over. Tokens rise all the same, and Fenced goes by the row.
 func TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short starts no servers with clocks of their own")
-	}
+	rig.Nightly(t, "clocks")
 	s := new(postgresSite)
 	t.Cleanup(func() { s.stop() })
 	if err := s.start(t.Context(), nil); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/election"
+	"github.com/holdfast-go/holdfast/internal/rig"
 )
 
 // ballot makes events of "TIME KIND CLIENT [TERM]" of an election, with semicolons between them: one attempt of each client.
@@ -59,22 +60,16 @@ func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
 	}
 }
 
-// TestLeadersFollowOneAnother kills the leader and has the next one resign, twice each on three engines; with the race detector, as CI does,
-// five times on all, and with HOLDFAST_LONG a hundred times. How soon another leads is logged: beside other tests it says nothing.
+// TestLeadersFollowOneAnother kills the leader and has the next one resign, five times each on every
+// engine, and with HOLDFAST_LONG a hundred times. How soon another leads is logged and not judged.
 func TestLeadersFollowOneAnother(t *testing.T) {
+	rig.Nightly(t, "elections")
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short leaves out elections between real processes on real servers")
-	}
-	long := os.Getenv("HOLDFAST_LONG") != ""
-	times, backends := 2, []string{"redis", "etcd", "postgres"}
-	if raced || long {
-		times, backends = 5, append(backends, "zookeeper", "mariadb", "sqlite", "cluster", "sentinel")
-	}
-	if long {
+	times := 5
+	if os.Getenv("HOLDFAST_LONG") != "" {
 		times = 100
 	}
-	for _, backend := range backends {
+	for _, backend := range []string{"redis", "etcd", "postgres", "zookeeper", "mariadb", "sqlite", "cluster", "sentinel"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			r, err := elect(t.Context(), settings{backend: backend, elections: times, out: t.ArtifactDir()}, t.Output())
