@@ -12,12 +12,13 @@ SERVERS ?= redis8 valkey8
 SCENARIO ?= locks
 VERSION ?=
 TAG ?=
-RACE ?=
+ONLY ?=
 SHORT ?=
+LINT ?=
 SPECFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps check test servers lint fuzz model sim differential spec mutants chaos soak bench interop screenshots tidy release
+.PHONY: help deps check test race nightly outdated servers lint fuzz model sim differential spec mutants chaos soak bench interop screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -25,22 +26,41 @@ help: ## List the targets
 deps: ## Install the Debian packages the tests need (root), or say which command does
 	@tools/deps
 
+PROJECT = github.com/holdfast-go/holdfast
 # This pattern means the packages of every module in go.work.
-EVERYTHING = github.com/holdfast-go/holdfast/...
+EVERYTHING = $(PROJECT)/...
+# Only make nightly builds these: they need clients of other libraries, a browser, Kubernetes' types, or processes under faults for minutes.
+NIGHTLY = verify/(bench|chaos|console|interop|examples/(goredis|gormdb|rueidis|sqlxdb))|tools/recipes
+PACKAGES = $$(go list $(EVERYTHING) | grep -vE '^$(PROJECT)/($(NIGHTLY))(/|$$)')
 # What takes longest begins first.
-SLOWEST = $(addprefix github.com/holdfast-go/holdfast/,verify/chaos redlock verify/sim sqllock cmd/holdfast etcd zookeeper postgres)
+SLOWEST = $(addprefix $(PROJECT)/,redlock sqllock cmd/holdfast etcd zookeeper postgres verify/sim verify/model)
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
-# Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors; the race detector
-# takes so much of these that it has as many.
+# Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors.
 ATONCE = -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-# The round for each change waits for the processors, which compile and link for a third of that: with fewer collections of garbage.
-check: deps ## The round for each change (3 min): go vet, and every package without what testing.Short leaves out
-	@GOGC=400 $(GOTESTSUM) -short -vet=all $(ATONCE) -timeout 10m $(SLOWEST) $(EVERYTHING)
+# Packages whose goroutines are ours, and the drivers, of which the race detector takes what needs no server and one suite on a real one.
+CORE = $(addprefix $(PROJECT)/,driver/... election fence internal/... locktest memory sharding)
+DRIVERS = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper postgres sqllock/...)
 
-test: deps ## Every package against real servers (10 min); the last line counts the tests. RACE=-race: with the race detector (20 min)
-	@$(GOTESTSUM) $(or $(RACE),$(ATONCE)) -timeout 30m $(SLOWEST) $(EVERYTHING)
+# With fewer collections of garbage compiling and linking take less time.
+check: export GOGC = 400
+check: deps ## The round for each change (1 min): go vet, and what needs no server
+	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(DRIVERS)
+
+test: export GOGC = 400
+test: deps ## Every package but those of make nightly, against real servers (4 min); the last line counts the tests
+	@$(GOTESTSUM) -vet=off $(ATONCE) -timeout 20m $(SLOWEST) $(PACKAGES)
+
+race: deps ## The race detector where goroutines are ours (5 min): the core, what drivers do without a server, one suite of each on a real one
+	@$(GOTESTSUM) -race -short -vet=off -timeout 20m $(PROJECT) $(CORE) $(DRIVERS)
+	@$(GOTESTSUM) -race -vet=off -timeout 20m -run '^TestConformance' $(DRIVERS)
+
+nightly: deps ## What takes too long for each change: PARTS, hours in all; ONLY=console,bench runs parts; tools/nightly lists them
+	@tools/nightly $(ONLY)
+
+outdated: ## Which modules that ours need directly have a newer release
+	@tools/outdated
 
 servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instead of the machine's own
 	@$(MAKE) --no-print-directory --jobs --output-sync $(SERVERS:%=server-%)
@@ -54,14 +74,12 @@ server-%:
 # Rows of tables and lines with a link may be longer than 160 columns.
 LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.go' --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
 
-lint: ## go vet, staticcheck, errorlint, go fix and holdfastvet over every module; gofumpt, actionlint and 160 columns over the files
-	@failed=0; \
-	for dir in $$(go list -f '{{.Module.Dir}}' $(EVERYTHING) | sort -u); do \
-		for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
-			(cd $$dir && go $$check ./...) || { echo "lint: go $$check failed in $$dir"; failed=1; }; \
-		done; \
+lint: ## go vet, staticcheck, errorlint, go fix and holdfastvet over the packages of make test (LINT=all: every package); gofumpt, actionlint, 160 columns
+	@failed=0; packages="$(if $(filter all,$(LINT)),$$(go list $(EVERYTHING)),$(PACKAGES))"; \
+	for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
+		go $$check $$packages || { echo "lint: go $$check failed"; failed=1; }; \
 	done; \
-	tool=$$(mktemp -d) && go build -o $$tool ./cmd/holdfastvet && go vet -vettool=$$tool/holdfastvet $(EVERYTHING) || \
+	tool=$$(mktemp -d) && go build -o $$tool ./cmd/holdfastvet && go vet -vettool=$$tool/holdfastvet $$packages || \
 		{ echo "lint: holdfastvet failed"; failed=1; }; rm -r $$tool; \
 	unformatted=$$(go tool gofumpt -l .) || failed=1; \
 	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/prometheus"
 )
 
@@ -51,9 +52,13 @@ func alerts(t *testing.T) (names []string) {
 func TestRulesAreSound(t *testing.T) {
 	t.Parallel()
 	promtool(t, "check", "rules", rules)
-	if !testing.Short() { // half a minute of a processor
-		promtool(t, "test", "rules", ruleTests)
-	}
+}
+
+// TestEachAlertPassesItsTest takes half a minute of a processor.
+func TestEachAlertPassesItsTest(t *testing.T) {
+	rig.Nightly(t, "dashboard")
+	t.Parallel()
+	promtool(t, "test", "rules", ruleTests)
 }
 
 func TestEachAlertFiresAndIsSilentInATestAndHasAnEntry(t *testing.T) {

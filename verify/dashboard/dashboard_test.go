@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
@@ -35,9 +36,7 @@ func check(t *testing.T, libraries, text string) (complaints string) {
 }
 
 func TestTheDashboardIsOfTheTypesThatGrafanaHasForIt(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short compiles no TypeScript")
-	}
+	rig.Nightly(t, "dashboard")
 	t.Parallel()
 	libraries, err := foreign.Libraries("grafana")
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
@@ -195,9 +196,7 @@ var faults = []struct {
 
 // TestEachAlertForJobsFiresOnItsFaultAlone runs jobs that succeed, and then plants each fault.
 func TestEachAlertForJobsFiresOnItsFaultAlone(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short starts no Prometheus")
-	}
+	rig.Nightly(t, "dashboard")
 	t.Parallel()
 	s := newSite(t)
 	s.leaks(0)

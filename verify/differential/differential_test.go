@@ -27,13 +27,7 @@ func TestMain(m *testing.M) {
 	if !chosen {
 		n := os.Getenv(sequencesVariable)
 		if n == "" {
-			n = "10000"
-			switch {
-			case testing.Short():
-				n = "500"
-			case raceEnabled:
-				n = "2000"
-			}
+			n = "1000"
 		}
 		if err := flag.Set("rapid.checks", n); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", sequencesVariable, err)

@@ -20,12 +20,9 @@ var oneSeed = flag.Uint64("seed", 0, "run this seed alone and, with -v, print it
 const seedsVariable = "SEEDS"
 
 func seeds(t *testing.T) uint64 {
-	n := uint64(2_000)
-	switch {
-	case testing.Short():
+	n := uint64(1_000)
+	if testing.Short() {
 		n = 300
-	case raceEnabled:
-		n = 100
 	}
 	if text := os.Getenv(seedsVariable); text != "" {
 		var err error
@@ -256,9 +253,6 @@ func TestSeedIsARun(t *testing.T) {
 // run in thousands; those are looked for only where many seeds are asked for.
 func TestWithoutARuleThePromisesBreak(t *testing.T) {
 	t.Parallel()
-	if raceEnabled && os.Getenv(seedsVariable) == "" {
-		t.Skip("thousands of runs without a second goroutine; make sim has them")
-	}
 	for name, tt := range map[string]struct {
 		class  string
 		storm  bool

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	drivers "github.com/holdfast-go/holdfast/memory"
 )
@@ -21,9 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestASoakWatchesEveryEngineThatItIsGiven(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short leaves out half a minute on real servers")
-	}
+	rig.Nightly(t, "soak")
 	t.Parallel()
 	chosen, err := choose("redis,sqlite")
 	if err != nil {

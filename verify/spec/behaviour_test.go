@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 	"github.com/holdfast-go/holdfast/verify/sim"
 )
@@ -67,9 +68,7 @@ func broken(r recorded, old, changed string) (recorded, int) {
 
 // The check can fail: it takes the runs as they were, and refuses each that is changed by hand, in the step that is changed.
 func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short starts no TLC")
-	}
+	rig.Nightly(t, "spec")
 	t.Parallel()
 	runs := some(16, group{nodes: 3}, sim.Rules{})
 	whole := len(runs)
@@ -109,9 +108,7 @@ func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
 
 // Without a rule of the protocol some run is refused, at a step where the rule matters: one that this text is in.
 func TestARunWithoutARuleIsRefused(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short starts no TLC")
-	}
+	rig.Nightly(t, "spec")
 	t.Parallel()
 	type without struct {
 		rules sim.Rules

@@ -1,5 +1,0 @@
-//go:build !race
-
-package differential
-
-const raceEnabled = false
