@@ -183,14 +183,47 @@ func (p *part) line(offset int) string {
 	return line[:min(len(line), 120)]
 }
 
+// place is where words stand in a part, and the identifiers that its holes stand for.
+type place struct {
+	at    int
+	holes map[string]string
+}
+
+// isHole reports whether a word of a mutant stands for any one identifier: _1, _2 and so on. What is
+// local to a function is written so, and a mutant outlives its renaming.
+var isHole = regexp.MustCompile(`^_[0-9]$`).MatchString
+
 // find returns where in p the words stand.
-func (p *part) find(words []word) (at []int) {
+func (p *part) find(words []word) (found []place) {
 	for i := 0; i+len(words) <= len(p.words); i++ {
-		if slices.EqualFunc(p.words[i:i+len(words)], words, func(a, b word) bool { return a.text == b.text }) {
-			at = append(at, i)
+		if holes, ok := match(words, p.words[i:i+len(words)]); ok {
+			found = append(found, place{i, holes})
 		}
 	}
-	return at
+	return found
+}
+
+// match compares words with a text. The same hole stands for the same identifier everywhere.
+func match(words, text []word) (holes map[string]string, ok bool) {
+	holes = make(map[string]string)
+	for i, w := range words {
+		want := w.text
+		if isHole(want) {
+			if holes[want] == "" && token.IsIdentifier(text[i].text) {
+				holes[want] = text[i].text
+			}
+			want = holes[want]
+		}
+		if text[i].text != want {
+			return nil, false
+		}
+	}
+	return holes, true
+}
+
+// fill puts the identifiers of holes into a text.
+func fill(text string, holes map[string]string) string {
+	return wordOf.ReplaceAllStringFunc(text, func(w string) string { return cmp.Or(holes[w], w) })
 }
 
 func (c change) in(p *part) bool {
@@ -226,11 +259,10 @@ func (c *code) locate(ch change) (edit, error) {
 			continue
 		}
 		named++
-		for _, i := range p.find(words) {
-			found = append(found, edit{
-				file: p.file, text: p.text, begin: p.words[i].begin, end: p.words[i+len(words)-1].end, to: strings.TrimSuffix(ch.to, "\n"),
-			})
-			places = append(places, p.at(p.words[i].begin))
+		for _, f := range p.find(words) {
+			begin, end := p.words[f.at].begin, p.words[f.at+len(words)-1].end
+			found = append(found, edit{file: p.file, text: p.text, begin: begin, end: end, to: fill(strings.TrimSuffix(ch.to, "\n"), f.holes)})
+			places = append(places, p.at(begin))
 		}
 	}
 	switch {
@@ -246,17 +278,17 @@ func (c *code) locate(ch change) (edit, error) {
 
 // nearest names the places that have the most words in common with a text, those with the name or the folder of ch first.
 func (c *code) nearest(ch change, words []word) string {
-	type place struct {
+	type candidate struct {
 		score float64
 		line  string
 	}
-	var all []place
+	var all []candidate
 	for _, p := range c.parts {
 		share, at := p.likest(words)
 		if share < 0.5 {
 			continue
 		}
-		pl := place{score: share}
+		pl := candidate{score: share}
 		if p.name == ch.name || p.fullName() == ch.name {
 			pl.score += 0.3
 		}
@@ -266,7 +298,7 @@ func (c *code) nearest(ch change, words []word) string {
 		pl.line = fmt.Sprintf("\n\t\t%s (%s): %s", p.at(p.words[at].begin), p.fullName(), p.line(p.words[at].begin))
 		all = append(all, pl)
 	}
-	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(b.score, a.score) })
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
 	var out strings.Builder
 	for _, pl := range all[:min(3, len(all))] {
 		out.WriteString(pl.line)

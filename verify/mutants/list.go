@@ -20,11 +20,12 @@ import (
 //
 // The head has the name, the rules of docs/protocol.md and package driver that the bug breaks, and what it breaks in words.
 //
-// in says where the bug goes: a folder, or FOLDER/... for all below it too, and the name of a function, with the name of its
-// type before it where others are called the same (Lock.Commit); or of a constant, a variable, a script (take.lua).
+// in gives the place of the bug: a folder, or FOLDER/... for all below it too, and the name of a function, with the name of its
+// type before it if others have the same name (Lock.Commit); or of a constant, a variable, a script (take.lua).
 // The text behind - is there exactly once, and the text behind + takes its place; several lines of one kind are one text. White
-// space and comments do not count. Without + the text is taken away. A bug may need several changes, each with - and +, and
-// several places.
+// space and comments do not count. _1 to _9 stand for one identifier each, the same one in both texts: for names that are local
+// to the function, so that a mutant outlives their renaming. Without + the text is taken away. A bug may need several changes,
+// each with - and +, and several places.
 //
 // fails names tests that fail with the bug, all of them, in one run of go test. Their package is found by their name, or
 // stands before them, where several packages have a test of that name: fails memory: TestConformance/nodes=3/ExtendLonger.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -238,6 +239,32 @@ func TestChangeIsFoundByNameAndWords(t *testing.T) {
 func at(place string) change {
 	list, _ := parseList("f.txt", "m: b\n\tin "+place+"\n\t- x\n\tfails TestA\n")
 	return list[0].changes[0]
+}
+
+func TestHoleStandsForOneIdentifier(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[string]string{
+		"_1.one(); _1.two()": "{ x(t) }", // the same twice
+		"_1.one(); _2.two()": "{ x(t) }",
+		"_1.one(); _1._2()":  "{ x(t) }",
+		"1 + _1":             "no such text", // a number is no identifier
+	} {
+		ch := at("a/b: run")
+		if strings.Contains(from, "+") {
+			ch = at("a/b: limit")
+		}
+		ch.from, ch.to = from, "x(_1)"
+		e, err := repo(t).locate(ch)
+		if err == nil {
+			err = errors.New(e.text[:e.begin] + e.to + e.text[e.end:])
+		}
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", from, err, want)
+		}
+	}
+	if _, ok := match(split("_1 + _1", 0), split("a + b", 0)); ok {
+		t.Error("one hole stood for two identifiers")
+	}
 }
 
 func TestSeveralChangesOfOneFile(t *testing.T) {
