@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
@@ -171,7 +172,7 @@ func (a *attempt) over(caller context.Context, err error) error {
 		return err
 	}
 	last := obstacle.In(err)
-	if end, ok := a.wait.Deadline(); ok && last != nil && time.Since(end) >= standstill {
+	if end, ok := a.wait.Deadline(); ok && last != nil && time.Since(end) >= pace.Standstill() {
 		last = &formerError{last, time.Since(end)}
 		err = obstacle.With(context.DeadlineExceeded, last)
 	}
@@ -340,10 +341,6 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 
 // errTooShort is the end of a Wait that was over before any answer.
 var errTooShort error = &UnavailableError{Err: errors.New("the wait was over before an answer")}
-
-// standstill is how late the end of a wait is noticed by a process that was stopped meanwhile,
-// and not only busy.
-const standstill = 2 * time.Second
 
 // formerError is an obstacle of before a standstill of this process. It is of the same kind, and
 // names no holder and no node as what stands in the way now.

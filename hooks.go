@@ -150,7 +150,6 @@ type DroppedEvent struct{ Count int }
 
 const (
 	eventsMost = 1 << 14          // events that wait for slow hooks
-	eventsTime = time.Second      // how long Close waits for them
 	lull       = time.Millisecond // how long an event may wait for others
 	lulls      = 16               // so many without an event end the goroutine
 )

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // This file ends leases, and names why:
@@ -94,9 +95,6 @@ func (t *term) gone(said error) error {
 	return errGone
 }
 
-// checkTime bounds how long a check after an alert waits.
-const checkTime = time.Second
-
 // alerted asks the service whether it still has the grant of owner. A message says that somebody
 // took it away; why is the reason that it gives.
 func (c *Client) alerted(owner, why string) {
@@ -122,7 +120,7 @@ func (c *Client) verify(t *term) {
 		c.mu.Lock()
 		alerts, grant := t.alerts, t.grant
 		c.mu.Unlock()
-		ctx, cancel := context.WithTimeout(c.alive, checkTime)
+		ctx, cancel := context.WithTimeout(c.alive, pace.CheckTime())
 		err := c.drv.(driver.Alerter).Check(ctx, grant)
 		cancel()
 		c.mu.Lock()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Shutdown lets the holders finish: it refuses new leases and new waits with
@@ -63,7 +65,7 @@ func (c *Client) close() error {
 	c.mu.Unlock()
 	defer close(c.closed)
 
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
 	c.releaseAll(ctx, held)
 	select {
@@ -75,7 +77,7 @@ func (c *Client) close() error {
 	c.unreserve()
 	c.tasks.Wait()
 	<-c.vacant // soon: the driver has ended what was under way
-	told, cancel := context.WithTimeout(context.Background(), eventsTime)
+	told, cancel := context.WithTimeout(context.Background(), pace.EventsTime())
 	defer cancel()
 	c.events.drain(told)
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // claim is one attempt at a lock.
@@ -44,7 +45,7 @@ func (c *claim) advance(ctx context.Context) error {
 	turn := ctx
 	if c.req.NoWait {
 		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, direct.Patience(c.req.TTL))
+		turn, cancel = context.WithTimeout(ctx, pace.RequestTime(c.req.TTL, pace.Members))
 		defer cancel()
 	}
 	var first *rivals
@@ -98,7 +99,9 @@ func (c *claim) borrow(ctx context.Context) error {
 	}
 	var lease loan
 	lent := make(chan error, 1)
-	c.d.calls.Go(func() { lent <- c.d.call(c.d.calls.Work, direct.Patience(c.req.TTL), lending(c.req.TTL, &lease)) })
+	c.d.calls.Go(func() {
+		lent <- c.d.call(c.d.calls.Work, pace.RequestTime(c.req.TTL, pace.Members), lending(c.req.TTL, &lease))
+	})
 	select {
 	case err := <-lent:
 		c.lease = lease
@@ -131,7 +134,7 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	own, first, tokens := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key), clientv3.OpGet(c.d.baseKey())
 	last := clientv3.OpGet(folder, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
 	var resp *clientv3.TxnResponse
-	err := c.d.call(ctx, direct.Patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
+	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).If(none, known).Then(put, last).Else(own, first, tokens).Commit()
 		c.loose = c.loose || err != nil
 		return err
@@ -172,7 +175,7 @@ func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
 // look looks who is before the claim.
 func (c *claim) look(ctx context.Context) (*rivals, error) {
 	var resp *clientv3.TxnResponse
-	err := c.d.call(ctx, direct.Patience(c.req.TTL), func(ctx context.Context, cl *clientv3.Client) (err error) {
+	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).Then(
 			clientv3.OpGet(c.key()),
 			clientv3.OpGet(c.d.folder(c.req.Key), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(c.revision-1))...),
@@ -199,7 +202,7 @@ func (c *claim) take(ctx context.Context, own entry) error {
 	c.token = own.token
 	age := c.lease.ttl / 2
 	if !c.req.Renews {
-		age = direct.Patience(c.lease.ttl)
+		age = pace.RequestTime(c.lease.ttl, pace.Members)
 	}
 	if time.Since(c.lease.sent) < age {
 		return nil
@@ -221,7 +224,7 @@ func (c *claim) grant() driver.Grant {
 func (c *claim) keep(ctx context.Context, before string) error {
 	var r renewal
 	stands := clientv3.OpGet(before, clientv3.WithCountOnly())
-	err := c.d.call(ctx, direct.Patience(c.req.TTL), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
+	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.reset()
 		return direct.ErrAgain
@@ -258,7 +261,7 @@ func (c *claim) await(ctx context.Context, a rivals) error {
 		})
 	})
 	early := *held // as it is where nobody says in time how long the holder's lease lasts
-	soon := time.NewTimer(direct.LongPause)
+	soon := time.NewTimer(pace.LongPause)
 	defer soon.Stop()
 	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
 	defer due.Stop()
@@ -322,10 +325,10 @@ func (n *node) unwatched(ctx context.Context, key string, err error) error {
 	if err = explain(ctx, err); !direct.Lasts(err) {
 		return err
 	}
-	err = n.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+	err = n.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		return errorOf(c.Get(ctx, key, clientv3.WithCountOnly()))
 	})
-	direct.Sleep(ctx, direct.LongPause)
+	direct.Sleep(ctx, pace.LongPause)
 	return err
 }
 
@@ -344,7 +347,7 @@ func (l lineUp) held() *driver.HeldError {
 
 // look reads who has a lock.
 func (d *Driver) look(ctx context.Context, name string) (l lineUp, err error) {
-	err = d.call(ctx, callTime, d.looking(name, &l))
+	err = d.call(ctx, pace.CallTime(), d.looking(name, &l))
 	return l, err
 }
 

@@ -17,8 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -61,7 +61,7 @@ type member struct {
 // examine asks a member what it says of itself.
 func (m *member) examine(ctx context.Context, ttl time.Duration) {
 	ask := func() error {
-		return m.node.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) (err error) {
+		return m.node.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
 			m.status, err = pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 			return err
 		})
@@ -72,7 +72,7 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 		return
 	}
 	m.OK("reach", "answers")
-	if err := m.Pace(direct.Patience(ttl), ask); err != nil {
+	if err := m.Pace(pace.RequestTime(ttl, pace.Members), ask); err != nil {
 		m.status = nil
 		m.Fault("reach", err)
 		return
@@ -139,7 +139,7 @@ func (m *member) alarmed() bool { return m.status != nil && len(m.status.Errors)
 
 // transport looks at a connection of its own.
 func (m *member) transport(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()
 	dial := new(net.Dialer).DialContext
 	if m.node.tls != nil {
@@ -176,7 +176,7 @@ func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Durati
 	if first < 0 {
 		return whole
 	}
-	if err := d.call(ctx, callTime, d.rehearse); errors.Is(err, errForeign) {
+	if err := d.call(ctx, pace.CallTime(), d.rehearse); errors.Is(err, errForeign) {
 		return whole // it is said already
 	} else if errors.Is(err, driver.ErrAuth) {
 		whole.Fault("rights", err)
@@ -207,7 +207,7 @@ func (d *Driver) rehearse(ctx context.Context, c *clientv3.Client) error {
 // floor holds the TTL against the lease that the servers grant for it.
 func (d *Driver) floor(ctx context.Context, whole *exam.Notes, ttl time.Duration) {
 	var granted loan
-	if err := d.call(ctx, callTime, lending(ttl, &granted)); err != nil {
+	if err := d.call(ctx, pace.CallTime(), lending(ttl, &granted)); err != nil {
 		whole.Fault("floor", err)
 		return
 	}
@@ -222,7 +222,7 @@ func (d *Driver) floor(ctx context.Context, whole *exam.Notes, ttl time.Duration
 // count finds members that are not named.
 func (d *Driver) count(ctx context.Context, whole *exam.Notes) {
 	voters := 0
-	err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+	err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := pb.NewClusterClient(c.ActiveConnection()).MemberList(ctx, &pb.MemberListRequest{})
 		voters = 0
 		if err == nil {

@@ -5,18 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
-
-// loginTime bounds a login. The servers make it slow on purpose, and many clients may log in to a member that has just
-// come back.
-const loginTime = 5 * time.Second
 
 // login logs in to one member. The client of etcd is not left to do it: it sends the token that has run out with the
 // request for a new one, which servers of version 3.4 refuse therefore, and it logs in for each request by itself.
@@ -82,7 +78,7 @@ func (n *node) present() *pass {
 
 func (n *node) authenticate(p *pass) {
 	defer close(p.done)
-	ctx, cancel := direct.WithLimit(n.work, loginTime)
+	ctx, cancel := direct.WithLimit(n.work, pace.LoginTime())
 	defer cancel()
 	resp, err := n.client.Authenticate(ctx, n.username, n.password)
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // pageSize is how many keys List reads at once.
@@ -35,12 +36,12 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		return false, err
 	}
 	var message loan // of the key that tells the holder
-	if err := d.call(ctx, callTime, lending(minTTL, &message)); err != nil {
+	if err := d.call(ctx, pace.CallTime(), lending(minTTL, &message)); err != nil {
 		return false, err
 	}
 	defer d.abandon(message) // who watches it hears of it all the same
 	unknown := false         // whether a try before may have done it
-	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+	err = d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(l.first.stands(d.folder(key))).
 			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messages()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
 		done = err == nil && (resp.Succeeded || unknown)
@@ -69,7 +70,7 @@ func (d *Driver) hear() {
 	d.calls.Go(func() {
 		for {
 			d.attend(alert)
-			if !direct.Sleep(d.calls.Alive, direct.LongPause) {
+			if !direct.Sleep(d.calls.Alive, pace.LongPause) {
 				return
 			}
 		}
@@ -113,7 +114,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 		all.Go(func() {
 			view := &st.Nodes[n.place]
 			view.Node = n.name
-			view.Err = n.try(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+			view.Err = n.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 				resp, err := c.Get(ctx, d.folder(key), append(clientv3.WithFirstCreate(), clientv3.WithSerializable())...)
 				if err == nil {
 					l := lineOf(resp)
@@ -132,7 +133,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 
 // Queue implements driver.Queuer.
 func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
-	err = d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+	err = d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Get(ctx, d.folder(key), clientv3.WithPrefix(), clientv3.WithLimit(int64(most)+1),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
@@ -176,7 +177,7 @@ func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) err
 	from, end, revision := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
 	for {
 		var page *clientv3.GetResponse
-		err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) (err error) {
+		err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
 			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(pageSize))
 			return err
 		})
@@ -210,7 +211,7 @@ func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) (time.Du
 		return -1, nil // another program has put the key there
 	}
 	var left int64
-	err := d.call(ctx, callTime, func(ctx context.Context, c *clientv3.Client) error {
+	err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.TimeToLive(ctx, lease)
 		if err == nil {
 			left = max(resp.TTL, 0)

@@ -24,10 +24,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
-	callTime = direct.CallTime
 	// probeEvery is how often the members are asked for their state.
 	probeEvery = 2 * time.Second
 )
@@ -57,8 +57,8 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 	n.username, n.password = opts.Username, opts.Password
 	options := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: direct.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: direct.LongPause},
-			MinConnectTimeout: callTime,
+			Backoff:           backoff.Config{BaseDelay: pace.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: pace.LongPause},
+			MinConnectTimeout: pace.CallTime(),
 		}),
 		grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream),
 	}
@@ -189,7 +189,7 @@ func explain(ctx context.Context, err error) error {
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
 		return direct.Refusal{Err: errors.New(text)}
 	case gaveUp(text):
-		return direct.Stall{Err: fmt.Errorf("no answer in %v", callTime)}
+		return direct.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
 	case mend == "" && strings.Contains(text, "server preface"):
 		mend = "; if the members speak TLS, write etcds://"
 	case mend == "" && strings.Contains(text, "handshake failed"):
@@ -274,12 +274,12 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 
 // insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
 func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
-	return direct.Insist(ctx, func() error { return d.call(ctx, direct.Patience(ttl), fn) })
+	return direct.Insist(ctx, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
 // queued is insist for what waits for its turn, at each of which it calls begun.
 func (d *Driver) queued(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
-	return d.lane.Insist(ctx, begun, func() error { return d.call(ctx, direct.Patience(ttl), fn) })
+	return d.lane.Insist(ctx, begun, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
 // watch asks the members for their state until Close.
@@ -288,7 +288,7 @@ func (d *Driver) watch() {
 		for _, n := range d.nodes {
 			d.calls.Go(func() {
 				begin := time.Now()
-				err := n.try(d.calls.Alive, callTime/2, n.probe)
+				err := n.try(d.calls.Alive, pace.CallTime()/2, n.probe)
 				if err == nil {
 					d.states.Timed(n.place, time.Since(begin))
 				}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // TestAMemberThatHangsIsNotTakenForOneThatSpeaksTLS, or for one that does not, when the connection is given up before the request.
@@ -25,7 +26,7 @@ func TestAMemberThatHangsIsNotTakenForOneThatSpeaksTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer n.close()
-			err = n.try(t.Context(), 3*callTime, n.probe)
+			err = n.try(t.Context(), 3*pace.CallTime(), n.probe)
 			if _, stalled := errors.AsType[direct.Stall](err); !stalled || err.Error() != "no answer in 2s" {
 				t.Errorf("stalled %v: %v", stalled, err)
 			}

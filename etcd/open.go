@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // grammar is what the URLs of a cluster have.
@@ -102,7 +103,7 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 func (d *Driver) first(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, n := range d.nodes {
-		all.Go(func() { n.try(ctx, callTime/2, n.probe) })
+		all.Go(func() { n.try(ctx, pace.CallTime()/2, n.probe) })
 	}
 	all.Wait()
 	if d.union.mixed() {

@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Tokens are the revision that created a key, times the tokens between two revisions, and a base. The base is in a key beside
@@ -77,7 +77,7 @@ func (d *Driver) rebase(ctx context.Context, ttl time.Duration, kvs []*mvccpb.Ke
 	if !raise {
 		return nil
 	}
-	return d.call(ctx, direct.Patience(ttl), func(ctx context.Context, c *clientv3.Client) error {
+	return d.call(ctx, pace.RequestTime(ttl, pace.Members), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(d.baseKey()), "=", before)).
 			Then(clientv3.OpPut(d.baseKey(), strconv.FormatInt(value, 10))).Commit()
 		if err == nil && resp.Succeeded {

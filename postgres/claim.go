@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -88,7 +89,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 // ask asks the server once, in its turn. What was handed to it a claim confirms at once.
 func (c *claim) ask(ctx context.Context) (g driver.Grant, err error) {
 	once := func() (err error) {
-		ctx, done := c.d.calls.Linger(ctx, direct.Alone(c.req.TTL))
+		ctx, done := c.d.calls.Linger(ctx, pace.RequestTime(c.req.TTL, pace.Alone))
 		defer done()
 		g, err = c.try(ctx)
 		return err
@@ -102,7 +103,7 @@ func (c *claim) ask(ctx context.Context) (g driver.Grant, err error) {
 	defer context.AfterFunc(c.d.calls.Alive, cancel)()
 	if c.req.NoWait {
 		var late context.CancelFunc
-		waiting, late = context.WithTimeout(waiting, direct.Alone(c.req.TTL))
+		waiting, late = context.WithTimeout(waiting, pace.RequestTime(c.req.TTL, pace.Alone))
 		defer late()
 	}
 	rank := direct.Later
@@ -216,16 +217,16 @@ func (a answer) held(place bool) error {
 func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	wait := relaxed
 	if c.channel == nil {
-		wait = min(direct.ShortPause<<min(tries, 10), hasty)
+		wait = min(pace.ShortPause<<min(tries, 10), hasty)
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
 		// A transaction outlives the lease (Fenced), and its end wakes nobody. Whoever asks next hands
 		// the lock to the first: all together ask so often.
-		wait = min(wait, direct.ShortPause*time.Duration(held.Waiters+1))
+		wait = min(wait, pace.ShortPause*time.Duration(held.Waiters+1))
 	} else if ok {
-		wait = min(wait, held.Remaining+direct.ShortPause)
+		wait = min(wait, held.Remaining+pace.ShortPause)
 	} else {
-		wait = min(direct.ShortPause<<min(tries, 10), direct.LongPause)
+		wait = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	}
 	timer := time.NewTimer(direct.Jitter(wait))
 	defer timer.Stop()

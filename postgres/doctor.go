@@ -12,14 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
-	examTime   = 10 * time.Second // for all checks
-	clockNoise = time.Second      // by which clocks differ without being reported
-	oldest     = 110000           // version of a server that knows all that the schema uses
+	clockNoise = time.Second // by which clocks differ without being reported
+	oldest     = 110000      // version of a server that knows all that the schema uses
 )
 
 // Diagnose implements driver.Doctor.
@@ -28,7 +27,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: direct.Alone(cmp.Or(ttl, exam.TTL))}
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, exam.TTL), pace.Alone)}
 	l.Files(d.secrets...)
 	conn, err := d.dial()
 	if err != nil {
@@ -36,7 +35,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return l.Found
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 		defer cancel()
 		conn.Close(ctx)
 	}()
@@ -56,7 +55,7 @@ type look struct {
 
 // run makes one check after the other, until one has no answer.
 func (l *look) run(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, examTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
 	for _, check := range []struct {
 		name string
@@ -217,7 +216,7 @@ func (l *look) pooler(ctx context.Context) error {
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, probeTime)
+	waiting, cancel := context.WithTimeout(ctx, pace.NotifyTime())
 	defer cancel()
 	heard, err := l.d.heard(waiting, l.conn)
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -11,7 +12,7 @@ import (
 // lock then.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner,
-		direct.InMicros(direct.Alone(0)), "{}", true, nil, direct.InMicros(grace), direct.InMicros(place))
+		direct.InMicros(pace.RequestTime(0, pace.Alone)), "{}", true, nil, direct.InMicros(grace), direct.InMicros(place))
 	return a.Token != nil, err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -18,8 +19,6 @@ const (
 	watchEvery = 5 * time.Second
 	// lookEvery is how often a connection that says nothing is asked whether it lives.
 	lookEvery = 15 * time.Second
-	// probeTime is how long a notification to oneself may take.
-	probeTime = 2 * time.Second
 )
 
 // errPooled is why a driver polls.
@@ -64,11 +63,11 @@ func (d *Driver) attend() error {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 		defer cancel()
 		conn.Close(ctx)
 	}()
-	ctx, cancel := context.WithTimeout(d.calls.Alive, probeTime)
+	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.NotifyTime())
 	defer cancel()
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
@@ -100,7 +99,7 @@ func (d *Driver) attend() error {
 
 // dial opens a connection beside the pool, as the pool would.
 func (d *Driver) dial() (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
+	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	cfg := d.pool.Config()
 	if cfg.BeforeConnect != nil {
@@ -123,7 +122,7 @@ func (d *Driver) next(conn *pgx.Conn) (string, error) {
 		case d.calls.Alive.Err() != nil || conn.IsClosed():
 			return "", err
 		}
-		ctx, cancel = context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
+		ctx, cancel = context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		err = conn.Ping(ctx)
 		cancel()
 		if err != nil {
@@ -165,7 +164,7 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
-		ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
+		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		r, err := query(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
 		cancel()
 		if err == nil {

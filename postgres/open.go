@@ -13,10 +13,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
-
-// connectTime bounds how long a connection may take that the URL sets no bound for.
-const connectTime = 5 * time.Second
 
 // schemaParameter names the schema in a URL.
 const schemaParameter = "holdfast_schema"
@@ -100,7 +98,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		settings["application_name"] = "holdfast"
 	}
 	if cfg.ConnConfig.ConnectTimeout == 0 || cfg.ConnConfig.ConnectTimeout > time.Minute {
-		cfg.ConnConfig.ConnectTimeout = connectTime
+		cfg.ConnConfig.ConnectTimeout = pace.ConnectTime()
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {

@@ -73,12 +73,11 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
 	minTTL = 100 * time.Millisecond
-	// closeTime bounds how long Close waits for connections to end.
-	closeTime = 2 * time.Second
 )
 
 // Options configure a Driver. The zero value works.
@@ -154,7 +153,7 @@ func (d *Driver) Close() error {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(closeTime): // connections that hang take the pool 15 s
+	case <-time.After(pace.CloseTime()): // connections that hang take the pool 15 s
 	}
 	return nil
 }
@@ -197,7 +196,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	var r reply[renewed]
 	err := direct.Insist(ctx, func() (err error) {
-		ctx, cancel := context.WithTimeout(ctx, direct.Alone(shortest))
+		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(shortest, pace.Alone))
 		defer cancel()
 		r, err = query(ctx, d, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
 		return err
@@ -264,7 +263,7 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
 	return d.lane.Insist(ctx, begun, func() error {
-		ctx, cancel := context.WithTimeout(ctx, direct.Alone(g.TTL))
+		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 		defer cancel()
 		return d.free(ctx, g, keep)
 	})
@@ -395,7 +394,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	r, err := query(ctx, d, pgx.RowToStructByPos[view], d.schema.list, prefix)
 	for _, v := range r.rows {

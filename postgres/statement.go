@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // failure is a statement that failed.
@@ -110,7 +111,7 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 		return row, err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	r, err := query(ctx, d, scan, sql, args...)
 	switch {

@@ -5,18 +5,15 @@ import (
 	"encoding/json"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 )
-
-// holderTime bounds the look-up of a holder.
-const holderTime = 200 * time.Millisecond
 
 // greet tells the nodes which process this client is.
 func (d *core) greet() {
@@ -56,7 +53,7 @@ func (d *core) holderOf(ctx context.Context, client string) driver.Holder {
 // lookUp asks all nodes which process a client is, and takes the first answer that
 // says it. It says whether any node answered.
 func (d *core) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, holderTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.AskHolderTime())
 	defer cancel()
 	var mu sync.Mutex // guards the results
 	each(ctx, d.set.members(), func(ctx context.Context, n *node) {
@@ -104,7 +101,7 @@ func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 
 // each calls fn for some nodes at once and waits.
 func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	var all sync.WaitGroup
 	for _, n := range nodes {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -24,7 +25,6 @@ const (
 	tryAgainAfter = 10 * time.Millisecond // while the keys of a name are split over two shards
 	downAfter     = 50 * time.Millisecond // while the cluster serves nothing
 	turnsMost     = 5                     // how often a request is sent elsewhere without a pause
-	lingerFor     = int64(time.Second)    // how long after its deadline a release goes on looking for its shard
 )
 
 var (
@@ -201,7 +201,7 @@ func (c *cluster) drop(n *node, e link.Entry, err error) {
 // limit is until when e may look for its shard.
 func limit(e *link.Entry) int64 {
 	if e.Frees() {
-		return e.Req.Deadline + lingerFor
+		return e.Req.Deadline + int64(pace.FindShardTime())
 	}
 	return e.Req.Deadline
 }
@@ -413,7 +413,7 @@ func (c *cluster) keeper(lock *engine.Lock, n *node) *node {
 
 // views asks the shards what they know of some locks.
 func (c *cluster) views(ctx context.Context, locks []engine.Lock) [][]engine.View {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	views := make([][]engine.View, len(locks))
 	left := make([]int, len(locks))

@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
-
-// confirmMost is how long a replica may take to say that it has what its master did.
-const confirmMost = time.Second
 
 // confirm waits until a replica has what the server of l had done for lock before, and returns nil at once for a node that does
 // not fail over. It asks over a connection of its own, because WAIT keeps all that comes after it on its connection waiting.
@@ -24,7 +22,7 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 	if l == nil || n.link.Load() != l {
 		return errMoved
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*confirmMost)
+	ctx, cancel := context.WithTimeout(ctx, 2*pace.ConfirmTime())
 	defer cancel()
 	g := n.d.gate
 	conn, err := n.net.Connect(ctx, l.server)
@@ -38,7 +36,7 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 	}
 	probe := g.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
 	values, err := server.Ask(conn,
-		[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(confirmMost))})
+		[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(pace.ConfirmTime()))})
 	if err != nil {
 		return err
 	}
@@ -50,7 +48,7 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 	case has > 0:
 		return nil
 	case info["connected_slaves"] != "0":
-		return fmt.Errorf("no replica has answered within %v", confirmMost)
+		return fmt.Errorf("no replica has answered within %v", pace.ConfirmTime())
 	}
 	return n.place.NoReplica(conn)
 }

@@ -13,20 +13,19 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/redlock/internal/link"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const (
-	examTime    = 15 * time.Second // for all checks of one node, once it is connected
-	stepTime    = 3 * time.Second  // for one of them
-	nameBytes   = 180              // of a name that was used, as docs/operations.md reckons
-	slowPeriod  = 24 * time.Hour   // for how long a slow command is news
-	clockRefuse = time.Minute      // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
+	nameBytes   = 180                    // of a name that was used, as docs/operations.md reckons
+	slowCommand = 250 * time.Millisecond // one that kept all others waiting for so long that the node seemed to stand still: pace.Overdue
+	slowPeriod  = 24 * time.Hour         // for how long a slow command is news
+	clockRefuse = time.Minute            // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
 )
 
 // rights are what a user of its own needs.
@@ -85,7 +84,7 @@ func (e *look) run(ctx context.Context) {
 	}
 	defer l.Close()
 	e.l = l
-	ctx, cancel = context.WithTimeout(ctx, examTime)
+	ctx, cancel = context.WithTimeout(ctx, pace.ExamNodeTime())
 	defer cancel()
 	for _, check := range []struct {
 		name string
@@ -118,7 +117,7 @@ func (e *look) run(ctx context.Context) {
 
 // step makes one check, in its time.
 func (e *look) step(ctx context.Context, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
 	err := check(ctx)
@@ -596,7 +595,7 @@ func (e *look) slow(context.Context) error {
 	list, _ := values[0].Decode().([]any)
 	for _, entry := range list {
 		at, took, command := slowEntry(entry)
-		if took < time.Duration(link.StallAfter) || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
+		if took < slowCommand || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
 			continue
 		}
 		if count++; took > worst {
@@ -605,10 +604,10 @@ func (e *look) slow(context.Context) error {
 	}
 	if count > 0 {
 		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
-			"the worst is %s with %v", time.Duration(link.StallAfter), count, name, worst.Round(time.Millisecond)),
+			"the worst is %s with %v", slowCommand, count, name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
-		e.OK("slowlog", "no command over %v in the last day", time.Duration(link.StallAfter))
+		e.OK("slowlog", "no command over %v in the last day", slowCommand)
 	}
 	return nil
 }

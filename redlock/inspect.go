@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	scanCount = 250             // keys that one step looks at: a tenth of a millisecond or two for the server
-	scanTime  = 5 * time.Second // for one step, on a busy server
-	listBatch = 100             // locks that are asked for together
+	scanCount = 250 // keys that one step looks at: a tenth of a millisecond or two for the server
+	listBatch = 100 // locks that are asked for together
 )
 
 // Check implements driver.Checker.
@@ -57,7 +56,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 		return d.describe(ctx, st.Owner)
 	}
 	i := slices.IndexFunc(st.Nodes, func(n driver.NodeView) bool { return n.Owner == st.Owner })
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	nodes := d.set.voters(lock)
 	if i >= len(nodes) {
@@ -210,7 +209,7 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 // scan is the part of a node's keys from cursor on, and where the next begins: "0" at
 // the end.
 func (n *node) scan(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, scanTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
 	replies, err := n.do(ctx, n.d.opts.format().Scan(cursor, pattern, strconv.Itoa(scanCount)))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -83,7 +84,7 @@ type sweep struct {
 
 // size is how many keys a node has; 0 if it does not say.
 func (n *node) size(ctx context.Context) int64 {
-	ctx, cancel := context.WithTimeout(ctx, scanTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
 	replies, err := n.do(ctx, []string{"INFO", "keyspace"})
 	if err != nil {
@@ -129,7 +130,7 @@ func (s *sweep) node(ctx context.Context, n *node) error {
 
 // keys yields those of some keys that are leaks.
 func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
-	step, cancel := context.WithTimeout(ctx, scanTime)
+	step, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
 	cmds := make([][]string, len(keys))
 	for i, key := range keys {
@@ -209,7 +210,7 @@ func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 	case i < 0 || !l.Fixable:
 		return false, fmt.Errorf("%w: %s on %s is no leak that can be deleted", driver.ErrInvalid, l.Key, l.Node)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	deleted, err := nodes[i].deleteLeak(ctx, l)
 	if err != nil {

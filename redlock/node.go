@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -34,7 +35,6 @@ const (
 	pingEvery  = 5 * time.Second
 	greetEvery = 2 * time.Minute
 	greetKeep  = 5 * time.Minute // how long nodes remember who a client is
-	askTime    = time.Second     // for one request that people wait for
 	owedMost   = 10_000          // releases kept for a node that cannot be reached
 	owedBatch  = 256             // of them sent together
 )
@@ -252,11 +252,11 @@ func (n *node) watch(l *session, report func()) {
 			continue
 		}
 		silent := l.Silent(n.engine.Now())
-		stalled := n.stalled.Swap(silent > link.StallAfter)
+		stalled := n.stalled.Swap(silent > int64(pace.Overdue()))
 		switch {
-		case silent > link.BreakAfter && stalled: // else this client has not run for a while itself, and may have answers to read
+		case silent > int64(pace.Silence()) && stalled: // else this client has not run for a while itself, and may have answers to read
 			l.HangUp(errSilent)
-		case silent <= link.StallAfter:
+		case silent <= int64(pace.Overdue()):
 			n.tend(l, time.Duration(i)*watchEvery)
 		}
 	}
@@ -435,7 +435,7 @@ func (n *node) settle(l *session) {
 	due := n.owed
 	n.owed = make(map[string]owed)
 	n.mu.Unlock()
-	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
+	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
 	defer cancel()
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(due)), owedBatch) {
 		cmds := slices.Clone(n.d.opts.format().Loads())
@@ -566,7 +566,7 @@ func (n *node) drain() {
 	if l == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(n.d.ctx, askTime)
+	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
 	defer cancel()
 	l.Do(ctx, []string{"PING"})
 }

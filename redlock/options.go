@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
@@ -116,7 +117,7 @@ func (o *Options) defaults(nodes []Node) error {
 		o.MaxTTL = time.Minute
 	}
 	if o.Timeout == 0 {
-		o.Timeout = time.Second
+		o.Timeout = pace.DialTime()
 	}
 	if o.ClientName == "" {
 		o.ClientName = "holdfast"

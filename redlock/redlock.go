@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 )
@@ -207,7 +208,7 @@ func (d *Driver) Close() error {
 		go func() { d.logs.Wait(); close(logged) }() // it stays for as long as a Logger hangs
 		select {
 		case <-logged:
-		case <-time.After(askTime):
+		case <-time.After(pace.AskTime()):
 		}
 	})
 	return nil

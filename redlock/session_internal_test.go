@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/rig/socket"
-	"github.com/holdfast-go/holdfast/redlock/internal/link"
 )
 
 // linked has fn use a driver with a session, at whose other end is far.
@@ -104,8 +104,8 @@ func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
 		go io.Copy(io.Discard, far) // and no answer
 		start := time.Now()
 		d.nodes[0].watch(l, func() {})
-		if took := time.Since(start); took > pingEvery+time.Duration(link.BreakAfter)+2*watchEvery {
-			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, time.Duration(link.BreakAfter))
+		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
+			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.Silence())
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -83,7 +84,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 // ask asks the database, in its turn. What was handed to it a claim confirms at once.
 func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error) {
 	once := func() (err error) {
-		ctx, done := c.d.calls.Linger(ctx, direct.Alone(c.req.TTL))
+		ctx, done := c.d.calls.Linger(ctx, pace.RequestTime(c.req.TTL, pace.Alone))
 		defer done()
 		g, err = c.try(ctx, first)
 		return err
@@ -97,7 +98,7 @@ func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error)
 	defer context.AfterFunc(c.d.calls.Alive, cancel)()
 	if c.req.NoWait {
 		var late context.CancelFunc
-		waiting, late = context.WithTimeout(waiting, direct.Alone(c.req.TTL))
+		waiting, late = context.WithTimeout(waiting, pace.RequestTime(c.req.TTL, pace.Alone))
 		defer late()
 	}
 	rank := direct.Later
@@ -137,7 +138,7 @@ func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
 			return driver.Grant{}, err
 		case !changed: // another was faster
 			if tries > 0 {
-				direct.Sleep(ctx, rand.N(min(time.Duration(tries)*time.Millisecond, direct.ShortPause)))
+				direct.Sleep(ctx, rand.N(min(time.Duration(tries)*time.Millisecond, pace.ShortPause)))
 			}
 			continue
 		case want.owner == c.owner:
@@ -229,7 +230,7 @@ func (c *claim) deny(ctx context.Context, r row) error {
 // one that will soon be the first in line, and less where the holder has had the lock for long.
 func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	m := c.d.manners
-	wait := min(direct.ShortPause<<min(tries, 10), direct.LongPause)
+	wait := min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
 		wait = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest, held.Remaining+m.poll)

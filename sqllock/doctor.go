@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
-	examTime   = 10 * time.Second // for all checks
-	clockNoise = time.Second      // by which clocks differ without being reported
+	clockNoise = time.Second // by which clocks differ without being reported
 )
 
 // Diagnose implements driver.Doctor. It looks over a connection of the pool that New was given.
@@ -24,9 +23,9 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, examTime)
+	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: direct.Alone(cmp.Or(ttl, exam.TTL))}
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, exam.TTL), pace.Alone)}
 	conn, err := d.db.Conn(ctx)
 	if err == nil {
 		defer conn.Close()

@@ -70,6 +70,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -158,7 +159,7 @@ func (d *Driver) ping(ctx context.Context) error {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
-		ctx, cancel := context.WithTimeout(d.calls.Alive, direct.Alone(time.Minute))
+		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		sent := time.Now()
 		if d.ping(ctx) == nil { // the outcome is reported
 			d.states.Timed(0, time.Since(sent))
@@ -228,7 +229,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 	var sent time.Time
 	found := make(map[string]standing, len(some))
 	err := direct.Insist(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, direct.Alone(ttl))
+		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
 		for rest := some; ; {
 			names, owners := make([]any, len(rest)), make([]any, len(rest))
@@ -329,7 +330,7 @@ func (d *Driver) insist(limit time.Duration, begun func(), fn func(context.Conte
 	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
 	defer cancel()
 	return d.lane.Insist(ctx, begun, func() error {
-		ctx, cancel := context.WithTimeout(ctx, direct.Alone(limit))
+		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(limit, pace.Alone))
 		defer cancel()
 		return fn(ctx)
 	})
@@ -425,7 +426,7 @@ func (d *Driver) looking(ctx context.Context, fn func(context.Context) error) er
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := context.WithTimeout(ctx, direct.Alone(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	return fn(ctx)
 }

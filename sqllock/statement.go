@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // querier is what statements run on.
@@ -41,7 +42,7 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 		}
 		kind := d.kind(err)
 		again := kind == yields || kind == broken && tries < mostTries
-		if again && direct.Sleep(ctx, min(time.Duration(tries-1)*time.Millisecond, direct.ShortPause)) {
+		if again && direct.Sleep(ctx, min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)) {
 			continue
 		}
 		if _, ok := errors.AsType[busy](err); ok {

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // mostCuts is how often a claim goes on at once when its connection has ended.
@@ -76,7 +77,7 @@ func (c *claim) advance(ctx context.Context) error {
 	turn := ctx
 	if c.req.NoWait {
 		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, direct.Patience(c.req.TTL))
+		turn, cancel = context.WithTimeout(ctx, pace.RequestTime(c.req.TTL, pace.Members))
 		defer cancel()
 	}
 	var w *watches

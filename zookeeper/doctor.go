@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // calmTTL outlasts an election.
@@ -50,7 +51,7 @@ type patient struct {
 // examine asks a member what it says of itself.
 func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 	ask := func() (err error) {
-		p.health, err = p.member.probe(ctx, callTime)
+		p.health, err = p.member.probe(ctx, pace.CallTime())
 		return err
 	}
 	if err := ask(); errors.Is(err, errNoQuorum) {
@@ -65,7 +66,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		return
 	}
 	p.OK("reach", "answers")
-	if err := p.Pace(direct.Patience(ttl), ask); err != nil {
+	if err := p.Pace(pace.RequestTime(ttl, pace.Members), ask); err != nil {
 		p.Fault("reach", err)
 		return
 	}
@@ -112,7 +113,7 @@ func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Dura
 	if ttl < calmTTL {
 		whole.Add("ttl", driver.VerdictWarning, fmt.Sprintf("an election takes some seconds, and a TTL of %v may not outlast it", ttl), "take 6 s or more")
 	}
-	ctx, cancel := direct.WithLimit(ctx, lookTime)
+	ctx, cancel := direct.WithLimit(ctx, pace.LookTime())
 	defer cancel()
 	s := d.session(ttl)
 	defer d.done(s)

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -21,8 +22,6 @@ const (
 	// will do, for which this session is that with anyTTL.
 	lookTTL = 10 * time.Second
 	anyTTL  = time.Duration(0)
-	// lookTime bounds a look where the caller does not.
-	lookTime = 10 * time.Second
 	// pageSize is how many locks List asks for at once.
 	pageSize = 128
 )
@@ -52,7 +51,7 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := direct.WithLimit(ctx, lookTime)
+	ctx, cancel := direct.WithLimit(ctx, pace.LookTime())
 	defer cancel()
 	for {
 		s := d.some()
@@ -239,7 +238,7 @@ func (d *Driver) heed(owner string) *request {
 		if !stands {
 			return
 		}
-		ctx, cancel := direct.WithLimit(d.calls.Alive, lookTime)
+		ctx, cancel := direct.WithLimit(d.calls.Alive, pace.LookTime())
 		defer cancel()
 		if why, gone := h.fate(ctx, owner); gone {
 			alert(owner, why)
@@ -278,7 +277,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	var all sync.WaitGroup
 	for _, m := range d.members {
 		all.Go(func() {
-			h, failed := d.ask(ctx, m, callTime)
+			h, failed := d.ask(ctx, m, pace.CallTime())
 			view := &st.Nodes[m.place]
 			*view = driver.NodeView{Node: m.name, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}
 			switch {

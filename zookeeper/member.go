@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
-	callTime = direct.CallTime
 	// probeEvery is how often the members are asked for their state while nothing happens.
 	probeEvery = 10 * time.Second
 )
@@ -230,7 +230,7 @@ func (d *Driver) apart(ctx context.Context) error {
 	all := make([]health, len(d.members))
 	var wait sync.WaitGroup
 	for i, m := range d.members {
-		wait.Go(func() { all[i], _ = d.ask(ctx, m, callTime) })
+		wait.Go(func() { all[i], _ = d.ask(ctx, m, pace.CallTime()) })
 	}
 	wait.Wait()
 	var lead []int // indices of members
@@ -247,7 +247,7 @@ func (d *Driver) apart(ctx context.Context) error {
 		return nil
 	}
 	for _, i := range lead[:2] {
-		if h, _ := d.members[i].probe(ctx, callTime); !h.leads() || h.epoch() != all[i].epoch() {
+		if h, _ := d.members[i].probe(ctx, pace.CallTime()); !h.leads() || h.epoch() != all[i].epoch() {
 			return nil
 		}
 	}
@@ -257,10 +257,10 @@ func (d *Driver) apart(ctx context.Context) error {
 
 // commits returns nil if m has carried out a transaction.
 func (m *member) commits(ctx context.Context, d *Driver) error {
-	ctx, cancel := direct.WithLimit(ctx, callTime)
+	ctx, cancel := direct.WithLimit(ctx, pace.CallTime())
 	defer cancel()
 	s := &session{d: d, key: anyTTL, ttl: lookTTL, quit: ctx, password: make([]byte, 16)}
-	l, err := s.greet(m, callTime)
+	l, err := s.greet(m, pace.CallTime())
 	if err != nil {
 		return err
 	}

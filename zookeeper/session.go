@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -100,7 +101,7 @@ func (s *session) change(set func()) {
 // run keeps the session connected until it is over.
 func (s *session) run() {
 	defer s.end()
-	for pause := direct.ShortPause; ; {
+	for pause := pace.ShortPause; ; {
 		l, err := s.connect()
 		switch {
 		case s.quit.Err() != nil:
@@ -118,10 +119,10 @@ func (s *session) run() {
 			if !direct.Sleep(s.quit, pause) {
 				continue
 			}
-			pause = min(2*pause, direct.LongPause)
+			pause = min(2*pause, pace.LongPause)
 			continue
 		}
-		pause = direct.ShortPause
+		pause = pace.ShortPause
 		s.change(func() { s.link, s.failed = l, nil })
 		if s.quit.Err() != nil {
 			l.end(errOver) // close may not have seen it
@@ -145,7 +146,7 @@ func (s *session) run() {
 
 // connect tries the members in turn.
 func (s *session) connect() (*link, error) {
-	limit := direct.Patience(s.ttl)
+	limit := pace.RequestTime(s.ttl, pace.Members)
 	s.d.survey(s.quit, limit)
 	failed := s.d.states.Unavailable(nil)
 	for _, m := range s.d.order() {

@@ -21,13 +21,13 @@ package pgxfence
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/internal/sqlguard"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Options configure a Fence. The zero value works.
@@ -113,16 +113,14 @@ func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfas
 	return nil
 }
 
-// rollBack ends tx also where ctx has ended, as another writer may wait for it, but waits for a
-// connection that has gone dead for rollBackTime at most. Its error says nothing new: the
+// rollBack ends tx also where ctx has ended, as another writer may wait for it, but waits no longer than a
+// release for a connection that has gone dead. Its error says nothing new: the
 // transaction is over, or its error is on its way.
 func rollBack(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollBackTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pace.ReleaseTime())
 	defer cancel()
 	tx.Rollback(ctx)
 }
-
-const rollBackTime = 2 * time.Second
 
 // Claim records a token. In a transaction it comes first, and covers what the
 // transaction reads and writes until it ends. On a pool or a connection it shuts

@@ -11,29 +11,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
-
-const (
-	// closeTime bounds how long Close waits for requests that are under way, and releaseTime
-	// how long a release waits for its answer, moment beyond the context of its caller.
-	closeTime   = 2 * time.Second
-	releaseTime = 2 * time.Second
-	moment      = 100 * time.Millisecond
-
-	// ShortPause is how long to wait before a request is repeated for the first time, and
-	// LongPause the longest such wait.
-	ShortPause = 20 * time.Millisecond
-	LongPause  = 500 * time.Millisecond
-
-	// CallTime is how long one of several servers may take to answer, where no TTL says more.
-	CallTime = 2 * time.Second
-)
-
-// Patience is how long one of several servers may take to answer for a lock with this TTL: so
-// short that the others have their turn before the lease is over.
-func Patience(ttl time.Duration) time.Duration {
-	return min(max(ttl/6, 400*time.Millisecond), CallTime)
-}
 
 // Trust is until when a TTL stands that was asked for at sent. Clocks may differ in rate by a
 // hundredth.
@@ -63,7 +42,7 @@ func WithLimit(ctx context.Context, limit time.Duration) (context.Context, conte
 
 // Insist repeats fn while the service does not answer, until ctx ends.
 func Insist(ctx context.Context, fn func() error) error {
-	for pause := ShortPause; ; pause = min(2*pause, LongPause) {
+	for pause := pace.ShortPause; ; pause = min(2*pause, pace.LongPause) {
 		err := fn()
 		if !errors.Is(err, driver.ErrUnavailable) || Lasts(err) || !Sleep(ctx, pause) {
 			return err
@@ -120,7 +99,7 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 		begun()
 	}
 	c.Go(func() { done <- fn(begun) })
-	late := time.NewTimer(releaseTime)
+	late := time.NewTimer(pace.ReleaseTime())
 	defer late.Stop()
 	waits, ends := turn, ctx.Done()
 	for {
@@ -129,15 +108,15 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 			return err
 		case <-waits:
 			waits = nil
-			late.Reset(releaseTime)
+			late.Reset(pace.ReleaseTime())
 			continue
 		case <-ends:
 			waits, ends = nil, nil
-			late.Reset(moment)
+			late.Reset(pace.LastWords())
 			continue
 		case <-late.C:
-			if waits != nil && l.silence() < releaseTime {
-				late.Reset(releaseTime - l.silence())
+			if waits != nil && l.silence() < pace.ReleaseTime() {
+				late.Reset(pace.ReleaseTime() - l.silence())
 				continue
 			}
 		}
@@ -160,7 +139,7 @@ func (c *Calls) Close() bool {
 		return false
 	}
 	c.end()
-	hurry := time.AfterFunc(closeTime, c.stop)
+	hurry := time.AfterFunc(pace.CloseTime(), c.stop)
 	defer hurry.Stop()
 	c.tasks.Wait()
 	c.stop()

@@ -7,19 +7,16 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
-
-// openTime bounds the first look at a service.
-const openTime = 5 * time.Second
 
 // Opened returns d, unless it could not be made or the first look shows that it cannot work.
 // A service that is down is no mistake.
 func Opened[D io.Closer](ctx context.Context, service string, d D, err error, look func(context.Context) error) (D, error) {
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, openTime)
+		ctx, cancel := context.WithTimeout(ctx, pace.OpenTime())
 		defer cancel()
 		if err = look(ctx); !mistaken(err) {
 			return d, nil

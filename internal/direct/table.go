@@ -10,21 +10,16 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // What the drivers have in common that keep locks in tables.
-
-// Alone is how long one request may take for a lock with this TTL. That is longer than Patience, as
-// there is no other server to ask.
-func Alone(ttl time.Duration) time.Duration {
-	return min(max(ttl/4, 300*time.Millisecond), 3*time.Second)
-}
 
 // Linger is a context for one request, which ends with limit: one that is under way when ctx ends has a
 // moment to come to its end, as it would cost its connection otherwise.
 func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	lingering, cancel := context.WithTimeout(c.Work, limit)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(moment, cancel) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pace.LastWords(), cancel) })
 	return lingering, func() {
 		stop()
 		cancel()

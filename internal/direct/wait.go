@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // ErrAgain says that something has changed, so that another try is worth it at once.
@@ -49,7 +50,7 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
 	defer context.AfterFunc(c.Alive, cancel)()
-	for pause := ShortPause; ; {
+	for pause := pace.ShortPause; ; {
 		err := try(ctx)
 		if err == nil {
 			return nil
@@ -60,13 +61,13 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 		case over != nil:
 			return over
 		case errors.Is(err, ErrAgain):
-			pause = ShortPause
+			pause = pace.ShortPause
 			continue
 		case once || Lasts(err):
 			return err
 		}
 		w.Note(err)
 		Sleep(ctx, pause)
-		pause = min(2*pause, LongPause)
+		pause = min(2*pause, pace.LongPause)
 	}
 }

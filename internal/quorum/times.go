@@ -1,6 +1,10 @@
 package quorum
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
 
 const ms = int64(time.Millisecond)
 
@@ -20,8 +24,6 @@ const (
 	pollLeast    = 20 * ms           // first rest of a waiter without a place in the queue
 	pollMost     = 1000 * ms
 	patientLeast = 10 * ms // how long partial grants of a hand-over are kept together
-	requestLeast = 50 * ms
-	requestMost  = 1000 * ms
 	strangeLeast = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
 	strangeMost  = 90 * ms // fallback adds some more
 )
@@ -40,8 +42,8 @@ func HandOver(ttl int64) int64 { return min(ttl, HandOverMost) }
 // first must count still, and a second where it is forced. One more second, because clocks do not run equally fast.
 func Noted(maxTTL int64) int64 { return 2 * (maxTTL + 1000*ms) }
 
-// RequestTimeout is how long one request counts as under way.
-func RequestTimeout(ttl int64) int64 { return min(max(ttl/10, requestLeast), requestMost) }
+// RequestTimeout returns how long one request counts as under way.
+func RequestTimeout(ttl int64) int64 { return int64(pace.RequestTime(time.Duration(ttl), pace.Voters)) }
 
 // Millis is ns in milliseconds, rounded up: a node keeps a lock no shorter than its holder
 // trusts it.

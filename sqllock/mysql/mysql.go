@@ -13,12 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
 const (
-	// connectTime bounds how long a connection may take.
-	connectTime = 5 * time.Second
 	// connections are three for claims and releases, and one for renewals.
 	connections = 4
 	// lifetime is for how long a connection is used: servers, and what stands before them, cut old ones.
@@ -90,7 +89,7 @@ func config(url string) (*mysql.Config, *dsn.URL, error) {
 	}
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.DBName = u.Username, u.Password, u.Path
-	cfg.Net, cfg.Timeout = "tcp", connectTime
+	cfg.Net, cfg.Timeout = "tcp", pace.ConnectTime()
 	cfg.InterpolateParams = true    // one round trip for each statement, and not two
 	cfg.Logger = &mysql.NopLogger{} // errors are returned; the log of a job is no place for those of connections
 	if cfg.TLS, err = u.TLS(nil); err != nil {

@@ -35,14 +35,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
 const (
-	// busyTime is for how long SQLite itself waits for another that writes, before the driver asks again.
-	busyTime = 200 * time.Millisecond
-	// makeTime bounds how long it takes to make the tables, which one of many that start at once does.
-	makeTime = 10 * time.Second
 	// connections are one for claims and releases, which take turns, and one for renewals.
 	connections = 2
 	// little is how much room on the disk is a reason to warn.
@@ -94,7 +91,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	makes := !opts.ReadOnly && !opts.NoCheck
 	d.Driver, err = sqllock.New(ctx, d.db, sqllock.SQLite, &sqllock.Options{NoCheck: makes || opts.NoCheck, Node: path})
 	if err == nil && makes {
-		ctx, cancel := context.WithTimeout(ctx, makeTime)
+		ctx, cancel := context.WithTimeout(ctx, pace.MakeTablesTime())
 		defer cancel()
 		if err = d.Migrate(ctx); err != nil {
 			err = fmt.Errorf("sqlite: %w", errors.Unwrap(err)) // nobody has asked for a migration
@@ -212,7 +209,7 @@ func source(path string, full bool) string {
 	}
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path)}
 	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=synchronous(%s)",
-		u.String(), busyTime.Milliseconds(), sync)
+		u.String(), pace.BusyTime().Milliseconds(), sync)
 }
 
 // config is what somebody has to change.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -197,7 +198,7 @@ func (c *claim) record(a *answer) {
 // blame notes the nodes that have had time to answer, and have not. The caller
 // holds mu.
 func (c *claim) blame(now int64) {
-	timeout := quorum.RequestTimeout(c.state.TTL)
+	timeout, overdue := quorum.RequestTimeout(c.state.TTL), int64(pace.Overdue())
 	for n := range c.state.Unanswered().Nodes {
 		if by := c.state.AskBy[n]; c.errs[n] == nil && now >= by-timeout+min(timeout, overdue) {
 			c.errs[n] = errNoAnswer
@@ -317,7 +318,7 @@ func (c *claim) awaits(now int64) bool {
 
 // end is when the round ends at the latest, once it is decided. The caller holds mu.
 func (c *claim) end() int64 {
-	return c.sent + min(quorum.RequestTimeout(c.state.TTL), overdue)
+	return c.sent + min(quorum.RequestTimeout(c.state.TTL), int64(pace.Overdue()))
 }
 
 // ring is the alarm. A claim that has rested asks the nodes again in its turn.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -267,7 +268,7 @@ func TestTheTimerOfAClaimEndsNoRenewal(t *testing.T) {
 					}
 				}
 				g := <-won
-				for _, rings := range []int64{overdue, quorum.RequestTimeout(int64(g.TTL))} {
+				for _, rings := range []int64{int64(pace.Overdue()), quorum.RequestTimeout(int64(g.TTL))} {
 					time.Sleep(time.Until(begun.Add(time.Duration(rings) - time.Millisecond)))
 					out := renew(t, e, g)
 					time.Sleep(2 * time.Millisecond)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -59,7 +60,7 @@ type Lane struct {
 // others have decided. One that nothing was asked of seems silent until its next answer.
 func (l *Lane) silent(node int, now int64) bool {
 	last := l.answered[node].Load()
-	return last == 0 || now-last > overdue
+	return last == 0 || now-last > int64(pace.Overdue())
 }
 
 // The kinds of turns, in the order of their queues.
@@ -254,7 +255,7 @@ func (e *Engine) crowded(l *Lane) error {
 	waiting, out, silent := l.waiting, l.out, e.clock.Now()-l.heard
 	l.mu.Unlock()
 	err := fmt.Errorf("this client has %d requests waiting for their turn", max(waiting, 1))
-	if silent > overdue {
+	if silent > int64(pace.Overdue()) {
 		err = fmt.Errorf("%w, and none of the %d that were sent has been answered for %v", err, out, time.Duration(silent).Round(time.Millisecond))
 	}
 	return &driver.UnavailableError{Need: quorum.Majority(len(e.nodes)), Err: err}
@@ -263,7 +264,7 @@ func (e *Engine) crowded(l *Lane) error {
 // awaitTurn blocks until begun is closed, as long as the nodes answer others meanwhile and ctx
 // has not ended.
 func (c *claim) awaitTurn(ctx context.Context, begun <-chan struct{}) error {
-	const most = time.Second
+	most := pace.TurnTime()
 	look := time.NewTicker(most)
 	defer look.Stop()
 	for {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -182,7 +183,7 @@ func TestANodeThatFallsSilentHoldsUpACrowdUntilThatIsKnown(t *testing.T) {
 		time.Sleep(300 * perRequest)
 		clerks[2].silent.Store(true)
 		wait()
-		prompt(t, begin, crowdSize+int(overdue/int64(perRequest)))
+		prompt(t, begin, crowdSize+int(int64(pace.Overdue())/int64(perRequest)))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		empty(t, e)

@@ -10,10 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// overdue is how long a node may be silent, where its request may take longer,
-// before an error names it as one that does not answer.
-const overdue = int64(250 * time.Millisecond)
-
 var (
 	errNoAnswer  = errors.New("no answer in time")
 	errTooLate   = errors.New("the answers came too late to be of use")
@@ -69,7 +65,7 @@ func (c *claim) held() *driver.HeldError {
 	}
 }
 
-// unavailable names the nodes that failed or are overdue, also those whose failure
+// unavailable names the nodes that failed or are int64(pace.Overdue()), also those whose failure
 // the claim has not learned yet. The caller holds mu.
 func (c *claim) unavailable() *driver.UnavailableError {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}

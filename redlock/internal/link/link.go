@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -32,13 +31,6 @@ const (
 	// batchMost is how many requests travel in one write: few enough that the node
 	// has something to do while the next are put together.
 	batchMost = 32
-	// StallAfter is how long the node may answer nothing, while requests are under way,
-	// before those that can do without it are no longer queued there: those
-	// that do not wait, and all where the other nodes are a quorum.
-	StallAfter = int64(250 * time.Millisecond)
-	// BreakAfter is for how long it may do so before the link is closed, because its
-	// other end may be gone without a message.
-	BreakAfter = int64(2 * time.Second)
 	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
 	// that is dropped leaves its lock for a TTL.
 	loadMost = 10

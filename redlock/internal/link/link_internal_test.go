@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -286,7 +287,7 @@ func TestAHungNodeIsSkippedOnlyWhereItCanBeSpared(t *testing.T) {
 		}()
 		n.l.Tell("PING")
 		<-read
-		time.Sleep(2 * time.Duration(StallAfter)) // of virtual time
+		time.Sleep(2 * pace.Overdue()) // of virtual time
 		if took, err := n.try(ctx); !errors.Is(err, ErrStalled) || took != 0 {
 			t.Errorf("a try took %v, %v", took, err)
 		}
@@ -361,7 +362,7 @@ func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {
 func TestANodeThatWorksThroughItsRequestsIsNotSilent(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
-		const requests, each = 30, 200 * time.Millisecond // together longer than BreakAfter
+		const requests, each = 30, 200 * time.Millisecond // together longer than pace.Silence
 		ctx, cancel := context.WithCancel(t.Context())
 		var asking sync.WaitGroup
 		for range requests {

@@ -3,6 +3,7 @@ package link
 import (
 	"runtime"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
@@ -16,7 +17,7 @@ func (l *Link) Send(e Entry) {
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.Req != nil && !e.Frees() && l.silence(e.At) > StallAfter && (e.Req.NoWait || l.sink.Spare()):
+	case e.Req != nil && !e.Frees() && l.silence(e.At) > int64(pace.Overdue()) && (e.Req.NoWait || l.sink.Spare()):
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
 		return

@@ -17,11 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/redlock"
 )
-
-// askTimeout bounds a request to the backend that only improves a message.
-const askTimeout = 2 * time.Second
 
 // dial opens the backend.
 func (a *app) dial(ctx context.Context) (driver.Driver, error) {
@@ -99,12 +97,7 @@ func (a *app) fit(flag string, d *time.Duration) error {
 	if *d == 0 {
 		return nil
 	}
-	drv, err := openBackend(context.Background(), a.backend, &redlock.Options{NoCheck: true})
-	if err != nil {
-		return nil // what is wrong with the URL is said when it is opened
-	}
-	most := drv.Limits().MaxTTL
-	drv.Close()
+	most := a.limits().MaxTTL
 	switch {
 	case most == 0 || *d <= most:
 		return nil
@@ -115,6 +108,16 @@ func (a *app) fit(flag string, d *time.Duration) error {
 		return nil
 	}
 	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; %s", a.said(flag), *d, most, a.longer(*d, most))
+}
+
+// limits returns what the backend can do, without asking it; none for a URL that is wrong, which whoever opens it will tell.
+func (a *app) limits() driver.Limits {
+	drv, err := openBackend(context.Background(), a.backend, &redlock.Options{NoCheck: true})
+	if err != nil {
+		return driver.Limits{}
+	}
+	defer drv.Close()
+	return drv.Limits()
 }
 
 // oneRedis is for how long one Redis keeps a lock.
@@ -199,7 +202,7 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 	if !ok || !named {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), pace.HintTime())
 	defer cancel()
 	var token holdfast.Token
 	if st, asked := client.Inspect(ctx, e.Key); asked == nil && st.Held && st.Owner == held.Owner {

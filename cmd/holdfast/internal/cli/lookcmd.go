@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/election"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 func (a *app) showCommand() *cobra.Command {
@@ -74,7 +75,7 @@ const queueShown = 20
 
 // slots are who holds the slots of a semaphore that is called name, where it can be told in a moment: as a lock, nobody holds it.
 func (a *app) slots(ctx context.Context, client *holdfast.Client, name string) (rows [][]string) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	for st, err := range client.List(ctx, name+"#") {
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // A service that waits for its lock asks for extension more every extendEvery, so that one message may be late.
@@ -71,7 +72,7 @@ func (m *manager) repeat(text string, every time.Duration) (stop func()) {
 
 func (m *manager) tell(text string) {
 	if m != nil {
-		m.conn.SetWriteDeadline(time.Now().Add(time.Second))
+		m.conn.SetWriteDeadline(time.Now().Add(pace.ManagerTime()))
 		m.conn.Write([]byte(text)) // it may have gone, and this process goes on
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -65,7 +66,7 @@ func release(text []byte) error {
 	if err := json.Unmarshal(text, &o); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), pace.HintTime())
 	defer cancel()
 	drv, err := openBackend(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // waitTold is when a command says that it waits: the first time soon, and then seldom.
@@ -112,7 +113,7 @@ func (w *wait) next(ctx context.Context, due <-chan time.Time, changes bool) boo
 // text says for whom w has waited, and how many are to have the lock before. left is for how long
 // yet new nodes do not vote, if that is what it waits for; err is why nobody can have the lock.
 func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	w.mu.Lock()
 	name := w.name

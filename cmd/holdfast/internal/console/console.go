@@ -33,6 +33,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 //go:embed page
@@ -61,11 +62,8 @@ const (
 	pageRows    = 50
 	filterMost  = 200 // bytes
 	bodyMost    = 8 << 10
-	guesses     = 4                // wrong tokens that are looked at within guessPause
-	guessPause  = time.Second      // before a wrong token is answered
-	slow        = 10 * time.Second // for a browser to send a request, or to take an answer
-	detailTime  = time.Second
-	doctorTime  = 30 * time.Second
+	guesses     = 4               // wrong tokens that are looked at within guessPause
+	guessPause  = time.Second     // before a wrong token is answered
 	doctorKept  = 5 * time.Second // one diagnosis serves all who ask within that time
 )
 
@@ -91,7 +89,7 @@ type Server struct {
 
 // New returns a console that listens nowhere yet: see Serve.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux(), seats: make(chan struct{}, streams), every: time.Second, slow: slow}
+	s := &Server{opts: opts, mux: http.NewServeMux(), seats: make(chan struct{}, streams), every: time.Second, slow: pace.BrowserTime()}
 	s.guesses, s.pause, s.over = make(chan struct{}, guesses), guessPause, make(chan struct{})
 	if opts.Force != nil {
 		s.token = rand.Text()
@@ -117,7 +115,7 @@ func (s *Server) Token() string { return s.token }
 // a few seconds.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
-		Handler: s, MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: slow, IdleTimeout: time.Minute,
+		Handler: s, MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: pace.BrowserTime(), IdleTimeout: time.Minute,
 		ErrorLog:    log.New(io.Discard, "", 0), // of browsers that send junk
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
@@ -129,7 +127,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case <-ctx.Done():
 		close(s.over)
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), pace.LastPagesTime())
 	defer cancel()
 	if server.Shutdown(last) != nil {
 		server.Close()
@@ -185,7 +183,7 @@ func (s *Server) doctor(w http.ResponseWriter, r *http.Request) {
 	d.Lock()
 	defer d.Unlock()
 	if time.Since(d.made) > doctorKept {
-		ctx, cancel := context.WithTimeout(r.Context(), doctorTime)
+		ctx, cancel := context.WithTimeout(r.Context(), pace.DoctorTime())
 		defer cancel()
 		findings, err := s.opts.Diagnose(ctx)
 		if r.Context().Err() != nil {

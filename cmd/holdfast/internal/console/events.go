@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // wish is what a page wants to see.
@@ -169,7 +170,7 @@ func (s *Server) scene(ctx context.Context, want wish) scene {
 	}
 	s.opts.Source.Want(names...)
 	if want.lock != "" {
-		ctx, cancel := context.WithTimeout(ctx, detailTime)
+		ctx, cancel := context.WithTimeout(ctx, pace.DetailTime())
 		defer cancel()
 		sc.Lock = newLock(p, s.opts.Source.Detail(ctx, want.lock))
 	}

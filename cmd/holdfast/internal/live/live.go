@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Backend is what is looked at; a *holdfast.Client is one.
@@ -47,7 +48,6 @@ const (
 	wantedFor  = 3 * time.Second // how long a lock counts as looked at
 	wantedMost = 200
 	askers     = 8
-	askTime    = 2 * time.Second
 	freedKept  = 3 * time.Second // how long a lock that is free is shown
 	queueMost  = 20
 	pictureAge = 200 * time.Millisecond // one picture serves all who ask within that time
@@ -205,7 +205,7 @@ func (s *Source) askWanted(ctx context.Context) {
 
 // ask asks for one lock. Without a majority, what the others know is known.
 func (s *Source) ask(ctx context.Context, name string) (holdfast.Status, error) {
-	asking, cancel := context.WithTimeout(ctx, askTime)
+	asking, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	st, err := s.backend.Inspect(asking, name)
 	if ctx.Err() == nil && (err == nil || errors.Is(err, holdfast.ErrUnavailable) && len(st.Nodes) > 0) {
@@ -275,7 +275,7 @@ func (s *Source) Detail(ctx context.Context, name string) (d Detail) {
 	}
 	d.Row = row
 	if err == nil && st.Waiters > 0 {
-		ctx, cancel := context.WithTimeout(ctx, askTime)
+		ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 		defer cancel()
 		if d.Queue, err = s.backend.Queue(ctx, name, queueMost); !errors.Is(err, holdfast.ErrUnsupported) {
 			d.Err = err

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Heir is the name under which this program runs for a guard that has killed a group, to
@@ -36,10 +37,7 @@ type Killing struct {
 const Guard = "guard-of-run"
 
 const (
-	readyTimeout = 10 * time.Second // for it to start, on a machine that is busy
-	guardLeave   = time.Second      // for it to end
-	killPause    = 5 * time.Millisecond
-	killPatience = 5 * time.Second
+	killPause = 5 * time.Millisecond
 )
 
 // GuardKilled is the exit status of a guard that has killed the group.
@@ -100,7 +98,7 @@ func preferred() (back func()) {
 
 // ready blocks until the guard stands.
 func (g *guardLink) ready() error {
-	if err := g.answer.SetReadDeadline(time.Now().Add(readyTimeout)); err != nil {
+	if err := g.answer.SetReadDeadline(time.Now().Add(pace.GuardTime())); err != nil {
 		return err
 	}
 	_, err := io.ReadFull(g.answer, make([]byte, 1))
@@ -229,7 +227,7 @@ func stand(orders <-chan order, alarm *boot.Alarm) (last order, why string) {
 // killGroup kills until no process is left: a process may start while the signal is
 // being sent.
 func killGroup(group int) error {
-	for end := time.Now().Add(killPatience); ; time.Sleep(killPause) {
+	for end := time.Now().Add(pace.KillTime()); ; time.Sleep(killPause) {
 		err := unix.Kill(-group, unix.SIGKILL)
 		switch {
 		case errors.Is(err, unix.ESRCH) || err == nil && !groupAlive(group):

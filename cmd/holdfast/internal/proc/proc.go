@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Command is what to run.
@@ -337,7 +338,7 @@ func (j *Job) Unguarded() {
 }
 
 func (j *Job) awaitGuard() {
-	late := time.NewTimer(guardLeave)
+	late := time.NewTimer(pace.GuardEndTime())
 	defer late.Stop()
 	for j.Events != nil {
 		select {

@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// resumeWait is how long to wait for a stop of our own to take hold. It does not
-// where no process could continue us: for a session's leader, or process 1.
-const resumeWait = 200 * time.Millisecond
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
 
 // terminal is the controlling terminal. Only its foreground group may read from
 // it and gets Ctrl-C, so that group must be the command's while it runs. nil:
@@ -118,7 +116,7 @@ func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 	// is SIGCONT, or time.
 	select {
 	case <-resumed:
-	case <-time.After(resumeWait):
+	case <-time.After(pace.StopTime()):
 	}
 }
 

@@ -18,10 +18,9 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-)
 
-// writeTimeout bounds a write to a FIFO that no process reads from.
-const writeTimeout = 2 * time.Second
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
 
 // Place is where a report goes. The nil Place takes everything and keeps nothing.
 type Place struct {
@@ -151,7 +150,7 @@ func (p *Place) write(text []byte) error {
 		return errors.Join(err, p.stream.Truncate(int64(len(text))))
 	}
 	if p.stream != nil {
-		p.stream.SetWriteDeadline(time.Now().Add(writeTimeout)) // a device takes none, and blocks as the terminal does
+		p.stream.SetWriteDeadline(time.Now().Add(pace.WriteTime())) // a device takes none, and blocks as the terminal does
 		_, err := p.stream.Write(text)
 		return err
 	}

@@ -1,0 +1,46 @@
+package pace
+
+import "time"
+
+// Service tells how a service answers a request about a lock, on which depends how long a client waits for that.
+type Service int
+
+// The kinds of services.
+const (
+	// Voters are asked all at once, and the lock needs a majority of them. So a slow one costs nothing while the others
+	// answer, and the time is short: six attempts fit between the first renewal and the end of the lease. They keep locks
+	// in memory, so that nothing but the way to them takes time.
+	Voters Service = iota
+	// Members are asked one after the other until one of them answers for all. Each of three has its turn between the first
+	// renewal and the end of the lease.
+	Members
+	// Alone is a service that has no other in its place, so that there is nothing better to do than to wait for it. A statement
+	// that is given up costs its connection. Two attempts fit.
+	Alone
+)
+
+// shares has a row for each Service: the share of the TTL for one request, the shortest and the longest time.
+// Members and databases write to a disk before they answer, hence their shortest time. From some TTL on, more time is of no
+// use: what did not answer by then has lost the request.
+var shares = [...]struct {
+	share       time.Duration
+	least, most time.Duration
+}{
+	Voters:  {10, 50 * time.Millisecond, time.Second},
+	Members: {6, 300 * time.Millisecond, 2 * time.Second},
+	Alone:   {4, 300 * time.Millisecond, 3 * time.Second},
+}
+
+// RequestShare returns the part of a TTL that one request to s may take. It is what a plan of a lease has to leave free for a
+// renewal, and does not depend on the factor.
+func RequestShare(ttl time.Duration, s Service) time.Duration {
+	row := shares[s]
+	return min(max(ttl/row.share, row.least), row.most)
+}
+
+// RequestTime returns how long a client waits for the answer to one request about a lock with this TTL: its share. On a slow
+// machine it is longer, up to a quarter of the TTL, so that two attempts still fit.
+func RequestTime(ttl time.Duration, s Service) time.Duration {
+	share := RequestShare(ttl, s)
+	return max(share, min(Scale(share), ttl/shares[Alone].share))
+}
