@@ -283,7 +283,7 @@ func (t *term) canChange(ttl time.Duration) error {
 	if !t.client.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
 		return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
 	}
-	return t.now.opts.checkRenewal(ttl)
+	return t.now.opts.checkRenewal(ttl, t.client.limits)
 }
 
 // await blocks until the renewal under way has ended. The caller holds mu, which

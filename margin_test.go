@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver/template"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -209,7 +210,7 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 func TestNothingIsHandedOverAfterMarginIsReached(t *testing.T) {
 	var g grants
 	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 150 * time.Millisecond, NoRenew: true, Margin: 100 * time.Millisecond})
+		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 300 * time.Millisecond, NoRenew: true, Margin: 200 * time.Millisecond})
 		next := make(chan *holdfast.Lease)
 		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 150 * time.Millisecond}) }()
 		<-l.Context().Done()
@@ -282,6 +283,7 @@ func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
 			{Margin: 17 * s / 2},
 			{RenewEvery: 10 * s},
 			{RenewEvery: 5 * s, Margin: 4 * s},
+			{TTL: 100 * time.Millisecond, Margin: 80 * time.Millisecond}, // a request may take 50 ms
 			{TTL: 10 * time.Millisecond, Margin: 6 * time.Millisecond},
 			{Margin: 2 * s, MaxHold: 2 * s},
 		} {
@@ -294,7 +296,7 @@ func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
 			{RenewEvery: 8 * s},
 			{RenewEvery: 4 * s, Margin: 4 * s},
 			{RenewEvery: 5 * time.Millisecond},
-			{TTL: 10 * time.Millisecond, Margin: 4 * time.Millisecond},
+			{TTL: 100 * time.Millisecond, Margin: 20 * time.Millisecond},
 		} {
 			l := b.acquire(b.client, "k", &good)
 			pass(15 * time.Second)
@@ -302,6 +304,25 @@ func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
 				t.Errorf("%+v: %v", good, err)
 			}
 			b.release(l)
+		}
+	})
+}
+
+func TestMarginLeavesTimeForALoneServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := holdfast.New(template.New(), nil) // which may take a quarter of the TTL to answer
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for margin, want := range map[time.Duration]error{7 * time.Second: holdfast.ErrInvalid, 6 * time.Second: nil} {
+			l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Margin: margin})
+			if !errors.Is(err, want) {
+				t.Errorf("Margin %v of a TTL of 10 s: %v, want %v", margin, err, want)
+			}
+			if err == nil {
+				l.Release(t.Context())
+			}
 		}
 	})
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -19,7 +22,6 @@ const (
 	longestKey      = 512 // bytes
 	longestNote     = 64  // bytes
 	longestSlotNote = 48  // so that there is room for which slot it is
-	closeTime       = 2 * time.Second
 )
 
 // Options configure a Client. The zero value works.
@@ -156,7 +158,7 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	if err := cmp.Or(o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
 	}
-	return o, o.checkRenewal(o.TTL)
+	return o, o.checkRenewal(o.TTL, c.limits)
 }
 
 // checkReaders refuses what a read and write lock cannot have. refusal is why the driver has none; "": it has.
@@ -180,8 +182,8 @@ func (o *AcquireOptions) checkReaders(refusal string) error {
 	return nil
 }
 
-// checkRenewal refuses a Margin and a RenewEvery that leave no time to renew ttl.
-func (o *AcquireOptions) checkRenewal(ttl time.Duration) error {
+// checkRenewal rejects a Margin and a RenewEvery that leave no time to renew ttl.
+func (o *AcquireOptions) checkRenewal(ttl time.Duration, limits driver.Limits) error {
 	switch {
 	case o.Margin == 0 && o.RenewEvery == 0:
 		return nil
@@ -192,7 +194,11 @@ func (o *AcquireOptions) checkRenewal(ttl time.Duration) error {
 	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
 		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
 	}
-	renewal := ttl/100 + 2*time.Millisecond + min(ttl/10, time.Second) // the drift of clocks, and the time that nodes have to answer
+	service := pace.Alone
+	if limits.Nodes > 0 {
+		service = pace.Voters
+	}
+	renewal := ttl/100 + 2*time.Millisecond + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
 	every := o.renewEvery(ttl)
 	if most := ttl - renewal - every; o.Margin > most {
 		return invalid("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const runHelp = `Run waits for the locks NAME (if Redis is down: only with -w), runs the command,
@@ -265,6 +266,9 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	}
 	if err := cmp.Or(a.fit("ttl", &p.TTL), a.fit("hold-at-least", &p.HoldAtLeast)); err != nil {
 		return nil, err
+	}
+	if a.limits().Nodes == 0 {
+		p.Service = pace.Alone
 	}
 	return p, p.Defaults()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -64,9 +65,9 @@ func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
 		want    int
 	}{
 		{"AtOnce", false, 0, 0},
-		{"Soon", false, lingerTimeout, 1},
-		{"KilledAtOnce", true, lingerTimeout, 0},
-		{"KilledAndStillThere", true, strayTimeout, 1},
+		{"Soon", false, pace.LingerTime(), 1},
+		{"KilledAtOnce", true, pace.LingerTime(), 0},
+		{"KilledAndStillThere", true, pace.StrayTime(), 1},
 	} {
 		var log bytes.Buffer
 		s := &session{plan: &Plan{OnLost: Policy{Warn: true}}, job: job, log: slog.New(slog.NewTextHandler(&log, nil)), killing: row.killing}

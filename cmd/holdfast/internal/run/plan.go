@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // AtOnce is a KillAfter that leaves no time: KILL follows TERM.
@@ -54,6 +55,8 @@ type Plan struct {
 	Margin      time.Duration // 0: max(100 ms, TTL/20)
 	HoldAtLeast time.Duration
 	MaxRuntime  time.Duration // 0: no bound
+
+	Service pace.Service // which the backend is
 
 	OnLost    Policy
 	OnlyChild bool // signals go to the command alone, not to its group
@@ -112,7 +115,7 @@ func (p *Plan) parts() (terms []string, sum time.Duration) {
 		d    time.Duration
 	}{
 		{"--renew", p.Renew},
-		{"one round trip", p.roundTrip()},
+		{"one round trip", pace.RequestShare(p.TTL, p.Service)},
 		{"--kill-after", p.killAfter()},
 		{"--margin", p.Margin},
 		{"drift of clocks", p.drift()},
@@ -141,11 +144,6 @@ func least(given Plan) time.Duration {
 
 // drift is what the clocks of the nodes may be off by over a TTL.
 func (p *Plan) drift() time.Duration { return p.TTL/100 + 2*time.Millisecond }
-
-// roundTrip is how long one attempt to renew may take.
-func (p *Plan) roundTrip() time.Duration {
-	return min(max(p.TTL/10, 50*time.Millisecond), time.Second)
-}
 
 // killAfter is the time that the command gets to end by itself.
 func (p *Plan) killAfter() time.Duration {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 func TestDefaultsFollowTheTTL(t *testing.T) {
@@ -36,6 +37,8 @@ func TestTTLMustFitItsTimeline(t *testing.T) {
 	}{
 		{Plan{TTL: 320 * time.Millisecond}, true},
 		{Plan{TTL: 290 * time.Millisecond}, false},
+		{Plan{TTL: 820 * time.Millisecond, Service: pace.Alone}, true},
+		{Plan{TTL: 780 * time.Millisecond, Service: pace.Alone}, false},
 		{Plan{TTL: time.Second, Renew: 500 * time.Millisecond}, true},
 		{Plan{TTL: time.Second, Renew: 700 * time.Millisecond}, false},
 		{Plan{TTL: time.Second, KillAfter: 500 * time.Millisecond}, false},

@@ -7,14 +7,10 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
-
-// releaseTimeout bounds the wait for a release to be confirmed: a lock that is
-// not released lapses by itself.
-const releaseTimeout = 2 * time.Second
 
 // verify asks whether the leases still stood when the command had ended by itself: one may
 // have been taken away since it was last renewed. An unknown outcome counts as success.
@@ -26,7 +22,7 @@ func (s *session) verify(st *Status) {
 	if s.gone { // and the command went on: --on-lost=warn
 		err = s.loss()
 	} else {
-		ctx, cancel := context.WithTimeout(context.Background(), s.plan.roundTrip())
+		ctx, cancel := context.WithTimeout(context.Background(), pace.RequestTime(s.plan.TTL, s.plan.Service))
 		defer cancel()
 		if err = check(ctx, s.leases.All()); err == nil {
 			return
@@ -71,7 +67,7 @@ func check(ctx context.Context, leases []*holdfast.Lease) error {
 // release releases the leases. It does not wait long, because the locks lapse by
 // themselves.
 func (s *session) release() error {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()
 	return s.leases.Release(ctx)
 }
@@ -83,7 +79,7 @@ func (s *session) releaseUnused() error {
 	if err != nil || s.plan.HoldAtLeast == 0 {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()
 	for _, l := range s.leases.All() {
 		err = errors.Join(err, s.unkeep(ctx, l))

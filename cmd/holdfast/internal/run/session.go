@@ -17,11 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
-)
-
-const (
-	strayTimeout  = 2 * time.Second        // bounds the search for processes that left the group
-	lingerTimeout = 100 * time.Millisecond // for the last of the group to end with the command
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // session is a command that runs.
@@ -165,7 +161,7 @@ func (s *session) over() bool {
 	case s.job.Alive():
 		return false
 	case s.why == Lost: // also those who have left the group
-		return !s.job.Kill() || boot.Now() > s.endedAt.Add(strayTimeout)
+		return !s.job.Kill() || boot.Now() > s.endedAt.Add(pace.StrayTime())
 	}
 	return true
 }
@@ -187,9 +183,9 @@ func (s *session) happened(e proc.Event, open bool) {
 // reportMembers names those of the group that go on without the command, once. What was killed
 // takes a moment to end, and so does what the command has told to.
 func (s *session) reportMembers(now boot.Instant) {
-	patience := lingerTimeout
+	patience := pace.LingerTime()
 	if s.killing {
-		patience = strayTimeout
+		patience = pace.StrayTime()
 	}
 	if !s.exited || s.lingered || now < s.endedAt.Add(patience) || !s.job.Alive() {
 		return
