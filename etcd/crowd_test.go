@@ -29,7 +29,7 @@ func TestManyWaitersOutliveTheLeader(t *testing.T) {
 	}
 	holder := r.straight()
 	g := r.Grant(holder, "k", long)
-	ctx, cancel := context.WithTimeout(r.Context(), 6*fixture.Patience)
+	ctx, cancel := context.WithTimeout(r.Context(), 6*fixture.Patience())
 	defer cancel()
 	turns := make([]int32, *waiters)
 	var served, holders atomic.Int32

@@ -71,7 +71,7 @@ func jwt(t *testing.T, ttl string) string {
 // root does something to users and roles.
 func (r *rig) root(do func(c *clientv3.Client) error) {
 	r.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.Patience})
+	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.Patience()})
 	r.Must(err)
 	defer c.Close()
 	r.Must(do(c))

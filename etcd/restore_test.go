@@ -36,7 +36,7 @@ func TestAWaiterOutlastsTheRestoreOfASnapshot(t *testing.T) {
 	other := r.opts.Prefix + "k,other.1" // who leaves, so that the waiter looks anew
 	r.Must(errorOf(r.direct.Put(r.Within(), other, "")))
 	next := make(chan *holdfast.Lease, 1)
-	ctx, cancel := context.WithTimeout(r.Context(), 4*fixture.Patience)
+	ctx, cancel := context.WithTimeout(r.Context(), 4*fixture.Patience())
 	defer cancel()
 	go func() {
 		l, err := waiter.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long / 3})

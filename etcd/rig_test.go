@@ -112,7 +112,7 @@ func (r *rig) straight() *etcd.Driver {
 
 // leftovers are all keys but that of the base of tokens.
 func (r *rig) leftovers() (left []string, err error) {
-	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience)
+	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
 	defer cancel()
 	resp, err := r.direct.Get(ctx, r.opts.Prefix, clientv3.WithPrefix())
 	if err != nil {

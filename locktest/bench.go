@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // bench is one test at work.
@@ -56,9 +57,9 @@ func (b *bench) learn() {
 		b.Fatalf("Limits() = %+v: MinTTL must be above 0, and MaxTTL at least MinTTL and 10 s", l)
 	}
 	b.short = b.ttl(900 * time.Millisecond)
-	b.brief = b.ttl(max(6*time.Second, 2*l.MinTTL))
+	b.brief = b.ttl(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than each driver takes
 	b.long = b.ttl(max(30*time.Second, 4*b.brief))
-	b.patience = max(20*time.Second, 3*b.brief)
+	b.patience = pace.Scale(max(20*time.Second, 3*b.brief))
 }
 
 // ttl is the TTL next to want that the driver takes as it is.

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -28,7 +30,7 @@ func watchGoroutines(t testing.TB) {
 	t.Cleanup(func() {
 		pprof.SetGoroutineLabels(context.Background())
 		var left []string
-		for end := time.Now().Add(leakTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(pace.Scale(leakTime)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			if left = labelled(id); len(left) == 0 {
 				return
 			}

@@ -241,7 +241,7 @@ func TestFencedEndsWithItsContext(t *testing.T) {
 		go func() { ended <- tx.Rollback(bound) }()
 		select {
 		case <-ended:
-		case <-time.After(fixture.Patience / 2):
+		case <-time.After(fixture.Patience() / 2):
 			t.Errorf("over %v: the roll-back does not end", over)
 		}
 		cancel()

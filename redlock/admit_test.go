@@ -424,7 +424,7 @@ func TestARestartFromASnapshotIsNotTakenForAPromotionAlone(t *testing.T) {
 func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 	r.Helper()
 	var had []string
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(patience()); ; {
 		select {
 		case e := <-events:
 			if e.Node == node && e.Err != nil && strings.Contains(e.Err.Error(), word) {

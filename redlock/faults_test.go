@@ -228,7 +228,7 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 			}
 		})
 	}
-	for begun := time.Now(); time.Since(begun) < 3*time.Second || g.count.Load() == 0 && time.Since(begun) < patience; {
+	for begun := time.Now(); time.Since(begun) < 3*time.Second || g.count.Load() == 0 && time.Since(begun) < patience(); {
 		p := ways[rand.N(clients)][rand.N(3)]
 		switch rand.N(4) {
 		case 0:
@@ -247,7 +247,7 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 	}
 	t.Logf("%d grants", g.count.Load())
 	var left []string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience()); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		var err error
 		if left, err = leftovers(r.servers, "lock:"); err == nil && len(left) == 0 {
 			return
@@ -268,7 +268,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 		time.Sleep(rand.N(20 * time.Millisecond)) // grants go on between two flushes
 	}
 	before := g.count.Load()
-	for end := time.Now().Add(patience); g.count.Load() < before+10 && time.Now().Before(end); {
+	for end := time.Now().Add(patience()); g.count.Load() < before+10 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond) // between two looks
 	}
 	stop()

@@ -48,7 +48,7 @@ func (r *rig) hurt(hurt, mend func(s *redisproc.Server), states ...driver.NodeSt
 
 func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want driver.NodeState) {
 	r.Helper()
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(patience()); ; {
 		select {
 		case e := <-events:
 			if e.Node == node && e.State == want {
@@ -176,7 +176,7 @@ func TestAllNodesStoppedTheLeaseEndsByItsDeadline(t *testing.T) {
 	}
 	select {
 	case <-l.Context().Done():
-	case <-time.After(patience):
+	case <-time.After(patience()):
 		t.Fatal("the lease does not end")
 	}
 	// The timer's own lateness is all that may be added; 2 s are for a busy machine.

@@ -132,7 +132,7 @@ func TestAReplicaIsDialledAnew(t *testing.T) {
 	host, port, _ := strings.Cut(r.servers[1].Addr(), ":")
 	r.do(0, "REPLICAOF", host, port)
 	_, ended := r.seeks(d)
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(patience()); ; {
 		var e driver.NodeEvent
 		select {
 		case e = <-events:

@@ -17,28 +17,32 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
 const (
-	// patience is how long anything may take that is certain to come.
-	patience = 20 * time.Second
 	// busy bounds the check of a connection on a machine that does other things.
 	busy = 5 * time.Second
 	// long is a TTL that does not end within a test.
 	long = 40 * time.Second
 )
 
+// patience returns how long anything may take that is certain to come.
+func patience() time.Duration { return pace.Scale(20 * time.Second) }
+
 // TestMain lets more tests run at once than there are processors, as most of
 // them wait, and serves as the program of other processes (see helper).
 func TestMain(m *testing.M) {
 	if role := os.Getenv(helperVariable); role != "" {
+		tempo.Adopt()
 		os.Exit(helper(role))
 	}
 	flag.Parse()
@@ -120,7 +124,7 @@ func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client
 
 // within bounds what is certain to come.
 func (r *rig) within() context.Context {
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), patience())
 	r.Cleanup(cancel)
 	return ctx
 }
@@ -128,7 +132,7 @@ func (r *rig) within() context.Context {
 // acquire asks again when answers came too late, as they may on a busy machine.
 func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	r.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(patience()); ; {
 		l, err := c.Acquire(r.within(), key, opts)
 		if err == nil {
 			return l
@@ -151,7 +155,7 @@ func (r *rig) release(leases ...*holdfast.Lease) {
 // insist repeats what failed because answers came too late, as they may on a busy
 // machine.
 func (r *rig) insist(fn func() error) error {
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(patience()); ; {
 		if err := fn(); !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
 			return err
 		}
@@ -174,9 +178,9 @@ func changes(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
 // eventually waits until ok returns true.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience()); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			r.Fatalf("not within %v: %s", patience, what)
+			r.Fatalf("not within %v: %s", patience(), what)
 		}
 	}
 }

@@ -234,7 +234,7 @@ func TestAWaiterOfTheSameClientIsWokenAtOnce(t *testing.T) {
 		case next := <-got:
 			r.Logf("the hand-over took %v", time.Since(begin))
 			r.Must(d.Release(r.Within(), next, 0))
-		case <-time.After(fixture.Patience / 2):
+		case <-time.After(fixture.Patience() / 2):
 			r.Error("the waiter sleeps on")
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/sqllock"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
@@ -43,6 +44,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(roleVariable); name != "" {
+		tempo.Adopt()
 		os.Exit(roles[name]())
 	}
 	fixture.Main(m, 6, func(ctx context.Context) (stop func() error, err error) {

@@ -244,7 +244,7 @@ func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
 				r.Must(d.Release(r.Within(), g, 0))
 				select {
 				case <-cut:
-				case <-time.After(fixture.Patience):
+				case <-time.After(fixture.Patience()):
 					r.Errorf("it has sent nothing with %q", text)
 				}
 				r.cleared()

@@ -278,7 +278,7 @@ func TestNobodyHasALockByANumberThatComesAgain(t *testing.T) {
 			var next driver.Grant
 			select {
 			case next = <-granted:
-			case <-time.After(2 * fixture.Patience):
+			case <-time.After(2 * fixture.Patience()):
 				t.Fatalf("%s: a waiter does not get the lock", name)
 			}
 			if next.Token <= last.Token {
@@ -406,7 +406,7 @@ func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
 	for held := false; !held; {
 		select {
 		case held = <-told: // false: of a member that did not answer while the request was stopped
-		case <-time.After(fixture.Patience):
+		case <-time.After(fixture.Patience()):
 			t.Fatal("it is not told that it waits for a holder")
 		}
 	}

@@ -51,7 +51,7 @@ func (l late) passes() {
 	l.On(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
 	select {
 	case <-l.there.Late:
-	case <-time.After(fixture.Patience):
+	case <-time.After(fixture.Patience()):
 		l.Fatal("the late request has come to no end")
 	}
 }

@@ -98,7 +98,7 @@ func (r *rig) leftovers() (left []string, err error) {
 		return nil, err
 	}
 	defer d.Close()
-	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience)
+	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
 	defer cancel()
 	err = d.List(ctx, "", func(st driver.Status) bool {
 		left = append(left, fmt.Sprintf("%s: %s and %d others", st.Key, st.Owner, st.Waiters))

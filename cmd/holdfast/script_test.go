@@ -22,20 +22,27 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// patience bounds every wait of a test for something that must happen, on a
-// machine that is busy.
-const patience = 30 * time.Second
+// patience returns how long a test waits for something that must happen.
+func patience() time.Duration { return pace.Scale(30 * time.Second) }
 
 func TestMain(m *testing.M) {
-	testscript.Main(cleaning{m}, map[string]func(){"holdfast": main, "launch": launch, "tick": tick})
+	testscript.Main(cleaning{m}, map[string]func(){"holdfast": paced, "launch": launch, "tick": tick})
+}
+
+// paced is the command at the pace of the tests.
+func paced() {
+	tempo.Adopt()
+	main()
 }
 
 // monotonic is CLOCK_MONOTONIC in ns, which all processes of a machine share.
@@ -141,6 +148,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Values["servers"] = &servers{}
 			env.Setenv("USER", "tester")
+			env.Vars = append(env.Vars, tempo.Env())
 			env.Setenv("ODD", "lock:a\x01b")
 			return nil
 		},
@@ -309,7 +317,7 @@ func (s *servers) held(ts *testscript.TestScript, name string) {
 
 // eventually waits for something that must become true.
 func eventually(fatal func(string, ...any), what string, is func() bool) {
-	eventuallyWithin(fatal, patience, what, is)
+	eventuallyWithin(fatal, patience(), what, is)
 }
 
 func eventuallyWithin(fatal func(string, ...any), limit time.Duration, what string, is func() bool) {

@@ -19,12 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/pgxfence"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
 // server is one server for all tests; each has a table of its own.
 var server *pgproc.Server
 
 func TestMain(m *testing.M) {
+	stop := tempo.Start()
 	var err error
 	if server, err = pgproc.Start(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -32,6 +34,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	server.Stop()
+	stop()
 	os.Exit(code)
 }
 

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 // within bounds what is certain to come.
 func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience())
 	t.Cleanup(cancel)
 	return ctx
 }

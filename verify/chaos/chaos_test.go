@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
 // TestMain is a client process where it was started as one.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
+		tempo.Adopt()
 		exit(beClient(text))
 	}
 	os.Exit(m.Run())

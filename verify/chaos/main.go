@@ -52,10 +52,13 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
 func main() {
 	if text := os.Getenv(orderVariable); text != "" {
+		tempo.Adopt()
 		exit(beClient(text))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -10,12 +10,14 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	drivers "github.com/holdfast-go/holdfast/memory"
 )
 
 // TestMain is a client process where it was started as one.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
+		tempo.Adopt()
 		exit(beClient(text))
 	}
 	os.Exit(leaktest.Run(m))

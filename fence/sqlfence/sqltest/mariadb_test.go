@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
 // mariaDB is one server for all tests; each gets a database of its own.
@@ -78,7 +79,9 @@ func atEnd(stop func() error) {
 }
 
 func TestMain(m *testing.M) {
+	end := tempo.Start()
 	code := m.Run()
+	end()
 	for _, stop := range servers.stop {
 		if err := stop(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -10,6 +10,9 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
 // patience is for what ends a little after the last test: a connection that is
@@ -24,16 +27,19 @@ const kept = "/internal/rig/child.init.func"
 // testing package come and go as they like.
 var ours = []string{"github.com/holdfast-go/holdfast", "github.com/redis/rueidis"}
 
-// Run runs all tests of a package and returns its exit code: not 0 when tests fail or
-// when they leave something behind. Call it from TestMain:
+// Run runs all tests of a package, at the pace of this machine, and returns its exit code: not 0 when tests fail or when
+// they leave something behind. Call it from TestMain:
 //
 //	os.Exit(leaktest.Run(m))
 func Run(m interface{ Run() int }) int {
+	stop := tempo.Start()
 	before := descriptors()
-	if code := m.Run(); code != 0 {
+	code := m.Run()
+	stop()
+	if code != 0 {
 		return code // what is left of a failed test is not news
 	}
-	return verdict(os.Stderr, before, patience)
+	return verdict(os.Stderr, before, pace.Scale(patience))
 }
 
 func verdict(out io.Writer, before map[string]int, patience time.Duration) int {

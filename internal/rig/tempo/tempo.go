@@ -1,0 +1,94 @@
+// Package tempo gives tests on a slow machine more time. When a test program starts, it measures how slow the machine is, and
+// multiplies the time-outs of internal/pace by that. Virtual time is exact: there the factor is 1. While the program runs, it
+// notes when the machine stands still, so that tools/rerun can tell a stall from a fault.
+package tempo
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+const (
+	// Variable is the environment variable with the factor. If it is set, nothing is measured. Start sets it for the
+	// processes that a test starts, which follow it only if they call Adopt. Its name does not begin as those of the
+	// command's settings do, about which the command complains if it does not know them.
+	Variable = "TEST_PACE"
+
+	// most is the highest factor. A machine that is slower still makes tests fail rather than last for hours.
+	most = 8
+
+	tick = 50 * time.Millisecond
+	// late is how much later than due a tick comes when the machine stood still: as long as the shortest time after which the
+	// product blames a node.
+	late = 250 * time.Millisecond
+)
+
+// Start sets the factor of this test program, and begins to note stalls on standard error. stop ends that.
+func Start() (stop func()) {
+	f, given := variable()
+	if !given {
+		f = measure()
+	}
+	set(f)
+	os.Setenv(Variable, strconv.FormatFloat(f, 'g', -1, 64))
+	out, quit, ended := os.Stderr, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		watch(out, quit)
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
+}
+
+// Adopt takes the factor over from the test program that has started this process. Without one it does nothing.
+func Adopt() {
+	if f, ok := variable(); ok {
+		set(f)
+	}
+}
+
+// Env returns the environment variable with the factor, for a process that does not inherit this one's environment.
+func Env() string { return Variable + "=" + os.Getenv(Variable) }
+
+// variable returns the factor that the environment gives.
+func variable() (f float64, ok bool) {
+	f, err := strconv.ParseFloat(os.Getenv(Variable), 64)
+	return max(f, 1), err == nil
+}
+
+func set(f float64) {
+	pace.SetFactor(func() float64 {
+		if virtual(time.Now()) {
+			return 1
+		}
+		return f
+	})
+}
+
+// virtual reports whether now is the time of a synctest bubble, which begins in the year 2000.
+func virtual(now time.Time) bool { return now.Year() < 2020 }
+
+// watch writes a line to out whenever this process stood still, until quit is closed.
+func watch(out io.Writer, quit <-chan struct{}) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for before := time.Now(); ; {
+		select {
+		case <-quit:
+			return
+		case <-t.C:
+		}
+		now := time.Now()
+		if still := now.Sub(before) - tick; still > late {
+			fmt.Fprintf(out, "SLOW: stood still %.1f s until %s, at pace %.2f\n", still.Seconds(), now.UTC().Format("15:04:05.000"), pace.Factor())
+		}
+		before = now
+	}
+}
