@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -64,10 +64,13 @@ func TestWaitersChangeNoRowWhileATransactionOutlivesItsLease(t *testing.T) {
 func TestAPlaceInTheQueueIsKeptBeforeItLapses(t *testing.T) {
 	r := start(t)
 	l := r.Acquire(r.client(), "k", long)
-	next := make(chan *holdfast.Lease, 2)
-	for range 2 {
+	var served [2]<-chan bool
+	for i := range served {
 		waiter := r.client()
-		go func() { next <- r.Acquire(waiter, "k", long) }()
+		served[i] = fixture.Later(func() bool {
+			r.Release(r.Acquire(waiter, "k", long))
+			return true
+		})
 	}
 	r.Eventually("they listen", func() bool { return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 2 })
 	places := r.count("SELECT sum(place) FROM holdfast.ticket")
@@ -79,8 +82,9 @@ func TestAPlaceInTheQueueIsKeptBeforeItLapses(t *testing.T) {
 		t.Errorf("the sum of the places is %d, want %d", now, places)
 	}
 	r.Release(l)
-	r.Release(<-next)
-	r.Release(<-next)
+	for _, s := range served {
+		fixture.Receive(r.Rig, s)
+	}
 }
 
 // TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives, and looks often from then on.

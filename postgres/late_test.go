@@ -333,23 +333,21 @@ func TestWithoutRoomForNotificationsTheLockIsHandedOver(t *testing.T) {
 	r := start(t)
 	r.exec("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
 	l := r.Acquire(r.client(), "k", long)
-	first, second := make(chan *holdfast.Lease, 1), make(chan *holdfast.Lease, 1)
-	for i, next := range []chan *holdfast.Lease{first, second} {
+	var tokens [2]<-chan holdfast.Token
+	for i := range tokens {
 		waiter := r.client()
-		go func() { next <- r.Acquire(waiter, "k", long) }()
+		tokens[i] = fixture.Later(func() holdfast.Token {
+			l := r.Acquire(waiter, "k", long)
+			r.Release(l)
+			return l.Token()
+		})
 		r.Eventually("it listens", func() bool {
 			return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == i+1
 		})
 	}
 	r.Release(l)
-	select {
-	case l = <-first:
-		r.Release(l)
-		r.Release(<-second)
-	case l = <-second:
-		t.Error("the second has it before the first")
-		r.Release(l)
-		r.Release(<-first)
+	if first, second := fixture.Receive(r.Rig, tokens[0]), fixture.Receive(r.Rig, tokens[1]); second < first {
+		t.Errorf("the second waiter has token %d, and the first %d", second, first)
 	}
 }
 
