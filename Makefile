@@ -37,7 +37,7 @@ SLOWEST = $(addprefix $(PROJECT)/,redlock sqllock cmd/holdfast etcd zookeeper po
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
 
 # Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors.
-ATONCE = -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
+ATONCE = -p=$$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
 # Packages whose goroutines are ours, and the drivers, of which the race detector takes what needs no server and one suite on a real one.
 CORE = $(addprefix $(PROJECT)/,driver/... election fence internal/... locktest memory sharding)
@@ -50,7 +50,7 @@ check: deps ## The round for each change (1 min): go vet, and what needs no serv
 
 test: export GOGC = 400
 test: deps ## Every package but those of make nightly, against real servers (4 min); the last line counts the tests
-	@$(GOTESTSUM) -vet=off $(ATONCE) -timeout 20m $(SLOWEST) $(PACKAGES)
+	@go run ./tools/rerun -vet=off $(ATONCE) -timeout=20m $(SLOWEST) $(PACKAGES)
 
 race: deps ## The race detector where goroutines are ours (5 min): the core, what drivers do without a server, one suite of each on a real one
 	@$(GOTESTSUM) -race -short -vet=off -timeout 20m $(PROJECT) $(CORE) $(DRIVERS)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/redlock"
@@ -173,9 +174,9 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		}, "reach", driver.VerdictFault, []string{"no answer before the timeout"}},
 		{"a node far away", func(r *rig) (string, *redlock.Options) {
 			way := newRoute(r, r.servers[2:])
-			way[0].SetDelay(700 * time.Millisecond)
+			way[0].SetDelay(pace.Scale(700 * time.Millisecond))
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), way[0].Addr()), nil
-		}, "round-trip", driver.VerdictWarning, []string{"given up after 1s", "longer TTL"}},
+		}, "round-trip", driver.VerdictWarning, []string{"given up after " + pace.Scale(time.Second).String(), "longer TTL"}},
 		{"a password that is wrong", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "CONFIG", "SET", "requirepass", "other")
 			return r.url(), nil

@@ -1,0 +1,147 @@
+// Command rerun runs go test by gotestsum, and repeats a test that failed while the machine stood still:
+//
+//	go run ./tools/rerun [flags of go test] packages
+//
+// A test is repeated once, alone and at four times the pace, and only if the rig of its own package noted a stall while it
+// ran (internal/rig/tempo). A race, a panic, two holders, tokens or waiters out of order, and lost updates are no matter of time:
+// such a test is never repeated. If more than three tests would be repeated, none is: the machine is too slow to tell. The
+// flags are of the form -name=value. The last line counts the tests, and the repeats.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// mostRepeats is how many tests of one run are repeated.
+const mostRepeats = 3
+
+func main() {
+	code, err := run(os.Args[1:], os.Stdout, os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rerun:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// run runs all tests, repeats some, and returns the exit code.
+func run(args []string, out, errs io.Writer) (code int, err error) {
+	record, err := os.CreateTemp("", "rerun")
+	if err != nil {
+		return 1, err
+	}
+	defer os.Remove(record.Name())
+	defer record.Close()
+	var last lastLines
+	all := exec.Command("go", slices.Concat(
+		[]string{"tool", "gotestsum", "--format", "pkgname", "--format-hide-empty-pkg", "--jsonfile", record.Name(), "--"}, args)...)
+	all.Stdin, all.Stdout, all.Stderr = os.Stdin, io.MultiWriter(out, &last), errs
+	if err = all.Run(); err == nil {
+		return 0, nil
+	}
+	if code = all.ProcessState.ExitCode(); code < 0 {
+		return 1, err
+	}
+	tests, err := read(record)
+	if err != nil {
+		return code, err
+	}
+	var slow []*test
+	for _, t := range tests {
+		if why := t.verdict(); why == nil {
+			slow = append(slow, t)
+		} else {
+			fmt.Fprintf(out, "rerun: %s %s is not repeated: %v\n", t.pkg, t.name, why)
+		}
+	}
+	if len(slow) > mostRepeats {
+		fmt.Fprintf(out, "rerun: the machine stood still under %d tests that failed; %d at most are repeated\n", len(slow), mostRepeats)
+		slow = nil
+	}
+	passed := 0
+	for _, t := range slow {
+		if repeat(t, flags(args), out) {
+			passed += t.failures
+		}
+	}
+	done, left := recount(last.done(), passed, len(slow))
+	fmt.Fprintln(out, done)
+	if left == 0 && passed > 0 {
+		return 0, nil
+	}
+	return code, nil
+}
+
+// flags returns the flags in the arguments of go test, which stand before the packages.
+func flags(args []string) []string {
+	if i := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") }); i >= 0 {
+		return args[:i]
+	}
+	return args
+}
+
+// repeat runs one test again, and reports whether it has passed.
+func repeat(t *test, flags []string, out io.Writer) bool {
+	fmt.Fprintf(out, "SLOW: %s %s failed while the machine stood still %s; it is repeated at pace %g\n", t.pkg, t.name, t.stalls(), t.slower())
+	var output bytes.Buffer
+	again := exec.Command("go", slices.Concat([]string{"test", "-v", "-count=1"}, flags, []string{"-run=^" + regexp.QuoteMeta(t.name) + "$", t.pkg})...)
+	again.Env = append(os.Environ(), "TEST_PACE="+strconv.FormatFloat(t.slower(), 'g', -1, 64))
+	again.Stdout, again.Stderr = &output, &output
+	if again.Run() == nil && strings.Contains(output.String(), "--- PASS: "+t.name+" ") {
+		return true
+	}
+	out.Write(output.Bytes())
+	return false
+}
+
+// lastLines keeps the end of what is written to it.
+type lastLines struct{ text []byte }
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.text = append(l.text, p...)
+	if many := len(l.text) - 1<<12; many > 0 {
+		l.text = slices.Delete(l.text, 0, many)
+	}
+	return len(p), nil
+}
+
+// done returns the line of gotestsum that counts the tests.
+func (l *lastLines) done() string {
+	i := bytes.LastIndex(l.text, []byte("DONE "))
+	if i < 0 {
+		return "DONE 0 tests, 1 error in 0s"
+	}
+	line, _, _ := strings.Cut(string(l.text[i:]), "\n")
+	return line
+}
+
+// counted is a number of failures or errors in the line of gotestsum.
+var counted = regexp.MustCompile(`, (\d+) (failure|error)s?`)
+
+// recount takes the failures away that passed when they were repeated, and returns how many failures and errors are left.
+func recount(done string, passed, repeats int) (line string, left int) {
+	line = counted.ReplaceAllStringFunc(done, func(part string) string {
+		m := counted.FindStringSubmatch(part)
+		n, _ := strconv.Atoi(m[1])
+		if m[2] == "failure" {
+			n -= passed
+		}
+		left += n
+		switch n {
+		case 0:
+			return ""
+		case 1:
+			return ", 1 " + m[2]
+		}
+		return fmt.Sprintf(", %d %ss", n, m[2])
+	})
+	return fmt.Sprintf("%s, %d repeated for SLOW", line, repeats), left
+}

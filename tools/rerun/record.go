@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// event is a line of go test -json.
+type event struct {
+	Time                          time.Time
+	Action, Package, Test, Output string
+}
+
+// span is a time from begin to end.
+type span struct{ begin, end time.Time }
+
+// stall is a time in which a machine stood still, at a pace of the tests.
+type stall struct {
+	span
+	pace float64
+}
+
+// test is a test that failed, with its subtests.
+type test struct {
+	pkg, name string
+	failures  int    // of the test and its subtests
+	leaves    []span // of each subtest that failed and has none that failed; of the test itself if it has none
+	output    string
+	of        *record
+}
+
+// record is what a package did.
+type record struct {
+	stalls []stall
+	output strings.Builder
+	tests  map[string]*line
+}
+
+// line is what is recorded of one test or subtest.
+type line struct {
+	span
+	failed bool
+	output strings.Builder
+}
+
+// stood is the line about a stall: see internal/rig/tempo.
+var stood = regexp.MustCompile(`SLOW: stood still ([0-9.]+) s until [0-9:.]+, at pace ([0-9.]+)`)
+
+// wrong finds what is no matter of time, and is never repeated: in the output of the package what ends or spoils all of its
+// tests, and in that of a test what its own promises are about.
+var (
+	wrongOfPackage = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution|(?m)^panic: |^fatal error: `)
+	wrongOfTest    = regexp.MustCompile(`(?i)` + strings.Join([]string{
+		`\btwo (holders|leaders|hold|trust|workers)\b`, `\b[0-9]+ (holders|hold it|were inside)\b`, `\bat once: tokens\b`, `\bhas two holders\b`,
+		`\bheld (one of them )?at once\b`, `\boverlap`, // two holders
+		`\btokens? \d+( of \S+)?,? (after|behind|does not|is not above|for who asked|writes behind|while|and of)\b`, `\btokens .* (do not|to) rise\b`,
+		`\bhas (the )?tokens? \d+,? (after|and)\b`, `\bdo not rise\b`, `\bnot above \d`, // tokens
+		`\bin the order\b`, `\bthe order is\b`, `\border \[`, `\bbefore the first\b`, // waiters
+		`\b(update|increment|write)s? (is|are|was|were) lost\b`, `\blost updates?\b`, `\bthe counter is\b`, `\bbalance\b`, `\baccepted writes\b`, // updates
+		`\bpromise was broken\b`, `\bwithout a majority\b`,
+	}, "|"))
+)
+
+// read reads the output of go test -json, and returns the tests that failed.
+func read(from io.Reader) (failed []*test, err error) {
+	all := make(map[string]*record)
+	for in := json.NewDecoder(from); ; {
+		var e event
+		if err := in.Decode(&e); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		r := all[e.Package]
+		if r == nil {
+			r = &record{tests: make(map[string]*line)}
+			all[e.Package] = r
+		}
+		r.add(e)
+	}
+	for pkg, r := range all {
+		failed = append(failed, r.failed(pkg)...)
+	}
+	slices.SortFunc(failed, func(a, b *test) int { return strings.Compare(a.pkg+" "+a.name, b.pkg+" "+b.name) })
+	return failed, nil
+}
+
+func (r *record) add(e event) {
+	t := r.tests[e.Test]
+	if t == nil {
+		t = &line{}
+		r.tests[e.Test] = t
+	}
+	switch e.Action {
+	case "run", "cont": // between the two a parallel test has not run
+		t.begin = e.Time
+	case "fail", "pass", "skip":
+		t.end, t.failed = e.Time, e.Action == "fail"
+	case "output":
+		r.output.WriteString(e.Output)
+		t.output.WriteString(e.Output)
+		if m := stood.FindStringSubmatch(e.Output); m != nil {
+			seconds, _ := strconv.ParseFloat(m[1], 64)
+			pace, _ := strconv.ParseFloat(m[2], 64)
+			r.stalls = append(r.stalls, stall{span{e.Time.Add(-time.Duration(seconds * float64(time.Second))), e.Time}, pace})
+		}
+	}
+}
+
+// failed returns the tests of a package that failed.
+func (r *record) failed(pkg string) (failed []*test) {
+	for name, l := range r.tests {
+		if !l.failed || name == "" || strings.Contains(name, "/") {
+			continue
+		}
+		t := &test{pkg: pkg, name: name, of: r}
+		for sub, l := range r.tests {
+			if sub != name && !strings.HasPrefix(sub, name+"/") {
+				continue
+			}
+			t.output += l.output.String()
+			if !l.failed {
+				continue
+			}
+			t.failures++
+			if !r.failsBelow(sub) {
+				t.leaves = append(t.leaves, l.span)
+			}
+		}
+		failed = append(failed, t)
+	}
+	return failed
+}
+
+// failsBelow reports whether a subtest of a test failed.
+func (r *record) failsBelow(name string) bool {
+	for sub, l := range r.tests {
+		if l.failed && strings.HasPrefix(sub, name+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// verdict returns why the test is not repeated; nil: it is.
+func (t *test) verdict() error {
+	if found := wrongOfPackage.FindString(t.of.output.String()); found != "" {
+		return fmt.Errorf("its package has %q", found)
+	}
+	if found := wrongOfTest.FindString(t.output); found != "" {
+		return fmt.Errorf("its output has %q", found)
+	}
+	for _, leaf := range t.leaves {
+		if !slices.ContainsFunc(t.of.stalls, leaf.meets) {
+			return errors.New("the machine did not stand still while it ran")
+		}
+	}
+	return nil
+}
+
+// meets reports whether a stall is a part of a span.
+func (s span) meets(other stall) bool { return other.begin.Before(s.end) && other.end.After(s.begin) }
+
+// stalls returns the stalls while the test ran, for people.
+func (t *test) stalls() string {
+	var all []string
+	for _, s := range t.of.stalls {
+		if slices.ContainsFunc(t.leaves, func(leaf span) bool { return leaf.meets(s) }) {
+			all = append(all, fmt.Sprintf("%.1f s", s.end.Sub(s.begin).Seconds()))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// slower returns four times the pace at which the test failed.
+func (t *test) slower() float64 {
+	pace := 1.0
+	for _, s := range t.of.stalls {
+		pace = max(pace, s.pace)
+	}
+	return 4 * pace
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// recorded returns the tests that failed in a recorded run, each with why it is not repeated; "": it is.
+func recorded(t *testing.T, name string) (tests map[string]*test, verdicts map[string]string) {
+	t.Helper()
+	file, err := os.Open(filepath.Join("testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	failed, err := read(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, verdicts = make(map[string]*test), make(map[string]string)
+	for _, f := range failed {
+		tests[f.name], verdicts[f.name] = f, ""
+		if err := f.verdict(); err != nil {
+			verdicts[f.name] = err.Error()
+		}
+	}
+	return tests, verdicts
+}
+
+func TestOnlyStallsAreRepeated(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]map[string]string{
+		"slow":  {"TestTimesOut": ""},
+		"early": {"TestFailsLater": "did not stand still"}, // the stall was over before it began
+		"order": {"TestTokensRise": "token 5 after"},
+		"race":  {"TestRaces": "DATA RACE", "TestTimesOut": "DATA RACE"},
+	} {
+		_, verdicts := recorded(t, name)
+		if len(verdicts) != len(want) {
+			t.Errorf("%s: the tests that failed are %v", name, verdicts)
+		}
+		for test, why := range want {
+			if got := verdicts[test]; !strings.Contains(got, why) || (got == "") != (why == "") {
+				t.Errorf("%s: %s: %q, want %q", name, test, got, why)
+			}
+		}
+	}
+}
+
+func TestRepeatHasFourTimesThePace(t *testing.T) {
+	t.Parallel()
+	tests, _ := recorded(t, "slow")
+	slow := tests["TestTimesOut"]
+	if slow.slower() != 6 || slow.failures != 2 || slow.stalls() != "0.5 s" {
+		t.Errorf("pace %v, %d failures, stalls %s", slow.slower(), slow.failures, slow.stalls())
+	}
+}
+
+func TestBrokenPromisesAreNeverRepeated(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{ // of the rigs and suites
+		"two holders at once: tokens 3 and 3, for 1s", "3 holders at once", "2 holders", "2 hold it at once", "slot 3 has two holders", "two leaders in term 7",
+		"token 5 after 6", "token 5 for who asked after 6 was granted", "token 5 writes behind 6", "the next writer has token 5 after 6",
+		"tokens 1, 2; want them to rise", "tokens 1, 2, 3 do not rise", "granted in the order [2 1]", "order [2 1]", "the second has it before the first",
+		"the counter is 99, want 100", "12 updates are lost", "3 increments are lost, of 5 and 5", "sum 3 of 4 accepted writes", "a promise was broken",
+		"the second waiter has token 5, and the first 6", "there is a new holder without a majority", "4 were inside at once, want 3", "the balance is 1 behind the lock, want 2",
+	} {
+		if !wrongOfTest.MatchString("    rig_test.go:1: " + text) {
+			t.Errorf("a test is repeated that prints %q", text)
+		}
+	}
+	for _, text := range []string{"not within 20s: a renewal", `Acquire("k") = holdfast: acquire "k": unavailable: no answer in 2s`, "Check() = <nil> with token 5"} {
+		if found := wrongOfTest.FindString(text); found != "" {
+			t.Errorf("a test is not repeated that prints %q, for %q", text, found)
+		}
+	}
+}
+
+func TestLastLineCountsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		done            string
+		passed, repeats int
+		want            string
+		left            int
+	}{
+		{"DONE 1577 tests, 2 skipped, 2 failures in 300.123s", 2, 1, "DONE 1577 tests, 2 skipped in 300.123s, 1 repeated for SLOW", 0},
+		{"DONE 1577 tests, 2 skipped, 3 failures, 1 error in 300s", 2, 2, "DONE 1577 tests, 2 skipped, 1 failure, 1 error in 300s, 2 repeated for SLOW", 2},
+		{"DONE 9 tests, 2 failures in 3s", 0, 0, "DONE 9 tests, 2 failures in 3s, 0 repeated for SLOW", 2},
+	} {
+		if line, left := recount(row.done, row.passed, row.repeats); line != row.want || left != row.left {
+			t.Errorf("recount(%q) = %q, %d, want %q, %d", row.done, line, left, row.want, row.left)
+		}
+	}
+	var last lastLines
+	last.Write([]byte("=== Failed\nDONE 1 tes"))
+	last.Write([]byte("ts in 1s\n"))
+	if got := last.done(); got != "DONE 1 tests in 1s" {
+		t.Errorf("the last line is %q", got)
+	}
+}
+
+func TestFlagsStandBeforePackages(t *testing.T) {
+	t.Parallel()
+	if got := strings.Join(flags([]string{"-race", "-timeout=30m", "./redlock", "-x"}), " "); got != "-race -timeout=30m" {
+		t.Errorf("flags are %q", got)
+	}
+}
