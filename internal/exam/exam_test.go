@@ -40,6 +40,26 @@ func TestARoundTripIsHeldAgainstTheTimeOfARequest(t *testing.T) {
 	}
 }
 
+func TestColdServerIsMeasuredAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var n Notes
+		cold := []time.Duration{500 * time.Millisecond, 400 * time.Millisecond, 300 * time.Millisecond}
+		err := n.Pace(time.Second, func() error {
+			if len(cold) == 0 {
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			}
+			time.Sleep(cold[0])
+			cold = cold[1:]
+			return nil
+		})
+		if err != nil || len(n.Found) != 1 || n.Found[0].Verdict != driver.VerdictOK {
+			t.Errorf("%+v, %v", n.Found, err)
+		}
+	})
+}
+
 // TestAPasswordMustNotCrossAPublicNetworkInTheClear.
 // TestABadFindingHasOneMend holds that a text which says itself what mends it gets no other.
 func TestABadFindingHasOneMend(t *testing.T) {
