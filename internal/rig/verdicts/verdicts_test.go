@@ -1,0 +1,440 @@
+// Package verdicts finds what makes the verdict of a test on a real server depend on how fast the machine is:
+//
+//   - short-ttl: a TTL under 5 s. The lease may be over before the test looks. A test that waits for the end of the lease says
+//     so on the same line, or on the one before: "// short: " and the reason.
+//   - bare-send: a goroutine that sends the bare result of Acquire or Grant. These end the goroutine if they fail, and whoever
+//     waits for the value waits for ever. fixture.Later is for that.
+//   - clock: a test that fails if something took too long by the clock of this machine. Order, tokens and the server's own clock
+//     tell whether it happened. A test that compares clocks, or waits for minutes, says so: "// clock: " and the reason.
+//
+// In a synctest bubble none of this is wrong. known.txt lists the files that have some of each. It may only become shorter.
+package verdicts
+
+import (
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const root = "../../.."
+
+// folders are those of tests on real servers.
+var folders = []string{"redlock", "etcd", "zookeeper", "postgres", "sqllock", "sharding", "fence", "cmd/holdfast", "internal/rig/fixture"}
+
+// shortest is the shortest TTL of a lease that a test relies on.
+const shortest = 5 * time.Second
+
+// fault is one place.
+type fault struct {
+	rule, file string
+	line       int
+	text       string
+}
+
+// source is one file, and what is known of its package.
+type source struct {
+	name      string
+	files     *token.FileSet
+	file      *ast.File
+	lines     []string
+	durations map[string]time.Duration // of the constants of the package and of the function that is checked
+	bubbles   map[string]bool          // functions of the package that run a function in a bubble
+}
+
+// parse reads the test files of a folder, or all of internal/rig/fixture, by their names below root.
+func parse(texts map[string]string) (all []*source, err error) {
+	durations, bubbles := make(map[string]time.Duration), make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		s := &source{name: name, files: token.NewFileSet(), lines: strings.Split(texts[name], "\n"), durations: durations, bubbles: bubbles}
+		if s.file, err = parser.ParseFile(s.files, name, texts[name], parser.ParseComments); err != nil {
+			return nil, err
+		}
+		for _, decl := range s.file.Decls {
+			if _, ok := decl.(*ast.GenDecl); ok {
+				s.constants(decl, durations)
+			}
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil && takesFunc(f) && contains(f.Body, isCallOf("synctest", "Test")) {
+				bubbles[f.Name.Name] = true
+			}
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// constants adds the durations among the constants that n declares, and among the variables with such a value.
+func (s *source) constants(n ast.Node, to map[string]time.Duration) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ValueSpec:
+			for i, value := range n.Values {
+				if d, ok := s.duration(value); ok {
+					to[n.Names[i].Name] = d
+				}
+			}
+		case *ast.AssignStmt:
+			for i, value := range n.Rhs {
+				if name, ok := n.Lhs[min(i, len(n.Lhs)-1)].(*ast.Ident); ok && n.Tok == token.DEFINE {
+					if d, ok := s.duration(value); ok {
+						to[name.Name] = d
+					}
+				}
+			}
+		}
+		return true
+	})
+}
+
+// takesFunc reports whether a parameter of f is a function, which it may run in a bubble.
+func takesFunc(f *ast.FuncDecl) bool {
+	return slices.ContainsFunc(f.Type.Params.List, func(p *ast.Field) bool { _, ok := p.Type.(*ast.FuncType); return ok })
+}
+
+func contains(n ast.Node, is func(ast.Node) bool) (found bool) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		found = found || n != nil && is(n)
+		return !found
+	})
+	return found
+}
+
+func isCallOf(pkg, name string) func(ast.Node) bool {
+	return func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		sel, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || sel.Sel.Name != name {
+			return false
+		}
+		x, ok := sel.X.(*ast.Ident)
+		return ok && x.Name == pkg
+	}
+}
+
+// called returns the name of the function or method that is called.
+func called(call *ast.CallExpr) string {
+	switch fun := call.Fun.(type) {
+	case *ast.Ident:
+		return fun.Name
+	case *ast.SelectorExpr:
+		return fun.Sel.Name
+	}
+	return ""
+}
+
+// duration returns the value of an expression made of numbers, units and constants.
+func (s *source) duration(x ast.Expr) (time.Duration, bool) {
+	v, unit := s.value(x)
+	d, exact := constant.Int64Val(constant.ToInt(v))
+	return time.Duration(d), unit && exact
+}
+
+// value returns the value of an expression, and whether it is a duration.
+func (s *source) value(x ast.Expr) (v constant.Value, isDuration bool) {
+	units := map[string]time.Duration{
+		"Nanosecond": 1, "Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour,
+	}
+	switch x := x.(type) {
+	case *ast.ParenExpr:
+		return s.value(x.X)
+	case *ast.BasicLit:
+		if x.Kind == token.INT || x.Kind == token.FLOAT {
+			return constant.MakeFromLiteral(x.Value, x.Kind, 0), false
+		}
+	case *ast.Ident:
+		if d, ok := s.durations[x.Name]; ok {
+			return constant.MakeInt64(int64(d)), true
+		}
+	case *ast.SelectorExpr:
+		if d, ok := units[x.Sel.Name]; ok {
+			return constant.MakeInt64(int64(d)), true
+		}
+	case *ast.BinaryExpr:
+		a, first := s.value(x.X)
+		b, second := s.value(x.Y)
+		if a.Kind() == constant.Unknown || b.Kind() == constant.Unknown || !slices.Contains([]token.Token{token.ADD, token.SUB, token.MUL}, x.Op) {
+			break
+		}
+		return constant.BinaryOp(a, x.Op, b), first || second
+	}
+	return constant.MakeUnknown(), false
+}
+
+// check returns what is wrong in a file.
+func (s *source) check() (found []fault) {
+	add := func(rule string, at ast.Node, format string, args ...any) {
+		found = append(found, fault{rule, s.name, s.files.Position(at.Pos()).Line, fmt.Sprintf(format, args...)})
+	}
+	for _, decl := range s.file.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || f.Body == nil {
+			continue
+		}
+		timed := s.timed(f.Body)
+		ofPackage := s.durations
+		s.durations = maps.Clone(ofPackage)
+		s.constants(f.Body, s.durations)
+		s.outside(f.Body, func(n ast.Node) {
+			switch n := n.(type) {
+			case *ast.CompositeLit:
+				s.shortOption(n, add)
+			case *ast.CallExpr:
+				if slices.Contains([]string{"Acquire", "Grant", "hold"}, called(n)) && len(n.Args) == 3 {
+					s.short(n.Args[2], add)
+				}
+				if called(n) == "Go" && len(n.Args) == 1 {
+					s.bare(n.Args[0], add)
+				}
+			case *ast.GoStmt:
+				s.bare(n.Call.Fun, add)
+			case *ast.IfStmt:
+				if late(n, timed) && contains(n.Body, fails) && !s.excused(n, "clock") {
+					add("clock", n, "the test fails if it took too long by the clock of this machine: compare order, tokens or times of the server, or give the reason behind \"// clock: \"")
+				}
+			}
+		})
+		s.durations = ofPackage
+	}
+	return found
+}
+
+// outside calls fn with each node that is not in a bubble.
+func (s *source) outside(n ast.Node, fn func(ast.Node)) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			if isCallOf("synctest", "Test")(call) || s.bubbles[called(call)] {
+				return false
+			}
+		}
+		if n != nil {
+			fn(n)
+		}
+		return true
+	})
+}
+
+// shortOption finds a short TTL among the fields of what is asked for.
+func (s *source) shortOption(lit *ast.CompositeLit, add func(string, ast.Node, string, ...any)) {
+	of := ""
+	switch x := lit.Type.(type) {
+	case *ast.Ident:
+		of = x.Name
+	case *ast.SelectorExpr:
+		of = x.Sel.Name
+	}
+	if lit.Type != nil && !slices.Contains([]string{"AcquireOptions", "Request"}, of) {
+		return
+	}
+	for _, field := range lit.Elts {
+		if pair, ok := field.(*ast.KeyValueExpr); ok {
+			if key, ok := pair.Key.(*ast.Ident); ok && key.Name == "TTL" {
+				s.short(pair.Value, add)
+			}
+		}
+	}
+}
+
+// short finds a TTL that is short without a reason.
+func (s *source) short(x ast.Expr, add func(string, ast.Node, string, ...any)) {
+	d, ok := s.duration(x)
+	if !ok || d >= shortest || s.excused(x, "short") {
+		return
+	}
+	add("short-ttl", x, "a TTL of %v: give %v or more, or say behind \"// short: \" why the test waits for its end", d, shortest)
+}
+
+// excused reports whether a comment on the line of n, or on the line before, has the reason for what a rule forbids.
+func (s *source) excused(n ast.Node, rule string) bool {
+	reason := regexp.MustCompile("// " + rule + `: \S+ \S+`)
+	line := s.files.Position(n.Pos()).Line
+	return reason.MatchString(s.lines[line-1]) || line > 1 && reason.MatchString(s.lines[line-2])
+}
+
+// bare finds a send of what ends the goroutine that a function runs in.
+func (s *source) bare(fn ast.Expr, add func(string, ast.Node, string, ...any)) {
+	lit, ok := fn.(*ast.FuncLit)
+	if !ok {
+		return
+	}
+	ast.Inspect(lit.Body, func(n ast.Node) bool {
+		if send, ok := n.(*ast.SendStmt); ok {
+			if call, ok := send.Value.(*ast.CallExpr); ok && slices.Contains([]string{"Acquire", "acquire", "Grant", "grant"}, called(call)) {
+				add("bare-send", n, "%s may end the goroutine, and nothing is sent: use fixture.Later and fixture.Receive", called(call))
+			}
+		}
+		return true
+	})
+}
+
+// elapsed reports whether n is a time that has passed, by the clock of this machine.
+func elapsed(n ast.Node) bool {
+	if isCallOf("time", "Since")(n) {
+		return true
+	}
+	call, ok := n.(*ast.CallExpr)
+	if !ok || called(call) != "Sub" {
+		return false
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && isCallOf("time", "Now")(sel.X)
+}
+
+// timed returns the variables of a function that have such a time.
+func (s *source) timed(body ast.Node) map[string]bool {
+	names := make(map[string]bool)
+	ast.Inspect(body, func(n ast.Node) bool {
+		if assign, ok := n.(*ast.AssignStmt); ok && len(assign.Lhs) == len(assign.Rhs) {
+			for i, value := range assign.Rhs {
+				if name, ok := assign.Lhs[i].(*ast.Ident); ok && elapsed(value) {
+					names[name.Name] = true
+				}
+			}
+		}
+		return true
+	})
+	return names
+}
+
+// late reports whether a condition is that a time is too long. One that is too short says nothing about the machine.
+func late(n *ast.IfStmt, timed map[string]bool) bool {
+	isTime := func(n ast.Node) bool {
+		name, ok := n.(*ast.Ident)
+		return ok && timed[name.Name] || elapsed(n)
+	}
+	return contains(n.Cond, func(n ast.Node) bool {
+		compare, ok := n.(*ast.BinaryExpr)
+		if !ok {
+			return false
+		}
+		switch compare.Op {
+		case token.GTR, token.GEQ:
+			return contains(compare.X, isTime)
+		case token.LSS, token.LEQ:
+			return contains(compare.Y, isTime)
+		}
+		return false
+	})
+}
+
+// fails reports whether n is a call that fails the test.
+func fails(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	return ok && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"}, called(call))
+}
+
+// faultsOf returns the faults of all tests on real servers.
+func faultsOf(t *testing.T) (found []fault) {
+	t.Helper()
+	packages := make(map[string]map[string]string)
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && path == filepath.Join(root, "cmd/holdfast/internal") {
+				return fs.SkipDir // no test there has a server
+			}
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") && !strings.Contains(filepath.ToSlash(path), "internal/rig/fixture/") {
+				return err
+			}
+			if d.Name() == "example_test.go" {
+				return nil // they run on the driver in memory
+			}
+			text, err := os.ReadFile(path)
+			dir := filepath.Dir(path)
+			if packages[dir] == nil {
+				packages[dir] = make(map[string]string)
+			}
+			name, _ := filepath.Rel(root, path)
+			packages[dir][filepath.ToSlash(name)] = string(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, texts := range packages {
+		all, err := parse(texts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			found = append(found, s.check()...)
+		}
+	}
+	return found
+}
+
+func TestNoVerdictDependsOnTheMachine(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("known.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := make(map[string]bool)
+	for line := range strings.Lines(string(text)) {
+		known[strings.TrimSpace(line)] = false
+	}
+	for _, f := range faultsOf(t) {
+		entry := f.rule + " " + f.file
+		if _, ok := known[entry]; !ok {
+			t.Errorf("%s:%d: %s (%s)", f.file, f.line, f.text, f.rule)
+			continue
+		}
+		known[entry] = true
+	}
+	for entry, still := range known {
+		if !still {
+			t.Errorf("known.txt lists %q, and there is none any more: take the line away", entry)
+		}
+	}
+}
+
+func TestEachRuleFindsItsFault(t *testing.T) {
+	t.Parallel()
+	const head = "package x\n\nconst brief = 2 * time.Second\n\nfunc in(t *testing.T, f func(*testing.T)) { synctest.Test(t, f) }\n\nfunc TestX(t *testing.T) {\n"
+	for text, want := range map[string]string{
+		`c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 4900 * time.Millisecond})`:                "short-ttl",
+		`c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second})`:                        "",
+		`ttl := 3 * time.Second; c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: ttl})`:            "short-ttl",
+		`p := &run.Plan{TTL: time.Second}`:                                                           "",
+		`r.Acquire(c, "k", brief)`:                                                                   "short-ttl",
+		`r.Acquire(c, "k", 3*brief)`:                                                                 "",
+		`r.Grant(d, "k", brief-1) // short: `:                                                        "short-ttl",
+		"// short: the test waits for its end\nr.Grant(d, \"k\", time.Second)":                       "",
+		`r.Grant(d, "k", brief) // short: the lease ends with its holder`:                            "",
+		`go func() { next <- r.Acquire(c, "k", time.Minute) }()`:                                     "bare-send",
+		`all.Go(func() { next <- r.Grant(d, "k", time.Minute) })`:                                    "bare-send",
+		`next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", time.Minute) })`:    "",
+		`if took := time.Since(begin); took > time.Second { t.Errorf("%v", took) }`:                  "clock",
+		`took := time.Now().Sub(begin); if ok && 2*took >= time.Second { t.Fatal("late") }`:          "clock",
+		`if time.Second < time.Since(begin) { t.Error("late") }`:                                     "clock",
+		"// clock: it waits for minutes\nif time.Since(begin) > time.Hour { t.Fatal() }":             "",
+		`if took := time.Since(begin); took < time.Second { t.Errorf("it did not wait") }`:           "",
+		`if took := time.Since(begin); took > time.Second { t.Logf("%v", took) }`:                    "",
+		`in(t, func(t *testing.T) { r.Acquire(c, "k", brief); if time.Since(b) > 0 { t.Fatal() } })`: "",
+		`synctest.Test(t, func(t *testing.T) { go func() { next <- r.Acquire(c, "k", brief) }() })`:  "",
+	} {
+		all, err := parse(map[string]string{"x_test.go": head + text + "\n}\n"})
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		var got []string
+		for _, f := range all[0].check() {
+			got = append(got, f.rule)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s\nfound %q, want %q", text, got, want)
+		}
+	}
+}
