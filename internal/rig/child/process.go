@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -180,7 +182,7 @@ func (p *Process) End(signals ...syscall.Signal) {
 		select {
 		case <-exited:
 			return
-		case <-time.After(endTime):
+		case <-time.After(pace.Scale(endTime)):
 		}
 	}
 	cmd.Process.Kill() // an error means that it has ended

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
@@ -66,7 +67,7 @@ func launch(ctx context.Context, n int, meshed bool, args []string) (*Cluster, e
 	if err != nil {
 		return nil, ErrNotInstalled
 	}
-	c, err := child.OnFreePorts(ctx, startTimeout, func(ctx context.Context) (*Cluster, error) { return start(ctx, program, n, meshed, args) })
+	c, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Cluster, error) { return start(ctx, program, n, meshed, args) })
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
@@ -118,7 +119,7 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 				cmd.Env, cmd.Dir = env, c.dir
 				return cmd
 			},
-			Ready: m.ready, Output: filepath.Join(c.dir, name+".log"), Signal: syscall.SIGKILL, Limit: startTimeout,
+			Ready: m.ready, Output: filepath.Join(c.dir, name+".log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
 		}}
 		c.Members = append(c.Members, m)
 		if err := m.Begin(); err != nil {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -144,7 +146,7 @@ func (p *Proxy) passes() bool {
 
 // greet reads the handshake of SOCKS 5 (RFC 1928), and returns the port that the client asks for.
 func greet(conn net.Conn) (port string, err error) {
-	conn.SetDeadline(time.Now().Add(greetTimeout))
+	conn.SetDeadline(time.Now().Add(pace.Scale(greetTimeout)))
 	var head [4]byte
 	if _, err := io.ReadFull(conn, head[:2]); err != nil { // version, number of ways to log in
 		return "", err

@@ -24,6 +24,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -216,7 +218,7 @@ func (p *Proxy) dial(upstream string) (net.Conn, error) {
 	if strings.HasPrefix(upstream, "/") {
 		network = "unix"
 	}
-	return (&net.Dialer{Timeout: dialTimeout}).DialContext(p.ctx, network, upstream)
+	return (&net.Dialer{Timeout: pace.Scale(dialTimeout)}).DialContext(p.ctx, network, upstream)
 }
 
 func (p *Proxy) serve(client, server net.Conn, cuts int) {

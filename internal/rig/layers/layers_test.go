@@ -276,3 +276,28 @@ func TestTheRootModuleRequiresNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestOnlyTheRigSetsThePace(t *testing.T) {
+	t.Parallel()
+	found := 0
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if !strings.Contains(string(text), "pace.Set"+"Factor(") {
+			return err
+		}
+		switch filepath.ToSlash(filepath.Dir(name)) {
+		case root + "/internal/rig/tempo":
+			found++
+		case root + "/internal/pace": // its test
+		default:
+			t.Errorf("%s sets the factor of internal/pace: a program would have other time-outs than were tested", name)
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Errorf("%d files of internal/rig/tempo set the factor: %v", found, err)
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
@@ -73,7 +74,7 @@ func start(ctx context.Context, who, program string, settings, first []string) (
 	}
 	s.Process = &child.Process{Program: child.Program{
 		Cmd:   func() *exec.Cmd { return exec.Command(program, append(args, "--skip-grant-tables")...) },
-		Ready: s.ready, Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL, Limit: time.Minute,
+		Ready: s.ready, Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL, Limit: pace.Scale(time.Minute),
 	}}
 	if err = s.lay(who); err == nil && first != nil {
 		var said []byte
@@ -123,7 +124,7 @@ func (s *Server) ready(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(time.Second))
+	conn.SetDeadline(time.Now().Add(pace.Scale(time.Second)))
 	head := make([]byte, 5)
 	if _, err := io.ReadFull(conn, head); err != nil {
 		return err

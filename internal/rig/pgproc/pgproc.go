@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
@@ -48,7 +49,7 @@ func newProcess(pattern string, sig syscall.Signal, command func() *exec.Cmd, re
 		cmd.SysProcAttr, cmd.Dir = p.attr, p.dir
 		return cmd
 	}
-	p.Process = &child.Process{Program: child.Program{Cmd: run, Ready: ready, Output: filepath.Join(p.dir, "log"), Signal: sig, Limit: startTimeout}}
+	p.Process = &child.Process{Program: child.Program{Cmd: run, Ready: ready, Output: filepath.Join(p.dir, "log"), Signal: sig, Limit: pace.Scale(startTimeout)}}
 	return p, err
 }
 
@@ -107,7 +108,7 @@ func (s *Server) launch(ctx context.Context, fill string, args ...string) (err e
 	if s.bin, err = findPrograms(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pace.Scale(startTimeout))
 	defer cancel()
 	defer func() {
 		if err != nil {

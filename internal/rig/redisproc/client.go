@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
@@ -17,7 +18,7 @@ const doTimeout = 5 * time.Second
 // these. An error reply is returned as an error. It blocks for at most five seconds. It is meant for looking at a server
 // from outside, so it keeps no state between calls.
 func (s *Server) Do(args ...string) (any, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), doTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), pace.Scale(doTimeout))
 	defer cancel()
 	replies, err := s.exchange(ctx, args)
 	if err == nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // clusterSlots is how many hash slots a Redis Cluster has.
@@ -25,7 +27,7 @@ type Cluster struct {
 // ClusterOptions describe a Cluster.
 type ClusterOptions struct {
 	Masters, Replicas int           // of all masters together; 0: three masters
-	Timeout           time.Duration // cluster-node-timeout; 0: one second
+	Timeout           time.Duration // cluster-node-timeout; 0: one second, at the pace of the tests
 	Server            Options       // what the servers have in common
 }
 
@@ -40,7 +42,7 @@ func StartCluster(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
 		o.Masters = 3
 	}
 	if o.Timeout == 0 {
-		o.Timeout = time.Second
+		o.Timeout = pace.Scale(time.Second)
 	}
 	o.Server.Args = append(slices.Clone(o.Server.Args), "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-node-timeout", strconv.FormatInt(o.Timeout.Milliseconds(), 10), "--repl-diskless-load", "swapdb")

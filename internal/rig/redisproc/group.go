@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // GroupName is the name under which the Sentinels of a Group know its master.
@@ -33,7 +35,7 @@ type GroupOptions struct {
 // StartGroup starts a group, and blocks until each Sentinel knows the replicas and the
 // other Sentinels: some seconds. After an error nothing is left behind.
 func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
-	o := GroupOptions{Servers: 3, Sentinels: 3, Down: 500 * time.Millisecond}
+	o := GroupOptions{Servers: 3, Sentinels: 3, Down: pace.Scale(500 * time.Millisecond)}
 	if opts != nil {
 		o.Server, o.Sentinel = opts.Server, opts.Sentinel
 		o.Servers, o.Sentinels, o.Down = max(opts.Servers, 0), opts.Sentinels, opts.Down
@@ -41,7 +43,7 @@ func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
 			o.Servers = 3
 		}
 		if o.Down == 0 {
-			o.Down = 500 * time.Millisecond
+			o.Down = pace.Scale(500 * time.Millisecond)
 		}
 		if o.Sentinels == 0 {
 			o.Sentinels = 3

@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
@@ -131,7 +132,7 @@ func stopAll(all []*Server) (errs error) {
 
 // until repeats try until it returns nil, for half a minute at most.
 func until(ctx context.Context, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pace.Scale(startTimeout))
 	defer cancel()
 	for {
 		err := try()
@@ -158,7 +159,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.Program = child.Program{
-		Cmd: s.command, Ready: s.ready, Output: filepath.Join(s.dir, "redis.log"), Signal: syscall.SIGKILL, Limit: startTimeout,
+		Cmd: s.command, Ready: s.ready, Output: filepath.Join(s.dir, "redis.log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
 	}
 	if s.opts.Port != 0 {
 		s.port = s.opts.Port
@@ -218,7 +219,7 @@ func (s *Server) command() *exec.Cmd {
 
 // ready asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
 func (s *Server) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pace.Scale(probeTimeout))
 	defer cancel()
 	replies, err := s.exchange(ctx, []string{"PING"}, []string{"INFO", "server"})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
@@ -82,7 +83,7 @@ func launch(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, 
 	if _, missing := os.Stat(jars + "zookeeper.jar"); err != nil || missing != nil {
 		return nil, ErrNotInstalled
 	}
-	e, err := child.OnFreePorts(ctx, startTimeout, func(ctx context.Context) (*Ensemble, error) { return start(ctx, java, n, meshed, more) })
+	e, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Ensemble, error) { return start(ctx, java, n, meshed, more) })
 	if err != nil {
 		return nil, fmt.Errorf("start ZooKeeper: %w", err)
 	}
@@ -125,7 +126,7 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 		}
 		m.Process = &child.Process{Program: child.Program{
 			Cmd: func() *exec.Cmd { return m.command(java, way) }, Ready: m.ready,
-			Output: filepath.Join(m.dir, "log"), Signal: syscall.SIGKILL, Limit: startTimeout,
+			Output: filepath.Join(m.dir, "log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
 		}}
 		e.Members = append(e.Members, m)
 		if err := m.Begin(); err != nil {
@@ -183,7 +184,7 @@ func (m *Member) ready(context.Context) error {
 	if m.Safe == "" {
 		return nil
 	}
-	conn, err := net.DialTimeout("tcp", m.Safe, probeTime) // it listens there a little later
+	conn, err := net.DialTimeout("tcp", m.Safe, pace.Scale(probeTime)) // it listens there a little later
 	if err == nil {
 		conn.Close()
 	}
@@ -199,12 +200,12 @@ func (m *Member) mode() string {
 
 // ask sends one of the commands of four letters; empty: there was no answer.
 func (m *Member) ask(command string) string {
-	conn, err := net.DialTimeout("tcp", m.Addr, probeTime)
+	conn, err := net.DialTimeout("tcp", m.Addr, pace.Scale(probeTime))
 	if err != nil {
 		return ""
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(probeTime))
+	conn.SetDeadline(time.Now().Add(pace.Scale(probeTime)))
 	io.WriteString(conn, command)
 	text, _ := io.ReadAll(conn)
 	return string(text)
