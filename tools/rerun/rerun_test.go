@@ -65,13 +65,16 @@ func TestBrokenPromisesAreNeverRepeated(t *testing.T) {
 		"token 5 after 6", "token 5 for who asked after 6 was granted", "token 5 writes behind 6", "the next writer has token 5 after 6",
 		"tokens 1, 2; want them to rise", "tokens 1, 2, 3 do not rise", "granted in the order [2 1]", "order [2 1]", "the second has it before the first",
 		"the counter is 99, want 100", "12 updates are lost", "3 increments are lost, of 5 and 5", "sum 3 of 4 accepted writes", "a promise was broken",
-		"the second waiter has token 5, and the first 6", "there is a new holder without a majority", "4 were inside at once, want 3", "the balance is 1 behind the lock, want 2",
+		"the second waiter has token 5, and the first 6", "there is a new holder without a majority",
+		"4 were inside at once, want 3", "the balance is 1 behind the lock, want 2",
 	} {
 		if !wrongOfTest.MatchString("    rig_test.go:1: " + text) {
 			t.Errorf("a test is repeated that prints %q", text)
 		}
 	}
-	for _, text := range []string{"not within 20s: a renewal", `Acquire("k") = holdfast: acquire "k": unavailable: no answer in 2s`, "Check() = <nil> with token 5"} {
+	for _, text := range []string{
+		"not within 20s: a renewal", `Acquire("k") = holdfast: acquire "k": unavailable: no answer in 2s`, "Check() = <nil> with token 5",
+	} {
 		if found := wrongOfTest.FindString(text); found != "" {
 			t.Errorf("a test is not repeated that prints %q, for %q", text, found)
 		}

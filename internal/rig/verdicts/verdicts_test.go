@@ -202,7 +202,8 @@ func (s *source) check() (found []fault) {
 				s.bare(n.Call.Fun, add)
 			case *ast.IfStmt:
 				if late(n, timed) && contains(n.Body, fails) && !s.excused(n, "clock") {
-					add("clock", n, "the test fails if it took too long by the clock of this machine: compare order, tokens or times of the server, or give the reason behind \"// clock: \"")
+					add("clock", n, "the test fails if it took too long by the clock of this machine: compare order, tokens or times of the server, "+
+						"or give the reason behind \"// clock: \"")
 				}
 			}
 		})
