@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
@@ -112,7 +113,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 		r.Must(r.cluster.Members[2].Pause())
 		defer r.cluster.Members[2].Resume()
 		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
-		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil), "reach", driver.VerdictFault, "no answer in 2s")
+		r.only(r.diagnosed(urlOf(r.cluster.Addrs()...), 0, nil), "reach", driver.VerdictFault, "no answer in "+pace.CallTime().String())
 	})
 	t.Run("a member of another cluster", func(t *testing.T) {
 		r := alone(t, 1, "--initial-cluster-token=one")

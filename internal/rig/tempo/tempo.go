@@ -23,10 +23,11 @@ const (
 	most = 8
 
 	tick = 50 * time.Millisecond
-	// late is how much later than due a tick comes when the machine stood still: as long as the shortest time after which the
-	// product blames a node.
-	late = 250 * time.Millisecond
 )
+
+// late returns how much later than due a tick comes when the machine stood still: as long as the shortest time after which
+// the product blames a node.
+func late() time.Duration { return pace.Overdue() }
 
 // Start sets the factor of this test program, and begins to note stalls on standard error. stop ends that.
 func Start() (stop func()) {
@@ -86,7 +87,7 @@ func watch(out io.Writer, quit <-chan struct{}) {
 		case <-t.C:
 		}
 		now := time.Now()
-		if still := now.Sub(before) - tick; still > late {
+		if still := now.Sub(before) - tick; still > late() {
 			fmt.Fprintf(out, "SLOW: stood still %.1f s until %s, at pace %.2f\n", still.Seconds(), now.UTC().Format("15:04:05.000"), pace.Factor())
 		}
 		before = now
