@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
@@ -79,7 +80,11 @@ func (c *cluster) read(ctx context.Context) (chart, error) {
 	}
 	u := &driver.UnavailableError{Need: 1}
 	for _, n := range candidates {
-		m, err := c.mapOf(ctx, n)
+		var m chart
+		err := resp.Contain(func() (err error) {
+			m, err = c.mapOf(ctx, n)
+			return err
+		})
 		if err == nil {
 			return m, nil
 		}
@@ -143,22 +148,17 @@ func (c *cluster) known() bool {
 }
 
 // inquire sends commands over a connection of its own.
-func (n *node) inquire(ctx context.Context, cmds [][]string) ([]any, error) {
-	secure := n.d.opts.TLS != nil
-	l, err := n.net.Connect(ctx, n.addr)
-	if err != nil {
-		return nil, server.Mend(err, secure)
-	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	if _, err := n.place.Login(ctx, n.addr, l); err != nil {
-		return nil, server.Mend(err, secure)
-	}
-	values, err := l.Do(cmds...)
-	replies := make([]any, len(values))
-	for i, v := range values {
-		replies[i] = v.Decode()
-	}
+func (n *node) inquire(ctx context.Context, cmds [][]string) (replies []any, err error) {
+	err = n.net.Visit(ctx, n.addr, func(l *resp.Conn) error {
+		if _, err := n.place.Login(ctx, n.addr, l); err != nil {
+			return err
+		}
+		values, err := l.Do(cmds...)
+		for _, v := range values {
+			replies = append(replies, v.Decode())
+		}
+		return err
+	})
 	return replies, err
 }
 

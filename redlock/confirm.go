@@ -3,11 +3,11 @@ package redlock
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
@@ -24,31 +24,26 @@ func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*pace.ConfirmTime())
 	defer cancel()
-	g := n.d.gate
-	conn, err := n.net.Connect(ctx, l.server)
-	if err != nil {
-		return server.Mend(err, g.opts.TLS != nil)
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	if _, err := n.place.Login(ctx, l.server, conn); err != nil {
-		return err
-	}
-	probe := g.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
-	values, err := server.Ask(conn,
-		[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(pace.ConfirmTime()))})
-	if err != nil {
-		return err
-	}
-	info := server.ParseInfo(string(values[0].Text))
-	has, _ := values[3].Int()
-	switch {
-	case !member.SameRun(l.run, member.Run(info["run_id"], server.Promotion(info))):
-		return errMoved
-	case has > 0:
-		return nil
-	case info["connected_slaves"] != "0":
-		return fmt.Errorf("no replica has answered within %v", pace.ConfirmTime())
-	}
-	return n.place.NoReplica(conn)
+	return n.net.Visit(ctx, l.server, func(conn *resp.Conn) error {
+		if _, err := n.place.Login(ctx, l.server, conn); err != nil {
+			return err
+		}
+		probe := n.d.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
+		values, err := server.Ask(conn,
+			[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(pace.ConfirmTime()))})
+		if err != nil {
+			return err
+		}
+		info := server.ParseInfo(string(values[0].Text))
+		has, _ := values[3].Int()
+		switch {
+		case !member.SameRun(l.run, member.Run(info["run_id"], server.Promotion(info))):
+			return errMoved
+		case has > 0:
+			return nil
+		case info["connected_slaves"] != "0":
+			return fmt.Errorf("no replica has answered within %v", pace.ConfirmTime())
+		}
+		return n.place.NoReplica(conn)
+	})
 }

@@ -120,7 +120,7 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
-	err := check(ctx)
+	err := resp.Contain(func() error { return check(ctx) })
 	if ctx.Err() != nil {
 		err = server.Late(ctx)
 	}

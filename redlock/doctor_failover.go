@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redlock/internal/place"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
@@ -69,9 +70,12 @@ func (e *look) sentinels(ctx context.Context) (down time.Duration) {
 			wrong = append(wrong, err.Error())
 		} else if addr != e.server {
 			wrong = append(wrong, fmt.Sprintf("sentinel %s: it names %s as the master", sentinel, addr))
-		} else if values, err := f.Sentinel(ctx, sentinel, []string{"SENTINEL", "MASTER", f.Watched}); err == nil {
-			millis, _ := strconv.Atoi(server.ParseMap(values[0])["down-after-milliseconds"])
-			down = time.Duration(millis) * time.Millisecond
+		} else {
+			f.Sentinel(ctx, sentinel, []string{"SENTINEL", "MASTER", f.Watched}, func(v resp.Value) error {
+				millis, _ := strconv.Atoi(server.ParseMap(v)["down-after-milliseconds"])
+				down = time.Duration(millis) * time.Millisecond
+				return nil
+			})
 		}
 	}
 	if len(wrong) > 0 {

@@ -92,7 +92,11 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	defer cancel()
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	l.Answered = answered
-	rep, err := g.check(ctx, n, addr, l)
+	var rep report
+	err = resp.Contain(func() (err error) {
+		rep, err = g.check(ctx, n, addr, l)
+		return err
+	})
 	l.Answered = nil
 	if !unblock() && err == nil {
 		err = ctx.Err()

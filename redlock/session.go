@@ -40,13 +40,21 @@ func newSession(n *node, c *resp.Conn, rep report) *session {
 	return s
 }
 
-// Answer implements link.Sink.
+// Answer implements link.Sink. Where reading v panics, e fails like all that are under way: the link ends.
 func (s *session) Answer(e link.Entry, v resp.Value) {
 	n := s.n
+	read := false
+	defer func() {
+		if !read {
+			n.fail(e, engine.Failure{Err: errFault})
+		}
+	}()
 	if n.d.set.redirected(n, e, v) {
+		read = true
 		return
 	}
 	if format.Ends(v) != nil { // the gate looks again before anything else counts
+		read = true
 		n.fail(e, engine.Failure{Err: v.Err()})
 		return
 	}
@@ -54,6 +62,7 @@ func (s *session) Answer(e link.Entry, v resp.Value) {
 	if c := n.d.channels; c != nil && n.muted() == nil { // else waiters poll
 		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
 	}
+	read = true
 	n.d.set.over(e, e.Req)
 	format.Deliver(e.Req, v, s.usable)
 }
@@ -113,6 +122,8 @@ func (s *session) usable(lock *engine.Lock, token int64) error {
 	}
 	return err
 }
+
+var errFault = errors.New("its answer could not be read")
 
 // isRedirection says whether an error reply is about where a key is, or whether the
 // cluster works, and passes.

@@ -44,7 +44,7 @@ func (n *node) heard(l *session, c *link.Call) {
 
 // woken delivers a wake-up that came over l to its claim, and the news of a Force to the client.
 func (n *node) woken(push resp.Value, l *session) {
-	if n.d.channels.Freed(push, n.ask) || string(push.Elems[0].Text) != "message" || len(push.Elems) != 3 {
+	if n.d.channels.Freed(push, n.ask) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
 		return
 	}
 	text := string(push.Elems[2].Text)

@@ -127,7 +127,7 @@ func (s *Channels) listen(cmd, channel, name string, ears Ears) {
 
 // Freed has those ask who wait for a message on the channel of push, and says whether it is such a message.
 func (s *Channels) Freed(push resp.Value, wake func(owner string)) bool {
-	if s == nil {
+	if s == nil || len(push.Elems) == 0 {
 		return false
 	}
 	switch kind := string(push.Elems[0].Text); {

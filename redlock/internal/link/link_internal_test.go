@@ -481,3 +481,40 @@ func TestWhatIsSentAgainGoesBeforeItsRelease(t *testing.T) {
 		}
 	})
 }
+
+// panicky is a Sink whose handling of one kind of message has a fault.
+type panicky struct {
+	*node
+	broke chan error
+}
+
+func (p panicky) Push(resp.Value)  { panic("unforeseen") }
+func (p panicky) Broken(err error) { p.broke <- err }
+
+// TestPanicOverAMessageEndsItsLinkAlone holds that a fault in what handles a message ends the link, and that what was under way
+// fails.
+func TestPanicOverAMessageEndsItsLinkAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		n := newNode(socket.New(near))
+		sink := panicky{n, make(chan error, 1)}
+		n.l.sink = sink
+		n.start()
+		tried := make(chan error, 1)
+		go func() {
+			_, err := n.try(t.Context())
+			tried <- err
+		}()
+		resp.NewReader(far).ReadCommand()
+		go far.Write([]byte(">1\r\n+odd\r\n"))
+		<-n.l.Gone()
+		if err := <-sink.broke; !strings.Contains(err.Error(), "unforeseen (link_internal_test.go:") {
+			t.Errorf("the link broke by %v, want the panic and its place", err)
+		}
+		if err := <-tried; err == nil {
+			t.Error("a request that was under way was answered")
+		}
+		far.Close()
+	})
+}

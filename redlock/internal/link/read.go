@@ -9,14 +9,15 @@ import (
 )
 
 // reads delivers answers and wake-ups until the connection breaks, and then fails
-// what is left.
+// what is left. A panic of whatever handles them ends this connection, not the program.
 func (l *Link) reads() {
-	for {
-		if err := l.next(); err != nil {
-			l.end(err)
-			return
+	l.end(resp.Contain(func() error {
+		for {
+			if err := l.next(); err != nil {
+				return err
+			}
 		}
-	}
+	}))
 }
 
 // next delivers the next answer or wake-up.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
@@ -125,57 +124,50 @@ func (p *Master) named(ctx context.Context) ([]string, error) {
 }
 
 // Ask asks one Sentinel which server is the master.
-func (p *Master) Ask(ctx context.Context, sentinel string) (string, error) {
-	values, err := p.Sentinel(ctx, sentinel, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", p.Watched})
-	if err != nil {
-		return "", err
-	}
-	if values[0].Null {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, server.Unfit("SENTINEL MASTERS lists those that it knows", "it knows no master %s", p.Watched))
-	}
-	list, _ := values[0].Decode().([]any)
-	if len(list) != 2 {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(resp.ErrShape))
-	}
-	host, _ := list[0].(string)
-	port, _ := list[1].(string)
-	if !dsn.Dialable(host, port) {
-		return "", fmt.Errorf("sentinel %s: %w", sentinel, resp.Unexpected(errors.New("it names no address")))
-	}
-	return net.JoinHostPort(host, port), nil
+func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err error) {
+	err = p.Sentinel(ctx, sentinel, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", p.Watched}, func(v resp.Value) error {
+		if v.Null {
+			return server.Unfit("SENTINEL MASTERS lists those that it knows", "it knows no master %s", p.Watched)
+		}
+		list, _ := v.Decode().([]any)
+		if len(list) != 2 {
+			return resp.Unexpected(resp.ErrShape)
+		}
+		host, _ := list[0].(string)
+		port, _ := list[1].(string)
+		if !dsn.Dialable(host, port) {
+			return resp.Unexpected(errors.New("it names no address"))
+		}
+		addr = net.JoinHostPort(host, port)
+		return nil
+	})
+	return addr, err
 }
 
-// Sentinel sends one command to a Sentinel, over a connection of its own.
-func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string) (_ []resp.Value, err error) {
-	defer func() {
+// Sentinel sends one command to a Sentinel, over a connection of its own, and has read take the answer.
+func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read func(resp.Value) error) error {
+	err := p.Visit(ctx, addr, func(l *resp.Conn) error {
+		cmds := append(server.Auth(p.Username, p.Password), cmd)
+		values, err := l.Do(cmds...)
 		if err != nil {
-			err = fmt.Errorf("sentinel %s: %w", addr, err)
+			return err
 		}
-	}()
-	l, err := p.Connect(ctx, addr)
+		switch err := server.FirstError(cmds, values); {
+		case err == nil:
+			return read(values[len(cmds)-1])
+		case strings.Contains(err.Error(), "unknown command"):
+			return server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
+		default:
+			if err = server.Mend(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
+				err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password")
+			}
+			return err
+		}
+	})
 	if err != nil {
-		return nil, server.Mend(err, p.TLS != nil)
+		err = fmt.Errorf("sentinel %s: %w", addr, err)
 	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	cmds := append(server.Auth(p.Username, p.Password), cmd)
-	values, err := l.Do(cmds...)
-	switch {
-	case ctx.Err() != nil:
-		return nil, server.Late(ctx)
-	case err != nil:
-		return nil, server.Mend(err, p.TLS != nil)
-	}
-	if err := server.FirstError(cmds, values); err != nil {
-		if strings.Contains(err.Error(), "unknown command") {
-			return nil, server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
-		}
-		if err = server.Mend(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
-			err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password")
-		}
-		return nil, err
-	}
-	return values[len(cmds)-1:], nil
+	return err
 }
 
 // masters are those of some servers that say that they are masters, in the order of addrs.
@@ -198,22 +190,13 @@ func (p *Master) masters(ctx context.Context, addrs []string) (found []string, e
 }
 
 func (p *Master) isMaster(ctx context.Context, addr string) error {
-	l, err := p.Connect(ctx, addr)
-	if err != nil {
-		return server.Mend(err, p.TLS != nil)
-	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-	hello, err := p.Login(ctx, addr, l)
-	switch {
-	case ctx.Err() != nil:
-		return server.Late(ctx)
-	case err != nil:
-		return server.Mend(err, p.TLS != nil)
-	case hello["role"] != "master":
-		return errDemoted
-	}
-	return nil
+	return p.Visit(ctx, addr, func(l *resp.Conn) error {
+		hello, err := p.Login(ctx, addr, l)
+		if err == nil && hello["role"] != "master" {
+			err = errDemoted
+		}
+		return err
+	})
 }
 
 // together is one error for what is wrong with several servers. It is one that lasts if

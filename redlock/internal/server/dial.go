@@ -60,6 +60,23 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	return resp.NewConn(secure), nil
 }
 
+// Visit opens a connection to addr, has fn use it until ctx ends, and closes it. Errors have what mends them.
+func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) error) error {
+	l, err := d.Connect(ctx, addr)
+	if err == nil {
+		defer l.Close()
+		defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
+		err = resp.Contain(func() error { return fn(l) })
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return Late(ctx)
+	}
+	return Mend(err, d.TLS != nil)
+}
+
 // Ask sends the commands at once and returns their replies, of which none is an error.
 func Ask(l *resp.Conn, cmds ...[]string) ([]resp.Value, error) {
 	values, err := l.Do(cmds...)

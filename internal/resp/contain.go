@@ -1,0 +1,37 @@
+package resp
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Contain calls fn, which handles what the other end of a connection has sent, and returns a panic in it as an error that
+// names the place: bytes that nobody thought of end one connection, never the program.
+func Contain(fn func() error) (err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("a fault in Holdfast, please report it: %v (%s)", fault, panicSite())
+		}
+	}()
+	return fn()
+}
+
+// panicSite returns file and line of the function that panicked, for a deferred function that has recovered.
+func panicSite() string {
+	var callers [32]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers[:])])
+	panicked := false
+	for {
+		f, more := frames.Next()
+		inRuntime := strings.HasPrefix(f.Function, "runtime.")
+		if panicked && !inRuntime {
+			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
+		}
+		panicked = panicked || f.Function == "runtime.gopanic"
+		if !more {
+			return "unknown place"
+		}
+	}
+}
