@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
@@ -91,5 +92,27 @@ func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
 	queue, err := c.Queue(t.Context(), "k", 10)
 	if len(queue) != 2 || queue[0].Owner != "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" || err == nil {
 		t.Errorf("Queue() = %+v, %v", queue, err)
+	}
+}
+
+// TestHugeValueInALocksKeyHarmsNoOtherLock holds that another program's value in the place of a lock ends no connection.
+func TestHugeValueInALocksKeyHarmsNoOtherLock(t *testing.T) {
+	r := start(t, 1)
+	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))
+	events := make(chan driver.NodeEvent, 100)
+	d := r.driver(r.nodes(), nil)
+	c := r.clientOf(d, nil)
+	d.Notify(func(e driver.NodeEvent) { events <- e })
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	_, err := c.TryAcquire(r.within(), "huge", nil)
+	mentions(t, err, "TOOLONG")
+	if _, err := c.Inspect(r.within(), "huge"); err == nil {
+		t.Error("Inspect of the huge value has no error")
+	}
+	if err := l.Extend(r.within(), long); err != nil {
+		t.Errorf("the other lease: %v", err)
+	}
+	if told := changes(events); len(told) > 0 {
+		t.Errorf("the node is %+v", told)
 	}
 }

@@ -18,9 +18,28 @@ type Conn struct {
 // NewConn takes over a connection on which nothing is under way.
 func NewConn(c net.Conn) *Conn { return &Conn{Conn: c, Reader: NewReader(c)} }
 
+// RoomFor returns how much memory the replies to some commands may take together.
+func RoomFor(cmds [][]string) int {
+	scripts := 0
+	for _, cmd := range cmds {
+		switch cmd[0] {
+		case "SCAN", "HSCAN", "ZRANGE", "CLUSTER", "SLOWLOG":
+			return ListingRoom
+		case "EVALSHA":
+			if scripts++; scripts > 1 { // each looks at one of the locks of a list
+				return ListingRoom
+			}
+		}
+	}
+	return ReplyRoom
+}
+
 // Do sends the commands at once and blocks until each has its reply. Error replies are among the values. After an error
 // the connection is of no use any more; where the other end hung up after an error reply, that is a part of the error.
 func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
+	left := RoomFor(cmds)
+	c.Room = func() int { return left }
+	defer func() { c.Room = nil }()
 	var out []byte
 	for _, cmd := range cmds {
 		out = AppendCommand(out, cmd...)
@@ -30,7 +49,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 		_, err := c.Write(out)
 		sent <- err
 	}()
-	values, err := c.replies(len(cmds))
+	values, err := c.replies(len(cmds), &left)
 	if err != nil {
 		c.SetWriteDeadline(time.Unix(1, 0))
 		<-sent
@@ -51,7 +70,8 @@ func after(values []Value, err error) error {
 	return err
 }
 
-func (c *Conn) replies(n int) (values []Value, err error) {
+// replies reads n replies, which take what they need of left.
+func (c *Conn) replies(n int, left *int) (values []Value, err error) {
 	values = make([]Value, 0, n)
 	for range n {
 		v, err := c.ReadValue()
@@ -59,6 +79,7 @@ func (c *Conn) replies(n int) (values []Value, err error) {
 			return values, err
 		}
 		values = append(values, v)
+		*left -= c.Took()
 		if c.Answered != nil {
 			c.Answered()
 		}

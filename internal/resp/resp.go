@@ -20,12 +20,26 @@ const (
 	maxDepth = 32        // aggregates within aggregates
 	maxBulk  = 512 << 20 // bytes in one string: the server's own limit
 	maxLine  = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
-	maxCount = 1 << 30   // elements of one aggregate
+	maxCount = 1 << 30   // elements of one aggregate: those that fit are far fewer
 	chunk    = 64 << 10  // bytes asked for at once, so that a length alone reserves no memory
 
 	bufferSize = 16 << 10 // bytes read from the connection at once
 	reuseMost  = 64 << 10 // bytes of a value whose memory Next keeps for the next one
 )
+
+// The memory that one value may take, with what decodes it. A server that sends more is none that a client can use; a string
+// that is too long, which may be another program's, is dropped alone.
+const (
+	PushRoom    = 64 << 10
+	ReplyRoom   = 8 << 20
+	ListingRoom = 96 << 20 // CLUSTER SLOTS of 16,384 ranges with three servers each takes 75 MB
+
+	elementRoom = 128 // a Value, and what Decode makes of it
+	byteRoom    = 3   // a byte in Raw while that grows, and in what Decode makes of it
+)
+
+// tooLong is the text of an error that stands in the place of a string that did not fit.
+const tooLong = "TOOLONG the server has sent a text of %d bytes, more than fits here"
 
 // Error is an error reply of the server, without the leading '-': "NOAUTH Authentication required."
 type Error string
@@ -123,8 +137,14 @@ func appendLength(dst []byte, kind byte, n int) []byte {
 
 // Reader reads values from one connection. It is not safe for concurrent use.
 type Reader struct {
-	in  *bufio.Reader
-	raw []byte // of the value being read
+	in   *bufio.Reader
+	raw  []byte // of the value being read
+	room int    // what the value being read may take
+	left int    // what is left of that
+
+	// Room, if not nil, returns how much memory the next value may take that is no push. It is called when that
+	// begins to arrive. nil: ListingRoom.
+	Room func() int
 }
 
 // NewReader returns a Reader with a buffer of its own.
@@ -146,6 +166,34 @@ func (r *Reader) Next() (Value, error) {
 	return r.read()
 }
 
+// Took returns how much memory the last value has taken, as Room counts it.
+func (r *Reader) Took() int { return r.room - r.left }
+
+// begin lets the next value, of that kind, take its room.
+func (r *Reader) begin(kind byte) {
+	r.room = ListingRoom
+	switch {
+	case kind == '>':
+		r.room = PushRoom
+	case r.Room != nil:
+		r.room = r.Room()
+	}
+	r.left = r.room
+}
+
+// take uses up room for some elements and bytes.
+func (r *Reader) take(elements, bytes int) error {
+	if !r.fits(elements, bytes) {
+		return fmt.Errorf("%w: a value of more than %d kB", ErrFormat, r.room>>10)
+	}
+	r.left -= elements*elementRoom + bytes*byteRoom
+	return nil
+}
+
+func (r *Reader) fits(elements, bytes int) bool {
+	return elements <= r.left/elementRoom && bytes <= (r.left-elements*elementRoom)/byteRoom
+}
+
 func (r *Reader) read() (Value, error) {
 	v, err := r.value(0)
 	if err != nil {
@@ -164,6 +212,7 @@ func (r *Reader) ReadCommand() (args [][]byte, raw []byte, err error) {
 		return nil, nil, err
 	}
 	r.raw = nil
+	r.begin('*')
 	if first[0] != '*' {
 		line, err := r.line()
 		if err != nil {
@@ -203,6 +252,12 @@ func (r *Reader) value(depth int) (Value, error) {
 		return Value{}, fmt.Errorf("%w: empty line", ErrFormat)
 	}
 	kind, text := line[0], line[1:]
+	if depth == 0 {
+		r.begin(kind)
+	}
+	if err := r.take(0, len(line)); err != nil {
+		return Value{}, err
+	}
 	switch {
 	case kind == '_':
 		return Value{Kind: kind, Null: true}, nil
@@ -228,6 +283,10 @@ func (r *Reader) bulk(kind byte, length []byte) (Value, error) {
 	if err != nil || null {
 		return Value{Kind: kind, Null: null}, err
 	}
+	if !r.fits(0, n) {
+		return Value{Kind: '-', Text: fmt.Appendf(nil, tooLong, n)}, r.skip(n)
+	}
+	r.take(0, n)
 	start := len(r.raw)
 	for left := n + 2; left > 0; { // the line end belongs to it
 		part := min(left, chunk)
@@ -239,10 +298,27 @@ func (r *Reader) bulk(kind byte, length []byte) (Value, error) {
 	}
 	text, end := r.raw[start:start+n], r.raw[start+n:]
 	if string(end) != "\r\n" {
-		return Value{}, fmt.Errorf("%w: string without its line end", ErrFormat)
+		return Value{}, errLineEnd
 	}
 	return Value{Kind: kind, Text: text}, nil
 }
+
+// skip reads a string of n bytes and its line end, and keeps nothing of it.
+func (r *Reader) skip(n int) error {
+	if _, err := r.in.Discard(n); err != nil {
+		return err
+	}
+	var end [2]byte
+	if _, err := io.ReadFull(r.in, end[:]); err != nil {
+		return err
+	}
+	if string(end[:]) != "\r\n" {
+		return errLineEnd
+	}
+	return nil
+}
+
+var errLineEnd = fmt.Errorf("%w: string without its line end", ErrFormat)
 
 func (r *Reader) aggregate(kind byte, length []byte, depth int) (Value, error) {
 	n, null, err := parseLength(length, maxCount)
@@ -252,7 +328,10 @@ func (r *Reader) aggregate(kind byte, length []byte, depth int) (Value, error) {
 	if kind == '%' || kind == '|' {
 		n *= 2
 	}
-	v := Value{Kind: kind, Elems: make([]Value, 0, min(n, 64))}
+	if err := r.take(n, 0); err != nil {
+		return Value{}, err
+	}
+	v := Value{Kind: kind, Elems: make([]Value, 0, n)}
 	for range n {
 		elem, err := r.value(depth + 1)
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"reflect"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -171,5 +173,89 @@ func TestAnErrorReplyBeforeTheEndIsSaid(t *testing.T) {
 	_, err := NewConn(here).Do([]string{"AUTH", "x"}, []string{"HELLO", "3"})
 	if err == nil || !strings.Contains(err.Error(), "max number of clients reached, and then: EOF") || !errors.Is(err, io.EOF) {
 		t.Errorf("Do() = %v", err)
+	}
+}
+
+// endless is a stream that begins with head and goes on with body until most bytes have been read. It notes the most memory that was
+// live meanwhile.
+type endless struct {
+	head, body string
+	most       int
+
+	read, looked int
+	live         uint64
+}
+
+func (e *endless) Read(b []byte) (n int, err error) {
+	if e.read >= e.most {
+		return 0, io.EOF
+	}
+	for ; n < len(b); n++ {
+		switch at := e.read + n; {
+		case at < len(e.head):
+			b[n] = e.head[at]
+		default:
+			b[n] = e.body[(at-len(e.head))%len(e.body)]
+		}
+	}
+	if e.read += n; e.read-e.looked > 1<<20 {
+		e.looked = e.read
+		e.live = max(e.live, liveBytes())
+	}
+	return n, nil
+}
+
+func liveBytes() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestValueTakesNoMoreThanItsRoom is not parallel: it measures the memory of the process.
+func TestValueTakesNoMoreThanItsRoom(t *testing.T) {
+	const slack = 1 << 20
+	for _, c := range []struct{ head, body string }{
+		{"*1073741824\r\n", "_\r\n"},
+		{"*1000000\r\n", "_\r\n"},
+		{"%500000\r\n", "#t\r\n"},
+		{"|1000000\r\n", "_\r\n"},
+		{">1000000\r\n", "_\r\n"},
+		{"*30000\r\n", "*1000\r\n" + strings.Repeat("_\r\n", 1000)},
+		{"*40000\r\n", "+" + strings.Repeat("x", 60000) + "\r\n"},
+		{"*40000\r\n", "$3000\r\n" + strings.Repeat("x", 3000) + "\r\n"},
+		{"$500000000\r\n", "x"},
+		{">1\r\n$500000000\r\n", "x"},
+		{"*2\r\n:1\r\n$500000000\r\n", "x"},
+	} {
+		stream := &endless{head: c.head, body: c.body, most: 24 << 20}
+		before := int64(liveBytes())
+		r := NewReader(stream)
+		r.Room = func() int { return ReplyRoom }
+		v, err := r.ReadValue()
+		took := int64(max(stream.live, liveBytes())) - before
+		t.Logf("%q and then %.10q: %d kB", c.head, c.body, took>>10)
+		if took > ReplyRoom+slack {
+			t.Errorf("%q and then %.10q: %d kB are live after %d kB of the stream", c.head, c.body, took>>10, stream.read>>10)
+		}
+		if err == nil {
+			t.Errorf("%q and then %.10q: read as %q", c.head, c.body, v.Text)
+		}
+		runtime.KeepAlive(v)
+	}
+}
+
+// TestTextThatDoesNotFitIsDroppedAlone holds that what follows it is read: it may be another program's value.
+func TestTextThatDoesNotFitIsDroppedAlone(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", ReplyRoom)
+	r := NewReader(strings.NewReader("*2\r\n:1\r\n$" + strconv.Itoa(len(long)) + "\r\n" + long + "\r\n+next\r\n"))
+	r.Room = func() int { return ReplyRoom }
+	v, err := r.ReadValue()
+	if err != nil || len(v.Elems) != 2 || !v.Elems[1].IsError() || !strings.Contains(string(v.Elems[1].Text), "TOOLONG") {
+		t.Errorf("read %.100v, %v, want an error in the place of the text", v.Decode(), err)
+	}
+	if v, err := r.ReadValue(); err != nil || string(v.Text) != "next" {
+		t.Errorf("the value after it: %q, %v", v.Text, err)
 	}
 }

@@ -56,7 +56,11 @@ func denied(r *engine.Request, v resp.Value) {
 	left, ok1 := v.Elems[0].Int()
 	waiters, ok2 := v.Elems[2].Int()
 	holder := v.Elems[1]
-	if !ok1 || !ok2 || holder.Null || holder.IsError() || holder.Elems != nil {
+	if holder.IsError() { // a value that is too long to be a holder's
+		r.Fail(engine.Failure{Err: holder.Err()})
+		return
+	}
+	if !ok1 || !ok2 || holder.Null || holder.Elems != nil {
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
 		return
 	}

@@ -130,13 +130,14 @@ type Call struct {
 	Err     error // why there are no replies
 
 	cmds [][]string
+	room int           // for the replies that are still to come
 	done chan struct{} // closed when there are replies or err
 	then func()        // called before, if not nil
 }
 
 // NewCall is a call of commands. then, if not nil, is called by the goroutine that reads answers, once there are Replies or Err.
 func NewCall(cmds [][]string, then func(*Call)) *Call {
-	c := &Call{cmds: cmds, done: make(chan struct{})}
+	c := &Call{cmds: cmds, room: resp.RoomFor(cmds), done: make(chan struct{})}
 	if then != nil {
 		c.then = func() { then(c) }
 	}
@@ -182,6 +183,7 @@ func (f *fifo) pop() (e Entry) {
 // New takes over a connection that was checked. Nothing is sent before Start.
 func New(cfg Config, sink Sink) *Link {
 	l := &Link{cfg: cfg, sink: sink, direct: directMost, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	cfg.Conn.Room = l.room
 	if at := cfg.Conn.LocalAddr(); at != nil {
 		l.pipe = at.Network() == "pipe" // as tests have it, in memory
 	}

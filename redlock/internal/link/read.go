@@ -35,6 +35,18 @@ func (l *Link) next() error {
 	return nil
 }
 
+// room returns how much memory the next answer may take.
+func (l *Link) room() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flight.len() > 0 {
+		if c := l.flight.first().Call; c != nil {
+			return c.room
+		}
+	}
+	return resp.ReplyRoom
+}
+
 // confirms says whether a push is the answer to SUBSCRIBE, or to one of its kin.
 func (l *Link) confirms(v resp.Value) bool {
 	l.mu.Lock()
@@ -55,6 +67,7 @@ func (l *Link) answer(v resp.Value) bool {
 		return true
 	}
 	if c := l.flight.first().Call; c != nil && len(c.Replies) < len(c.cmds)-1 {
+		c.room -= l.cfg.Conn.Took()
 		l.mu.Unlock()
 		c.Replies = append(c.Replies, v.Decode())
 		return true
