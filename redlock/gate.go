@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -31,9 +32,9 @@ import (
 // admitTries is how often the marker may change during one check.
 const admitTries = 8
 
-// gate looks at each new connection, and carries out what package member decides: whether the node may vote. A TCP connection dies with its server
-// process, so one check of each new connection covers every reply that comes
-// over it, except for changes of the data while the server goes on.
+// gate looks at each new connection, and carries out what package member decides: whether the node may vote. While the
+// connection is open, the node has the gate recheck each second what a server says of itself, and each script compares
+// the marker of a set. docs/protocol.md, "When a server is looked at again", has what may change in between.
 type gate struct {
 	opts  *Options
 	n     int // number of nodes
@@ -60,12 +61,15 @@ type report struct {
 	proof        format.Proof            // by which the node is known again
 	ordered      bool                    // wake-ups come in their place among the replies
 	server       string                  // the address that was dialled
-	run          string                  // of the server; of a node that fails over also names its last promotion
+	hello        map[string]string       // what the server says of itself at the login
+	process      string                  // the run_id of the server
+	run          string                  // the same; of a node that fails over also names its last promotion
 	since        string                  // its last promotion, of a node that fails over
 	floor        int64                   // the least token that it may give
 	stay         *member.QuarantineError // it votes not yet, but keeps what it still has
 	skipped      bool                    // this client let it vote without a quarantine
 	warns        map[string]error        // by what they are about
+	defects      map[string]error        // likewise, of those that may come and go under an open connection; never nil
 }
 
 func (r *report) warn(about string, err error) {
@@ -172,7 +176,7 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	}
 	rtt := time.Since(s.asked)
 	s.info = server.ParseInfo(string(values[0].Text))
-	if err := g.fit(n, s.hello, s.info, rep); err != nil {
+	if rep.defects, err = g.fit(n, s.hello, s.info); err != nil {
 		return s, err // it says more than the missing run_id would
 	}
 	if err := server.FirstError(cmds, values); err != nil {
@@ -187,7 +191,8 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	if err := n.place.Identify(l); err != nil {
 		return s, err
 	}
-	rep.run = strings.Clone(s.info["run_id"]) // which would keep all of INFO otherwise
+	rep.process = strings.Clone(s.info["run_id"]) // which would keep all of INFO otherwise
+	rep.hello, rep.run = s.hello, rep.process
 	if n.place.Shard() == "" {
 		if err := g.arrive(n.addr, rep.run); err != nil {
 			return s, err
@@ -205,22 +210,46 @@ func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
 	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
 }
 
-// fit refuses servers that would lose locks, and warns of servers that may.
-func (g *gate) fit(n *node, hello, info map[string]string, rep *report) error {
-	defects, err := n.place.Role(hello, info)
-	if err != nil {
-		return err
+// fit refuses servers that would lose locks, and returns the defects of servers that may.
+func (g *gate) fit(n *node, hello, info map[string]string) (defects map[string]error, err error) {
+	if defects, err = n.place.Role(hello, info); err != nil {
+		return nil, err
 	}
-	for about, defect := range defects {
-		rep.warn(about, defect)
+	defects = maps.Clone(defects)
+	if defects == nil {
+		defects = make(map[string]error)
 	}
-	err = server.Evicts(info)
-	if err != nil && g.opts.AllowEviction {
-		rep.warn("eviction", err)
-		err = nil
+	if err := server.Evicts(info); err != nil {
+		if !g.opts.AllowEviction {
+			return nil, err
+		}
+		defects["eviction"] = err
 	}
-	return err
+	return defects, nil
 }
+
+// recheck returns the defects of the server of s by a later answer to INFO, or why the node must not vote over s any longer. Both
+// are nil where the server says nothing, as one that is busy.
+func (g *gate) recheck(s *session, answer any) (defects map[string]error, err error) {
+	text, ok := answer.(string)
+	if !ok {
+		if err, refused := answer.(resp.Error); refused && server.LacksRight(string(err)) {
+			return nil, server.Mend(err, false)
+		}
+		return nil, nil
+	}
+	info := server.ParseInfo(text)
+	switch since := server.Promotion(info); {
+	case info["run_id"] != s.process:
+		return nil, errProcess
+	case s.n.place.Replaced() && since != "" && since != s.since:
+		return nil, errMoved
+	}
+	return g.fit(s.n, s.hello, info)
+}
+
+// errProcess ends a connection whose other end did not end with its server.
+var errProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
 
 // errNoRun is why a server cannot be one of several nodes.
 var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
@@ -287,7 +316,7 @@ func (g *gate) judge(r member.Rules, o member.Observation, durable func() bool) 
 // admit returns the marker of a server that may vote, or is in quarantine. One that was promoted has
 // data that another server wrote, and so is not durable.
 func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker string, err error) {
-	durable := sync.OnceValue(func() bool { return rep.warns["promoted"] == nil && g.durable(l) })
+	durable := sync.OnceValue(func() bool { return rep.defects["promoted"] == nil && g.durable(l) })
 	for range admitTries {
 		o, err := g.observe(l, n, run)
 		if err != nil {

@@ -30,6 +30,7 @@ type hostileServer struct {
 	turn int
 	sent bool
 	set  string // the marker of the nodes
+	info string // the end of INFO
 
 	locked bool // a client got a lock
 }
@@ -82,7 +83,7 @@ func (s *hostileServer) usual(words []string) []byte {
 		}
 		return []byte("%4\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+mode\r\n+" + mode + "\r\n+role\r\n+master\r\n")
 	case "INFO":
-		return bulk("redis_version:7.0.0\r\ngcc_version:12\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\nconnected_slaves:0\r\n")
+		return bulk("redis_version:7.0.0\r\ngcc_version:12\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\nconnected_slaves:0\r\n" + s.info)
 	case "TIME":
 		now := time.Now().UnixMicro()
 		return resp.AppendCommand(nil, strconv.FormatInt(now/1e6, 10), strconv.FormatInt(now%1e6, 10))

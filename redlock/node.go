@@ -33,6 +33,9 @@ const (
 	probeMost  = time.Second
 	watchEvery = 250 * time.Millisecond
 	pingEvery  = 5 * time.Second
+	// lookEvery is between two looks at what may change under an open connection. What lets a second holder in, as a policy that
+	// evicts does, is noticed within it; INFO takes 13 µs of a server.
+	lookEvery  = time.Second
 	greetEvery = 2 * time.Minute
 	greetKeep  = 5 * time.Minute // how long nodes remember who a client is
 	owedMost   = 10_000          // releases kept for a node that cannot be reached
@@ -278,31 +281,40 @@ func (n *node) tend(l *session, age time.Duration) {
 	if age%pingEvery == 0 {
 		n.ping(l) // otherwise this client would not notice that the other end is gone
 	}
-	verifies := n.place.Replaced() && age%pingEvery == 0
-	if verifies || n.place.Shard() != "" && age%time.Second == 0 { // no script compares the marker of a shard
-		n.verify(l)
+	if age%lookEvery == 0 {
+		n.lookAgain(l)
+	}
+	if n.place.Replaced() && age%pingEvery == 0 {
+		n.d.work.Go(func() { // a master that is cut off cannot know that another was promoted
+			if n.place.Moved(n.d.ctx, l.server) {
+				l.HangUp(errMoved)
+			}
+		})
 	}
 }
 
-// verify hangs up once the server at the other end is the node no more. One that was
-// demoted says so, also to a client that writes nothing; that another was promoted is
-// what a Sentinel says, as a master that is cut off cannot know.
-func (n *node) verify(l *session) {
-	l.Call(link.NewCall([][]string{{"INFO", "replication"}}, func(c *link.Call) {
+// lookAgain hangs up once the gate would not let the server in any more: one that was demoted or may evict locks now
+// says so, also to a client that writes nothing.
+func (n *node) lookAgain(l *session) {
+	l.Call(link.NewCall([][]string{{"INFO"}}, func(c *link.Call) {
 		if c.Err != nil {
 			return
 		}
-		text, ok := c.Replies[0].(string)
-		info := server.ParseInfo(text)
-		if since := server.Promotion(info); ok && (info["role"] != "master" || since != "" && since != l.since) {
-			l.HangUp(errMoved)
+		defects, err := n.d.gate.recheck(l, c.Replies[0])
+		if err != nil {
+			l.HangUp(err)
+			return
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if defects != nil && n.link.Load() == l {
+			l.defects = defects
+			n.blemish(l.report)
+			if len(n.news) > 0 {
+				n.d.logs.Go(n.warn) // a Logger may block
+			}
 		}
 	}))
-	n.d.work.Go(func() {
-		if n.place.Moved(n.d.ctx, l.server) {
-			l.HangUp(errMoved)
-		}
-	})
 }
 
 // greet tells the node which process this client is.
@@ -476,11 +488,20 @@ func (n *node) mend(addr string, err error, secure bool) error {
 func (n *node) checked(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mute, n.ordered, n.defect = rep.Mute, rep.ordered, nil
+	n.mute, n.ordered = rep.Mute, rep.ordered
 	n.moved = n.server != "" && n.server != rep.server
 	n.server = rep.server
-	for _, kind := range slices.Sorted(maps.Keys(rep.warns)) {
-		err := rep.warns[kind]
+	n.blemish(rep)
+}
+
+// blemish notes the defects of the node, and those that are news. The caller holds mu.
+func (n *node) blemish(rep report) {
+	n.defect = nil
+	all := make(map[string]error)
+	maps.Copy(all, rep.warns)
+	maps.Copy(all, rep.defects)
+	for _, kind := range slices.Sorted(maps.Keys(all)) {
+		err := all[kind]
 		if n.defect == nil {
 			n.defect = err
 		} else {

@@ -15,7 +15,7 @@ import (
 
 // The marker of a shard is in a hash slot that the shard has. So the scripts of locks
 // cannot compare it, and each client asks once a second whether the master is the one
-// that it was let in to (package redlock, verify). That is often enough: a replica that has taken over
+// that it was let in to (package redlock, recheck). That is often enough: a replica that has taken over
 // grants nothing for MaxTTL + 2 s. And a slot that moves takes a marker with it, which
 // says nothing of the shard that gets the slot.
 
