@@ -268,7 +268,11 @@ func (c *cluster) place(n *node, text string) (slot int, to *node) {
 	if err != nil || slot < 0 || slot >= wire.Slots || colon < 0 {
 		return 0, nil
 	}
-	return slot, c.shard(place.Join(addr[:colon], addr[colon+1:], n.addr))
+	addr, ok := place.Join(addr[:colon], addr[colon+1:], n.addr)
+	if !ok {
+		return 0, nil
+	}
+	return slot, c.shard(addr)
 }
 
 // shard is the node with that address, connected or on the way to it.

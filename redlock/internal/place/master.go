@@ -1,14 +1,17 @@
 package place
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
@@ -23,6 +26,8 @@ type Master struct {
 	Watched            string // the name that the Sentinels have for it
 	Username, Password string // for the Sentinels
 	Servers            []string
+
+	known atomic.Pointer[string] // the server that was the master at the last login; nil: there was none
 }
 
 // Name implements Place.
@@ -35,21 +40,26 @@ func (p *Master) Name() string {
 
 // Locate implements Place.
 func (p *Master) Locate(ctx context.Context) (string, error) {
-	servers := p.Servers
-	if len(servers) == 0 {
-		var err error
-		if servers, err = p.named(ctx); err != nil || len(servers) == 1 {
-			return strings.Join(servers, ""), err
-		}
+	if len(p.Sentinels) > 0 {
+		return p.named(ctx)
 	}
-	masters, errs := p.masters(ctx, servers)
+	masters, errs := p.masters(ctx)
 	switch {
 	case len(masters) == 0:
 		return "", fmt.Errorf("none of its servers is a master: %w", together(errs))
-	case len(masters) > 1 && len(p.Servers) > 0:
+	case len(masters) > 1:
 		return "", server.Advise(fmt.Errorf("%s are all masters", strings.Join(masters, " and ")), "make all but one replicas of that one (REPLICAOF)")
 	}
 	return masters[0], nil
+}
+
+// Login implements Place.
+func (p *Master) Login(ctx context.Context, addr string, l *resp.Conn) (map[string]string, error) {
+	hello, err := p.Fixed.Login(ctx, addr, l)
+	if err == nil && hello["role"] == "master" {
+		p.known.Store(&addr)
+	}
+	return hello, err
 }
 
 // Role implements Place.
@@ -81,15 +91,14 @@ func (p *Master) Rights() string { return " +wait" }
 // At implements Place.
 func (p *Master) At(addr string, err error) error { return fmt.Errorf("%s: %w", addr, err) }
 
-// named are the servers that Sentinels name as the master: one, if more than half of the
-// Sentinels agree, or else all that are named within half of the time, the one that is
-// named most first. It needs no majority, as the server has to say itself that it is a
-// master.
-func (p *Master) named(ctx context.Context) ([]string, error) {
+// named returns the server to which the Sentinels let a client go, with its password: the one that more than half of them
+// name. If there is none, the one that is named most, unless another is named as often, or Sentinels are late that may
+// name another; where these are silent for long, the server that this client was logged in to before is no stranger.
+func (p *Master) named(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout/2)
 	type answer struct {
-		addr string
-		err  error
+		sentinel, addr string
+		err            error
 	}
 	answers := make(chan answer, len(p.Sentinels))
 	var all sync.WaitGroup
@@ -97,30 +106,51 @@ func (p *Master) named(ctx context.Context) ([]string, error) {
 	for _, sentinel := range p.Sentinels {
 		all.Go(func() {
 			addr, err := p.Ask(ctx, sentinel)
-			answers <- answer{addr, err}
+			answers <- answer{sentinel, addr, err}
 		})
 	}
-	votes := make(map[string]int)
-	var addrs []string
+	votes := make(map[string][]string) // for each server the Sentinels that name it
 	var errs []error
+	late := 0
 	for range p.Sentinels {
 		a := <-answers
 		if a.err != nil {
 			errs = append(errs, a.err)
+			if errors.Is(a.err, context.DeadlineExceeded) {
+				late++
+			}
 			continue
 		}
-		if votes[a.addr]++; votes[a.addr] == 1 {
-			addrs = append(addrs, a.addr)
-		}
-		if votes[a.addr] > len(p.Sentinels)/2 {
-			return []string{a.addr}, nil
+		votes[a.addr] = append(votes[a.addr], a.sentinel)
+		if len(votes[a.addr]) > len(p.Sentinels)/2 {
+			return a.addr, nil
 		}
 	}
-	if len(addrs) == 0 {
-		return nil, fmt.Errorf("no Sentinel names the master %s: %w", p.Watched, together(errs))
+	addrs := slices.SortedFunc(maps.Keys(votes), func(a, b string) int {
+		return cmp.Or(len(votes[b])-len(votes[a]), strings.Compare(a, b))
+	})
+	switch {
+	case len(addrs) == 0:
+		return "", fmt.Errorf("no Sentinel names the master %s: %w", p.Watched, together(errs))
+	case len(addrs) > 1 && len(votes[addrs[0]]) == len(votes[addrs[1]]):
+		return "", p.undecided("the Sentinels disagree", addrs, votes, errs)
+	case late > 0 && (p.known.Load() == nil || *p.known.Load() != addrs[0]):
+		return "", p.undecided("less than half of the Sentinels have answered", addrs, votes, errs)
 	}
-	slices.SortStableFunc(addrs, func(a, b string) int { return votes[b] - votes[a] })
-	return addrs, nil
+	return addrs[0], nil
+}
+
+// undecided is why no server is believed to be the master, with what each Sentinel says.
+func (p *Master) undecided(why string, addrs []string, votes map[string][]string, errs []error) error {
+	var says []string
+	for _, addr := range addrs {
+		says = append(says, fmt.Sprintf("%s is named by %s", addr, strings.Join(votes[addr], " and ")))
+	}
+	for _, err := range errs {
+		says = append(says, err.Error())
+	}
+	return server.Advise(fmt.Errorf("%s about the master %s: %s", why, p.Watched, strings.Join(says, "; ")),
+		"start or mend the others, or list only Sentinels that are well")
 }
 
 // Ask asks one Sentinel which server is the master.
@@ -170,13 +200,13 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read f
 	return err
 }
 
-// masters are those of some servers that say that they are masters, in the order of addrs.
-func (p *Master) masters(ctx context.Context, addrs []string) (found []string, errs []error) {
+// masters returns those of its servers that say that they are masters, in their order.
+func (p *Master) masters(ctx context.Context) (found []string, errs []error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout/2)
 	defer cancel()
-	found, errs = make([]string, len(addrs)), make([]error, len(addrs))
+	found, errs = make([]string, len(p.Servers)), make([]error, len(p.Servers))
 	var all sync.WaitGroup
-	for i, addr := range addrs {
+	for i, addr := range p.Servers {
 		all.Go(func() {
 			if err := p.isMaster(ctx, addr); err != nil {
 				errs[i] = fmt.Errorf("%s: %w", addr, err)

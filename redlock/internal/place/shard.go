@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
@@ -142,7 +143,11 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 		if len(master) > 2 {
 			id, _ = master[2].(string)
 		}
-		spans = append(spans, Span{int(first), int(last), id, Join(host, strconv.FormatInt(port, 10), from)})
+		addr, ok := Join(host, strconv.FormatInt(port, 10), from)
+		if !ok {
+			return nil, resp.Unexpected(errors.New("it names no address"))
+		}
+		spans = append(spans, Span{int(first), int(last), id, addr})
 	}
 	return spans, nil
 }
@@ -160,10 +165,12 @@ func ipOf(v any) string {
 }
 
 // Join makes an address of what a node says of another; from is the address by which
-// the first is known, which stands where the other's is unknown.
-func Join(host, port, from string) string {
+// the first is known, which stands where the other's is unknown. ok is false for what no server can have: it is not dialled,
+// and so not shown by the error of a look-up.
+func Join(host, port, from string) (addr string, ok bool) {
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(from)
 	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), port)
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return net.JoinHostPort(host, port), dsn.Dialable(host, port)
 }
