@@ -88,7 +88,7 @@ func (c *cluster) read(ctx context.Context) (chart, error) {
 		if err == nil {
 			return m, nil
 		}
-		if server.Lasting(err) {
+		if server.Lasting(err) && !c.d.admitted.Load() {
 			return m, fmt.Errorf("node %s: %w", n.addr, err)
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})

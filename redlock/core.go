@@ -24,6 +24,7 @@ type core struct {
 
 	set        set
 	subscribed atomic.Bool // wake-ups are wanted, of a cluster
+	admitted   atomic.Bool // a server has let this client in: what refuses it from now on may pass, as the gap of a rotation does
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc

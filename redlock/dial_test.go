@@ -82,7 +82,7 @@ func TestTheTimeoutOfALoginRunsAnewFromEachAnswer(t *testing.T) {
 	r.clientOf(r.driver(way.nodes(), &redlock.Options{Timeout: limit}), nil)
 	defer r.hang(0)()
 	_, err := redlock.New(t.Context(), way.nodes(), &redlock.Options{Timeout: limit})
-	mentions(t, err, "no answer before the timeout")
+	mentions(t, err, "no answer to", "before the timeout")
 }
 
 // resets is a connection that its other end resets, as a proxy does, and as a server of TLS does that is spoken to without.

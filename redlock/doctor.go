@@ -122,7 +122,7 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
 	err := resp.Contain(func() error { return check(ctx) })
 	if ctx.Err() != nil {
-		err = server.Late(ctx)
+		err = server.Late(ctx, err)
 	}
 	return err
 }
@@ -264,8 +264,10 @@ var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin a
 
 func (e *look) version(context.Context) error {
 	name, number := "Redis", e.info["redis_version"]
-	if valkey := e.info["valkey_version"]; valkey != "" {
-		name, number = "Valkey", valkey
+	for fork, field := range map[string]string{"Valkey": "valkey_version", "Redict": "redict_version"} {
+		if own := e.info[field]; own != "" {
+			name, number = fork, own
+		}
 	}
 	if server.Old(number) {
 		return server.Unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)

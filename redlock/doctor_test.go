@@ -171,7 +171,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			r.servers[2].Pause()
 			r.Cleanup(func() { r.servers[2].Resume() })
 			return r.url(), nil
-		}, "reach", driver.VerdictFault, []string{"no answer before the timeout"}},
+		}, "reach", driver.VerdictFault, []string{"no answer to", "before the timeout"}},
 		{"a node far away", func(r *rig) (string, *redlock.Options) {
 			way := newRoute(r, r.servers[2:])
 			way[0].SetDelay(pace.Scale(700 * time.Millisecond))

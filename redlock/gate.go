@@ -110,7 +110,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		l.Close()
 		g.leave(n.addr)
 		if ctx.Err() != nil {
-			err = server.Late(ctx)
+			err = server.Late(ctx, err)
 		}
 		return nil, rep, n.place.At(addr, n.mend(addr, err, secure))
 	}

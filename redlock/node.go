@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -209,6 +210,7 @@ func (n *node) raise(l *session) {
 	n.mu.Lock()
 	if !l.Ended() {
 		n.link.Store(l)
+		n.d.admitted.Store(true)
 		n.ill.Store(nil)
 		n.deaf = nil
 		n.trip.Store(0)
@@ -389,7 +391,7 @@ func (n *node) send(e link.Entry) {
 		return
 	}
 	err := n.why()
-	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err)})
+	n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err) && !n.d.admitted.Load()})
 }
 
 // fail answers a request that the node has not answered and never will.
@@ -478,7 +480,7 @@ func (n *node) mend(addr string, err error, secure bool) error {
 	n.mu.Lock()
 	known := n.server == addr
 	n.mu.Unlock()
-	if known && !secure && errors.Is(err, syscall.ECONNRESET) {
+	if known && !secure && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)) {
 		return err
 	}
 	return server.Mend(err, secure)

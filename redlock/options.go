@@ -86,7 +86,7 @@ type Options struct {
 	// If it returns an error, the node counts as one that cannot be reached, and is
 	// tried again.
 	Credentials func(ctx context.Context, addr string) (username, password string, err error)
-	// DB is the number of the database.
+	// DB is the number of the database. A cluster has others than 0 with Valkey 9 and newer alone (cluster-databases).
 	DB int
 	// ClientName is shown by CLIENT LIST. Default "holdfast".
 	ClientName string
@@ -130,8 +130,6 @@ func (o *Options) defaults(nodes []Node) error {
 		return fmt.Errorf("%w: prefix %q: keys that begin with %q are kept for Holdfast itself", driver.ErrInvalid, o.Prefix, wire.Companion)
 	case o.MaxTTL < 10*time.Millisecond:
 		return fmt.Errorf("%w: maxttl %v is too short; give at least 10ms", driver.ErrInvalid, o.MaxTTL)
-	case o.Cluster && o.DB != 0:
-		return fmt.Errorf("%w: db %d: a Redis Cluster has database 0 alone; leave it out", driver.ErrInvalid, o.DB)
 	case o.Timeout < 0 || o.DB < 0:
 		return fmt.Errorf("%w: timeout %v, db %d: neither may be negative", driver.ErrInvalid, o.Timeout, o.DB)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// neighbourhood is a network of servers, by host. Each notes whether somebody has logged in.
+// neighbourhood is a network of servers, by host. One without an answer closes the connection. Each notes whether somebody has logged in.
 type neighbourhood struct {
 	mu     sync.Mutex                             // guards what follows
 	hosts  map[string]func(words []string) []byte // nil: it is late; missing: it refuses
@@ -50,7 +50,8 @@ func (h *neighbourhood) dial(ctx context.Context, _, addr string) (net.Conn, err
 				h.logins = append(h.logins, host)
 				h.mu.Unlock()
 			}
-			if _, err := far.Write(answer(words)); err != nil {
+			out := answer(words)
+			if _, err := far.Write(out); err != nil || out == nil {
 				return
 			}
 		}

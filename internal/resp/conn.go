@@ -51,6 +51,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	}()
 	values, err := c.replies(len(cmds), &left)
 	if err != nil {
+		err = &UnansweredError{Command: cmds[len(values)][0], Err: err}
 		c.SetWriteDeadline(time.Unix(1, 0))
 		<-sent
 	} else {
@@ -61,6 +62,17 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	}
 	return values, nil
 }
+
+// UnansweredError is why a command has no reply: the connection ended first.
+type UnansweredError struct {
+	Command string
+	Err     error
+}
+
+func (e *UnansweredError) Error() string { return e.Command + ": " + e.Err.Error() }
+
+// Unwrap returns why the connection ended.
+func (e *UnansweredError) Unwrap() error { return e.Err }
 
 // after is err, by which a connection ended, with what the other end said last if that was an error.
 func after(values []Value, err error) error {

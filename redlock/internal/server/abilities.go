@@ -118,7 +118,7 @@ func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) 
 // replies. RESP3 does not promise that; Redis and Valkey do it, with one thread for all
 // commands. Others that call themselves so are told by their INFO.
 func Ordered(hello, info map[string]string) bool {
-	if hello["server"] != "redis" && hello["server"] != "valkey" || info["gcc_version"] == "" {
+	if !slices.Contains([]string{"redis", "valkey", "redict"}, hello["server"]) || info["gcc_version"] == "" {
 		return false
 	}
 	for _, other := range []string{"dragonfly_version", "mvcc_depth", "garnet_version", "kvrocks_version"} { // the second is KeyDB

@@ -36,6 +36,9 @@ func Mend(err error, secure bool) error {
 			"or raise its maxclients, if they are reached")
 	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
 		return Advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")
+	case strings.HasPrefix(text, "HELLO: ") && errors.Is(err, io.EOF):
+		return Advise(err, "it has closed the connection there, as a proxy does that does not know HELLO, or whose server is down: "+
+			"give the address of Redis 6 or newer, or Valkey, itself")
 	case !secure && reset:
 		return Advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
 	case errors.Is(err, resp.ErrFormat):
@@ -52,6 +55,8 @@ func Mend(err error, secure bool) error {
 		return Advise(AuthError(err), "grant the rights in docs/operations.md")
 	case strings.Contains(text, "DB index is out of range"):
 		return Unfit("choose another DB", "%w", err)
+	case strings.Contains(text, "SELECT is not allowed in cluster mode"):
+		return Unfit("leave it out, or give Valkey 9 or newer with cluster-databases", "%w: its cluster has database 0 alone", err)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
 		return Unfit("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
 	case MisConf(text):
@@ -75,18 +80,21 @@ func Patience(ctx context.Context, each time.Duration) (patient context.Context,
 	return patient, func() { timer.Reset(each) }, func() { timer.Stop(); end(nil) }
 }
 
-// Late is why an answer was not waited for any longer: ctx has ended. It matches the error of ctx.
-func Late(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return lateError{}
+// Late returns why err is not waited out any longer, as ctx has ended. It matches the error of ctx.
+func Late(ctx context.Context, err error) error {
+	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return ctx.Err()
 	}
-	return ctx.Err()
+	if u, ok := errors.AsType[*resp.UnansweredError](err); ok {
+		return lateError{"to " + u.Command + " "}
+	}
+	return lateError{}
 }
 
-// lateError is context.DeadlineExceeded in words that say of what.
-type lateError struct{}
+// lateError is context.DeadlineExceeded in words that name what has no answer.
+type lateError struct{ to string }
 
-func (lateError) Error() string        { return "no answer before the timeout" }
+func (e lateError) Error() string      { return "no answer " + e.to + "before the timeout" }
 func (lateError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // MendDisk mends a server that refuses writes because it cannot save them.
@@ -98,9 +106,10 @@ const MendReplicas = "start its replicas, or mend the network to them; where it 
 // MisConf says whether a server has refused a write because it could not save what it has.
 func MisConf(text string) bool { return strings.Contains(text, "MISCONF") }
 
-// Unknown says whether a server does not know a command by its name.
+// Unknown reports whether a server does not know a command by its name. What only looks like Redis has other words for it.
 func Unknown(text string) bool {
-	return strings.Contains(text, "nknown") && strings.Contains(text, "command")
+	return strings.Contains(text, "command") && slices.ContainsFunc([]string{"nknown", "nsupported", "not support"},
+		func(word string) bool { return strings.Contains(text, word) })
 }
 
 // Advised is an error with what mends it.

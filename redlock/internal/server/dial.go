@@ -72,7 +72,7 @@ func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) e
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return Late(ctx)
+		return Late(ctx, err)
 	}
 	return Mend(err, d.TLS != nil)
 }
