@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
@@ -344,6 +345,7 @@ func (b *band) node() redlock.Node {
 }
 
 func TestConformanceThroughSentinels(t *testing.T) {
+	gates.Nightly(t, "sizes")
 	b := startBand(t, &redisproc.GroupOptions{Server: redisproc.Options{Args: []string{"--min-replicas-to-write", "1"}}})
 	var tests atomic.Int32
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {

@@ -202,7 +202,7 @@ func TestAReleaseOutlivesItsConnection(t *testing.T) {
 // behind lapses by itself.
 func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 	r := start(t, 3)
-	const clients, ttl = 4, 3 * time.Second
+	const clients, ttl = 4, 6 * time.Second
 	var ways []route
 	g := &guarded{t: t}
 	stop := make(chan struct{})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
 )
@@ -225,30 +225,31 @@ var hostileBytes = []string{
 	"-UNADMITTED\r\n", "-READONLY\r\n", "-NOSCRIPT\r\n", "-NOAUTH\r\n", "|1\r\n+a\r\n+b\r\n", "~2\r\n+a\r\n:1\r\n", "\r\n", "hello\r\n",
 }
 
-// hostileStride leaves most turns of the server out, but in a nightly run.
-func hostileStride() int {
-	if os.Getenv("HOLDFAST_NIGHTLY") != "" {
-		return 1
-	}
-	return 23
-}
-
 // TestNoBytesOfAServerEndTheProgram holds that whatever stands in the place of an answer, or comes unasked, costs its connection
-// at most: nothing panics, and no call takes longer than its context and a little.
+// at most: nothing panics, and no call takes longer than its context and a little. It tries some of the turns.
 func TestNoBytesOfAServerEndTheProgram(t *testing.T) {
 	t.Parallel()
+	meetHostile(t, 61)
+}
+
+// TestNoBytesInAnyTurnEndTheProgram tries all of them.
+func TestNoBytesInAnyTurnEndTheProgram(t *testing.T) {
+	gates.Nightly(t, "sizes")
+	t.Parallel()
+	meetHostile(t, 1)
+}
+
+// meetHostile tries each message in each stride-th turn of each kind of server.
+func meetHostile(t *testing.T, stride int) {
 	for kind := range hostileKinds {
 		well := &hostileServer{cluster: hostileKinds[kind].cluster, turn: 1 << 30}
 		if well.meet(t, kind); !well.locked {
 			t.Fatalf("kind %d: no lock from a server that is well", kind)
 		}
 		turns := 1<<30 - well.turn
-		for _, raw := range hostileBytes {
+		for i, raw := range hostileBytes {
 			for _, instead := range []bool{false, true} {
-				for turn := range turns {
-					if (turn+len(raw))%hostileStride() > 0 {
-						continue
-					}
+				for turn := i % stride; turn < turns; turn += stride {
 					s := &hostileServer{cluster: hostileKinds[kind].cluster, bytes: []byte(raw), instead: instead, turn: turn}
 					if s.meet(t, kind); t.Failed() {
 						t.Fatalf("kind %d, %q in turn %d, in place of an answer: %v", kind, raw, turn, instead)

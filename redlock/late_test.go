@@ -113,7 +113,7 @@ func TestAFailedExtendThatComesLateShortensNothing(t *testing.T) {
 	lateOn(t, func(l *late) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 		failed := make(chan error, 1)
-		pass := l.hold(l.format.Renew, func() { failed <- lease.Extend(l.within(), 1500*time.Millisecond) })
+		pass := l.hold(l.format.Renew, func() { failed <- lease.Extend(l.within(), 6*time.Second) })
 		if err := <-failed; !errors.Is(err, holdfast.ErrUnavailable) {
 			l.Fatalf("Extend() = %v, want ErrUnavailable", err)
 		}
@@ -125,8 +125,8 @@ func TestAFailedExtendThatComesLateShortensNothing(t *testing.T) {
 
 func TestAStuckRenewalShortensNoLaterOne(t *testing.T) {
 	lateOn(t, func(l *late) {
-		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second, NoRenew: true})
-		pass := l.hold(l.format.Renew, func() { lease.Extend(l.within(), 3*time.Second) })
+		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
+		pass := l.hold(l.format.Renew, func() { lease.Extend(l.within(), 8*time.Second) })
 		l.extend(lease, long)
 		pass()
 		l.stands(lease)
@@ -137,7 +137,7 @@ func TestALateAcquireShortensNothing(t *testing.T) {
 	lateOn(t, func(l *late) {
 		taken := make(chan *holdfast.Lease, 1)
 		pass := l.hold(l.format.Acquire, func() {
-			taken <- l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second, NoRenew: true})
+			taken <- l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
 		})
 		lease := <-taken
 		l.extend(lease, long)

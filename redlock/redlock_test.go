@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/redlock"
@@ -19,8 +20,11 @@ func TestConformance(t *testing.T) {
 	}{{1, redlock.FormatPlain}, {3, redlock.FormatPlain}, {5, redlock.FormatPlain}, {1, redlock.FormatRedisson}} {
 		n := set.nodes
 		t.Run(fmt.Sprintf("nodes=%d%s", n, set.format), func(t *testing.T) {
-			if testing.Short() && n != 3 {
+			switch {
+			case set.format == redlock.FormatRedisson && testing.Short():
 				t.Skip("-short goes through the suite once")
+			case set.format == redlock.FormatPlain && n != 3:
+				gates.Nightly(t, "sizes")
 			}
 			t.Parallel()
 			servers := redistest.StartN(t, n)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -282,4 +283,42 @@ func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
 		far.Close()
 		<-l.Gone()
 	})
+}
+
+// TestNodeInQuarantineIsNotListenedTo holds that a client subscribes to a node only once that votes: a release there would pass
+// the lock to a waiter that it wakes.
+func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		stay    *member.QuarantineError
+		listens bool
+	}{{stay: &member.QuarantineError{Left: time.Minute}}, {listens: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near, far := net.Pipe()
+			listens := false
+			go func() {
+				for in := resp.NewReader(far); ; {
+					args, _, err := in.ReadCommand()
+					if err != nil {
+						return
+					}
+					listens = listens || string(args[0]) == "SUBSCRIBE"
+				}
+			}()
+			d.nodes[0].Subscribe() // before the connection, and after it
+			l := joined(d.nodes[0], near, report{stay: c.stay})
+			d.nodes[0].Subscribe()
+			synctest.Wait()
+			if listens != c.listens {
+				t.Errorf("with the quarantine %v it subscribes: %v", c.stay, listens)
+			}
+			l.HangUp(errHungUp)
+			far.Close()
+			<-l.Gone()
+		})
+	}
 }
