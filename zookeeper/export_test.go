@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
@@ -11,6 +12,13 @@ import (
 
 // Spent is the first number that nobody has a lock by.
 const Spent = spent
+
+// NewOver is New over connections of the test's own.
+func NewOver(ctx context.Context, members []string, opts *Options, dial func(ctx context.Context, addr string) (net.Conn, error)) (*Driver, error) {
+	o := *opts
+	o.dial = dial
+	return New(ctx, members, &o)
+}
 
 // Most sets how many users a session has at most, before the first.
 func (d *Driver) Most(n int) { d.most = n }

@@ -31,14 +31,20 @@ type member struct {
 	name   string
 	place  int // in the order of opening
 	tls    *tls.Config
+	over   func(ctx context.Context, addr string) (net.Conn, error) // opens what TLS goes over
 	states *direct.States
 	leads  atomic.Bool // when it was asked last
 }
 
+// dialTCP opens a connection to a member as it is.
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
 // dial opens a connection.
 func (m *member) dial(ctx context.Context) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", m.name)
+	conn, err := m.over(ctx, m.name)
 	if err != nil || m.tls == nil {
 		return conn, err
 	}

@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 
@@ -34,8 +35,10 @@ func TestMain(m *testing.M) {
 // rig is a path of an ensemble and its clients.
 type rig struct {
 	*fixture.Rig
-	ensemble *zkproc.Ensemble
+	ensemble *zkproc.Ensemble // nil: a fake
 	opts     zookeeper.Options
+	addrs    []string
+	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: over TCP
 }
 
 // start makes a rig for one parallel test.
@@ -58,18 +61,28 @@ func alone(t *testing.T, members int, more ...string) *rig {
 
 func newRig(t testing.TB, e *zkproc.Ensemble) *rig {
 	t.Helper()
-	return &rig{Rig: fixture.New(t), ensemble: e, opts: zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}}
+	return &rig{Rig: fixture.New(t), ensemble: e, opts: zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, addrs: e.Addrs()}
 }
 
 // open returns the driver of one more client, behind links of its own.
 func (r *rig) open() (driver.Driver, error) {
 	var links []*fixture.Link
-	var addrs []string
-	for _, m := range r.ensemble.Members {
-		l := fixture.Relay(r, m.Addr, func() fixture.Protocol { return &jute{} })
-		links, addrs = append(links, l), append(addrs, l.Addr)
+	addrs, dial := r.addrs, r.dial
+	if r.dial == nil {
+		addrs = nil
+		for _, addr := range r.addrs {
+			l := fixture.Relay(r, addr, func() fixture.Protocol { return &jute{} })
+			links, addrs = append(links, l), append(addrs, l.Addr)
+		}
+	} else {
+		for _, addr := range addrs {
+			l := fixture.NewLink()
+			l.Addr = addr
+			links = append(links, l)
+		}
+		dial = r.over(links)
 	}
-	d, err := zookeeper.New(r.Context(), addrs, unchecked(r.opts))
+	d, err := zookeeper.NewOver(r.Context(), addrs, unchecked(r.opts), dial)
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +100,13 @@ func (r *rig) driver() driver.Driver {
 // straight is a driver without links.
 func (r *rig) straight() *zookeeper.Driver {
 	r.Helper()
-	d, err := zookeeper.New(r.Context(), r.ensemble.Addrs(), unchecked(r.opts))
+	d, err := zookeeper.NewOver(r.Context(), r.addrs, unchecked(r.opts), r.dial)
 	return fixture.Closed(r.Rig, d, err)
 }
 
 // leftovers are the nodes of all attempts.
 func (r *rig) leftovers() (left []string, err error) {
-	d, err := zookeeper.New(r.Context(), r.ensemble.Addrs(), unchecked(r.opts))
+	d, err := zookeeper.NewOver(r.Context(), r.addrs, unchecked(r.opts), r.dial)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +122,7 @@ func (r *rig) leftovers() (left []string, err error) {
 
 // service is r for the conformance suite.
 func (r *rig) service() locktest.Service {
-	return r.Service(len(r.ensemble.Members), r.open, r.leftovers)
+	return r.Service(len(r.addrs), r.open, r.leftovers)
 }
 
 // nodes awaits that so many have the lock or wait for it.

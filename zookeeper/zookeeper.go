@@ -73,6 +73,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"net"
 	"path"
 	"slices"
 	"strings"
@@ -115,7 +116,8 @@ type Options struct {
 	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
 
-	secrets []string // files that the URL names
+	secrets []string                                                 // files that the URL names
+	dial    func(ctx context.Context, addr string) (net.Conn, error) // nil: dialTCP
 }
 
 // Driver keeps locks in one ensemble. It is safe for concurrent use.
@@ -170,8 +172,12 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	if opts.Username != "" {
 		d.auth, d.acl = opts.Username+":"+opts.Password, creator
 	}
+	over := opts.dial
+	if over == nil {
+		over = dialTCP
+	}
 	for i, name := range members {
-		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, states: d.states})
+		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, over: over, states: d.states})
 	}
 	first := mathrand.N(len(d.members)) // so that clients do not all ask the same one
 	d.members = slices.Concat(d.members[first:], d.members[:first])

@@ -1,0 +1,805 @@
+package zookeeper_test
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Numbers of the protocol, as the servers name them.
+const (
+	opCreate      = 1
+	opDelete      = 2
+	opExists      = 3
+	opGetData     = 4
+	opSetData     = 5
+	opSync        = 9
+	opPing        = 11
+	opGetChildren = 12
+	opCheck       = 13
+	opMulti       = 14
+	opCreate2     = 15
+	opContainer   = 19
+	opAuth        = 100
+	opClose       = -11
+
+	errRuntime     = -2
+	errNoNode      = -101
+	errNoAuth      = -102
+	errBadVersion  = -103
+	errNoChildren  = -108
+	errNodeExists  = -110
+	errNotEmpty    = -111
+	errExpired     = -112
+	errInvalidACL  = -114
+	errAuthFailed  = -115
+	permRead       = 1
+	permWrite      = 2
+	permCreate     = 4
+	permDelete     = 8
+	ownerContainer = -1 << 63
+
+	// tick is how often the servers look which sessions are over: zkproc sets the same.
+	tick = 500 * time.Millisecond
+	// reapEvery is how often the servers delete containers that are empty again.
+	reapEvery = time.Minute
+	// maxSteps bounds the requests in one instant of virtual time: a client that asks without a pause never lets that time pass.
+	maxSteps = 50_000
+)
+
+// jot writes records of jute.
+type jot struct{ b []byte }
+
+func (j *jot) int32(v int32) *jot { j.b = binary.BigEndian.AppendUint32(j.b, uint32(v)); return j }
+func (j *jot) int64(v int64) *jot { j.b = binary.BigEndian.AppendUint64(j.b, uint64(v)); return j }
+func (j *jot) text(v string) *jot { j.int32(int32(len(v))); j.b = append(j.b, v...); return j }
+
+func (j *jot) bool(v bool) *jot {
+	if v {
+		j.b = append(j.b, 1)
+	} else {
+		j.b = append(j.b, 0)
+	}
+	return j
+}
+
+// packet puts the length before the record.
+func (j *jot) packet() []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(j.b))), j.b...)
+}
+
+// scan reads records of jute; too short a record panics, which fails the test.
+type scan struct{ b []byte }
+
+func (s *scan) take(n int) []byte { v := s.b[:n]; s.b = s.b[n:]; return v }
+func (s *scan) int32() int32      { return int32(binary.BigEndian.Uint32(s.take(4))) }
+func (s *scan) int64() int64      { return int64(binary.BigEndian.Uint64(s.take(8))) }
+func (s *scan) bool() bool        { return s.take(1)[0] != 0 }
+func (s *scan) text() string      { return string(s.take(max(int(s.int32()), 0))) }
+
+// identity names somebody in an access list or of a connection.
+type identity struct {
+	perms      int32
+	scheme, id string
+}
+
+// znode is one node of the tree.
+type znode struct {
+	data                string
+	acl                 []identity
+	czxid, mzxid, pzxid int64
+	ctime, mtime        int64
+	version, creates    int32 // creates counts the children that were ever made
+	owner               int64 // session of an ephemeral node, or ownerContainer
+	children            map[string]bool
+	watchers            map[*conn]bool
+}
+
+func (n *znode) stat(j *jot) {
+	j.int64(n.czxid).int64(n.mzxid).int64(n.ctime).int64(n.mtime).int32(n.version)
+	j.int32(n.creates*2 - int32(len(n.children))).int32(0).int64(n.owner).int32(int32(len(n.data))).int32(int32(len(n.children))).int64(n.pzxid)
+}
+
+// fakeSession is one session that the leader knows.
+type fakeSession struct {
+	id       int64
+	password string
+	timeout  time.Duration
+	expires  time.Time
+	timer    *time.Timer
+	conn     *conn // that greeted last
+}
+
+// fake is an ensemble in memory: sessions, nodes, watches and transactions by Go's clock, which may be virtual. All members have the same
+// nodes at any time; what only the leader knows is how long the sessions last.
+type fake struct {
+	t       testing.TB
+	running sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	thawed   *sync.Cond
+	members  []*server
+	nodes    map[string]*znode
+	sessions map[int64]*fakeSession
+	conns    map[*conn]bool
+	zxid     int64
+	ids      int64
+	min, max time.Duration // of sessions
+	frozen   bool          // the leader stands still: it answers nothing and ends no session
+	reaper   *time.Timer
+	reaps    []string // containers to look at when the reaper comes
+	now      time.Time
+	steps    int // since the time is now
+	ended    bool
+}
+
+// server is one member.
+type server struct {
+	f       *fake
+	addr    string
+	leads   bool
+	alone   bool   // standalone
+	words   string // its answer to srvr in place of the usual one
+	version string
+	tls     *tls.Config
+	refuse  bool        // connections
+	parted  bool        // it follows a leader that it does not reach, and has not noticed
+	talk    func(*wire) // another program at its port
+	noAuth  bool        // it refuses every login
+}
+
+// conn is a connection to a member.
+type conn struct {
+	net.Conn
+	s       *server
+	session *fakeSession
+	auth    []identity
+	paths   map[string]bool // that it watches
+}
+
+// newFake starts an ensemble of n members, of which the last leads; a single one stands alone. It stops with the test.
+func newFake(t testing.TB, n int) *fake {
+	f := &fake{
+		t: t, nodes: make(map[string]*znode), sessions: make(map[int64]*fakeSession), conns: make(map[*conn]bool),
+		zxid: 1 << 32, ids: 1 << 56, min: time.Second, max: time.Minute,
+	}
+	f.thawed = sync.NewCond(&f.mu)
+	anyone := []identity{{31, "world", "anyone"}}
+	f.nodes["/"] = &znode{acl: anyone, children: make(map[string]bool), watchers: make(map[*conn]bool)}
+	for i := range n {
+		f.members = append(f.members, &server{f: f, addr: fmt.Sprintf("z%d:2181", i+1), leads: i == n-1, alone: n == 1, version: "3.8.0-1"})
+	}
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *fake) stop() {
+	f.mu.Lock()
+	f.ended, f.frozen = true, false
+	f.thawed.Broadcast()
+	for _, s := range f.sessions {
+		s.timer.Stop()
+	}
+	if f.reaper != nil {
+		f.reaper.Stop()
+	}
+	for c := range f.conns {
+		c.Close()
+	}
+	f.mu.Unlock()
+	f.running.Wait()
+}
+
+// set changes something about the ensemble.
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	f.thawed.Broadcast()
+}
+
+// thaw lets the leader go on: it ends at once what is over.
+func (f *fake) thaw() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.frozen = false
+	for _, s := range slices.Collect(maps.Values(f.sessions)) {
+		if !time.Now().Before(s.expires) {
+			f.end(s)
+		}
+	}
+	f.thawed.Broadcast()
+}
+
+func (f *fake) addrs() (all []string) {
+	for _, m := range f.members {
+		all = append(all, m.addr)
+	}
+	return all
+}
+
+// cut ends all connections.
+func (f *fake) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		c.Close()
+	}
+}
+
+// dial connects to the member with this address.
+func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.step()
+	i := slices.IndexFunc(f.members, func(s *server) bool { return s.addr == addr })
+	if i < 0 || f.ended || f.members[i].refuse {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	s := f.members[i]
+	near, far := newWires()
+	if s.talk != nil {
+		talk := s.talk
+		f.running.Go(func() { talk(far) })
+		return near, nil
+	}
+	c := &conn{Conn: far, s: s, paths: make(map[string]bool)}
+	if s.tls != nil {
+		c.Conn = tls.Server(far, s.tls)
+	}
+	f.conns[c] = true
+	f.running.Go(func() {
+		f.serve(c)
+		c.Close()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.unwatch(c)
+		delete(f.conns, c)
+	})
+	return near, nil
+}
+
+// step counts a request. The caller has the mutex.
+func (f *fake) step() {
+	if now := time.Now(); !now.Equal(f.now) {
+		f.now, f.steps = now, 0
+	}
+	if f.steps++; f.steps == maxSteps {
+		f.t.Errorf("%d requests in one instant: the client asks without a pause", f.steps)
+	}
+	if f.steps >= maxSteps { // so that the test comes to its end
+		f.mu.Unlock()
+		time.Sleep(10 * time.Millisecond)
+		f.mu.Lock()
+	}
+}
+
+// serve answers one connection until it ends.
+func (f *fake) serve(c *conn) {
+	word := make([]byte, 4)
+	if _, err := io.ReadFull(c, word); err != nil {
+		return
+	}
+	if string(word) == "srvr" {
+		f.mu.Lock()
+		text := f.words(c.s)
+		f.mu.Unlock()
+		io.WriteString(c, text)
+		return
+	}
+	hello, err := packet(c, word)
+	if err != nil || !f.greet(c, hello[4:]) {
+		return
+	}
+	for {
+		if _, err := io.ReadFull(c, word); err != nil {
+			return
+		}
+		p, err := packet(c, slices.Clone(word))
+		if err != nil || !f.answer(c, p[4:]) {
+			return
+		}
+	}
+}
+
+// words is the answer to srvr.
+func (f *fake) words(s *server) string {
+	f.await(func() bool { return !f.frozen || !s.leads })
+	f.step()
+	mode := "follower"
+	switch {
+	case s.words != "":
+		return s.words
+	case s.alone:
+		mode = "standalone"
+	case s.leads:
+		mode = "leader"
+	}
+	return fmt.Sprintf("Zookeeper version: %s, built on 2022\nZxid: %#x\nMode: %s\nNode count: %d\n", s.version, f.zxid, mode, len(f.nodes))
+}
+
+// await blocks until ready returns true. The caller has the mutex.
+func (f *fake) await(ready func() bool) {
+	for !ready() && !f.ended {
+		f.thawed.Wait()
+	}
+}
+
+// reached waits until the leader hears of what the member is asked.
+func (f *fake) reached(s *server) { f.await(func() bool { return !f.frozen && !s.parted }) }
+
+// greet opens a session or goes on with one, and reports whether the connection stands.
+func (f *fake) greet(c *conn, hello []byte) bool {
+	r := scan{hello}
+	r.int32()
+	seen, asked := r.int64(), time.Duration(r.int32())*time.Millisecond
+	id, password := r.int64(), r.text()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.step()
+	f.reached(c.s)
+	if f.ended || seen > f.zxid || c.s.words != "" && !strings.Contains(c.s.words, "whitelist") {
+		return false
+	}
+	granted := min(max(asked, f.min), f.max)
+	s := f.sessions[id]
+	switch {
+	case id == 0:
+		f.zxid++
+		f.ids++
+		s = &fakeSession{id: f.ids, password: fmt.Sprintf("%016d", f.ids), timeout: granted}
+		s.timer = time.AfterFunc(time.Hour, func() { f.expire(s) })
+		f.sessions[s.id] = s
+	case s == nil || s.password != password:
+		c.Write((&jot{}).int32(0).int32(0).int64(0).text(string(make([]byte, 16))).bool(false).packet())
+		return false
+	case s.conn != nil && s.conn.s == c.s:
+		f.unwatch(s.conn)
+		s.conn.Close()
+	}
+	s.conn, c.session, s.timeout = c, s, granted
+	f.touch(s)
+	c.Write((&jot{}).int32(0).int32(int32(granted / time.Millisecond)).int64(s.id).text(s.password).bool(false).packet())
+	return true
+}
+
+// touch has the session last for its timeout from now on.
+func (f *fake) touch(s *fakeSession) {
+	s.expires = time.Now().Add(s.timeout).Truncate(tick).Add(tick)
+	s.timer.Reset(time.Until(s.expires))
+}
+
+// expire ends a session of which nothing was heard.
+func (f *fake) expire(s *fakeSession) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.frozen && !f.ended && f.sessions[s.id] == s && !time.Now().Before(s.expires) {
+		f.end(s)
+	}
+}
+
+// end deletes a session and its nodes. The caller has the mutex.
+func (f *fake) end(s *fakeSession) {
+	s.timer.Stop()
+	delete(f.sessions, s.id)
+	f.zxid++
+	var ch change
+	for path, n := range f.nodes {
+		if n.owner == s.id {
+			f.remove(path, &ch)
+		}
+	}
+	ch.commit()
+	for c := range f.conns {
+		if c.session == s {
+			f.unwatch(c)
+			c.Close()
+		}
+	}
+}
+
+// unwatch forgets what a connection watches.
+func (f *fake) unwatch(c *conn) {
+	for path := range c.paths {
+		if n := f.nodes[path]; n != nil {
+			delete(n.watchers, c)
+		}
+	}
+	clear(c.paths)
+}
+
+// fire tells those who watch a node of an event.
+func (f *fake) fire(n *znode, path string, event int32) {
+	for c := range n.watchers {
+		delete(c.paths, path)
+		c.Write((&jot{}).int32(-1).int64(-1).int32(0).int32(event).int32(3).text(path).packet())
+	}
+	clear(n.watchers)
+}
+
+// change is what one transaction does to the tree.
+type change struct {
+	undo    []func() // of what was done so far
+	effects []func() // on others, once the transaction is sure
+}
+
+// commit tells others of what was done.
+func (ch *change) commit() {
+	for _, effect := range ch.effects {
+		effect()
+	}
+}
+
+// rollback takes back what was done.
+func (ch *change) rollback() {
+	for _, back := range slices.Backward(ch.undo) {
+		back()
+	}
+}
+
+// remove deletes a node at the present zxid.
+func (f *fake) remove(path string, ch *change) {
+	above, name := split(path)
+	n, parent := f.nodes[path], f.nodes[above]
+	was := parent.pzxid
+	delete(f.nodes, path)
+	delete(parent.children, name)
+	parent.pzxid = f.zxid
+	ch.undo = append(ch.undo, func() {
+		f.nodes[path] = n
+		parent.children[name], parent.pzxid = true, was
+	})
+	ch.effects = append(ch.effects, func() {
+		f.fire(n, path, 2)
+		if parent.owner != ownerContainer || len(parent.children) > 0 {
+			return
+		}
+		f.reaps = append(f.reaps, above)
+		if f.reaper == nil {
+			f.reaper = time.AfterFunc(reapEvery, f.reap)
+		}
+	})
+}
+
+// reap deletes the containers that are still empty.
+func (f *fake) reap() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reaper = nil
+	for _, path := range f.reaps {
+		if n := f.nodes[path]; n != nil && len(n.children) == 0 {
+			f.zxid++
+			var ch change
+			f.remove(path, &ch)
+			ch.commit()
+		}
+	}
+	f.reaps = nil
+}
+
+func split(path string) (above, name string) {
+	i := strings.LastIndexByte(path, '/')
+	return cmp.Or(path[:i], "/"), path[i+1:]
+}
+
+// answer carries out one request, and reports whether the connection stands.
+func (f *fake) answer(c *conn, p []byte) bool {
+	r := scan{p}
+	xid, op := r.int32(), r.int32()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.step()
+	f.await(func() bool { return !f.frozen || !c.s.leads })
+	write := op != opExists && op != opGetData && op != opGetChildren && op != opPing && op != opAuth
+	if write {
+		f.reached(c.s)
+	}
+	if f.ended || !f.conns[c] {
+		return false
+	}
+	s := c.session
+	if write && op != opSync && f.sessions[s.id] == s && s.conn.s != c.s { // the session has moved
+		return false
+	}
+	if f.sessions[s.id] != s {
+		return false
+	}
+	if s.conn.s == c.s && s.conn != c { // the member has closed it
+		return false
+	}
+	if c.s.leads {
+		f.touch(s)
+	} else {
+		f.running.Go(func() { // with the next ping of the member to the one that leads
+			time.Sleep(tick / 2)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reached(c.s)
+			if f.sessions[s.id] == s && !f.ended {
+				f.touch(s)
+			}
+		})
+	}
+	out := &jot{}
+	code := int32(0)
+	switch op {
+	case opAuth:
+		r.int32()
+		scheme, id := r.text(), r.text()
+		if scheme != "digest" || c.s.noAuth {
+			c.Write((&jot{}).int32(xid).int64(0).int32(errAuthFailed).packet())
+			return false
+		}
+		c.auth = append(c.auth, identity{0, scheme, id})
+		c.Write((&jot{}).int32(xid).int64(0).int32(0).packet())
+		return true
+	case opPing:
+	case opSync:
+		out.text(r.text())
+	case opExists, opGetData, opGetChildren:
+		code = f.read(c, op, r.text(), r.bool(), out)
+	case opClose:
+		c.session = nil // the connection ends behind the answer, and not with the session
+		f.end(s)
+		c.Write((&jot{}).int32(xid).int64(f.zxid).int32(0).packet())
+		return false
+	case opMulti:
+		f.zxid++
+		f.multi(c, &r, out)
+	default:
+		f.zxid++
+		var ch change
+		if code = f.do(c, readOrder(op, &r), out, &ch); code == 0 {
+			ch.commit()
+		}
+	}
+	head := (&jot{}).int32(xid).int64(f.zxid).int32(code)
+	head.b = append(head.b, out.b...)
+	c.Write(head.packet())
+	return true
+}
+
+// read answers what changes nothing.
+func (f *fake) read(c *conn, op int32, path string, watch bool, out *jot) int32 {
+	n := f.nodes[path]
+	switch {
+	case n == nil:
+		return errNoNode
+	case op != opExists && !c.may(n, permRead):
+		return errNoAuth
+	}
+	if watch && op != opGetData {
+		f.t.Errorf("the fake has no watch for request %d", op)
+	}
+	if watch {
+		n.watchers[c], c.paths[path] = true, true
+	}
+	switch op {
+	case opGetData:
+		out.text(n.data)
+	case opGetChildren:
+		out.int32(int32(len(n.children)))
+		for name := range n.children {
+			out.text(name)
+		}
+	}
+	n.stat(out)
+	return 0
+}
+
+// may reports whether the connection has a permission for a node.
+func (c *conn) may(n *znode, perm int32) bool {
+	return slices.ContainsFunc(n.acl, func(a identity) bool {
+		return a.perms&perm != 0 && (a.scheme == "world" || slices.Contains(c.auth, identity{0, a.scheme, a.id}))
+	})
+}
+
+// order is one change that a client asks for.
+type order struct {
+	op             int32
+	path, data     string
+	acl            []identity
+	flags, version int32
+}
+
+func readOrder(op int32, r *scan) order {
+	o := order{op: op, path: r.text()}
+	switch op {
+	case opCreate, opCreate2, opContainer:
+		o.data = r.text()
+		for range r.int32() {
+			o.acl = append(o.acl, identity{r.int32(), r.text(), r.text()})
+		}
+		o.flags = r.int32()
+		return o
+	case opSetData:
+		o.data = r.text()
+	}
+	o.version = r.int32()
+	return o
+}
+
+// do carries out one change at the present zxid.
+func (f *fake) do(c *conn, o order, out *jot, ch *change) int32 {
+	switch o.op {
+	case opCreate, opCreate2, opContainer:
+		return f.create(c, o, out, ch)
+	case opDelete:
+		return f.delete(c, o, ch)
+	case opSetData:
+		n := f.nodes[o.path]
+		if code := c.check(n, permWrite, o.version); code != 0 {
+			return code
+		}
+		was := *n
+		ch.undo = append(ch.undo, func() { n.data, n.version, n.mzxid, n.mtime = was.data, was.version, was.mzxid, was.mtime })
+		ch.effects = append(ch.effects, func() { f.fire(n, o.path, 3) })
+		n.data, n.mzxid, n.mtime = o.data, f.zxid, time.Now().UnixMilli()
+		n.version++
+		n.stat(out)
+		return 0
+	case opCheck:
+		return c.check(f.nodes[o.path], permRead, o.version)
+	}
+	f.t.Errorf("the fake does not know request %d", o.op)
+	return -6
+}
+
+// check returns the error of a request for a node of this version.
+func (c *conn) check(n *znode, perm, version int32) int32 {
+	switch {
+	case n == nil:
+		return errNoNode
+	case !c.may(n, perm):
+		return errNoAuth
+	case version >= 0 && version != n.version:
+		return errBadVersion
+	}
+	return 0
+}
+
+func (f *fake) create(c *conn, o order, out *jot, ch *change) int32 {
+	acl := c.fix(o.acl)
+	if acl == nil {
+		return errInvalidACL
+	}
+	above, name := split(o.path)
+	parent := f.nodes[above]
+	switch {
+	case parent == nil:
+		return errNoNode
+	case !c.may(parent, permCreate):
+		return errNoAuth
+	}
+	path := o.path
+	if o.flags == 2 || o.flags == 3 {
+		number := fmt.Sprintf("%010d", parent.creates)
+		path, name = path+number, name+number
+	}
+	switch {
+	case f.nodes[path] != nil:
+		return errNodeExists
+	case parent.owner != 0 && parent.owner != ownerContainer:
+		return errNoChildren
+	}
+	now := time.Now().UnixMilli()
+	n := &znode{
+		data: o.data, acl: acl, czxid: f.zxid, mzxid: f.zxid, pzxid: f.zxid, ctime: now, mtime: now,
+		children: make(map[string]bool), watchers: make(map[*conn]bool),
+	}
+	switch {
+	case o.op == opContainer:
+		n.owner = ownerContainer
+	case o.flags == 1 || o.flags == 3:
+		n.owner = c.session.id
+	}
+	was := *parent
+	ch.undo = append(ch.undo, func() {
+		delete(f.nodes, path)
+		delete(parent.children, name)
+		parent.creates, parent.pzxid = was.creates, was.pzxid
+	})
+	f.nodes[path] = n
+	parent.children[name], parent.pzxid = true, f.zxid
+	if parent.creates < math.MaxInt32 { // the last number comes again and again
+		parent.creates++
+	}
+	out.text(path)
+	if o.op != opCreate {
+		n.stat(out)
+	}
+	return 0
+}
+
+// fix has the creator's identities in place of the scheme auth; nil: the list is none.
+func (c *conn) fix(acl []identity) (fixed []identity) {
+	for _, a := range acl {
+		switch {
+		case a.scheme == "world":
+			fixed = append(fixed, a)
+		case a.scheme == "auth" && len(c.auth) > 0:
+			for _, me := range c.auth {
+				fixed = append(fixed, identity{a.perms, me.scheme, me.id})
+			}
+		default:
+			return nil
+		}
+	}
+	return fixed
+}
+
+func (f *fake) delete(c *conn, o order, ch *change) int32 {
+	above, _ := split(o.path)
+	if code := c.check(f.nodes[above], permDelete, -1); code != 0 {
+		return code
+	}
+	n := f.nodes[o.path]
+	switch {
+	case n == nil:
+		return errNoNode
+	case o.version >= 0 && o.version != n.version:
+		return errBadVersion
+	case len(n.children) > 0:
+		return errNotEmpty
+	}
+	f.remove(o.path, ch)
+	return 0
+}
+
+// multi carries out all parts of a transaction or none.
+func (f *fake) multi(c *conn, r *scan, out *jot) {
+	var ch change
+	var parts []order
+	var answers []jot
+	failed := -1 // the part that did
+	var why int32
+	for {
+		op, done := r.int32(), r.bool()
+		r.int32()
+		if done {
+			break
+		}
+		o, answer := readOrder(op, r), jot{}
+		if failed < 0 {
+			if why = f.do(c, o, &answer, &ch); why != 0 {
+				failed = len(parts)
+			}
+		}
+		parts, answers = append(parts, o), append(answers, answer)
+	}
+	if failed < 0 {
+		ch.commit()
+	} else {
+		ch.rollback()
+	}
+	for i, o := range parts {
+		code := why
+		switch {
+		case failed < 0:
+			out.int32(o.op).bool(false).int32(0)
+			out.b = append(out.b, answers[i].b...)
+			continue
+		case i < failed:
+			code = 0
+		case i > failed:
+			code = errRuntime
+		}
+		out.int32(-1).bool(false).int32(code).int32(code)
+	}
+	out.int32(-1).bool(true).int32(-1)
+}

@@ -1,0 +1,123 @@
+package zookeeper_test
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// wire is one end of a connection in memory. Unlike net.Pipe it has room for what the other end has not read yet, as a socket has.
+type wire struct {
+	in, out *inbox
+}
+
+// inbox holds the bytes that one end of a connection has to read.
+type inbox struct {
+	mu      sync.Mutex // guards what follows
+	data    []byte
+	ended   error // what a read returns behind the data; nil: more may come
+	closed  bool  // by the reader
+	until   time.Time
+	late    time.Duration // a read that times out returns so much later, as in a process that stands still
+	changed chan struct{} // closed at each change
+}
+
+// newWires returns the two ends of a connection.
+func newWires() (a, b *wire) {
+	one, two := &inbox{changed: make(chan struct{})}, &inbox{changed: make(chan struct{})}
+	return &wire{one, two}, &wire{two, one}
+}
+
+// change sets something about the box and wakes its reader.
+func (b *inbox) change(set func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	set()
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// Read reports a deadline that has passed before it returns what is there, as sockets do.
+func (w *wire) Read(p []byte) (int, error) {
+	for b := w.in; ; {
+		b.mu.Lock()
+		changed, wait := b.changed, time.Duration(-1)
+		if !b.until.IsZero() {
+			wait = max(time.Until(b.until), 0)
+		}
+		late := b.late
+		switch {
+		case b.closed:
+			b.mu.Unlock()
+			return 0, net.ErrClosed
+		case wait == 0:
+			b.mu.Unlock()
+			time.Sleep(late)
+			return 0, os.ErrDeadlineExceeded
+		case len(b.data) > 0:
+			n := copy(p, b.data)
+			b.data = b.data[n:]
+			b.mu.Unlock()
+			return n, nil
+		case b.ended != nil:
+			defer b.mu.Unlock()
+			return 0, b.ended
+		}
+		b.mu.Unlock()
+		if wait < 0 {
+			<-changed
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// Write never blocks.
+func (w *wire) Write(p []byte) (n int, err error) {
+	w.in.mu.Lock()
+	closed := w.in.closed
+	w.in.mu.Unlock()
+	if closed {
+		return 0, net.ErrClosed
+	}
+	w.out.change(func() {
+		if w.out.closed || w.out.ended != nil {
+			err = syscall.EPIPE
+			return
+		}
+		w.out.data = append(w.out.data, p...)
+		n = len(p)
+	})
+	return n, err
+}
+
+// Close ends the connection. The other end may still read what was written.
+func (w *wire) Close() error {
+	w.in.change(func() { w.in.closed = true })
+	w.out.change(func() {
+		if w.out.ended == nil {
+			w.out.ended = io.EOF
+		}
+	})
+	return nil
+}
+
+func (w *wire) SetReadDeadline(t time.Time) error {
+	w.in.change(func() { w.in.until = t })
+	return nil
+}
+
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
+
+func (w *wire) SetDeadline(t time.Time) error { return w.SetReadDeadline(t) }
+
+func (w *wire) LocalAddr() net.Addr  { return &net.TCPAddr{} }
+func (w *wire) RemoteAddr() net.Addr { return &net.TCPAddr{} }
