@@ -28,6 +28,7 @@ func bubble(t *testing.T, run func(t *testing.T, r *fakeRig)) {
 
 func newFakeRig(t testing.TB, f *fake) *fakeRig {
 	r := &fakeRig{rig{Rig: fixture.New(t), opts: zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, addrs: f.addrs(), dial: f.dial}, f}
+	r.pause = f.pause
 	return r
 }
 
@@ -54,6 +55,7 @@ func (r *rig) over(links []*fixture.Link) func(ctx context.Context, addr string)
 		for _, l := range links {
 			if l.Addr == addr {
 				near, far := newWires()
+				near.pause = r.pause
 				carried.Go(func() {
 					l.Carry(far, func() (net.Conn, error) { return r.dial(context.Background(), addr) }, &jute{})
 				})

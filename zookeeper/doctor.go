@@ -54,7 +54,10 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		p.health, err = p.member.probe(ctx, pace.CallTime())
 		return err
 	}
-	if err := ask(); errors.Is(err, errNoQuorum) {
+	if err := ask(); err != nil && ctx.Err() != nil {
+		p.Add("reach", driver.VerdictFault, "the doctor was stopped before it answered", "give the doctor more time")
+		return
+	} else if errors.Is(err, errNoQuorum) {
 		p.OK("reach", "answers")
 		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or mend the network between them")
 		return

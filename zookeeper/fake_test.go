@@ -137,6 +137,7 @@ type fake struct {
 	zxid     int64
 	ids      int64
 	min, max time.Duration // of sessions
+	still    time.Time     // until then no client reads, as in a process that stands still
 	frozen   bool          // the leader stands still: it answers nothing and ends no session
 	reaper   *time.Timer
 	reaps    []string // containers to look at when the reaper comes
@@ -253,6 +254,7 @@ func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	s := f.members[i]
 	near, far := newWires()
+	near.pause = f.pause
 	if s.talk != nil {
 		talk := s.talk
 		f.running.Go(func() { talk(far) })
@@ -272,6 +274,14 @@ func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 		delete(f.conns, c)
 	})
 	return near, nil
+}
+
+// pause keeps a client from reading while it stands still.
+func (f *fake) pause() {
+	f.mu.Lock()
+	left := time.Until(f.still)
+	f.mu.Unlock()
+	time.Sleep(left)
 }
 
 // step counts a request. The caller has the mutex.

@@ -32,7 +32,8 @@ type link struct {
 	mu      sync.Mutex // guards what follows
 	out     []byte     // to be written
 	pending []flight   // in the order of sending, which is that of the answers
-	heard   time.Time  // when a request was answered last
+	heard   time.Time  // from when the member has its time for the next answer
+	until   time.Time  // when that ends; zero: it owes none
 	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
 	dead    error
 }
@@ -126,21 +127,44 @@ func (l *link) stir() {
 	l.due()
 }
 
-// due sets until when the member has to answer. It answers one request after the other, so that each answer gives it the time
+// due sets by when the member has to answer. It answers one request after the other, so that each answer gives it the time
 // for the next. The caller has the mutex.
 func (l *link) due() {
 	oldest := l.pinged
 	if len(l.pending) > 0 && (oldest.IsZero() || l.pending[0].sent.Before(oldest)) {
 		oldest = l.pending[0].sent
 	}
-	var end time.Time
+	l.until = time.Time{}
 	if !oldest.IsZero() {
 		if l.heard.After(oldest) {
 			oldest = l.heard
 		}
-		end = oldest.Add(l.limit)
+		l.until = oldest.Add(l.limit)
 	}
-	l.conn.SetReadDeadline(end)
+	l.conn.SetReadDeadline(l.until)
+}
+
+// Read reads from the connection. If this process has stood still for longer than the member had time, it reads on: an answer may have
+// been there all the time, and the silence tells nothing of the member.
+func (l *link) Read(p []byte) (n int, err error) {
+	for {
+		n, err = l.conn.Read(p)
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() || !l.excuse() {
+			return n, err
+		}
+	}
+}
+
+// excuse gives the member its time again if this process has stood still.
+func (l *link) excuse() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.until.IsZero() || !stoodStill(l.until, l.limit) {
+		return false
+	}
+	l.heard = time.Now()
+	l.due()
+	return true
 }
 
 // run reads answers and events until the connection ends, and returns why.

@@ -292,6 +292,9 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 		})
 	}
 	all.Wait()
+	if err == nil && ctx.Err() != nil {
+		err = d.unanswered(ctx)
+	}
 	return st, err
 }
 

@@ -79,8 +79,26 @@ var (
 	errSilent   = errors.New("the command srvr, which says who leads, is not allowed; add srvr to 4lw.commands.whitelist")
 )
 
+// fairly calls fn, which the limit ends. It calls fn once more if that came back so long after the limit that this process must have
+// stood still: the silence tells nothing of the member then, whose answer may have been there all the time.
+func fairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
+	begun := time.Now()
+	value, err := fn()
+	if _, stalled := errors.AsType[direct.Stall](err); stalled && ctx.Err() == nil && stoodStill(begun.Add(limit), limit) {
+		return fn()
+	}
+	return value, err
+}
+
+// stoodStill reports whether a wait that was to end by then is noticed to be over only much later.
+func stoodStill(end time.Time, limit time.Duration) bool { return time.Since(end) > limit/4 }
+
 // probe asks the member by the command srvr, which it takes without a session.
 func (m *member) probe(ctx context.Context, limit time.Duration) (health, error) {
+	return fairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
+}
+
+func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, error) {
 	ctx, cancel := direct.WithLimit(ctx, limit)
 	defer cancel()
 	conn, err := m.dial(ctx)
@@ -162,9 +180,12 @@ func (d *Driver) report(m *member, err error) {
 	}
 }
 
-// ask probes a member and notes what it says.
+// ask probes a member and notes its answer. An end of ctx is the caller's, and no news of the member.
 func (d *Driver) ask(ctx context.Context, m *member, limit time.Duration) (health, error) {
 	h, err := m.probe(ctx, limit)
+	if err != nil && ctx.Err() != nil {
+		return h, err
+	}
 	m.leads.Store(h.leads())
 	d.report(m, err)
 	return h, err

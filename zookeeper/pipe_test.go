@@ -12,6 +12,7 @@ import (
 // wire is one end of a connection in memory. Unlike net.Pipe it has room for what the other end has not read yet, as a socket has.
 type wire struct {
 	in, out *inbox
+	pause   func() // called before each look at what has come; may be nil
 }
 
 // inbox holds the bytes that one end of a connection has to read.
@@ -21,14 +22,13 @@ type inbox struct {
 	ended   error // what a read returns behind the data; nil: more may come
 	closed  bool  // by the reader
 	until   time.Time
-	late    time.Duration // a read that times out returns so much later, as in a process that stands still
 	changed chan struct{} // closed at each change
 }
 
 // newWires returns the two ends of a connection.
 func newWires() (a, b *wire) {
 	one, two := &inbox{changed: make(chan struct{})}, &inbox{changed: make(chan struct{})}
-	return &wire{one, two}, &wire{two, one}
+	return &wire{in: one, out: two}, &wire{in: two, out: one}
 }
 
 // change sets something about the box and wakes its reader.
@@ -43,19 +43,20 @@ func (b *inbox) change(set func()) {
 // Read reports a deadline that has passed before it returns what is there, as sockets do.
 func (w *wire) Read(p []byte) (int, error) {
 	for b := w.in; ; {
+		if w.pause != nil {
+			w.pause()
+		}
 		b.mu.Lock()
 		changed, wait := b.changed, time.Duration(-1)
 		if !b.until.IsZero() {
 			wait = max(time.Until(b.until), 0)
 		}
-		late := b.late
 		switch {
 		case b.closed:
 			b.mu.Unlock()
 			return 0, net.ErrClosed
 		case wait == 0:
 			b.mu.Unlock()
-			time.Sleep(late)
 			return 0, os.ErrDeadlineExceeded
 		case len(b.data) > 0:
 			n := copy(p, b.data)

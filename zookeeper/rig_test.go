@@ -39,6 +39,7 @@ type rig struct {
 	opts     zookeeper.Options
 	addrs    []string
 	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: over TCP
+	pause    func()                                                   // of clients behind links, where dial is set
 }
 
 // start makes a rig for one parallel test.

@@ -138,10 +138,20 @@ func (s *session) run() {
 		})
 		l.drop()
 		if !errors.Is(err, errMove) && s.quit.Err() == nil {
-			s.d.report(l.member, err)
-			l.member.leads.Store(false)
+			s.cut(l, err)
 		}
 	}
+}
+
+// cut notes that a connection ended. Silence is news of the member. A member that cuts the connection may be well, and have ended the
+// session: that member is asked.
+func (s *session) cut(l *link, err error) {
+	l.member.leads.Store(false)
+	if _, stalled := errors.AsType[direct.Stall](err); stalled {
+		s.d.report(l.member, err)
+		return
+	}
+	s.d.links.Go(func() { s.d.ask(s.quit, l.member, l.limit) })
 }
 
 // connect tries the members in turn.
@@ -150,7 +160,7 @@ func (s *session) connect() (*link, error) {
 	s.d.survey(s.quit, limit)
 	failed := s.d.states.Unavailable(nil)
 	for _, m := range s.d.order() {
-		l, err := s.greet(m, limit)
+		l, err := fairly(s.quit, limit, func() (*link, error) { return s.greet(m, limit) })
 		if s.quit.Err() != nil {
 			return l, s.quit.Err()
 		}
@@ -181,7 +191,8 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	l := &link{s: s, member: m, conn: conn, in: bufio.NewReader(conn), wake: make(chan struct{}, 1), limit: limit}
+	l := &link{s: s, member: m, conn: conn, wake: make(chan struct{}, 1), limit: limit}
+	l.in = bufio.NewReader(l)
 	l.opened = time.Now()
 	reply, err := l.exchange(hello.packet())
 	if err == nil {
@@ -256,9 +267,15 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), s.d.states.Unavailable(errors.New("no connection yet"), s.d.down()...))
+			return nil, s.d.unanswered(ctx)
 		}
 	}
+}
+
+// unanswered returns the error of a call whose context has ended before the answer. Its caller may have left early, so that it names no
+// member but those that are known to be down.
+func (d *Driver) unanswered(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", ctx.Err(), d.states.Unavailable(errors.New("no answer yet"), d.down()...))
 }
 
 // do sends requests together, and returns when all have an answer, which may be an error of
@@ -273,7 +290,7 @@ func (s *session) do(ctx context.Context, all ...*request) error {
 	case <-b.done:
 		return b.err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ctx.Err(), l.cut(errors.New("no answer yet")))
+		return s.d.unanswered(ctx)
 	}
 }
 
