@@ -17,6 +17,7 @@ package locktest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,6 +35,10 @@ type Harness struct {
 	// Bubble runs each test in a bubble of package testing/synctest, where time
 	// is virtual. It is for drivers that do no I/O, and Start is called inside.
 	Bubble bool
+
+	// Cases are the names of the tests to run. Default all. It is for a real service
+	// beside one in memory that all tests run on.
+	Cases []string
 }
 
 // Service is a running lock service. Open is required; the rest says what else
@@ -99,7 +104,15 @@ func Run(t *testing.T, h Harness) {
 	if h.Start == nil {
 		t.Fatal("locktest: Harness.Start is nil")
 	}
+	for _, name := range h.Cases {
+		if !slices.ContainsFunc(cases, func(c testCase) bool { return c.name == name }) {
+			t.Errorf("locktest: Harness.Cases: there is no test %q", name)
+		}
+	}
 	for _, c := range cases {
+		if h.Cases != nil && !slices.Contains(h.Cases, c.name) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			if h.Bubble {

@@ -70,7 +70,7 @@ func TestLeavingCallerBlamesNoMember(t *testing.T) {
 	for name, call := range calls {
 		for how, end := range ends {
 			t.Run(name+" "+how, func(t *testing.T) {
-				bubble(t, func(t *testing.T, r *fakeRig) {
+				bubble(t, func(t *testing.T, r *rig) {
 					d := r.driver()
 					g := r.Grant(d, "k", long)
 					blameless(t, d)
@@ -97,7 +97,7 @@ func TestLeavingCallerBlamesNoMember(t *testing.T) {
 // TestProcessThatStoodStillBlamesNoMember has the client read nothing for ten seconds, during requests, pings and probes alike. What the
 // members have answered meanwhile counts.
 func TestProcessThatStoodStillBlamesNoMember(t *testing.T) {
-	bubble(t, func(t *testing.T, r *fakeRig) {
+	bubble(t, func(t *testing.T, r *rig) {
 		d := r.driver()
 		g := r.Grant(d, "k", long)
 		blameless(t, d)
@@ -127,7 +127,7 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 		"connection": (*fake).cut,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *fakeRig) {
+			bubble(t, func(t *testing.T, r *rig) {
 				d := r.driver()
 				g := r.Grant(d, "k", long)
 				blameless(t, d)
@@ -142,7 +142,7 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 }
 
 func TestMemberThatDiesIsDownAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, r *fakeRig) {
+	bubble(t, func(t *testing.T, r *rig) {
 		d := r.driver()
 		r.Grant(d, "k", long)
 		down := make(chan string, 10)

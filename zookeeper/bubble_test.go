@@ -13,37 +13,22 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// fakeRig is a fake ensemble and its clients.
-type fakeRig struct {
-	rig
-	fake *fake
-}
-
-// bubble runs a parallel test over a fake ensemble of three members in virtual time.
-func bubble(t *testing.T, run func(t *testing.T, r *fakeRig)) {
+// bubble runs a parallel test over a fake ensemble of three members, in virtual time.
+func bubble(t *testing.T, run func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { run(t, newFakeRig(t, newFake(t, 3))) })
 }
 
-func newFakeRig(t testing.TB, f *fake) *fakeRig {
-	r := &fakeRig{rig{Rig: fixture.New(t), opts: zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, addrs: f.addrs(), dial: f.dial}, f}
-	r.pause = f.pause
-	return r
-}
-
-// TestConformanceInBubble is for the suite over a fake ensemble.
-func TestConformanceInBubble(t *testing.T) {
-	t.Parallel()
-	for _, members := range []int{1, 3} {
-		t.Run(fmt.Sprintf("%d members", members), func(t *testing.T) {
-			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, newFake(t, members)).service() }})
-		})
+func newFakeRig(t testing.TB, f *fake) *rig {
+	return &rig{
+		Rig: fixture.New(t), fake: f, addrs: f.addrs(),
+		opts: *zookeeper.Over(zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, f.dial),
 	}
 }
 
-// over returns a way to dial the members through links, one for each.
-func (r *rig) over(links []*fixture.Link) func(ctx context.Context, addr string) (net.Conn, error) {
+// through returns a way to dial the members of a fake through links, one for each.
+func (r *rig) through(links []*fixture.Link) func(ctx context.Context, addr string) (net.Conn, error) {
 	var carried sync.WaitGroup
 	r.Cleanup(func() {
 		for _, l := range links {
@@ -53,15 +38,25 @@ func (r *rig) over(links []*fixture.Link) func(ctx context.Context, addr string)
 	})
 	return func(_ context.Context, addr string) (net.Conn, error) {
 		for _, l := range links {
-			if l.Addr == addr {
-				near, far := newWires()
-				near.pause = r.pause
-				carried.Go(func() {
-					l.Carry(far, func() (net.Conn, error) { return r.dial(context.Background(), addr) }, &jute{})
-				})
-				return near, nil
+			if l.Addr != addr {
+				continue
 			}
+			near, far := newWires()
+			near.pause = r.fake.pause
+			carried.Go(func() {
+				l.Carry(far, func() (net.Conn, error) { return r.fake.dial(context.Background(), addr) }, &jute{})
+			})
+			return near, nil
 		}
 		return nil, fmt.Errorf("no member %s", addr)
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for _, members := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d members", members), func(t *testing.T) {
+			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, newFake(t, members)).service() }})
+		})
 	}
 }

@@ -15,56 +15,59 @@ import (
 
 // TestACrowdOfOneClientIsServed by members that answer 500 times a second over each connection.
 func TestACrowdOfOneClientIsServed(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	r.On(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
-	fixture.Crowd(r.Rig, d, 400)
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
+		fixture.Crowd(r.Rig, d, 400)
+	})
 }
 
 // TestASlowMemberIsNotBlamed for answers that come one after the other, the last of them long after
 // it was asked for.
 func TestASlowMemberIsNotBlamed(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	r.On(d, func(_ int, l *fixture.Link) { l.Slow = 50 * time.Millisecond })
-	d.(driver.Notifier).Notify(func(e driver.NodeEvent) {
-		if e.State != driver.NodeUp {
-			t.Errorf("%s is %s: %v", e.Node, e.State, e.Err)
-		}
-	})
-	var all sync.WaitGroup
-	for i := range 30 {
-		all.Go(func() {
-			if _, err := d.Acquire(r.Context(), driver.Request{Key: fmt.Sprint(i), TTL: long}); err != nil {
-				t.Error(err)
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 50 * time.Millisecond })
+		d.(driver.Notifier).Notify(func(e driver.NodeEvent) {
+			if e.State != driver.NodeUp {
+				t.Errorf("%s is %s: %v", e.Node, e.State, e.Err)
 			}
 		})
-	}
-	all.Wait()
+		var all sync.WaitGroup
+		for i := range 30 {
+			all.Go(func() {
+				if _, err := d.Acquire(r.Context(), driver.Request{Key: fmt.Sprint(i), TTL: long}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	})
 }
 
 func TestWhoLeavesBeforeItsTurnHasSentNothing(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	d.(*zookeeper.Driver).Room(1)
-	r.Release(r.Acquire(r.Client(d), "k", long)) // then it is there to create a node in
-	r.On(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })
-	before := r.Counts(d)["create"]
-	served := make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
-		served <- err
-	}()
-	r.Eventually("one has its turn", func() bool { return r.Counts(d)["create"] > before })
-	ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := d.Acquire(ctx, driver.Request{Key: "another", TTL: long})
-	crowd, ok := errors.AsType[*driver.UnavailableError](err)
-	if !errors.Is(err, context.DeadlineExceeded) || !ok || len(crowd.Nodes) > 0 {
-		t.Errorf("Acquire() = %v, want that its time was over, without a member to blame", err)
-	}
-	r.Must(<-served)
-	if n := r.Counts(d)["create"] - before; n != 1 {
-		t.Errorf("%d nodes were created, want 1", n)
-	}
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		d.(*zookeeper.Driver).Room(1)
+		r.Release(r.Acquire(r.Client(d), "k", long)) // then it is there to create a node in
+		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })
+		before := r.Counts(d)["create"]
+		served := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
+			served <- err
+		}()
+		r.Eventually("one has its turn", func() bool { return r.Counts(d)["create"] > before })
+		ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := d.Acquire(ctx, driver.Request{Key: "another", TTL: long})
+		crowd, ok := errors.AsType[*driver.UnavailableError](err)
+		if !errors.Is(err, context.DeadlineExceeded) || !ok || len(crowd.Nodes) > 0 {
+			t.Errorf("Acquire() = %v, want that its time was over, without a member to blame", err)
+		}
+		r.Must(<-served)
+		if n := r.Counts(d)["create"] - before; n != 1 {
+			t.Errorf("%d nodes were created, want 1", n)
+		}
+	})
 }

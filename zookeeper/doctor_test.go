@@ -1,11 +1,14 @@
 package zookeeper_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"net/http"
-	"net/http/httptest"
+	"fmt"
+	"io"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,89 +75,144 @@ func TestASoundEnsembleHasNoFindings(t *testing.T) {
 }
 
 func TestEachFaultOfAnEnsembleIsFoundAndNothingElse(t *testing.T) {
-	t.Parallel()
-	t.Run("times that the servers do not grant", func(t *testing.T) {
-		r := start(t)
-		url := urlOf(r.ensemble.Addrs()...)
-		r.only(r.diagnosed(url, 3*time.Second, zookeeper.Options{}), "ttl", driver.VerdictWarning, "election", "6 s or more")
-		r.only(r.diagnosed(url, 2*time.Minute, zookeeper.Options{}), "sessions", driver.VerdictFault, "no TTL over 1m0s", "shorter TTL", "maxSessionTimeout")
-	})
-	t.Run("nodes of another user", func(t *testing.T) {
-		r := start(t)
-		at := "zk://me:" + fixture.Escaped + "@" + strings.Join(r.ensemble.Addrs(), ",") + r.opts.Path
-		d, err := zookeeper.Open(r.Within(), at, nil)
-		r.Must(err)
-		defer d.Close()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-		if found := r.diagnosed(at, 0, zookeeper.Options{}); len(found) > 0 {
-			t.Errorf("found %+v", found)
-		}
-		other := strings.Replace(at, "me:"+fixture.Escaped, "you:other", 1)
-		r.only(r.diagnosed(other, 0, zookeeper.Options{}), "rights", driver.VerdictFault, "access denied", "correct user and password")
-	})
-	t.Run("the port of another program", func(t *testing.T) {
-		r := start(t)
-		web := httptest.NewServer(http.NotFoundHandler())
-		defer web.Close()
-		r.only(r.diagnosed(urlOf(web.Listener.Addr().String()), 0, zookeeper.Options{}), "reach", driver.VerdictFault, "correct its address")
-	})
-	t.Run("a server of another ensemble", func(t *testing.T) {
-		r := alone(t, 1)
-		r.only(r.diagnosed(urlOf(append(ensemble.Addrs(), r.ensemble.Addrs()...)...), 0, zookeeper.Options{}), "distinct", driver.VerdictFault,
-			"leads another ensemble", "members of one ensemble")
-	})
-	t.Run("members that are down", func(t *testing.T) {
-		r := alone(t, 3)
-		url := urlOf(r.ensemble.Addrs()...)
-		r.ensemble.Members[0].Kill()
-		r.Eventually("there is a leader", func() bool { return r.ensemble.Leader() != nil })
-		r.only(r.diagnosed(url, 0, zookeeper.Options{}), "reach", driver.VerdictFault, "refused", "start it")
-		r.ensemble.Members[1].Kill()
-		r.Eventually("the last one notices", func() bool {
-			checks := make(map[string]bool)
-			for _, f := range r.diagnosed(url, 0, zookeeper.Options{}) {
-				checks[f.Check] = true
+	for name, run := range map[string]func(t *testing.T, r *rig){
+		"nothing": func(t *testing.T, r *rig) {
+			if found := r.diagnosed(urlOf(r.addrs...), 0, r.opts); len(found) > 0 {
+				t.Errorf("found %+v", found)
 			}
-			return checks["leader"] && checks["reach"]
-		})
+		},
+		"times that the servers do not grant": func(_ *testing.T, r *rig) {
+			url := urlOf(r.addrs...)
+			r.only(r.diagnosed(url, 3*time.Second, r.opts), "ttl", driver.VerdictWarning, "election", "6 s or more")
+			r.only(r.diagnosed(url, 2*time.Minute, r.opts), "sessions", driver.VerdictFault, "no TTL over 1m0s", "shorter TTL", "maxSessionTimeout")
+		},
+		"nodes of another user": func(t *testing.T, r *rig) {
+			at := "zk://me:" + fixture.Escaped + "@" + strings.Join(r.addrs, ",") + r.opts.Path
+			d, err := zookeeper.Open(r.Within(), at, &r.opts)
+			r.Must(err)
+			defer d.Close()
+			r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+			if found := r.diagnosed(at, 0, r.opts); len(found) > 0 {
+				t.Errorf("found %+v", found)
+			}
+			other := strings.Replace(at, "me:"+fixture.Escaped, "you:other", 1)
+			r.only(r.diagnosed(other, 0, r.opts), "rights", driver.VerdictFault, "access denied", "correct user and password")
+		},
+		"a login that is refused": func(_ *testing.T, r *rig) {
+			for _, m := range r.fake.members {
+				m.noAuth = true
+			}
+			r.only(r.diagnosed("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault, "refuse the user", "scheme digest")
+		},
+		"the port of another program": func(_ *testing.T, r *rig) {
+			r.fake.members[0].talk = func(w *wire) {
+				word := make([]byte, 4)
+				io.ReadFull(w, word)
+				io.WriteString(w, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
+				w.Close()
+			}
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address")
+		},
+		"a server that is silent": func(_ *testing.T, r *rig) {
+			r.fake.members[0].talk = func(w *wire) { io.Copy(io.Discard, w) }
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "no answer in 2s", "write zks://")
+		},
+		"a server of another ensemble": func(_ *testing.T, r *rig) {
+			r.beside(newFake(r, 1))
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "distinct", driver.VerdictFault, "leads another ensemble", "members of one ensemble")
+		},
+		"a server that is too old": func(_ *testing.T, r *rig) {
+			r.fake.members[1].version = "3.5.2-1"
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "version", driver.VerdictFault, "3.5.2", "3.5.3 or newer")
+		},
+		"a server that may not answer": func(_ *testing.T, r *rig) {
+			r.fake.members[1].words = "srvr is not executed because it is not in the whitelist.\n"
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "may not say who leads", "whitelist")
+		},
+		"members that are down": func(t *testing.T, r *rig) {
+			r.fake.members[0].refuse = true
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "refused", "start it")
+			r.fake.members[1].refuse, r.fake.members[2].words = true, "This ZooKeeper instance is not currently serving requests\n"
+			var checks []string
+			for _, f := range r.diagnosed(urlOf(r.addrs...), 0, r.opts) {
+				checks = append(checks, f.Check)
+			}
+			if slices.Sort(checks); !slices.Equal(checks, []string{"leader", "reach", "reach"}) {
+				t.Errorf("found %q", checks)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { bubble(t, run) })
+	}
+}
+
+// beside adds the members of another ensemble to those of r.
+func (r *rig) beside(other *fake) {
+	for i, m := range other.members {
+		m.addr = fmt.Sprintf("y%d:2181", i+1)
+	}
+	r.addrs = append(r.addrs, other.addrs()...)
+	r.opts = *zookeeper.Over(r.opts, func(ctx context.Context, addr string) (net.Conn, error) {
+		if addr[0] == 'y' {
+			return other.dial(ctx, addr)
+		}
+		return r.fake.dial(ctx, addr)
 	})
-	t.Run("certificates and keys", func(t *testing.T) {
-		cert, err := redisproc.NewCertificate(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		config, err := cert.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := alone(t, 1, "secureClientPort", "ssl.keyStore.location="+store(t, cert), "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
-		url := urlOf(r.ensemble.Members[0].Safe)
+}
+
+func TestFaultsOfCertificatesAreFound(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		cert, config := r.secure(t.TempDir())
 		with := func(change func(*tls.Config)) []driver.Finding {
-			c := config.Clone()
-			change(c)
-			return r.diagnosed(url, 0, zookeeper.Options{TLS: c})
+			opts := r.opts
+			opts.TLS = config.Clone()
+			change(opts.TLS)
+			return r.diagnosed(urlOf(r.addrs...), 0, opts)
 		}
 		in := func(days time.Duration) func(c *tls.Config) {
 			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // it is good for 90
 		}
-		if found := with(in(0)); len(found) > 0 {
-			t.Errorf("found %+v", found)
+		each := func(found []driver.Finding, n int, check string, v driver.Verdict, words ...string) {
+			t.Helper()
+			for _, f := range found {
+				r.only([]driver.Finding{f}, check, v, words...)
+			}
+			if len(found) != n {
+				t.Errorf("found %+v, want %d", found, n)
+			}
 		}
-		both := with(in(87)) // of the server and of the client
-		for _, f := range both {
-			r.only([]driver.Finding{f}, "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
-		}
-		if len(both) != 2 {
-			t.Errorf("found %+v", both)
-		}
-		r.only(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")
-		r.only(with(func(c *tls.Config) { c.ServerName = "zk.example" }), "reach", driver.VerdictFault, "zk.example", "use a name of its certificate", "servername")
-		r.only(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
-		r.only(with(func(c *tls.Config) { c.Certificates = nil }), "reach", driver.VerdictFault, "cert and key")
-		r.only(r.diagnosed(url, 0, zookeeper.Options{}), "reach", driver.VerdictFault, "write zks://")
-		r.only(r.diagnosed("zks"+strings.TrimPrefix(urlOf(r.ensemble.Addrs()...), "zk"), 0, zookeeper.Options{}), "reach", driver.VerdictFault, "write zk://")
+		each(with(in(0)), 0, "", "")
+		each(with(in(87)), 6, "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it") // of each server and of the client
+		each(with(in(91)), 3, "reach", driver.VerdictFault, "expired", "renew its certificate")
+		each(with(func(c *tls.Config) { c.ServerName = "zk.example" }), 3, "reach", driver.VerdictFault, "zk.example", "use a name of its certificate", "servername")
+		each(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), 3, "reach", driver.VerdictFault, "unknown authority", "give the CA")
+		each(with(func(c *tls.Config) { c.Certificates = nil }), 3, "reach", driver.VerdictFault, "cert and key")
+		each(r.diagnosed(urlOf(r.addrs...), 0, r.opts), 3, "reach", driver.VerdictFault, "write zks://")
 		r.Must(os.Chmod(cert.Key, 0o644))
-		safe := "zks" + strings.TrimPrefix(url, "zk") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
-		r.only(r.diagnosed(safe, 0, zookeeper.Options{}), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		url := "zks" + strings.TrimPrefix(urlOf(r.addrs...), "zk") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
+		each(r.diagnosed(url, 0, r.opts), 1, "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		for _, m := range r.fake.members {
+			m.tls = nil
+		}
+		each(r.diagnosed(url, 0, r.opts)[1:], 3, "reach", driver.VerdictFault, "write zk://") // behind that of the file
 	})
+}
+
+// secure has the members of a fake speak TLS, with a certificate that is in files of dir and of the client too.
+func (r *rig) secure(dir string) (*redisproc.Certificate, *tls.Config) {
+	r.Helper()
+	cert, err := redisproc.NewCertificateLike(dir, func(c *x509.Certificate) {
+		c.DNSNames = nil
+		for _, addr := range r.addrs {
+			host, _, _ := strings.Cut(addr, ":")
+			c.DNSNames = append(c.DNSNames, host)
+		}
+	})
+	r.Must(err)
+	client, err := cert.Client()
+	r.Must(err)
+	for _, m := range r.fake.members {
+		m.tls = &tls.Config{Certificates: client.Certificates, ClientCAs: client.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}
+	}
+	return cert, client
 }

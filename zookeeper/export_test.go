@@ -13,11 +13,10 @@ import (
 // Spent is the first number that nobody has a lock by.
 const Spent = spent
 
-// NewOver is New over connections of the test's own.
-func NewOver(ctx context.Context, members []string, opts *Options, dial func(ctx context.Context, addr string) (net.Conn, error)) (*Driver, error) {
-	o := *opts
-	o.dial = dial
-	return New(ctx, members, &o)
+// Over returns opts for connections of the test's own.
+func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, error)) *Options {
+	opts.dial = dial
+	return &opts
 }
 
 // Most sets how many users a session has at most, before the first.

@@ -57,6 +57,8 @@ const (
 	reapEvery = time.Minute
 	// maxSteps bounds the requests in one instant of virtual time: a client that asks without a pause never lets that time pass.
 	maxSteps = 50_000
+	// maxPacket bounds a request, as jute.maxbuffer does.
+	maxPacket = 1 << 20
 )
 
 // jot writes records of jute.
@@ -310,6 +312,9 @@ func (f *fake) serve(c *conn) {
 		text := f.words(c.s)
 		f.mu.Unlock()
 		io.WriteString(c, text)
+		return
+	}
+	if binary.BigEndian.Uint32(word) > maxPacket {
 		return
 	}
 	hello, err := packet(c, word)

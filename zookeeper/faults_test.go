@@ -38,257 +38,329 @@ func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
 // TestAWaiterWhoseNodeIsDeletedQueuesAnew: it watches its own node too, and never takes the
 // lock for one that is gone.
 func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
-	r := start(t)
-	d, waiting := r.straight(), r.driver()
-	g := r.Grant(d, "k", long)
-	next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", long) })
-	first := r.waiter(d, "k")
-	r.Must(d.Delete(r.Within(), "k", first))
-	r.Eventually("it queues anew", func() bool { return r.waiter(d, "k") != first })
-	r.Must(d.Release(r.Within(), g, 0))
-	n := <-next
-	if n.Owner == first {
-		t.Error("it got the lock for a node that is gone")
-	}
-	if ok, err := d.Force(r.Within(), "k", n.Token, ""); err != nil || !ok {
-		t.Fatalf("Force() = %v, %v", ok, err)
-	}
-	if err := waiting.Renew(r.Within(), []driver.Grant{n})[0].Err; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Renew() of what was forced = %v, want ErrLost", err)
-	}
+	bubble(t, func(t *testing.T, r *rig) {
+		d, waiting := r.straight(), r.driver()
+		g := r.Grant(d, "k", long)
+		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", long) })
+		first := r.waiter(d, "k")
+		r.Must(d.Delete(r.Within(), "k", first))
+		r.Eventually("it queues anew", func() bool { return r.waiter(d, "k") != first })
+		r.Must(d.Release(r.Within(), g, 0))
+		n := <-next
+		if n.Owner == first {
+			t.Error("it got the lock for a node that is gone")
+		}
+		if ok, err := d.Force(r.Within(), "k", n.Token, ""); err != nil || !ok {
+			t.Fatalf("Force() = %v, %v", ok, err)
+		}
+		if err := waiting.Renew(r.Within(), []driver.Grant{n})[0].Err; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Renew() of what was forced = %v, want ErrLost", err)
+		}
+	})
 }
 
 // TestASessionThatIsOverLosesItsLeasesAtOnce: the holder hears of it before its next renewal,
 // and one that waited in the same session queues anew.
 func TestASessionThatIsOverLosesItsLeasesAtOnce(t *testing.T) {
-	r := start(t)
-	d, looker := r.straight(), r.straight()
-	c := r.Client(d)
-	mine, theirs := r.Acquire(c, "mine", long), r.Grant(looker, "theirs", long)
-	r.Must(mine.Extend(r.Within(), long)) // from now on the driver heeds the node
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "theirs", long) })
-	first := r.waiter(looker, "theirs")
-	r.Must(d.Expire(r.Within(), long))
-	<-mine.Context().Done()
-	if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
-		t.Errorf("the lease ended with %v, want ErrLost and ErrGone", err)
-	} else if !strings.Contains(err.Error(), "session") || strings.Contains(err.Error(), "ForceRelease") {
-		t.Errorf("the lease ended with %q, which does not say that its session is over", err)
-	}
-	r.Eventually("the waiter queues anew", func() bool { return r.waiter(looker, "theirs") != first })
-	r.Must(looker.Release(r.Within(), theirs, 0))
-	again := r.Acquire(c, "mine", long)
-	if again.Token() <= mine.Token() {
-		t.Errorf("token %d after %d", again.Token(), mine.Token())
-	}
-	r.Release(again, <-next)
+	bubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.straight(), r.straight()
+		c := r.Client(d)
+		mine, theirs := r.Acquire(c, "mine", long), r.Grant(looker, "theirs", long)
+		r.Must(mine.Extend(r.Within(), long)) // from now on the driver heeds the node
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "theirs", long) })
+		first := r.waiter(looker, "theirs")
+		r.Must(d.Expire(r.Within(), long))
+		<-mine.Context().Done()
+		if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
+			t.Errorf("the lease ended with %v, want ErrLost and ErrGone", err)
+		} else if !strings.Contains(err.Error(), "session") || strings.Contains(err.Error(), "ForceRelease") {
+			t.Errorf("the lease ended with %q, which does not say that its session is over", err)
+		}
+		r.Eventually("the waiter queues anew", func() bool { return r.waiter(looker, "theirs") != first })
+		r.Must(looker.Release(r.Within(), theirs, 0))
+		again := r.Acquire(c, "mine", long)
+		if again.Token() <= mine.Token() {
+			t.Errorf("token %d after %d", again.Token(), mine.Token())
+		}
+		r.Release(again, <-next)
+	})
 }
 
-// TestNobodyHasTheLockWhileItsOldHolderTrustsIt stops the leader for longer than the session
-// of the holder lasts, and not for long enough to be replaced. When it goes on, it ends the
-// session at once, whatever a member that follows it has said meanwhile.
-func TestNobodyHasTheLockWhileItsOldHolderTrustsIt(t *testing.T) {
+// TestTrustEndsBeforeLeaderEndsSession stops the leader for longer than the session of the holder lasts, at any time after a renewal. When
+// the leader goes on, it ends the session at once, whatever a member that follows it has answered meanwhile.
+func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 	for name, leads := range map[string]bool{"by the leader": true, "by others": false} {
 		t.Run(name, func(t *testing.T) {
-			r := alone(t, 3, "syncLimit=40")
-			leader := r.leader()
-			d := r.driver()
-			if !leads {
-				r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
-			}
-			holder, waiter := r.Client(d), r.Client(r.straight())
-			for range 3 {
-				l := r.Acquire(holder, "k", 3*time.Second)
-				first := l.Deadline()
-				r.Eventually("a renewal", func() bool { return l.Deadline().After(first) || l.Context().Err() != nil })
-				next := make(chan *holdfast.Lease, 1)
-				var at time.Time
-				go func() {
-					n := r.Acquire(waiter, "k", long)
-					at = time.Now()
-					next <- n
-				}()
-				r.Must(leader.Pause())
-				time.Sleep(4 * time.Second) // longer than the session
-				r.Must(leader.Resume())
-				<-l.Context().Done()
-				n := <-next
-				if early := l.Deadline().Sub(at); early > 0 {
-					t.Errorf("the next holder came %v before the deadline", early)
+			bubble(t, func(t *testing.T, r *rig) {
+				d := r.driver()
+				if !leads {
+					r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
 				}
-				if n.Token() <= l.Token() {
-					t.Errorf("token %d after %d", n.Token(), l.Token())
+				holder, waiter := r.Client(d), r.Client(r.straight())
+				for round := range 40 {
+					l := r.Acquire(holder, "k", 3*time.Second)
+					first := l.Deadline()
+					r.Eventually("a renewal", func() bool { return l.Deadline().After(first) || l.Context().Err() != nil })
+					type next struct {
+						*holdfast.Lease
+						at time.Time
+					}
+					granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
+					time.Sleep(time.Duration(round) * 25 * time.Millisecond)
+					r.fake.set(func() { r.fake.frozen = true })
+					time.Sleep(4 * time.Second)
+					r.fake.thaw()
+					<-l.Context().Done()
+					n := <-granted
+					if early := l.Deadline().Sub(n.at); early > 0 {
+						t.Errorf("the next holder came %v before the deadline", early)
+					}
+					if n.Token() <= l.Token() {
+						t.Errorf("token %d after %d", n.Token(), l.Token())
+					}
+					r.Release(n.Lease)
 				}
-				r.Release(n)
-				r.Eventually("all members follow", r.ensemble.Whole)
-			}
+			})
 		})
+	}
+}
+
+// TestFollowerThatLostLeaderKeepsNoLease: it goes on answering pings and reads while the leader ends the session.
+func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		r.On(d, func(i int, p *fixture.Link) { p.Refuse = i > 0 })
+		l := r.Acquire(r.Client(d), "k", 6*time.Second)
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(r.Client(r.straight()), "k", long) })
+		time.Sleep(10 * time.Second)
+		r.fake.set(func() { r.fake.members[0].parted = true })
+		n := <-next
+		if l.Context().Err() == nil || l.Deadline().After(time.Now()) {
+			t.Errorf("the old holder trusts its lease for %v", time.Until(l.Deadline()))
+		}
+		r.Release(n)
+	})
+}
+
+// TestNobodyHasTheLockWhileItsOldHolderTrustsIt is the same on real servers, once.
+func TestNobodyHasTheLockWhileItsOldHolderTrustsIt(t *testing.T) {
+	r := alone(t, 3, "syncLimit=40")
+	leader := r.leader()
+	for _, leads := range []bool{true, false} {
+		d := r.driver()
+		if !leads {
+			r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
+		}
+		l := r.Acquire(r.Client(d), "k", 3*time.Second) // the end of which the test waits for
+		r.Renewed(l, 1)
+		type next struct {
+			*holdfast.Lease
+			at time.Time
+		}
+		waiter := r.Client(r.straight())
+		granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
+		r.Must(leader.Pause())
+		time.Sleep(4 * time.Second) // longer than the session
+		r.Must(leader.Resume())
+		<-l.Context().Done()
+		n := <-granted
+		if early := l.Deadline().Sub(n.at); early > 0 {
+			t.Errorf("connected to the leader %v: the next holder came %v before the deadline", leads, early)
+		}
+		if n.Token() <= l.Token() {
+			t.Errorf("token %d after %d", n.Token(), l.Token())
+		}
+		r.Release(n.Lease)
+		r.Eventually("all members follow", r.ensemble.Whole)
 	}
 }
 
 // TestALeaseIsKeptThroughMembersThatFollow: the client cannot reach the leader.
 func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
-	r := start(t)
-	leader := r.leader()
-	d := r.driver()
-	r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
-	holder, waiter := r.Client(d), r.Client(r.straight())
-	l := r.Acquire(holder, "k", 6*time.Second)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	for range 4 {
-		deadline := l.Deadline()
-		r.Eventually("a renewal", func() bool { return l.Deadline().After(deadline) || l.Context().Err() != nil })
-	}
-	r.Must(context.Cause(l.Context()))
-	r.Release(l)
-	r.Release(<-next)
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
+		holder, waiter := r.Client(d), r.Client(r.straight())
+		l := r.Acquire(holder, "k", 6*time.Second)
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		for range 4 {
+			deadline := l.Deadline()
+			r.Eventually("a renewal", func() bool { return l.Deadline().After(deadline) || l.Context().Err() != nil })
+		}
+		r.Must(context.Cause(l.Context()))
+		r.Release(l)
+		r.Release(<-next)
+	})
 }
 
 // TestALostReplyCostsNoLock of whatever request.
 func TestALostReplyCostsNoLock(t *testing.T) {
-	r := start(t)
-	d, looker := r.driver(), r.straight()
-	fixture.LosesReplies(r.Rig, d, func() { r.nodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
+	bubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.driver(), r.straight()
+		fixture.LosesReplies(r.Rig, d, func() { r.nodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
+	})
 }
 
 // TestARequestThatComesAfterItsSenderGaveUpTakesNothing stops the request that creates the
 // node on its way until the caller has gone, over a session that goes on.
 func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
-	r := start(t)
-	looker := r.straight()
-	for _, noWait := range []bool{true, false} {
-		d := r.driver()
-		r.Grant(d, fmt.Sprint("other", noWait), long) // which keeps the session
-		caught := fixture.Cancels(r.Rig, d, "create", noWait)
-		looked := r.Counts(d)["sync"]
-		r.Eventually("the driver has looked for the node", func() bool { return r.Counts(d)["sync"] > looked })
-		r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
-		<-caught.Late
-		for range 10 { // the servers read what came late in their own time
-			if st, err := looker.Inspect(r.Within(), "k"); err != nil || st.Held {
-				t.Fatalf("NoWait %v: the late request has left %+v, %v", noWait, st, err)
+	bubble(t, func(t *testing.T, r *rig) {
+		looker := r.straight()
+		for _, noWait := range []bool{true, false} {
+			d := r.driver()
+			r.Grant(d, fmt.Sprint("other", noWait), long) // which keeps the session
+			caught := fixture.Cancels(r.Rig, d, "create", noWait)
+			looked := r.Counts(d)["sync"]
+			r.Eventually("the driver has looked for the node", func() bool { return r.Counts(d)["sync"] > looked })
+			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+			<-caught.Late
+			for range 10 { // the servers read what came late in their own time
+				if st, err := looker.Inspect(r.Within(), "k"); err != nil || st.Held {
+					t.Fatalf("NoWait %v: the late request has left %+v, %v", noWait, st, err)
+				}
 			}
+			r.Must(d.Close())
 		}
-		r.Must(d.Close())
-	}
+	})
 }
 
 // TestAWaiterAsksForNothing: it costs pings.
 func TestAWaiterAsksForNothing(t *testing.T) {
-	r := start(t)
-	waiting := r.driver()
-	watches := func() bool { return r.Counts(waiting)["read"] >= 3 }
-	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
+	bubble(t, func(t *testing.T, r *rig) {
+		waiting := r.driver()
+		watches := func() bool { return r.Counts(waiting)["read"] >= 3 }
+		fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
+	})
 }
 
 // TestAWaiterOfLongRenewsBeforeItTakesTheLock, as its session may be over soon, or is.
 func TestAWaiterOfLongRenewsBeforeItTakesTheLock(t *testing.T) {
-	r := start(t)
-	d, waiting := r.straight(), r.driver()
-	g := r.Grant(d, "k", long)
-	next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", 5*time.Second) })
-	r.nodes(d, "k", 2)
-	time.Sleep(2 * time.Second) // more than a quarter
-	before := r.Counts(waiting)["multi"]
-	r.Must(d.Release(r.Within(), g, 0))
-	g = <-next
-	if n := r.Counts(waiting)["multi"] - before; n == 0 {
-		t.Error("the waiter has sent no transaction")
-	}
-	r.Must(waiting.Release(r.Within(), g, 0))
+	bubble(t, func(t *testing.T, r *rig) {
+		d, waiting := r.straight(), r.driver()
+		g := r.Grant(d, "k", long)
+		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", 5*time.Second) })
+		r.nodes(d, "k", 2)
+		time.Sleep(2 * time.Second) // more than a quarter
+		before := r.Counts(waiting)["multi"]
+		r.Must(d.Release(r.Within(), g, 0))
+		g = <-next
+		if n := r.Counts(waiting)["multi"] - before; n == 0 {
+			t.Error("the waiter has sent no transaction")
+		}
+		r.Must(waiting.Release(r.Within(), g, 0))
+	})
 }
 
 // TestLeasesWithOneTTLShareAConnection, as servers allow few of one machine.
 func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	for i := range 20 {
-		r.Grant(d, fmt.Sprint("k", i), long)
-	}
-	r.Grant(d, "other", long-time.Second)
-	if sessions := r.Counts(d)["greeting"]; sessions != 2 {
-		t.Errorf("%d sessions for leases of two TTLs", sessions)
-	}
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		for i := range 20 {
+			r.Grant(d, fmt.Sprint("k", i), long)
+		}
+		r.Grant(d, "other", long-time.Second)
+		if sessions := r.Counts(d)["greeting"]; sessions != 2 {
+			t.Errorf("%d sessions for leases of two TTLs", sessions)
+		}
+	})
 }
 
 // TestASessionHasRoomForSomeNodesOnly: the servers do not survive the end of one with too many.
 // What a session has no room for is in another, which is renewed, released and closed like the first.
 func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
-	r := start(t)
-	d, looker := r.driver().(*zookeeper.Driver), r.straight()
-	d.Most(4)
-	var held []driver.Grant
-	for i := range 10 {
-		held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
-	}
-	if sessions := r.Counts(d)["greeting"]; sessions != 3 {
-		t.Errorf("%d sessions for ten locks, four in each at most", sessions)
-	}
-	for i, n := range d.Renew(r.Within(), held) {
-		if n.Err != nil || !n.TrustedUntil.After(time.Now()) {
-			t.Errorf("lock %d: Renew() = %+v", i, n)
+	bubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.driver().(*zookeeper.Driver), r.straight()
+		d.Most(4)
+		var held []driver.Grant
+		for i := range 10 {
+			held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
 		}
-	}
-	for _, g := range held[:5] {
-		r.Must(d.Release(r.Within(), g, 0))
-	}
-	for i := range 5 { // there is room again
-		held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
-	}
-	if sessions := r.Counts(d)["greeting"]; sessions != 3 {
-		t.Errorf("%d sessions for ten locks once more", sessions)
-	}
-	for _, g := range held[5:] {
-		r.Must(looker.Check(r.Within(), g))
-		r.Must(d.Release(r.Within(), g, 0))
-	}
-	r.Must(d.Close())
-	if n := r.Counts(d)["close"]; n != 3 {
-		t.Errorf("%d of 3 sessions were closed", n)
+		if sessions := r.Counts(d)["greeting"]; sessions != 3 {
+			t.Errorf("%d sessions for ten locks, four in each at most", sessions)
+		}
+		for i, n := range d.Renew(r.Within(), held) {
+			if n.Err != nil || !n.TrustedUntil.After(time.Now()) {
+				t.Errorf("lock %d: Renew() = %+v", i, n)
+			}
+		}
+		for _, g := range held[:5] {
+			r.Must(d.Release(r.Within(), g, 0))
+		}
+		for i := range 5 { // there is room again
+			held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
+		}
+		if sessions := r.Counts(d)["greeting"]; sessions != 3 {
+			t.Errorf("%d sessions for ten locks once more", sessions)
+		}
+		for _, g := range held[5:] {
+			r.Must(looker.Check(r.Within(), g))
+			r.Must(d.Release(r.Within(), g, 0))
+		}
+		r.Must(d.Close())
+		if n := r.Counts(d)["close"]; n != 3 {
+			t.Errorf("%d of 3 sessions were closed", n)
+		}
+	})
+}
+
+// TestNobodyHasALockByANumberThatComesAgain: the servers number the nodes of a folder with 31 bits, and give the last number to all who come
+// behind it. Before that, the folder is made anew.
+func TestNobodyHasALockByANumberThatComesAgain(t *testing.T) {
+	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				d := r.straight()
+				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+				r.fake.set(func() { r.fake.nodes[r.opts.Path+"/lock:k"].creates = begin })
+				r.spent(5)
+			})
+		})
 	}
 }
 
-// TestNobodyHasALockByANumberThatComesAgain: the servers number the nodes of a folder with 31 bits,
-// and give the last number to all who come behind it. Before that, the folder is made anew.
-func TestNobodyHasALockByANumberThatComesAgain(t *testing.T) {
+// TestServersGiveTheLastNumberAgain is that on a real server.
+func TestServersGiveTheLastNumberAgain(t *testing.T) {
 	r := alone(t, 1)
 	d := r.straight()
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 	m := r.ensemble.Members[0]
-	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
-		m.Kill()
-		r.Must(m.Restart(r.Context())) // which takes a snapshot
-		m.Kill()
-		count(r.Rig, m.Data(), r.opts.Path+"/lock:k", begin)
-		r.Must(m.Restart(r.Context()))
-		d := r.driver().(*zookeeper.Driver)
-		last := r.Grant(d, "k", long)
-		r.On(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
-		const waiters = 5
-		granted := make(chan driver.Grant, waiters)
-		for range waiters {
-			go func() { granted <- r.Grant(d, "k", long) }()
-		}
-		for range waiters {
-			if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
-				t.Errorf("%s: a try beside the holder: %v", name, err)
-			}
-			r.Must(d.Check(r.Within(), last))
-			r.Must(d.Release(r.Within(), last, 0))
-			var next driver.Grant
-			select {
-			case next = <-granted:
-			case <-time.After(2 * fixture.Patience()):
-				t.Fatalf("%s: a waiter does not get the lock", name)
-			}
-			if next.Token <= last.Token {
-				t.Errorf("%s: token %d after %d", name, next.Token, last.Token)
-			}
-			last = next
-		}
-		r.Must(d.Release(r.Within(), last, 0))
-		r.nodes(d, "k", 0)
+	m.Kill()
+	r.Must(m.Restart(r.Context())) // which takes a snapshot
+	m.Kill()
+	count(r.Rig, m.Data(), r.opts.Path+"/lock:k", math.MaxInt32)
+	r.Must(m.Restart(r.Context()))
+	r.spent(3)
+}
+
+// spent passes the lock k, whose numbers are used up, from holder to holder.
+func (r *rig) spent(waiters int) {
+	r.Helper()
+	d := r.driver().(*zookeeper.Driver)
+	last := r.Grant(d, "k", long)
+	r.On(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
+	granted := make(chan driver.Grant, waiters)
+	for range waiters {
+		go func() { granted <- r.Grant(d, "k", long) }()
 	}
+	for range waiters {
+		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+			r.Errorf("a try beside the holder: %v", err)
+		}
+		r.Must(d.Check(r.Within(), last))
+		r.Must(d.Release(r.Within(), last, 0))
+		var next driver.Grant
+		select {
+		case next = <-granted:
+		case <-time.After(2 * fixture.Patience()):
+			r.Fatal("a waiter does not get the lock")
+		}
+		if next.Token <= last.Token {
+			r.Errorf("token %d after %d", next.Token, last.Token)
+		}
+		last = next
+	}
+	r.Must(d.Release(r.Within(), last, 0))
+	r.nodes(d, "k", 0)
 }
 
 // count changes, in the newest snapshot of a server that stands still, how often the children of
@@ -318,108 +390,113 @@ func count(r *fixture.Rig, data, node string, n int32) {
 
 // TestForceComparesTheTransaction that created the node: the next holder is not hit.
 func TestForceComparesTheTransaction(t *testing.T) {
-	r := start(t)
-	d := r.straight()
-	old := r.Grant(d, "k", long)
-	r.Must(d.Release(r.Within(), old, 0))
-	g := r.Grant(d, "k", long)
-	for _, token := range []int64{0, old.Token, g.Token - 1, g.Token + int64(g.Block)} {
-		if ok, err := d.Force(r.Within(), "k", token, ""); ok || err != nil {
-			t.Errorf("Force(%d) where %d has it = %v, %v", token, g.Token, ok, err)
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.straight()
+		old := r.Grant(d, "k", long)
+		r.Must(d.Release(r.Within(), old, 0))
+		g := r.Grant(d, "k", long)
+		for _, token := range []int64{0, old.Token, g.Token - 1, g.Token + int64(g.Block)} {
+			if ok, err := d.Force(r.Within(), "k", token, ""); ok || err != nil {
+				t.Errorf("Force(%d) where %d has it = %v, %v", token, g.Token, ok, err)
+			}
 		}
-	}
-	if err := d.Check(r.Within(), g); err != nil {
-		t.Errorf("Check() = %v", err)
-	}
-	if ok, err := d.Force(r.Within(), "k", g.Token+int64(g.Block)-1, ""); !ok || err != nil {
-		t.Errorf("Force() with the last token of the block = %v, %v", ok, err)
-	}
+		if err := d.Check(r.Within(), g); err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+		if ok, err := d.Force(r.Within(), "k", g.Token+int64(g.Block)-1, ""); !ok || err != nil {
+			t.Errorf("Force() with the last token of the block = %v, %v", ok, err)
+		}
+	})
 }
 
 // TestALeaverLeavesNoNode, in a session that goes on.
 func TestALeaverLeavesNoNode(t *testing.T) {
-	r := start(t)
-	d, waiting := r.straight(), r.straight()
-	g := r.Grant(d, "k", long)
-	r.Grant(waiting, "other", long) // which keeps the session
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() {
-		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
-		left <- err
-	}()
-	r.nodes(d, "k", 2)
-	cancel()
-	if err := <-left; !errors.Is(err, context.Canceled) { // it may not know yet who has the lock
-		t.Errorf("Acquire() = %v, want the end of the wait", err)
-	}
-	r.nodes(d, "k", 1)
-	r.Must(d.Release(r.Within(), g, 0))
-	r.nodes(d, "k", 0)
+	bubble(t, func(t *testing.T, r *rig) {
+		d, waiting := r.straight(), r.straight()
+		g := r.Grant(d, "k", long)
+		r.Grant(waiting, "other", long) // which keeps the session
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+			left <- err
+		}()
+		r.nodes(d, "k", 2)
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) { // it may not know yet who has the lock
+			t.Errorf("Acquire() = %v, want the end of the wait", err)
+		}
+		r.nodes(d, "k", 1)
+		r.Must(d.Release(r.Within(), g, 0))
+		r.nodes(d, "k", 0)
+	})
 }
 
 // TestALeaseThatNobodyRenewsLapses while its session goes on for another.
 func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
-	r := start(t)
-	d := r.straight()
-	const ttl = 6 * time.Second
-	renewed, forgotten := r.Acquire(r.Client(d), "renewed", ttl), r.Grant(d, "k", ttl)
-	next := r.Grant(r.straight(), "k", long)
-	if now := time.Now(); now.Before(forgotten.TrustedUntil) {
-		t.Errorf("granted %v before the trust ended", forgotten.TrustedUntil.Sub(now))
-	}
-	if next.Token <= forgotten.Token {
-		t.Errorf("token %d after %d", next.Token, forgotten.Token)
-	}
-	if err := d.Renew(r.Within(), []driver.Grant{forgotten})[0].Err; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Renew() = %v, want ErrLost", err)
-	}
-	r.Must(context.Cause(renewed.Context()))
-	r.Release(renewed)
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.straight()
+		const ttl = 6 * time.Second
+		renewed, forgotten := r.Acquire(r.Client(d), "renewed", ttl), r.Grant(d, "k", ttl)
+		next := r.Grant(r.straight(), "k", long)
+		if now := time.Now(); now.Before(forgotten.TrustedUntil) {
+			t.Errorf("granted %v before the trust ended", forgotten.TrustedUntil.Sub(now))
+		}
+		if next.Token <= forgotten.Token {
+			t.Errorf("token %d after %d", next.Token, forgotten.Token)
+		}
+		if err := d.Renew(r.Within(), []driver.Grant{forgotten})[0].Err; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Renew() = %v, want ErrLost", err)
+		}
+		r.Must(context.Cause(renewed.Context()))
+		r.Release(renewed)
+	})
 }
 
 // TestAWaitIsToldOfWhenTheFirstHasJustGone, between two looks of one who waits behind another: calls of its process that only try the
 // lock wait for that word, with the locks that the other may wait for.
 func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
-	r := start(t)
-	d, last := r.driver(), r.driver()
-	first, look := r.Grant(d, "k", long), r.straight()
-	ctx, cancel := context.WithCancel(r.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	second := make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
-		second <- err
-	}()
-	r.waiter(look, "k")
-	r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
-	told := make(chan bool, 10)
-	all.Go(func() {
-		last.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- errors.Is(err, driver.ErrHeld) }})
-	})
-	r.Caught(last)
-	r.Must(d.Release(r.Within(), first, 0))
-	r.Must(<-second)
-	r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
-	for held := false; !held; {
-		select {
-		case held = <-told: // false: of a member that did not answer while the request was stopped
-		case <-time.After(fixture.Patience()):
-			t.Fatal("it is not told that it waits for a holder")
+	bubble(t, func(t *testing.T, r *rig) {
+		d, last := r.driver(), r.driver()
+		first, look := r.Grant(d, "k", long), r.straight()
+		ctx, cancel := context.WithCancel(r.Context())
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer cancel()
+		second := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			second <- err
+		}()
+		r.waiter(look, "k")
+		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
+		told := make(chan bool, 10)
+		all.Go(func() {
+			last.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- errors.Is(err, driver.ErrHeld) }})
+		})
+		r.Caught(last)
+		r.Must(d.Release(r.Within(), first, 0))
+		r.Must(<-second)
+		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+		for held := false; !held; {
+			select {
+			case held = <-told: // false: of a member that did not answer while the request was stopped
+			case <-time.After(fixture.Patience()):
+				t.Fatal("it is not told that it waits for a holder")
+			}
 		}
-	}
+	})
 }
 
 // TestAWaitBehindWhatMayNotBeReadSaysSo: a client that logs in has nodes of its own, and one that does not can watch none of them.
 func TestAWaitBehindWhatMayNotBeReadSaysSo(t *testing.T) {
-	r := start(t)
-	d := r.straight()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is everybody's
-	r.opts.Username, r.opts.Password = "u", "p"
-	r.Grant(r.straight(), "k", long)
-	if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); !errors.Is(err, driver.ErrAuth) {
-		t.Errorf("Acquire() = %v, want ErrAuth", err)
-	}
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.straight()
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is everybody's
+		r.opts.Username, r.opts.Password = "u", "p"
+		r.Grant(r.straight(), "k", long)
+		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); !errors.Is(err, driver.ErrAuth) {
+			t.Errorf("Acquire() = %v, want ErrAuth", err)
+		}
+	})
 }

@@ -187,20 +187,21 @@ func TestALateRequestChangesNothing(t *testing.T) {
 	} {
 		for where, elsewhere := range map[string]bool{"the same member": false, "others": true} {
 			t.Run(name+", over "+where, func(t *testing.T) {
-				r := start(t)
-				d, looker := r.driver(), r.straight()
-				other := r.Grant(d, "other", long) // which keeps the session
-				newest := run(r, d, func(kind string, do func()) late { return r.stop(d, kind, elsewhere, do) })
-				// As a client would soon: it finds out where the session is, or that it is over.
-				if err := d.Renew(r.Within(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
-					r.Errorf("Renew() = %v", err)
-				}
-				next := r.Grant(looker, "k", long)
-				if next.Token <= newest {
-					t.Errorf("token %d after %d", next.Token, newest)
-				}
-				r.Must(looker.Release(r.Within(), next, 0))
-				r.nodes(looker, "k", 0)
+				bubble(t, func(t *testing.T, r *rig) {
+					d, looker := r.driver(), r.straight()
+					other := r.Grant(d, "other", long) // which keeps the session
+					newest := run(r, d, func(kind string, do func()) late { return r.stop(d, kind, elsewhere, do) })
+					// As a client would soon: it finds out where the session is, or that it is over.
+					if err := d.Renew(r.Within(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
+						r.Errorf("Renew() = %v", err)
+					}
+					next := r.Grant(looker, "k", long)
+					if next.Token <= newest {
+						t.Errorf("token %d after %d", next.Token, newest)
+					}
+					r.Must(looker.Release(r.Within(), next, 0))
+					r.nodes(looker, "k", 0)
+				})
 			})
 		}
 	}
@@ -209,11 +210,12 @@ func TestALateRequestChangesNothing(t *testing.T) {
 // TestALateCreationIsDeletedOverTheSameConnection: it may be carried out after that connection was looked over. The session goes on,
 // for another lock.
 func TestALateCreationIsDeletedOverTheSameConnection(t *testing.T) {
-	r := start(t)
-	d, looker := r.straight(), r.straight()
-	const ttl = 15 * time.Second
-	r.Grant(d, "other", ttl)
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", ttl), 0))
-	r.Must(d.Stray(r.Within(), "k", ttl))
-	r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
+	bubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.straight(), r.straight()
+		const ttl = 15 * time.Second
+		r.Grant(d, "other", ttl)
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", ttl), 0))
+		r.Must(d.Stray(r.Within(), "k", ttl))
+		r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
+	})
 }

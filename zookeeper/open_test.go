@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -60,23 +58,24 @@ func TestABadURLSaysHowToMendIt(t *testing.T) {
 // TestAURLNamesMembersAndPath: what is taken by a URL is held for a driver of that path, and
 // for no other.
 func TestAURLNamesMembersAndPath(t *testing.T) {
-	r := start(t)
-	url := "zk://" + strings.Join(r.ensemble.Addrs(), ",")
-	for path, node := range map[string]string{"/a/b/c": "/a/b/c", "/d/": "/d", "": "/holdfast", "/": "/holdfast"} {
-		d, err := zookeeper.Open(r.Within(), url+path, nil)
-		r.Must(err)
-		g := r.Grant(d, t.Name(), long)
-		for other, held := range map[string]bool{node: true, "/a": false} {
-			looker, err := zookeeper.New(r.Context(), r.ensemble.Addrs(), unchecked(zookeeper.Options{Path: other}))
+	bubble(t, func(t *testing.T, r *rig) {
+		url := "zk://" + strings.Join(r.addrs, ",")
+		for path, node := range map[string]string{"/a/b/c": "/a/b/c", "/d/": "/d", "": "/holdfast", "/": "/holdfast"} {
+			d, err := zookeeper.Open(r.Within(), url+path, zookeeper.Over(zookeeper.Options{}, r.fake.dial))
 			r.Must(err)
-			if st, err := looker.Inspect(r.Within(), t.Name()); err != nil || st.Held != held {
-				t.Errorf("%q: below %s held is %v, %v", path, other, st.Held, err)
+			g := r.Grant(d, t.Name(), long)
+			for other, held := range map[string]bool{node: true, "/a": false} {
+				looker, err := r.at(other)
+				r.Must(err)
+				if st, err := looker.Inspect(r.Within(), t.Name()); err != nil || st.Held != held {
+					t.Errorf("%q: below %s held is %v, %v", path, other, st.Held, err)
+				}
+				r.Must(looker.Close())
 			}
-			r.Must(looker.Close())
+			r.Must(d.Release(r.Within(), g, 0))
+			r.Must(d.Close())
 		}
-		r.Must(d.Release(r.Within(), g, 0))
-		r.Must(d.Close())
-	}
+	})
 }
 
 // TestAnEnsembleThatIsDownIsNoMistake: it may be back soon.
@@ -194,74 +193,47 @@ func TestATTLThatTheServersWouldChangeIsAnError(t *testing.T) {
 
 // TestASessionThatWasRefusedIsClosed: it would stay with the servers for as long as they granted.
 func TestASessionThatWasRefusedIsClosed(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	for n := range 3 {
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 2 * time.Minute})
-		if !errors.Is(err, driver.ErrInvalid) {
-			t.Fatalf("Acquire() = %v, want ErrInvalid, as these servers grant 1m", err)
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		for n := range 3 {
+			_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 2 * time.Minute})
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Fatalf("Acquire() = %v, want ErrInvalid, as these servers grant 1m", err)
+			}
+			if counts := r.Counts(d); counts["greeting"] != n+1 || counts["close"] != n+1 {
+				t.Errorf("%d sessions were opened and %d closed, want %d", counts["greeting"], counts["close"], n+1)
+			}
 		}
-		if counts := r.Counts(d); counts["greeting"] != n+1 || counts["close"] != n+1 {
-			t.Errorf("%d sessions were opened and %d closed, want %d", counts["greeting"], counts["close"], n+1)
-		}
-	}
+	})
 }
 
 // TestMembersOfTwoEnsemblesAreRefused, as the locks of one do not exclude those of the other.
 func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
-	r := alone(t, 1)
-	both := append(r.ensemble.Addrs(), ensemble.Addrs()...)
-	d, err := zookeeper.Open(r.Within(), "zk://"+strings.Join(both, ","), nil)
-	if err == nil {
-		d.Close()
-	}
-	if err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
-		t.Errorf("Open() = %v", err)
-	}
-	d, err = zookeeper.New(r.Context(), both, unchecked(r.opts))
-	d = fixture.Closed(r.Rig, d, err)
-	r.Eventually("Acquire is refused", func() bool {
-		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
-		if err == nil { // it has not looked at all members yet
-			r.Must(d.Release(r.Within(), g, 0))
+	bubble(t, func(t *testing.T, r *rig) {
+		r.beside(newFake(t, 1))
+		d, err := zookeeper.New(r.Within(), r.addrs, &r.opts)
+		if err == nil {
+			d.Close()
 		}
-		return err != nil && strings.Contains(err.Error(), "lead two ensembles")
+		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "lead two ensembles") {
+			t.Errorf("New() = %v", err)
+		}
+		d = r.straight()
+		synctest.Wait() // it has looked at all members
+		if g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
+			t.Errorf("Acquire() = %+v, %v", g, err)
+		}
 	})
 }
 
-// TestALeaderWithoutAMajorityIsNoEnsemble of its own: one that was deposed says that it leads until
-// it notices.
+// TestALeaderWithoutAMajorityIsNoEnsemble of its own: one that was deposed reports that it leads until it notices.
 func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
-	t.Parallel()
-	var addrs []string
-	for epoch := range 2 { // members that answer srvr, and nothing else
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, l.Addr().String())
-		var served sync.WaitGroup
-		t.Cleanup(func() { l.Close(); served.Wait() })
-		served.Go(func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				word := make([]byte, 4)
-				io.ReadFull(conn, word)
-				if string(word) == "srvr" {
-					fmt.Fprintf(conn, "Zookeeper version: 3.8.0\nZxid: %#x\nMode: leader\n", (epoch+1)<<32)
-				}
-				conn.Close()
-			}
-		})
-	}
-	d, err := zookeeper.Open(t.Context(), "zk://"+strings.Join(addrs, ","), nil)
-	if err != nil {
-		t.Fatalf("Open() = %v", err)
-	}
-	d.Close()
+	bubble(t, func(t *testing.T, r *rig) {
+		r.fake.members[0].words = "Zookeeper version: 3.8.0\nZxid: 0x5\nMode: leader\n"
+		d, err := zookeeper.New(t.Context(), r.addrs, &r.opts)
+		d = fixture.Closed(r.Rig, d, err)
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	})
 }
 
 // TestAQuotaThatIsUsedUpRefusesNewLocks, and touches none that is held.
@@ -287,41 +259,42 @@ func TestAQuotaThatIsUsedUpRefusesNewLocks(t *testing.T) {
 // TestPathsWithinOneAnotherShareNoLock: the locks below a path are not attempts at the lock that
 // an outer path has of its name, neither while they are held nor afterwards.
 func TestPathsWithinOneAnotherShareNoLock(t *testing.T) {
-	r := start(t)
-	within := func(more string) *zookeeper.Driver {
-		d, err := zookeeper.New(r.Context(), r.ensemble.Addrs(), unchecked(zookeeper.Options{Path: r.opts.Path + more}))
-		return fixture.Closed(r.Rig, d, err)
-	}
-	outer, inner := within(""), within("/team")
-	listed := func(d *zookeeper.Driver) (keys []string) {
-		r.Must(d.List(r.Within(), "", func(st driver.Status) bool { keys = append(keys, st.Key); return true }))
-		slices.Sort(keys)
-		return keys
-	}
-	for _, name := range []string{"job-7", "ABCDEFGHIJKLMNOPQRSTUVWXYZ.1-0000000000", "lock:job-7", "-1"} {
-		below := r.Grant(inner, name, long)
-		for _, held := range []bool{true, false} {
-			if st, err := outer.Inspect(r.Within(), "team"); err != nil || st.Held {
-				t.Errorf("%q held is %v below: Inspect() of the outer lock = %+v, %v", name, held, st, err)
-			}
-			g, err := outer.Acquire(r.Within(), driver.Request{Key: "team", TTL: long, NoWait: true})
-			if err != nil {
-				t.Fatalf("%q held is %v below: the outer lock: %v", name, held, err)
-			}
-			if n := outer.Renew(r.Within(), []driver.Grant{g})[0]; n.Err != nil || n.Waiters != 0 {
-				t.Errorf("%q held is %v below: Renew() = %+v", name, held, n)
-			}
-			if keys := listed(outer); !slices.Equal(keys, []string{"team"}) {
-				t.Errorf("the outer path has %q", keys)
-			}
-			if keys := listed(inner); held != slices.Equal(keys, []string{name}) || !held && len(keys) > 0 {
-				t.Errorf("the inner path has %q, and %q held is %v", keys, name, held)
-			}
-			r.Must(outer.Release(r.Within(), g, 0))
-			if held {
-				r.Must(inner.Check(r.Within(), below))
-				r.Must(inner.Release(r.Within(), below, 0))
+	bubble(t, func(t *testing.T, r *rig) {
+		within := func(more string) *zookeeper.Driver {
+			d, err := r.at(r.opts.Path + more)
+			return fixture.Closed(r.Rig, d, err)
+		}
+		outer, inner := within(""), within("/team")
+		listed := func(d *zookeeper.Driver) (keys []string) {
+			r.Must(d.List(r.Within(), "", func(st driver.Status) bool { keys = append(keys, st.Key); return true }))
+			slices.Sort(keys)
+			return keys
+		}
+		for _, name := range []string{"job-7", "ABCDEFGHIJKLMNOPQRSTUVWXYZ.1-0000000000", "lock:job-7", "-1"} {
+			below := r.Grant(inner, name, long)
+			for _, held := range []bool{true, false} {
+				if st, err := outer.Inspect(r.Within(), "team"); err != nil || st.Held {
+					t.Errorf("%q held is %v below: Inspect() of the outer lock = %+v, %v", name, held, st, err)
+				}
+				g, err := outer.Acquire(r.Within(), driver.Request{Key: "team", TTL: long, NoWait: true})
+				if err != nil {
+					t.Fatalf("%q held is %v below: the outer lock: %v", name, held, err)
+				}
+				if n := outer.Renew(r.Within(), []driver.Grant{g})[0]; n.Err != nil || n.Waiters != 0 {
+					t.Errorf("%q held is %v below: Renew() = %+v", name, held, n)
+				}
+				if keys := listed(outer); !slices.Equal(keys, []string{"team"}) {
+					t.Errorf("the outer path has %q", keys)
+				}
+				if keys := listed(inner); held != slices.Equal(keys, []string{name}) || !held && len(keys) > 0 {
+					t.Errorf("the inner path has %q, and %q held is %v", keys, name, held)
+				}
+				r.Must(outer.Release(r.Within(), g, 0))
+				if held {
+					r.Must(inner.Check(r.Within(), below))
+					r.Must(inner.Release(r.Within(), below, 0))
+				}
 			}
 		}
-	}
+	})
 }

@@ -3,7 +3,6 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"testing"
 
@@ -38,8 +37,7 @@ type rig struct {
 	ensemble *zkproc.Ensemble // nil: a fake
 	opts     zookeeper.Options
 	addrs    []string
-	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: over TCP
-	pause    func()                                                   // of clients behind links, where dial is set
+	fake     *fake // nil: members that are real
 }
 
 // start makes a rig for one parallel test.
@@ -68,22 +66,22 @@ func newRig(t testing.TB, e *zkproc.Ensemble) *rig {
 // open returns the driver of one more client, behind links of its own.
 func (r *rig) open() (driver.Driver, error) {
 	var links []*fixture.Link
-	addrs, dial := r.addrs, r.dial
-	if r.dial == nil {
-		addrs = nil
-		for _, addr := range r.addrs {
-			l := fixture.Relay(r, addr, func() fixture.Protocol { return &jute{} })
-			links, addrs = append(links, l), append(addrs, l.Addr)
-		}
-	} else {
+	addrs, opts := r.addrs, unchecked(r.opts)
+	if r.fake != nil {
 		for _, addr := range addrs {
 			l := fixture.NewLink()
 			l.Addr = addr
 			links = append(links, l)
 		}
-		dial = r.over(links)
+		opts = zookeeper.Over(*opts, r.through(links))
+	} else {
+		addrs = nil
+		for _, addr := range r.addrs {
+			l := fixture.Relay(r, addr, func() fixture.Protocol { return &jute{} })
+			links, addrs = append(links, l), append(addrs, l.Addr)
+		}
 	}
-	d, err := zookeeper.NewOver(r.Context(), addrs, unchecked(r.opts), dial)
+	d, err := zookeeper.New(r.Context(), addrs, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -101,13 +99,20 @@ func (r *rig) driver() driver.Driver {
 // straight is a driver without links.
 func (r *rig) straight() *zookeeper.Driver {
 	r.Helper()
-	d, err := zookeeper.NewOver(r.Context(), r.addrs, unchecked(r.opts), r.dial)
+	d, err := zookeeper.New(r.Context(), r.addrs, unchecked(r.opts))
 	return fixture.Closed(r.Rig, d, err)
+}
+
+// at opens a driver without links for another path.
+func (r *rig) at(path string) (*zookeeper.Driver, error) {
+	opts := r.opts
+	opts.Path = path
+	return zookeeper.New(r.Context(), r.addrs, unchecked(opts))
 }
 
 // leftovers are the nodes of all attempts.
 func (r *rig) leftovers() (left []string, err error) {
-	d, err := zookeeper.NewOver(r.Context(), r.addrs, unchecked(r.opts), r.dial)
+	d, err := zookeeper.New(r.Context(), r.addrs, unchecked(r.opts))
 	if err != nil {
 		return nil, err
 	}

@@ -20,15 +20,21 @@ var (
 	_ driver.Notifier  = (*zookeeper.Driver)(nil)
 )
 
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, ensemble).service() }})
+// statements are tests of the suite that send every request of the driver. All tests run over a fake, which is compared with real servers.
+var statements = []string{
+	"OneHolderAmongClientsAndGoroutines", "TokensRiseAcrossClients", "TryOnAHeldKeyNamesTheHolder", "WaitersAreServedInOrder",
+	"TheWatchdogKeepsALease", "ManyGrantsAreRenewedInOneCall", "LostRepliesLeaveNoLock", "AWaitSurvivesAnOutage", "ListShowsWhatIsHeld",
+	"QueueShowsWhoWaitsInOrder", "AForcedHolderHearsWhy", "OddNamesAreNamesLikeOthers", "CloseReleasesWhatIsHeld",
 }
 
-// TestConformanceOfOneServer is for those who run one server that stands alone.
+func TestConformanceOfServers(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, ensemble).service() }})
+}
+
 func TestConformanceOfOneServer(t *testing.T) {
 	r := alone(t, 1)
 	t.Run("standalone", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, r.ensemble).service() }})
+		locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, r.ensemble).service() }})
 	})
 }

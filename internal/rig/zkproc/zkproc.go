@@ -8,6 +8,7 @@ package zkproc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -177,18 +178,27 @@ func (m *Member) command(java string, way []string) *exec.Cmd {
 // Serves says whether the member serves clients, which it does while it follows a leader or leads.
 func (m *Member) Serves() bool { return m.mode() != "" }
 
-func (m *Member) ready(context.Context) error {
+func (m *Member) ready(ctx context.Context) error {
 	if !m.Serves() {
 		return errors.New("it does not serve clients yet")
 	}
 	if m.Safe == "" {
 		return nil
 	}
-	conn, err := net.DialTimeout("tcp", m.Safe, pace.Scale(probeTime)) // it listens there a little later
-	if err == nil {
-		conn.Close()
+	return m.warm(ctx)
+}
+
+// warm has the member try a handshake over TLS: it listens there a little later, and the first handshake of a Java machine takes seconds
+// where the processors are busy. The member rejects a client without a certificate.
+func (m *Member) warm(ctx context.Context) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", m.Safe)
+	if err != nil {
+		return err
 	}
-	return err
+	defer conn.Close()
+	tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx)
+	return ctx.Err()
 }
 
 // mode is what the member is: leader, follower or standalone; empty: it does not serve.
