@@ -110,8 +110,12 @@ type znode struct {
 }
 
 func (n *znode) stat(j *jot) {
+	owner := n.owner
+	if owner == ownerContainer { // the servers keep that to themselves
+		owner = 0
+	}
 	j.int64(n.czxid).int64(n.mzxid).int64(n.ctime).int64(n.mtime).int32(n.version)
-	j.int32(n.creates*2 - int32(len(n.children))).int32(0).int64(n.owner).int32(int32(len(n.data))).int32(int32(len(n.children))).int64(n.pzxid)
+	j.int32(n.creates*2 - int32(len(n.children))).int32(0).int64(owner).int32(int32(len(n.data))).int32(int32(len(n.children))).int64(n.pzxid)
 }
 
 // fakeSession is one session that the leader knows.
@@ -373,19 +377,20 @@ func (f *fake) greet(c *conn, hello []byte) bool {
 	}
 	granted := min(max(asked, f.min), f.max)
 	s := f.sessions[id]
+	if s != nil && s.conn != nil && s.conn.s == c.s { // whatever the password
+		f.unwatch(s.conn)
+		s.conn.Close()
+	}
 	switch {
 	case id == 0:
 		f.zxid++
 		f.ids++
-		s = &fakeSession{id: f.ids, password: fmt.Sprintf("%016d", f.ids), timeout: granted}
+		s = &fakeSession{id: f.ids, password: fmt.Sprintf("%016x", f.ids), timeout: granted}
 		s.timer = time.AfterFunc(time.Hour, func() { f.expire(s) })
 		f.sessions[s.id] = s
 	case s == nil || s.password != password:
 		c.Write((&jot{}).int32(0).int32(0).int64(0).text(string(make([]byte, 16))).bool(false).packet())
 		return false
-	case s.conn != nil && s.conn.s == c.s:
-		f.unwatch(s.conn)
-		s.conn.Close()
 	}
 	s.conn, c.session, s.timeout = c, s, granted
 	f.touch(s)
@@ -788,6 +793,9 @@ func (f *fake) multi(c *conn, r *scan, out *jot) {
 		r.int32()
 		if done {
 			break
+		}
+		if op == opCreate2 { // the servers take it for this one
+			op = opCreate
 		}
 		o, answer := readOrder(op, r), jot{}
 		if failed < 0 {
