@@ -176,7 +176,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			way := newRoute(r, r.servers[2:])
 			way[0].SetDelay(pace.Scale(700 * time.Millisecond))
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), way[0].Addr()), nil
-		}, "round-trip", driver.VerdictWarning, []string{"given up after " + pace.Scale(time.Second).String(), "longer TTL"}},
+		}, "round-trip", driver.VerdictWarning, []string{"given up after", "longer TTL"}},
 		{"a password that is wrong", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "CONFIG", "SET", "requirepass", "other")
 			return r.url(), nil
@@ -222,6 +222,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		}, "memory", driver.VerdictWarning, []string{"room for", "raise maxmemory"}},
 		{"a disk that is full", func(r *rig) (string, *redlock.Options) {
 			r.fillDisk(2)
+			r.do(2, "SLOWLOG", "RESET") // a fork takes long on a busy machine
 			return r.url(), nil
 		}, "disk", driver.VerdictFault, []string{"takes no locks", "MISCONF", "its disk", "BGSAVE"}},
 		{"a disk that was full", func(r *rig) (string, *redlock.Options) {
