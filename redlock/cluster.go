@@ -275,7 +275,8 @@ func (c *cluster) place(n *node, text string) (slot int, to *node) {
 	return slot, c.shard(addr)
 }
 
-// shard is the node with that address, connected or on the way to it.
+// shard returns the node with that address, connected or on the way to it; nil where there are as many as there may be, as
+// with a server that sends requests to ever other places.
 func (c *cluster) shard(addr string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,6 +284,9 @@ func (c *cluster) shard(addr string) *node {
 		if n.addr == addr {
 			return n
 		}
+	}
+	if len(c.shards) >= 2*place.MaxShards { // those of the map, and of the map before
+		return nil
 	}
 	n := newNode(c.d, 0, Node{Addr: addr})
 	n.engine, n.opened = c.d.engine, make(chan struct{})

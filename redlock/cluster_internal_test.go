@@ -404,3 +404,28 @@ func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
 		blocked.Wait()
 	})
 }
+
+// TestRedirectionsMakeNoEndlessShards holds that a server which sends each request to another place costs no more connections than
+// a cluster has masters, twice.
+func TestRedirectionsMakeNoEndlessShards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := clusterOf(d)
+		n := newNode(&d.core, 0, Node{Addr: "a:6379"})
+		for i := range 3 * place.MaxShards {
+			c.moved(n, fmt.Sprintf("%d h:%d", i%wire.Slots, 1+i))
+		}
+		if got := len(c.members()); got != 2*place.MaxShards {
+			t.Errorf("%d shards", got)
+		}
+		d.stop()
+		d.work.Wait()
+	})
+}

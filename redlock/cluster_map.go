@@ -195,6 +195,9 @@ func (c *cluster) apply(m chart) {
 	var seen [wire.Slots]*node
 	for _, s := range m.spans {
 		n := c.shard(s.Addr)
+		if n == nil {
+			continue // what is there now goes first
+		}
 		has[n] = true
 		for i := s.First; i <= s.Last; i++ {
 			came = came || c.slots[i].Load() != n

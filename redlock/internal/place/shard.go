@@ -3,6 +3,7 @@ package place
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -110,6 +111,9 @@ func (p *Shard) Slots() int { return p.slots }
 // Rights implements Place.
 func (p *Shard) Rights() string { return " +cluster|myid +cluster|slots +cluster|info +asking +wait" }
 
+// MaxShards is how many masters a client is connected to at most: as many as Redis advises for a cluster.
+const MaxShards = 1000
+
 // Span is a range of hash slots, and who has it.
 type Span struct {
 	First, Last int
@@ -123,6 +127,8 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 	if !ok {
 		return nil, resp.Unexpected(resp.ErrShape)
 	}
+	left := wire.Slots // that no range has had
+	masters := make(map[string]bool)
 	for _, r := range ranges {
 		fields, _ := r.([]any)
 		if len(fields) < 3 {
@@ -146,6 +152,10 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 		addr, ok := Join(host, strconv.FormatInt(port, 10), from)
 		if !ok {
 			return nil, resp.Unexpected(errors.New("it names no address"))
+		}
+		masters[addr] = true
+		if left -= int(last-first) + 1; left < 0 || len(masters) > MaxShards {
+			return nil, resp.Unexpected(fmt.Errorf("it names slots twice, or more than %d masters", MaxShards))
 		}
 		spans = append(spans, Span{int(first), int(last), id, addr})
 	}

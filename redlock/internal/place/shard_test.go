@@ -37,6 +37,31 @@ func TestAddressesOfAClusterAreThoseOfServers(t *testing.T) {
 	}
 }
 
+// TestMapsThatNoClusterHasAreRefused holds that a map costs its reader no more than that of a cluster: each slot is named once, by
+// as many masters as a cluster may have.
+func TestMapsThatNoClusterHasAreRefused(t *testing.T) {
+	t.Parallel()
+	ranges := func(n int, of func(i int) (first, last int64, port int64)) (all []any) {
+		for i := range n {
+			first, last, port := of(i)
+			all = append(all, []any{first, last, []any{"h", port, "id"}})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		reply []any
+		ok    bool
+	}{
+		"each slot alone":  {ranges(16384, func(i int) (int64, int64, int64) { return int64(i), int64(i), int64(1 + i%1000) }), true},
+		"slots twice":      {ranges(3, func(i int) (int64, int64, int64) { return 0, 9000, int64(1 + i) }), false},
+		"too many masters": {ranges(1001, func(i int) (int64, int64, int64) { return int64(i), int64(i), int64(1 + i) }), false},
+	} {
+		if spans, err := place.ParseSlots(c.reply, "from:6379"); (err == nil) != c.ok {
+			t.Errorf("%s: %d ranges, %v", name, len(spans), err)
+		}
+	}
+}
+
 // FuzzParseSlots holds that any map is read or refused.
 func FuzzParseSlots(f *testing.F) {
 	f.Add("*1\r\n*3\r\n:0\r\n:5\r\n*3\r\n$2\r\nh1\r\n:7000\r\n$2\r\nid\r\n")

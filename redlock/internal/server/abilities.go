@@ -18,10 +18,16 @@ import (
 // clockNoise is how far a node's clock may be from ours before it is reported.
 const clockNoise = time.Second
 
+// maxFields bounds the fields of INFO: servers have some 250, and one for each kind of error.
+const maxFields = 20_000
+
 // ParseInfo splits the reply to INFO into its fields.
 func ParseInfo(text string) map[string]string {
 	info := make(map[string]string)
 	for line := range strings.Lines(text) {
+		if len(info) == maxFields {
+			break
+		}
 		if k, v, ok := strings.Cut(strings.TrimRight(line, "\r\n"), ":"); ok {
 			info[k] = v
 		}
