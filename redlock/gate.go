@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
@@ -66,6 +67,7 @@ type report struct {
 	run          string                  // the same; of a node that fails over also names its last promotion
 	since        string                  // its last promotion, of a node that fails over
 	floor        int64                   // the least token that it may give
+	clock, read  int64                   // the server's clock, by which its tokens begin, at Engine.Now read; 0: they begin by the client's
 	stay         *member.QuarantineError // it votes not yet, but keeps what it still has
 	skipped      bool                    // this client let it vote without a quarantine
 	warns        map[string]error        // by what they are about
@@ -141,8 +143,11 @@ func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (r
 		return rep, err
 	}
 	if g.opts.format().OwnCounters() {
-		if rep.floor, err = member.Floor(marker, rep.run, says.clock, says.asked.UnixMicro()); err != nil {
+		if rep.floor, err = member.Floor(marker, rep.run, says.clock, g.clock(n, says.clock, says.asked.UnixMicro())); err != nil {
 			return rep, g.explain(err)
+		}
+		if own := says.clock; own == g.clock(n, own, says.asked.UnixMicro()) {
+			rep.clock, rep.read = own, says.read
 		}
 	}
 	if g.rules(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
@@ -161,6 +166,7 @@ type statement struct {
 	hello, info map[string]string
 	asked       time.Time // by this client's clock
 	clock       int64     // the server's then, in µs since 1970
+	read        int64     // Engine.Now when that was known
 }
 
 // meet logs in, and refuses a server that is not the node, or would lose locks. It notes which run of the server this is.
@@ -182,6 +188,7 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	if err := server.FirstError(cmds, values); err != nil {
 		return s, err
 	}
+	s.read = n.engine.Now()
 	if s.clock, err = server.ParseTime(values[1]); err != nil {
 		return s, err
 	}
@@ -294,7 +301,18 @@ func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation,
 	o = member.Observation{Name: n.addr, Run: run, Shard: n.place.Shard(), Mono: time.Since(g.start), Client: time.Now().UnixMicro()}
 	o.Marker, _ = values[0].Decode().(string)
 	o.Node, err = server.ParseTime(values[1])
+	o.Client = g.clock(n, o.Node, o.Client)
 	return o, err
+}
+
+// clock returns the clock by which the tokens of n begin beside its own: the client's, which all nodes of a set have in common. For
+// one server that no other replaces it is the server's own, so that tokens rise also where the clocks of clients differ; if
+// these differ by a minute, one is wrong, and member finds that.
+func (g *gate) clock(n *node, own, client int64) int64 {
+	if g.rules(n).Guarded() || max(own-client, client-own) > quorum.ClockMost {
+		return client
+	}
+	return own
 }
 
 // judge decides about a node, notes what this client now knows of it, and asks whether the node is durable only where that counts.

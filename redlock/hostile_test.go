@@ -32,6 +32,8 @@ type hostileServer struct {
 	set  string // the marker of the nodes
 	info string // the end of INFO
 
+	ahead time.Duration // of the server's clock
+
 	locked bool // a client got a lock
 }
 
@@ -85,7 +87,7 @@ func (s *hostileServer) usual(words []string) []byte {
 	case "INFO":
 		return bulk("redis_version:7.0.0\r\ngcc_version:12\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\nconnected_slaves:0\r\n" + s.info)
 	case "TIME":
-		now := time.Now().UnixMicro()
+		now := time.Now().Add(s.ahead).UnixMicro()
 		return resp.AppendCommand(nil, strconv.FormatInt(now/1e6, 10), strconv.FormatInt(now%1e6, 10))
 	case "GET":
 		if strings.HasPrefix(words[1], wire.Set) && s.set != "" {

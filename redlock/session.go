@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
@@ -85,6 +86,9 @@ func (s *session) vain(r *engine.Request) (err error) {
 	least, err := s.least()
 	switch r.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:
+		if s.clock != 0 {
+			r.Clock = s.clock + (s.n.engine.Now()-s.read)/int64(time.Microsecond)
+		}
 		r.Least = s.said(r.Lock, least)
 		return err
 	case quorum.AskCommit:

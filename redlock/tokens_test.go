@@ -3,12 +3,17 @@ package redlock_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redlock"
 )
 
 // Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
@@ -127,6 +132,41 @@ func TestTokensRiseOnAServerThatComesBackWithOlderData(t *testing.T) {
 				}
 				last = l
 				r.release(l)
+			}
+		})
+	}
+}
+
+// TestTokensOfOneServerBeginByItsOwnClock holds that clients whose clocks differ by less than a second let the tokens of a new
+// counter, and of a new run of the server, begin at the same time: the server's. A clock that is a minute from it is refused.
+func TestTokensOfOneServerBeginByItsOwnClock(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{0, 600 * time.Millisecond, -600 * time.Millisecond, 30 * time.Second, 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &hostileServer{turn: 1 << 30, ahead: ahead}
+			var clock int64
+			h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+				if words[0] == "EVALSHA" && words[1] == wire.Acquire.SHA {
+					clock, _ = strconv.ParseInt(words[8], 10, 64)
+				}
+				return s.answer(words)
+			}}}
+			d, err := redlock.New(t.Context(), []redlock.Node{{Addr: "server:6379"}}, &redlock.Options{Dial: h.dial})
+			if ahead > time.Minute {
+				mentions(t, err, "differ by more than a minute")
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if want := "floor=" + fmt.Sprint(time.Now().Add(ahead).UnixMicro()-31); !strings.HasSuffix(s.set, want) {
+				t.Errorf("%v ahead: the marker is %q, want %s", ahead, s.set, want)
+			}
+			time.Sleep(time.Hour)
+			d.Acquire(t.Context(), driver.Request{Key: "busy", TTL: 10 * time.Second, NoWait: true})
+			if want := time.Now().Add(ahead).UnixMicro(); clock != want {
+				t.Errorf("%v ahead: a counter begins at %d, want %d", ahead, clock, want)
 			}
 		})
 	}
