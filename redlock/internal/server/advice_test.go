@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,5 +47,42 @@ func TestCommandThatIsNotKnownIsToldByEachServer(t *testing.T) {
 		if got := server.Unknown(text); got != want {
 			t.Errorf("Unknown(%q) = %v", text, got)
 		}
+	}
+}
+
+func TestForksOfRedisKeepMessagesInOrder(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		server, field string
+		want          bool
+	}{
+		{"redis", "gcc_version", true},
+		{"valkey", "gcc_version", true},
+		{"redict", "gcc_version", true},
+		{"redis", "dragonfly_version", false},
+		{"redis", "mvcc_depth", false},
+		{"garnet", "gcc_version", false},
+	} {
+		info := map[string]string{c.field: "1"}
+		if c.field != "gcc_version" {
+			info["gcc_version"] = "1"
+		}
+		if got := server.Ordered(map[string]string{"server": c.server}, info); got != c.want {
+			t.Errorf("%s with %s: %v", c.server, c.field, got)
+		}
+	}
+}
+
+// TestInfoOfAnyLengthTakesLittle holds that INFO makes no map of as many fields as a server likes.
+func TestInfoOfAnyLengthTakesLittle(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	text.WriteString("run_id:first\r\n")
+	for i := range 100_000 {
+		fmt.Fprintf(&text, "%d:\n", i)
+	}
+	info := server.ParseInfo(text.String())
+	if len(info) > 20_000 || info["run_id"] != "first" {
+		t.Errorf("%d fields, and run_id %q", len(info), info["run_id"])
 	}
 }
