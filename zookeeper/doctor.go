@@ -61,7 +61,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		p.OK("reach", "answers")
 		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or mend the network between them")
 		return
-	} else if stalled := new(direct.Stall); errors.As(err, stalled) && p.member.tls == nil {
+	} else if stalled := new(direct.Stall); p.member.tls == nil && (errors.As(err, stalled) || errors.Is(err, errStranger)) {
 		p.Add("reach", driver.VerdictFault, err.Error(), "start it, or correct its address, or mend the network to it, or write zks:// if it speaks TLS on this port")
 		return
 	} else if err != nil {

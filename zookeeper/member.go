@@ -116,6 +116,9 @@ func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, er
 	return readHealth(string(text), explain(ctx, err))
 }
 
+// errStranger is the error of a server that ends a connection without an answer.
+var errStranger = errors.New("this is no ZooKeeper server, or one that expects TLS")
+
 // readHealth takes a connection that is cut after the answer for a good one.
 func readHealth(text string, cut error) (h health, err error) {
 	switch {
@@ -143,7 +146,7 @@ func readHealth(text string, cut error) (h health, err error) {
 	case cut != nil:
 		return h, cut
 	}
-	return h, errors.New("this is no ZooKeeper server, or one that expects TLS")
+	return h, errStranger
 }
 
 // handshake is an error before a connection is safe.
