@@ -40,15 +40,18 @@ func run(args []string, out, errs io.Writer) (code int, err error) {
 	}
 	defer os.Remove(record.Name())
 	defer record.Close()
-	var last lastLines
+	lines := &lineFilter{out: out}
 	all := exec.Command("go", slices.Concat(
 		[]string{"tool", "gotestsum", "--format", "pkgname", "--format-hide-empty-pkg", "--jsonfile", record.Name(), "--"}, args)...)
-	all.Stdin, all.Stdout, all.Stderr = os.Stdin, io.MultiWriter(out, &last), errs
-	if err = all.Run(); err == nil {
+	all.Stdin, all.Stdout, all.Stderr = os.Stdin, lines, errs
+	err = all.Run()
+	done := lines.close()
+	defer func() { fmt.Fprint(out, done) }()
+	if err == nil {
 		return 0, nil
 	}
-	if code = all.ProcessState.ExitCode(); code < 0 {
-		return 1, err
+	if code = all.ProcessState.ExitCode(); code < 0 || done == "" { // it was killed, or has run nothing
+		return max(code, 1), err
 	}
 	tests, err := read(record)
 	if err != nil {
@@ -72,9 +75,8 @@ func run(args []string, out, errs io.Writer) (code int, err error) {
 			passed += t.failures
 		}
 	}
-	done, left := recount(last.done(), passed, len(slow))
-	fmt.Fprintln(out, done)
-	if left == 0 && passed > 0 {
+	var left int
+	if done, left = recount(done, passed, len(slow)); left == 0 && passed > 0 {
 		return 0, nil
 	}
 	return code, nil
@@ -102,25 +104,41 @@ func repeat(t *test, flags []string, out io.Writer) bool {
 	return false
 }
 
-// lastLines keeps the end of what is written to it.
-type lastLines struct{ text []byte }
-
-func (l *lastLines) Write(p []byte) (int, error) {
-	l.text = append(l.text, p...)
-	if many := len(l.text) - 1<<12; many > 0 {
-		l.text = slices.Delete(l.text, 0, many)
-	}
-	return len(p), nil
+// lineFilter passes lines on to out, but for the one in which gotestsum counts the tests. There is one such line in all, the
+// last, as whoever reads the output adds all of them up.
+type lineFilter struct {
+	out  io.Writer
+	part []byte // of a line that is not complete
+	done string
 }
 
-// done returns the line of gotestsum that counts the tests.
-func (l *lastLines) done() string {
-	i := bytes.LastIndex(l.text, []byte("DONE "))
-	if i < 0 {
-		return "DONE 0 tests, 1 error in 0s"
+func (l *lineFilter) Write(p []byte) (int, error) {
+	l.part = append(l.part, p...)
+	for {
+		i := bytes.IndexByte(l.part, '\n')
+		if i < 0 {
+			return len(p), nil
+		}
+		if err := l.pass(l.part[:i+1]); err != nil {
+			return 0, err
+		}
+		l.part = l.part[i+1:]
 	}
-	line, _, _ := strings.Cut(string(l.text[i:]), "\n")
-	return line
+}
+
+func (l *lineFilter) pass(line []byte) error {
+	if bytes.HasPrefix(line, []byte("DONE ")) {
+		l.done = string(line)
+		return nil
+	}
+	_, err := l.out.Write(line)
+	return err
+}
+
+// close passes the rest on, and returns the line that counts the tests; "": there was none.
+func (l *lineFilter) close() string {
+	l.pass(l.part)
+	return l.done
 }
 
 // counted is a number of failures or errors in the line of gotestsum.
@@ -143,5 +161,5 @@ func recount(done string, passed, repeats int) (line string, left int) {
 		}
 		return fmt.Sprintf(", %d %ss", n, m[2])
 	})
-	return fmt.Sprintf("%s, %d repeated for SLOW", line, repeats), left
+	return fmt.Sprintf("%s, %d repeated for SLOW\n", strings.TrimSuffix(line, "\n"), repeats), left
 }

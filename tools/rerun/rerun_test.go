@@ -93,15 +93,23 @@ func TestLastLineCountsWhatIsLeft(t *testing.T) {
 		{"DONE 1577 tests, 2 skipped, 3 failures, 1 error in 300s", 2, 2, "DONE 1577 tests, 2 skipped, 1 failure, 1 error in 300s, 2 repeated for SLOW", 2},
 		{"DONE 9 tests, 2 failures in 3s", 0, 0, "DONE 9 tests, 2 failures in 3s, 0 repeated for SLOW", 2},
 	} {
-		if line, left := recount(row.done, row.passed, row.repeats); line != row.want || left != row.left {
+		if line, left := recount(row.done+"\n", row.passed, row.repeats); line != row.want+"\n" || left != row.left {
 			t.Errorf("recount(%q) = %q, %d, want %q, %d", row.done, line, left, row.want, row.left)
 		}
 	}
-	var last lastLines
-	last.Write([]byte("=== Failed\nDONE 1 tes"))
-	last.Write([]byte("ts in 1s\n"))
-	if got := last.done(); got != "DONE 1 tests in 1s" {
-		t.Errorf("the last line is %q", got)
+}
+
+func TestOneLineCountsTheTests(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	lines := &lineFilter{out: &out}
+	for _, part := range []string{"=== Failed\nDONE 1 tes", "ts in 1s\n", "exit"} {
+		if n, err := lines.Write([]byte(part)); n != len(part) || err != nil {
+			t.Errorf("Write(%q) = %d, %v", part, n, err)
+		}
+	}
+	if done := lines.close(); done != "DONE 1 tests in 1s\n" || out.String() != "=== Failed\nexit" {
+		t.Errorf("the last line is %q, behind %q", done, &out)
 	}
 }
 
