@@ -111,7 +111,7 @@ func TestEachFaultOfAnEnsembleIsFoundAndNothingElse(t *testing.T) {
 				io.WriteString(w, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 				w.Close()
 			}
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address")
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address", "write zks://")
 		},
 		"a server that is silent": func(_ *testing.T, r *rig) {
 			r.fake.members[0].talk = func(w *wire) { io.Copy(io.Discard, w) }
