@@ -116,8 +116,8 @@ func (p *Master) named(ctx context.Context) (string, error) {
 		a := <-answers
 		if a.err != nil {
 			errs = append(errs, a.err)
-			if errors.Is(a.err, context.DeadlineExceeded) {
-				late++
+			if errors.Is(a.err, context.DeadlineExceeded) || errors.Is(a.err, context.Canceled) {
+				late++ // it may still name another
 			}
 			continue
 		}
