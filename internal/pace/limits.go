@@ -9,8 +9,7 @@ const (
 	LongPause  = 500 * time.Millisecond
 )
 
-// What follows bounds the end of a client, a lease or a program. People wait for it, and a lock that is not released lapses
-// by itself.
+// Times for the end of a client, a lease or a program. People wait for it, and a lock that is not released lapses by itself.
 
 // CloseTime returns how long Close waits for requests that are under way.
 func CloseTime() time.Duration { return Scale(2 * time.Second) }
@@ -24,7 +23,7 @@ func LastWords() time.Duration { return Scale(100 * time.Millisecond) }
 // EventsTime returns how long Close waits for slow hooks.
 func EventsTime() time.Duration { return Scale(time.Second) }
 
-// What follows bounds the beginning of a client.
+// Times for the beginning of a client.
 
 // OpenTime returns how long the first look at a service may take. A service that is down does not keep a client from starting.
 func OpenTime() time.Duration { return Scale(5 * time.Second) }
@@ -42,7 +41,7 @@ func LoginTime() time.Duration { return Scale(5 * time.Second) }
 // MakeTablesTime returns how long making the tables of SQLite may take, which one of many programs that start at once does.
 func MakeTablesTime() time.Duration { return Scale(10 * time.Second) }
 
-// What follows bounds requests that are about no TTL.
+// Times for requests that are about no TTL.
 
 // CallTime returns how long one of several servers may take to answer. The others have their turn after it.
 func CallTime() time.Duration { return Scale(2 * time.Second) }
@@ -74,7 +73,7 @@ func NotifyTime() time.Duration { return Scale(2 * time.Second) }
 // BusyTime returns how long SQLite itself waits for another writer, before the driver asks again.
 func BusyTime() time.Duration { return Scale(200 * time.Millisecond) }
 
-// What follows tells slowness from silence.
+// Times after which a service or a process counts as silent, and not as slow.
 
 // Overdue returns for how long a node may answer nothing before errors name it, and before requests that can do without it
 // no longer wait for it. It is long beside any way through a network, and short beside what a request has.
@@ -89,18 +88,18 @@ func TurnTime() time.Duration { return Scale(time.Second) }
 // Standstill returns how late a process may notice the end of a wait before it was not only busy, but stopped.
 func Standstill() time.Duration { return Scale(2 * time.Second) }
 
-// What follows bounds a diagnosis.
+// Times for a diagnosis.
 
 // ExamTime returns how long all checks of a database may take.
 func ExamTime() time.Duration { return Scale(10 * time.Second) }
 
-// ExamNodeTime returns how long all checks of a Redis node may take, and ExamStepTime one of them.
+// ExamNodeTime returns how long all checks of a Redis node may take.
 func ExamNodeTime() time.Duration { return Scale(15 * time.Second) }
 
 // ExamStepTime returns how long one check of a Redis node may take.
 func ExamStepTime() time.Duration { return Scale(3 * time.Second) }
 
-// What follows is for the command.
+// Times of the command.
 
 // HintTime returns how long the command asks a backend for something that only improves a message.
 func HintTime() time.Duration { return Scale(2 * time.Second) }
@@ -126,7 +125,7 @@ func WriteTime() time.Duration { return Scale(2 * time.Second) }
 // GuardTime returns how long the guard of a command may take to start on a busy machine.
 func GuardTime() time.Duration { return Scale(10 * time.Second) }
 
-// GuardEndTime returns how long it may take to end.
+// GuardEndTime returns how long a guard may take to end.
 func GuardEndTime() time.Duration { return Scale(time.Second) }
 
 // KillTime returns how long the processes of a command may take to die of KILL.

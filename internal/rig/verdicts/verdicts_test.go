@@ -1,11 +1,11 @@
 // Package verdicts finds what makes the verdict of a test on a real server depend on how fast the machine is:
 //
-//   - short-ttl: a TTL under 5 s. The lease may be over before the test looks. A test that waits for the end of the lease says
-//     so on the same line, or on the one before: "// short: " and the reason.
+//   - short-ttl: a TTL under 5 s. The lease may be over before the test looks. A test that waits for the end of the lease has a
+//     comment on the same line, or on the one before: "// short: " and the reason.
 //   - bare-send: a goroutine that sends the bare result of Acquire or Grant. These end the goroutine if they fail, and whoever
 //     waits for the value waits for ever. fixture.Later is for that.
 //   - clock: a test that fails if something took too long by the clock of this machine. Order, tokens and the server's own clock
-//     tell whether it happened. A test that compares clocks, or waits for minutes, says so: "// clock: " and the reason.
+//     tell whether it happened. A test that compares clocks, or waits for minutes, has a comment: "// clock: " and the reason.
 //
 // In a synctest bubble none of this is wrong. known.txt lists the files that have some of each. It may only become shorter.
 package verdicts
@@ -254,7 +254,7 @@ func (s *source) short(x ast.Expr, add func(string, ast.Node, string, ...any)) {
 	if !ok || d >= shortest || s.excused(x, "short") {
 		return
 	}
-	add("short-ttl", x, "a TTL of %v: give %v or more, or say behind \"// short: \" why the test waits for its end", d, shortest)
+	add("short-ttl", x, "a TTL of %v: give %v or more, or the reason to wait for its end behind \"// short: \"", d, shortest)
 }
 
 // excused reports whether a comment on the line of n, or on the line before, has the reason for what a rule forbids.
