@@ -225,7 +225,7 @@ func TestANewMasterGrantsNothingWhileAnOldLeaseMayBeTrusted(t *testing.T) {
 	defer d.Close()
 	waiter := c.clientOf(c.joins(2*brief), nil)
 	c.holdUp()
-	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // not renewed by anybody
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short: nobody renews it, and the waiter gets it at its end
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,16 +303,16 @@ func TestANodeOfASetMayFailOver(t *testing.T) {
 	for _, s := range redistest.StartN(t, 2) {
 		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
 	}
-	c.driver(nodes, &redlock.Options{MaxTTL: 4 * brief}).Close() // without quarantine
-	d, err := redlock.New(t.Context(), nodes, &redlock.Options{MaxTTL: 4 * brief, Timeout: busy})
+	c.driver(nodes, &redlock.Options{MaxTTL: 8 * brief}).Close() // without quarantine
+	d, err := redlock.New(t.Context(), nodes, &redlock.Options{MaxTTL: 8 * brief, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	locks := c.clientOf(d, nil)
-	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=2 failover maxttl=4000 run=") {
+	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=2 failover maxttl=8000 run=") {
 		t.Errorf("marker %q", marker)
 	}
-	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 4 * brief})
+	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 8 * brief})
 	before := l.Token()
 	c.promote()
 	c.eventually("the node votes again", func() bool { e := d.Nodes()[0]; return e.State == driver.NodeDegraded })
@@ -384,7 +384,7 @@ func TestClientsFollowTheMaster(t *testing.T) {
 		c := open()
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil {
+				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short: each way to leave waits for its end
 					g.hold(l, time.Millisecond)
 					l.Release(t.Context())
 				}
@@ -460,7 +460,7 @@ func TestAMasterThatIsCutOffStopsBeforeAnotherBegins(t *testing.T) {
 	}
 	const longest = 5 * brief // more than the TTL, by what the master needs to notice
 	locks := c.clientOf(c.driver(side(0), &redlock.Options{MaxTTL: longest}), nil)
-	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief})
+	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short: the other side begins after its end
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // for it has no replica of its own here

@@ -210,7 +210,7 @@ func FuzzReplies(f *testing.F) {
 		s.odd.Store(&reply)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: time.Second, NoWait: true})
+		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
 		if err == nil {
 			if want := fmt.Sprintf(":%d\r\n", g.Token); !bytes.Contains(reply, []byte(want)) {
 				t.Errorf("%q granted token %d", reply, g.Token)
