@@ -162,7 +162,7 @@ func (r *rig) beside(other *fake) {
 
 func TestFaultsOfCertificatesAreFound(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		cert, config := r.secure(t.TempDir())
+		cert, config := r.secure(t.TempDir(), 90*24*time.Hour)
 		with := func(change func(*tls.Config)) []driver.Finding {
 			opts := r.opts
 			opts.TLS = config.Clone()
@@ -198,11 +198,11 @@ func TestFaultsOfCertificatesAreFound(t *testing.T) {
 	})
 }
 
-// secure has the members of a fake speak TLS, with a certificate that is in files of dir and of the client too.
-func (r *rig) secure(dir string) (*redisproc.Certificate, *tls.Config) {
+// secure has the members of a fake speak TLS, with a certificate that is good for so long, is in files of dir, and is the client's too.
+func (r *rig) secure(dir string, good time.Duration) (*redisproc.Certificate, *tls.Config) {
 	r.Helper()
 	cert, err := redisproc.NewCertificateLike(dir, func(c *x509.Certificate) {
-		c.DNSNames = nil
+		c.DNSNames, c.NotAfter = nil, time.Now().Add(good)
 		for _, addr := range r.addrs {
 			host, _, _ := strings.Cut(addr, ":")
 			c.DNSNames = append(c.DNSNames, host)
@@ -211,8 +211,10 @@ func (r *rig) secure(dir string) (*redisproc.Certificate, *tls.Config) {
 	r.Must(err)
 	client, err := cert.Client()
 	r.Must(err)
-	for _, m := range r.fake.members {
-		m.tls = &tls.Config{Certificates: client.Certificates, ClientCAs: client.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}
-	}
+	r.fake.set(func() {
+		for _, m := range r.fake.members {
+			m.tls = &tls.Config{Certificates: client.Certificates, ClientCAs: client.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}
+		}
+	})
 	return cert, client
 }

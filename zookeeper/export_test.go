@@ -51,17 +51,6 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	return s.remove(ctx, d.folder(key)+"/"+l.entries[i].name)
 }
 
-// Stray has a creation of the session for locks with this TTL carried out for an attempt that has given it up, and after the
-// look for such that each new connection begins with.
-func (d *Driver) Stray(ctx context.Context, key string, ttl time.Duration) error {
-	s := d.session(ttl)
-	defer d.done(s)
-	owner, folder := d.newOwner(), d.folder(key)
-	s.stray(owner, folder)
-	r := create(folder+"/"+owner+"-", value{TTL: ttl}.text(), d.acl)
-	return errors.Join(s.do(ctx, r), r.err)
-}
-
 // Expire has the servers end the session for locks with this TTL, as they do when they have
 // not heard of it for too long.
 func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {

@@ -147,6 +147,7 @@ type fake struct {
 	frozen   bool          // the leader stands still: it answers nothing and ends no session
 	reaper   *time.Timer
 	reaps    []string // containers to look at when the reaper comes
+	held     int      // requests that a member has held back
 	now      time.Time
 	steps    int // since the time is now
 	ended    bool
@@ -165,11 +166,13 @@ type server struct {
 	parted  bool        // it follows a leader that it does not reach, and has not noticed
 	talk    func(*wire) // another program at its port
 	noAuth  bool        // it refuses every login
+	holds   int32       // requests of this kind are read and carried out only once it is 0
 }
 
 // conn is a connection to a member.
 type conn struct {
 	net.Conn
+	far     *wire
 	s       *server
 	session *fakeSession
 	auth    []identity
@@ -203,7 +206,9 @@ func (f *fake) stop() {
 		f.reaper.Stop()
 	}
 	for c := range f.conns {
+		c.far.lost.Store(false)
 		c.Close()
+		c.far.in.change(func() { c.far.in.closed = true })
 	}
 	f.mu.Unlock()
 	f.running.Wait()
@@ -246,6 +251,15 @@ func (f *fake) cut() {
 	}
 }
 
+// swallow has all connections of now carry nothing any more, and tell nobody.
+func (f *fake) swallow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		c.far.lost.Store(true)
+	}
+}
+
 // dial connects to the member with this address.
 func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
@@ -266,7 +280,7 @@ func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 		f.running.Go(func() { talk(far) })
 		return near, nil
 	}
-	c := &conn{Conn: far, s: s, paths: make(map[string]bool)}
+	c := &conn{Conn: far, far: far, s: s, paths: make(map[string]bool)}
 	if s.tls != nil {
 		c.Conn = tls.Server(far, s.tls)
 	}
@@ -533,13 +547,21 @@ func (f *fake) answer(c *conn, p []byte) bool {
 		return false
 	}
 	s := c.session
-	if write && op != opSync && f.sessions[s.id] == s && s.conn.s != c.s { // the session has moved
+	held := c.s.holds == op
+	if held {
+		f.held++
+		f.await(func() bool { return c.s.holds == 0 })
+	}
+	if held && f.sessions[s.id] == s && s.conn.s == c.s { // also from a connection that was closed meanwhile
+		f.conns[c] = true
+		defer delete(f.conns, c)
+	} else if write && op != opSync && f.sessions[s.id] == s && s.conn.s != c.s { // the session has moved
 		return false
 	}
 	if f.sessions[s.id] != s {
 		return false
 	}
-	if s.conn.s == c.s && s.conn != c { // the member has closed it
+	if s.conn.s == c.s && s.conn != c && !held { // the member has closed it
 		return false
 	}
 	if c.s.leads {

@@ -207,15 +207,47 @@ func TestALateRequestChangesNothing(t *testing.T) {
 	}
 }
 
-// TestALateCreationIsDeletedOverTheSameConnection: it may be carried out after that connection was looked over. The session goes on,
-// for another lock.
-func TestALateCreationIsDeletedOverTheSameConnection(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, looker := r.straight(), r.straight()
-		const ttl = 15 * time.Second
-		r.Grant(d, "other", ttl)
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", ttl), 0))
-		r.Must(d.Stray(r.Within(), "k", ttl))
-		r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
-	})
+// TestCreationBehindTheLookIsDeleted: a member that a session comes back to may carry out what it has read from the connection before, and
+// only after the driver has looked for its node. The session goes on for another lock.
+func TestCreationBehindTheLookIsDeleted(t *testing.T) {
+	for name, leaves := range map[string]bool{"the lock is taken": false, "the caller has left": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				d, looker := r.straight(), r.straight()
+				r.Grant(d, "other", long)
+				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is there
+				all := func(op int32) {
+					r.fake.set(func() {
+						for _, m := range r.fake.members {
+							m.holds = op
+						}
+					})
+				}
+				all(opCreate2)
+				ctx, cancel := context.WithCancel(r.Within())
+				defer cancel()
+				begin, got := r.waits(ctx, d, long)
+				begin()
+				r.Eventually("a creation is held", func() bool { r.fake.mu.Lock(); defer r.fake.mu.Unlock(); return r.fake.held == 1 })
+				if leaves {
+					cancel()
+				}
+				r.fake.cut()
+				time.Sleep(time.Second) // the driver has looked over its next connection
+				all(0)
+				g, err := got()
+				if (err == nil) == leaves {
+					t.Fatalf("Acquire() = %+v, %v", g, err)
+				}
+				if err == nil {
+					r.Must(d.Release(r.Within(), g, 0))
+				}
+				r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
+				r.nodes(looker, "k", 0)
+				if r.fake.nodes[r.opts.Path+"/lock:k"].creates < 3 {
+					t.Error("the late creation was not carried out")
+				}
+			})
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -12,7 +13,8 @@ import (
 // wire is one end of a connection in memory. Unlike net.Pipe it has room for what the other end has not read yet, as a socket has.
 type wire struct {
 	in, out *inbox
-	pause   func() // called before each look at what has come; may be nil
+	lost    *atomic.Bool // nothing arrives any more, either way
+	pause   func()       // called before each look at what has come; may be nil
 }
 
 // inbox holds the bytes that one end of a connection has to read.
@@ -28,7 +30,8 @@ type inbox struct {
 // newWires returns the two ends of a connection.
 func newWires() (a, b *wire) {
 	one, two := &inbox{changed: make(chan struct{})}, &inbox{changed: make(chan struct{})}
-	return &wire{in: one, out: two}, &wire{in: two, out: one}
+	lost := &atomic.Bool{}
+	return &wire{in: one, out: two, lost: lost}, &wire{in: two, out: one, lost: lost}
 }
 
 // change sets something about the box and wakes its reader.
@@ -86,8 +89,11 @@ func (w *wire) Write(p []byte) (n int, err error) {
 	w.in.mu.Lock()
 	closed := w.in.closed
 	w.in.mu.Unlock()
-	if closed {
+	switch {
+	case closed:
 		return 0, net.ErrClosed
+	case w.lost.Load():
+		return len(p), nil
 	}
 	w.out.change(func() {
 		if w.out.closed || w.out.ended != nil {
@@ -103,6 +109,9 @@ func (w *wire) Write(p []byte) (n int, err error) {
 // Close ends the connection. The other end may still read what was written.
 func (w *wire) Close() error {
 	w.in.change(func() { w.in.closed = true })
+	if w.lost.Load() {
+		return nil
+	}
 	w.out.change(func() {
 		if w.out.ended == nil {
 			w.out.ended = io.EOF

@@ -1,0 +1,59 @@
+package zookeeper_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+)
+
+// TestDeadLinkCostsNoLease: a connection that swallows everything is given up in time for a renewal over another one, whenever it dies.
+func TestDeadLinkCostsNoLease(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 40 * time.Second} {
+		t.Run(fmt.Sprint(ttl), func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				holder, waiter := r.Client(r.straight()), r.Client(r.straight())
+				for phase := range time.Duration(20) {
+					l := r.Acquire(holder, "k", ttl)
+					next := fixture.Later(func() error {
+						l, err := waiter.Acquire(r.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
+						if err == nil {
+							err = l.Release(r.Context())
+						}
+						return err
+					})
+					time.Sleep(ttl + ttl*phase/20)
+					r.fake.swallow()
+					died := time.Now()
+					r.Renewed(l, 1)
+					if left := died.Add(ttl).Sub(time.Now()); left < ttl/10 {
+						t.Errorf("phase %d: the renewal came %v before the end of the TTL", phase, left)
+					}
+					r.Must(context.Cause(l.Context()))
+					r.Release(l)
+					r.Must(<-next)
+				}
+			})
+		})
+	}
+}
+
+// TestDeadLinkHoldsUpNoCaller for longer than two requests may take: one to each session that has a connection.
+func TestDeadLinkHoldsUpNoCaller(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.straight()
+		r.Acquire(r.Client(d), "k", long)
+		for range 10 {
+			time.Sleep(4700 * time.Millisecond)
+			r.fake.swallow()
+			begun := time.Now()
+			st, err := d.Inspect(r.Within(), "k")
+			if took := time.Since(begun); err != nil || !st.Held || took > 4*time.Second {
+				t.Errorf("Inspect() after %v: %+v, %v", took, st, err)
+			}
+		}
+	})
+}
