@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -13,8 +15,20 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// mostCuts is how often a claim goes on at once when its connection has ended.
-const mostCuts = 3
+const (
+	// mostCuts is how often a claim goes on at once when its connection has ended.
+	mostCuts = 3
+	// maxTurns bounds how often a claim looks at once because its line has changed. Then it looks with pauses, until it waits for a node
+	// again: members that contradict themselves would be asked without end otherwise.
+	maxTurns = 16
+)
+
+var (
+	// errRestless stands in the way of a claim that has looked too often.
+	errRestless = errors.New("its line is another one at each look")
+	// errSenseless reports an answer that no server gives.
+	errSenseless = errors.New("an answer makes no sense")
+)
 
 // errSpent stands in the way of a claim until the folder of its lock is empty.
 var errSpent = errors.New("the numbers of this lock are used up; they begin anew when nobody has it or waits for it")
@@ -29,6 +43,7 @@ type claim struct {
 	path  string // of the node; empty: it is not known to exist
 	czxid int64  // of the node; 0: not known
 	cuts  int    // of the connection, after which it went on at once
+	turns int    // since it waited for a node
 	wait  direct.Wait
 }
 
@@ -39,14 +54,20 @@ func (c *claim) compete(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errOver):
 			c.reset()
-			return direct.ErrAgain
+			err = direct.ErrAgain
 		case errors.Is(err, errCut) && c.cuts < mostCuts: // another member may be there
 			c.cuts++
-			return direct.ErrAgain
-		case err == nil || errors.Is(err, direct.ErrAgain):
-			return err
+			err = direct.ErrAgain
+		case err == nil:
+			return nil
 		}
-		return c.d.final(err)
+		if !errors.Is(err, direct.ErrAgain) {
+			return c.d.final(err)
+		}
+		if c.turns++; c.turns > maxTurns {
+			return c.d.states.Unavailable(errRestless)
+		}
+		return err
 	})
 }
 
@@ -125,31 +146,45 @@ func (c *claim) queue(ctx context.Context) (*watches, error) {
 		if err := c.s.do(ctx, r); err != nil {
 			return nil, err
 		}
-		if l := line(r.reply.texts()); r.err == nil && len(l) > 0 {
-			return nil, c.heldBy(ctx, l)
+		if r.err == nil {
+			l, err := r.line()
+			switch {
+			case err != nil:
+				return nil, c.d.states.Unavailable(errSenseless)
+			case len(l) > 0:
+				return nil, c.heldBy(ctx, l)
+			}
 		}
 	}
-	own := create(folder+"/"+c.owner+"-", value{c.req.Holder, time.Now(), c.req.TTL}.text(), c.d.acl)
-	others := getChildren(folder)
-	c.doubt = true
-	err := c.s.do(ctx, own, others)
-	if err != nil {
-		return nil, err
-	}
-	c.doubt = false
-	if errors.Is(own.err, codeNoNode) {
-		if err := c.d.make(ctx, c.s, folder); err != nil {
+	for made := false; ; made = true {
+		own := create(folder+"/"+c.owner+"-", value{c.req.Holder, time.Now(), c.req.TTL}.text(), c.d.acl)
+		others := getChildren(folder)
+		c.doubt = true
+		if err := c.s.do(ctx, own, others); err != nil {
 			return nil, err
 		}
-		return c.queue(ctx)
+		if own.err == nil {
+			path, at := own.reply.text(), own.reply.stat().czxid
+			if !strings.HasPrefix(path, folder+"/"+c.owner+"-") {
+				return nil, c.d.states.Unavailable(errSenseless)
+			}
+			c.path, c.czxid = path, at
+		}
+		c.doubt = false
+		switch {
+		case errors.Is(own.err, codeNoNode) && made: // somebody has deleted the folder
+			return nil, direct.ErrAgain
+		case errors.Is(own.err, codeNoNode):
+			if err := c.d.make(ctx, c.s, folder); err != nil {
+				return nil, err
+			}
+			continue
+		case own.err != nil || others.err != nil:
+			return nil, c.d.refused(cmp.Or(own.err, others.err))
+		}
+		l, err := others.line()
+		return c.placed(ctx, l, err)
 	}
-	if own.err == nil {
-		c.path, c.czxid = own.reply.text(), own.reply.stat().czxid
-	}
-	if err := cmp.Or(own.err, others.err); err != nil {
-		return nil, c.d.refused(err)
-	}
-	return c.place(ctx, line(others.reply.texts()))
 }
 
 // begin has the servers count from 0 again. They do for a new folder, and delete the old one when
@@ -211,12 +246,17 @@ func (c *claim) find(ctx context.Context) error {
 	default:
 		return c.d.refused(all.err)
 	}
-	c.doubt = false
-	for _, name := range all.reply.texts() {
-		if e, ok := readEntry(name); ok && e.owner == c.owner { // whatever its number
-			c.path = folder + "/" + name
+	if all.err == nil {
+		for name := range all.reply.names() {
+			if e, ok := readEntry(name); ok && e.owner == c.owner { // whatever its number
+				c.path = folder + "/" + name
+			}
+		}
+		if all.reply.err != nil {
+			return c.d.states.Unavailable(errSenseless)
 		}
 	}
+	c.doubt = false
 	if c.path == "" {
 		c.s.stray(c.owner, folder)
 		c.owner = c.d.newOwner()
@@ -233,9 +273,11 @@ func (c *claim) look(ctx context.Context) (*watches, error) {
 		if err := c.s.do(ctx, all); err != nil {
 			return nil, err
 		}
-		l := line(all.reply.texts())
-		if all.err == nil && of(c.owner, l) >= 0 {
-			return c.place(ctx, l)
+		if all.err == nil {
+			l, err := all.line()
+			if err != nil || of(c.owner, l) >= 0 {
+				return c.placed(ctx, l, err)
+			}
 		}
 		all = getChildren(folder) // somebody has deleted the node, or the folder as well
 	}
@@ -252,7 +294,16 @@ func (c *claim) look(ctx context.Context) (*watches, error) {
 	}
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
-	return c.place(ctx, line(all.reply.texts()))
+	l, err := all.line()
+	return c.placed(ctx, l, cmp.Or(err, own.reply.err))
+}
+
+// placed is place where the line could be read.
+func (c *claim) placed(ctx context.Context, l []entry, err error) (*watches, error) {
+	if err != nil {
+		return nil, c.d.states.Unavailable(errSenseless)
+	}
+	return c.place(ctx, l)
 }
 
 // fresh says whether the session is trusted for most of its TTL.
@@ -274,6 +325,9 @@ func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
 
 // take says that the claim has the lock. The session may be old by now.
 func (c *claim) take(ctx context.Context) error {
+	if c.czxid <= 0 || c.czxid > math.MaxInt64/block.Size { // of which there is no token
+		return c.d.states.Unavailable(errSenseless)
+	}
 	if c.fresh() {
 		return nil
 	}
@@ -341,6 +395,7 @@ func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, erro
 // await returns when one of the nodes is deleted, and when the connection ends, with which the
 // watches are gone.
 func (c *claim) await(ctx context.Context, w *watches) error {
+	c.turns = 0
 	c.wait.Note(w.held)
 	select {
 	case <-w.gone:

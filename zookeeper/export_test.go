@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"time"
 
@@ -24,6 +25,12 @@ func (d *Driver) Most(n int) { d.most = n }
 
 // Room sets for how many claims and releases at once there is room, before the first.
 func (d *Driver) Room(n int) { d.lane = direct.NewLane(d.states, n) }
+
+// ReadPacket returns the length of a packet that may have so many bytes.
+func ReadPacket(from io.Reader, room int) (int, error) {
+	p, err := readPacket(from, func() int { return room })
+	return len(p), err
+}
 
 // Put creates a node with a value, and what is above it.
 func (d *Driver) Put(ctx context.Context, at, value string) error {

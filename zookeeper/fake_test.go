@@ -45,6 +45,7 @@ const (
 	errExpired     = -112
 	errInvalidACL  = -114
 	errAuthFailed  = -115
+	errCut         = 1 // no error of the servers: the member cuts the connection
 	permRead       = 1
 	permWrite      = 2
 	permCreate     = 4
@@ -146,10 +147,13 @@ type fake struct {
 	still    time.Time     // until then no client reads, as in a process that stands still
 	frozen   bool          // the leader stands still: it answers nothing and ends no session
 	reaper   *time.Timer
-	reaps    []string // containers to look at when the reaper comes
-	held     int      // requests that a member has held back
+	reaps    []string                             // containers to look at when the reaper comes
+	lie      func(op, code int32, out *jot) int32 // changes an answer, and returns its error
+	held     int                                  // requests that a member has held back
 	now      time.Time
 	steps    int // since the time is now
+	looped   bool
+	asked    int // requests in all
 	ended    bool
 }
 
@@ -251,6 +255,13 @@ func (f *fake) cut() {
 	}
 }
 
+// requests returns how many requests there were, with connections.
+func (f *fake) requests() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
 // swallow has all connections of now carry nothing any more, and tell nobody.
 func (f *fake) swallow() {
 	f.mu.Lock()
@@ -309,12 +320,15 @@ func (f *fake) step() {
 	if now := time.Now(); !now.Equal(f.now) {
 		f.now, f.steps = now, 0
 	}
-	if f.steps++; f.steps == maxSteps {
+	f.asked++
+	f.steps++
+	if f.steps == maxSteps {
+		f.looped = true
 		f.t.Errorf("%d requests in one instant: the client asks without a pause", f.steps)
 	}
-	if f.steps >= maxSteps { // so that the test comes to its end
+	if f.looped { // so that the test comes to its end
 		f.mu.Unlock()
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		f.mu.Lock()
 	}
 }
@@ -609,6 +623,15 @@ func (f *fake) answer(c *conn, p []byte) bool {
 		if code = f.do(c, readOrder(op, &r), out, &ch); code == 0 {
 			ch.commit()
 		}
+	}
+	if f.lie != nil {
+		code = f.lie(op, code, out)
+	}
+	if code == errCut {
+		return false
+	}
+	if code != 0 {
+		out = &jot{}
 	}
 	head := (&jot{}).int32(xid).int64(f.zxid).int32(code)
 	head.b = append(head.b, out.b...)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +42,7 @@ type link struct {
 // batch is some requests that were sent together.
 type batch struct {
 	left int
+	room int   // for how many more bytes of answers
 	err  error // why some have no answer
 	done chan struct{}
 }
@@ -58,7 +60,17 @@ func (l *link) exchange(p []byte) ([]byte, error) {
 	if _, err := l.conn.Write(p); err != nil {
 		return nil, err
 	}
-	return readPacket(l.in)
+	return readPacket(l.in, func() int { return maxWelcome })
+}
+
+// room returns how many bytes the next packet may have.
+func (l *link) room() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.pending) == 0 {
+		return maxWelcome
+	}
+	return l.pending[0].batch.room
 }
 
 // ask sends one request and reads its answer, before run.
@@ -89,7 +101,10 @@ func (l *link) login(auth string) error {
 
 // send puts requests on their way.
 func (l *link) send(all []*request) *batch {
-	b := &batch{left: len(all), done: make(chan struct{})}
+	b := &batch{left: len(all), room: maxAnswers, done: make(chan struct{})}
+	if slices.ContainsFunc(all, func(r *request) bool { return r.listing }) {
+		b.room = maxListing
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead != nil {
@@ -175,7 +190,7 @@ func (l *link) run() error {
 	defer writing.Wait()
 	defer cancel()
 	for {
-		p, err := readPacket(l.in)
+		p, err := readPacket(l.in, l.room)
 		if err == nil {
 			err = l.receive(p)
 		}
@@ -255,6 +270,7 @@ func (l *link) receive(p []byte) error {
 	}
 	f := l.pending[0]
 	l.pending = l.pending[1:]
+	f.batch.room -= len(p)
 	l.heard = time.Now()
 	l.due()
 	l.mu.Unlock()

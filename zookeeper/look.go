@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -53,17 +54,20 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 	defer d.calls.Leave()
 	ctx, cancel := direct.WithLimit(ctx, pace.LookTime())
 	defer cancel()
-	for {
+	for pause := time.Duration(0); ; pause = min(max(2*pause, pace.ShortPause), pace.LongPause) {
 		s := d.some()
 		err := fn(ctx, s)
 		d.done(s)
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, errOver), errors.Is(err, errCut): // the next one has another connection
+			if direct.Sleep(ctx, pause) {
+				continue
+			}
+			return fmt.Errorf("%w: %w", ctx.Err(), d.final(err))
 		case ctx.Err() != nil:
 			return err
-		case errors.Is(err, errOver), errors.Is(err, errCut): // the next one has another connection
-			continue
 		}
 		return d.final(err)
 	}
@@ -93,7 +97,7 @@ func (s *session) connected() bool {
 func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) {
 	err = d.with(ctx, func(ctx context.Context, s *session) error {
 		folder := d.folder(name)
-		for {
+		for pause := time.Duration(0); ; pause = min(max(2*pause, pace.ShortPause), pace.LongPause) {
 			all := getChildren(folder)
 			if err := s.do(ctx, syncWith(d.root), all); err != nil {
 				return err
@@ -110,6 +114,9 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) 
 			} else if there {
 				return nil
 			}
+			if !direct.Sleep(ctx, pause) {
+				return d.unanswered(ctx)
+			}
 		}
 	})
 	return l, err
@@ -123,7 +130,9 @@ func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 	case all.err != nil:
 		return l, d.refused(all.err)
 	}
-	l.entries = line(all.reply.texts())
+	if l.entries, err = all.line(); err != nil {
+		return l, d.states.Unavailable(errSenseless)
+	}
 	l.pzxid = all.reply.stat().pzxid
 	if len(l.entries) > 0 {
 		l.node = folder + "/" + l.entries[0].name
@@ -141,7 +150,7 @@ func (l *lineUp) read(first *request) (bool, error) {
 	}
 	l.first = readValue(first.reply.bytes())
 	l.token = tokenOf(first.reply.stat().czxid)
-	return true, nil
+	return true, first.reply.err
 }
 
 // Check implements driver.Checker.
@@ -341,14 +350,19 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	var names []string
 	err := d.with(ctx, func(ctx context.Context, s *session) error {
-		all := getChildren(d.root)
+		all := list(d.root)
 		if err := s.do(ctx, syncWith(d.root), all); err != nil {
 			return err
 		}
 		if all.err != nil && !errors.Is(all.err, codeNoNode) {
 			return d.refused(all.err)
 		}
-		names = all.reply.texts()
+		if all.err == nil {
+			names = slices.Collect(all.reply.names())
+		}
+		if all.reply.err != nil {
+			return d.states.Unavailable(errSenseless)
+		}
 		return nil
 	})
 	if err != nil {
@@ -378,7 +392,7 @@ func (d *Driver) page(ctx context.Context, parts []string) (found []driver.Statu
 		found = nil
 		var folders, firsts []*request
 		for _, part := range parts {
-			folders = append(folders, getChildren(d.root+"/"+part))
+			folders = append(folders, list(d.root+"/"+part))
 		}
 		if err := s.do(ctx, folders...); err != nil {
 			return err

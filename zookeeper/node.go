@@ -54,8 +54,11 @@ type entry struct {
 func readEntry(name string) (e entry, ok bool) {
 	owner, seq, ok := strings.Cut(name, "-")
 	n, err := strconv.ParseInt(seq, 10, 32)
-	return entry{name, owner, int32(n)}, ok && err == nil && owner != ""
+	return entry{name, owner, int32(n)}, ok && err == nil && owner != "" && len(seq) >= digits
 }
+
+// digits is how many a number has at least. Shorter names are not worth the memory for an entry.
+const digits = 10
 
 // spent is the first number that nobody has the lock by. Numbers have 31 bits. Behind the last one
 // the servers give numbers again, and the order of those who wait is lost.
@@ -64,15 +67,15 @@ const spent = 1<<31 - 1<<24
 // isSpent says that the numbers of a folder are used up, by one of its nodes.
 func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
 
-// line is the children of a folder in the order in which they have the lock.
-func line(names []string) (l []entry) {
-	for _, name := range names {
+// line returns the children of a folder in the order in which they have the lock.
+func (r *request) line() (l []entry, err error) {
+	for name := range r.reply.names() {
 		if e, ok := readEntry(name); ok && !isSpent(e.seq) {
 			l = append(l, e)
 		}
 	}
 	slices.SortFunc(l, func(a, b entry) int { return cmp.Compare(a.seq, b.seq) })
-	return l
+	return l, r.reply.err
 }
 
 // of is the place of an owner in line; -1: it is not there.

@@ -122,7 +122,6 @@ func (s *session) run() {
 			pause = min(2*pause, pace.LongPause)
 			continue
 		}
-		pause = pace.ShortPause
 		s.change(func() { s.link, s.failed = l, nil })
 		if s.quit.Err() != nil {
 			l.end(errOver) // close may not have seen it
@@ -137,9 +136,16 @@ func (s *session) run() {
 			}
 		})
 		l.drop()
-		if !errors.Is(err, errMove) && s.quit.Err() == nil {
-			s.cut(l, err)
+		if errors.Is(err, errMove) || s.quit.Err() != nil {
+			continue
 		}
+		s.cut(l, err)
+		if time.Since(l.opened) > pace.LongPause {
+			pause = pace.ShortPause
+			continue
+		}
+		direct.Sleep(s.quit, pause) // the member may cut the next one as well
+		pause = min(2*pause, pace.LongPause)
 	}
 }
 
@@ -233,7 +239,7 @@ func (s *session) enter(g greeting, asked int32) error {
 	switch known := s.id != 0; {
 	case g.id == 0:
 		return errOver
-	case g.timeout <= 0:
+	case g.timeout <= 0, s.key == anyTTL && granted < minTTL: // it would be renewed without a pause
 		return fmt.Errorf("it grants a session of %v", granted)
 	case s.key == anyTTL:
 		s.ttl = granted // nothing but run reads it now
@@ -454,7 +460,7 @@ func (s *session) clear(strays map[string]stray) {
 		if r.err != nil {
 			continue
 		}
-		for _, name := range r.reply.texts() {
+		for name := range r.reply.names() {
 			if e, ok := readEntry(name); ok && strays[e.owner].folder == folder {
 				s.delete(ctx, folder+"/"+name, func() {})
 			}

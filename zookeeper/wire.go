@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 )
 
 // This file is the wire format: jute, in which all numbers are big-endian and strings begin
@@ -40,8 +41,12 @@ const (
 	flagContainer           int32 = 4
 
 	allRights int32 = 31
-	// mostBytes bounds an answer: more children than this has nobody.
-	mostBytes = 64 << 20
+
+	// maxAnswers bounds what a member can make a client keep of its answers: those to requests that were sent together, one of which may be
+	// the names of 170,000 waiters. maxListing does so where the names of all locks are asked for, and maxWelcome while nothing was asked.
+	maxAnswers = 8 << 20
+	maxListing = 64 << 20
+	maxWelcome = 64 << 10
 )
 
 // code is an error of the servers.
@@ -144,11 +149,16 @@ func (r *reader) bytes() []byte {
 	return r.take(int(n))
 }
 
-func (r *reader) texts() (all []string) {
-	for n := r.int32(); n > 0 && r.err == nil; n-- {
-		all = append(all, r.text())
+// names returns the names of children. Whether all were there, err tells behind the last.
+func (r *reader) names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for n := r.int32(); n > 0; n-- {
+			name := r.text()
+			if r.err != nil || !yield(name) {
+				return
+			}
+		}
 	}
-	return all
 }
 
 func (r *reader) stat() (s stat) {
@@ -159,19 +169,27 @@ func (r *reader) stat() (s stat) {
 	return s
 }
 
-// readPacket reads a packet, which begins with its length.
-func readPacket(from io.Reader) ([]byte, error) {
+// readPacket reads a packet, which begins with its length, of as many bytes as there is room for when it begins. It takes memory only for what
+// has come.
+func readPacket(from io.Reader, room func() int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(from, head[:]); err != nil {
 		return nil, err
 	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n > mostBytes {
-		return nil, fmt.Errorf("an answer of %d bytes: this is no ZooKeeper server, or one that speaks TLS", n)
+	n := int64(binary.BigEndian.Uint32(head[:]))
+	if room := room(); n > int64(room) {
+		return nil, fmt.Errorf("an answer of %d bytes, of %d at most: this is no ZooKeeper server, or one that speaks TLS", n, room)
 	}
-	packet := make([]byte, n)
-	_, err := io.ReadFull(from, packet)
-	return packet, err
+	var packet []byte
+	for done := 0; done < int(n); {
+		more := min(int(n)-done, max(done, 4096))
+		packet = append(packet, make([]byte, more)...)
+		if _, err := io.ReadFull(from, packet[done:]); err != nil {
+			return nil, err
+		}
+		done += more
+	}
+	return packet, nil
 }
 
 // packet puts the length before what was written.
@@ -212,8 +230,9 @@ func welcome(b []byte) (greeting, error) {
 
 // request is one request and its answer.
 type request struct {
-	op    int32
-	write func(*writer)
+	op      int32
+	write   func(*writer)
+	listing bool // the answer has the names of all locks
 
 	// The link sets the rest before it closes done.
 	err   error  // nil, or a code: what the servers say
@@ -222,6 +241,13 @@ type request struct {
 
 func getChildren(path string) *request {
 	return &request{op: opGetChildren, write: pathAnd(path, false)}
+}
+
+// list is getChildren for many locks at once.
+func list(path string) *request {
+	r := getChildren(path)
+	r.listing = true
+	return r
 }
 
 func getData(path string, watch bool) *request {
