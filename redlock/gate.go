@@ -98,11 +98,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	defer cancel()
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	l.Answered = answered
-	var rep report
-	err = resp.Contain(func() (err error) {
-		rep, err = g.check(ctx, n, addr, l)
-		return err
-	})
+	rep, err := g.check(ctx, n, addr, l)
 	l.Answered = nil
 	if !unblock() && err == nil {
 		err = ctx.Err()
@@ -119,8 +115,16 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	return l, rep, nil
 }
 
-// check looks whether the server at the other end may vote.
+// check looks whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
 func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
+	err = resp.Contain(func() (err error) {
+		rep, err = g.examine(ctx, n, addr, l)
+		return err
+	})
+	return rep, err
+}
+
+func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	rep.server = addr
 	says, err := g.meet(ctx, n, l, &rep)
 	if err != nil {
