@@ -171,7 +171,7 @@ func TestAnErrorReplyBeforeTheEndIsSaid(t *testing.T) {
 		there.Close()
 	}()
 	_, err := NewConn(here).Do([]string{"AUTH", "x"}, []string{"HELLO", "3"})
-	if err == nil || !strings.Contains(err.Error(), "max number of clients reached, and then: EOF") || !errors.Is(err, io.EOF) {
+	if err == nil || !strings.Contains(err.Error(), "max number of clients reached, and then: HELLO: EOF") || !errors.Is(err, io.EOF) {
 		t.Errorf("Do() = %v", err)
 	}
 }
