@@ -27,8 +27,18 @@ func newFakeRig(t testing.TB, f *fake) *rig {
 	}
 }
 
+// members returns a link to each member of a fake.
+func (r *rig) members() (links []*fixture.Link) {
+	for _, addr := range r.addrs {
+		l := fixture.NewLink()
+		l.Addr = addr
+		links = append(links, l)
+	}
+	return links
+}
+
 // through returns a way to dial the members of a fake through links, one for each.
-func (r *rig) through(links []*fixture.Link) func(ctx context.Context, addr string) (net.Conn, error) {
+func (r *rig) through(links []*fixture.Link, speak func() fixture.Protocol) func(ctx context.Context, addr string) (net.Conn, error) {
 	var carried sync.WaitGroup
 	r.Cleanup(func() {
 		for _, l := range links {
@@ -44,7 +54,7 @@ func (r *rig) through(links []*fixture.Link) func(ctx context.Context, addr stri
 			near, far := newWires()
 			near.pause = r.fake.pause
 			carried.Go(func() {
-				l.Carry(far, func() (net.Conn, error) { return r.fake.dial(context.Background(), addr) }, &jute{})
+				l.Carry(far, func() (net.Conn, error) { return r.fake.dial(context.Background(), addr) }, speak())
 			})
 			return near, nil
 		}

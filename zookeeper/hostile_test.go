@@ -43,7 +43,8 @@ func TestMemberThatMakesNoSenseIsAskedSeldom(t *testing.T) {
 			}
 			return code
 		},
-		"each request is cut": func(int32, int32, *jot) int32 { return errCut },
+		"an error that no server has": func(int32, int32, *jot) int32 { return 262144 },
+		"each request is cut":         func(int32, int32, *jot) int32 { return errCut },
 		"a transaction without parts": func(op, code int32, out *jot) int32 {
 			if op == opMulti {
 				out.b = (&jot{}).int32(-1).bool(true).int32(-1).b

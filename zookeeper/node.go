@@ -69,6 +69,9 @@ func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
 
 // line returns the children of a folder in the order in which they have the lock.
 func (r *request) line() (l []entry, err error) {
+	if n := r.reply.count(4 + digits); n > 0 {
+		l = make([]entry, 0, n)
+	}
 	for name := range r.reply.names() {
 		if e, ok := readEntry(name); ok && !isSpent(e.seq) {
 			l = append(l, e)

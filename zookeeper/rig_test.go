@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,19 +17,39 @@ import (
 // long is a TTL that does not end within a test.
 const long = fixture.Long
 
-// ensemble is one for all tests that leave it alone; each has a path of its own.
-var (
-	ensemble *zkproc.Ensemble
-	paths    atomic.Int32
-)
+// paths numbers the tests, each of which has a path of its own.
+var paths atomic.Int32
+
+// ensemble starts servers for all tests that leave them alone, when the first of these asks for them: most tests, and the processes of a fuzzer,
+// do without.
+var ensemble = sync.OnceValues(func() (*zkproc.Ensemble, error) { return zkproc.Start(context.Background(), 3) })
+
+var started atomic.Bool
 
 func TestMain(m *testing.M) {
-	fixture.Main(m, 4, func(ctx context.Context) (stop func() error, err error) {
-		if ensemble, err = zkproc.Start(ctx, 3); err != nil {
-			return nil, err
-		}
-		return ensemble.Stop, nil
+	fixture.Main(m, 4, func(context.Context) (stop func() error, err error) {
+		return func() error {
+			if !started.Load() {
+				return nil
+			}
+			e, err := ensemble()
+			if err != nil {
+				return nil // as the tests have told
+			}
+			return e.Stop()
+		}, nil
 	})
+}
+
+// shared makes a rig with the servers of all tests.
+func shared(t testing.TB) *rig {
+	t.Helper()
+	started.Store(true)
+	e, err := ensemble()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRig(t, e)
 }
 
 // rig is a path of an ensemble and its clients.
@@ -44,7 +65,7 @@ type rig struct {
 func start(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	return newRig(t, ensemble)
+	return shared(t)
 }
 
 // alone makes a rig with an ensemble of its own, which the test may break.
@@ -68,12 +89,8 @@ func (r *rig) open() (driver.Driver, error) {
 	var links []*fixture.Link
 	addrs, opts := r.addrs, unchecked(r.opts)
 	if r.fake != nil {
-		for _, addr := range addrs {
-			l := fixture.NewLink()
-			l.Addr = addr
-			links = append(links, l)
-		}
-		opts = zookeeper.Over(*opts, r.through(links))
+		links = r.members()
+		opts = zookeeper.Over(*opts, r.through(links, func() fixture.Protocol { return &jute{} }))
 	} else {
 		addrs = nil
 		for _, addr := range r.addrs {

@@ -43,8 +43,8 @@ const (
 	allRights int32 = 31
 
 	// maxAnswers bounds what a member can make a client keep of its answers: those to requests that were sent together, one of which may be
-	// the names of 170,000 waiters. maxListing does so where the names of all locks are asked for, and maxWelcome while nothing was asked.
-	maxAnswers = 8 << 20
+	// the names of 110,000 waiters. maxListing does so where the names of all locks are asked for, and maxWelcome while nothing was asked.
+	maxAnswers = 5 << 20
 	maxListing = 64 << 20
 	maxWelcome = 64 << 10
 )
@@ -148,6 +148,9 @@ func (r *reader) bytes() []byte {
 	}
 	return r.take(int(n))
 }
+
+// count returns the number that a list begins with, bounded by how many elements of some size can be there.
+func (r reader) count(size int) int { return min(max(int(r.int32()), 0), len(r.b)/size) }
 
 // names returns the names of children. Whether all were there, err tells behind the last.
 func (r *reader) names() iter.Seq[string] {

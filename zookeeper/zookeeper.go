@@ -477,6 +477,9 @@ func (d *Driver) refused(err error) error {
 	case errors.Is(err, codeQuota):
 		return direct.Refusal{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
 	}
+	if _, unknown := errors.AsType[code](err); unknown { // such as a request that has timed out within the ensemble
+		return d.states.Unavailable(err)
+	}
 	return err
 }
 

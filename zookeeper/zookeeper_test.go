@@ -29,7 +29,7 @@ var statements = []string{
 
 func TestConformanceOfServers(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, ensemble).service() }})
+	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return shared(t).service() }})
 }
 
 func TestConformanceOfOneServer(t *testing.T) {

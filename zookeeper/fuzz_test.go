@@ -1,0 +1,176 @@
+package zookeeper_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/zookeeper"
+)
+
+// spoiler is a protocol that spoils what the servers send, by a script: a byte for each packet, and what it needs.
+type spoiler struct {
+	jute
+	mu     *sync.Mutex
+	script *[]byte
+}
+
+// draw returns the next byte of the script; 0, which spoils nothing, behind its end.
+func (s *spoiler) draw() (b byte) {
+	if len(*s.script) > 0 {
+		b, *s.script = (*s.script)[0], (*s.script)[1:]
+	}
+	return b
+}
+
+// odd are numbers that parsers stumble over.
+var odd = []uint32{0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0x00100000, 0x04000000, 0xffffff9b, 0xffffff90}
+
+func (s *spoiler) Reply(r io.Reader) (p fixture.Packet, err error) {
+	if p, err = s.jute.Reply(r); err == nil {
+		p.Bytes = s.spoil(p.Bytes)
+	}
+	return p, err
+}
+
+// spoil changes a packet of a server.
+func (s *spoiler) spoil(p []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sized := func(p []byte) []byte {
+		binary.BigEndian.PutUint32(p, uint32(len(p)-4))
+		return p
+	}
+	if len(p) < 8 {
+		return p
+	}
+	switch s.draw() % 16 {
+	case 1: // a number of another place
+		i := 4 + int(s.draw())%(len(p)-4)
+		n := odd[int(s.draw())%len(odd)]
+		for len(p) < i+4 {
+			p = append(p, 0)
+		}
+		binary.BigEndian.PutUint32(p[i:], n)
+		return sized(p)
+	case 2: // cut short
+		return sized(p[:4+int(s.draw())%(len(p)-4)])
+	case 3: // another length
+		binary.BigEndian.PutUint32(p, odd[int(s.draw())%len(odd)])
+		return p
+	case 4: // twice
+		return append(p, p...)
+	case 5: // an event before it
+		event := (&jot{}).int32(-1).int64(-1).int32(0).int32(int32(s.draw()) - 2).int32(3).text("/test").packet()
+		return append(event, p...)
+	case 6: // a pong before it
+		return append((&jot{}).int32(-2).int64(int64(s.draw())<<56).int32(0).packet(), p...)
+	case 7: // nothing
+		return nil
+	case 8: // bytes of the script in place of it
+		n := min(int(s.draw()), len(*s.script))
+		q := append(make([]byte, 4), (*s.script)[:n]...)
+		*s.script = (*s.script)[n:]
+		return sized(q)
+	case 9: // these without a length of their own
+		n := min(int(s.draw()), len(*s.script))
+		q := (*s.script)[:n]
+		*s.script = (*s.script)[n:]
+		return q
+	case 10: // one bit
+		i := 4 + int(s.draw())%(len(p)-4)
+		p[i] ^= 1 << (s.draw() % 8)
+		return p
+	}
+	return p
+}
+
+// FuzzServer has a client call everything while what its servers send is spoiled: nothing panics, and each call ends soon after its context.
+func FuzzServer(f *testing.F) {
+	f.Add([]byte{})
+	for kind := range byte(11) {
+		f.Add([]byte{0, 0, kind, 20, 3, 0, kind, 9, 1, 0, 0, kind, 30, 5})
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		synctest.Test(t, func(t *testing.T) { spoilt(t, script) })
+	})
+}
+
+// spoilt has a client call everything beside servers that are spoiled by a script. It returns how many requests there were.
+func spoilt(t *testing.T, script []byte) int {
+	r := newFakeRig(t, newFake(t, 3))
+	holder := r.straight()
+	g := r.Grant(holder, "k", long)
+	waiting := fixture.Later(func() error {
+		_, err := r.straight().Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
+		return err
+	})
+	var mu sync.Mutex
+	links := r.members()
+	opts := zookeeper.Over(r.opts, r.through(links, func() fixture.Protocol { return &spoiler{mu: &mu, script: &script} }))
+	call := func(name string, limit time.Duration, do func(ctx context.Context) error) {
+		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+		defer cancel()
+		begun := time.Now()
+		err := do(ctx)
+		if took := time.Since(begun); took > 5*time.Second+limit {
+			t.Errorf("%s returned after %v", name, took)
+		}
+		if err != nil && ctx.Err() == nil && !hasKind(err) {
+			t.Errorf("%s: %v has no kind", name, err)
+		}
+	}
+	var d *zookeeper.Driver
+	call("open", 3*time.Second, func(ctx context.Context) (err error) {
+		d, err = zookeeper.New(ctx, r.addrs, opts)
+		return err
+	})
+	if d == nil {
+		return 0
+	}
+	alone := true
+	d.Alert(func(string, string) {})
+	var own driver.Grant
+	call("try", 0, func(ctx context.Context) (err error) {
+		own, err = d.Acquire(ctx, driver.Request{Key: "free", TTL: long, NoWait: true})
+		alone = err != nil
+		return err
+	})
+	if !alone {
+		call("renew", 0, func(ctx context.Context) error { return d.Renew(ctx, []driver.Grant{own, g})[0].Err })
+		call("check", 0, func(ctx context.Context) error { return d.Check(ctx, own) })
+	}
+	call("wait", 0, func(ctx context.Context) error {
+		_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 15 * time.Second})
+		return err
+	})
+	call("inspect", 0, func(ctx context.Context) error { _, err := d.Inspect(ctx, "k"); return err })
+	call("queue", 0, func(ctx context.Context) error { _, err := d.Queue(ctx, "k", 10); return err })
+	call("list", 0, func(ctx context.Context) error { return d.List(ctx, "", func(driver.Status) bool { return true }) })
+	call("diagnose", 3*time.Second, func(ctx context.Context) error { d.Diagnose(ctx, long); return nil })
+	if !alone {
+		call("release", time.Second, func(ctx context.Context) error { return d.Release(ctx, own, 0) })
+	}
+	call("force", 0, func(ctx context.Context) error { _, err := d.Force(ctx, "k", g.Token, "why"); return err })
+	call("close", 3*time.Second, func(context.Context) error { return d.Close() })
+	r.Must(holder.Release(r.Within(), g, 0))
+	r.Must(<-waiting)
+	return r.fake.requests()
+}
+
+// hasKind reports whether callers can tell what to do about an error.
+func hasKind(err error) bool {
+	for _, kind := range []error{driver.ErrUnavailable, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrAuth, driver.ErrConfig, driver.ErrUnsupported} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
