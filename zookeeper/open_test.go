@@ -108,11 +108,9 @@ func TestNodesAreForTheirUserAlone(t *testing.T) {
 	r.Must(err)
 	defer other.Close()
 	holder, waiter := r.Client(d), r.Client(other)
-	l := r.Acquire(holder, "k", 9*time.Second)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 9*time.Second) })
-	for deadline := l.Deadline(); !l.Deadline().After(deadline); time.Sleep(10 * time.Millisecond) {
-		r.Must(context.Cause(l.Context()))
-	}
+	l := r.Acquire(holder, "k", long)
+	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+	r.Must(l.Extend(r.Within(), long))
 	r.Release(l)
 	r.Release(<-next)
 }
