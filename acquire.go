@@ -131,7 +131,8 @@ type attempt struct {
 	inner  bool     // what it gets is a part of a lease, and no event tells of that
 	of     *attempt // the call that it is for, which is told that it waits; nil: itself
 	share  share
-	line   *line // that it asks for; nil: for itself
+	line   *line // for which it asks; nil: for itself
+	asks   wish  // of a line, the wish of the caller for whom it asks
 	since  time.Time
 
 	joined bool      // it was found that few enough wait, or there is no bound; guarded by Client.mu while it waits
@@ -248,7 +249,9 @@ func (a *attempt) compete() (*Lease, error) {
 func (a *attempt) queue(s *local, last error) (*Lease, error) {
 	a.turn = make(chan turn, 1)
 	place := s.queue.PushBack(a)
-	a.announce(s.key, last)
+	if last != nil {
+		a.meet(last)
+	}
 	a.client.mu.Unlock()
 	select {
 	case t := <-a.turn:
@@ -268,7 +271,7 @@ func (a *attempt) ask(s *local) (*Lease, error) {
 	asking, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
 	q := s.asking // nobody else changes it
-	if err := c.enter(s, cancel); err != nil {
+	if err := a.enter(s, cancel); err != nil {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
@@ -281,14 +284,23 @@ func (a *attempt) ask(s *local) (*Lease, error) {
 	return a.start(s, grant, time.Now())
 }
 
-// enter lets the caller, which leads s, ask the service: Close and Shutdown call
-// cancel, and wait until it leads no more.
-func (c *Client) enter(s *local, cancel context.CancelCauseFunc) error {
+// enter lets a, which leads s, ask the service: Close and Shutdown call cancel, and wait until it leads no more. So
+// does a line, when another caller becomes the first in it.
+func (a *attempt) enter(s *local, cancel context.CancelCauseFunc) error {
+	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending {
 		c.lead(s)
 		return ErrClosed
+	}
+	if q := a.line; q != nil {
+		if !q.dress(a) {
+			c.lead(s)
+			return q.wait.Err()
+		}
+		spot := &q.spots[a.share.slot]
+		spot.asks, spot.cancel = a.asks, cancel
 	}
 	s.asking.cancel = cancel
 	return nil
@@ -303,7 +315,7 @@ func (c *Client) fail(asking context.Context, s *local, err error) error {
 	q := s.asking
 	q.tell(obstacle.In(err))
 	c.lead(s)
-	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrHeld) {
+	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrHeld) || errors.Is(cause, errOtherWish) {
 		return cause
 	}
 	return obstacle.With(err, q.obstacle)
@@ -326,7 +338,7 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 		if ending {
 			return nil, ErrClosed
 		}
-		return nil, a.wait.Err()
+		return nil, cmp.Or(a.wait.Err(), errOtherWish)
 	}
 	defer c.mu.Unlock()
 	if !w.inner {

@@ -40,7 +40,7 @@ type Client struct {
 
 	mu      sync.Mutex // guards what follows, and every local, term and Lease
 	locals  map[string]*local
-	lines   map[wish]*line
+	lines   map[lineKey]*line
 	vacated share // the slot that was released last, where the next caller looks first; zero: none
 	terms   schedule
 	sleeps  time.Time     // until then the watchdog sleeps; zero: until nudged
@@ -88,7 +88,7 @@ func New(drv Driver, opts *Options) (*Client, error) {
 	}
 	c := &Client{
 		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: opts.Logger, hurry: make(chan struct{})},
-		nudge: make(chan struct{}, 1), locals: make(map[string]*local), lines: make(map[wish]*line), vacant: make(chan struct{}), closed: make(chan struct{}),
+		nudge: make(chan struct{}, 1), locals: make(map[string]*local), lines: make(map[lineKey]*line), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()

@@ -165,16 +165,25 @@ func (a *attempt) crowded(obstacle error, others int) error {
 	return fmt.Errorf("%d wait for it already, and MaxWaiters is %d: %w", others, a.opts.MaxWaiters, &full)
 }
 
-// announce tells the hook, once, that a waits for a holder of key. The caller holds mu.
-func (a *attempt) announce(key string, obstacle error) {
+// announce tells the hook, once, that the caller of a waits for a holder. The caller holds mu.
+func (a *attempt) announce(obstacle error) {
 	caller := cmp.Or(a.of, a)
 	if held, ok := errors.AsType[*HeldError](obstacle); ok && !caller.told {
 		caller.told = true
 		if caller != a {
 			caller.compare(held)
 		}
-		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: key, Held: held})
+		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: caller.key, Held: held})
 	}
+}
+
+// meet tells the callers for whom a asks what stands in the way. The caller holds mu.
+func (a *attempt) meet(obstacle error) {
+	if a.line != nil {
+		a.line.meet(a.share.slot, obstacle)
+		return
+	}
+	a.announce(obstacle)
 }
 
 // obstacle is the obstacle of a key in this process; nil: none, or it is not known
@@ -241,31 +250,27 @@ func (a *attempt) stands(s *local, q *inquiry, obstacle error) {
 		}
 	}
 	q.tell(obstacle)
-	a.announce(s.key, obstacle)
-	hear(&s.queue, s.key, obstacle, 1) // a itself is ahead
-	if a.line != nil {
-		a.line.last, a.line.at = obstacle, s.key
-		hear(&a.line.waiting, s.key, obstacle, 0)
-		a.line.tidy()
-	}
+	a.meet(obstacle)
+	s.meet(obstacle)
 }
 
-// hear has all in a queue, behind ahead others, hear what stands in the way at key. Those leave for whom
-// too many wait. The caller holds mu.
-func hear(queue *list.List, key string, obstacle error, ahead int) {
+// meet tells those in the queue, who stand behind the one that asks, what stands in the way. Those leave for whom too
+// many wait. The caller holds mu.
+func (s *local) meet(obstacle error) {
 	held, _ := errors.AsType[*HeldError](obstacle)
-	for e := queue.Front(); e != nil; {
+	ahead := 1
+	for e := s.queue.Front(); e != nil; {
 		w, place := e.Value.(*attempt), e
 		e = e.Next()
 		if held != nil {
 			if err := w.crowded(held, held.Waiters+ahead); err != nil {
-				queue.Remove(place)
+				s.queue.Remove(place)
 				w.turn <- turn{err: err}
 				continue
 			}
 		}
 		ahead++
-		w.announce(key, obstacle)
+		w.meet(obstacle)
 	}
 }
 
@@ -281,13 +286,15 @@ func (t *term) successor(now time.Time) *attempt {
 		return nil
 	}
 	w, ttl, left := next.Value.(*attempt), t.grant.TTL, clock.Until(t.keptUntil, now)
+	if w.line != nil && !w.line.dress(w) {
+		return nil
+	}
 	switch {
 	case t.stopping, t.keep(now) > 0, driver.IsAdoptable(t.grant.Owner):
 	case t.passed+1 >= t.grant.Block:
 	case now.Sub(t.taken) >= handOverMost:
 	case w.opts.TTL != t.asked:
 	case w.opts.Note != t.now.opts.Note, w.opts.Adoptable:
-	case w.line != nil && w.line.waiting.Len() == 0:
 	case left <= t.given/2, !w.opts.renewsSoon() && left-w.opts.Margin <= (ttl-w.opts.Margin)/2:
 	default:
 		if w.line == nil { // that of a line stays for the next in it

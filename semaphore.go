@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
@@ -20,9 +23,11 @@ const mostSlots = 64
 // has waiters: they wait for any slot, so none is free. Then its process stands in the
 // queues of all slots, and takes the first that comes: who came first is first in each of them.
 //
-// Inside a process, callers that ask for the same wait in one line. For each slot one attempt of the line
-// competes as any caller would, in the process and then at the service, and the first in the line gets
-// what it is granted. So a process keeps its places at the service until nobody waits in it any more.
+// Inside a process, all callers wait in one line. For each slot one attempt of the line competes as any caller
+// would, in the process and then at the service, and the first in the line gets what it is granted. So a process
+// keeps its places at the service for as long as those in the line ask for the same, and a caller that waits costs
+// no goroutine and no request of its own. Where the next caller asks for something else, such as another Note, the
+// process queues again, as the waiters of a lock do one after the other.
 
 // share is a slot of a semaphore, or a place of a read and write lock. The zero value stands for a lock.
 type share struct {
@@ -64,42 +69,66 @@ func (o *AcquireOptions) places() int { return max(o.Slots, o.Readers) }
 // Key alone names the slot.
 func (l *Lease) Slot() int { return l.share.slot }
 
-// wish is what callers ask for that wait in one line.
-type wish struct {
-	key  string
-	opts AcquireOptions // those that bear on the request to the service
+// lineKey names a line: its callers ask for one key with the same number of slots or readers.
+type lineKey struct {
+	key            string
+	slots, readers int
 }
 
-// line is the callers of this process who wait for a slot of one semaphore with one wish. Client.mu guards it.
+// wish is the part of the options on which the request to the service depends.
+type wish struct {
+	ttl               time.Duration
+	renews, adoptable bool
+	note              string
+}
+
+func (o *AcquireOptions) wish() wish {
+	return wish{ttl: o.TTL, renews: o.renewsSoon(), adoptable: o.Adoptable, note: o.Note}
+}
+
+// line holds the callers of this process who wait for a slot of one semaphore. Client.mu guards it.
+//
+// Its attempts ask with the options of the first caller, who gets the first slot that comes. When another caller with
+// another wish becomes the first, the requests under way are cancelled and sent again for that caller: what the service
+// shows of a holder, and the TTL that it grants, are the holder's own.
 type line struct {
 	client  *Client
-	wish    wish
-	waiting list.List // of *attempt, first come first
-	last    error     // what its attempts were told last; nil: nothing yet
-	at      string    // the key of the slot that this is about
+	key     lineKey
+	waiting list.List  // of *attempt, first come first
+	fresh   bool       // some in it have not been told yet whether a slot may be had
+	spots   []spot     // by slot
+	last    error      // what its attempts were told last; nil: nothing yet
+	held    *HeldError // the last holder that they were told of, of another process if there is one; nil: none
 	wait    context.Context
 	stop    context.CancelFunc // ends wait, when nobody waits any more
 }
 
+// spot is one slot as a line sees it.
+type spot struct {
+	answered bool                    // the service, or a holder of this process, has stood in the way
+	refused  bool                    // time does not remove that
+	asks     wish                    // for which the last request was sent
+	cancel   context.CancelCauseFunc // ends that request; nil: there was none
+}
+
+// errOtherWish ends a request for a slot: the first in the line has other options.
+var errOtherWish = errors.New("the first in the line for a slot has other options")
+
 // anySlot gets a slot of the semaphore a.key.
 func (a *attempt) anySlot() (*Lease, error) {
-	w := wish{a.key, AcquireOptions{
-		TTL: a.opts.TTL, Slots: a.opts.Slots, Readers: a.opts.Readers, Shared: a.opts.Shared,
-		NoRenew: a.opts.NoRenew, Margin: a.opts.Margin, Adoptable: a.opts.Adoptable, Note: a.opts.Note,
-	}}
-	c := a.client
+	c, key := a.client, lineKey{a.key, a.opts.Slots, a.opts.Readers}
 	c.mu.Lock()
-	crowd := c.lines[w] != nil
+	crowd := c.lines[key] != nil
 	c.mu.Unlock()
-	var at string
+	var seen []error
 	var last error
 	if a.once || !crowd {
 		var l *Lease
-		if l, at, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil || errors.Is(last, a.wait.Err()) {
+		if l, seen, last = a.trySlots(); l != nil || a.once || obstacle.In(last) == nil || errors.Is(last, a.wait.Err()) {
 			return l, last
 		}
 	}
-	return a.standInLine(w, at, last)
+	return a.standInLine(key, seen, last)
 }
 
 // firstSlot is the slot that a caller tries first. It is the one that this process has released last, for one caller: who takes
@@ -114,36 +143,118 @@ func (c *Client) firstSlot(key string, n int) int {
 	return rand.IntN(n)
 }
 
-// trySlots asks for one slot after the other, until it gets one, has an error that does not say that the slot is held, or
-// has to wait behind others. at is the key of the last one. A caller that does not wait asks for each slot all the same: a
-// waiter that has died keeps its place for a while.
-func (a *attempt) trySlots() (l *Lease, at string, err error) {
+// trySlots asks for one slot after the other until it gets one, or meets an error that is no obstacle. A caller that waits
+// for any slot stops before that, at a slot that cannot be asked for and, without MaxWaiters, at one that has waiters: it
+// finds a free one from within the line. All others ask for each slot, as a waiter that has died keeps its place for a
+// while. seen has the obstacles that were met, by slot.
+func (a *attempt) trySlots() (l *Lease, seen []error, err error) {
 	n := a.opts.places()
 	first := a.client.firstSlot(a.key, n)
+	seen = make([]error, n)
 	var last error
 	for i := range n {
-		try := *a
-		try.once = true
-		try.share = share{of: a.key, slot: (first + i) % n}
-		at = try.share.key()
-		try.key, try.opts.Note = at, a.opts.noted(try.share.slot)
-		if l, err = try.compete(); err == nil {
-			return l, at, nil
+		slot := (first + i) % n
+		if l, err = a.trySlot(a.wait, slot); err == nil {
+			return l, nil, nil
 		}
-		if !errors.Is(err, ErrHeld) {
-			return nil, at, obstacle.With(err, last)
+		if seen[slot] = obstacle.In(err); seen[slot] == nil || a.wait.Err() != nil {
+			return nil, nil, obstacle.With(err, last)
 		}
-		last = err
-		a.compare(err)
-		if held, ok := errors.AsType[*HeldError](err); ok && held.Waiters > 0 && !a.once {
-			break
+		last = seen[slot]
+		switch held, _ := errors.AsType[*HeldError](err); {
+		case held != nil && (held.Waiters == 0 || a.once || a.opts.MaxWaiters > 0):
+			continue
+		case held == nil && a.once:
+			return a.tryRest(first, i+1, seen, err)
+		}
+		break
+	}
+	return nil, seen, a.noneFree(seen, err)
+}
+
+// trySlot asks for slot, without waiting for it.
+func (a *attempt) trySlot(wait context.Context, slot int) (*Lease, error) {
+	try := *a
+	try.once, try.wait = true, wait
+	try.share = share{of: a.key, slot: slot}
+	try.key, try.opts.Note = try.share.key(), a.opts.noted(slot)
+	l, err := try.compete()
+	a.compare(err)
+	return l, err
+}
+
+// stagger is how long tryRest waits for the answer about one slot before it asks for the next.
+const stagger = 20 * time.Millisecond
+
+// tryRest is trySlots from the slot first+begin on, for a caller that does not wait, after down, the answer that an
+// earlier slot could not be asked for. Each that cannot may take a second to say so: the next is asked for meanwhile.
+func (a *attempt) tryRest(first, begin int, seen []error, down error) (*Lease, []error, error) {
+	wait, cancel := context.WithCancel(a.wait)
+	defer cancel()
+	n := len(seen)
+	leases, errs := make([]*Lease, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := begin; i < n && wait.Err() == nil; i++ {
+		slot := (first + i) % n
+		answered := make(chan struct{})
+		all.Go(func() {
+			defer close(answered)
+			if leases[slot], errs[slot] = a.trySlot(wait, slot); leases[slot] != nil {
+				cancel()
+			}
+		})
+		late := time.NewTimer(stagger)
+		select {
+		case <-answered:
+		case <-late.C:
+		}
+		late.Stop()
+	}
+	all.Wait()
+	var got *Lease
+	a.client.mu.Lock()
+	for _, l := range leases {
+		if got == nil {
+			got = l
+		} else {
+			a.client.giveBack(l)
 		}
 	}
+	a.client.mu.Unlock()
+	if got != nil {
+		return got, nil, nil
+	}
+	for slot, err := range errs {
+		if err == nil {
+			continue
+		}
+		if seen[slot] = obstacle.In(err); seen[slot] == nil || a.wait.Err() != nil {
+			return nil, nil, obstacle.With(err, down)
+		}
+	}
+	return nil, seen, a.noneFree(seen, down)
+}
+
+// noneFree returns the error of a caller that has found no slot free. last is the last error, or, where a slot could not
+// be asked for, that of such a slot: then nobody knows whether one is free.
+func (a *attempt) noneFree(seen []error, last error) error {
 	what := "slots"
 	if a.opts.Shared {
 		what = "places for readers"
 	}
-	return nil, at, fmt.Errorf("none of its %d %s is free; the last one is %w", n, what, err)
+	held := 0
+	for _, obstacle := range seen {
+		if errors.Is(obstacle, ErrHeld) {
+			held++
+		}
+	}
+	switch {
+	case errors.Is(last, ErrHeld):
+		return fmt.Errorf("none of its %d %s is free; the last one is %w", len(seen), what, last)
+	case held == 0 || !a.once:
+		return last
+	}
+	return fmt.Errorf("%d of its %d %s are held, and the others cannot be asked for: %w", held, len(seen), what, last)
 }
 
 // compare says where another holder has another number of slots or readers.
@@ -190,34 +301,33 @@ func reads(note string) bool {
 	return n == 1
 }
 
-// standInLine waits for a slot. last is what stood in the way of that at; nil: it is not known.
-func (a *attempt) standInLine(w wish, at string, last error) (*Lease, error) {
+// standInLine waits for a slot. seen has what trySlots has met at each slot, and last is its error.
+func (a *attempt) standInLine(key lineKey, seen []error, last error) (*Lease, error) {
 	c := a.client
 	c.mu.Lock()
 	if c.ending {
 		c.mu.Unlock()
 		return nil, ErrClosed
 	}
-	q := c.lines[w]
+	q := c.lines[key]
 	if q == nil {
-		q = c.newLine(w)
+		q = c.newLine(key, seen, last)
 	}
-	if q.last == nil {
-		q.last, q.at = last, at
-	}
-	last = q.last
-	others := q.waiting.Len()
-	if held, ok := errors.AsType[*HeldError](last); ok {
-		others += held.Waiters
-	}
-	if err := a.crowded(last, others); err != nil {
-		q.tidy()
-		c.mu.Unlock()
-		return nil, err
+	last = cmp.Or(q.last, last)
+	crowd := q.crowd()
+	if crowd != nil {
+		if err := a.crowded(crowd, crowd.Waiters+q.waiting.Len()); err != nil {
+			q.settle()
+			c.mu.Unlock()
+			return nil, err
+		}
 	}
 	a.turn = make(chan turn, 1)
 	place := q.waiting.PushBack(a)
-	a.announce(q.at, last)
+	a.announce(last)
+	if crowd == nil || !a.told {
+		q.fresh = true
+	}
 	c.mu.Unlock()
 	select {
 	case t := <-a.turn:
@@ -231,29 +341,100 @@ func (a *attempt) standInLine(w wish, at string, last error) (*Lease, error) {
 		c.giveBack(t.lease)
 	default:
 		q.waiting.Remove(place)
-		q.tidy()
+		q.settle()
 	}
 	return nil, obstacle.With(a.wait.Err(), cmp.Or(q.last, last))
 }
 
-// newLine makes a line, with an attempt for each slot. The caller holds mu, and has somebody wait in it
-// before it unlocks that.
-func (c *Client) newLine(w wish) *line {
-	q := &line{client: c, wish: w}
+// newLine makes a line, with an attempt for each slot. seen and last are as of standInLine. The caller holds mu, and has
+// somebody wait in it, or calls settle, before it unlocks that.
+func (c *Client) newLine(key lineKey, seen []error, last error) *line {
+	q := &line{client: c, key: key, last: last, spots: make([]spot, max(key.slots, key.readers))}
+	for slot, obstacle := range seen { // one that could not be asked for a moment ago may be free
+		if held, ok := errors.AsType[*HeldError](obstacle); ok {
+			q.spots[slot].answered = true
+			if q.held == nil || held.Waiters > q.held.Waiters {
+				q.held = held
+			}
+		}
+	}
 	q.wait, q.stop = context.WithCancel(context.Background())
-	c.lines[w] = q
-	for slot := range w.opts.places() {
-		c.tasks.Go(func() { q.ask(share{of: w.key, slot: slot}) })
+	c.lines[key] = q
+	for slot := range q.spots {
+		c.tasks.Go(func() { q.ask(share{of: key.key, slot: slot}) })
 	}
 	return q
 }
 
-// tidy ends a line in which nobody waits. The caller holds mu.
-func (q *line) tidy() {
-	if q.waiting.Len() == 0 && q.wait.Err() == nil {
-		q.stop()
-		delete(q.client.lines, q.wish)
+// crowd returns a holder of a slot, with the number of those who wait in other processes, once there is an answer about
+// each slot: before that, one of them may be free. It returns nil if no slot is known to be held. The caller holds mu.
+func (q *line) crowd() *HeldError {
+	if slices.ContainsFunc(q.spots, func(s spot) bool { return !s.answered }) {
+		return nil
 	}
+	return q.held
+}
+
+// meet notes the obstacle that an attempt has met at slot, and tells those in the line that know of none yet. The caller
+// holds mu.
+func (q *line) meet(slot int, obstacle error) {
+	q.last, q.spots[slot].answered, q.spots[slot].refused = obstacle, true, false
+	if held, ok := errors.AsType[*HeldError](obstacle); ok && (q.held == nil || !held.Here) {
+		q.held = held
+	}
+	if !q.fresh {
+		return
+	}
+	crowd := q.crowd()
+	q.fresh = crowd == nil
+	ahead := 0
+	for e := q.waiting.Front(); e != nil; {
+		w, place := e.Value.(*attempt), e
+		e = e.Next()
+		if crowd != nil {
+			if err := w.crowded(crowd, crowd.Waiters+ahead); err != nil {
+				q.waiting.Remove(place)
+				w.turn <- turn{err: err}
+				continue
+			}
+			w.announce(crowd)
+		}
+		w.announce(obstacle)
+		ahead++
+	}
+	q.settle()
+}
+
+// settle ends a line in which nobody waits, and otherwise cancels the requests that were not sent for the first in it.
+// The caller holds mu.
+func (q *line) settle() {
+	first := q.waiting.Front()
+	if first == nil {
+		if q.wait.Err() == nil {
+			q.stop()
+			delete(q.client.lines, q.key)
+		}
+		return
+	}
+	wanted := first.Value.(*attempt).opts.wish()
+	for _, s := range q.spots {
+		if s.cancel != nil && s.asks != wanted {
+			s.cancel(errOtherWish)
+		}
+	}
+}
+
+// dress gives a, an attempt of the line, the options of the first who waits, and returns false where nobody does. The
+// caller holds mu.
+func (q *line) dress(a *attempt) bool {
+	first := q.waiting.Front()
+	if first == nil {
+		return false
+	}
+	a.opts = first.Value.(*attempt).opts
+	a.asks = a.opts.wish()
+	a.opts.Note = a.opts.noted(a.share.slot)
+	return true
 }
 
 // next takes the first out of the line; nil: nobody waits any more. The caller holds mu.
@@ -262,45 +443,72 @@ func (q *line) next() *attempt {
 	if first == nil {
 		return nil
 	}
-	defer q.tidy()
+	defer q.settle()
 	return q.waiting.Remove(first).(*attempt)
 }
 
-// ask competes for one slot, time and again, for as long as anybody waits in the line. An error that is not about that goes to
-// the first who waits, as each caller alone would have it.
+// ask competes for one slot, time and again, for as long as anybody waits in the line.
 func (q *line) ask(of share) {
 	c := q.client
 	for q.wait.Err() == nil {
-		a := &attempt{
-			client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), opts: q.wish.opts, joined: true, told: true, inner: true,
-		}
-		a.opts.Note = q.wish.opts.noted(of.slot)
-		if _, err := a.compete(); err != nil {
-			c.mu.Lock()
-			if w := q.next(); w != nil {
-				w.turn <- turn{err: err}
+		a := &attempt{client: c, ctx: context.Background(), wait: q.wait, line: q, share: of, key: of.key(), joined: true, told: true, inner: true}
+		if _, err := a.compete(); err != nil && !errors.Is(err, errOtherWish) && q.fail(of.slot, err) {
+			select {
+			case <-time.After(refusedPause):
+			case <-q.wait.Done():
 			}
-			c.mu.Unlock()
 		}
 	}
 }
 
-// dismiss sends all away. The caller holds mu.
-func (q *line) dismiss() {
+// refusedPause is how long a line does not ask for a slot after the service has refused it.
+const refusedPause = time.Second
+
+// fail ends an attempt for slot that has failed with err. An error that is no obstacle goes to the first in the line, as
+// each caller alone would have it. Where the service refuses a slot for good, such as with a wrong password, those in the
+// line wait for the other slots, and fail once all are refused. fail returns true where the slot was refused and others
+// are left.
+func (q *line) fail(slot int, err error) (pause bool) {
+	c := q.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q.wait.Err() != nil {
+		return false
+	}
+	down := obstacle.In(err)
+	if down == nil {
+		if w := q.next(); w != nil {
+			w.turn <- turn{err: err}
+		}
+		return false
+	}
+	q.meet(slot, down)
+	q.spots[slot].refused = true
+	if slices.ContainsFunc(q.spots, func(s spot) bool { return !s.refused }) {
+		return true
+	}
+	q.dismiss(err)
+	return false
+}
+
+// dismiss sends all away with err. The caller holds mu.
+func (q *line) dismiss(err error) {
 	for w := q.next(); w != nil; w = q.next() {
-		w.turn <- turn{err: ErrClosed}
+		w.turn <- turn{err: err}
 	}
 }
 
-// taker is who gets what a is granted: a itself or, where it asks for a line, the first in that; nil:
-// nobody waits any more. The caller holds mu.
+// taker returns the caller that gets what a is granted: a itself or, where it asks for a line, the first in that; nil:
+// nobody waits any more, or the first has another wish. The caller holds mu.
 func (a *attempt) taker() *attempt {
 	if a.line == nil {
 		return a
 	}
-	w := a.line.next()
-	if w != nil {
-		w.share, w.opts.Note = a.share, a.opts.Note
+	first := a.line.waiting.Front()
+	if first == nil || first.Value.(*attempt).opts.wish() != a.asks {
+		return nil
 	}
+	w := a.line.next()
+	w.share, w.opts.Note = a.share, a.opts.Note
 	return w
 }

@@ -723,9 +723,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				_, err = b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Readers: 8, Shared: opts.Shared, Wait: time.Second})
 				wantErr(t, err, holdfast.ErrHeld)
 				told()
-				if len(said) != 2 || !strings.HasPrefix(said[0], "waiting k#") || said[1] != "failed k" {
-					t.Errorf("said %q", said)
-				}
+				want("waiting k", "failed k")
 				b.release(places...)
 			})
 		})

@@ -90,7 +90,7 @@ func (c *Client) end() {
 	}
 	c.ending = true
 	for _, q := range c.lines {
-		q.dismiss()
+		q.dismiss(ErrClosed)
 	}
 	for _, s := range c.locals {
 		s.dismiss()

@@ -1,0 +1,338 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// partly is a driver that cannot ask for some keys, such as one over several sets of which one is down.
+type partly struct {
+	*memory.Driver
+	down func(driver.Request) error // nil: the service answers
+}
+
+func (d *partly) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := d.down(req); err != nil {
+		if !errors.Is(err, driver.ErrAuth) && !req.NoWait {
+			req.Obstacle(err)
+			<-ctx.Done()
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		return driver.Grant{}, err
+	}
+	return d.Driver.Acquire(ctx, req)
+}
+
+// partly returns another client of the same nodes, to which down answers in place of the service.
+func (b *bench) partly(down func(driver.Request) error) *holdfast.Client {
+	c, err := holdfast.New(&partly{b.drv.Peer(), down}, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// unasked answers for keys as a set that is down does.
+func unasked(keys ...string) func(driver.Request) error {
+	return func(req driver.Request) error {
+		if slices.Contains(keys, req.Key) {
+			return &driver.UnavailableError{Err: errors.New("the set of " + req.Key + " is down")}
+		}
+		return nil
+	}
+}
+
+func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
+	for name, opts := range map[string]holdfast.AcquireOptions{"slots": {Slots: 4}, "readers": {Readers: 4, Shared: true}} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				for range 20 { // chance picks where it begins
+					c := b.partly(unasked("k#0", "k#1", "k#3"))
+					l, err := c.TryAcquire(t.Context(), "k", &opts)
+					if err != nil {
+						t.Fatalf("beside a free one: %v", err)
+					}
+					if l.Slot() != 2 {
+						t.Errorf("slot %d, and only 2 can be had", l.Slot())
+					}
+					b.release(l)
+				}
+				held := b.acquire(b.peer(), "k#2", nil)
+				for range 20 {
+					_, err := b.partly(unasked("k#0", "k#1", "k#3")).TryAcquire(t.Context(), "k", &opts)
+					if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
+						t.Fatalf("some are not known and the others held: %v", err)
+					}
+				}
+				b.release(held)
+			})
+		})
+	}
+}
+
+// A set that does not answer takes a second to be known as down, for each slot.
+func TestSilentSlotsDelayATryOnce(t *testing.T) {
+	silent := func(req driver.Request) error {
+		if req.Key == "k#9" {
+			return nil
+		}
+		time.Sleep(time.Second)
+		return unasked(req.Key)(req)
+	}
+	in(t, func(t *testing.T, b *bench) {
+		for range 10 {
+			begin := time.Now()
+			l, err := b.partly(silent).TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 64})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("the one that answers was found after %v", took)
+			}
+			b.release(l)
+		}
+		time.Sleep(time.Second)
+		b.wantSlotsFree("k", 64)
+	})
+}
+
+func TestRefusedSlotsHideNoOtherOnes(t *testing.T) {
+	refuse := func(keys ...string) func(driver.Request) error {
+		return func(req driver.Request) error {
+			if slices.Contains(keys, req.Key) {
+				return &driver.UnavailableError{Err: driver.ErrAuth}
+			}
+			return nil
+		}
+	}
+	in(t, func(t *testing.T, b *bench) {
+		held := b.acquire(b.peer(), "k#1", nil)
+		c := b.partly(refuse("k#0", "k#2"))
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() { b.release(b.acquire(c, "k", &holdfast.AcquireOptions{Slots: 3})) })
+		}
+		time.Sleep(time.Minute)
+		b.release(held)
+		all.Wait()
+		_, err := b.partly(refuse("k#0", "k#1", "k#2")).Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3})
+		wantErr(t, err, holdfast.ErrAuth, holdfast.ErrUnavailable)
+	})
+}
+
+// Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
+func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.peer(), "k#0", nil)
+		var all sync.WaitGroup
+		waiter := b.peer()
+		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
+		time.Sleep(time.Second)
+		for range 20 {
+			l, err := b.peer().Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3, MaxWaiters: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.release(l)
+		}
+		others := []*holdfast.Lease{b.acquire(b.peer(), "k#1", nil), b.acquire(b.peer(), "k#2", nil)}
+		for range 20 {
+			_, err := b.peer().Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3, MaxWaiters: 1})
+			wantErr(t, err, holdfast.ErrHeld)
+		}
+		b.release(first)
+		b.release(others...)
+		all.Wait()
+	})
+}
+
+// The answers about the slots come one after the other.
+func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.peer(), "k#0", nil)
+		var all sync.WaitGroup
+		waiter := b.peer()
+		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
+		time.Sleep(time.Second)
+		for range 10 {
+			l, err := b.partly(func(req driver.Request) error {
+				if req.Key == "k#1" && req.NoWait {
+					return unasked("k#1")(req)
+				}
+				if req.Key == "k#1" {
+					time.Sleep(50 * time.Millisecond)
+				}
+				return nil
+			}).Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 2, MaxWaiters: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.release(l)
+		}
+		b.release(first)
+		all.Wait()
+	})
+}
+
+// differing returns options of which no two agree in what the service is asked for.
+func differing(slots, i int) *holdfast.AcquireOptions {
+	o := &holdfast.AcquireOptions{Slots: slots, Note: fmt.Sprint("job ", i)}
+	switch i % 4 {
+	case 1:
+		o.TTL = 20 * time.Second
+	case 2:
+		o.NoRenew = true
+	case 3:
+		o.Adoptable = true
+	}
+	return o
+}
+
+func TestSlotsAreServedInOrderWhateverTheOptions(t *testing.T) {
+	for _, slots := range []int{1, 3} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			in(t, func(t *testing.T, b *bench) {
+				held := b.hold(slots, slots)
+				var mu sync.Mutex
+				var order []int
+				var all sync.WaitGroup
+				for i := range 24 {
+					all.Go(func() {
+						l := b.acquire(b.client, "k", differing(slots, i/4))
+						mu.Lock()
+						order = append(order, i)
+						mu.Unlock()
+						st, err := b.client.Inspect(t.Context(), l.Key())
+						if want := fmt.Sprintf("slot %d of %d: job %d", l.Slot(), slots, i/4); err != nil || st.Holder.Note != want {
+							t.Errorf("the note is %q, %v, want %q", st.Holder.Note, err, want)
+						}
+						time.Sleep(time.Second)
+						if until := time.Until(l.Deadline()); i/4%4 == 1 && until < 15*time.Second {
+							t.Errorf("a TTL of 20 s is trusted for %v", until)
+						}
+						b.release(l)
+					})
+					time.Sleep(50 * time.Millisecond)
+				}
+				for _, l := range held {
+					b.release(l)
+					time.Sleep(300 * time.Millisecond)
+				}
+				all.Wait()
+				if !slices.IsSorted(order) {
+					t.Errorf("served in the order %v", order)
+				}
+				b.wantSlotsFree("k", slots)
+			})
+		})
+	}
+}
+
+func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const slots = 4
+		held := b.hold(slots, slots)
+		for i := range 5 {
+			b.drv.Node(i).Delay(5 * time.Millisecond)
+		}
+		var mu sync.Mutex
+		var order []int
+		var all sync.WaitGroup
+		for i := range 12 {
+			all.Go(func() {
+				l := b.acquire(b.client, "k", differing(slots, i/2))
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				b.release(l)
+			})
+			time.Sleep(50 * time.Millisecond)
+		}
+		var together sync.WaitGroup
+		for _, l := range held {
+			together.Go(func() { b.release(l) })
+		}
+		together.Wait()
+		all.Wait()
+		for at, i := range order { // those that get a slot at the same moment say so in any order
+			if i <= at-slots || i >= at+slots {
+				t.Errorf("the order is %v", order)
+				break
+			}
+		}
+		b.wantSlotsFree("k", slots)
+	})
+}
+
+func TestMaxWaitersBoundsWaitersOfAllOptions(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		held := b.hold(4, 4)
+		var refused atomic.Int32
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				opts := differing(4, i)
+				opts.MaxWaiters = 3
+				l, err := b.client.Acquire(t.Context(), "k", opts)
+				if errors.Is(err, holdfast.ErrHeld) {
+					refused.Add(1)
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b.release(l)
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := refused.Load(); n != 47 {
+			t.Errorf("%d of 50 were refused with MaxWaiters 3, want 47", n)
+		}
+		b.release(held...)
+		all.Wait()
+	})
+}
+
+func TestWaiterForASlotCostsOneGoroutine(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		const slots, waiters = 64, 1000
+		held := b.hold(slots, slots)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var all sync.WaitGroup
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		goroutines := runtime.NumGoroutine()
+		for i := range waiters {
+			all.Go(func() {
+				b.client.Acquire(ctx, "k", &holdfast.AcquireOptions{Slots: slots, Note: fmt.Sprint(i)})
+			})
+		}
+		time.Sleep(time.Second)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if n := runtime.NumGoroutine() - goroutines; n > waiters+5*slots {
+			t.Errorf("%d waiters have %d goroutines", waiters, n)
+		}
+		t.Logf("%d bytes each", (int64(after.HeapInuse+after.StackInuse)-int64(before.HeapInuse+before.StackInuse))/waiters)
+		cancel()
+		all.Wait()
+		b.release(held...)
+		b.wantSlotsFree("k", slots)
+	})
+}
