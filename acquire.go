@@ -87,7 +87,7 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for l := a.outer; l != nil; l = l.outer {
-		key, its, wanted := cmp.Or(l.share.of, l.Key()), &l.term.now.opts, cmp.Or(opts, &AcquireOptions{})
+		key, its, wanted := l.share.givenKey(l.Key()), &l.term.now.opts, cmp.Or(opts, &AcquireOptions{})
 		if l.term.client != c || key != a.key || l.live() != nil {
 			continue
 		}
@@ -342,7 +342,7 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 	}
 	defer c.mu.Unlock()
 	if !w.inner {
-		c.events.acquired(AcquiredEvent{Context: w.ctx, Key: s.key, Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
+		c.events.acquired(AcquiredEvent{Context: w.ctx, Key: t.givenKey(), Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
 	}
 	if w != a {
 		w.told = false // its context may end before it sees the lease: then it fails, and gives that back

@@ -18,6 +18,9 @@ import (
 // and the log. So a hook may be called after the fact: Lost is for people and
 // metrics. Use Lease.Context to stop work.
 //
+// Key, in each event, is the key that was given to Acquire. For a slot or a reader's place, Lease.Key differs from
+// that; the log names it, as ForceRelease does.
+//
 // A hook may call any method of the client. Close and Shutdown wait until the hooks
 // have been called for all events, but for no longer than a second: so they do not
 // hang when a hook hangs, or when a hook calls them. Later versions may add fields
@@ -75,7 +78,8 @@ type FailedEvent struct {
 	Err     error         // what the call returns is an *Error around it
 }
 
-// RenewedEvent is the end of one round of renewal.
+// RenewedEvent is the end of one round of renewal. A writer has one for the locks that it holds together: it is renewed
+// when all of them are, and Err names one that was not.
 type RenewedEvent struct {
 	Key      string
 	Owner    string

@@ -30,6 +30,7 @@ type term struct {
 	failed    error // the last renewal, without an ErrLost; nil: it did not fail
 
 	atRisk   bool // the last renewal said so
+	riskTold bool // the hooks were told that the lease is at risk
 	renewing bool // a renewal is under way
 	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
 	over     bool
@@ -85,6 +86,7 @@ func leaseIn(ctx context.Context) *Lease {
 // begin gives t to a at now. The caller holds mu.
 func (t *term) begin(a *attempt, now time.Time) *Lease {
 	owner, token := t.grant.Of(t.passed)
+	t.riskTold = false
 	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now, share: a.share, inner: a.inner}
 	t.trust(t.keptUntil)
 	t.plan()
@@ -149,14 +151,22 @@ func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := l.term.trusted
-	for _, place := range l.rest {
+	return l.term.deadline(l.rest)
+}
+
+// deadline returns until when t and rest can be trusted, as things stand. The caller holds mu.
+func (t *term) deadline(rest []*Lease) time.Time {
+	first := t.trusted
+	for _, place := range rest {
 		if d := place.term.trusted; d.Before(first) {
 			first = d
 		}
 	}
 	return first
 }
+
+// givenKey returns the key that was given to Acquire for the present holder. The caller holds mu.
+func (t *term) givenKey() string { return t.now.share.givenKey(t.local.key) }
 
 // trust says until when the service keeps t. The holder may have it for no longer
 // than MaxHold. The caller holds mu.
@@ -274,7 +284,9 @@ func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewa
 	if r.Err == nil && !t.over && ttl != t.grant.TTL { // of one that is over, free reads the grant
 		t.grant.TTL, t.asked = ttl, ttl
 	}
-	told := c.settle(t, r, start)
+	told, round := c.settle(t, r, start)
+	round.quiet = true // the caller gets the error
+	c.report(round)
 	return told, cmp.Or(l.err, r.Err, l.live())
 }
 

@@ -320,7 +320,7 @@ func (t *term) handOver(w *attempt, now time.Time) followUp {
 	}
 	if !w.inner {
 		t.client.events.acquired(AcquiredEvent{
-			Context: w.ctx, Key: t.local.key, Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
+			Context: w.ctx, Key: t.givenKey(), Owner: next.owner, Token: next.token, Waited: now.Sub(w.since), Told: w.told, HandOver: true,
 		})
 		w.told = false // its context may end before it sees the lease: then it fails
 	}

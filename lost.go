@@ -199,14 +199,12 @@ func (l *Lease) ended() error {
 // followUp is what is left to do, without mu, after a change to a term: contexts to end,
 // events to send, a lock to release. The zero value is nothing.
 type followUp struct {
-	leases  []*Lease      // whose contexts end
-	cause   error         // of that; nil: they were released
-	event   ReleasedEvent // of that; without a key where no holder ends
-	renewed *RenewedEvent
-	atRisk  *AtRiskEvent
-	free    *term         // that the service has to release; nil: none
-	rest    []followUp    // of the leases that end with it
-	keep    time.Duration // for how long the service keeps it yet
+	leases []*Lease      // whose contexts end
+	cause  error         // of that; nil: they were released
+	event  ReleasedEvent // of that; without a key where no holder ends
+	free   *term         // that the service has to release; nil: none
+	rest   []followUp    // of the leases that end with it
+	keep   time.Duration // for how long the service keeps it yet
 }
 
 // expire ends what the clock ends at now: the lease, and the lock unless there is a
@@ -262,7 +260,7 @@ func (t *term) part(cause error, now time.Time) followUp {
 	}
 	e := followUp{leases: t.now.holds, cause: cause}
 	if !t.now.inner {
-		e.event = ReleasedEvent{Context: t.now.ctx, Key: t.local.key, Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since)}
+		e.event = ReleasedEvent{Context: t.now.ctx, Key: t.givenKey(), Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since)}
 	}
 	if w := t.now.whole; w != nil && !w.stopping && errors.Is(cause, ErrLost) {
 		e.rest = append(e.rest, w.stop(t.now.holds[0].named(cause), now))
@@ -384,16 +382,10 @@ func (e *followUp) tell(c *Client) {
 	switch v := e.event; {
 	case v.Key == "":
 	case e.lost():
-		c.events.write(slog.LevelError, "lease lost", "key", v.Key, "token", int64(v.Token), "held", v.Held, "reason", e.cause)
+		c.events.write(slog.LevelError, "lease lost", "key", e.leases[0].Key(), "token", int64(v.Token), "held", v.Held, "reason", e.cause)
 		c.events.lost(LostEvent{Context: v.Context, Key: v.Key, Owner: v.Owner, Token: v.Token, Held: v.Held, Reason: e.cause})
 	case e.free == nil:
 		c.events.released(v)
-	}
-	if e.renewed != nil {
-		c.events.renewed(*e.renewed)
-	}
-	if e.atRisk != nil {
-		c.events.atRisk(*e.atRisk)
 	}
 }
 
@@ -429,7 +421,7 @@ func (c *Client) freeOne(ctx context.Context, e *followUp) error {
 		return err
 	}
 	if err != nil {
-		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.event.Key, "cause", err)
+		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.free.local.key, "cause", err)
 	}
 	e.event.Err = err
 	c.events.released(e.event)

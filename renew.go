@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
@@ -258,24 +259,83 @@ func (c *Client) renew(due []*term) {
 	ctx, cancel := context.WithTimeout(c.alive, left*3/4)
 	defer cancel()
 	out := c.drv.Renew(ctx, grants)
-	all := make([]followUp, len(out))
+	all, rounds := make([]followUp, len(out)), make([]round, len(out))
 	c.mu.Lock()
 	for i, r := range out {
-		all[i] = c.settle(due[i], r, start)
+		all[i], rounds[i] = c.settle(due[i], r, start)
 	}
+	c.report(rounds...)
 	c.mu.Unlock()
-	for _, e := range all { // Extend returns it to its caller instead
-		if r := e.renewed; r != nil && r.Err != nil {
-			c.events.write(slog.LevelWarn, "renewal failed; trying again", "key", r.Key, "left", r.Left, "cause", r.Err)
+	c.carryOut(all...)
+}
+
+// round is the outcome of one renewal, for the hooks and the log.
+type round struct {
+	lease *term        // that of the holder: of a writer's place the gate; nil: there is nobody to tell of
+	event RenewedEvent // without a key: there is none
+	quiet bool         // a failure is not for the log
+}
+
+// round returns the outcome r of a renewal of t. A writer is told that it was renewed when all of its locks were: by the
+// gate's rounds or, after a failure, by the last place to recover. The caller holds mu.
+func (t *term) round(r driver.Renewal, recovered bool) round {
+	lease := cmp.Or(t.now.whole, t)
+	if lease.now.inner || lease.over || lease.stopping {
+		return round{}
+	}
+	t.atRisk = r.AtRisk
+	fails := slices.ContainsFunc(lease.now.rest, func(place *Lease) bool { return place.term.failed != nil })
+	if r.Err == nil && (fails || lease.failed != nil || lease != t && !recovered) {
+		return round{lease: lease}
+	}
+	err := r.Err
+	if err != nil && lease != t {
+		err = t.now.holds[0].named(err)
+	}
+	return round{lease: lease, event: RenewedEvent{Key: lease.givenKey(), Owner: lease.now.owner, Token: lease.now.token, Waiters: lease.waiters, Err: err}}
+}
+
+// report tells the hooks and the log of rounds that have ended together, once for each lease: a writer's has several, of
+// which one that failed counts. The caller holds mu, so that no event of a lease comes after its end.
+func (c *Client) report(all ...round) {
+	chosen := make(map[*term]int) // of writers
+	for i, r := range all {
+		if r.event.Key == "" || len(r.lease.now.rest) == 0 {
+			continue
+		}
+		if j, ok := chosen[r.lease]; !ok || all[j].event.Err == nil && r.event.Err != nil {
+			chosen[r.lease] = i
 		}
 	}
-	c.carryOut(all...)
+	for i, r := range all {
+		if r.lease == nil || r.lease.over || r.lease.stopping {
+			continue
+		}
+		if j, several := chosen[r.lease]; r.event.Key != "" && (!several || i == j) {
+			e := r.event
+			e.Deadline = r.lease.deadline(r.lease.now.rest)
+			if e.Err != nil && !r.quiet {
+				c.events.write(slog.LevelWarn, "renewal failed; trying again", "key", r.lease.local.key, "left", e.Left, "cause", e.Err)
+			}
+			c.events.renewed(e)
+		}
+		c.reportRisk(r.lease)
+	}
+}
+
+// reportRisk tells the hooks where the redundancy of a lease has changed. The caller holds mu.
+func (c *Client) reportRisk(t *term) {
+	risk := t.atRisk || slices.ContainsFunc(t.now.rest, func(place *Lease) bool { return place.term.atRisk })
+	if risk != t.riskTold {
+		t.riskTold = risk
+		c.events.atRisk(AtRiskEvent{Key: t.givenKey(), Owner: t.now.owner, Token: t.now.token, AtRisk: risk})
+	}
 }
 
 // settle applies the outcome of a renewal of t that was started at start. A term
 // that has ended meanwhile stays as it is: nothing is renewed after it was lost.
 // The caller holds mu.
-func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
+func (c *Client) settle(t *term, r driver.Renewal, start time.Time) (followUp, round) {
 	t.renewing = false
 	if t.idle != nil {
 		close(t.idle)
@@ -286,16 +346,17 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 	if !t.due.IsZero() {
 		late, t.due = max(clock.Elapsed(t.due, now), 0), time.Time{}
 	}
+	failed := t.failed != nil
 	if r.Err != nil && !errors.Is(r.Err, ErrLost) {
 		t.failed = r.Err
 	}
 	switch {
 	case t.over, t.stopping:
-		return followUp{}
+		return followUp{}, round{}
 	case left <= 0:
-		return t.expire(now)
+		return t.expire(now), round{}
 	case errors.Is(r.Err, ErrLost):
-		return t.end(t.gone(r.Err), now)
+		return t.end(t.gone(r.Err), now), round{}
 	case r.Err == nil:
 		t.failed, t.waiters = nil, r.Waiters
 		if !t.checking {
@@ -311,16 +372,7 @@ func (c *Client) settle(t *term, r driver.Renewal, start time.Time) followUp {
 		pause := min(max(t.span()/10, 10*time.Millisecond), time.Second)
 		c.reschedule(t, t.renewAt(now.Add(pause)))
 	}
-	if t.now.inner {
-		return followUp{}
-	}
-	e := followUp{renewed: &RenewedEvent{
-		Key: t.local.key, Owner: t.now.owner, Token: t.now.token,
-		Deadline: t.trusted, Left: left, Late: late, Waiters: r.Waiters, Err: r.Err,
-	}}
-	if r.AtRisk != t.atRisk {
-		t.atRisk = r.AtRisk
-		e.atRisk = &AtRiskEvent{Key: t.local.key, Owner: t.now.owner, Token: t.now.token, AtRisk: r.AtRisk}
-	}
-	return e
+	ended := t.round(r, failed)
+	ended.event.Left, ended.event.Late = left, late
+	return followUp{}, ended
 }

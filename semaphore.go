@@ -35,8 +35,11 @@ type share struct {
 	slot int
 }
 
-// key is that of the lock which the slot is.
+// key returns the lock key of the slot.
 func (s share) key() string { return s.of + "#" + strconv.Itoa(s.slot) }
+
+// givenKey returns the key that was given to Acquire for a lease on the lock key with share s.
+func (s share) givenKey(key string) string { return cmp.Or(s.of, key) }
 
 // What people see who find a slot, a reader's place or a gate held.
 const (

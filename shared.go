@@ -189,7 +189,7 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 	}
 	t.trust(t.keptUntil)
 	c.reschedule(t, t.renewAt(t.next))
-	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: l.Key(), Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.told})
+	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: a.key, Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.told})
 	c.mu.Unlock()
 	c.carryOut(passed)
 	return true
@@ -234,6 +234,6 @@ func (l *Lease) downgrade(now time.Time) (reader *Lease, ended followUp, err err
 	reader.term.trust(reader.term.keptUntil)
 	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
 	l.rest, t.now.rest = nil, t.now.rest[1:] // what is asked of l from now on is not about the reader
-	c.events.acquired(AcquiredEvent{Context: h.ctx, Key: reader.Key(), Owner: reader.owner, Token: reader.token})
+	c.events.acquired(AcquiredEvent{Context: h.ctx, Key: t.givenKey(), Owner: reader.owner, Token: reader.token})
 	return reader, l.leave(now), nil
 }

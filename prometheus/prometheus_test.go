@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,4 +231,53 @@ func TestCountsComeBackAfterDroppedEvents(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
 	}
+}
+
+func TestWaitersOfReadersAndSlotsFall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := prometheus.New(nil)
+		client, err := holdfast.New(memory.New(1), &holdfast.Options{Hooks: metrics.Hooks()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		for range 3 {
+			var all sync.WaitGroup
+			for _, opts := range []holdfast.AcquireOptions{{Readers: 16, Shared: true}, {Readers: 16}, {Slots: 1}} {
+				name := "catalogue"
+				if opts.Slots > 0 {
+					name = "thumbnails"
+				}
+				first := opts
+				first.Shared = false
+				holder, err := client.Acquire(t.Context(), name, &first)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for wait := range 3 { // the first gives up
+					opts := opts
+					opts.Wait = time.Duration(wait)*time.Minute + time.Second
+					all.Go(func() {
+						if lease, err := client.Acquire(t.Context(), name, &opts); err == nil {
+							lease.Release(t.Context())
+						}
+					})
+				}
+				time.Sleep(2 * time.Second)
+				holder.Release(t.Context())
+				all.Wait()
+			}
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		values := gather(t, metrics)
+		for series, v := range values {
+			if (strings.Contains(series, "_waiters{") || strings.Contains(series, "_held{")) && v != 0 {
+				t.Errorf("%s is %v", series, v)
+			}
+			if strings.Contains(series, "#") {
+				t.Errorf("%s has a class with a slot", series)
+			}
+		}
+	})
 }

@@ -1,0 +1,272 @@
+package holdfast_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// pairs counts, by key, what gauges of waits and leases rest on: each beginning has an end under the same key.
+type pairs struct {
+	t       *testing.T
+	mu      sync.Mutex
+	waiting map[string]int
+	held    map[string]string // the key by the owner
+	over    map[string]bool   // owners
+}
+
+func watchPairs(t *testing.T) *pairs {
+	return &pairs{t: t, waiting: make(map[string]int), held: make(map[string]string), over: make(map[string]bool)}
+}
+
+func (p *pairs) ends(key, owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if began := p.held[owner]; began != key {
+		p.t.Errorf("a lease on %q ends that began on %q", key, began)
+	}
+	delete(p.held, owner)
+	p.over[owner] = true
+}
+
+func (p *pairs) lasts(what, key, owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over[owner] {
+		p.t.Errorf("a lease on %q is %s after its end", key, what)
+	}
+	if began := p.held[owner]; began != key {
+		p.t.Errorf("a lease on %q is %s that began on %q", key, what, began)
+	}
+}
+
+func (p *pairs) answered(key string, told bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if told {
+		p.waiting[key]--
+	}
+}
+
+func (p *pairs) hooks() holdfast.Hooks {
+	return holdfast.Hooks{
+		Waiting: func(e holdfast.WaitingEvent) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.waiting[e.Key]++
+		},
+		Acquired: func(e holdfast.AcquiredEvent) {
+			p.answered(e.Key, e.Told)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.held[e.Owner] = e.Key
+		},
+		Failed:   func(e holdfast.FailedEvent) { p.answered(e.Key, e.Told) },
+		Renewed:  func(e holdfast.RenewedEvent) { p.lasts("renewed", e.Key, e.Owner) },
+		AtRisk:   func(e holdfast.AtRiskEvent) { p.lasts("at risk", e.Key, e.Owner) },
+		Lost:     func(e holdfast.LostEvent) { p.ends(e.Key, e.Owner) },
+		Released: func(e holdfast.ReleasedEvent) { p.ends(e.Key, e.Owner) },
+	}
+}
+
+// wantNone checks that all that has begun has ended.
+func (p *pairs) wantNone() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, n := range p.waiting {
+		if n != 0 {
+			p.t.Errorf("%d wait for %q, and nobody does", n, key)
+		}
+	}
+	for owner, key := range p.held {
+		p.t.Errorf("%s holds %q, and nobody does", owner, key)
+	}
+}
+
+func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for name, opts := range map[string]func(*rand.Rand) *holdfast.AcquireOptions{
+		"lock": func(r *rand.Rand) *holdfast.AcquireOptions {
+			return &holdfast.AcquireOptions{Note: fmt.Sprint(r.IntN(2))}
+		},
+		"slots": func(r *rand.Rand) *holdfast.AcquireOptions { return differing(3, r.IntN(6)) },
+		"readers": func(r *rand.Rand) *holdfast.AcquireOptions {
+			return &holdfast.AcquireOptions{Readers: 3, Shared: r.IntN(3) > 0}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := watchPairs(t)
+			inWith(t, &holdfast.Options{Hooks: p.hooks()}, func(t *testing.T, b *bench) {
+				other := b.peer()
+				for i := range 5 {
+					b.drv.Node(i).Delay(time.Duration(i) * time.Millisecond)
+				}
+				var all sync.WaitGroup
+				for i := range 40 {
+					r := rand.New(rand.NewPCG(seed, uint64(i)))
+					all.Go(func() {
+						for range 6 {
+							p.call(b, other, r, opts(r))
+						}
+					})
+				}
+				all.Wait()
+				time.Sleep(time.Minute)
+				b.client.Close()
+				p.wantNone()
+			})
+		})
+	}
+}
+
+// call acquires k in one of the ways that there are, and ends the lease in one.
+func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *holdfast.AcquireOptions) {
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Duration(r.IntN(20000))*time.Millisecond)
+	defer cancel()
+	opts.TTL = time.Second
+	opts.Wait = time.Duration(r.IntN(20000)) * time.Millisecond
+	opts.MaxWaiters = r.IntN(2) * 30
+	opts.RenewEvery = time.Duration(r.IntN(2)) * 10 * time.Millisecond
+	if opts.NoRenew {
+		opts.RenewEvery = 0
+	}
+	acquire := b.client.Acquire
+	if r.IntN(5) == 0 {
+		acquire = b.client.TryAcquire
+	}
+	l, err := acquire(ctx, "k", opts)
+	if err != nil {
+		return
+	}
+	time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
+	if r.IntN(10) == 0 {
+		other.ForceRelease(ctx, l.Key(), l.Token(), "test")
+		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
+	}
+	if r.IntN(5) == 0 && opts.Readers > 0 && !opts.Shared {
+		if reader, err := l.Downgrade(ctx); err == nil {
+			l = reader
+			time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
+		}
+	}
+	l.Release(context.Background())
+}
+
+// unrenewed is a driver that does not renew some keys.
+type unrenewed struct {
+	*memory.Driver
+	keys atomic.Pointer[[]string]
+}
+
+func (d *unrenewed) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	out := d.Driver.Renew(ctx, grants)
+	for i, g := range grants {
+		if slices.Contains(*d.keys.Load(), g.Key) {
+			out[i] = driver.Renewal{Err: &driver.UnavailableError{Err: errors.New("no answer about " + g.Key)}}
+		}
+	}
+	return out
+}
+
+func TestWriterHearsOfPlacesThatAreNotRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := &unrenewed{Driver: memory.New(1)}
+		drv.keys.Store(&[]string{})
+		var said bytes.Buffer
+		var rounds []holdfast.RenewedEvent
+		var lost []holdfast.LostEvent
+		c, err := holdfast.New(drv, &holdfast.Options{
+			Logger: slog.New(slog.NewTextHandler(&said, nil)),
+			Hooks: holdfast.Hooks{
+				Renewed: func(e holdfast.RenewedEvent) { rounds = append(rounds, e) },
+				Lost:    func(e holdfast.LostEvent) { lost = append(lost, e) },
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "k", writing(8))
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func(d time.Duration) []holdfast.RenewedEvent {
+			time.Sleep(d)
+			told()
+			got := rounds
+			rounds = nil
+			return got
+		}
+		look(4 * time.Second)
+		drv.keys.Store(&[]string{"k#1", "k#2"})
+		failed := look(7 * time.Second)
+		if len(failed) < 3 || len(failed) > 8 {
+			t.Errorf("%d events in 7 s, want one for each round that failed", len(failed))
+		}
+		for _, e := range failed {
+			if e.Key != "k" || e.Owner != l.Owner() || e.Token != l.Token() || !errors.Is(e.Err, holdfast.ErrUnavailable) || !strings.Contains(e.Err.Error(), `"k#`) {
+				t.Errorf("the event is %+v", e)
+			}
+		}
+		if len(failed) > 0 && !failed[len(failed)-1].Deadline.Equal(l.Deadline()) {
+			t.Errorf("the event has the deadline %v, and the lease %v", failed[len(failed)-1].Deadline, l.Deadline())
+		}
+		if n := strings.Count(said.String(), "renewal failed"); n != len(failed) {
+			t.Errorf("%d lines for %d rounds that failed: %s", n, len(failed), said.String())
+		}
+		drv.keys.Store(&[]string{"k#2"})
+		for _, e := range look(time.Second) {
+			if e.Err == nil {
+				t.Error("a writer is renewed of which one place is not")
+			}
+		}
+		drv.keys.Store(&[]string{})
+		if again := look(time.Second); len(again) == 0 || again[len(again)-1].Err != nil || !again[len(again)-1].Deadline.Equal(l.Deadline()) {
+			t.Errorf("after the last place has recovered: %+v, want a success", again)
+		}
+		drv.keys.Store(&[]string{"k#1"})
+		look(20 * time.Second)
+		if len(lost) != 1 || lost[0].Key != "k" || lost[0].Owner != l.Owner() || !errors.Is(lost[0].Reason, holdfast.ErrUnavailable) {
+			t.Errorf("lost %+v", lost)
+		}
+	})
+}
+
+func TestNextHolderHearsThatItsLeaseIsAtRisk(t *testing.T) {
+	risky := make(map[string]bool)
+	hooks := holdfast.Hooks{AtRisk: func(e holdfast.AtRiskEvent) { risky[e.Owner] = e.AtRisk }}
+	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		b.drv.Node(0).Stop()
+		b.drv.Node(1).Stop()
+		opts := &holdfast.AcquireOptions{RenewEvery: 10 * time.Millisecond}
+		first := b.acquire(b.client, "k", opts)
+		next := make(chan *holdfast.Lease)
+		go func() { next <- b.acquire(b.client, "k", opts) }()
+		time.Sleep(60 * time.Millisecond)
+		b.release(first)
+		second := <-next
+		time.Sleep(60 * time.Millisecond)
+		told()
+		if !strings.HasPrefix(second.Owner(), first.Owner()+"+") || !risky[first.Owner()] || !risky[second.Owner()] {
+			t.Errorf("%s passed on to %s; at risk are %v", first.Owner(), second.Owner(), risky)
+		}
+		b.release(second)
+	})
+}
