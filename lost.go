@@ -339,6 +339,36 @@ func (l *Lease) release(ctx context.Context) error {
 	return failed
 }
 
+// moment is how long a call awaits the answers to releases after the end of its wait. While the service answers, nothing
+// of a call stays behind then.
+const moment = 100 * time.Millisecond
+
+// releaseUnused releases leases that their caller does not get. It blocks until the service has answered, or until a
+// moment after the end of wait: the releases go on, each for as long as a Release, and Close waits for them. One that
+// fails is reported to Hooks, and the lock lapses by itself.
+func (c *Client) releaseUnused(wait context.Context, leases []*Lease) {
+	if len(leases) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ctx := context.WithoutCancel(wait)
+		forEach(leases, func(_ int, l *Lease) { l.release(ctx) })
+	}()
+	select {
+	case <-done:
+		return
+	case <-wait.Done():
+	}
+	late := time.NewTimer(moment)
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
+	}
+}
+
 // outlasting is ctx for the wait for the answer to a release of t. That ends the lease's own context, and not the wait.
 func (t *term) outlasting(ctx context.Context) context.Context {
 	if own := leaseIn(ctx); own != nil && own.term == t && ctx.Err() == nil {

@@ -161,7 +161,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 				return leases, nil
 			}
 		}
-		s.releaseUnused(slices.Concat(s.nested, s.held))
+		s.client.releaseUnused(s.wait, slices.Concat(s.nested, s.held))
 		if err != nil && !errors.Is(err, errMidway) {
 			return nil, wrap("acquire", key, err)
 		}
@@ -269,7 +269,7 @@ func (s *several) tryAll() (key string, err error) {
 		return "", nil
 	}
 	s.held = leases[:first:first]
-	s.releaseUnused(leases[first:])
+	s.client.releaseUnused(s.wait, leases[first:])
 	if s.once {
 		s.client.events.failed(FailedEvent{Context: values{s.ctx}, Key: s.keys[first], Waited: time.Since(began), Err: errs[first]})
 	}
@@ -293,12 +293,6 @@ func (s *several) await(key string) error {
 		return errMidway
 	}
 	return err
-}
-
-// releaseUnused releases leases that the caller does not get. A lock that is not freed lapses by itself.
-func (s *several) releaseUnused(leases []*Lease) {
-	ctx := context.WithoutCancel(s.ctx)
-	forEach(leases, func(_ int, l *Lease) { l.release(ctx) }) // reported to Hooks
 }
 
 // join makes one of all leases, or returns nil where one is lost.

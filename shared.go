@@ -111,7 +111,7 @@ func (a *attempt) pass() (*Lease, error) {
 	if err == nil || errors.Is(context.Cause(wait), errMidway) {
 		err = errMidway
 	}
-	forEach(all, func(_ int, l *Lease) { l.release(a.ctx) }) // one that is not freed lapses by itself
+	a.client.releaseUnused(a.wait, all)
 	return nil, err
 }
 
