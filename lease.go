@@ -3,6 +3,7 @@ package holdfast
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -287,7 +288,13 @@ func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewa
 	told, round := c.settle(t, r, start)
 	round.quiet = true // the caller gets the error
 	c.report(round)
-	return told, cmp.Or(l.err, r.Err, l.live())
+	if err := cmp.Or(l.err, l.live()); err != nil {
+		return told, err
+	}
+	if err := r.Err; err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrLost) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnsupported) {
+		return told, err
+	}
+	return told, &UnavailableError{Err: r.Err}
 }
 
 // canChange refuses a TTL that the lease cannot have. The caller holds mu.

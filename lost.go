@@ -297,8 +297,9 @@ func (t *term) keep(now time.Time) time.Duration {
 
 // Release releases the lease. Each nested hold is released by itself, and the
 // lock with the last. It blocks until the service has answered, for two seconds
-// at most: ctx only shortens that, and may have ended, as the lease's own context
-// has after a loss. Release may be called again.
+// at most. ctx only shortens that, to a tenth of a second once it has ended: it may have
+// ended before, as that of a program which stops, or the lease's own after a loss.
+// Release may be called again.
 //
 // Errors: ErrLost if the lease was lost before: with a Margin the lock is then released
 // nevertheless. ErrUnavailable or ctx.Err() if the service did not confirm: the lock
@@ -326,7 +327,8 @@ func (l *Lease) release(ctx context.Context) error {
 	}
 	err := l.err
 	c.mu.Unlock()
-	ctx = t.outlasting(ctx)
+	ctx, cancel := c.outlasting(ctx, t)
+	defer cancel()
 	c.carryOut(late)
 	e.tell(c)
 	failed := c.free(ctx, e)
@@ -369,12 +371,24 @@ func (c *Client) releaseUnused(wait context.Context, leases []*Lease) {
 	}
 }
 
-// outlasting is ctx for the wait for the answer to a release of t. That ends the lease's own context, and not the wait.
-func (t *term) outlasting(ctx context.Context) context.Context {
-	if own := leaseIn(ctx); own != nil && own.term == t && ctx.Err() == nil {
-		return context.WithoutCancel(ctx)
+// outlasting returns ctx for the wait for the answer to releases of terms. Where ctx comes from a lease on one of them, the
+// release ends it; the context that is returned keeps its deadline only.
+func (c *Client) outlasting(ctx context.Context, terms ...*term) (context.Context, context.CancelFunc) {
+	if leaseIn(ctx) == nil || ctx.Err() != nil {
+		return ctx, func() {}
 	}
-	return ctx
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l := leaseIn(ctx); l != nil; l = l.outer {
+		if !slices.Contains(terms, l.term) {
+			continue
+		}
+		if end, ok := ctx.Deadline(); ok {
+			return context.WithDeadline(context.WithoutCancel(ctx), end)
+		}
+		return context.WithoutCancel(ctx), func() {}
+	}
+	return ctx, func() {}
 }
 
 // leave ends l alone, and with the last hold passes the lock on or ends it. The caller

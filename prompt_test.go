@@ -1,8 +1,10 @@
 package holdfast_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -89,4 +91,118 @@ func TestCloseAwaitsReleasesOfTheBackground(t *testing.T) {
 		}
 		b.release(held)
 	})
+}
+
+func TestReleaseOutlivesItsContext(t *testing.T) {
+	for name, release := range map[string]func(context.Context, *holdfast.Client, *holdfast.AcquireOptions) error{
+		"lease": func(ctx context.Context, c *holdfast.Client, opts *holdfast.AcquireOptions) error {
+			l, err := c.Acquire(context.WithoutCancel(ctx), "k", opts)
+			if err != nil {
+				return err
+			}
+			return l.Release(ctx)
+		},
+		"one of several, by their context": func(ctx context.Context, c *holdfast.Client, opts *holdfast.AcquireOptions) error {
+			all, err := c.AcquireAll(context.WithoutCancel(ctx), []string{"a", "k"}, opts)
+			if err != nil {
+				return err
+			}
+			one := all.Lease("a").Release(all.Context())
+			return errors.Join(one, all.Release(ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said bytes.Buffer
+			inWith(t, &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, b *bench) {
+				ended, cancel := context.WithCancel(t.Context())
+				cancel()
+				for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
+					for i := range 5 {
+						b.drv.Node(i).Delay(delay)
+					}
+					if err := release(ended, b.client, nil); err != nil {
+						t.Errorf("Release() with an ended context, answered after %v = %v", delay, err)
+					}
+					if l, err := b.peer().TryAcquire(t.Context(), "k", nil); err != nil {
+						t.Errorf("after the release: %v", err)
+					} else {
+						b.release(l)
+					}
+				}
+				told()
+				if said.Len() > 0 {
+					t.Errorf("said %s", said.String())
+				}
+				time.Sleep(time.Second)
+				for i := range 5 {
+					b.drv.Node(i).Delay(300 * time.Millisecond)
+				}
+				begin := time.Now()
+				err := release(ended, b.client, &holdfast.AcquireOptions{MinHold: time.Second})
+				wantErr(t, err, context.Canceled)
+				if took := time.Since(begin); took > 5*time.Second {
+					t.Errorf("an answer that is late was awaited for %v", took)
+				}
+				time.Sleep(5 * time.Second)
+				if st, err := b.client.Inspect(t.Context(), "k"); err != nil || st.Held || st.Kept {
+					t.Errorf("a release that was not awaited: %+v, %v", st, err)
+				}
+			})
+		})
+	}
+}
+
+// The answers take longer than a release waits beyond its context.
+func TestOwnContextLeavesTimeForTheAnswer(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.drv.Node(i).Delay(300 * time.Millisecond)
+		}
+		all, err := b.client.AcquireAll(t.Context(), []string{"a", "b", "c"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := all.Lease("a").Release(all.Context()); err != nil {
+			t.Errorf("Release() of one of several by the context of all = %v", err)
+		}
+		if all.Context().Err() == nil {
+			t.Error("the context of all goes on without one of them")
+		}
+		if err := all.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		l := b.acquire(b.client, "k", nil)
+		b.freeze()
+		ctx, cancel := context.WithTimeout(l.Context(), 500*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		err = l.Release(ctx)
+		if took := time.Since(begin); err == nil || took > 700*time.Millisecond {
+			t.Errorf("Release() with half a second = %v after %v", err, took)
+		}
+	})
+}
+
+func TestExtendOfAnEndedLeaseIsLost(t *testing.T) {
+	for name, end := range map[string]func(*bench, *holdfast.Lease){
+		"release": func(b *bench, l *holdfast.Lease) { go l.Release(b.t.Context()) },
+		"close":   func(b *bench, _ *holdfast.Lease) { go b.client.Close() },
+		"force":   func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token(), "test") },
+	} {
+		for _, opts := range []*holdfast.AcquireOptions{nil, writing(2)} {
+			t.Run(name, func(t *testing.T) {
+				in(t, func(t *testing.T, b *bench) {
+					l := b.acquire(b.client, "k", opts)
+					for i := range 5 {
+						b.drv.Node(i).Delay(100 * time.Millisecond)
+					}
+					extended := make(chan error)
+					go func() { extended <- l.Extend(t.Context(), 20*time.Second) }()
+					time.Sleep(10 * time.Millisecond)
+					end(b, l)
+					wantErr(t, <-extended, holdfast.ErrLost)
+				})
+			})
+		}
+	}
 }

@@ -79,9 +79,12 @@ func (a *Leases) Lease(key string) *Lease {
 // holds up no other. Otherwise it is as Release of a Lease. Its error is those of the leases
 // that failed, each with its key.
 func (a *Leases) Release(ctx context.Context) (err error) {
-	if own := leaseIn(ctx); own != nil && slices.Contains(a.leases, own) && ctx.Err() == nil {
-		ctx = context.WithoutCancel(ctx) // it ends with the leases, and the wait for the answers does not
+	var terms []*term
+	for _, l := range a.leases {
+		terms = append(terms, l.term)
 	}
+	ctx, cancel := a.leases[0].term.client.outlasting(ctx, terms...)
+	defer cancel()
 	for i, l := range a.leases {
 		a.unlink[i]()
 		if lost := l.ended(); lost != nil {

@@ -208,7 +208,8 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 		return nil, wrap("downgrade", l.Key(), err)
 	}
 	c := l.term.client
-	ctx = l.term.outlasting(ctx)
+	ctx, cancel := c.outlasting(ctx, l.term)
+	defer cancel()
 	ended.tell(c)
 	c.free(ctx, ended) // one that is not freed lapses by itself
 	return reader, nil

@@ -76,9 +76,10 @@
 //     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
 //     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
 //   - Prompt. Release returns within about two seconds where the service does not answer, even if
-//     ctx does not end. What it has sent by then may still be carried out. Behind a crowd of its
-//     own client it may wait for longer, while the service answers that.
-//     (AReleaseEndsByItself)
+//     ctx does not end. If ctx ends or has ended, it awaits the answer for another tenth of a second:
+//     only what is not confirmed by then is an error. What it has sent by then may still be carried
+//     out. Behind a crowd of its own client it may wait for longer, while the service answers that.
+//     (AReleaseEndsByItself, AReleaseIsSentWithAnEndedContext)
 //   - Keep. A release with keep above 0 leaves the lock standing for that time, rounded up
 //     like a TTL, and then it lapses. It is nobody's meanwhile: Status.Kept says so, it has no
 //     token, and no renewal, adoption or Force of its last holder changes it; Force with token 0

@@ -338,7 +338,7 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	done := make(chan quorum.Outcome, 1)
 	defer e.remove(c)
 	if begun := c.depart(keep, func(o quorum.Outcome) { done <- o }); begun != nil {
-		if err := c.awaitTurn(ctx, begun); err != nil {
+		if err := c.awaitTurn(ctx, begun); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -346,15 +346,20 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case o := <-done:
 		return c.release(o)
 	case <-ctx.Done():
-		select {
-		case o := <-done:
-			return c.release(o)
-		default:
-			c.flush()
-			return ctx.Err()
-		}
+	}
+	c.flush()
+	late := time.NewTimer(moment)
+	defer late.Stop()
+	select {
+	case o := <-done:
+		return c.release(o)
+	case <-late.C:
+		return ctx.Err()
 	}
 }
+
+// moment is how long a release awaits its answer after the end of its context (driver: Prompt).
+const moment = 100 * time.Millisecond
 
 func (c *claim) release(o quorum.Outcome) error {
 	if o == quorum.Released {
