@@ -431,3 +431,63 @@ func TestALossDoesNotNameARenewalThatWasFollowedByAnother(t *testing.T) {
 		}
 	})
 }
+
+// overlaps is a driver whose renewals take a second. It counts those of one grant that are under way at once.
+type overlaps struct {
+	*memory.Driver
+	mu       sync.Mutex
+	underway map[string]int
+	total    int
+	most     int
+}
+
+func (d *overlaps) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+	count := func(by int) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, g := range grants {
+			d.underway[g.Owner] += by
+			d.most = max(d.most, d.underway[g.Owner])
+			d.total += max(by, 0)
+		}
+	}
+	count(1)
+	defer count(-1)
+	time.Sleep(time.Second)
+	return d.Driver.Renew(ctx, grants)
+}
+
+func TestHandOverStartsNoSecondRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := &overlaps{Driver: memory.New(1), underway: make(map[string]int)}
+		c, err := holdfast.New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		opts := &holdfast.AcquireOptions{RenewEvery: 10 * time.Millisecond}
+		first, err := c.Acquire(t.Context(), "k", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := make(chan *holdfast.Lease, 1)
+		go func() {
+			l, _ := c.Acquire(t.Context(), "k", opts)
+			next <- l
+		}()
+		time.Sleep(50 * time.Millisecond) // the first renewal is under way
+		first.Release(t.Context())
+		second := <-next
+		if second == nil || !strings.HasPrefix(second.Owner(), first.Owner()+"+") {
+			t.Fatal("the lease was not handed over")
+		}
+		time.Sleep(3 * time.Second)
+		drv.mu.Lock()
+		if drv.most != 1 || drv.total < 3 {
+			t.Errorf("%d renewals in 3 s, of which %d at once", drv.total, drv.most)
+		}
+		drv.mu.Unlock()
+		second.Release(t.Context())
+	})
+}
