@@ -281,8 +281,23 @@ func (h *herald) say(at time.Time, level slog.Level, text string, args ...any) {
 		return
 	}
 	r := slog.NewRecord(at, level, text, 0)
-	r.Add(args...)
+	r.Add(readable(args)...)
 	h.log.Handler().Handle(ctx, r)
+}
+
+// readable returns the pairs of a log line as people read them in JSON too: durations with their units, and no value that
+// is nil.
+func readable(args []any) (pairs []any) {
+	for pair := range slices.Chunk(args, 2) {
+		switch v := pair[1].(type) {
+		case nil:
+			continue
+		case time.Duration:
+			pair = []any{pair[0], v.Round(time.Millisecond).String()}
+		}
+		pairs = append(pairs, pair...)
+	}
+	return pairs
 }
 
 func (h *herald) atRisk(e AtRiskEvent) {

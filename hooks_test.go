@@ -1,10 +1,12 @@
 package holdfast_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -268,6 +270,27 @@ func TestARenewalSaysHowLateItEnded(t *testing.T) {
 		synctest.Wait()
 		if len(late) < 2 || late[0] != 0 || slices.Max(late) < 500*time.Millisecond {
 			t.Errorf("rounds were late by %v; want the first by nothing, and one by half a second at least", late)
+		}
+	})
+}
+
+func TestLogIsReadableInJSON(t *testing.T) {
+	var said bytes.Buffer
+	inWith(t, &holdfast.Options{Logger: slog.New(slog.NewJSONHandler(&said, nil))}, func(t *testing.T, b *bench) {
+		b.acquire(b.client, "k", nil)
+		b.drv.Node(0).Stop()
+		b.drv.Node(0).Start()
+		time.Sleep(741*time.Millisecond + 40929)
+		b.force(b.peer(), "k")
+		time.Sleep(10 * time.Second)
+		told()
+		for _, want := range []string{`"held":"741ms"`, `"state":"up"}`, `"cause":"`} {
+			if !strings.Contains(said.String(), want) {
+				t.Errorf("no line has %s: %s", want, said.String())
+			}
+		}
+		if strings.Contains(said.String(), "null") {
+			t.Errorf("said %s", said.String())
 		}
 	})
 }
