@@ -45,6 +45,7 @@ type Client struct {
 	terms   schedule
 	sleeps  time.Time     // until then the watchdog sleeps; zero: until nudged
 	looked  time.Time     // when the watchdog last looked at every lease
+	starved time.Time     // when the watchdog last came too late; zero: never
 	ending  bool          // no new leases and waits
 	vacant  chan struct{} // closed once it is ending and no local is left
 

@@ -152,6 +152,9 @@ func (c *Client) look(now time.Time) (due map[alike][]*term, lost []followUp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	due = make(map[alike][]*term)
+	if !c.sleeps.IsZero() && now.Sub(c.sleeps) > starvedAfter {
+		c.starved = now
+	}
 	if now.Sub(c.looked) >= lookEvery {
 		c.looked = now
 		var late []*term
@@ -198,6 +201,22 @@ func (c *Client) doze() (wait time.Duration, some bool) {
 		c.sleeps = c.terms[0].next
 	}
 	return c.sleeps.Sub(now), len(c.terms) > 0
+}
+
+const (
+	// starvedAfter is how late the watchdog comes where its process gets too little time, and starvedFor how long the
+	// client remembers that.
+	starvedAfter = 250 * time.Millisecond
+	starvedFor   = 10 * time.Second
+)
+
+// isStarved reports whether this process got too little processor time a moment ago. Then a lease that begins with a
+// second of trust, as after a hand-over, may end before its first renewal is answered: the client asks the driver to
+// confirm it first, which takes a round trip and gives it all of its TTL.
+func (c *Client) isStarved(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.starved.IsZero() && now.Sub(c.starved) < starvedFor
 }
 
 // sleepOn lets the watchdog sleep until the next lease.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -75,6 +76,55 @@ func TestAWriterHasItsMarginWhereItsLocksEndTogether(t *testing.T) {
 			if cause := context.Cause(l.Context()); over || !errors.Is(cause, ErrExpired) {
 				t.Errorf("%q: the lock is let go: %v, and the context ended with %v; want that alone, 1 s before the deadline", l.Key(), over, cause)
 			}
+		}
+	})
+}
+
+// asking is a driver that keeps the last request for a lock.
+type asking struct {
+	*memory.Driver
+	last driver.Request
+}
+
+func (d *asking) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	d.last = req
+	return d.Driver.Acquire(ctx, req)
+}
+
+func TestStarvedClientAsksForAllOfTheTrust(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := &asking{Driver: memory.New(1)}
+		c, err := New(drv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Acquire(t.Context(), "held", nil); err != nil { // the watchdog looks each second
+			t.Fatal(err)
+		}
+		renews := func() bool {
+			l, err := c.Acquire(t.Context(), "k", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Release(t.Context())
+			return drv.last.Renews
+		}
+		time.Sleep(5500 * time.Millisecond)
+		if !renews() {
+			t.Error("a watchdog in time asks for a confirmation")
+		}
+		c.mu.Lock()
+		late := c.sleeps.Add(300 * time.Millisecond)
+		c.mu.Unlock()
+		c.look(late)
+		if renews() {
+			t.Error("a watchdog that comes late asks for no confirmation")
+		}
+		time.Sleep(time.Minute)
+		if !renews() {
+			t.Error("a watchdog that is in time again still asks for a confirmation")
 		}
 	})
 }
