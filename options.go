@@ -53,7 +53,7 @@ type AcquireOptions struct {
 	MaxWaiters int
 	// Slots makes the key a semaphore: as many as Slots hold it at once, each with a lease on one
 	// slot, Lease.Slot, which is a lock of its own. Its key, Lease.Key, is that of the semaphore with "#" and
-	// the slot: no caller should take that as a lock. Tokens rise for each slot by itself, so
+	// the slot: no caller should take that as a lock, see AcquireAll. Tokens rise for each slot by itself, so
 	// that a storage compares them for each slot. Who waits gets the first slot that is free, first
 	// come first. All callers give the same Slots; Hooks.Differs hears of a holder that gave another
 	// number. With a smaller one than before, the holders of the slots beyond it go on until they end.

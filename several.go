@@ -36,6 +36,10 @@ type Leases struct {
 // if that is among keys or is one of Leases: two such calls could wait for one another. So
 // take them in one call, or by TryAcquireAll, which does not wait. Locks that
 // Acquire has taken under other names have an order that is the caller's to keep.
+//
+// The order counts for locks only. A writer, with AcquireOptions.Readers, waits for all of its places at once: one that has
+// k#1 and a call of AcquireAll that has k#0 wait for each other without end. So give a key that has slots or readers, and
+// the keys of its places, to no call that takes them as locks.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
 	return c.acquireAll(ctx, keys, opts, false)
 }

@@ -31,6 +31,10 @@ func SetHeader(h http.Header, lease *holdfast.Lease) {
 // need no lease. With one, they claim its token and do not block other
 // requests.
 //
+// Handler believes the headers. Whoever can send a request can name a token that no lease has, and the real holders get
+// 412 from then on, until Forget. So authenticate callers in a handler around this one, and pass on requests of those
+// alone that may hold the lock.
+//
 // Refusals: 412 for a stale token, with the highest one seen in Holdfast-Token;
 // 428 where the headers are missing; 400 where they cannot be read.
 func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.Handler {
