@@ -43,7 +43,8 @@ type Hooks struct {
 type WaitingEvent struct {
 	Context context.Context
 	Key     string
-	Held    *HeldError // who holds the lock
+	Lock    string     // the key of the lock that is held, for Inspect: Key, or that of a slot or a place
+	Held    *HeldError // who holds it
 }
 
 // values is a context's, without its end. Unlike those of context.WithoutCancel, they are

@@ -165,15 +165,15 @@ func (a *attempt) crowded(obstacle error, others int) error {
 	return fmt.Errorf("%d wait for it already, and MaxWaiters is %d: %w", others, a.opts.MaxWaiters, &full)
 }
 
-// announce tells the hook, once, that the caller of a waits for a holder. The caller holds mu.
-func (a *attempt) announce(obstacle error) {
+// announce tells the hook, once, that the caller of a waits for the holder of lock. The caller holds mu.
+func (a *attempt) announce(lock string, obstacle error) {
 	caller := cmp.Or(a.of, a)
-	if held, ok := errors.AsType[*HeldError](obstacle); ok && !caller.told {
+	if held, ok := errors.AsType[*HeldError](obstacle); ok && held != nil && !caller.told {
 		caller.told = true
 		if caller != a {
 			caller.compare(held)
 		}
-		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: caller.key, Held: held})
+		a.client.events.waiting(WaitingEvent{Context: a.ctx, Key: caller.key, Lock: lock, Held: held})
 	}
 }
 
@@ -183,7 +183,7 @@ func (a *attempt) meet(obstacle error) {
 		a.line.meet(a.share.slot, obstacle)
 		return
 	}
-	a.announce(obstacle)
+	a.announce(a.key, obstacle)
 }
 
 // obstacle is the obstacle of a key in this process; nil: none, or it is not known

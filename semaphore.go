@@ -102,6 +102,7 @@ type line struct {
 	spots   []spot     // by slot
 	last    error      // what its attempts were told last; nil: nothing yet
 	held    *HeldError // the last holder that they were told of, of another process if there is one; nil: none
+	at      string     // the key of the slot that it holds
 	wait    context.Context
 	stop    context.CancelFunc // ends wait, when nobody waits any more
 }
@@ -327,7 +328,7 @@ func (a *attempt) standInLine(key lineKey, seen []error, last error) (*Lease, er
 	}
 	a.turn = make(chan turn, 1)
 	place := q.waiting.PushBack(a)
-	a.announce(last)
+	a.announce(q.at, q.held)
 	if crowd == nil || !a.told {
 		q.fresh = true
 	}
@@ -357,7 +358,7 @@ func (c *Client) newLine(key lineKey, seen []error, last error) *line {
 		if held, ok := errors.AsType[*HeldError](obstacle); ok {
 			q.spots[slot].answered = true
 			if q.held == nil || held.Waiters > q.held.Waiters {
-				q.held = held
+				q.held, q.at = held, share{key.key, slot}.key()
 			}
 		}
 	}
@@ -383,7 +384,7 @@ func (q *line) crowd() *HeldError {
 func (q *line) meet(slot int, obstacle error) {
 	q.last, q.spots[slot].answered, q.spots[slot].refused = obstacle, true, false
 	if held, ok := errors.AsType[*HeldError](obstacle); ok && (q.held == nil || !held.Here) {
-		q.held = held
+		q.held, q.at = held, share{q.key.key, slot}.key()
 	}
 	if !q.fresh {
 		return
@@ -400,9 +401,8 @@ func (q *line) meet(slot int, obstacle error) {
 				w.turn <- turn{err: err}
 				continue
 			}
-			w.announce(crowd)
 		}
-		w.announce(obstacle)
+		w.announce(q.at, q.held)
 		ahead++
 	}
 	q.settle()

@@ -488,3 +488,28 @@ func TestAWaitForASlotThatEndsAmidTheLookIsHeld(t *testing.T) {
 		b.release(held...)
 	})
 }
+
+func TestWaitForASlotNamesAHeldOne(t *testing.T) {
+	var waits []holdfast.WaitingEvent
+	opts := &holdfast.Options{Hooks: holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { waits = append(waits, e) }}}
+	inWith(t, opts, func(t *testing.T, b *bench) {
+		held := b.hold(2, 2)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() { b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})) })
+			time.Sleep(time.Second)
+		}
+		told()
+		for _, e := range waits {
+			st, err := b.client.Inspect(t.Context(), e.Lock)
+			if err != nil || e.Key != "k" || st.Owner != e.Held.Owner {
+				t.Errorf("the wait is for %q, held by %v; it is %+v, %v", e.Lock, e.Held, st, err)
+			}
+		}
+		if len(waits) != 3 {
+			t.Errorf("%d were told that they wait, want 3", len(waits))
+		}
+		b.release(held...)
+		all.Wait()
+	})
+}

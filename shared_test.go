@@ -671,7 +671,12 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				said = append(said, what+" "+key)
 			}
 			in8 := holdfast.Hooks{
-				Waiting:  func(e holdfast.WaitingEvent) { note("waiting", e.Key) },
+				Waiting: func(e holdfast.WaitingEvent) {
+					if !strings.HasPrefix(e.Lock, "k") || e.Held == nil {
+						t.Errorf("the event is %+v", e)
+					}
+					note("waiting", e.Key)
+				},
 				Acquired: func(e holdfast.AcquiredEvent) { last = e; note("acquired", e.Key) },
 				Failed:   func(e holdfast.FailedEvent) { note("failed", e.Key) },
 				Renewed:  func(e holdfast.RenewedEvent) { note("renewed", e.Key) },

@@ -46,10 +46,10 @@ func (w *wait) stirs() {
 
 // begins is told who holds the lock.
 func (w *wait) begins(e holdfast.WaitingEvent) {
-	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Key, e.Held), e.Held.Waiters))
+	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Lock, e.Held), e.Held.Waiters))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.name, w.ahead = e.Key, e.Held.Waiters
+	w.name, w.ahead = e.Lock, e.Held.Waiters
 }
 
 // tell says from time to time what client waits for, and soon when a backend goes down or comes back, until stop is called. It
