@@ -48,7 +48,8 @@
 // The driver has a connection to each member, and decides itself which one it asks. A
 // request without an answer goes to the next member after a part of the TTL, and the
 // members are asked for their state every two seconds, so that no wait depends on a watch
-// that has gone dead.
+// that has gone dead. A connection over which neither that answer comes nor anything else is
+// replaced (link.go).
 package etcd
 
 import (
@@ -64,6 +65,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
@@ -93,7 +95,8 @@ type Options struct {
 	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
 
-	secrets []string // files that the URL names
+	secrets   []string // files that the URL names
+	keepAlive keepalive.ClientParameters
 }
 
 // Driver keeps locks in one cluster. It is safe for concurrent use.
@@ -142,7 +145,9 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	}
 	first := mathrand.N(len(d.nodes)) // so that clients do not all ask the same one
 	d.nodes = slices.Concat(d.nodes[first:], d.nodes[:first])
-	d.calls.Go(d.watch)
+	for _, n := range d.nodes {
+		d.calls.Go(func() { d.watch(n) })
+	}
 	return d, nil
 }
 

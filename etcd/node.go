@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -44,6 +45,8 @@ type node struct {
 	test   string          // a key of which a read shows whether the login is good
 	work   context.Context // of all requests
 	client *clientv3.Client
+	link   link
+	doubt  chan struct{} // receives when a request had no answer in time
 	login
 	union *union
 }
@@ -53,39 +56,26 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 	if opts.TLS != nil {
 		scheme = "https://"
 	}
-	n = &node{name: name, place: place, tls: opts.TLS, test: test, work: work, union: u}
+	n = &node{name: name, place: place, tls: opts.TLS, test: test, work: work, union: u, doubt: make(chan struct{}, 1)}
+	n.link = newLink(insecure.NewCredentials(), "")
+	if opts.TLS != nil {
+		n.link = newLink(credentials.NewTLS(opts.TLS), opts.TLS.ServerName)
+	}
 	n.username, n.password = opts.Username, opts.Password
 	options := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: pace.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: pace.LongPause},
 			MinConnectTimeout: pace.CallTime(),
 		}),
-		grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream),
-	}
-	if opts.TLS != nil && opts.TLS.ServerName != "" {
-		options = append(options, grpc.WithTransportCredentials(named{credentials.NewTLS(opts.TLS), opts.TLS.ServerName}))
+		grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream), grpc.WithTransportCredentials(n.link),
 	}
 	n.client, err = clientv3.New(clientv3.Config{ // without user and password: see login
 		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
+		DialKeepAliveTime: opts.keepAlive.Time, DialKeepAliveTimeout: opts.keepAlive.Timeout, PermitWithoutStream: opts.keepAlive.PermitWithoutStream,
 		MaxUnaryRetries: 2, // a read whose connection broke, and what came while users or roles were changed, is asked again
 		DialOptions:     options,
 	})
 	return n, err
-}
-
-// named holds the certificate of a member to a name of its own. The package would take the member's host, whatever the
-// configuration says.
-type named struct {
-	credentials.TransportCredentials
-	name string
-}
-
-func (c named) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return c.TransportCredentials.ClientHandshake(ctx, c.name, conn)
-}
-
-func (c named) Clone() credentials.TransportCredentials {
-	return named{c.TransportCredentials.Clone(), c.name}
 }
 
 // unary and stream have a request fail at once while the member is down: another may serve
@@ -222,6 +212,9 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 			return fmt.Errorf("%w: %w", ctx.Err(), failed)
 		}
 		d.report(n, err)
+		if stalled(err) {
+			n.suspect()
+		}
 		if err == nil || errors.Is(err, driver.ErrLost) {
 			return err
 		}
@@ -282,23 +275,53 @@ func (d *Driver) queued(ctx context.Context, ttl time.Duration, begun func(), fn
 	return d.lane.Insist(ctx, begun, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
-// watch asks the members for their state until Close.
-func (d *Driver) watch() {
+// watch asks a member for its state until Close. In between it tests the connection when a request had no answer. That a
+// member answers then is no news of its state: it may have no disk to write to.
+func (d *Driver) watch(n *node) {
 	for {
-		for _, n := range d.nodes {
-			d.calls.Go(func() {
-				begin := time.Now()
-				err := n.try(d.calls.Alive, pace.CallTime()/2, n.probe)
-				if err == nil {
-					d.states.Timed(n.place, time.Since(begin))
-				}
-				d.report(n, err)
-			})
+		begin := time.Now()
+		err := n.ping(d.calls.Alive)
+		if err == nil {
+			d.states.Timed(n.place, time.Since(begin))
 		}
-		if !direct.Sleep(d.calls.Alive, probeEvery) {
-			return
+		d.report(n, err)
+		next := time.NewTimer(direct.Jitter(probeEvery))
+		for due := false; !due; {
+			select {
+			case <-next.C:
+				due = true
+			case <-n.doubt:
+				n.ping(d.calls.Alive)
+			case <-d.calls.Alive.Done():
+				next.Stop()
+				return
+			}
 		}
 	}
+}
+
+// ping asks for the member's state, which the member knows without the others. If no answer comes, and nothing else either,
+// ping ends the connection, so that the next request takes a new one.
+func (n *node) ping(ctx context.Context) error {
+	drop := n.link.dropSilent()
+	err := n.try(ctx, pace.CallTime()/2, n.probe)
+	if stalled(err) && ctx.Err() == nil {
+		drop()
+	}
+	return err
+}
+
+// suspect has watch test the connection soon.
+func (n *node) suspect() {
+	select {
+	case n.doubt <- struct{}{}:
+	default: // it is going to
+	}
+}
+
+func stalled(err error) bool {
+	_, ok := errors.AsType[direct.Stall](err)
+	return ok
 }
 
 // probe asks for a member's state, and whether it is of the cluster. A read keeps the login from running out, or has it renewed

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
@@ -57,8 +58,8 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 }
 
 // NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and what the configuration says goes
-// before it. Otherwise it does what New does. Of the configuration it takes endpoints, TLS, user and password; with a Token or
-// DialOptions, without which the cluster may not be reached, it is ErrInvalid. What else is in it says how that client behaves, and the
+// before it. Otherwise it does what New does. Of the configuration it takes endpoints, TLS, user, password, DialKeepAliveTime,
+// DialKeepAliveTimeout and PermitWithoutStream; with a Token or DialOptions, without which the cluster may not be reached, it is ErrInvalid. What else is in it says how that client behaves, and the
 // driver has clients of its own: one for each member, with a login for itself.
 func NewFromConfig(ctx context.Context, config clientv3.Config, opts *Options) (*Driver, error) {
 	members, o, err := parseConfig(config, opts)
@@ -80,6 +81,9 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 	}
 	if config.TLS != nil {
 		o.TLS = config.TLS
+	}
+	o.keepAlive = keepalive.ClientParameters{
+		Time: config.DialKeepAliveTime, Timeout: config.DialKeepAliveTimeout, PermitWithoutStream: config.PermitWithoutStream,
 	}
 	secure := 0 // endpoints that speak TLS
 	for _, endpoint := range config.Endpoints {

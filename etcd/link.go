@@ -1,0 +1,81 @@
+package etcd
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// link follows the connection to one member. gRPC sends a request over an established connection for as long as that has not
+// broken, and a firewall that forgets a connection, or a router that drops its packets, breaks nothing. gRPC's own keepalive
+// waits for 10 s at least before it pings, and most leases are over by then.
+//
+// A link wraps the credentials because gRPC passes each new connection to them, with TLS or without. A dialer of our own
+// would see the connections too, but would take away gRPC's support for HTTP proxies.
+type link struct {
+	credentials.TransportCredentials
+	name string // on the member's certificate; empty: its host
+	last *lastConn
+}
+
+// lastConn is shared by all clones of a link.
+type lastConn struct{ atomic.Pointer[countedConn] }
+
+// countedConn counts what comes from the member.
+type countedConn struct {
+	net.Conn
+	reads atomic.Int64
+	once  sync.Once
+}
+
+func newLink(creds credentials.TransportCredentials, name string) link {
+	return link{creds, name, new(lastConn)}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (l link) ClientHandshake(ctx context.Context, host string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if l.name != "" {
+		host = l.name // in whose place etcd's package would take the member's host
+	}
+	conn := &countedConn{Conn: raw}
+	l.last.Store(conn)
+	return l.TransportCredentials.ClientHandshake(ctx, host, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (l link) Clone() credentials.TransportCredentials {
+	l.TransportCredentials = l.TransportCredentials.Clone()
+	return l
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.reads.Add(1)
+	}
+	return n, err
+}
+
+// Close closes the connection once: gRPC closes again what dropSilent has closed.
+func (c *countedConn) Close() (err error) {
+	c.once.Do(func() { err = c.Conn.Close() })
+	return err
+}
+
+// dropSilent returns a function that closes the present connection if nothing has come over it since. gRPC then makes
+// another one at once, and repeats or fails what was sent over the old one.
+func (l link) dropSilent() (drop func()) {
+	conn := l.last.Load()
+	if conn == nil {
+		return func() {}
+	}
+	before := conn.reads.Load()
+	return func() {
+		if conn.reads.Load() == before {
+			conn.Close()
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package etcd_test
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+)
+
+// TestDeadLinksAreReplaced runs with one member and with three: all connections stop passing bytes without an end, as when a
+// firewall forgets them, and new ones pass. Nothing less than a new connection renews the lease.
+func TestDeadLinksAreReplaced(t *testing.T) {
+	r := start(t)
+	for _, members := range []int{1, 3} {
+		var ways []*faultproxy.Proxy
+		var addrs []string
+		for _, m := range r.cluster.Members[:members] {
+			way, err := faultproxy.NewOpaque(m.Addr)
+			r.Must(err)
+			t.Cleanup(func() { way.Close() })
+			ways, addrs = append(ways, way), append(addrs, way.Addr())
+		}
+		d, err := etcd.New(r.Context(), addrs, unchecked(r.opts))
+		d = fixture.Closed(r.Rig, d, err)
+		g := r.Grant(d, "k", long)
+		for _, way := range ways {
+			way.Strand()
+		}
+		if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err != nil {
+			t.Errorf("%d members: Renew() = %v", members, err)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+		r.Must(d.Close())
+	}
+}
