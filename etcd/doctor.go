@@ -142,8 +142,13 @@ func (m *member) transport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()
 	dial := new(net.Dialer).DialContext
-	if m.node.tls != nil {
-		dial = (&tls.Dialer{Config: m.node.tls}).DialContext
+	config, err := m.node.freshTLS()
+	if err != nil {
+		m.Fault("tls", err)
+		return
+	}
+	if config != nil {
+		dial = (&tls.Dialer{Config: config}).DialContext
 	}
 	conn, err := dial(ctx, "tcp", m.node.name)
 	if err != nil {
@@ -151,7 +156,7 @@ func (m *member) transport(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	m.Transport(conn, m.node.password != "", m.node.tls)
+	m.Transport(conn, m.node.password != "", config)
 }
 
 // examine looks at what is no single member's.

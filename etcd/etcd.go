@@ -95,7 +95,8 @@ type Options struct {
 	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
 
-	secrets   []string // files that the URL names
+	secrets   []string                               // files that the URL names
+	renewTLS  func(*tls.Config) (*tls.Config, error) // reads the files that the URL names
 	keepAlive keepalive.ClientParameters
 }
 

@@ -2,11 +2,13 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // link follows the connection to one member. gRPC sends a request over an established connection for as long as that has not
@@ -17,8 +19,8 @@ import (
 // would see the connections too, but would take away gRPC's support for HTTP proxies.
 type link struct {
 	credentials.TransportCredentials
-	name string // on the member's certificate; empty: its host
-	last *lastConn
+	fresh func() (*tls.Config, error) // of the next connection; nil: without TLS
+	last  *lastConn
 }
 
 // lastConn is shared by all clones of a link.
@@ -31,18 +33,28 @@ type countedConn struct {
 	once  sync.Once
 }
 
-func newLink(creds credentials.TransportCredentials, name string) link {
-	return link{creds, name, new(lastConn)}
+func newLink(config *tls.Config, fresh func() (*tls.Config, error)) link {
+	if config == nil {
+		return link{insecure.NewCredentials(), nil, new(lastConn)}
+	}
+	return link{credentials.NewTLS(config), fresh, new(lastConn)}
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (l link) ClientHandshake(ctx context.Context, host string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if l.name != "" {
-		host = l.name // in whose place etcd's package would take the member's host
-	}
 	conn := &countedConn{Conn: raw}
 	l.last.Store(conn)
-	return l.TransportCredentials.ClientHandshake(ctx, host, conn)
+	if l.fresh == nil {
+		return l.TransportCredentials.ClientHandshake(ctx, host, conn)
+	}
+	config, err := l.fresh()
+	if err != nil {
+		return nil, nil, err
+	}
+	if config.ServerName != "" {
+		host = config.ServerName // in whose place etcd's package would take the member's host
+	}
+	return credentials.NewTLS(config).ClientHandshake(ctx, host, conn)
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -18,8 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -39,14 +37,15 @@ type request func(context.Context, *clientv3.Client) error
 // node is one member of the cluster. It has a client of its own, because one for all
 // members would choose the member itself.
 type node struct {
-	name   string
-	place  int // in the order of opening
-	tls    *tls.Config
-	test   string          // a key of which a read shows whether the login is good
-	work   context.Context // of all requests
-	client *clientv3.Client
-	link   link
-	doubt  chan struct{} // receives when a request had no answer in time
+	name     string
+	place    int // in the order of opening
+	tls      *tls.Config
+	renewTLS func(*tls.Config) (*tls.Config, error) // nil: no file says anything
+	test     string                                 // a key of which a read shows whether the login is good
+	work     context.Context                        // of all requests
+	client   *clientv3.Client
+	link     link
+	doubt    chan struct{} // receives when a request had no answer in time
 	login
 	union *union
 }
@@ -57,10 +56,8 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 		scheme = "https://"
 	}
 	n = &node{name: name, place: place, tls: opts.TLS, test: test, work: work, union: u, doubt: make(chan struct{}, 1)}
-	n.link = newLink(insecure.NewCredentials(), "")
-	if opts.TLS != nil {
-		n.link = newLink(credentials.NewTLS(opts.TLS), opts.TLS.ServerName)
-	}
+	n.renewTLS = opts.renewTLS
+	n.link = newLink(n.tls, n.freshTLS)
 	n.username, n.password = opts.Username, opts.Password
 	options := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -76,6 +73,14 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 		DialOptions:     options,
 	})
 	return n, err
+}
+
+// freshTLS returns how to speak TLS over a connection that begins now: files may have been replaced.
+func (n *node) freshTLS() (*tls.Config, error) {
+	if n.renewTLS == nil {
+		return n.tls, nil
+	}
+	return n.renewTLS(n.tls)
 }
 
 // unary and stream have a request fail at once while the member is down: another may serve

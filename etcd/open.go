@@ -32,7 +32,7 @@ var grammar = dsn.Grammar{Usual: []string{"etcd", "etcds"}, Schemes: map[string]
 //
 // The parameters name files in the form PEM: ca the authorities to trust in place of the
 // system's, cert and key what the client shows. servername is what the members' certificates
-// have to show in place of their hosts. The parameter tls=true with etcd:// is etcds://.
+// have to show in place of their hosts. Each connection reads the files. The parameter tls=true with etcd:// is etcds://.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	members, o, err := parseURL(url, opts)
 	if err != nil {
@@ -134,5 +134,6 @@ func parseURL(text string, opts *Options) (members []string, o Options, err erro
 	}
 	o.secrets = u.Secrets("key")
 	o.TLS, err = u.TLS(o.TLS)
+	o.renewTLS = u.FreshTLS
 	return u.Hosts, o, err
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -224,3 +226,51 @@ func TestATTLUnderTheFloorOfTheServersSaysSo(t *testing.T) {
 }
 
 func errorOf[T any](_ T, err error) error { return err }
+
+// TestReplacedFilesServeTheNextConnection: authorities, certificates and keys of both sides are replaced while there is a
+// lease, and the server does not accept the old ones any more.
+func TestReplacedFilesServeTheNextConnection(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	var config *tls.Config
+	replace := func() {
+		for _, side := range []string{"server", "client"} {
+			cert, err := redisproc.NewCertificate(t.TempDir())
+			if err == nil && side == "server" {
+				config, err = cert.Client()
+			}
+			for from, to := range map[string]string{cert.Cert: side + ".crt", cert.Key: side + ".key"} {
+				text, bad := os.ReadFile(from)
+				err = errors.Join(err, bad, os.WriteFile(file(to), text, 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	replace()
+	r := aloneWith(t, config, 1, "--cert-file="+file("server.crt"), "--key-file="+file("server.key"),
+		"--trusted-ca-file="+file("client.crt"), "--client-cert-auth")
+	d, err := etcd.Open(r.Within(), "etcds://"+r.cluster.Addrs()[0]+"/?ca="+file("server.crt")+"&cert="+file("client.crt")+"&key="+file("client.key"), nil)
+	d = fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	replace()
+	r.cluster.Members[0].Kill()
+	r.Must(r.cluster.Members[0].Restart(r.Within()))
+	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+	for _, f := range d.Diagnose(r.Within(), 0) {
+		if f.Bad() && f.Check != "version" {
+			t.Errorf("found %+v", f)
+		}
+	}
+	r.Must(d.Release(r.Within(), g, 0))
+
+	r.Must(os.Remove(file("client.key")))
+	r.cluster.Members[0].Kill()
+	r.Must(r.cluster.Members[0].Restart(r.Within()))
+	for _, f := range d.Diagnose(r.Within(), 0) {
+		if f.Check == "reach" && (!f.Bad() || !strings.Contains(f.Text+f.Mend, file("client.key")) || !strings.Contains(f.Text+f.Mend, "into these files")) {
+			t.Errorf("without a key: %+v", f)
+		}
+	}
+}

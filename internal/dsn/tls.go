@@ -3,15 +3,22 @@ package dsn
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 )
 
-// TLS is how to speak TLS to the hosts: as given, with what the URL says; nil: not at all. The
-// parameters ca, cert and key name files in the form PEM: the authorities to trust in place of
-// the system's, and what the client shows. servername is what the hosts' certificates have to
-// show in place of the host.
+// TLS returns how to speak TLS to the hosts: as given, with what the URL says; nil: not at all. The parameters ca, cert and
+// key name files in the form PEM: the authorities to trust in place of the system's, and what the client shows. servername is
+// what the hosts' certificates have to show in place of the host.
+//
+// Certificates are replaced while clients live. So each handshake reads cert and key. For ca, whoever makes a connection
+// calls FreshTLS before: crypto/tls does not ask for authorities, and a check of our own in VerifyConnection cannot stand in
+// for its check, as it does not learn the host where that is an address, and go-sql-driver leaves out the host's name
+// together with the usual check.
 func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	ca, cert, key, name := u.Parameters["ca"], u.Parameters["cert"], u.Parameters["key"], u.Parameters["servername"]
 	wanted := u.secure || ca+cert+key+name != ""
@@ -29,34 +36,76 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	if !wanted {
 		return given, nil
 	}
+	if (cert == "") != (key == "") {
+		return nil, invalid("the parameters cert and key go together; give both or neither")
+	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if given != nil {
 		config = given.Clone()
 	}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, invalid("parameter ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, invalid("parameter ca: %s has no certificate in the form PEM", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, invalid("the parameters cert and key go together; give both or neither")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, invalid("parameters cert and key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
 	if name != "" {
 		config.ServerName = name
 	}
+	if cert != "" {
+		config.GetClientCertificate = func(wanted *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := readPair(cert, key)
+			if err == nil && wanted.SupportsCertificate(pair) != nil {
+				return &tls.Certificate{}, nil // as crypto/tls does: the server says what it thinks of that
+			}
+			return pair, err
+		}
+	}
+	config, err := u.FreshTLS(config)
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
 	return config, nil
+}
+
+// FreshTLS returns config, which comes from TLS, with what the files of ca, cert and key have now.
+func (u *URL) FreshTLS(config *tls.Config) (*tls.Config, error) {
+	ca, cert, key := u.Parameters["ca"], u.Parameters["cert"], u.Parameters["key"]
+	if config == nil || ca+cert == "" {
+		return config, nil
+	}
+	config = config.Clone()
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", badAuthorities, err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s: %s has no certificate in the form PEM", badAuthorities, ca)
+		}
+	}
+	if cert != "" {
+		pair, err := readPair(cert, key)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{*pair} // for those who look when it ends: a handshake asks GetClientCertificate
+	}
+	return config, nil
+}
+
+// badAuthorities and badPair begin the errors of files.
+const (
+	badAuthorities = "parameter ca"
+	badPair        = "parameters cert and key"
+)
+
+// readPair reads the client's certificate and its key.
+func readPair(cert, key string) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		_, unreadable := errors.AsType[*fs.PathError](err)
+		if !unreadable { // else it names the file
+			err = fmt.Errorf("%s and %s: %w", cert, key, err)
+		}
+		return nil, fmt.Errorf("%s: %w", badPair, err)
+	}
+	return &pair, nil
 }
 
 // Secrets are the files of these parameters that the URL names.
@@ -86,6 +135,10 @@ func (n Naming) MendTLS(text string) string {
 	has := func(words string) bool { return strings.Contains(text, words) }
 	expired := has("certificate has expired or is not yet valid")
 	switch {
+	case has(badAuthorities + ": "):
+		return "put the certificates of the authorities into this file"
+	case has(badPair + ": "):
+		return "put a certificate and the key that belongs to it into these files"
 	case has("signed by unknown authority"), has("certificate is not trusted"), has("failed to load system roots"):
 		return "give the CA that signed its certificate by " + n.Authority
 	case expired && has(" is before "):

@@ -1,0 +1,207 @@
+package dsn_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+)
+
+var secure = dsn.Grammar{Usual: []string{"rediss"}, Schemes: map[string]dsn.Scheme{"rediss": {Example: "rediss://host", Port: "6379", TLS: true}}}
+
+// files are a certificate with its key, which can be replaced.
+type files struct {
+	t         *testing.T
+	cert, key string
+	made      *redisproc.Certificate
+}
+
+func newFiles(t *testing.T) *files {
+	dir := t.TempDir()
+	f := &files{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+	f.replace(func(*x509.Certificate) {})
+	return f
+}
+
+// replace puts another certificate and its key in the place of the present ones.
+func (f *files) replace(like func(*x509.Certificate)) {
+	f.t.Helper()
+	var err error
+	if f.made, err = redisproc.NewCertificateLike(f.t.TempDir(), like); err != nil {
+		f.t.Fatal(err)
+	}
+	f.copy(f.made.Cert, f.cert)
+	f.copy(f.made.Key, f.key)
+}
+
+func (f *files) copy(from, to string) {
+	f.t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o600)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// server returns how to accept connections with the present files.
+func (f *files) server() *tls.Config {
+	f.t.Helper()
+	config, err := f.made.Client()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return config
+}
+
+func (f *files) open(parameters string) (*dsn.URL, *tls.Config) {
+	f.t.Helper()
+	u, err := secure.Parse("rediss://host/?" + parameters)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	config, err := u.TLS(nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return u, config
+}
+
+// named returns config for a host, as drivers do.
+func named(config *tls.Config, host string) *tls.Config {
+	config = config.Clone()
+	config.ServerName = host
+	return config
+}
+
+// TestHandshakesReadTheClientsFiles: the certificate of yesterday is not shown today, and who looks when it ends sees the new one.
+func TestHandshakesReadTheClientsFiles(t *testing.T) {
+	t.Parallel()
+	server, client := newFiles(t), newFiles(t)
+	u, config := client.open("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
+	accept := func() *tls.Config {
+		c := server.server()
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, client.server().RootCAs // which knows the present one alone
+		return c
+	}
+	for _, when := range []string{"at first", "after a change", "after another"} {
+		if text := shaken(t, accept(), named(config, "127.0.0.1")); text != "" {
+			t.Errorf("%s: %s", when, text)
+		}
+		client.replace(func(*x509.Certificate) {})
+	}
+	fresh, err := u.FreshTLS(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := client.server().Certificates[0].Certificate[0]; string(fresh.Certificates[0].Certificate[0]) != string(want) {
+		t.Error("FreshTLS() shows another certificate than that of the file")
+	}
+	_, config = client.open("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
+	if text := shaken(t, server.server(), named(config, "127.0.0.1")); text != "" { // which asks for none
+		t.Error(text)
+	}
+}
+
+// TestBadFilesOfTheClientAreNamed by the handshake, with what fixes them, and not taken for a fault of the server.
+func TestBadFilesOfTheClientAreNamed(t *testing.T) {
+	t.Parallel()
+	server, client := newFiles(t), newFiles(t)
+	u, config := client.open("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
+	accept := server.server()
+	accept.ClientAuth = tls.RequireAnyClientCert
+	refused := func(what string, words ...string) {
+		t.Helper()
+		text := shaken(t, accept, named(config, "127.0.0.1"))
+		_, err := u.FreshTLS(config)
+		for _, text := range []string{text, err.Error()} {
+			for _, word := range words {
+				if !strings.Contains(text, word) || strings.Contains(text, "PRIVATE KEY") {
+					t.Errorf("%s: %q does not name %s", what, text, word)
+				}
+			}
+			if mend := dsn.Parameters.MendTLS(text); !strings.Contains(mend, "into these files") {
+				t.Errorf("%s: %q is mended by %q", what, text, mend)
+			}
+		}
+	}
+	client.copy(server.key, client.key)
+	refused("the key of another certificate", client.cert, client.key, "does not match")
+	if err := os.WriteFile(client.cert, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused("an empty file", client.cert, "PEM")
+	if err := os.Remove(client.key); err != nil {
+		t.Fatal(err)
+	}
+	refused("a file that is gone", client.key, "no such file")
+}
+
+// TestFreshAuthoritiesReplaceTheOld: those that left the file are not trusted any more, and the host is checked as before, by
+// name and by address.
+func TestFreshAuthoritiesReplaceTheOld(t *testing.T) {
+	t.Parallel()
+	server := newFiles(t)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	server.copy(server.cert, ca)
+	u, config := server.open("ca=" + ca)
+	old := server.server()
+	server.replace(func(*x509.Certificate) {})
+	server.copy(server.cert, ca)
+	if text := shaken(t, server.server(), named(config, "localhost")); !strings.Contains(text, "unknown authority") {
+		t.Errorf("the configuration of before: %q: this test shows nothing", text)
+	}
+	for what, c := range map[string]struct {
+		server     *tls.Config
+		host, want string
+	}{
+		"the new authority": {server.server(), "localhost", ""},
+		"its address":       {server.server(), "127.0.0.1", ""},
+		"the old authority": {old, "localhost", "unknown authority"},
+		"another name":      {server.server(), "db.example", "certificate is valid for"},
+		"another address":   {server.server(), "10.1.2.3", "certificate is valid for"},
+	} {
+		fresh, err := u.FreshTLS(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := shaken(t, c.server, named(fresh, c.host)); !strings.Contains(text, c.want) || c.want == "" && text != "" {
+			t.Errorf("%s: %q, want %q", what, text, c.want)
+		}
+	}
+	broken := func(want string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = u.FreshTLS(config)
+		if err == nil || !strings.Contains(err.Error(), ca) || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(dsn.Parameters.MendTLS(err.Error()), "into this file") {
+			t.Errorf("FreshTLS() = %v, want %s and the file", err, want)
+		}
+	}
+	broken("no certificate", os.WriteFile(ca, []byte("none"), 0o600))
+	broken("no such file", os.Remove(ca))
+}
+
+// TestURLsWithoutFilesKeepTheirConfiguration as the caller gave it.
+func TestURLsWithoutFilesKeepTheirConfiguration(t *testing.T) {
+	t.Parallel()
+	u, err := secure.Parse("rediss://host/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := &tls.Config{RootCAs: x509.NewCertPool()}
+	if fresh, err := u.FreshTLS(given); err != nil || fresh != given {
+		t.Errorf("FreshTLS() = %p, %v, want %p", fresh, err, given)
+	}
+	if fresh, err := u.FreshTLS(nil); err != nil || fresh != nil {
+		t.Errorf("FreshTLS(nil) = %p, %v", fresh, err)
+	}
+}
