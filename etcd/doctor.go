@@ -3,10 +3,8 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,16 +139,7 @@ func (m *member) alarmed() bool { return m.status != nil && len(m.status.Errors)
 func (m *member) transport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()
-	dial := new(net.Dialer).DialContext
-	config, err := m.node.freshTLS()
-	if err != nil {
-		m.Fault("tls", err)
-		return
-	}
-	if config != nil {
-		dial = (&tls.Dialer{Config: config}).DialContext
-	}
-	conn, err := dial(ctx, "tcp", m.node.name)
+	conn, config, err := m.node.connect(ctx)
 	if err != nil {
 		m.Fault("tls", err)
 		return

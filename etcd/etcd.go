@@ -58,6 +58,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	mathrand "math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -98,6 +99,7 @@ type Options struct {
 	secrets   []string                               // files that the URL names
 	renewTLS  func(*tls.Config) (*tls.Config, error) // reads the files that the URL names
 	keepAlive keepalive.ClientParameters
+	dial      func(ctx context.Context, addr string) (net.Conn, error) // nil: over the network
 }
 
 // Driver keeps locks in one cluster. It is safe for concurrent use.

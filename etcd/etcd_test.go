@@ -25,7 +25,18 @@ var (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, cluster).service() }})
+	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
+		c, err := shared()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newRig(t, c).service()
+	}})
+}
+
+func TestConformanceOnTheFake(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, 3).service() }})
 }
 
 func TestQueueNamesWhoWaitsInOrder(t *testing.T) {

@@ -40,9 +40,10 @@ type node struct {
 	name     string
 	place    int // in the order of opening
 	tls      *tls.Config
-	renewTLS func(*tls.Config) (*tls.Config, error) // nil: no file says anything
-	test     string                                 // a key of which a read shows whether the login is good
-	work     context.Context                        // of all requests
+	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: no file says anything
+	test     string                                                   // a key of which a read shows whether the login is good
+	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: over the network
+	work     context.Context                                          // of all requests
 	client   *clientv3.Client
 	link     link
 	doubt    chan struct{} // receives when a request had no answer in time
@@ -66,6 +67,9 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 		}),
 		grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream), grpc.WithTransportCredentials(n.link),
 	}
+	if n.dial = opts.dial; n.dial != nil {
+		options = append(options, grpc.WithContextDialer(n.dial))
+	}
 	n.client, err = clientv3.New(clientv3.Config{ // without user and password: see login
 		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
 		DialKeepAliveTime: opts.keepAlive.Time, DialKeepAliveTimeout: opts.keepAlive.Timeout, PermitWithoutStream: opts.keepAlive.PermitWithoutStream,
@@ -81,6 +85,24 @@ func (n *node) freshTLS() (*tls.Config, error) {
 		return n.tls, nil
 	}
 	return n.renewTLS(n.tls)
+}
+
+// connect makes a connection without gRPC, for a look at it.
+func (n *node) connect(ctx context.Context) (net.Conn, *tls.Config, error) {
+	config, err := n.freshTLS()
+	if err != nil {
+		return nil, nil, err
+	}
+	var conn net.Conn
+	switch {
+	case n.dial != nil:
+		conn, err = n.dial(ctx, n.name)
+	case config != nil:
+		conn, err = (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", n.name)
+	default:
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", n.name)
+	}
+	return conn, config, err
 }
 
 // unary and stream have a request fail at once while the member is down: another may serve

@@ -46,12 +46,21 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 func (r *rig) proxy(member string) *fixture.Link {
 	r.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	r.Must(err)
 	p := &proxy{Link: fixture.NewLink()}
-	p.Addr = l.Addr().String()
-	p.member, err = grpc.NewClient("passthrough:///"+member, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})),
+	}
+	var l net.Listener
+	var err error
+	if r.net != nil {
+		p.Addr, l = r.net.listen()
+		options = append(options, grpc.WithContextDialer(r.net.dial))
+	} else {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		r.Must(err)
+		p.Addr = l.Addr().String()
+	}
+	p.member, err = grpc.NewClient("passthrough:///"+member, options...)
 	r.Must(err)
 	server := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.pass(s) }))
 	var running sync.WaitGroup

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
@@ -21,25 +24,37 @@ import (
 // long is a TTL that does not end within a test.
 const long = fixture.Long
 
-// cluster is one cluster for all tests that leave it alone; each has a prefix of its own.
+// shared is one cluster for all tests that leave it alone; each has a prefix of its own. It is started when the first one asks.
 var (
-	cluster  *etcdproc.Cluster
+	shared = sync.OnceValues(func() (*etcdproc.Cluster, error) {
+		begun.Store(true)
+		return etcdproc.Start(context.Background(), 3)
+	})
+	begun    atomic.Bool
 	prefixes atomic.Int32
 )
 
 func TestMain(m *testing.M) {
-	fixture.Main(m, 4, func(ctx context.Context) (stop func() error, err error) {
-		if cluster, err = etcdproc.Start(ctx, 3); err != nil {
-			return nil, err
-		}
-		return cluster.Stop, nil
+	fixture.Main(m, 4, func(context.Context) (stop func() error, err error) {
+		return func() error {
+			if !begun.Load() {
+				return nil
+			}
+			c, err := shared()
+			if err != nil {
+				return err
+			}
+			return c.Stop()
+		}, nil
 	})
 }
 
 // rig is a prefix of a cluster and its clients.
 type rig struct {
 	*fixture.Rig
-	cluster *etcdproc.Cluster
+	cluster *etcdproc.Cluster // nil: fake is set
+	fake    *fake
+	net     *network
 	opts    etcd.Options
 	direct  *clientv3.Client
 }
@@ -48,7 +63,48 @@ type rig struct {
 func start(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	return newRig(t, cluster)
+	c, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRig(t, c)
+}
+
+// inBubble runs a test on a fake of three members, in virtual time.
+func inBubble(t *testing.T, test func(r *rig)) {
+	t.Helper()
+	inBubbleOf(t, 3, test)
+}
+
+func inBubbleOf(t *testing.T, members int, test func(r *rig)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(newFakeRig(t, members)) })
+}
+
+func newFakeRig(t testing.TB, members int) *rig {
+	t.Helper()
+	n := newNetwork()
+	r := &rig{Rig: fixture.New(t), fake: newFake(t, n, members), net: n, opts: etcd.Options{Prefix: "test/"}}
+	r.connect(clientv3.Config{DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.dial)}})
+	return r
+}
+
+// connect makes the client of the test's own.
+func (r *rig) connect(config clientv3.Config) {
+	r.Helper()
+	config.Endpoints, config.Logger = r.addrs(), zap.NewNop()
+	var err error
+	r.direct, err = clientv3.New(config)
+	r.Must(err)
+	r.Cleanup(func() { r.direct.Close() })
+}
+
+func (r *rig) addrs() []string {
+	if r.fake != nil {
+		return r.fake.addrs()
+	}
+	return r.cluster.Addrs()
 }
 
 // alone makes a rig with a cluster of its own, which the test may break.
@@ -72,23 +128,27 @@ func newRig(t testing.TB, c *etcdproc.Cluster) *rig { t.Helper(); return newRigW
 func newRigWith(t testing.TB, c *etcdproc.Cluster, config *tls.Config) *rig {
 	t.Helper()
 	r := &rig{Rig: fixture.New(t), cluster: c, opts: etcd.Options{Prefix: fmt.Sprintf("test/%d/", prefixes.Add(1))}}
-	var err error
-	if r.direct, err = clientv3.New(clientv3.Config{Endpoints: c.Addrs(), TLS: config, Logger: zap.NewNop()}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.direct.Close() })
+	r.connect(clientv3.Config{TLS: config})
 	return r
+}
+
+// dial returns the driver of one more client of the members at these addresses. opts may be nil.
+func (r *rig) dial(addrs []string, opts *etcd.Options) (*etcd.Driver, error) {
+	if r.net == nil {
+		return etcd.New(r.Context(), addrs, opts)
+	}
+	return etcd.NewDialled(r.Context(), addrs, opts, r.net.dial)
 }
 
 // open returns the driver of one more client, behind links of its own.
 func (r *rig) open() (driver.Driver, error) {
 	var links []*fixture.Link
 	var addrs []string
-	for _, m := range r.cluster.Members {
-		l := r.proxy(m.Addr)
+	for _, m := range r.addrs() {
+		l := r.proxy(m)
 		links, addrs = append(links, l), append(addrs, l.Addr)
 	}
-	d, err := etcd.New(r.Context(), addrs, unchecked(r.opts))
+	d, err := r.dial(addrs, unchecked(r.opts))
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +166,7 @@ func (r *rig) driver() driver.Driver {
 // straight is a driver without links.
 func (r *rig) straight() *etcd.Driver {
 	r.Helper()
-	d, err := etcd.New(r.Context(), r.cluster.Addrs(), unchecked(r.opts))
+	d, err := r.dial(r.addrs(), unchecked(r.opts))
 	return fixture.Closed(r.Rig, d, err)
 }
 
@@ -128,7 +188,7 @@ func (r *rig) leftovers() (left []string, err error) {
 
 // service is r for the conformance suite.
 func (r *rig) service() locktest.Service {
-	s := r.Service(len(r.cluster.Members), r.open, r.leftovers)
+	s := r.Service(len(r.addrs()), r.open, r.leftovers)
 	s.Delay = nil // replies are calls, which do not wait for one another
 	return s
 }
