@@ -288,9 +288,9 @@ func within(key string, from, end []byte) bool {
 	return key >= string(from) && key < string(end)
 }
 
-// at returns the keys as they were at a revision.
+// at returns the keys as they were at a revision; 0: as they are, with what a transaction has changed so far.
 func (f *fake) at(rev int64) map[string]*mvccpb.KeyValue {
-	if rev == 0 || rev == f.rev {
+	if rev == 0 {
 		return f.kvs
 	}
 	kvs := make(map[string]*mvccpb.KeyValue)
@@ -384,8 +384,8 @@ func (c *changes) commit() {
 	c.f.changed = make(chan struct{})
 }
 
-// puttable returns why a key cannot be put, before anything is changed.
-func (f *fake) puttable(r *pb.PutRequest) error {
+// wellFormed returns what is wrong with a request whatever the keys are.
+func wellFormed(r *pb.PutRequest) error {
 	switch {
 	case len(r.Key) == 0:
 		return rpctypes.ErrGRPCEmptyKey
@@ -393,6 +393,16 @@ func (f *fake) puttable(r *pb.PutRequest) error {
 		return rpctypes.ErrGRPCValueProvided
 	case r.IgnoreLease && r.Lease != 0:
 		return rpctypes.ErrGRPCLeaseProvided
+	}
+	return nil
+}
+
+// puttable returns why a key cannot be put, before anything is changed.
+func (f *fake) puttable(r *pb.PutRequest) error {
+	if err := wellFormed(r); err != nil {
+		return err
+	}
+	switch {
 	case (r.IgnoreLease || r.IgnoreValue) && f.kvs[string(r.Key)] == nil:
 		return rpctypes.ErrGRPCKeyNotFound
 	case r.Lease != 0 && f.leases[r.Lease] == nil:
@@ -526,6 +536,13 @@ func (m *fakeMember) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 	if len(r.Compare) > 128 || len(r.Success) > 128 || len(r.Failure) > 128 {
 		return nil, rpctypes.ErrGRPCTooManyOps
 	}
+	for _, op := range slices.Concat(r.Success, r.Failure) {
+		if p := op.GetRequestPut(); p != nil {
+			if err := wellFormed(p); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if twice(r.Success) || twice(r.Failure) {
 		return nil, rpctypes.ErrGRPCDuplicateKey
 	}
@@ -543,6 +560,8 @@ func (m *fakeMember) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 				return nil, err
 			}
 		}
+	}
+	for _, op := range ops {
 		if g := op.GetRequestRange(); g != nil {
 			if _, err := m.ranged(g); err != nil {
 				return nil, err
