@@ -15,8 +15,9 @@ import (
 var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersOutliveTheLeader; a multiple of four")
 
 func TestACrowdOfOneClientIsServed(t *testing.T) {
-	r := start(t)
-	fixture.Crowd(r.Rig, r.driver(), 1000)
+	inBubble(t, func(r *rig) {
+		fixture.Crowd(r.Rig, r.driver(), 1000)
+	})
 }
 
 // TestManyWaitersOutliveTheLeader, each of them once, in the order in which they came.

@@ -40,59 +40,58 @@ func TestConformanceOnTheFake(t *testing.T) {
 }
 
 func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
-	r := start(t)
-	looker := r.Client(r.straight())
-	if got, err := looker.Queue(r.Within(), "k", 2); err != nil || len(got) != 0 {
-		t.Errorf("the queue of a free lock is %+v, %v", got, err)
-	}
-	l := r.Acquire(looker, "k", long)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	for i := range 3 {
-		c := r.Client(r.straight())
-		all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
-		r.keys("k", i+2)
-	}
-	got, err := looker.Queue(r.Within(), "k", 2)
-	if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
-		got[0].Holder.PID == 0 || got[0].Since.IsZero() || got[0].Owner == "" || got[0].Owner == l.Owner() {
-		t.Errorf("the queue is %+v, %v", got, err)
-	}
-	cancel()
-	all.Wait()
-	r.Release(l)
+	inBubble(t, func(r *rig) {
+		looker := r.Client(r.straight())
+		if got, err := looker.Queue(r.Within(), "k", 2); err != nil || len(got) != 0 {
+			r.Errorf("the queue of a free lock is %+v, %v", got, err)
+		}
+		l := r.Acquire(looker, "k", long)
+		ctx, cancel := context.WithCancel(r.Context())
+		var all sync.WaitGroup
+		for i := range 3 {
+			c := r.Client(r.straight())
+			all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
+			r.keys("k", i+2)
+		}
+		got, err := looker.Queue(r.Within(), "k", 2)
+		if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
+			got[0].Holder.PID == 0 || got[0].Since.IsZero() || got[0].Owner == "" || got[0].Owner == l.Owner() {
+			r.Errorf("the queue is %+v, %v", got, err)
+		}
+		cancel()
+		all.Wait()
+		r.Release(l)
+	})
 }
 
 // TestListReadsManyPages: more keys than one answer has.
 func TestListReadsManyPages(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short takes no thousand locks")
-	}
-	r := start(t)
-	d := r.straight()
-	const locks = 1100
-	names := make(chan int, locks)
-	for i := range locks {
-		names <- i
-	}
-	close(names)
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() {
-			for i := range names {
-				if _, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("many/", i), TTL: long}); err != nil {
-					t.Error(err)
+	inBubble(t, func(r *rig) {
+		d := r.straight()
+		const locks = 1100
+		names := make(chan int, locks)
+		for i := range locks {
+			names <- i
+		}
+		close(names)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				for i := range names {
+					if _, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("many/", i), TTL: long}); err != nil {
+						r.Error(err)
+					}
 				}
-			}
-		})
-	}
-	all.Wait()
-	seen := make(map[string]bool)
-	r.Must(d.List(t.Context(), "many/", func(st driver.Status) bool {
-		seen[st.Key] = st.Held
-		return true
-	}))
-	if len(seen) != locks {
-		t.Errorf("%d locks, want %d", len(seen), locks)
-	}
+			})
+		}
+		all.Wait()
+		seen := make(map[string]bool)
+		r.Must(d.List(r.Context(), "many/", func(st driver.Status) bool {
+			seen[st.Key] = st.Held
+			return true
+		}))
+		if len(seen) != locks {
+			r.Errorf("%d locks, want %d", len(seen), locks)
+		}
+	})
 }

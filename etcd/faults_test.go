@@ -27,221 +27,231 @@ func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
 
 // TestAWaitDoesNotHangOnADeadWatch cuts off the member that watches for a waiter.
 func TestAWaitDoesNotHangOnADeadWatch(t *testing.T) {
-	r := start(t)
-	holder, waiting := r.Client(r.straight()), r.driver()
-	l := r.Acquire(holder, "k", long)
-	waiter := r.Client(waiting)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	watches := -1
-	r.Eventually("the waiter watches", func() bool {
-		for i, l := range r.Links(waiting) {
-			if l.Count("Watch") > 0 {
-				watches = i
+	inBubble(t, func(r *rig) {
+		holder, waiting := r.Client(r.straight()), r.driver()
+		l := r.Acquire(holder, "k", long)
+		waiter := r.Client(waiting)
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		watches := -1
+		r.Eventually("the waiter watches", func() bool {
+			for i, l := range r.Links(waiting) {
+				if l.Count("Watch") > 0 {
+					watches = i
+				}
 			}
-		}
-		return watches >= 0
+			return watches >= 0
+		})
+		r.On(waiting, func(i int, p *fixture.Link) { p.Hole = i == watches })
+		r.Release(l)
+		r.Release(<-next) // within patience, which is shorter than a third of the TTL of either
+		r.On(waiting, func(_ int, p *fixture.Link) { p.Hole = false })
 	})
-	r.On(waiting, func(i int, p *fixture.Link) { p.Hole = i == watches })
-	r.Release(l)
-	r.Release(<-next) // within patience, which is shorter than a third of the TTL of either
-	r.On(waiting, func(_ int, p *fixture.Link) { p.Hole = false })
 }
 
 // TestAWaitGoesOnAfterACompaction, which takes away what a watch would have to begin with once its connection was cut.
 func TestAWaitGoesOnAfterACompaction(t *testing.T) {
-	r := alone(t, 1)
-	holder, waiting := r.Client(r.straight()), r.driver()
-	l := r.Acquire(holder, "k", long)
-	next := make(chan *holdfast.Lease, 1)
-	waiter := r.Client(waiting)
-	go func() {
-		l, err := waiter.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: long})
-		if err != nil {
-			t.Errorf("Acquire() = %v", err)
+	inBubbleOf(t, 1, func(r *rig) {
+		holder, waiting := r.Client(r.straight()), r.driver()
+		l := r.Acquire(holder, "k", long)
+		next := make(chan *holdfast.Lease, 1)
+		waiter := r.Client(waiting)
+		go func() {
+			l, err := waiter.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: long})
+			if err != nil {
+				r.Errorf("Acquire() = %v", err)
+			}
+			next <- l
+		}()
+		watches := func() int { return r.Counts(waiting)["Watch"] }
+		r.Eventually("the waiter watches", func() bool { return watches() > 0 && r.Counts(waiting)["LeaseTimeToLive"] > 0 })
+		for range 3 {
+			r.Must(errorOf(r.direct.Put(r.Within(), "another", "")))
+			resp, err := r.direct.Put(r.Within(), "another", "")
+			r.Must(err)
+			_, err = r.direct.Compact(r.Within(), resp.Header.Revision)
+			r.Must(err)
+			before := watches()
+			for _, l := range r.Links(waiting) {
+				l.Cut()
+			}
+			r.Eventually("the waiter watches again", func() bool { return watches() > before })
 		}
-		next <- l
-	}()
-	watches := func() int { return r.Counts(waiting)["Watch"] }
-	r.Eventually("the waiter watches", func() bool { return watches() > 0 && r.Counts(waiting)["LeaseTimeToLive"] > 0 })
-	for range 3 {
-		r.Must(errorOf(r.direct.Put(r.Within(), "another", "")))
-		resp, err := r.direct.Put(r.Within(), "another", "")
-		r.Must(err)
-		_, err = r.direct.Compact(r.Within(), resp.Header.Revision)
-		r.Must(err)
-		before := watches()
-		for _, l := range r.Links(waiting) {
-			l.Cut()
+		select {
+		case l := <-next:
+			r.Fatalf("the wait has ended, with %v", l)
+		case <-time.After(200 * time.Millisecond):
 		}
-		r.Eventually("the waiter watches again", func() bool { return watches() > before })
-	}
-	select {
-	case l := <-next:
-		t.Fatalf("the wait has ended, with %v", l)
-	case <-time.After(200 * time.Millisecond):
-	}
-	r.Release(l)
-	if l := <-next; l != nil {
 		r.Release(l)
-	}
+		if l := <-next; l != nil {
+			r.Release(l)
+		}
+	})
 }
 
 // TestALostReplyCostsNoLock of whatever request.
 func TestALostReplyCostsNoLock(t *testing.T) {
-	r := start(t)
-	fixture.LosesReplies(r.Rig, r.driver(), func() { r.keys("k", 0) }, "LeaseGrant", "Txn", "Range", "LeaseKeepAlive", "LeaseRevoke")
+	inBubble(t, func(r *rig) {
+		fixture.LosesReplies(r.Rig, r.driver(), func() { r.keys("k", 0) }, "LeaseGrant", "Txn", "Range", "LeaseKeepAlive", "LeaseRevoke")
+	})
 }
 
 // TestARequestThatComesAfterItsSenderGaveUpTakesNothing stops the request that creates the
 // key on its way until its caller has gone and its lease is revoked.
 func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
-	r := start(t)
-	for _, noWait := range []bool{true, false} {
-		d := r.driver()
-		caught := fixture.Cancels(r.Rig, d, "Txn", noWait)
-		r.Must(d.Close()) // which waits for the revocation
-		r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
-		<-caught.Late
-		if left, err := r.leftovers(); err != nil || len(left) > 0 {
-			t.Errorf("NoWait %v: the late request has left %q, %v", noWait, left, err)
+	inBubble(t, func(r *rig) {
+		for _, noWait := range []bool{true, false} {
+			d := r.driver()
+			caught := fixture.Cancels(r.Rig, d, "Txn", noWait)
+			r.Must(d.Close()) // which waits for the revocation
+			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+			<-caught.Late
+			if left, err := r.leftovers(); err != nil || len(left) > 0 {
+				r.Errorf("NoWait %v: the late request has left %q, %v", noWait, left, err)
+			}
 		}
-	}
+	})
 }
 
 // TestAWaiterAsksForNothing: it costs the renewals of its lease.
 func TestAWaiterAsksForNothing(t *testing.T) {
-	r := start(t)
-	waiting := r.driver()
-	watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
-	// With its first lease a client begins to watch for what Force tells it.
-	fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "Txn", "Status")
+	inBubble(t, func(r *rig) {
+		waiting := r.driver()
+		watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
+		// With its first lease a client begins to watch for what Force tells it.
+		fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "Txn", "Status")
+	})
 }
 
 // TestAWaitIsToldOfBeforeItIsKnownHowLongTheHolderHas: AcquireAll waits for that word.
 func TestAWaitIsToldOfBeforeItIsKnownHowLongTheHolderHas(t *testing.T) {
-	r := start(t)
-	g := r.Grant(r.driver(), "k", long)
-	waiting := r.driver()
-	r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "LeaseTimeToLive", true })
-	ctx, leave := context.WithCancel(r.Within())
-	defer leave()
-	told, left := make(chan error, 10), make(chan error)
-	go func() {
-		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
-		left <- err
-	}()
-	select {
-	case err := <-told:
-		if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != g.Owner || held.Remaining != 0 {
-			t.Errorf("told %v, want that %s has it, and not for how long", err, g.Owner)
+	inBubble(t, func(r *rig) {
+		g := r.Grant(r.driver(), "k", long)
+		waiting := r.driver()
+		r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "LeaseTimeToLive", true })
+		ctx, leave := context.WithCancel(r.Within())
+		defer leave()
+		told, left := make(chan error, 10), make(chan error)
+		go func() {
+			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+			left <- err
+		}()
+		select {
+		case err := <-told:
+			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != g.Owner || held.Remaining != 0 {
+				r.Errorf("told %v, want that %s has it, and not for how long", err, g.Owner)
+			}
+		case <-ctx.Done():
+			r.Error("nothing is told while no member says how long the lease lasts")
 		}
-	case <-ctx.Done():
-		t.Error("nothing is told while no member says how long the lease lasts")
-	}
-	leave()
-	r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
-	<-left
+		leave()
+		r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+		<-left
+	})
 }
 
 // TestARenewalByADeposedLeaderIsNone: one that was stopped confirms renewals before it learns of its successor, who does not know
 // of them. They are sent again, and trust counts from then.
 func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	sent := func() int { return r.Counts(d)["LeaseKeepAlive"] }
-	depose := func(n int) { r.On(d, func(_ int, p *fixture.Link) { p.Forge = n }) }
-	g := r.Grant(d, "k", long)
-	depose(1)
-	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-	if n := sent(); n != 2 {
-		t.Errorf("a holder has sent %d renewals, want another after the one in vain", n)
-	}
-	r.Must(d.Release(r.Within(), g, 0))
-
-	holder := r.straight()
-	g = r.Grant(holder, "k", long)
-	before := sent()
-	depose(1)
-	next := make(chan driver.Grant, 1)
-	go func() {
-		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second})
-		if err != nil {
-			t.Errorf("Acquire() = %v", err)
+	inBubble(t, func(r *rig) {
+		d := r.driver()
+		sent := func() int { return r.Counts(d)["LeaseKeepAlive"] }
+		depose := func(n int) { r.On(d, func(_ int, p *fixture.Link) { p.Forge = n }) }
+		g := r.Grant(d, "k", long)
+		depose(1)
+		r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+		if n := sent(); n != 2 {
+			r.Errorf("a holder has sent %d renewals, want another after the one in vain", n)
 		}
-		next <- g
-	}()
-	r.Eventually("a waiter has renewed its lease again", func() bool { return sent() == before+2 })
-	r.Must(holder.Release(r.Within(), g, 0))
-	r.Must(d.Release(r.Within(), <-next, 0))
+		r.Must(d.Release(r.Within(), g, 0))
+
+		holder := r.straight()
+		g = r.Grant(holder, "k", long)
+		before := sent()
+		depose(1)
+		next := make(chan driver.Grant, 1)
+		go func() {
+			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second})
+			if err != nil {
+				r.Errorf("Acquire() = %v", err)
+			}
+			next <- g
+		}()
+		r.Eventually("a waiter has renewed its lease again", func() bool { return sent() == before+2 })
+		r.Must(holder.Release(r.Within(), g, 0))
+		r.Must(d.Release(r.Within(), <-next, 0))
+	})
 }
 
 // TestAKeyDeletedByHandIsALoss: the lease of etcd goes on, but the lock is another's.
 func TestAKeyDeletedByHandIsALoss(t *testing.T) {
-	r := start(t)
-	d := r.straight()
-	g := r.Grant(d, "k", long)
-	if _, err := r.direct.Delete(t.Context(), r.opts.Prefix, clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Renew() = %v, want ErrLost", err)
-	}
-	r.Must(d.Release(r.Within(), g, 0))
+	inBubble(t, func(r *rig) {
+		d := r.straight()
+		g := r.Grant(d, "k", long)
+		if _, err := r.direct.Delete(r.Context(), r.opts.Prefix, clientv3.WithPrefix()); err != nil {
+			r.Fatal(err)
+		}
+		if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+			r.Errorf("Renew() = %v, want ErrLost", err)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+	})
 }
 
 // TestAWaiterThatLosesItsKeyQueuesUpAgain: it gets no lock on the strength of a key that is
 // gone.
 func TestAWaiterThatLosesItsKeyQueuesUpAgain(t *testing.T) {
-	r := start(t)
-	holder, waiter := r.Client(r.straight()), r.Client(r.straight())
-	l := r.Acquire(holder, "k", long)
-	line := r.opts.Prefix + "k," // beside which there may be a base of the tokens
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	for _, revoke := range []bool{false, true} {
-		r.keys("k", 2)
-		resp, err := r.direct.Get(t.Context(), line, clientv3.WithLastCreate()...)
-		r.Must(err)
-		kv := resp.Kvs[0]
-		if revoke {
-			_, err = r.direct.Revoke(t.Context(), clientv3.LeaseID(kv.Lease))
-		} else {
-			_, err = r.direct.Delete(t.Context(), string(kv.Key))
+	inBubble(t, func(r *rig) {
+		holder, waiter := r.Client(r.straight()), r.Client(r.straight())
+		l := r.Acquire(holder, "k", long)
+		line := r.opts.Prefix + "k," // beside which there may be a base of the tokens
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		for _, revoke := range []bool{false, true} {
+			r.keys("k", 2)
+			resp, err := r.direct.Get(r.Context(), line, clientv3.WithLastCreate()...)
+			r.Must(err)
+			kv := resp.Kvs[0]
+			if revoke {
+				_, err = r.direct.Revoke(r.Context(), clientv3.LeaseID(kv.Lease))
+			} else {
+				_, err = r.direct.Delete(r.Context(), string(kv.Key))
+			}
+			r.Must(err)
+			r.Eventually("another key", func() bool {
+				resp, err := r.direct.Get(r.Context(), line, clientv3.WithLastCreate()...)
+				return err == nil && resp.Count == 2 && string(resp.Kvs[0].Key) != string(kv.Key)
+			})
 		}
-		r.Must(err)
-		r.Eventually("another key", func() bool {
-			resp, err := r.direct.Get(t.Context(), line, clientv3.WithLastCreate()...)
-			return err == nil && resp.Count == 2 && string(resp.Kvs[0].Key) != string(kv.Key)
-		})
-	}
-	r.Release(l)
-	r.Release(<-next)
-	r.Eventually("nothing is left", func() bool { left, err := r.leftovers(); return err == nil && len(left) == 0 })
+		r.Release(l)
+		r.Release(<-next)
+		r.Eventually("nothing is left", func() bool { left, err := r.leftovers(); return err == nil && len(left) == 0 })
+	})
 }
 
 // TestALeaseIsAdoptedAsOftenAsThereAreTokens: each adopter has a later token than the last,
 // and an earlier one than the waiter.
 func TestALeaseIsAdoptedAsOftenAsThereAreTokens(t *testing.T) {
-	r := start(t)
-	d, other := r.straight(), r.straight()
-	g := r.adoptable(d)
-	waiter := r.Client(r.straight())
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	r.keys("k", 2)
-	for range 31 {
-		adopted, err := other.Adopt(r.Within(), g)
-		r.Must(err)
-		if adopted.Token < g.Token+int64(g.Block) || adopted.Owner == g.Owner {
-			t.Fatalf("%d %q after %d %q", adopted.Token, adopted.Owner, g.Token, g.Owner)
+	inBubble(t, func(r *rig) {
+		d, other := r.straight(), r.straight()
+		g := r.adoptable(d)
+		waiter := r.Client(r.straight())
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		r.keys("k", 2)
+		for range 31 {
+			adopted, err := other.Adopt(r.Within(), g)
+			r.Must(err)
+			if adopted.Token < g.Token+int64(g.Block) || adopted.Owner == g.Owner {
+				r.Fatalf("%d %q after %d %q", adopted.Token, adopted.Owner, g.Token, g.Owner)
+			}
+			g = adopted
 		}
-		g = adopted
-	}
-	if _, err := other.Adopt(r.Within(), g); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("Adopt() = %v, want ErrUnsupported", err)
-	}
-	r.Must(other.Release(r.Within(), g, 0))
-	l := <-next
-	if int64(l.Token()) < g.Token+int64(g.Block) {
-		t.Errorf("token %d after %d", l.Token(), g.Token)
-	}
-	r.Release(l)
+		if _, err := other.Adopt(r.Within(), g); !errors.Is(err, driver.ErrUnsupported) {
+			r.Errorf("Adopt() = %v, want ErrUnsupported", err)
+		}
+		r.Must(other.Release(r.Within(), g, 0))
+		l := <-next
+		if int64(l.Token()) < g.Token+int64(g.Block) {
+			r.Errorf("token %d after %d", l.Token(), g.Token)
+		}
+		r.Release(l)
+	})
 }

@@ -55,20 +55,21 @@ func (r *rig) trusted(what string, key string, g driver.Grant) {
 
 // TestALateAdoptionShortensNoTrust: it comes when its sender has gone, and its holder has renewed the lease since.
 func TestALateAdoptionShortensNoTrust(t *testing.T) {
-	r := start(t)
-	holder, adopter := r.straight(), r.driver()
-	g := r.adoptable(holder)
-	pass := r.late(adopter, func(ctx context.Context) {
-		if _, err := adopter.(*etcd.Driver).Adopt(ctx, g); err == nil {
-			t.Error("adopted")
-		}
+	inBubble(t, func(r *rig) {
+		holder, adopter := r.straight(), r.driver()
+		g := r.adoptable(holder)
+		pass := r.late(adopter, func(ctx context.Context) {
+			if _, err := adopter.(*etcd.Driver).Adopt(ctx, g); err == nil {
+				r.Error("adopted")
+			}
+		})
+		time.Sleep(3 * time.Second) // by so much an adopter's own lease would be older
+		renewed := holder.Renew(r.Within(), []driver.Grant{g})[0]
+		r.Must(renewed.Err)
+		g.TrustedUntil = renewed.TrustedUntil
+		pass()
+		r.trusted("a late adoption", "k", g)
 	})
-	time.Sleep(3 * time.Second) // by so much an adopter's own lease would be older
-	renewed := holder.Renew(r.Within(), []driver.Grant{g})[0]
-	r.Must(renewed.Err)
-	g.TrustedUntil = renewed.TrustedUntil
-	pass()
-	r.trusted("a late adoption", "k", g)
 }
 
 // TestALateRequestOfTheOldHolderDoesNothingToTheNext, who has adopted the lock meanwhile.
@@ -81,132 +82,138 @@ func TestALateRequestOfTheOldHolderDoesNothingToTheNext(t *testing.T) {
 		"force":                func(ctx context.Context, d *etcd.Driver, g driver.Grant) { d.Force(ctx, g.Key, g.Token, "") },
 	} {
 		t.Run(what, func(t *testing.T) {
-			r := start(t)
-			old, next := r.driver(), r.straight()
-			g := r.adoptable(old)
-			pass := r.late(old, func(ctx context.Context) { send(ctx, old.(*etcd.Driver), g) })
-			mine, err := next.Adopt(r.Within(), g)
-			r.Must(err)
-			pass()
-			r.Must(next.Check(r.Within(), mine))
-			r.trusted("a late "+what, "k", mine)
-			r.Must(next.Release(r.Within(), mine, 0))
+			inBubble(t, func(r *rig) {
+				old, next := r.driver(), r.straight()
+				g := r.adoptable(old)
+				pass := r.late(old, func(ctx context.Context) { send(ctx, old.(*etcd.Driver), g) })
+				mine, err := next.Adopt(r.Within(), g)
+				r.Must(err)
+				pass()
+				r.Must(next.Check(r.Within(), mine))
+				r.trusted("a late "+what, "k", mine)
+				r.Must(next.Release(r.Within(), mine, 0))
+			})
 		})
 	}
 }
 
 // TestALateForceDoesNothingToTheNextLock that has the same lease of etcd.
 func TestALateForceDoesNothingToTheNextLock(t *testing.T) {
-	r := start(t)
-	holder, other := r.straight(), r.driver()
-	g := r.adoptable(holder)
-	pass := r.late(other, func(ctx context.Context) { other.(*etcd.Driver).Force(ctx, "k", g.Token, "") })
-	r.Must(holder.Release(r.Within(), g, 0))
-	next := r.adoptable(holder)
-	if leaseOf(next) != leaseOf(g) {
-		t.Error("the next lock has another lease: this test shows nothing")
-	}
-	pass()
-	r.Must(holder.Check(r.Within(), next))
-	r.trusted("a late force", "k", next)
-	r.Must(holder.Release(r.Within(), g, 0)) // as does a release that is repeated
-	r.Must(holder.Check(r.Within(), next))
-	r.Must(holder.Release(r.Within(), next, 0))
+	inBubble(t, func(r *rig) {
+		holder, other := r.straight(), r.driver()
+		g := r.adoptable(holder)
+		pass := r.late(other, func(ctx context.Context) { other.(*etcd.Driver).Force(ctx, "k", g.Token, "") })
+		r.Must(holder.Release(r.Within(), g, 0))
+		next := r.adoptable(holder)
+		if leaseOf(next) != leaseOf(g) {
+			r.Error("the next lock has another lease: this test shows nothing")
+		}
+		pass()
+		r.Must(holder.Check(r.Within(), next))
+		r.trusted("a late force", "k", next)
+		r.Must(holder.Release(r.Within(), g, 0)) // as does a release that is repeated
+		r.Must(holder.Check(r.Within(), next))
+		r.Must(holder.Release(r.Within(), next, 0))
+	})
 }
 
 // TestALeaseThatMayStillGetAKeyIsNotUsedAgain: the request to create the first key is under way yet when the lock is released.
 func TestALeaseThatMayStillGetAKeyIsNotUsedAgain(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
-	granted := fixture.Later(func() driver.Grant { return r.Grant(d, "k", 10*time.Second) })
-	caught := r.Caught(d)
-	r.On(d, func(_ int, l *fixture.Link) {
-		if l != caught {
-			l.Stop, l.Halted = "", false // the next member carries it out
+	inBubble(t, func(r *rig) {
+		d := r.driver()
+		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
+		granted := fixture.Later(func() driver.Grant { return r.Grant(d, "k", 10*time.Second) })
+		caught := r.Caught(d)
+		r.On(d, func(_ int, l *fixture.Link) {
+			if l != caught {
+				l.Stop, l.Halted = "", false // the next member carries it out
+			}
+		})
+		g := <-granted
+		r.Must(d.Release(r.Within(), g, 0))
+		next, err := d.Acquire(r.Within(), driver.Request{Key: "next", TTL: 10 * time.Second, Renews: true})
+		r.Must(err)
+		if leaseOf(next) == leaseOf(g) {
+			r.Error("the next lock has the same lease")
 		}
+		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+		<-caught.Late
+		r.keys("k", 0)
+		r.Must(d.Release(r.Within(), next, 0))
 	})
-	g := <-granted
-	r.Must(d.Release(r.Within(), g, 0))
-	next, err := d.Acquire(r.Within(), driver.Request{Key: "next", TTL: 10 * time.Second, Renews: true})
-	r.Must(err)
-	if leaseOf(next) == leaseOf(g) {
-		t.Error("the next lock has the same lease")
-	}
-	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
-	<-caught.Late
-	r.keys("k", 0)
-	r.Must(d.Release(r.Within(), next, 0))
 }
 
 // TestALeaseServesOneLockAfterTheOther, and never two, nor one whose holder does not renew it; the rest is given back by Close.
 func TestALeaseServesOneLockAfterTheOther(t *testing.T) {
-	r := alone(t, 1)
-	d := r.straight()
-	take := func(key string, renews bool) driver.Grant {
-		g, err := d.Acquire(r.Within(), driver.Request{Key: key, TTL: 30 * time.Second, Renews: renews})
-		r.Must(err)
-		return g
-	}
-	a, b := take("a", true), take("b", true)
-	if leaseOf(a) == leaseOf(b) {
-		t.Error("two locks have one lease")
-	}
-	r.Must(d.Release(r.Within(), a, 0))
-	c := take("c", true)
-	if leaseOf(c) != leaseOf(a) {
-		t.Error("a lease was not used again")
-	}
-	r.Must(d.Release(r.Within(), b, 0))
-	e := take("e", false)
-	if left := time.Until(e.TrustedUntil); leaseOf(e) == leaseOf(b) || left < 29*time.Second {
-		t.Errorf("a lock that is not renewed has an old lease, for %v", left)
-	}
-	if _, err := d.Acquire(r.Within(), driver.Request{Key: "c", TTL: 30 * time.Second, Renews: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("Acquire() = %v, want ErrHeld", err)
-	}
-	if f := take("f", true); leaseOf(f) != leaseOf(b) {
-		t.Error("a try in vain has used a lease up")
-	} else {
-		r.Must(d.Release(r.Within(), f, 0))
-	}
-	r.Must(d.Release(r.Within(), c, 0))
-	r.Must(d.Release(r.Within(), e, 0))
-	r.Must(d.Close())
-	leases, err := r.direct.Leases(r.Within())
-	if err != nil || len(leases.Leases) > 0 {
-		t.Errorf("%v are left, %v", leases, err)
-	}
+	inBubbleOf(t, 1, func(r *rig) {
+		d := r.straight()
+		take := func(key string, renews bool) driver.Grant {
+			g, err := d.Acquire(r.Within(), driver.Request{Key: key, TTL: 30 * time.Second, Renews: renews})
+			r.Must(err)
+			return g
+		}
+		a, b := take("a", true), take("b", true)
+		if leaseOf(a) == leaseOf(b) {
+			r.Error("two locks have one lease")
+		}
+		r.Must(d.Release(r.Within(), a, 0))
+		c := take("c", true)
+		if leaseOf(c) != leaseOf(a) {
+			r.Error("a lease was not used again")
+		}
+		r.Must(d.Release(r.Within(), b, 0))
+		e := take("e", false)
+		if left := time.Until(e.TrustedUntil); leaseOf(e) == leaseOf(b) || left < 29*time.Second {
+			r.Errorf("a lock that is not renewed has an old lease, for %v", left)
+		}
+		if _, err := d.Acquire(r.Within(), driver.Request{Key: "c", TTL: 30 * time.Second, Renews: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+			r.Errorf("Acquire() = %v, want ErrHeld", err)
+		}
+		if f := take("f", true); leaseOf(f) != leaseOf(b) {
+			r.Error("a try in vain has used a lease up")
+		} else {
+			r.Must(d.Release(r.Within(), f, 0))
+		}
+		r.Must(d.Release(r.Within(), c, 0))
+		r.Must(d.Release(r.Within(), e, 0))
+		r.Must(d.Close())
+		leases, err := r.direct.Leases(r.Within())
+		if err != nil || len(leases.Leases) > 0 {
+			r.Errorf("%v are left, %v", leases, err)
+		}
+	})
 }
 
 // TestALeaseThatEndedIsNotBuiltOn: the next lock gets another one.
 func TestALeaseThatEndedIsNotBuiltOn(t *testing.T) {
-	r := alone(t, 1)
-	d := r.straight()
-	r.Must(d.Release(r.Within(), r.adoptable(d), 0))
-	leases, err := r.direct.Leases(r.Within())
-	r.Must(err)
-	for _, l := range leases.Leases {
-		r.Must(errorOf(r.direct.Revoke(r.Within(), clientv3.LeaseID(l.ID))))
-	}
-	g := r.adoptable(d)
-	r.trusted("a lock after that", "k", g)
-	r.Must(d.Release(r.Within(), g, 0))
+	inBubbleOf(t, 1, func(r *rig) {
+		d := r.straight()
+		r.Must(d.Release(r.Within(), r.adoptable(d), 0))
+		leases, err := r.direct.Leases(r.Within())
+		r.Must(err)
+		for _, l := range leases.Leases {
+			r.Must(errorOf(r.direct.Revoke(r.Within(), clientv3.LeaseID(l.ID))))
+		}
+		g := r.adoptable(d)
+		r.trusted("a lock after that", "k", g)
+		r.Must(d.Release(r.Within(), g, 0))
+	})
 }
 
 // TestAHolderThatDoesNotRenewHasItsTTL, but for the time that a request takes, also when it has waited for long.
 func TestAHolderThatDoesNotRenewHasItsTTL(t *testing.T) {
-	r := start(t)
-	holder, waiter := r.straight(), r.straight()
-	g := r.Grant(holder, "k", long)
-	next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", 6*time.Second) })
-	r.keys("k", 2)
-	time.Sleep(1500 * time.Millisecond) // less than the third after which the waiter renews its lease
-	asked := time.Now()
-	r.Must(holder.Release(r.Within(), g, 0))
-	n := <-next
-	if ttl := n.TrustedUntil.Sub(asked); ttl < 4800*time.Millisecond {
-		t.Errorf("trusted until %v after the release, with a TTL of 6 s", ttl)
-	}
-	r.Must(waiter.Release(r.Within(), n, 0))
+	inBubble(t, func(r *rig) {
+		holder, waiter := r.straight(), r.straight()
+		g := r.Grant(holder, "k", long)
+		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", 6*time.Second) })
+		r.keys("k", 2)
+		time.Sleep(1500 * time.Millisecond) // less than the third after which the waiter renews its lease
+		asked := time.Now()
+		r.Must(holder.Release(r.Within(), g, 0))
+		n := <-next
+		if ttl := n.TrustedUntil.Sub(asked); ttl < 4800*time.Millisecond {
+			r.Errorf("trusted until %v after the release, with a TTL of 6 s", ttl)
+		}
+		r.Must(waiter.Release(r.Within(), n, 0))
+	})
 }

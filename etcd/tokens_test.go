@@ -13,78 +13,81 @@ import (
 // TestTokensBeginAtTheTime, so that a row that was fenced with those of Redis or PostgreSQL goes on with these, and each look at a
 // lock shows the same.
 func TestTokensBeginAtTheTime(t *testing.T) {
-	r := start(t)
-	before := time.Now().UnixMicro()
-	d := r.straight()
-	g := r.Grant(d, "k", long)
-	if g.Token < before || g.Token > before+time.Minute.Microseconds() {
-		t.Errorf("token %d at %d", g.Token, before)
-	}
-	other := r.straight()
-	if st, err := other.Inspect(r.Within(), "k"); err != nil || st.Token != g.Token {
-		t.Errorf("Inspect() = %+v, %v, want token %d", st, err, g.Token)
-	}
-	for _, token := range []int64{g.Token - 1, g.Token + int64(g.Block)} {
-		if done, err := other.Force(r.Within(), "k", token, ""); done || err != nil {
-			t.Errorf("Force with the token %d of nobody = %v, %v", token, done, err)
+	inBubble(t, func(r *rig) {
+		before := time.Now().UnixMicro()
+		d := r.straight()
+		g := r.Grant(d, "k", long)
+		if g.Token < before || g.Token > before+time.Minute.Microseconds() {
+			r.Errorf("token %d at %d", g.Token, before)
 		}
-	}
-	if done, err := other.Force(r.Within(), "k", g.Token+1, ""); !done || err != nil {
-		t.Errorf("Force() = %v, %v", done, err)
-	}
+		other := r.straight()
+		if st, err := other.Inspect(r.Within(), "k"); err != nil || st.Token != g.Token {
+			r.Errorf("Inspect() = %+v, %v, want token %d", st, err, g.Token)
+		}
+		for _, token := range []int64{g.Token - 1, g.Token + int64(g.Block)} {
+			if done, err := other.Force(r.Within(), "k", token, ""); done || err != nil {
+				r.Errorf("Force with the token %d of nobody = %v, %v", token, done, err)
+			}
+		}
+		if done, err := other.Force(r.Within(), "k", g.Token+1, ""); !done || err != nil {
+			r.Errorf("Force() = %v, %v", done, err)
+		}
+	})
 }
 
 // TestTokensRiseWhateverBecomesOfTheirBase: a client that begins may raise it, and people may delete it.
 func TestTokensRiseWhateverBecomesOfTheirBase(t *testing.T) {
-	r := start(t)
-	key := r.opts.Prefix + ",tokens"
-	drivers := []driver.Driver{r.straight(), r.straight()}
-	last := int64(0)
-	next := func(what string) {
-		for i, d := range drivers {
-			g := r.Grant(d, "k", long)
-			if g.Token < last {
-				t.Errorf("%s: driver %d: token %d after %d", what, i, g.Token, last)
+	inBubble(t, func(r *rig) {
+		key := r.opts.Prefix + ",tokens"
+		drivers := []driver.Driver{r.straight(), r.straight()}
+		last := int64(0)
+		next := func(what string) {
+			for i, d := range drivers {
+				g := r.Grant(d, "k", long)
+				if g.Token < last {
+					r.Errorf("%s: driver %d: token %d after %d", what, i, g.Token, last)
+				}
+				last = g.Token + int64(g.Block)
+				r.Must(d.Release(r.Within(), g, 0))
 			}
-			last = g.Token + int64(g.Block)
-			r.Must(d.Release(r.Within(), g, 0))
 		}
-	}
-	next("at first")
-	r.Must(errorOf(r.direct.Put(r.Within(), key, strconv.FormatInt(last+time.Hour.Microseconds(), 10))))
-	next("after a client with a clock that is fast")
-	if last < time.Now().Add(30*time.Minute).UnixMicro() {
-		t.Errorf("token %d is not above the base", last)
-	}
-	drivers = append(drivers, r.straight())
-	next("for a client that begins")
-	r.Must(errorOf(r.direct.Put(r.Within(), key, "0")))
-	next("after somebody has set it back")
-	r.Must(errorOf(r.direct.Delete(r.Within(), key)))
-	next("after somebody has deleted it")
-	r.Must(errorOf(r.direct.Delete(r.Within(), r.opts.Prefix, clientv3.WithPrefix())))
-	next("after somebody has deleted all")
+		next("at first")
+		r.Must(errorOf(r.direct.Put(r.Within(), key, strconv.FormatInt(last+time.Hour.Microseconds(), 10))))
+		next("after a client with a clock that is fast")
+		if last < time.Now().Add(30*time.Minute).UnixMicro() {
+			r.Errorf("token %d is not above the base", last)
+		}
+		drivers = append(drivers, r.straight())
+		next("for a client that begins")
+		r.Must(errorOf(r.direct.Put(r.Within(), key, "0")))
+		next("after somebody has set it back")
+		r.Must(errorOf(r.direct.Delete(r.Within(), key)))
+		next("after somebody has deleted it")
+		r.Must(errorOf(r.direct.Delete(r.Within(), r.opts.Prefix, clientv3.WithPrefix())))
+		next("after somebody has deleted all")
+	})
 }
 
 // TestABaseThatIsBehindTheClockIsRaised by a client that begins, and by no other.
 func TestABaseThatIsBehindTheClockIsRaised(t *testing.T) {
-	r := start(t)
-	key := r.opts.Prefix + ",tokens"
-	r.Must(errorOf(r.direct.Put(r.Within(), key, "1000")))
-	now := time.Now().UnixMicro()
-	d := r.straight()
-	g := r.Grant(d, "k", long)
-	if g.Token < now {
-		t.Errorf("token %d at %d", g.Token, now)
-	}
-	r.Must(d.Release(r.Within(), g, 0))
-	resp, err := r.direct.Get(r.Within(), key)
-	r.Must(err)
-	d = r.straight()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-	again, err := r.direct.Get(r.Within(), key)
-	r.Must(err)
-	if again.Kvs[0].ModRevision != resp.Kvs[0].ModRevision {
-		t.Error("a second client has raised it again")
-	}
+	inBubble(t, func(r *rig) {
+		key := r.opts.Prefix + ",tokens"
+		r.Must(errorOf(r.direct.Put(r.Within(), key, "1000")))
+		now := time.Now().UnixMicro()
+		d := r.straight()
+		g := r.Grant(d, "k", long)
+		if g.Token < now {
+			r.Errorf("token %d at %d", g.Token, now)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+		resp, err := r.direct.Get(r.Within(), key)
+		r.Must(err)
+		d = r.straight()
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		again, err := r.direct.Get(r.Within(), key)
+		r.Must(err)
+		if again.Kvs[0].ModRevision != resp.Kvs[0].ModRevision {
+			r.Error("a second client has raised it again")
+		}
+	})
 }

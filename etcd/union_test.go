@@ -116,44 +116,45 @@ func TestAClusterThatIsReplacedAsAWholeServesItsClients(t *testing.T) {
 
 // TestPrefixesWithinOneAnotherAreApart: the keys of the inner one are no locks of the outer one, whatever their names.
 func TestPrefixesWithinOneAnotherAreApart(t *testing.T) {
-	r := start(t)
-	outer := r.straight()
-	prefix := r.opts.Prefix
-	for _, inner := range []string{"team/", "team", "team//", "/"} {
-		r.opts.Prefix = prefix + inner
-		d := r.straight()
-		for _, name := range []string{"x", "team", "team/x", "/"} {
-			g := r.Grant(d, name, long)
-			var taken []driver.Grant
-			for _, mine := range []string{"team", "team/x", "team/" + name, "x", "/"} {
-				o, err := outer.Acquire(r.Within(), driver.Request{Key: mine, TTL: long, NoWait: true})
-				if err != nil {
-					t.Errorf("%q in %q: the outer lock %q: %v", name, inner, mine, err)
-					continue
+	inBubble(t, func(r *rig) {
+		outer := r.straight()
+		prefix := r.opts.Prefix
+		for _, inner := range []string{"team/", "team", "team//", "/"} {
+			r.opts.Prefix = prefix + inner
+			d := r.straight()
+			for _, name := range []string{"x", "team", "team/x", "/"} {
+				g := r.Grant(d, name, long)
+				var taken []driver.Grant
+				for _, mine := range []string{"team", "team/x", "team/" + name, "x", "/"} {
+					o, err := outer.Acquire(r.Within(), driver.Request{Key: mine, TTL: long, NoWait: true})
+					if err != nil {
+						r.Errorf("%q in %q: the outer lock %q: %v", name, inner, mine, err)
+						continue
+					}
+					if st, err := outer.Inspect(r.Within(), mine); err != nil || st.Owner != o.Owner || st.Waiters != 0 {
+						r.Errorf("%q in %q: Inspect(%q) = %+v, %v", name, inner, mine, st, err)
+					}
+					if done, err := outer.Force(r.Within(), mine, o.Token, ""); !done || err != nil {
+						r.Errorf("%q in %q: Force(%q) = %v, %v", name, inner, mine, done, err)
+					}
+					taken = append(taken, o)
 				}
-				if st, err := outer.Inspect(r.Within(), mine); err != nil || st.Owner != o.Owner || st.Waiters != 0 {
-					t.Errorf("%q in %q: Inspect(%q) = %+v, %v", name, inner, mine, st, err)
+				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err != nil {
+					r.Errorf("%q in %q is lost: %v", name, inner, err)
 				}
-				if done, err := outer.Force(r.Within(), mine, o.Token, ""); !done || err != nil {
-					t.Errorf("%q in %q: Force(%q) = %v, %v", name, inner, mine, done, err)
+				r.Must(outer.List(r.Within(), "", func(st driver.Status) bool {
+					r.Errorf("%q in %q: the outer prefix has %+v", name, inner, st)
+					return true
+				}))
+				for _, o := range taken {
+					r.Must(outer.Release(r.Within(), o, 0))
 				}
-				taken = append(taken, o)
+				r.Must(d.Release(r.Within(), g, 0))
 			}
-			if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err != nil {
-				t.Errorf("%q in %q is lost: %v", name, inner, err)
-			}
-			r.Must(outer.List(r.Within(), "", func(st driver.Status) bool {
-				t.Errorf("%q in %q: the outer prefix has %+v", name, inner, st)
-				return true
-			}))
-			for _, o := range taken {
-				r.Must(outer.Release(r.Within(), o, 0))
-			}
-			r.Must(d.Release(r.Within(), g, 0))
 		}
-	}
-	r.opts.Prefix = "a,b/"
-	if _, err := etcd.New(r.Context(), r.cluster.Addrs(), unchecked(r.opts)); !errors.Is(err, holdfast.ErrInvalid) {
-		t.Errorf("New() with a comma in the prefix: %v", err)
-	}
+		r.opts.Prefix = "a,b/"
+		if _, err := r.dial(r.addrs(), unchecked(r.opts)); !errors.Is(err, holdfast.ErrInvalid) {
+			r.Errorf("New() with a comma in the prefix: %v", err)
+		}
+	})
 }
