@@ -27,7 +27,7 @@ import (
 type network struct {
 	mu        sync.Mutex // guards what follows
 	listeners map[string]*bufconn.Listener
-	strands   []*wire
+	wires   []*wire
 	last      int
 }
 
@@ -48,32 +48,38 @@ func (n *network) listen() (string, *bufconn.Listener) {
 	return addr, l
 }
 
-func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
+// reach makes a connection that does not die: of the test's own client, and behind a link.
+func (n *network) reach(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[addr]
 	n.mu.Unlock()
 	if l == nil {
 		return nil, fmt.Errorf("dial tcp %s: connect: connection refused", addr)
 	}
-	conn, err := l.DialContext(ctx)
+	return l.DialContext(ctx)
+}
+
+// dial makes a connection of a driver.
+func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := n.reach(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	w := &wire{conn, make(chan struct{})}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.strands = append(n.strands, w)
+	n.wires = append(n.wires, w)
 	return w, nil
 }
 
-// kill has all connections that exist pass nothing more. New ones pass.
+// kill has all connections of drivers that exist pass nothing more. New ones pass.
 func (n *network) kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, w := range n.strands {
+	for _, w := range n.wires {
 		close(w.dead)
 	}
-	n.strands = nil
+	n.wires = nil
 }
 
 func (w *wire) Write(b []byte) (int, error) {

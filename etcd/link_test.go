@@ -1,8 +1,12 @@
 package etcd_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
@@ -33,5 +37,29 @@ func TestDeadLinksAreReplaced(t *testing.T) {
 		}
 		r.Must(d.Release(r.Within(), g, 0))
 		r.Must(d.Close())
+	}
+}
+
+// TestDeadLinksCostNoLease of 5 s, whenever they die, nor the waiter its turn.
+func TestDeadLinksCostNoLease(t *testing.T) {
+	for _, members := range []int{1, 3} {
+		t.Run(fmt.Sprint(members), func(t *testing.T) {
+			inBubbleOf(t, members, func(r *rig) {
+				holder, waiter := r.Client(r.straight()), r.Client(r.straight())
+				for after := time.Duration(0); after < 2*time.Second; after += 100 * time.Millisecond {
+					l := r.Acquire(holder, "k", 5*time.Second)
+					next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 5*time.Second) })
+					r.keys("k", 2)
+					time.Sleep(after)
+					r.net.kill()
+					r.Renewed(l, 3)
+					if err := context.Cause(l.Context()); err != nil {
+						r.Errorf("%v after the grant: the lease ended: %v", after, err)
+					}
+					r.Release(l)
+					r.Release(<-next)
+				}
+			})
+		})
 	}
 }

@@ -54,7 +54,7 @@ func (r *rig) proxy(member string) *fixture.Link {
 	var err error
 	if r.net != nil {
 		p.Addr, l = r.net.listen()
-		options = append(options, grpc.WithContextDialer(r.net.dial))
+		options = append(options, grpc.WithContextDialer(r.net.reach))
 	} else {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 		r.Must(err)

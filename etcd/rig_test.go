@@ -86,7 +86,7 @@ func newFakeRig(t testing.TB, members int) *rig {
 	t.Helper()
 	n := newNetwork()
 	r := &rig{Rig: fixture.New(t), fake: newFake(t, n, members), net: n, opts: etcd.Options{Prefix: "test/"}}
-	r.connect(clientv3.Config{DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.dial)}})
+	r.connect(clientv3.Config{DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.reach)}})
 	return r
 }
 
