@@ -366,6 +366,9 @@ func lending(ttl time.Duration, l *loan) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		sent := time.Now()
 		resp, err := c.Grant(ctx, seconds(ttl))
+		if err == nil && int64(resp.ID) == seconds(ttl) { // the same for all: kine gives back the TTL
+			return errNoEtcd
+		}
 		if err == nil {
 			*l = loan{resp.ID, time.Duration(resp.TTL) * time.Second, sent}
 		}

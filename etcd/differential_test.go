@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,10 +89,11 @@ type script struct {
 	seed   uint64
 	prefix string
 	lease  int64
+	gaps   []int64 // revisions that may be compacted
 }
 
 func newScript(seed uint64, number int) *script {
-	return &script{rand.New(rand.NewPCG(seed, 0)), seed, fmt.Sprintf("k%d/", number), int64(1+number) << 32}
+	return &script{rand.New(rand.NewPCG(seed, 0)), seed, fmt.Sprintf("k%d/", number), int64(1+number) << 32, nil}
 }
 
 func (s *script) key() []byte { return fmt.Append(nil, s.prefix, s.IntN(5)) }
@@ -194,7 +196,8 @@ func (s *script) step() proto.Message {
 		return &pb.LeaseTimeToLiveRequest{ID: s.id()}
 	case 9:
 		if s.IntN(4) == 0 {
-			return &pb.CompactionRequest{Revision: s.Int64N(12)}
+			s.gaps = append(s.gaps, s.Int64N(12))
+			return &pb.CompactionRequest{Revision: s.gaps[len(s.gaps)-1]}
 		}
 	}
 	txn := &pb.TxnRequest{}
@@ -213,6 +216,9 @@ func (s *script) step() proto.Message {
 // watching is a watch of what the sequence has done.
 func (s *script) watching() *pb.WatchCreateRequest {
 	w := &pb.WatchCreateRequest{StartRevision: 1 + s.Int64N(8)}
+	for slices.Contains(s.gaps, w.StartRevision) { // etcd 3.4.23 forgets a deletion at the very revision that is compacted
+		w.StartRevision++
+	}
 	w.Key, w.RangeEnd = []byte(s.prefix), []byte(clientv3.GetPrefixRangeEnd(s.prefix))
 	if s.IntN(2) == 0 {
 		w.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_FilterType(s.IntN(2))}

@@ -69,6 +69,11 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 		m.Fault("reach", err)
 		return
 	}
+	if h := m.status.GetHeader(); h.GetClusterId() == 0 && h.GetMemberId() == 0 {
+		m.status = nil
+		m.Fault("reach", errNoEtcd)
+		return
+	}
 	m.OK("reach", "answers")
 	if err := m.Pace(pace.RequestTime(ttl, pace.Members), ask); err != nil {
 		m.status = nil

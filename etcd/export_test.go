@@ -3,6 +3,9 @@ package etcd
 import (
 	"context"
 	"net"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // NewDialled is New over connections of the test's own.
@@ -10,4 +13,9 @@ func NewDialled(ctx context.Context, members []string, opts *Options, dial func(
 	o := *opts
 	o.dial = dial
 	return New(ctx, members, &o)
+}
+
+// Call has the members try fn in turn.
+func (d *Driver) Call(ctx context.Context, limit time.Duration, fn func(context.Context) error) error {
+	return d.call(ctx, limit, func(ctx context.Context, _ *clientv3.Client) error { return fn(ctx) })
 }

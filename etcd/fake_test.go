@@ -27,7 +27,7 @@ import (
 type network struct {
 	mu        sync.Mutex // guards what follows
 	listeners map[string]*bufconn.Listener
-	wires   []*wire
+	wires     []*wire
 	last      int
 }
 

@@ -31,6 +31,10 @@ const (
 	probeEvery = 2 * time.Second
 )
 
+// errNoEtcd is the error of a service that answers as etcd does, but has no members.
+var errNoEtcd = direct.Refusal{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
+	"that locks could build on; use etcd itself, or a driver for the database behind that service")}
+
 // request asks one member for something. As its answer may be lost, it bears to be repeated.
 type request func(context.Context, *clientv3.Client) error
 
@@ -133,12 +137,20 @@ func (n *node) close() {
 	n.client.Close()
 }
 
+// standstill is the error of a request whose limit passed while this process had no processor, as in a pause of its machine:
+// the answer may be there, and the member is not to blame.
+type standstill struct{ error }
+
 // try runs fn against this member, for limit at most.
 func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
+	begin := time.Now()
 	ctx, cancel := direct.WithLimit(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(n.work, cancel)()
 	err := n.admitted(ctx, fn)
+	if took := time.Since(begin); stalled(err) && took > limit+limit/4 {
+		return standstill{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
+	}
 	if errors.Is(err, driver.ErrLost) || direct.Lasts(err) { // an error does not say from which cluster it comes
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 		if other := n.union.foreign(n.place); other != nil {
@@ -175,7 +187,7 @@ func explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return driver.ErrLost
-	case errors.Is(err, errForeign):
+	case errors.Is(err, errForeign), direct.Lasts(err):
 		return err
 	}
 	code, text := status.Code(err), status.Convert(err).Message()
@@ -358,6 +370,8 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	switch {
 	case err != nil:
 		return err
+	case resp.GetHeader().GetClusterId() == 0 && resp.GetHeader().GetMemberId() == 0:
+		return errNoEtcd
 	case n.union.foreign(n.place) != nil:
 		return n.union.foreign(n.place)
 	case resp.Leader == 0:
@@ -372,9 +386,10 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	return err
 }
 
-// report notes what a member has answered.
+// report notes what a member has answered. That this client gave up, or did not look, is no news of the member.
 func (d *Driver) report(n *node, err error) {
-	if d.calls.Alive.Err() == nil {
+	_, blind := errors.AsType[standstill](err)
+	if d.calls.Alive.Err() == nil && !blind && !errors.Is(err, context.Canceled) {
 		d.states.Report(n.place, err)
 	}
 }

@@ -1,0 +1,135 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+)
+
+// blames fails the test when a member is blamed.
+func (r *rig) blames(d driver.Driver) {
+	d.(driver.Notifier).Notify(func(e driver.NodeEvent) { r.Errorf("%s is %s: %v", e.Node, e.State, e.Err) })
+}
+
+// TestCallersThatLeaveBlameNobody, whatever they have asked for when they leave.
+func TestCallersThatLeaveBlameNobody(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		d := r.driver()
+		r.Must(d.Release(r.Within(), r.Grant(d, "free", long), 0))
+		r.blames(d)
+		holder := r.straight()
+		r.Grant(holder, "held", long)
+		for _, kind := range []string{"", "Range", "Txn", "LeaseGrant", "LeaseTimeToLive", "Watch", "LeaseKeepAlive"} {
+			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = kind, kind != "" })
+			var all sync.WaitGroup
+			for i := range 20 {
+				ctx, leave := context.WithCancel(r.Context())
+				time.AfterFunc(rand.N(300*time.Millisecond), leave) // before a member is late
+				all.Go(func() {
+					key := []string{"free", "held"}[i%2]
+					if g, err := d.Acquire(ctx, driver.Request{Key: key, TTL: long, NoWait: i%3 == 0}); err == nil {
+						d.Renew(ctx, []driver.Grant{g})
+						d.Release(r.Context(), g, 0)
+					}
+				})
+			}
+			all.Wait()
+			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+			time.Sleep(5 * time.Second) // for what goes on in the background
+		}
+		r.blames(d)
+	})
+}
+
+// TestStandstillsOfTheClientBlameNobody: the limit of a request is over for long when the client looks again.
+func TestStandstillsOfTheClientBlameNobody(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		d := r.straight()
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		r.blames(d)
+		err := d.Call(r.Within(), time.Second, func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(2 * time.Second)
+			return ctx.Err()
+		})
+		if want := "this process stood still for 2s"; err == nil || !strings.Contains(err.Error(), want) {
+			r.Errorf("Call() = %v, want %s", err, want)
+		}
+	})
+}
+
+// TestMembersWithoutAnswersAreStalled, in time.
+func TestMembersWithoutAnswersAreStalled(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		d := r.straight()
+		stalled := make(map[string]bool)
+		d.Notify(func(e driver.NodeEvent) {
+			if e.State == driver.NodeStalled {
+				stalled[e.Node] = true
+			}
+		})
+		err := d.Call(r.Within(), time.Second, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if want := "no answer in 1s"; err == nil || !strings.Contains(err.Error(), want) {
+			r.Errorf("Call() = %v, want %s", err, want)
+		}
+		if len(stalled) != 3 {
+			r.Errorf("stalled are %v, want all three", stalled)
+		}
+	})
+}
+
+// TestServicesThatOnlyAnswerLikeEtcdAreRefused, as kine: they are known by what they do, and the reader hears what to do.
+func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
+	refused := func(r *rig, what string, err error) {
+		r.Helper()
+		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "as kine") || !strings.Contains(err.Error(), "use etcd itself") {
+			r.Errorf("%s = %v, want ErrConfig and what it may be", what, err)
+		}
+	}
+	t.Run("no cluster and no member", func(t *testing.T) {
+		inBubbleOf(t, 1, func(r *rig) {
+			r.fake.members[0].set(func(m *fakeMember) {
+				m.twist = func(method string, reply proto.Message) {
+					if s, ok := reply.(*pb.StatusResponse); ok {
+						s.Header, s.Leader = &pb.ResponseHeader{}, 0
+					} else if h, ok := reply.(interface{ GetHeader() *pb.ResponseHeader }); ok && h.GetHeader() != nil {
+						h.GetHeader().ClusterId, h.GetHeader().MemberId = 0, 0
+					}
+				}
+			})
+			_, err := r.dial(r.addrs(), &etcd.Options{})
+			refused(r, "New()", err)
+			_, err = r.straight().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			refused(r, "Acquire()", err)
+			r.only(r.diagnosed(r.addrs(), 0), "reach", driver.VerdictFault, "as kine", "use etcd itself")
+		})
+	})
+	t.Run("leases without names", func(t *testing.T) {
+		inBubbleOf(t, 1, func(r *rig) {
+			r.fake.members[0].set(func(m *fakeMember) {
+				m.twist = func(method string, reply proto.Message) {
+					if l, ok := reply.(*pb.LeaseGrantResponse); ok {
+						l.ID = l.TTL
+					}
+				}
+			})
+			_, err := r.straight().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			refused(r, "Acquire()", err)
+			r.only(r.diagnosed(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
+		})
+	})
+}
