@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -131,5 +132,19 @@ func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
 			refused(r, "Acquire()", err)
 			r.only(r.diagnosed(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
 		})
+	})
+}
+
+// TestLimitsThatTheMemberNoticesFirstAreStalls: it learns of them with the request, and its clock may be a moment ahead.
+func TestLimitsThatTheMemberNoticesFirstAreStalls(t *testing.T) {
+	inBubbleOf(t, 1, func(r *rig) {
+		d := r.straight()
+		r.fake.members[0].set(func(m *fakeMember) {
+			m.fail = func(string) error { return status.FromContextError(context.DeadlineExceeded).Err() }
+		})
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		if n := d.Nodes()[0]; n.State != driver.NodeStalled {
+			r.Errorf("the member is %s after %v, want stalled", n.State, err)
+		}
 	})
 }

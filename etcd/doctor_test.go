@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
-	"github.com/holdfast-go/holdfast/internal/pace"
-	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
@@ -104,11 +105,77 @@ func TestASoundClusterHasNoFindings(t *testing.T) {
 
 func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 	t.Parallel()
-	t.Run("a member that is not named, and one that is down", func(t *testing.T) {
+	faults := func(name string, members int, test func(r *rig)) {
+		t.Run(name, func(t *testing.T) { inBubbleOf(t, members, test) })
+	}
+	faults("nothing", 3, func(r *rig) {
+		if found := r.diagnosed(r.addrs(), 0); len(found) > 0 {
+			r.Errorf("found %+v", found)
+		}
+	})
+	faults("a member that is not named, and TTLs under an election", 3, func(r *rig) {
+		r.only(r.diagnosed(r.addrs()[:2], 0), "members", driver.VerdictWarning, "3 members, and 2 are named")
+		r.only(r.diagnosed(r.addrs(), 2*time.Second), "ttl", driver.VerdictWarning, "election", "5 s or more")
+	})
+	faults("a member that hangs", 3, func(r *rig) {
+		l := r.proxy(r.addrs()[2])
+		l.Set(func() { l.Hole = true })
+		r.only(r.diagnosed([]string{r.addrs()[0], r.addrs()[1], l.Addr}, 0), "reach", driver.VerdictFault, "no answer in")
+	})
+	faults("a member of another cluster", 2, func(r *rig) {
+		r.fake.members[1].set(func(m *fakeMember) {
+			m.twist = func(_ string, reply proto.Message) {
+				if h, ok := reply.(interface{ GetHeader() *pb.ResponseHeader }); ok && h.GetHeader() != nil {
+					h.GetHeader().ClusterId = 8
+				}
+			}
+		})
+		r.only(r.diagnosed(r.addrs(), 0), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
+	})
+	faults("a floor of TTLs above that of the locks", 1, func(r *rig) {
+		r.fake.floor = 30
+		r.only(r.diagnosed(r.addrs(), 10*time.Second), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
+		if found := r.diagnosed(r.addrs(), 30*time.Second); len(found) > 0 {
+			r.Errorf("found %+v", found)
+		}
+	})
+	faults("an alarm", 1, func(r *rig) {
+		r.fake.members[0].set(func(m *fakeMember) { m.alarm = []string{"memberID:1 alarm:NOSPACE "} })
+		r.only(r.diagnosed(r.addrs(), 0), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
+	})
+	for what, c := range map[string]struct {
+		status  func(*pb.StatusResponse)
+		check   string
+		verdict driver.Verdict
+		words   []string
+	}{
+		"a learner": {func(s *pb.StatusResponse) { s.IsLearner = true }, "leader", driver.VerdictFault, []string{"promote it"}},
+		"a member far behind": {
+			func(s *pb.StatusResponse) { s.RaftIndex = 5000 }, "leader", driver.VerdictWarning, []string{"5000 entries behind", "disk"},
+		},
+		"little space": {
+			func(s *pb.StatusResponse) { s.DbSize, s.DbSizeQuota = 95<<20, 100<<20 }, "alarm", driver.VerdictWarning, []string{"95 MB of 100 MB", "raise the quota"},
+		},
+	} {
+		faults(what, 1, func(r *rig) {
+			r.fake.members[0].set(func(m *fakeMember) { m.status = c.status })
+			r.only(r.diagnosed(r.addrs(), 0), c.check, c.verdict, c.words...)
+		})
+	}
+	faults("a role that only reads", 1, func(r *rig) {
+		r.fake.members[0].set(func(m *fakeMember) {
+			m.fail = func(method string) error {
+				if method == "Txn" {
+					return rpctypes.ErrGRPCPermissionDenied
+				}
+				return nil
+			}
+		})
+		r.only(r.diagnosed(r.addrs(), 0), "rights", driver.VerdictFault, "permission denied", "read and write")
+	})
+	t.Run("a member that is down", func(t *testing.T) {
 		r := alone(t, 3)
 		addrs := r.cluster.Addrs()
-		r.only(r.diagnosedAt(urlOf(addrs[:2]...), 0, nil), "members", driver.VerdictWarning, "3 members, and 2 are named")
-		r.only(r.diagnosedAt(urlOf(addrs...), 2*time.Second, nil), "ttl", driver.VerdictWarning, "election", "5 s or more")
 		r.cluster.Members[0].Kill()
 		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
 		r.only(r.diagnosedAt(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
@@ -121,36 +188,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 			return checks["leader"] && checks["quorum"] && checks["reach"]
 		})
 	})
-	t.Run("a member that hangs", func(t *testing.T) {
-		r := alone(t, 3)
-		r.Must(r.cluster.Members[2].Pause())
-		defer r.cluster.Members[2].Resume()
-		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
-		r.only(r.diagnosedAt(urlOf(r.cluster.Addrs()...), 0, nil), "reach", driver.VerdictFault, "no answer in 2s")
-	})
-	t.Run("a member of another cluster", func(t *testing.T) {
-		r := alone(t, 1, "--initial-cluster-token=one")
-		other, err := etcdproc.Start(t.Context(), 1, "--initial-cluster-token=two")
-		r.Must(err)
-		defer other.Stop()
-		r.only(r.diagnosedAt(urlOf(r.cluster.Addrs()[0], other.Addrs()[0]), 0, nil), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
-	})
-	t.Run("a floor of TTLs above that of the locks", func(t *testing.T) {
-		r := alone(t, 1, "--election-timeout=20000")
-		r.only(r.diagnosedAt(urlOf(r.cluster.Addrs()...), 10*time.Second, nil), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
-		if found := r.diagnosedAt(urlOf(r.cluster.Addrs()...), 30*time.Second, nil); len(found) > 0 {
-			t.Errorf("found %+v", found)
-		}
-	})
-	t.Run("an alarm", func(t *testing.T) {
-		r := alone(t, 1, "--quota-backend-bytes=1000000")
-		r.Eventually("it is full", func() bool {
-			_, err := r.direct.Put(r.Within(), "filler", strings.Repeat("x", 500_000))
-			return err != nil
-		})
-		r.only(r.diagnosedAt(urlOf(r.cluster.Addrs()...), 0, nil), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
-	})
-	t.Run("a role that only reads", func(t *testing.T) {
+	t.Run("rights and passwords of a real cluster", func(t *testing.T) {
 		r := alone(t, 1)
 		end := clientv3.GetPrefixRangeEnd("locks/")
 		for _, do := range []func() error{

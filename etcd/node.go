@@ -217,6 +217,8 @@ func explain(ctx context.Context, err error) error {
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
 		return direct.Refusal{Err: errors.New(text)}
+	case code == codes.DeadlineExceeded: // by the member's clock, a moment before ours
+		return direct.Stall{Err: errors.New("no answer in time")}
 	case gaveUp(text):
 		return direct.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
 	case mend == "" && strings.Contains(text, "server preface"):
@@ -386,10 +388,10 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	return err
 }
 
-// report notes what a member has answered. That this client gave up, or did not look, is no news of the member.
+// report notes what a member has answered. That this process stood still is no news of the member.
 func (d *Driver) report(n *node, err error) {
 	_, blind := errors.AsType[standstill](err)
-	if d.calls.Alive.Err() == nil && !blind && !errors.Is(err, context.Canceled) {
+	if d.calls.Alive.Err() == nil && !blind {
 		d.states.Report(n.place, err)
 	}
 }

@@ -100,6 +100,8 @@ func (p *proxy) pass(s grpc.ServerStream) error {
 		p.Late <- struct{}{}
 	}
 	switch {
+	case s.Context().Err() != nil: // by its client, or its limit
+		return status.FromContextError(s.Context().Err()).Err()
 	case c.muted:
 		<-c.ctx.Done()
 	case c.lost || c.ctx.Err() != nil:
