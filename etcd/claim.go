@@ -148,10 +148,11 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	case resp.Succeeded:
 		c.revision = resp.Header.Revision
 		keys, count := resp.Responses[1].GetResponseRange().Kvs, line(resp, 1).keys
-		switch count {
-		case 1:
+		switch {
+		case len(keys) != min(count, 2):
+		case count == 1:
 			return nil, c.take(ctx, read(keys[0]))
-		case 2:
+		case count == 2:
 			return &rivals{read(keys[1]), lineUp{read(keys[1]), count}, c.revision}, nil
 		}
 		return nil, direct.ErrAgain // to look who has the lock
@@ -366,11 +367,14 @@ func lending(ttl time.Duration, l *loan) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		sent := time.Now()
 		resp, err := c.Grant(ctx, seconds(ttl))
-		if err == nil && int64(resp.ID) == seconds(ttl) { // the same for all: kine gives back the TTL
+		switch {
+		case err != nil:
+		case int64(resp.ID) == seconds(ttl): // the same for all: kine gives back the TTL
 			return errNoEtcd
-		}
-		if err == nil {
-			*l = loan{resp.ID, time.Duration(resp.TTL) * time.Second, sent}
+		case resp.ID == clientv3.NoLease, resp.TTL <= 0:
+			return errors.New("the member has granted a lease without an id or a time")
+		default:
+			*l = loan{resp.ID, inSeconds(resp.TTL), sent}
 		}
 		return err
 	}

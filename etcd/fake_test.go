@@ -155,6 +155,7 @@ type fakeMember struct {
 	status func(*pb.StatusResponse)                 // changes what the member says of itself
 	twist  func(method string, reply proto.Message) // changes any answer
 	fail   func(method string) error                // its error is the answer
+	again  func() bool                              // whether a stream sends its answer once more
 }
 
 func newFake(t testing.TB, n *network, members int) *fake {
@@ -194,7 +195,7 @@ func (m *fakeMember) set(change func(m *fakeMember)) {
 func (m *fakeMember) serve(n *network) {
 	var listener *bufconn.Listener
 	m.addr, listener = n.listen()
-	s := grpc.NewServer(grpc.UnaryInterceptor(m.unary), grpc.StreamInterceptor(m.stream))
+	s := grpc.NewServer(grpc.UnaryInterceptor(m.unary), grpc.StreamInterceptor(m.stream), grpc.WaitForHandlers(true))
 	pb.RegisterKVServer(s, m)
 	pb.RegisterLeaseServer(s, m)
 	pb.RegisterWatchServer(s, m)
@@ -261,6 +262,12 @@ func (s *fakeStream) RecvMsg(v any) error {
 
 func (s *fakeStream) SendMsg(v any) error {
 	s.m.change(s.method, v)
+	s.m.mu.Lock()
+	again := s.m.again
+	s.m.mu.Unlock()
+	for again != nil && again() {
+		s.ServerStream.SendMsg(v)
+	}
 	return s.ServerStream.SendMsg(v)
 }
 
@@ -724,10 +731,10 @@ func (m *fakeMember) Watch(s pb.Watch_WatchServer) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	var sending sync.Mutex
+	sending := make(chan struct{}, 1) // time does not stand still in a bubble for who waits for a channel
 	send := func(resp *pb.WatchResponse) error {
-		sending.Lock()
-		defer sending.Unlock()
+		sending <- struct{}{}
+		defer func() { <-sending }()
 		return s.Send(resp)
 	}
 	watches := make(map[int64]context.CancelFunc)
@@ -774,7 +781,7 @@ func (m *fakeMember) watch(ctx context.Context, send func(*pb.WatchResponse) err
 				e.Type == mvccpb.Event_DELETE && slices.Contains(r.Filters, pb.WatchCreateRequest_NODELETE) {
 				continue
 			}
-			events = append(events, e)
+			events = append(events, proto.Clone(e).(*mvccpb.Event))
 		}
 		from = max(from, m.rev+1)
 		h, changed := m.header(), m.changed

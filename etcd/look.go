@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -184,6 +185,9 @@ func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) err
 		if err != nil {
 			return err
 		}
+		if unlike(page.Kvs, from) {
+			return &driver.UnavailableError{Err: errors.New("the answer is not in the form of etcd's: a page has keys of the one before")}
+		}
 		for _, kv := range page.Kvs {
 			found(read(kv))
 		}
@@ -210,15 +214,15 @@ func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) (time.Du
 	if lease == clientv3.NoLease {
 		return -1, nil // another program has put the key there
 	}
-	var left int64
+	var left time.Duration
 	err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.TimeToLive(ctx, lease)
 		if err == nil {
-			left = max(resp.TTL, 0)
+			left = inSeconds(max(resp.TTL, 0))
 		}
 		return err
 	})
-	return time.Duration(left) * time.Second, err
+	return left, err
 }
 
 // Nodes implements driver.Notifier.

@@ -77,8 +77,9 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 	n.client, err = clientv3.New(clientv3.Config{ // without user and password: see login
 		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
 		DialKeepAliveTime: opts.keepAlive.Time, DialKeepAliveTimeout: opts.keepAlive.Timeout, PermitWithoutStream: opts.keepAlive.PermitWithoutStream,
-		MaxUnaryRetries: 2, // a read whose connection broke, and what came while users or roles were changed, is asked again
-		DialOptions:     options,
+		MaxCallRecvMsgSize: maxAnswer,
+		MaxUnaryRetries:    2, // a read whose connection broke, and what came while users or roles were changed, is asked again
+		DialOptions:        options,
 	})
 	return n, err
 }
@@ -110,12 +111,15 @@ func (n *node) connect(ctx context.Context) (net.Conn, *tls.Config, error) {
 }
 
 // unary and stream have a request fail at once while the member is down: another may serve
-// it. unary looks from which cluster an answer comes. stream stands in for the package's own,
+// it. Both look at the form of an answer, and unary from which cluster it comes. stream stands in for the package's own,
 // which cannot be told not to wait.
 
 func (n *node) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false))...)
 	answer, ok := reply.(interface{ GetHeader() *pb.ResponseHeader })
+	if err == nil {
+		err = checkAnswer(req, reply)
+	}
 	if err != nil || !ok {
 		return err
 	}
@@ -128,13 +132,29 @@ func (n *node) unary(ctx context.Context, method string, req, reply any, conn *g
 
 func stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	return next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
+	s, err := next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
+	if err != nil {
+		return nil, err
+	}
+	return &checkedStream{s, make(map[int64]bool)}, nil
 }
 
-// close waits for a login that is under way.
+// close waits for a login that is under way, and for etcd's package for a while: a watch that is refused at the moment when its
+// context ends keeps that from closing for ever (watch.go, addSubstream, in 3.7.3).
 func (n *node) close() {
 	n.login.close()
-	n.client.Close()
+	closed := make(chan struct{})
+	go func() {
+		n.client.Close()
+		close(closed)
+	}()
+	late := time.NewTimer(pace.CallTime())
+	defer late.Stop()
+	select {
+	case <-closed:
+	case <-late.C:
+		n.client.ActiveConnection().Close()
+	}
 }
 
 // standstill is the error of a request whose limit passed while this process had no processor, as in a pause of its machine:
@@ -417,6 +437,9 @@ func renewing(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) request
 			if r.seen, err = c.Txn(ctx).Then(gets...).Commit(); err != nil || r.seen.Header.RaftTerm == term {
 				return err
 			}
+			if !direct.Sleep(ctx, pace.ShortPause) {
+				return ctx.Err()
+			}
 		}
 	}
 }
@@ -442,7 +465,7 @@ func keepAlive(ctx context.Context, c *clientv3.Client, leases []clientv3.LeaseI
 		if err != nil {
 			return nil, 0, err
 		}
-		ttls[clientv3.LeaseID(resp.ID)] = time.Duration(resp.TTL) * time.Second
+		ttls[clientv3.LeaseID(resp.ID)] = inSeconds(resp.TTL)
 		term = min(term, resp.Header.RaftTerm)
 	}
 	return ttls, term, nil

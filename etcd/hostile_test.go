@@ -1,0 +1,195 @@
+package etcd_test
+
+import (
+	"context"
+	"flag"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+)
+
+var hostile = flag.Int("hostile", 150, "how many seeds TestNoAnswerEndsTheProgram tries, beginning with -seed")
+
+// spoiler changes answers at random.
+type spoiler struct {
+	mu   sync.Mutex // guards what follows
+	rand *rand.Rand
+	odds int // of one field in so many
+}
+
+func (s *spoiler) IntN(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rand.IntN(n)
+}
+
+// spoil changes a message, and all below it.
+func (s *spoiler) spoil(m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if s.IntN(s.odds) == 0 {
+			s.set(m, f)
+			continue
+		}
+		switch {
+		case f.IsList() && f.Message() != nil:
+			for j := range m.Get(f).List().Len() {
+				s.spoil(m.Get(f).List().Get(j).Message())
+			}
+		case !f.IsList() && f.Message() != nil && m.Has(f):
+			s.spoil(m.Get(f).Message())
+		}
+	}
+}
+
+// set gives a field an odd value, or none.
+func (s *spoiler) set(m protoreflect.Message, f protoreflect.FieldDescriptor) {
+	odd := []int64{-1, 0, 1, 2, math.MaxInt64, math.MinInt64, math.MaxInt64/int64(time.Second) + 1}
+	n := odd[s.IntN(len(odd))]
+	switch kind := f.Kind(); {
+	case f.IsList() && s.IntN(2) == 0 && m.Get(f).List().Len() > 0:
+		m.Mutable(f).List().Truncate(m.Get(f).List().Len() - 1)
+	case f.IsList() && f.Message() != nil && s.IntN(2) == 0:
+		m.Mutable(f).List().AppendMutable() // an empty one
+	case f.IsList() || s.IntN(3) == 0:
+		m.Clear(f)
+	case kind == protoreflect.Int64Kind:
+		m.Set(f, protoreflect.ValueOfInt64(n))
+	case kind == protoreflect.Uint64Kind:
+		m.Set(f, protoreflect.ValueOfUint64(uint64(n)))
+	case kind == protoreflect.BoolKind:
+		m.Set(f, protoreflect.ValueOfBool(n < 1))
+	case kind == protoreflect.BytesKind:
+		m.Set(f, protoreflect.ValueOfBytes([]byte(",.,{")[:s.IntN(5)]))
+	default:
+		m.Clear(f)
+	}
+}
+
+// TestNoAnswerEndsTheProgram: what answers at the address of a member may send anything. Every call ends with its context, and
+// nothing panics.
+func TestNoAnswerEndsTheProgram(t *testing.T) {
+	t.Parallel()
+	first := *seed
+	if first == 0 {
+		first = rand.Uint64()
+	}
+	t.Logf("-seed=%d", first)
+	for i := range *hostile {
+		synctest.Test(t, func(t *testing.T) { withstand(t, first+uint64(i)) })
+	}
+}
+
+func withstand(t *testing.T, seed uint64) {
+	r := newFakeRig(t, 1)
+	s := &spoiler{rand: rand.New(rand.NewPCG(seed, 0))}
+	s.odds = 2 + s.IntN(40)
+	sound := r.straight()
+	g, err := sound.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Adoptable: true, Renews: true})
+	r.Must(err)
+	d := r.straight()
+	spoil := func(on bool) {
+		r.fake.members[0].set(func(m *fakeMember) {
+			m.twist, m.again = nil, nil
+			if on {
+				m.twist = func(_ string, reply proto.Message) {
+					time.Sleep(time.Millisecond) // so that a loop ends with its context
+					s.spoil(reply.ProtoReflect())
+					if w, ok := reply.(*pb.WatchResponse); ok && w.Created {
+						w.Canceled = false // which leaves goroutines of etcd's package behind (node.close)
+					}
+				}
+				m.again = func() bool { return s.IntN(s.odds) == 0 }
+			}
+		})
+	}
+	spoil(true)
+	var all sync.WaitGroup
+	begin := time.Now()
+	for what, call := range map[string]func(ctx context.Context){
+		"wait": func(ctx context.Context) {
+			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 3 * time.Second, Renews: true}); err == nil {
+				d.Release(ctx, g, 0)
+			}
+		},
+		"try": func(ctx context.Context) {
+			for range 5 {
+				if g, err := d.Acquire(ctx, driver.Request{Key: "free", TTL: 3 * time.Second, NoWait: true}); err == nil {
+					d.Renew(ctx, []driver.Grant{g})
+					d.Release(ctx, g, 2*time.Second)
+				}
+			}
+		},
+		"look": func(ctx context.Context) {
+			d.Check(ctx, g)
+			d.Inspect(ctx, "k")
+			d.Queue(ctx, "k", 10)
+			d.List(ctx, "", func(driver.Status) bool { return true })
+			d.Diagnose(ctx, 0)
+		},
+		"change": func(ctx context.Context) {
+			d.Renew(ctx, []driver.Grant{g})
+			d.Adopt(ctx, g)
+			d.Force(ctx, "k", g.Token, "why")
+		},
+	} {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+			defer cancel()
+			call(ctx)
+			if took := time.Since(begin); took > 15*time.Second {
+				t.Errorf("-seed=%d: %s took %v, with a context of 10 s", seed, what, took)
+			}
+		})
+	}
+	all.Wait()
+	r.Must(d.Close())
+	spoil(false)
+	r.Must(sound.Close())
+}
+
+// TestOddWatchesCostAWaiterOnlyTime: events without a key, and a watch that ends twice, end the program in etcd's own package.
+func TestOddWatchesCostAWaiterOnlyTime(t *testing.T) {
+	for what, odd := range map[string]struct {
+		twist func(*pb.WatchResponse)
+		again bool
+	}{
+		"no key":    {func(w *pb.WatchResponse) { w.Events = append(w.Events, &mvccpb.Event{}) }, false},
+		"two ends":  {func(w *pb.WatchResponse) { w.Canceled = !w.Created }, true},
+		"no header": {func(w *pb.WatchResponse) { w.Header = nil }, false},
+		"fragments": {func(w *pb.WatchResponse) { w.Fragment = true }, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubbleOf(t, 1, func(r *rig) {
+				r.fake.members[0].set(func(m *fakeMember) {
+					m.twist = func(_ string, reply proto.Message) {
+						if w, ok := reply.(*pb.WatchResponse); ok {
+							odd.twist(w)
+						}
+					}
+					sent := 0
+					m.again = func() bool { sent++; return odd.again && sent%4 != 0 }
+				})
+				l := r.Acquire(r.Client(r.straight()), "k", long)
+				waiter := r.Client(r.straight())
+				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+				r.keys("k", 2)
+				r.Release(l)
+				r.Release(<-next)
+			})
+		})
+	}
+}
