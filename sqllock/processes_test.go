@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
@@ -33,7 +34,7 @@ const (
 	rounds   = 4
 )
 
-var roles = map[string]func() int{"hold": hold, "count": count, "churn": churn}
+var roles = map[string]func() int{"hold": hold, "count": count, "churn": churn, "try": try}
 
 // inRole runs with a client of the file.
 func inRole(do func(ctx context.Context, c *holdfast.Client) error) int {
@@ -64,6 +65,17 @@ func hold() int {
 		fmt.Println("held")
 		<-l.Context().Done()
 		return context.Cause(l.Context())
+	})
+}
+
+// try finds out whether another has the lock, and closes the file.
+func try() int {
+	return inRole(func(ctx context.Context, c *holdfast.Client) error {
+		_, err := c.TryAcquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL})
+		if !errors.Is(err, holdfast.ErrHeld) {
+			return fmt.Errorf("Acquire() = %w, want ErrHeld", err)
+		}
+		return nil
 	})
 }
 
@@ -132,7 +144,7 @@ func (r *rig) process(role string, index int) (cmd *exec.Cmd, exited <-chan stru
 	exited, err = child.Start(cmd, syscall.SIGKILL)
 	r.Must(err)
 	r.Cleanup(func() { cmd.Process.Kill() })
-	if role != "count" {
+	if role == "hold" || role == "churn" {
 		line, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil || line != "held\n" {
 			r.Fatalf("the holder says %q, %v", line, err)
@@ -160,6 +172,32 @@ func TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL(t *testing.T) {
 	t.Logf("passed on after %v", took.Round(time.Millisecond))
 	r.Release(l)
 	r.cleared()
+}
+
+// TestReadFilesStayThoseOfTheLocks reads the files in the process that has them open, as a backup does. By that the process loses the
+// locks by which SQLite knows of it, and other processes take themselves for the last when they close the file.
+func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, onSQLite)
+	r.db.Close() // so that the driver is the only one of this process
+	d, err := r.open()
+	fixture.Closed(r.Rig, d, err)
+	for range 3 { // by each, what was written before might be in a file that the next process does not see
+		g := r.Grant(d, "k", long)
+		for _, end := range []string{"", "-wal", "-shm"} {
+			_, err := os.ReadFile(r.file + end)
+			r.Must(err)
+		}
+		for range 2 {
+			cmd, exited := r.process("try", 0)
+			<-exited
+			if !cmd.ProcessState.Success() {
+				t.Error("another process takes a lock that is held")
+			}
+			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+	}
 }
 
 // TestAProcessThatIsKilledWhileItWritesLeavesASoundFile, at any moment: what was committed stays, and so tokens rise.

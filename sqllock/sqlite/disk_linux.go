@@ -2,6 +2,10 @@ package sqlite
 
 import (
 	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -33,4 +37,23 @@ func network(folder string) string {
 func disk(folder string) (free uint64, kind string) {
 	n, free := number(folder)
 	return free, doubtful[n]
+}
+
+// orphaned returns the ids of the processes that have a file of path open that was removed, as far as this user may look into them.
+func orphaned(path string) (ids []string) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	all, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range all {
+		name, err := os.Readlink(fd)
+		name, gone := strings.CutSuffix(name, " (deleted)")
+		if end, ours := strings.CutPrefix(name, path); err != nil || !gone || !ours || !slices.Contains(suffixes[:], end) {
+			continue
+		}
+		if id := strings.Split(fd, "/")[2]; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -5,7 +5,10 @@
 // Open refuses a file on NFS or the like. Two names of one file are one lock service only if they lead to the same path: give all
 // programs the same one.
 //
-// The file is written ahead (WAL), so that who looks holds up nobody, beside two more that end in -wal and -shm. What was committed
+// The file is written ahead (WAL), so that who looks holds up nobody, beside two more that end in -wal and -shm, which stay. The
+// three belong together: a driver under which one is removed or replaced takes no lock any more, and its leases end at their next
+// renewal. Reading one of them by other means in a process that has locks, as a backup or a second SQLite library does, takes
+// SQLite's own locks on it away from that process (see howtocorrupt.html of SQLite); leave that to another process. What was committed
 // survives the end of any process at any point. It is not synced at each commit: a crash of the machine, which ends all holders as
 // well, may undo the newest grants, whose tokens are not used again, as they follow the clock. What is to outlast a crash of the
 // machine, such as a lock that a process acquired for others, needs synchronous=full.
@@ -42,6 +45,8 @@ import (
 const (
 	// connections are one for claims and releases, which take turns, and one for renewals.
 	connections = 2
+	// maxWAL bounds what -wal keeps of the disk. With any bound, the last connection to end leaves an empty one.
+	maxWAL = 4 << 20
 	// little is how much room on the disk is a reason to warn.
 	little = 16 << 20
 )
@@ -59,7 +64,6 @@ type Driver struct {
 	*sqllock.Driver
 	db   *sql.DB
 	path string
-	file os.FileInfo // what was opened; nil: nothing yet
 }
 
 // Open returns a driver for the file that url names, and makes the file and its tables where they are missing; opts may be nil. The
@@ -101,7 +105,6 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		d.Close()
 		return nil, err
 	}
-	d.file, _ = os.Stat(path) // there may be none, or it is gone again, which is found when another one is there
 	return d, nil
 }
 
@@ -113,10 +116,12 @@ func (d *Driver) open(full, leave bool) error {
 		return err
 	}
 	if leave {
-		file, err = newShadow(d.path, file)
+		file, err = newShadow(d.path, persistent{file})
 		if err != nil {
 			return err
 		}
+	} else {
+		file = keeper{file, d.path}
 	}
 	d.db = sql.OpenDB(file)
 	d.db.SetMaxOpenConns(connections)
@@ -208,8 +213,8 @@ func source(path string, full bool) string {
 		sync = "full"
 	}
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path)}
-	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=synchronous(%s)",
-		u.String(), pace.BusyTime().Milliseconds(), sync)
+	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=journal_size_limit(%d)&_pragma=synchronous(%s)",
+		u.String(), pace.BusyTime().Milliseconds(), maxWAL, sync)
 }
 
 // config is what somebody has to change.
@@ -242,39 +247,18 @@ func fit(path string) error {
 	return nil
 }
 
-// same says why the file is no longer the one that was opened: whoever opens that path now has another lock service.
-func (d *Driver) same() error {
-	if d.file == nil {
-		return nil
-	}
-	if info, err := os.Stat(d.path); err == nil && os.SameFile(info, d.file) {
-		return nil
-	}
-	return &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{
-		Node: d.path,
-		Err: config("the file was removed or replaced, and other programs may take the same locks in another one; " +
-			"start this program again, and remove no file of locks"),
-	}}}
-}
-
-// Acquire implements driver.Driver.
-func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	if err := d.same(); err != nil {
-		return driver.Grant{}, err
-	}
-	return d.Driver.Acquire(ctx, req)
-}
-
-// Renew implements driver.Driver. Where the file was removed, the leases end by their deadlines.
+// Renew implements driver.Driver. Where the files were replaced the leases are lost: others may have the locks already.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
-	if err := d.same(); err != nil {
-		out := make([]driver.Renewal, len(grants))
-		for i := range out {
-			out[i].Err = err
+	out := d.Driver.Renew(ctx, grants)
+	for i, r := range out {
+		if r.Err == nil || errors.Is(r.Err, driver.ErrLost) {
+			continue
 		}
-		return out
+		if err := checkFiles(d.path); err != nil {
+			out[i].Err = &driver.LostError{Why: err.Error()}
+		}
 	}
-	return d.Driver.Renew(ctx, grants)
+	return out
 }
 
 // Close implements driver.Driver.
@@ -295,11 +279,12 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	info, err := os.Stat(d.path)
 	if err != nil {
 		notes.OK("reach", "there is no file yet; the first lock makes it")
-	} else if notes.Found = d.Driver.Diagnose(ctx, ttl); d.same() != nil {
-		notes.Fault("reach", d.same())
+	} else if notes.Found = d.Driver.Diagnose(ctx, ttl); checkFiles(d.path) != nil {
+		notes.Fault("files", checkFiles(d.path))
 	}
 	if err == nil {
 		rights(&notes, info)
+		orphans(&notes)
 	}
 	room(&notes, filepath.Dir(d.path))
 	return notes.Found
@@ -311,6 +296,14 @@ func rights(notes *exam.Notes, info fs.FileInfo) {
 		notes.Add("files", driver.VerdictWarning, fmt.Sprintf("its mode is %04o: every user of this machine can take locks away", mode), "chmod o-w "+notes.Node)
 	} else {
 		notes.OK("files", "mode %04o: who may write to the file and its folder may lock", mode)
+	}
+}
+
+// orphans names the processes that have files of these locks open which the path no longer leads to.
+func orphans(notes *exam.Notes) {
+	if all := orphaned(notes.Node); len(all) > 0 {
+		notes.Add("files", driver.VerdictFault, fmt.Sprintf("a file of these locks was removed or replaced while process %s had it open: "+
+			"it and the others do not see one another's locks", strings.Join(all, ", ")), "end it, start it again, and remove no file of locks")
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +19,15 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+// leaves is set for a process whose tests leave files open.
+const leaves = "SQLITE_TEST_LEAVES_FILES"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(leaves) != "" {
+		os.Exit(m.Run())
+	}
+	os.Exit(leaktest.Run(m))
+}
 
 // within bounds what is certain to come.
 func within(t *testing.T) context.Context {
@@ -133,23 +143,108 @@ func TestWhoOnlyLooksMakesNoFile(t *testing.T) {
 	r.Must(d.Release(within(t), g, 0))
 }
 
-// TestAFileThatWasReplacedGivesNoLock: who opens that path now has another lock service.
-func TestAFileThatWasReplacedGivesNoLock(t *testing.T) {
+// TestReplacedFilesGiveNoLock replaces files under drivers of this process: one that holds a lock, one that waits, and one that was
+// opened and has done nothing yet. It runs in a process of its own, as connections to files that were replaced stay open.
+func TestReplacedFilesGiveNoLock(t *testing.T) {
 	t.Parallel()
+	if os.Getenv(leaves) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), leaves+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	remove := func(ends ...string) func(path string) error {
+		return func(path string) (err error) {
+			for _, end := range ends {
+				err = errors.Join(err, os.Remove(path+end))
+			}
+			return err
+		}
+	}
+	for name, replace := range map[string]func(path string) error{
+		"all removed":     remove("", "-wal", "-shm"),
+		"file removed":    remove(""),
+		"wal removed":     remove("-wal"),
+		"shm removed":     remove("-shm"),
+		"both removed":    remove("-wal", "-shm"),
+		"file moved away": func(path string) error { return os.Rename(path, path+".old") },
+		"folder moved":    func(path string) error { return os.Rename(filepath.Dir(path), filepath.Dir(path)+".old") },
+		"another moved in": func(path string) error {
+			return errors.Join(os.WriteFile(path+".new", nil, 0o600), os.Rename(path+".new", path))
+		},
+		"wal of a link": remove("-wal"),
+		"wal moved in": func(path string) error {
+			return errors.Join(os.WriteFile(path+".new", nil, 0o600), os.Rename(path+".new", path+"-wal"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "folder", "locks.db")
+			r := fixture.New(t)
+			r.Must(os.Mkdir(filepath.Dir(path), 0o700))
+			url := "sqlite://" + path
+			if strings.HasSuffix(name, "of a link") {
+				url += ".link"
+				r.Must(os.Symlink("locks.db", path+".link"))
+			}
+			holder, waiter, idle := open(t, url, nil), open(t, url, nil), open(t, url, nil)
+			g := r.Grant(holder, "k", fixture.Long)
+			waited := make(chan error, 1)
+			obstacle := make(chan error, 9)
+			go func() {
+				_, err := waiter.Acquire(within(t), driver.Request{Key: "k", TTL: fixture.Long, Obstacle: func(err error) { obstacle <- err }})
+				waited <- err
+			}()
+			<-obstacle
+			r.Must(replace(path))
+			if err := <-waited; !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
+				t.Errorf("Acquire() that waited = %v, want ErrConfig as a file was replaced", err)
+			}
+			for _, d := range []*sqlite.Driver{holder, waiter, idle} {
+				_, err := d.Acquire(within(t), driver.Request{Key: "other", TTL: fixture.Long})
+				if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
+					t.Errorf("Acquire() = %v, want ErrConfig as a file was replaced", err)
+				}
+			}
+			if err := holder.Renew(within(t), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "removed or replaced") {
+				t.Errorf("Renew() = %v, want ErrLost as a file was replaced", err)
+			}
+			if _, err := sqlite.Open(within(t), url, nil); !errors.Is(err, driver.ErrConfig) {
+				t.Errorf("Open() by the process that has the old files = %v, want ErrConfig", err)
+			}
+		})
+	}
+}
+
+// TestDoctorNamesWhoHasRemovedFiles, from outside of the drivers that do.
+func TestDoctorNamesWhoHasRemovedFiles(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells who has which file open")
+	}
 	path := filepath.Join(t.TempDir(), "locks.db")
-	d := open(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
-	g := r.Grant(d, "k", fixture.Long)
-	for _, end := range []string{"", "-wal", "-shm"} {
-		r.Must(os.Remove(path + end))
+	r.Must(os.WriteFile(path, nil, 0o600))
+	looker := open(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
+	found := func() (faults []string) {
+		for _, f := range looker.Diagnose(within(t), 0) {
+			if f.Check == "files" && f.Verdict == driver.VerdictFault {
+				faults = append(faults, f.Text)
+			}
+		}
+		return faults
 	}
-	take(t, open(t, "sqlite://"+path, nil))
-	_, err := d.Acquire(within(t), driver.Request{Key: "other", TTL: time.Second, NoWait: true})
-	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
-		t.Errorf("Acquire() = %v, want ErrConfig as the file was replaced", err)
+	shm, err := os.OpenFile(path+"-shm", os.O_CREATE|os.O_RDWR, 0o600)
+	r.Must(err)
+	defer shm.Close()
+	if faults := found(); len(faults) > 0 {
+		t.Errorf("Diagnose() = %q, want no fault of the files", faults)
 	}
-	if err := d.Renew(within(t), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrConfig) {
-		t.Errorf("Renew() = %v, want ErrConfig", err)
+	r.Must(os.Remove(path + "-shm"))
+	if faults := found(); len(faults) != 1 || !strings.Contains(faults[0], fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("Diagnose() = %q, want that this process has a file that was removed", faults)
 	}
 }
 
