@@ -1,6 +1,8 @@
 package sqllock
 
 import (
+	"context"
+	"database/sql"
 	_ "embed"
 	"fmt"
 	"regexp"
@@ -42,9 +44,11 @@ type speech struct {
 	session  string // what has a row if the sessions of this user do not commit each statement; empty: they all do
 	manners
 
-	// For RowLock: what finds out whether rows of a table can be locked, what makes a transaction the one writer where they cannot, and
-	// what locks those that a SELECT returns.
-	lockable, seize, forUpdate string
+	// For RowLock.
+	locksRows   func(ctx context.Context, s speech, tx *sql.Tx, table string) (bool, error) // reports whether rows of the table can be locked; nil: it need not
+	seize       string                                                                      // makes a transaction the one writer
+	forUpdate   string                                                                      // locks what a SELECT returns
+	mark, check string                                                                      // before and behind: fail or not by whether there is a transaction
 }
 
 // manners are the times that suit a database.
@@ -60,16 +64,17 @@ var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond,
 var dialects = map[Dialect]speech{
 	PostgreSQL: {
 		name: "PostgreSQL", schema: postgresqlSQL, now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", numbered: true,
-		anew: " ON CONFLICT DO NOTHING", manners: remote, lockable: lockablePostgreSQL, forUpdate: " FOR UPDATE NOWAIT",
+		anew: " ON CONFLICT DO NOTHING", manners: remote, locksRows: locksRowsPostgreSQL, forUpdate: " FOR UPDATE NOWAIT",
 	},
 	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
-		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", manners: remote, lockable: lockableMySQL, forUpdate: " FOR UPDATE NOWAIT",
+		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
+		mark: "SAVEPOINT holdfast_row_lock", check: "RELEASE SAVEPOINT holdfast_row_lock",
 	},
 	// A process that is on the same file is on the same machine.
 	SQLite: {
-		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING", seize: "DELETE FROM ",
+		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING", seize: "DELETE FROM ", check: "BEGIN",
 		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
 	},
 }

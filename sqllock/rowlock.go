@@ -1,8 +1,10 @@
 package sqllock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -12,7 +14,10 @@ import (
 )
 
 // RowLock locks the rows of a table whose column has that value until tx ends. That is a lock without any lock service, for work that
-// fits into one transaction. No tables of this package are needed. Read the rows behind it, as what was read before may be out of date.
+// fits into one transaction. No tables of this package are needed. Call it first in the transaction and read the rows behind it: what
+// was read before may be out of date, and where reads go by a snapshot (MySQL and MariaDB at REPEATABLE READ, their default, and
+// PostgreSQL at that level) so may be all that is read later. On PostgreSQL the snapshot is from before the lock even then: take READ
+// COMMITTED there, unless the transaction writes nothing but the rows that it has locked.
 //
 // It writes the query itself, because FOR UPDATE behind a query of any kind may lock nothing, without an error. table may have a
 // schema, or on MySQL a database, before it; both names are plain, as they go into the text.
@@ -22,8 +27,12 @@ import (
 // another, as long as busy_timeout says.
 //
 // Errors: ErrHeld when another transaction has the rows locked, or has changed them since this one began: roll back and begin
-// anew. sql.ErrNoRows when there are none. ErrInvalid for a table whose rows it cannot lock: a view, a foreign table, one that is
-// temporary, or on MySQL of another engine than InnoDB; it was not touched then. After any other error, roll back.
+// again. sql.ErrNoRows when there are none. ErrInvalid for a table whose rows it cannot lock: a view, a foreign table, one that is
+// temporary, or on MySQL of another engine than InnoDB; it was not touched then. sql.ErrTxDone when the database has rolled the
+// transaction back, as MySQL, MariaDB and SQLite do after some errors of earlier statements. After any other error, roll back.
+//
+// Where the database rolls the whole transaction back because of this lock (a deadlock, or innodb_snapshot_isolation of MariaDB
+// 11.6 and newer), RowLock ends tx, so that no later statement runs outside of a transaction.
 func RowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column string, value any) error {
 	if err := rowLock(ctx, tx, dialect, table, column, value); err != nil {
 		return fmt.Errorf("sqllock: row of %s: %w", table, err)
@@ -40,16 +49,36 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 		return fmt.Errorf("%w: table %q, column %q: give names of letters, digits and _, the table with a schema and a dot before it if need be",
 			driver.ErrInvalid, table, column)
 	}
-	if s.lockable != "" {
-		look := s.say(s.lockable)
-		var locks bool
-		if err := tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&locks); err != nil {
+	if s.locksRows != nil {
+		locks, err := s.locksRows(ctx, s, tx, table)
+		switch {
+		case err != nil:
 			return err
-		}
-		if !locks {
+		case !locks:
 			return fmt.Errorf("%w: it is not there, or not a table whose rows %s locks; name that from which it reads", driver.ErrInvalid, s.name)
 		}
 	}
+	if s.mark != "" {
+		if _, err := tx.ExecContext(ctx, s.mark); err != nil {
+			return err
+		}
+	}
+	err := s.lockRows(ctx, tx, table, column, value)
+	open, failed := s.transactionOpen(ctx, tx)
+	switch {
+	case !open:
+		tx.Rollback() // there is nothing to roll back, but what comes later fails
+		if err == nil || errors.Is(err, sql.ErrNoRows) {
+			err = fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", sql.ErrTxDone)
+		}
+	case err == nil:
+		err = failed
+	}
+	return err
+}
+
+// lockRows locks the rows.
+func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, value any) error {
 	if s.seize != "" {
 		if _, err := tx.ExecContext(ctx, s.seize+table+" WHERE 0"); err != nil {
 			return s.held(err)
@@ -71,6 +100,19 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 	return sql.ErrNoRows
 }
 
+// transactionOpen reports whether the database still has the transaction. Otherwise each statement is one of its own, and locks
+// last for no longer.
+func (s speech) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
+	if s.check == "" { // any further statement of such a transaction fails by itself
+		return true, nil
+	}
+	_, err := tx.ExecContext(ctx, s.check)
+	if s.name == "SQLite" { // a transaction cannot begin within another
+		return err != nil, nil
+	}
+	return err == nil || s.kind(err) != unmarked, err
+}
+
 // held is err as that of a row that another transaction has, where it is.
 func (s speech) held(err error) error {
 	if err == nil {
@@ -87,10 +129,51 @@ var named = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 })
 
-// What finds whether the table with that name keeps its rows itself, and all that is below it, so that FOR UPDATE locks them.
-const (
-	lockablePostgreSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
-		SELECT bool_and(relkind IS NOT NULL AND relkind IN ('r', 'p')) FROM part LEFT JOIN pg_class ON oid = id`
-	lockableMySQL = `SELECT COUNT(*) = 1 FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE = 'InnoDB'
-		AND TABLE_NAME = SUBSTRING_INDEX($1, '.', -1) AND TABLE_SCHEMA = IF($1 LIKE '%.%', SUBSTRING_INDEX($1, '.', 1), DATABASE())`
-)
+// lockablePostgreSQL finds whether the table with that name keeps its rows itself, and all that is below it, so that FOR UPDATE locks
+// them.
+const lockablePostgreSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
+	SELECT bool_and(relkind IS NOT NULL AND relkind IN ('r', 'p')) FROM part LEFT JOIN pg_class ON oid = id`
+
+func locksRowsPostgreSQL(ctx context.Context, s speech, tx *sql.Tx, table string) (locks bool, err error) {
+	look := s.say(lockablePostgreSQL)
+	err = tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&locks)
+	return locks, err
+}
+
+// engineMySQL is asked where SHOW CREATE TABLE leaves the engine out, as MariaDB does in some values of sql_mode.
+const engineMySQL = `SELECT COUNT(*) = 1 FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE = 'InnoDB'
+	AND TABLE_NAME = SUBSTRING_INDEX($1, '.', -1) AND TABLE_SCHEMA = IF($1 LIKE '%.%', SUBSTRING_INDEX($1, '.', 1), DATABASE())`
+
+// tableOptions is the end of what SHOW CREATE TABLE returns for a table of InnoDB. Names and comments have no line breaks there.
+var tableOptions = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\).* ENGINE=(\w+)`) })
+
+// locksRowsMySQL finds it out by SHOW CREATE TABLE, because that opens no snapshot. On MySQL any query on information_schema does, and
+// what is read behind the lock would be from before it.
+func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (locks bool, err error) {
+	rows, err := tx.QueryContext(ctx, "SHOW CREATE TABLE "+table)
+	if err != nil {
+		if k := s.kind(err); k == lacks || k == nameless {
+			return false, nil
+		}
+		return false, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil || len(columns) != 2 || !rows.Next() { // a view has four
+		return false, cmp.Or(err, rows.Err())
+	}
+	var text string
+	if err := rows.Scan(new(string), &text); err != nil {
+		return false, err
+	}
+	if !strings.HasPrefix(text, "CREATE TABLE ") { // it is a temporary one
+		return false, nil
+	}
+	if found := tableOptions().FindStringSubmatch(text); found != nil {
+		return found[1] == "InnoDB", nil
+	}
+	rows.Close() // so that the connection takes another statement
+	look := s.say(engineMySQL)
+	err = tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&locks)
+	return locks, err
+}

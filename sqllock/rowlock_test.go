@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
@@ -95,6 +96,62 @@ func TestARowLockOnRowsThatWereChangedSinceIsHeld(t *testing.T) {
 	})
 }
 
+// TestRowLockOpensNoSnapshot: what is read behind a lock is not from before it, however many locks the transaction takes.
+func TestRowLockOpensNoSnapshot(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		r.accounts()
+		tx := r.begin()
+		r.Must(r.lock(tx, "holdfast_account", "a"))
+		r.exec("UPDATE holdfast_account SET balance = 7 WHERE id = 'b'")
+		r.Must(r.lock(tx, "holdfast_account", "b"))
+		var balance int
+		if r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'b'")).Scan(&balance)); balance != 7 {
+			r.Errorf("the balance is %d behind the lock, want 7", balance)
+		}
+	})
+}
+
+// TestRowLockNoticesRolledBackTransaction: where the database has rolled the transaction back, later statements run without one.
+func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
+	each(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {
+		r.accounts()
+		tx := r.begin()
+		_, err := tx.ExecContext(r.Within(), "ROLLBACK") // as by an error that the program has passed over
+		r.Must(err)
+		if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, sql.ErrTxDone) {
+			r.Errorf("RowLock() = %v, want ErrTxDone", err)
+		}
+		if _, err := tx.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = 9")); !errors.Is(err, sql.ErrTxDone) {
+			r.Errorf("a write behind the lock = %v, want ErrTxDone", err)
+		}
+	})
+}
+
+// TestRowLockEndsTransactionThatItRollsBack: MariaDB rolls the whole transaction back where a row has changed since its snapshot, as
+// it does by default from 11.6 on.
+func TestRowLockEndsTransactionThatItRollsBack(t *testing.T) {
+	for _, autocommit := range []int{0, 1} {
+		t.Run(fmt.Sprint("autocommit=", autocommit), func(t *testing.T) {
+			each(t, []database{onMariaDB}, func(r *rig) {
+				r.accounts()
+				r.settings = fmt.Sprint("&innodb_snapshot_isolation=1&autocommit=", autocommit)
+				tx, err := r.connect(r.relay().Addr).BeginTx(r.Context(), nil)
+				r.Must(err)
+				defer tx.Rollback()
+				var balance int
+				r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
+				r.exec("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
+				if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
+					r.Errorf("RowLock() = %v, want ErrHeld", err)
+				}
+				if err := r.lock(tx, "holdfast_account", "b"); !errors.Is(err, sql.ErrTxDone) {
+					r.Errorf("RowLock() of the next row = %v, want ErrTxDone", err)
+				}
+			})
+		})
+	}
+}
+
 // TestARowLockLocksOrIsRefused: where FOR UPDATE would lock nothing of what a name stands for, it is not taken.
 func TestARowLockLocksOrIsRefused(t *testing.T) {
 	each(t, kinds, func(r *rig) {
@@ -108,6 +165,15 @@ func TestARowLockLocksOrIsRefused(t *testing.T) {
 			tables = append(tables, "holdfast_nothing", "holdfast_plain", "holdfast_counted", "holdfast_old", "test.holdfast_old", "information_schema.TABLES")
 			tx := r.begin()
 			r.Must(r.lock(tx, "test.holdfast_account", "a"))
+			for _, text := range []string{"CREATE TEMPORARY TABLE holdfast_account (id varchar(9)) ENGINE = InnoDB", "INSERT INTO holdfast_account VALUES ('a')"} {
+				_, err := tx.ExecContext(r.Within(), r.in(text))
+				r.Must(err)
+			}
+			if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+				r.Errorf("a table of this session in front of another: %v, want ErrInvalid", err)
+			}
+			_, err := tx.ExecContext(r.Within(), r.in("DROP TEMPORARY TABLE holdfast_account"))
+			r.Must(err)
 			r.Must(tx.Rollback())
 		}
 		for _, table := range tables {

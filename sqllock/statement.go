@@ -227,6 +227,7 @@ const (
 	lacks         // for want of tables
 	nameless      // there is no such database
 	misset        // a setting that the server does not have
+	unmarked      // there is no such savepoint, and so not the transaction in which it was set
 	readOnly
 	full
 	crowded
@@ -242,7 +243,7 @@ var kinds = map[string]kind{
 
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 3572": locked, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
 	"mysql 1044": denied, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
-	"mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
+	"mysql 1305": unmarked, "mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
 	"mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly, "mysql 1036": readOnly,
 	"mysql 1114": full, "mysql 1021": full, "mysql 1040": crowded, "mysql 1203": crowded, "mysql 1053": broken, "mysql 1927": broken,
 	"mysql 1047": broken, // a node of Galera that has left its cluster
