@@ -37,9 +37,11 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/internal/sqlguard"
 )
 
@@ -135,9 +137,24 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 // transaction reads and writes until it ends. On a *sql.DB it refuses older
 // holders from then on: use it before a read that feeds a later write. A stale
 // token is a *fence.StaleError; after any other error the claim may have been
-// recorded.
+// recorded, and a transaction is rolled back, so that nothing is written in it.
+// sql.ErrTxDone also means that the database had rolled it back before.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
-	return f.table.Claim(ctx, querier{q}, guard, token, owner)
+	tx, ok := q.(transaction)
+	if !ok {
+		return f.table.Claim(ctx, querier{q}, guard, token, owner)
+	}
+	err := f.table.ClaimIn(ctx, querier{q}, guard, token, owner)
+	if err != nil && !errors.Is(err, fence.ErrStale) {
+		tx.Rollback() // says nothing new
+	}
+	return err
+}
+
+// transaction is a *sql.Tx, or one of a package that wraps it.
+type transaction interface {
+	Commit() error
+	Rollback() error
 }
 
 // Highest is the highest token seen for guard and the owner of its lease, or 0 and

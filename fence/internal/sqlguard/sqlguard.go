@@ -30,6 +30,8 @@ const DefaultTable = "holdfast_fence"
 type Table struct {
 	pkg                         string // begins the text of each error
 	Create, raise, look, forget string
+	mark, check                 string // before and behind a claim: fail or not by whether there is a transaction
+	nests                       bool   // check fails where there is one
 }
 
 // Querier runs one statement: a transaction, a connection or a pool.
@@ -55,11 +57,17 @@ var statements = map[Dialect]Table{
 	MySQL: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (
 			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, owner varbinary(255) NOT NULL) ENGINE = InnoDB`,
-		// Assignments take effect from left to right: owner must come first.
-		raise: `INSERT INTO %[1]s (name, token, owner) VALUES (?, ?, ?)
-			ON DUPLICATE KEY UPDATE owner = IF(token < VALUES(token), VALUES(owner), owner), token = GREATEST(token, VALUES(token))`,
-		look:   `SELECT token, owner FROM %[1]s WHERE name = ? FOR UPDATE`,
+		// Assignments take effect from left to right: owner must come first. A zero byte behind the owner comes and goes, so that
+		// each claim changes the row: a database that locks no rows and merges what two transactions have changed (Dolt) then
+		// refuses the second.
+		raise: `INSERT INTO %[1]s (name, token, owner) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE owner = CASE
+				WHEN token < VALUES(token) OR token = VALUES(token) AND owner = CONCAT(VALUES(owner), X'00') THEN VALUES(owner)
+				WHEN token = VALUES(token) AND owner = VALUES(owner) THEN CONCAT(owner, X'00')
+				ELSE owner END, token = GREATEST(token, VALUES(token))`,
+		look:   `SELECT token, TRIM(TRAILING X'00' FROM owner) FROM %[1]s WHERE name = ? FOR UPDATE`,
 		forget: `DELETE FROM %[1]s WHERE name = ?`,
+		mark:   `SAVEPOINT holdfast_claim`,
+		check:  `RELEASE SAVEPOINT holdfast_claim`,
 	},
 	SQLite: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, owner text NOT NULL) WITHOUT ROWID`,
@@ -67,6 +75,8 @@ var statements = map[Dialect]Table{
 			ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner WHERE token < excluded.token`,
 		look:   `SELECT token, owner FROM %[1]s WHERE name = ?`,
 		forget: `DELETE FROM %[1]s WHERE name = ?`,
+		check:  `BEGIN`,
+		nests:  true,
 	},
 }
 
@@ -83,11 +93,11 @@ func New(pkg string, dialect Dialect, table string) (Table, error) {
 	if !tableName.MatchString(table) {
 		return Table{}, fmt.Errorf("%s: table %q: give a plain name, with a schema if need be", pkg, table)
 	}
-	return Table{
-		pkg:    pkg,
-		Create: fmt.Sprintf(s.Create, table), raise: fmt.Sprintf(s.raise, table),
-		look: fmt.Sprintf(s.look, table), forget: fmt.Sprintf(s.forget, table),
-	}, nil
+	s.pkg = pkg
+	for _, text := range []*string{&s.Create, &s.raise, &s.look, &s.forget} {
+		*text = fmt.Sprintf(*text, table)
+	}
+	return s, nil
 }
 
 // Make makes the table unless it exists.
@@ -118,6 +128,23 @@ func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfa
 		return err
 	case highest != token || holder != owner:
 		return &fence.StaleError{Key: guard, Token: token, Highest: highest}
+	}
+	return nil
+}
+
+// ClaimIn is Claim in a transaction. The error matches sql.ErrTxDone where the database has rolled that back, as MySQL, MariaDB and
+// SQLite do after some errors: the claim was then recorded by itself, and covers nothing of what comes later.
+func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
+	if t.mark != "" {
+		if err := q.Exec(ctx, t.mark); err != nil {
+			return t.Failure(guard, err)
+		}
+	}
+	if err := t.Claim(ctx, q, guard, token, owner); err != nil || t.check == "" {
+		return err
+	}
+	if err := q.Exec(ctx, t.check); (err != nil) != t.nests {
+		return t.Failure(guard, fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", errors.Join(sql.ErrTxDone, err)))
 	}
 	return nil
 }

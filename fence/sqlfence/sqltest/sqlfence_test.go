@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -226,6 +227,63 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 		}
 		if err := db.put(t, "k", 8, "b", 3); err != nil {
 			t.Errorf("a claim that was rolled back holds: %v", err)
+		}
+	})
+}
+
+// TestClaimNoticesRolledBackTransaction: where the database has rolled the transaction back, nothing of what follows is covered.
+func TestClaimNoticesRolledBackTransaction(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		if db.arg(1) == numbered(1) {
+			t.Skip("PostgreSQL carries nothing out in a transaction that has failed")
+		}
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		if _, err := tx.Exec("ROLLBACK"); err != nil { // as by an error that the program has passed over
+			t.Fatal(err)
+		}
+		if err := db.fence.Claim(t.Context(), tx, "k", 5, "a"); !errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("Claim() = %v, want ErrTxDone", err)
+		}
+		if _, err := tx.Exec(`INSERT INTO account (name, balance) VALUES ('k', 1)`); !errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("a write behind the claim = %v, want ErrTxDone", err)
+		}
+	})
+}
+
+// TestRepeatedClaimChangesRow on MySQL, so that a database without row locks that merges transactions has a conflict.
+func TestRepeatedClaimChangesRow(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		if !strings.Contains(db.fence.Schema(), "InnoDB") {
+			t.Skip("PostgreSQL and SQLite lock")
+		}
+		owner := func() (stored string) {
+			if err := db.QueryRow("SELECT HEX(owner) FROM holdfast_fence WHERE name = 'k'").Scan(&stored); err != nil {
+				t.Fatal(err)
+			}
+			return stored
+		}
+		last := ""
+		for i := range 4 {
+			if err := db.fence.Claim(t.Context(), db, "k", 5, "a"); err != nil {
+				t.Fatal(err)
+			}
+			if now := owner(); now == last {
+				t.Errorf("claim %d has changed nothing: owner %s", i, now)
+			} else {
+				last = now
+			}
+		}
+		for _, other := range []string{"b", "a\x00", ""} {
+			if err := db.fence.Claim(t.Context(), db, "k", 5, other); !errors.Is(err, fence.ErrStale) {
+				t.Errorf("the same token of %q = %v, want ErrStale", other, err)
+			}
+		}
+		if token, owner, err := db.fence.Highest(t.Context(), db, "k"); token != 5 || owner != "a" || err != nil {
+			t.Errorf("Highest() = %d of %q, %v", token, owner, err)
 		}
 	})
 }
