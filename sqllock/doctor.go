@@ -3,6 +3,8 @@ package sqllock
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -37,21 +39,32 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	l.q = conn
 	l.OK("reach", "answers")
+	failed := make(map[string]bool)
 	for _, check := range []struct {
-		name string
-		run  func(context.Context) error
+		name, needs string // needs: which has to be well before it
+		run         func(context.Context) error
 	}{
-		{"round-trip", l.pace},
-		{"version", l.version},
-		{"role", l.role},
-		{"clock", l.clock},
-		{"durability", l.durability},
-		{"schema", l.schema},
-		{"rights", l.rights}, // last, as there may be none
+		{"round-trip", "", l.pace},
+		{"version", "", l.version},
+		{"role", "", l.role},
+		{"clock", "", l.clock},
+		{"durability", "", l.durability},
+		{"schema", "", l.schema},
+		{"rights", "schema", l.rights},
+		{"isolation", "rights", l.isolation},
 	} {
-		if err := check.run(ctx); err != nil {
-			l.Fault(check.name, d.diagnose(ctx, err))
-			return l.Found
+		if failed[check.needs] {
+			failed[check.name] = true
+			continue
+		}
+		err := check.run(ctx)
+		if err == nil {
+			continue
+		}
+		failed[check.name] = true
+		l.Fault(check.name, d.diagnose(ctx, err))
+		if ctx.Err() != nil || d.kind(err) == broken { // the others would find the same
+			break
 		}
 	}
 	return l.Found
@@ -182,12 +195,24 @@ func (l *look) durability(ctx context.Context) error {
 			}
 		}
 	case MySQL:
-		var flush int
-		if err := l.get(ctx, "SELECT @@global.innodb_flush_log_at_trx_commit", &flush); err != nil {
+		engine, err := l.engine(ctx)
+		if err != nil {
 			return err
 		}
-		if flush != 1 {
+		if engine != "" && engine != "InnoDB" {
+			l.Add("durability", driver.VerdictWarning, "its tables are of the engine "+engine+", which may lose grants in a crash that somebody relies on",
+				"ALTER TABLE "+l.d.in("holdfast_lock")+" ENGINE = InnoDB, and so the others")
+			return nil
+		}
+		var flush, log, sync int
+		if err := l.get(ctx, "SELECT @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog", &flush, &log, &sync); err != nil {
+			return err
+		}
+		switch {
+		case flush != 1:
 			off = "set innodb_flush_log_at_trx_commit to 1"
+		case log != 0 && sync != 1: // what is not in the binlog after a crash is rolled back
+			off = "set sync_binlog to 1, as log_bin is on"
 		}
 	case SQLite:
 		var mode string
@@ -207,6 +232,16 @@ func (l *look) durability(ctx context.Context) error {
 	}
 	l.OK("durability", "a grant is on disk before anybody relies on it")
 	return nil
+}
+
+// engine returns the engine of the locks' table on MySQL; empty: there is no such table yet.
+func (l *look) engine(ctx context.Context) (name string, err error) {
+	look := l.d.say(engineMySQL)
+	err = l.q.QueryRowContext(ctx, look.text, look.with([]any{l.d.in("holdfast_lock")})...).Scan(&name)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return name, err
 }
 
 func (l *look) schema(ctx context.Context) error {

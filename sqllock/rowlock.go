@@ -118,7 +118,7 @@ func (s speech) held(err error) error {
 	if err == nil {
 		return nil
 	}
-	if k := s.kind(err); k == locked || k == yields {
+	if s.isHeld(err) {
 		return fmt.Errorf("%w: %w", &driver.HeldError{}, err)
 	}
 	return err
@@ -140,8 +140,8 @@ func locksRowsPostgreSQL(ctx context.Context, s speech, tx *sql.Tx, table string
 	return locks, err
 }
 
-// engineMySQL is asked where SHOW CREATE TABLE leaves the engine out, as MariaDB does in some values of sql_mode.
-const engineMySQL = `SELECT COUNT(*) = 1 FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE = 'InnoDB'
+// engineMySQL finds the engine of a table where SHOW CREATE TABLE leaves it out, as on MariaDB in some values of sql_mode.
+const engineMySQL = `SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IS NOT NULL
 	AND TABLE_NAME = SUBSTRING_INDEX($1, '.', -1) AND TABLE_SCHEMA = IF($1 LIKE '%.%', SUBSTRING_INDEX($1, '.', 1), DATABASE())`
 
 // tableOptions is the end of what SHOW CREATE TABLE returns for a table of InnoDB. Names and comments have no line breaks there.
@@ -174,6 +174,9 @@ func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (lo
 	}
 	rows.Close() // so that the connection takes another statement
 	look := s.say(engineMySQL)
-	err = tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&locks)
-	return locks, err
+	var engine string
+	if err := tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&engine); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return false, err
+	}
+	return engine == "InnoDB", nil
 }

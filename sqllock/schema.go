@@ -39,9 +39,13 @@ func (d *Driver) Migrate(ctx context.Context) error {
 			break
 		}
 	}
+	if err == nil && d.forUpdate != "" {
+		err = d.checkExclusion(ctx, false)
+	}
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errNoExclusion):
 	case d.kind(err) == denied:
 		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there", driver.ErrAuth, err)}
 	default:

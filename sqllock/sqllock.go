@@ -144,7 +144,13 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	if opts.NoCheck {
 		return d, nil
 	}
-	return direct.Opened(ctx, "sqllock", d, nil, d.ping)
+	return direct.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
+		err := d.ping(ctx)
+		if err == nil && dialect == MySQL { // whose protocol many servers speak
+			err = d.checkExclusion(ctx, true)
+		}
+		return err
+	})
 }
 
 // ping asks the database whether it is there, and has the tables. Whether their version is that of this package is asked once (begin):

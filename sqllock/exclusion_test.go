@@ -1,0 +1,178 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// impostor answers as a server does that speaks the protocol of MySQL and locks no rows.
+type impostor struct {
+	rows   int64 // that the second of two changes finds
+	commit error // of the second
+	nowait error // of a SELECT … FOR UPDATE NOWAIT
+
+	mu      sync.Mutex // guards what follows
+	changes int
+	commits int
+}
+
+func (i *impostor) Connect(context.Context) (sqldriver.Conn, error) { return &impostorConn{i}, nil }
+func (i *impostor) Driver() sqldriver.Driver                        { return nil }
+
+type impostorConn struct{ *impostor }
+
+func (c *impostorConn) Prepare(string) (sqldriver.Stmt, error) {
+	return nil, errors.New("no statement is prepared")
+}
+func (c *impostorConn) Close() error                 { return nil }
+func (c *impostorConn) Begin() (sqldriver.Tx, error) { return c, nil }
+func (c *impostorConn) Rollback() error              { return nil }
+
+func (c *impostorConn) Commit() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.commits++; c.commits > 1 {
+		return c.commit
+	}
+	return nil
+}
+
+func (c *impostorConn) ExecContext(_ context.Context, text string, _ []sqldriver.NamedValue) (sqldriver.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case strings.Contains(text, "INSERT INTO holdfast_ticket"): // a new row to change
+		c.changes, c.commits = 0, 0
+	case strings.Contains(text, "SET place = place + 1"):
+		if c.changes++; c.changes > 1 {
+			return sqldriver.RowsAffected(c.rows), nil
+		}
+	}
+	return sqldriver.RowsAffected(1), nil
+}
+
+func (c *impostorConn) QueryContext(_ context.Context, text string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	row := &oneRow{columns: 1, over: strings.Contains(text, "autocommit = 0")}
+	if strings.HasPrefix(text, "SELECT @@") {
+		row.columns += strings.Count(text, ",")
+	}
+	if strings.Contains(text, "NOWAIT") {
+		return row, c.nowait
+	}
+	return row, nil
+}
+
+// oneRow is a result of ones.
+type oneRow struct {
+	columns int
+	over    bool
+}
+
+func (r *oneRow) Columns() []string { return make([]string, r.columns) }
+func (r *oneRow) Close() error      { return nil }
+
+func (r *oneRow) Next(to []sqldriver.Value) error {
+	if r.over {
+		return io.EOF
+	}
+	r.over = true
+	for i := range to {
+		to[i] = int64(1)
+	}
+	return nil
+}
+
+// serverError is one as the drivers of MySQL show it.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+// TestDatabaseThatExcludesNobodyIsRejected, by Migrate, New and the doctor. The first is go-mysql-server with its engine in memory, the
+// third Dolt.
+func TestDatabaseThatExcludesNobodyIsRejected(t *testing.T) {
+	t.Parallel()
+	conflict, syntax := serverError("Error 1213 (40001): serialization failure"), serverError("Error 1105 (HY000): syntax error near 'NOWAIT'")
+	for name, c := range map[string]struct {
+		server  *impostor
+		fits    bool
+		verdict driver.Verdict
+	}{
+		"both changes carried out":            {&impostor{rows: 1}, false, driver.VerdictFault},
+		"both carried out, and no NOWAIT":     {&impostor{rows: 1, nowait: syntax}, false, driver.VerdictFault},
+		"second refused at its commit":        {&impostor{rows: 1, commit: conflict}, true, driver.VerdictOK},
+		"each statement at once":              {&impostor{}, true, driver.VerdictWarning},
+		"row locks, whose name is of no news": {&impostor{nowait: serverError("Error 3572 (HY000): not acquired")}, true, driver.VerdictOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := sql.OpenDB(c.server)
+			defer db.Close()
+			unchecked, err := sqllock.New(t.Context(), db, sqllock.MySQL, &sqllock.Options{NoCheck: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unchecked.Close()
+			opened, err := sqllock.New(t.Context(), db, sqllock.MySQL, nil)
+			if err == nil {
+				opened.Close()
+			}
+			for what, err := range map[string]error{"New": err, "Migrate": unchecked.Migrate(t.Context())} {
+				if c.fits != (err == nil) || err != nil && (!errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "InnoDB")) {
+					t.Errorf("%s() = %v, want that it is fit for locks: %v", what, err, c.fits)
+				}
+			}
+			verdict := driver.Verdict("")
+			for _, f := range unchecked.Diagnose(t.Context(), 0) {
+				if f.Check == "isolation" {
+					verdict = f.Verdict
+				}
+			}
+			if verdict != c.verdict {
+				t.Errorf("the doctor finds %q, want %q", verdict, c.verdict)
+			}
+		})
+	}
+}
+
+// TestTablesWithoutTransactionsKeepLocks, and RowLock is refused. Two settings of MariaDB make tables of another engine than was asked
+// for.
+func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
+	for _, engine := range []string{"MyISAM", "Aria"} {
+		t.Run(engine, func(t *testing.T) {
+			each(t, []database{onMariaDB}, func(r *rig) {
+				r.settings = "&enforce_storage_engine=" + engine + "&sql_mode=%27%27"
+				for _, table := range []string{"lock", "ticket", "version"} {
+					r.exec("DROP TABLE holdfast_" + table)
+				}
+				db := r.connect(r.relay().Addr)
+				d, err := sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
+				r.Must(err)
+				defer d.Close()
+				r.Must(d.Migrate(r.Within()))
+				bad := make(map[string]string)
+				for _, f := range d.Diagnose(r.Within(), 0) {
+					if f.Bad() {
+						bad[f.Check] = f.Text
+					}
+				}
+				if !strings.Contains(bad["isolation"], "no transactions") || !strings.Contains(bad["durability"], engine) {
+					r.Errorf("the doctor finds %q, want that there are no transactions, and that of the engine %s", bad, engine)
+				}
+				tx := r.begin()
+				if err := sqllock.RowLock(r.Within(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {
+					r.Errorf("RowLock() = %v, want ErrInvalid", err)
+				}
+				r.Release(r.Acquire(r.client(), "k", long))
+			})
+		})
+	}
+}
