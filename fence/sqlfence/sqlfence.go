@@ -39,6 +39,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
@@ -83,7 +84,10 @@ func (q querier) Row(ctx context.Context, query string, args ...any) interface{ 
 }
 
 // Fence checks tokens in one database. It is safe for concurrent use.
-type Fence struct{ table sqlguard.Table }
+type Fence struct {
+	table   sqlguard.Table
+	checked atomic.Bool // the table has transactions
+}
 
 // New returns a Fence for databases of one dialect; opts may be nil. It does not
 // block. The table must exist: see Create.
@@ -95,7 +99,7 @@ func New(dialect Dialect, opts *Options) (*Fence, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fence{table}, nil
+	return &Fence{table: table}, nil
 }
 
 // Schema is the statement that makes the table unless it exists, for those who
@@ -104,7 +108,8 @@ func (f *Fence) Schema() string { return f.table.Create }
 
 // Create makes the table unless it exists. Several programs may call it at once;
 // the table exists when Create returns. Inside a transaction the second of two
-// calls may fail.
+// calls may fail. A table without transactions, as MySQL and MariaDB make by some
+// settings, is an error here and of each Claim.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
 	return f.table.Make(ctx, querier{q})
 }
@@ -140,13 +145,29 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 // recorded, and a transaction is rolled back, so that nothing is written in it.
 // sql.ErrTxDone also means that the database had rolled it back before.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
+	claim := f.table.Claim
 	tx, ok := q.(transaction)
-	if !ok {
-		return f.table.Claim(ctx, querier{q}, guard, token, owner)
+	if ok {
+		claim = f.table.ClaimIn
 	}
-	err := f.table.ClaimIn(ctx, querier{q}, guard, token, owner)
-	if err != nil && !errors.Is(err, fence.ErrStale) {
+	err := f.check(ctx, q)
+	if err == nil {
+		err = claim(ctx, querier{q}, guard, token, owner)
+	}
+	if ok && err != nil && !errors.Is(err, fence.ErrStale) {
 		tx.Rollback() // says nothing new
+	}
+	return err
+}
+
+// check looks once whether the table has transactions.
+func (f *Fence) check(ctx context.Context, q Querier) error {
+	if f.checked.Load() {
+		return nil
+	}
+	err := f.table.CheckEngine(ctx, querier{q})
+	if err == nil {
+		f.checked.Store(true)
 	}
 	return err
 }

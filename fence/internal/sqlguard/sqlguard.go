@@ -32,6 +32,7 @@ type Table struct {
 	Create, raise, look, forget string
 	mark, check                 string // before and behind a claim: fail or not by whether there is a transaction
 	nests                       bool   // check fails where there is one
+	show                        string // returns the name of the table and the statement that makes it; empty: all tables have transactions
 }
 
 // Querier runs one statement: a transaction, a connection or a pool.
@@ -68,6 +69,7 @@ var statements = map[Dialect]Table{
 		forget: `DELETE FROM %[1]s WHERE name = ?`,
 		mark:   `SAVEPOINT holdfast_claim`,
 		check:  `RELEASE SAVEPOINT holdfast_claim`,
+		show:   `SHOW CREATE TABLE %[1]s`,
 	},
 	SQLite: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token integer NOT NULL, owner text NOT NULL) WITHOUT ROWID`,
@@ -94,8 +96,10 @@ func New(pkg string, dialect Dialect, table string) (Table, error) {
 		return Table{}, fmt.Errorf("%s: table %q: give a plain name, with a schema if need be", pkg, table)
 	}
 	s.pkg = pkg
-	for _, text := range []*string{&s.Create, &s.raise, &s.look, &s.forget} {
-		*text = fmt.Sprintf(*text, table)
+	for _, text := range []*string{&s.Create, &s.raise, &s.look, &s.forget, &s.show} {
+		if *text != "" {
+			*text = fmt.Sprintf(*text, table)
+		}
 	}
 	return s, nil
 }
@@ -110,6 +114,33 @@ func (t *Table) Make(ctx context.Context, q Querier) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%s: create the table: %w", t.pkg, err)
+	}
+	return t.CheckEngine(ctx, q)
+}
+
+// tableEngine finds the engine in the text of SHOW CREATE TABLE, in which names and comments have no line breaks.
+var tableEngine = regexp.MustCompile(`(?m)^\).* ENGINE=(\w+)`)
+
+// CheckEngine returns an error if the table has no transactions: a claim would lock nothing, and what is written behind it would stay
+// where it should be rolled back. MySQL and MariaDB make such a table where a setting names another engine than InnoDB. It opens no
+// snapshot unless the engine is another.
+func (t *Table) CheckEngine(ctx context.Context, q Querier) error {
+	if t.show == "" {
+		return nil
+	}
+	var name, text, transactions string
+	if err := q.Row(ctx, t.show).Scan(&name, &text); err != nil {
+		return fmt.Errorf("%s: look at the table: %w", t.pkg, err)
+	}
+	found := tableEngine.FindStringSubmatch(text)
+	if found == nil || found[1] == "InnoDB" {
+		return nil
+	}
+	if err := q.Row(ctx, "SELECT transactions FROM information_schema.ENGINES WHERE engine = ?", found[1]).Scan(&transactions); err != nil {
+		return fmt.Errorf("%s: look at the engine %s of the table: %w", t.pkg, found[1], err)
+	}
+	if transactions != "YES" {
+		return fmt.Errorf("%s: the table %s is of the engine %s, which has no transactions; ALTER TABLE %s ENGINE = InnoDB", t.pkg, name, found[1], name)
 	}
 	return nil
 }

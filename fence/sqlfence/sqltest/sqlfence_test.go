@@ -254,6 +254,41 @@ func TestClaimNoticesRolledBackTransaction(t *testing.T) {
 	})
 }
 
+// TestTableWithoutTransactionsIsRejected, also where it was made by a setting of the server, or by other means than Create.
+func TestTableWithoutTransactionsIsRejected(t *testing.T) {
+	t.Parallel()
+	db := openMariaDB(t)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, text := range []string{"SET enforce_storage_engine = Aria", "SET sql_mode = ''"} {
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for what, err := range map[string]error{
+		"Create": db.fence.Create(t.Context(), conn), "Claim": db.fence.Claim(t.Context(), db, "k", 5, "a"), "Claim of a transaction": db.fence.Claim(t.Context(), tx, "k", 5, "a"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "ENGINE = InnoDB") {
+			t.Errorf("%s() = %v, want that the table has no transactions", what, err)
+		}
+	}
+	db.exec(t, "ALTER TABLE holdfast_fence ENGINE = InnoDB")
+	if err := db.put(t, "missing", 5, "a", 1); err == nil || errors.Is(err, fence.ErrStale) { // there is no table of accounts
+		t.Errorf("a write behind a claim = %v, want that there is no table", err)
+	}
+	if token, _, err := db.fence.Highest(t.Context(), db, "missing"); token != 0 || err != nil {
+		t.Errorf("the claim of a write that failed = %d, %v, want that it was rolled back", token, err)
+	}
+}
+
 // TestRepeatedClaimChangesRow on MySQL, so that a database without row locks that merges transactions has a conflict.
 func TestRepeatedClaimChangesRow(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
