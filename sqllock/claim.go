@@ -161,6 +161,8 @@ func (c *claim) rename() {
 func (c *claim) want(r row) (row, error) {
 	mine := r.owner == c.owner // also where a hand-over has lapsed: nobody else has asked since
 	switch {
+	case c.adopts() && r.precedes(c.from):
+		return r, c.d.unavailable(errPrecedes)
 	case c.adopts() && !(r.is(c.from.Owner) && same(r.token, c.from)) && !r.is(c.owner):
 		return r, driver.ErrLost
 	case c.adopts(), mine, !r.lives() && r.turn(c.owner):

@@ -68,6 +68,9 @@ func (r row) lives() bool { return r.owner != "" && r.expires > r.now }
 // is says whether owner has the lock.
 func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
 
+// precedes reports whether the lock was read as it was before g: tokens rise with each grant.
+func (r row) precedes(g driver.Grant) bool { return g.Token != 0 && r.token < g.Token }
+
 // turn says whether a lock that nobody has is that of owner: nobody waits before it.
 func (r row) turn(owner string) bool { return r.first == nil || r.first.owner == owner }
 

@@ -228,35 +228,44 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// renewSome renews some of the grants, which have one TTL.
+// renewSome renews some of the grants, which have one TTL. A grant is renewed where the statement that renews has found its lock: the
+// end that it sets counts, and what is read behind it only tells of what came later. That may be read from a replica that lags.
 func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
 	var sent time.Time
+	rest := some
 	found := make(map[string]standing, len(some))
 	err := direct.Insist(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
-		for rest := some; ; {
+		for rest = some; ; {
 			names, owners := make([]any, len(rest)), make([]any, len(rest))
 			for i, at := range rest {
 				names[i], owners[i] = grants[at].Key, grants[at].Owner
 			}
 			var renewed int64
 			change := d.renew(len(rest))
+			sent = time.Now()
 			err := d.run(ctx, func(q querier) (err error) {
 				renewed, err = exec(ctx, q, change, slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)...)
 				return err
 			})
 			if err == nil {
-				sent = time.Now()
 				err = d.stand(ctx, names, found)
 			}
-			before := len(rest)
-			rest = slices.DeleteFunc(slices.Clone(rest), func(at int) bool { return !found[grants[at].Key].is(grants[at]) })
-			switch {
-			case err != nil || renewed >= int64(before) || len(rest) == 0:
+			if err != nil {
 				return err
+			}
+			lost := func(at int) bool { return !found[grants[at].Key].is(grants[at]) }
+			if renewed >= int64(len(rest)) {
+				lost = func(at int) bool { return found[grants[at].Key].follows(grants[at]) }
+			}
+			before := len(rest)
+			rest = slices.DeleteFunc(slices.Clone(rest), lost)
+			switch {
+			case renewed >= int64(before) || len(rest) == 0:
+				return nil
 			case len(rest) == before:
 				// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
 				return d.unavailable(errors.New("a lock had lapsed and stands again: the clock was set back, or a read was answered by a replica"))
@@ -268,13 +277,13 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 		switch s := found[g.Key]; {
 		case err != nil:
 			out[at].Err = err
-		case !s.is(g):
+		case !slices.Contains(rest, at):
 			out[at].Err = driver.ErrLost
-		default: // what the database says of its end counts, however long ago it was set
-			if s.waiters == 0 {
+		default:
+			if s.is(g) && s.waiters == 0 {
 				d.knows(g.Owner, s.stamp)
 			}
-			until := direct.Trust(sent, min(direct.Micros(s.left), ttl))
+			until := direct.Trust(sent, ttl)
 			if until.Before(g.TrustedUntil) { // the answer took longer than that to the grant: no renewal shortens
 				until = g.TrustedUntil
 			}
@@ -313,6 +322,15 @@ type standing struct {
 func (s standing) is(g driver.Grant) bool {
 	return s.left > 0 && s.owner == g.Owner && same(s.token, g)
 }
+
+// follows reports whether the lock stands as it can only after g has lost it. Tokens rise with each grant, so that a lower one, or no
+// row, is from before g.
+func (s standing) follows(g driver.Grant) bool {
+	return s.token > g.Token && g.Token != 0 || s.owner != g.Owner && s.token >= g.Token && s != standing{}
+}
+
+// errPrecedes is a lock that was read as it was before a grant.
+var errPrecedes = errors.New("the lock was read as it was before it was granted: by a replica that lags, or from a database that was set back")
 
 // same says whether a lock with that token, which is that of g's owner, has been so all the while. It has not where it was taken away and
 // then handed to a ticket of the owner's that came late. Who continues the grant of another may not know the token.
@@ -441,10 +459,15 @@ func (d *Driver) looking(ctx context.Context, fn func(context.Context) error) er
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return d.looking(ctx, func(ctx context.Context) error {
 		r, err := d.read(ctx, g.Key, g.Owner, false)
-		if err == nil && !(r.is(g.Owner) && same(r.token, g)) {
-			err = driver.ErrLost
+		switch {
+		case err != nil:
+			return err
+		case r.precedes(g):
+			return d.unavailable(errPrecedes)
+		case !r.is(g.Owner) || !same(r.token, g):
+			return driver.ErrLost
 		}
-		return err
+		return nil
 	})
 }
 
