@@ -3,6 +3,7 @@ package sqllock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"regexp"
@@ -41,11 +42,18 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 			return nil
 		}
 		kind := d.kind(err)
-		again := kind == yields || kind == broken && tries < mostTries
+		_, poolBusy := errors.AsType[busy](err)
+		// A server that takes no writes any more, or does not answer, may be one that another has taken over from, or that the
+		// network has forgotten; and the other connections of the pool lead there too.
+		stale := kind == readOnly || !poolBusy && errors.Is(ctx.Err(), context.DeadlineExceeded)
+		if stale && d.dialect != SQLite {
+			d.closeIdle()
+		}
+		again := kind == yields || kind == broken && tries < mostTries || kind == readOnly && tries == 1 && d.dialect != SQLite
 		if again && direct.Sleep(ctx, min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)) {
 			continue
 		}
-		if _, ok := errors.AsType[busy](err); ok {
+		if poolBusy {
 			return d.states.Unavailable(err)
 		}
 		down := d.unavailable(d.diagnose(ctx, err))
@@ -56,8 +64,33 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 	}
 }
 
-// once calls fn with a connection.
-func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
+// closeTime bounds how long a connection may take that is to be closed: a driver may ask the server whether it is alive.
+const closeTime = 100 * time.Millisecond
+
+// closeIdle closes the connections of the pool that nobody uses, so that the next statement has a new one.
+func (d *Driver) closeIdle() {
+	ctx, cancel := context.WithTimeout(d.calls.Work, closeTime)
+	defer cancel()
+	var all sync.WaitGroup
+	for range d.db.Stats().Idle {
+		all.Go(func() {
+			conn, err := d.db.Conn(ctx)
+			if err == nil {
+				discard(conn)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// discard closes a connection, and not only gives it back to the pool.
+func discard(conn *sql.Conn) {
+	conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	conn.Close()
+}
+
+// once calls fn with a connection. One that takes no writes does not go back to the pool.
+func (d *Driver) once(ctx context.Context, fn func(querier) error) (err error) {
 	if d.prepared != nil && d.checked.Load() {
 		return fn(d.prepared)
 	}
@@ -68,7 +101,13 @@ func (d *Driver) once(ctx context.Context, fn func(querier) error) error {
 		}
 		return err
 	}
-	defer conn.Close()
+	defer func() {
+		if err != nil && d.kind(err) == readOnly {
+			discard(conn)
+			return
+		}
+		conn.Close()
+	}()
 	if err := d.begin(ctx, conn); err != nil {
 		return err
 	}

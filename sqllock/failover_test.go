@@ -1,0 +1,103 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// address is a name that leads to one server first and to another later, as after a failover.
+type address struct {
+	before, after *sql.DB
+	moved         atomic.Bool
+	connected     atomic.Int32 // since it has moved
+}
+
+func (a *address) Driver() sqldriver.Driver { return nil }
+
+func (a *address) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	db := a.before
+	if a.moved.Load() {
+		db = a.after
+		a.connected.Add(1)
+	}
+	conn, err := db.Conn(ctx) // for its connection alone, which stays with it
+	if err != nil {
+		return nil, err
+	}
+	var inner sqldriver.Conn
+	err = conn.Raw(func(c any) error { inner = c.(sqldriver.Conn); return nil })
+	return inner, err
+}
+
+// fill opens so many connections of a pool, which has them idle then.
+func (r *rig) fill(db *sql.DB, size int) {
+	r.Helper()
+	db.SetMaxIdleConns(size)
+	var all []*sql.Conn
+	for range size {
+		conn, err := db.Conn(r.Within())
+		r.Must(err)
+		all = append(all, conn)
+	}
+	for _, conn := range all {
+		r.Must(conn.Close())
+	}
+}
+
+// TestServerThatOnlyReadsIsLeftAtOnce: a primary that another has taken over from lives on, and the connections of the pool lead to it.
+func TestServerThatOnlyReadsIsLeftAtOnce(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		after := r.connect(r.relay().Addr)
+		r.settings = map[string]string{
+			"PostgreSQL": " default_transaction_read_only=on", "MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
+		}[r.name]
+		a := &address{before: r.connect(r.relay().Addr), after: after}
+		db := sql.OpenDB(a)
+		defer db.Close()
+		r.most = 6
+		d, err := r.openOn(db)
+		fixture.Closed(r.Rig, d, err)
+		r.fill(db, r.most)
+		a.moved.Store(true)
+		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		r.Must(err)
+		r.Must(d.Release(r.Within(), g, 0))
+		if n := a.connected.Load(); n > int32(r.most) {
+			r.Errorf("%d connections were made, of a pool of %d", n, r.most)
+		}
+	})
+}
+
+// TestDeadPoolOutlastsNoLease: all idle connections have died without a word, as where a firewall has forgotten them. Each costs a quarter
+// of the TTL.
+func TestDeadPoolOutlastsNoLease(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		const ttl = 8 * time.Second
+		relay := r.relay()
+		a := &address{before: r.connect(relay.Addr), after: r.connect(r.relay().Addr)}
+		db := sql.OpenDB(a)
+		defer db.Close()
+		defer relay.Close()
+		r.most = 8
+		d, err := sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix})
+		fixture.Closed(r.Rig, d, err)
+		g := r.Grant(d, "k", ttl)
+		r.fill(db, r.most)
+		relay.Set(func() { relay.Hole = true })
+		a.moved.Store(true)
+		ctx, cancel := context.WithTimeout(r.Context(), ttl)
+		defer cancel()
+		if out := d.Renew(ctx, []driver.Grant{g})[0]; out.Err != nil || !out.TrustedUntil.After(g.TrustedUntil) {
+			r.Errorf("Renew() = %+v, want that it is renewed by a new connection", out)
+		}
+		r.Must(d.Release(r.Within(), g, 0))
+	})
+}
