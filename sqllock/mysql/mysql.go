@@ -5,12 +5,15 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/pace"
@@ -69,7 +72,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w: the URL cannot be used, and is not shown as it may have a password", driver.ErrInvalid)
 	}
-	d := &Driver{db: sql.OpenDB(connector), secrets: u.Secrets("key")}
+	d := &Driver{db: sql.OpenDB(explained{connector}), secrets: u.Secrets("key")}
 	d.db.SetMaxOpenConns(connections)
 	d.db.SetMaxIdleConns(connections)
 	d.db.SetConnMaxLifetime(lifetime)
@@ -79,6 +82,22 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// explained says of a way to log in that is not taken here what to do: the driver names parameters that no URL has, as they would send
+// passwords that others can read.
+type explained struct{ sqldriver.Connector }
+
+// Connect implements sqldriver.Connector.
+func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := e.Connector.Connect(ctx)
+	for _, way := range []error{mysql.ErrOldPassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin} {
+		if errors.Is(err, way) {
+			return nil, direct.Refusal{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
+				"have the user log in by caching_sha2_password, ed25519 or mysql_native_password", driver.ErrAuth)}
+		}
+	}
+	return conn, err
 }
 
 // config is what a URL says.

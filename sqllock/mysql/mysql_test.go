@@ -3,11 +3,16 @@ package mysql_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"net"
 	"os"
+	"strings"
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
@@ -64,4 +69,35 @@ func TestAURLNamesADatabaseAndItsTables(t *testing.T) {
 		}
 	}
 	r.Must(other.Release(r.Within(), g, 0))
+}
+
+// TestOldLoginIsNamedWithoutUnsafeAdvice: the driver advises a parameter that no URL takes.
+func TestOldLoginIsNamedWithoutUnsafeAdvice(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	greeting := "\x0a5.0.0\x00" + "\x01\x00\x00\x00" + "12345678\x00" + "\x00\x82" + "\x21" + "\x02\x00" + "\x08\x00" + "\x15" +
+		strings.Repeat("\x00", 10) + "123456789012\x00" + "mysql_native_password\x00"
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(conn, "%c\x00\x00\x00%s", len(greeting), greeting)
+			conn.Read(make([]byte, 1000))
+			fmt.Fprint(conn, "\x01\x00\x00\x02\xfe") // log in the old way
+			conn.Read(make([]byte, 1000))
+			conn.Close()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
+	defer cancel()
+	_, err = mysql.Open(ctx, "mysql://app:h1dden@"+l.Addr().String()+"/app", nil)
+	if !errors.Is(err, driver.ErrAuth) || strings.Contains(err.Error(), "allow") || !strings.Contains(err.Error(), "caching_sha2_password") {
+		t.Errorf("Open() = %v, want ErrAuth and a way to log in that is safe", err)
+	}
 }
