@@ -170,15 +170,20 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	return t, nil
 }
 
-// in puts the prefix, and the size of a block of tokens, into a text. An index has no schema before its name.
+// in puts the prefix, and the size of a block of tokens, into a text. The name of an index has no schema before it, as it goes to that of
+// its table; on SQLite the table has none.
 func (t *tables) in(text string) string {
-	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(block.Size))
-	_, bare, found := strings.Cut(t.prefix, ".")
+	schema, bare, found := strings.Cut(t.prefix, ".")
 	if !found {
-		bare = t.prefix
+		schema, bare = "", t.prefix
 	}
-	text = strings.ReplaceAll(text, "holdfast_ticket_", bare+"ticket_")
-	return strings.ReplaceAll(text, usual, t.prefix)
+	pairs := []string{
+		"{block}", strconv.Itoa(block.Size), "{half}", strconv.FormatInt(stampEnd, 10), "holdfast_ticket_", bare + "ticket_", usual, t.prefix,
+	}
+	if schema != "" && t.name == "SQLite" {
+		pairs = append([]string{"ON holdfast_ticket ", "ON " + bare + "ticket ", "EXISTS holdfast_ticket_", "EXISTS " + t.prefix + "ticket_"}, pairs...)
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
 }
 
 // firstSQL is a column of the ticket whose turn is next. That of the owner does not count: it goes when that has the lock.
@@ -225,7 +230,7 @@ func several(first, n int) string {
 // renew is the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more. Nor does
 // it bring back a stamp if it is carried out twice, and finds any row changed by a second time.
 func (t *tables) renew(n int) statement {
-	return t.say(t.in(`UPDATE holdfast_lock SET stamp = stamp % ` + strconv.FormatInt(stampEnd, 10) + ` + $1,
+	return t.say(t.in(`UPDATE holdfast_lock SET stamp = CASE WHEN stamp < {half} THEN stamp ELSE stamp - {half} END + $1,
 		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
 		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)`))
 }

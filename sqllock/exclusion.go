@@ -79,12 +79,12 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool) {
 		return err != nil && d.isHeld(err)
 	}
 	d.pair(ctx, func(a, b *sql.Conn) error { // an error says nothing of locks
-		first, err := a.BeginTx(ctx, nil)
+		first, err := d.beginTx(ctx, a)
 		if err != nil {
 			return err
 		}
 		defer first.Rollback()
-		second, err := b.BeginTx(ctx, nil)
+		second, err := d.beginTx(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 
 // race has a and b change the ticket of owner.
 func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclusion, error) {
-	first, err := a.BeginTx(ctx, nil)
+	first, err := d.beginTx(ctx, a)
 	if err != nil {
 		return notTried, err
 	}
@@ -127,7 +127,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 	if n, err := exec(ctx, first, change, owner); err != nil || n != 1 {
 		return notTried, err // somebody has swept it away
 	}
-	second, err := b.BeginTx(ctx, nil)
+	second, err := d.beginTx(ctx, b)
 	if err != nil {
 		return notTried, err
 	}
@@ -137,7 +137,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 		if d.isHeld(err) {
 			return byRowLock, nil
 		}
-		if second, err = b.BeginTx(ctx, nil); err != nil { // the server does not know NOWAIT
+		if second, err = d.beginTx(ctx, b); err != nil { // the server does not know NOWAIT
 			return notTried, err
 		}
 	}

@@ -2,6 +2,7 @@ package sqllock
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,10 +35,11 @@ func (d *Driver) fits(ctx context.Context, q querier) error {
 // version.
 func (d *Driver) Migrate(ctx context.Context) error {
 	var err error
-	for range 3 { // two that make the same tables at once may collide, and the second finds them then
+	for range 4 { // two that make the same tables at once may collide, and the second finds them then
 		if err = d.migrate(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
 			break
 		}
+		d.raiseLevel(err)
 	}
 	if err == nil && d.forUpdate != "" {
 		err = d.checkExclusion(ctx, false)
@@ -46,8 +48,8 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errNoExclusion):
-	case d.kind(err) == denied:
-		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there", driver.ErrAuth, err)}
+	case d.kind(err) == denied, d.kind(err) == foreign:
+		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there, or correct the name of the database", driver.ErrAuth, err)}
 	default:
 		err = d.diagnose(ctx, err)
 	}
@@ -63,15 +65,32 @@ func (d *Driver) migrate(ctx context.Context) error {
 	if err := d.fits(ctx, conn); err == nil || strings.Contains(err.Error(), "update the program") {
 		return err
 	}
-	tx, err := conn.BeginTx(ctx, nil) // MySQL commits after each statement that makes a table
+	var together [][]string
+	for text := range strings.SplitSeq(d.in(d.schema), ";\n") {
+		switch {
+		case strings.TrimSpace(text) == "":
+		case len(together) == 0 || d.dialect == MySQL: // which commits after each statement that makes a table
+			together = append(together, []string{text})
+		default:
+			together[0] = append(together[0], text)
+		}
+	}
+	for _, texts := range together {
+		if err := d.execAll(ctx, conn, texts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// execAll runs statements in one transaction.
+func (d *Driver) execAll(ctx context.Context, conn *sql.Conn, texts []string) error {
+	tx, err := d.beginTx(ctx, conn)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
-	for text := range strings.SplitSeq(d.in(d.schema), ";\n") {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
+	for _, text := range texts {
 		if _, err := tx.ExecContext(ctx, text); err != nil {
 			return err
 		}

@@ -85,6 +85,7 @@ func TestAnErrorThatLastsSaysWhatMendsIt(t *testing.T) {
 		"1792": {"25006", "name the primary", driver.ErrUnavailable},
 		"1114": {"HY000", "make room", driver.ErrUnavailable},
 		"1021": {"HY000", "make room", driver.ErrUnavailable},
+		"1044": {"42000", "correct the name of the database, or grant", driver.ErrAuth}, // also where there is no such database
 		"1142": {"42000", "grant SELECT, INSERT, UPDATE, DELETE", driver.ErrAuth},
 	} {
 		t.Run(number, func(t *testing.T) {

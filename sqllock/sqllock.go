@@ -101,8 +101,9 @@ type Driver struct {
 	dialect  Dialect
 	node     string
 	owners   *direct.Owners
-	checked  atomic.Bool // the tables are of our version
-	manual   atomic.Bool // sessions do not commit by themselves
+	checked  atomic.Bool  // the tables are of our version
+	manual   atomic.Bool  // sessions do not commit by themselves
+	level    atomic.Int32 // sql.IsolationLevel of each statement; the default: that of the sessions, which almost all databases take
 
 	calls  *direct.Calls
 	states *direct.States // of one node

@@ -49,6 +49,9 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 		if stale && d.dialect != SQLite {
 			d.closeIdle()
 		}
+		if d.raiseLevel(err) {
+			continue
+		}
 		again := kind == yields || kind == broken && tries < mostTries || kind == readOnly && tries == 1 && d.dialect != SQLite
 		if again && direct.Sleep(ctx, min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)) {
 			continue
@@ -111,10 +114,10 @@ func (d *Driver) once(ctx context.Context, fn func(querier) error) (err error) {
 	if err := d.begin(ctx, conn); err != nil {
 		return err
 	}
-	if !d.manual.Load() {
+	if !d.manual.Load() && sql.IsolationLevel(d.level.Load()) == sql.LevelDefault {
 		return fn(conn)
 	}
-	tx, err := conn.BeginTx(ctx, nil)
+	tx, err := d.beginTx(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -123,6 +126,16 @@ func (d *Driver) once(ctx context.Context, fn func(querier) error) (err error) {
 		return err
 	}
 	return tx.Commit()
+}
+
+// raiseLevel reports whether err was cured by another level of isolation: a binlog of statements takes no change below REPEATABLE READ.
+func (d *Driver) raiseLevel(err error) bool {
+	return d.kind(err) == unlogged && d.level.CompareAndSwap(int32(sql.LevelDefault), int32(sql.LevelRepeatableRead))
+}
+
+// beginTx begins a transaction at the level that the database takes.
+func (d *Driver) beginTx(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
+	return conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.IsolationLevel(d.level.Load())})
 }
 
 // prepared is statements that are compiled once for each connection, which for SQLite, where that is done in this process, is most of
@@ -265,7 +278,9 @@ const (
 	alien         // for want of the right user or password
 	lacks         // for want of tables
 	nameless      // there is no such database
+	foreign       // there is no such database, or this user has no rights on it
 	misset        // a setting that the server does not have
+	unlogged      // its binlog takes no change at this level of isolation
 	unmarked      // there is no such savepoint, and so not the transaction in which it was set
 	readOnly
 	full
@@ -281,8 +296,8 @@ var kinds = map[string]kind{
 	"3D000": nameless, "42704": misset, "22023": misset, "25006": readOnly, "53100": full, "53300": crowded,
 
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 3572": locked, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
-	"mysql 1044": denied, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
-	"mysql 1305": unmarked, "mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
+	"mysql 1044": foreign, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
+	"mysql 1305": unmarked, "mysql 1665": unlogged, "mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
 	"mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly, "mysql 1036": readOnly,
 	"mysql 1114": full, "mysql 1021": full, "mysql 1040": crowded, "mysql 1203": crowded, "mysql 1053": broken, "mysql 1927": broken,
 	"mysql 1047": broken, // a node of Galera that has left its cluster
@@ -341,6 +356,8 @@ func (d *Driver) diagnose(ctx context.Context, err error) error {
 		return lasts("%w: %w; correct user and password", driver.ErrAuth, err)
 	case denied:
 		return lasts("%w: %w; grant SELECT, INSERT, UPDATE, DELETE on the tables %s*", driver.ErrAuth, err, d.prefix)
+	case foreign:
+		return lasts("%w: %w; correct the name of the database, or grant SELECT, INSERT, UPDATE, DELETE on its tables %s*", driver.ErrAuth, err, d.prefix)
 	case lacks:
 		return lasts("there are no tables %s* for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.prefix, err)
 	case nameless:
