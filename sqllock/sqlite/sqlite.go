@@ -19,6 +19,7 @@ package sqlite
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
@@ -89,6 +90,9 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		}
 	}
 	d := &Driver{path: path}
+	if !opts.ReadOnly && !opts.NoCheck {
+		create(path) // an error is found by SQLite, and told by it
+	}
 	if err := d.open(full, opts.ReadOnly || opts.NoCheck); err != nil {
 		return nil, fmt.Errorf("sqlite: %w: %w", driver.ErrInvalid, err)
 	}
@@ -276,26 +280,57 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		notes.Fault("reach", err)
 		return notes.Found
 	}
-	info, err := os.Stat(d.path)
+	_, err := os.Stat(d.path)
 	if err != nil {
 		notes.OK("reach", "there is no file yet; the first lock makes it")
 	} else if notes.Found = d.Driver.Diagnose(ctx, ttl); checkFiles(d.path) != nil {
 		notes.Fault("files", checkFiles(d.path))
 	}
 	if err == nil {
-		rights(&notes, info)
+		rights(&notes, d.path)
 		orphans(&notes)
 	}
 	room(&notes, filepath.Dir(d.path))
 	return notes.Found
 }
 
-// rights says who may take locks away.
-func rights(notes *exam.Notes, info fs.FileInfo) {
-	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode&0o002 != 0 {
-		notes.Add("files", driver.VerdictWarning, fmt.Sprintf("its mode is %04o: every user of this machine can take locks away", mode), "chmod o-w "+notes.Node)
-	} else {
-		notes.OK("files", "mode %04o: who may write to the file and its folder may lock", mode)
+// mode is that of a new file. SQLite gives it to the two beside the file. Who may only read could hold a lock on -shm, and stop all
+// others.
+const mode, groupMode = 0o600, 0o660
+
+// create makes the file unless it is there, for the group too if its folder hands its group on.
+func create(path string) {
+	perm := fs.FileMode(mode)
+	if info, err := os.Stat(filepath.Dir(path)); err == nil && info.Mode()&fs.ModeSetgid != 0 {
+		perm = groupMode
+	}
+	// It gets its name when it is closed, as closing it takes away the locks that others of this process have on it.
+	temp, err := os.OpenFile(fmt.Sprintf("%s.%s.new", path, rand.Text()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+	if err != nil {
+		return
+	}
+	temp.Close()
+	os.Link(temp.Name(), path)
+	os.Remove(temp.Name())
+}
+
+// rights tells who may take locks away, or hold all others up.
+func rights(notes *exam.Notes, path string) {
+	var all fs.FileMode
+	for _, info := range statFiles(path) {
+		if info != nil {
+			all |= info.Mode().Perm()
+		}
+	}
+	files := path + " " + path + "-*"
+	switch {
+	case runtime.GOOS == "windows" || all&0o007 == 0:
+		notes.OK("files", "mode %04o: who may write to the file and its folder may lock", all)
+	case all&0o002 != 0:
+		notes.Add("files", driver.VerdictWarning, fmt.Sprintf("its mode is %04o: every user of this machine can take locks away", all), "chmod o-rwx "+files)
+	default:
+		notes.Add("files", driver.VerdictWarning, fmt.Sprintf("its mode is %04o: every user of this machine can stop all locks, by a lock on the file "+
+			"that ends in -shm", all), "chmod o-rwx "+files)
 	}
 }
 

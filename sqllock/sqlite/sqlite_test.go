@@ -302,3 +302,58 @@ func TestAWriterThatTakesItsTimeIsWaitedFor(t *testing.T) {
 	defer over.Stop()
 	take(t, d)
 }
+
+// TestNewFileIsForItsUserAlone, and for the group where the folder hands its group on: who may only read can stop all locks.
+func TestNewFileIsForItsUserAlone(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has other permissions")
+	}
+	for name, c := range map[string]struct{ folder, want os.FileMode }{"user": {0o777, 0o600}, "group": {0o777 | os.ModeSetgid, 0o660}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path := filepath.Join(dir, "locks.db")
+			r := fixture.New(t)
+			r.Must(os.Chmod(dir, c.folder))
+			plain, err := os.OpenFile(filepath.Join(t.TempDir(), "plain"), os.O_CREATE, c.want)
+			r.Must(err)
+			defer plain.Close()
+			info, err := plain.Stat()
+			r.Must(err)
+			c.want = info.Mode().Perm() // what the umask leaves of it
+			d := open(t, "sqlite://"+path, nil)
+			take(t, d)
+			files, err := os.ReadDir(dir)
+			r.Must(err)
+			if len(files) != 3 {
+				t.Errorf("the folder has %v", files)
+			}
+			for _, f := range files {
+				info, err := f.Info()
+				if r.Must(err); info.Mode().Perm() != c.want {
+					t.Errorf("%s has the mode %v, want %v", f.Name(), info.Mode(), c.want)
+				}
+			}
+			warned := func() (text string) {
+				for _, f := range d.Diagnose(within(t), 0) {
+					if f.Check == "files" && f.Bad() {
+						text = f.Text
+					}
+				}
+				return text
+			}
+			if text := warned(); text != "" {
+				t.Errorf("the doctor warns that %s", text)
+			}
+			r.Must(os.Chmod(path+"-shm", 0o604))
+			if text := warned(); !strings.Contains(text, "can stop all locks") {
+				t.Errorf("the doctor says %q of a file that others can read", text)
+			}
+			r.Must(os.Chmod(path+"-shm", 0o606))
+			if text := warned(); !strings.Contains(text, "take locks away") {
+				t.Errorf("the doctor says %q of a file that others can write", text)
+			}
+		})
+	}
+}
