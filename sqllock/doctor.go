@@ -252,11 +252,14 @@ func (l *look) schema(ctx context.Context) error {
 	return err
 }
 
-// rights tries statements that find nothing.
+// rights tries statements that find nothing, and on SQLite one that changes nothing but is written.
 func (l *look) rights(ctx context.Context) error {
 	err := l.try(ctx)
 	if err != nil && l.d.raiseLevel(err) {
 		err = l.try(ctx)
+	}
+	if err == nil && l.d.dialect == SQLite {
+		err = l.d.tryWrite(ctx, l.conn)
 	}
 	if err == nil {
 		l.OK("rights", "all that locks need")

@@ -62,7 +62,11 @@ func (d *Driver) migrate(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	if err := d.fits(ctx, conn); err == nil || strings.Contains(err.Error(), "update the program") {
+	err = d.fits(ctx, conn)
+	switch {
+	case err == nil && d.dialect == SQLite:
+		return d.tryWrite(ctx, conn)
+	case err == nil || strings.Contains(err.Error(), "update the program"):
 		return err
 	}
 	var together [][]string
@@ -96,4 +100,18 @@ func (d *Driver) execAll(ctx context.Context, conn *sql.Conn, texts []string) er
 		}
 	}
 	return tx.Commit()
+}
+
+// tryWrite returns an error where the file takes no writes, so that whoever opens it learns of a full disk then. Another that writes at
+// the moment is none.
+func (d *Driver) tryWrite(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, d.in("UPDATE holdfast_version SET version = version"))
+	if err == nil {
+		return nil
+	}
+	switch d.kind(err) {
+	case full, worn, readOnly:
+		return err
+	}
+	return nil
 }
