@@ -296,9 +296,6 @@ func (r *rig) stamp() int {
 
 // service is r for the conformance suite.
 func (r *rig) service() locktest.Service {
-	if r.dialect == sqllock.SQLite {
-		return locktest.Service{Open: r.open, Nodes: 1, Leftovers: r.leftovers}
-	}
 	return r.Service(1, r.open, r.leftovers)
 }
 

@@ -111,6 +111,26 @@ func TestRowLockOpensNoSnapshot(t *testing.T) {
 	})
 }
 
+// TestRowLockFindsEngineInEachMode: in some, SHOW CREATE TABLE leaves it out.
+func TestRowLockFindsEngineInEachMode(t *testing.T) {
+	each(t, []database{onMariaDB}, func(r *rig) {
+		r.accounts()
+		r.exec("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
+		for _, mode := range []string{"ORACLE", "NO_TABLE_OPTIONS", "ANSI,NO_BACKSLASH_ESCAPES"} {
+			r.settings = "&sql_mode=%27" + mode + "%27"
+			tx, err := r.connect(r.relay().Addr).BeginTx(r.Context(), nil)
+			r.Must(err)
+			defer tx.Rollback()
+			if err := r.lock(tx, "holdfast_account", "a"); err != nil {
+				r.Errorf("%s: RowLock() = %v", mode, err)
+			}
+			if err := r.lock(tx, "holdfast_old", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+				r.Errorf("%s: RowLock() on MyISAM = %v, want ErrInvalid", mode, err)
+			}
+		}
+	})
+}
+
 // TestRowLockNoticesRolledBackTransaction: where the database has rolled the transaction back, later statements run without one.
 func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
 	each(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {

@@ -1,0 +1,149 @@
+package sqllock_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// sessions are ways to set up the sessions of a program, some of which programs get wrong.
+var sessions = map[string]map[string]string{
+	"PostgreSQL": {
+		"serializable": " default_transaction_isolation=serializable timezone=Asia/Kolkata standard_conforming_strings=off datestyle=German",
+		"repeatable":   " default_transaction_isolation='repeatable read' bytea_output=escape intervalstyle=sql_standard extra_float_digits=0",
+		"planner":      " enable_seqscan=off enable_indexscan=off jit=off default_transaction_isolation='read uncommitted'",
+	},
+	"MariaDB": {
+		"strict": "&autocommit=0&tx_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
+			"&sql_mode=%27ANSI,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH%27",
+		"dirty reads": "&tx_isolation=%27READ-UNCOMMITTED%27&clientFoundRows=true&parseTime=true&loc=Local&sql_mode=%27%27",
+		"oracle":      "&sql_mode=%27ORACLE%27&tx_isolation=%27READ-COMMITTED%27",
+		"other":       "&sql_mode=%27MSSQL,TRADITIONAL,NO_ZERO_DATE%27&time_zone=%27-11:00%27&innodb_snapshot_isolation=1&autocommit=0&sql_safe_updates=1",
+	},
+	"MySQL": {
+		"strict": "&autocommit=0&transaction_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
+			"&sql_mode=%27ANSI,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH%27",
+		"dirty reads": "&transaction_isolation=%27READ-UNCOMMITTED%27&clientFoundRows=true&parseTime=true&loc=Local&sql_mode=%27%27",
+		"other":       "&sql_mode=%27TRADITIONAL,HIGH_NOT_PRECEDENCE,IGNORE_SPACE%27&time_zone=%27-11:00%27&transaction_isolation=%27READ-COMMITTED%27&sql_require_primary_key=1",
+	},
+}
+
+// oddNames are apart from one another, and in this order.
+var oddNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k", "k ", "k\t", "ß", "日本"}
+
+// TestSessionsGiveSameAnswers: each statement does the same however the session is set up. The suite goes through those that are as the
+// server has them.
+func TestSessionsGiveSameAnswers(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		want := r.transcript()
+		for name, settings := range sessions[r.name] {
+			r.TB.(*testing.T).Run(name, func(t *testing.T) {
+				t.Parallel()
+				other := newRig(t, r.database)
+				other.settings = settings
+				if got := other.transcript(); got != want {
+					t.Errorf("the answers are\n%s\nwant those of other sessions\n%s", got, want)
+				}
+			})
+		}
+	})
+}
+
+// transcript tells what the drivers of r answer to each of their statements, with numbers in place of owners and without times.
+func (r *rig) transcript() string {
+	r.Helper()
+	var text strings.Builder
+	d, other := r.driver(), r.driver()
+	names := make(map[string]string)
+	say := func(what string, err error, more ...any) {
+		if held, ok := errors.AsType[*driver.HeldError](err); ok {
+			err = fmt.Errorf("held by %+v, %d wait, kept %v, for long %v", held.Holder, held.Waiters, held.Kept, held.Remaining > long/2)
+		}
+		line := fmt.Sprintln(append([]any{what, err}, more...)...)
+		for owner, name := range names {
+			line = strings.ReplaceAll(line, owner, name)
+		}
+		text.WriteString(line)
+	}
+	take := func(by *sqllock.Driver, key string) driver.Grant {
+		g, err := by.Acquire(r.Within(), driver.Request{
+			Key: key, TTL: long, Adoptable: true, NoWait: true, Holder: driver.Holder{Host: `h\'"` + "ß", Note: "a\nb"},
+		})
+		if err == nil {
+			names[g.Owner] = fmt.Sprint("owner", len(names))
+		}
+		say("acquire "+key, err, g.Owner, g.TTL)
+		return g
+	}
+	look := func(key string) {
+		st, err := other.Inspect(r.Within(), key)
+		say("inspect", err, st.Held, st.Owner, st.Kept, st.Waiters, st.Holder, st.Remaining > long/2)
+	}
+	var all []driver.Grant
+	for _, name := range oddNames[1:] {
+		g := take(d, name)
+		look(name)
+		take(other, name)
+		all = append(all, g)
+	}
+	for i, out := range d.Renew(r.Within(), append(all, driver.Grant{Key: "k", Owner: "nobody", TTL: long, Token: 7})) {
+		say(fmt.Sprint("renew ", i), out.Err, out.Waiters, out.TrustedUntil.After(time.Now()))
+	}
+	listed := make(map[string]bool)
+	for _, prefix := range []string{"", "a", "k", "日"} {
+		say("list "+prefix, other.List(r.Within(), prefix, func(st driver.Status) bool {
+			listed[st.Key] = true
+			say("  "+st.Key, nil, st.Owner)
+			return true
+		}))
+	}
+	if found := slices.Sorted(maps.Keys(listed)); !slices.Equal(found, slices.Sorted(slices.Values(oddNames[1:]))) {
+		r.Errorf("List() has %q", found)
+	}
+	last := all[len(all)-1]
+	got := fixture.Later(func() driver.Grant { return r.Grant(other, last.Key, long) })
+	r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+	waiting, err := d.Queue(r.Within(), last.Key, 9)
+	say("queue", err, len(waiting))
+	look(last.Key)
+	for i, out := range d.Renew(r.Within(), all[len(all)-2:]) {
+		say(fmt.Sprint("renew ", i), out.Err, out.Waiters)
+	}
+	say("release", d.Release(r.Within(), last, 0))
+	next := <-got
+	names[next.Owner] = "waiter"
+	say("handed over", nil, next.Owner, next.Token > last.Token)
+	look(last.Key)
+	say("check", other.Check(r.Within(), next))
+	say("check of what was", d.Check(r.Within(), last))
+	say("release and keep", other.Release(r.Within(), next, long))
+	look(last.Key)
+	take(d, last.Key)
+	forced, err := other.Force(r.Within(), last.Key, 0, "why")
+	say("force", err, forced)
+	own, err := other.Adopt(r.Within(), all[0])
+	r.Must(err)
+	names[own.Owner] = "heir"
+	say("adopt", err, own.Owner, own.Token == all[0].Token)
+	say("renew of what was adopted", d.Renew(r.Within(), all[:1])[0].Err)
+	say("release", other.Release(r.Within(), own, 0))
+	for _, g := range all[1 : len(all)-1] {
+		say("release", d.Release(r.Within(), g, 0))
+	}
+	left, err := r.leftovers()
+	say("left", err, left)
+	for _, f := range d.Diagnose(r.Within(), 0) {
+		if f.Check != "durability" && f.Check != "round-trip" && f.Check != "role" { // of which it is told that autocommit is off
+			say("doctor "+f.Check, nil, f.Verdict)
+		}
+	}
+	return text.String()
+}
