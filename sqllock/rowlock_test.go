@@ -120,13 +120,13 @@ func TestRowLockFindsEngineInEachMode(t *testing.T) {
 			r.settings = "&sql_mode=%27" + mode + "%27"
 			tx, err := r.connect(r.relay().Addr).BeginTx(r.Context(), nil)
 			r.Must(err)
-			defer tx.Rollback()
 			if err := r.lock(tx, "holdfast_account", "a"); err != nil {
 				r.Errorf("%s: RowLock() = %v", mode, err)
 			}
 			if err := r.lock(tx, "holdfast_old", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("%s: RowLock() on MyISAM = %v, want ErrInvalid", mode, err)
 			}
+			r.Must(tx.Rollback())
 		}
 	})
 }
