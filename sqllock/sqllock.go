@@ -147,10 +147,13 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	return direct.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
 		err := d.ping(ctx)
-		if err == nil && dialect == MySQL { // whose protocol many servers speak
-			err = d.checkExclusion(ctx, true)
+		if err != nil || dialect != MySQL { // whose protocol many servers speak
+			return err
 		}
-		return err
+		if err = d.checkExclusion(ctx, true); err != nil {
+			return d.unavailable(err)
+		}
+		return nil
 	})
 }
 
