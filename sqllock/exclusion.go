@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // exclusion tells what a database does with two transactions that change one row at once. It is found out by two that do, because
@@ -25,11 +26,11 @@ const (
 	noExclusion
 )
 
-// probeTime bounds what is tried of exclusion, and probeWait the statement that is expected to wait.
-const (
-	probeTime = 2 * time.Second
-	probeWait = 500 * time.Millisecond
-)
+// probeTime bounds what is tried of exclusion.
+func probeTime() time.Duration { return pace.Scale(2 * time.Second) }
+
+// probeWait bounds a statement that is expected to wait for another.
+func probeWait() time.Duration { return pace.Scale(500 * time.Millisecond) }
 
 // errNoExclusion is a database that is of no use for locks.
 var errNoExclusion = errors.New("two transactions changed the same row at once, and the database has carried both out: it cannot keep locks; " +
@@ -71,7 +72,7 @@ var errPool = errors.New("the pool has one connection, and two are needed to see
 // versionLocks reports whether a transaction that has locked the row of the version keeps another from it. Where somebody else has it
 // locked already, that has been seen too.
 func (d *Driver) versionLocks(ctx context.Context) (locks bool) {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	ctx, cancel := context.WithTimeout(ctx, probeTime())
 	defer cancel()
 	lock := d.in("SELECT version FROM holdfast_version" + d.forUpdate)
 	taken := func(q querier) bool {
@@ -97,7 +98,7 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool) {
 
 // tryExclusion has two transactions change one row, a ticket of nobody's, and tells what became of the second.
 func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	ctx, cancel := context.WithTimeout(ctx, probeTime())
 	defer cancel()
 	owner := "probe." + rand.Text()
 	until := time.Now().Add(time.Minute).UnixMicro()
@@ -105,7 +106,7 @@ func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 		return notTried, err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime())
 		defer cancel()
 		d.do(ctx, d.leave, "", owner) // or it lapses
 	}()
@@ -142,7 +143,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 		}
 	}
 	defer second.Rollback()
-	brief, cancel := context.WithTimeout(ctx, probeWait)
+	brief, cancel := context.WithTimeout(ctx, probeWait())
 	defer cancel()
 	n, err := exec(brief, second, change, owner)
 	switch {

@@ -42,7 +42,7 @@ func TestABusyPoolIsNoFaultOfTheDatabase(t *testing.T) {
 		fixture.Closed(r.Rig, d, err)
 		conn, err := db.Conn(r.Context())
 		r.Must(err)
-		_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
+		_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 5 * brief, NoWait: true})
 		conn.Close()
 		down, ok := errors.AsType[*driver.UnavailableError](err)
 		if !ok || len(down.Nodes) > 0 || !strings.Contains(err.Error(), "1 connections of the pool are in use") {

@@ -226,62 +226,31 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	for _, ttl := range slices.Sorted(maps.Keys(together)) { // those that lapse first come first
 		for some := range slices.Chunk(together[ttl], batch) {
-			d.renewSome(ctx, ttl, grants, some, out)
+			d.renewTogether(ctx, ttl, grants, some, out)
 		}
 	}
 	return out
 }
 
-// renewSome renews some of the grants, which have one TTL. A grant is renewed where the statement that renews has found its lock: the
-// end that it sets counts, and what is read behind it only tells of what came later. That may be read from a replica that lags.
-func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
+// renewTogether renews some of the grants, which have one TTL.
+func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
+	var kept []int
 	var sent time.Time
-	rest := some
 	found := make(map[string]standing, len(some))
-	err := direct.Insist(ctx, func() error {
+	err := direct.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
-		for rest = some; ; {
-			names, owners := make([]any, len(rest)), make([]any, len(rest))
-			for i, at := range rest {
-				names[i], owners[i] = grants[at].Key, grants[at].Owner
-			}
-			var renewed int64
-			change := d.renew(len(rest))
-			sent = time.Now()
-			err := d.run(ctx, func(q querier) (err error) {
-				renewed, err = exec(ctx, q, change, slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)...)
-				return err
-			})
-			if err == nil {
-				err = d.stand(ctx, names, found)
-			}
-			if err != nil {
-				return err
-			}
-			lost := func(at int) bool { return !found[grants[at].Key].is(grants[at]) }
-			if renewed >= int64(len(rest)) {
-				lost = func(at int) bool { return found[grants[at].Key].follows(grants[at]) }
-			}
-			before := len(rest)
-			rest = slices.DeleteFunc(slices.Clone(rest), lost)
-			switch {
-			case renewed >= int64(before) || len(rest) == 0:
-				return nil
-			case len(rest) == before:
-				// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
-				return d.unavailable(errors.New("a lock had lapsed and stands again: the clock was set back, or a read was answered by a replica"))
-			}
-		}
+		kept, sent, err = d.renewSome(ctx, ttl, grants, some, found)
+		return err
 	})
 	for _, at := range some {
 		g := grants[at]
 		switch s := found[g.Key]; {
 		case err != nil:
 			out[at].Err = err
-		case !slices.Contains(rest, at):
+		case !slices.Contains(kept, at):
 			out[at].Err = driver.ErrLost
 		default:
 			if s.is(g) && s.waiters == 0 {
@@ -292,6 +261,42 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 				until = g.TrustedUntil
 			}
 			out[at] = driver.Renewal{TrustedUntil: until, Waiters: s.waiters}
+		}
+	}
+}
+
+// renewSome renews until one statement has found the locks of all that are not lost, and returns these and when it was sent. The end
+// that it sets counts; what is read behind it only tells of what came later, as it may be read from a replica that lags.
+func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing) ([]int, time.Time, error) {
+	for rest := some; ; {
+		names, owners := make([]any, len(rest)), make([]any, len(rest))
+		for i, at := range rest {
+			names[i], owners[i] = grants[at].Key, grants[at].Owner
+		}
+		var renewed int64
+		change, sent := d.renew(len(rest)), time.Now()
+		err := d.run(ctx, func(q querier) (err error) {
+			renewed, err = exec(ctx, q, change, slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)...)
+			return err
+		})
+		if err == nil {
+			err = d.stand(ctx, names, found)
+		}
+		if err != nil {
+			return nil, sent, err
+		}
+		lost := func(at int) bool { return !found[grants[at].Key].is(grants[at]) }
+		if renewed >= int64(len(rest)) {
+			lost = func(at int) bool { return found[grants[at].Key].follows(grants[at]) }
+		}
+		before := len(rest)
+		rest = slices.DeleteFunc(slices.Clone(rest), lost)
+		switch {
+		case renewed >= int64(before) || len(rest) == 0:
+			return rest, sent, nil
+		case len(rest) == before:
+			// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
+			return nil, sent, d.unavailable(errors.New("a lock had lapsed and stands again: the clock was set back, or a read was answered by a replica"))
 		}
 	}
 }

@@ -67,12 +67,9 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 	}
 }
 
-// closeTime bounds how long a connection may take that is to be closed: a driver may ask the server whether it is alive.
-const closeTime = 100 * time.Millisecond
-
 // closeIdle closes the connections of the pool that nobody uses, so that the next statement has a new one.
 func (d *Driver) closeIdle() {
-	ctx, cancel := context.WithTimeout(d.calls.Work, closeTime)
+	ctx, cancel := context.WithTimeout(d.calls.Work, pace.LastWords()) // a driver may ask the server whether it is alive
 	defer cancel()
 	var all sync.WaitGroup
 	for range d.db.Stats().Idle {

@@ -94,7 +94,7 @@ func TestOldLoginIsNamedWithoutUnsafeAdvice(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience())
 	defer cancel()
 	_, err = mysql.Open(ctx, "mysql://app:h1dden@"+l.Addr().String()+"/app", nil)
 	if !errors.Is(err, driver.ErrAuth) || strings.Contains(err.Error(), "allow") || !strings.Contains(err.Error(), "caching_sha2_password") {

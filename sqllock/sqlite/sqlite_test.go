@@ -78,7 +78,7 @@ func TestAnOddPathIsOneFile(t *testing.T) {
 	}
 	for _, form := range []string{"sqlite:" + dir + "/", "sqlite://" + dir + "/./", "sqlite:///" + dir + "/"} {
 		other := open(t, form+escaped+"?synchronous=full", nil)
-		if _, err := other.Acquire(within(t), driver.Request{Key: "k", TTL: time.Second, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+		if _, err := other.Acquire(within(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%s: Acquire() = %v, want ErrHeld", form, err)
 		}
 	}
@@ -294,7 +294,7 @@ func TestAWriterThatTakesItsTimeIsWaitedFor(t *testing.T) {
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
 	r.Must(err)
-	_, err = d.Acquire(within(t), driver.Request{Key: "k", TTL: time.Second, NoWait: true})
+	_, err = d.Acquire(within(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) {
 		t.Errorf("Acquire() while another writes = %v, want ErrUnavailable", err)
 	}
