@@ -179,6 +179,7 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 // adopt asks for the lock that another owner has.
 func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
+	_, c.tuned = c.d.hears()
 	r, err := query(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, direct.InMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
@@ -238,6 +239,25 @@ func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	case <-ctx.Done():
 	case <-c.d.calls.Alive.Done():
 	}
+}
+
+// result returns the outcome of the claim after it has noted what the driver holds, or else has begun to
+// clear away what the claim may have left.
+func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
+	if err != nil {
+		c.abandon()
+		return g, err
+	}
+	d := c.d
+	d.listen()
+	d.mu.Lock()
+	d.held[g.Owner] = g.Key
+	retuned := c.tuned != d.tuned
+	d.mu.Unlock()
+	if retuned { // the look at what is held may have come before the grant
+		d.calls.Go(func() { d.lookForForced([]string{g.Key}, []string{g.Owner}) })
+	}
+	return g, nil
 }
 
 // abandon clears away, in the background, what the claim has left on the server. What it

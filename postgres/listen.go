@@ -77,6 +77,7 @@ func (d *Driver) attend() error {
 	}
 	d.tune(&d.owners.Client)
 	defer d.tune(nil)
+	d.calls.Go(d.lookAtHeld)
 	for {
 		n, err := d.next(conn)
 		if err != nil {
@@ -95,6 +96,52 @@ func (d *Driver) attend() error {
 			alert(owner, why)
 		}
 	}
+}
+
+// unhold notes that the driver no longer holds the lock of owner.
+func (d *Driver) unhold(owner string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.held, owner)
+}
+
+// lookAtHeld looks once at each lock that the driver holds: while it did not listen, one may have been
+// taken away by force.
+func (d *Driver) lookAtHeld() {
+	var names, owners []string
+	d.mu.Lock()
+	for owner, name := range d.held {
+		names, owners = append(names, name), append(owners, owner)
+	}
+	d.mu.Unlock()
+	d.lookForForced(names, owners)
+}
+
+// lookForForced is alertForced, repeated while the database does not answer, until Close.
+func (d *Driver) lookForForced(names, owners []string) {
+	if len(names) == 0 {
+		return
+	}
+	direct.Insist(d.calls.Alive, func() error {
+		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
+		defer cancel()
+		return d.alertForced(ctx, names, owners)
+	})
+}
+
+// alertForced tells the client which of these locks were taken away by force, and why.
+func (d *Driver) alertForced(ctx context.Context, names, owners []string) error {
+	type taken struct{ Owner, Why string }
+	r, err := query(ctx, d, pgx.RowToStructByPos[taken], d.schema.forced, names, owners)
+	d.mu.Lock()
+	alert := d.alert
+	d.mu.Unlock()
+	for _, t := range r.rows {
+		if alert != nil {
+			alert(t.Owner, t.Why)
+		}
+	}
+	return err
 }
 
 // dial opens a connection beside the pool, as the pool would.

@@ -86,7 +86,7 @@ type Options struct {
 	Schema string
 	// NoListen never opens the connection on which the driver LISTENs for its turn, and
 	// for the news that its lock was taken away: waiters poll, and a holder finds out at
-	// its next renewal.
+	// its next renewal, by whom and why too.
 	NoListen bool
 	// NoCheck leaves out the first statement, so that there is a driver also for a database that
 	// has no tables yet or refuses this client: for Migrate, Limits and Diagnose.
@@ -112,6 +112,7 @@ type Driver struct {
 
 	mu      sync.Mutex                 // guards what follows
 	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
+	held    map[string]string          // the locks that we hold, by owner: what a force may have taken away unheard
 	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
 	channel *string                    // where the driver listens; nil: it does not
 	tuned   chan struct{}              // closed when channel changes
@@ -129,7 +130,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	d := &Driver{
 		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), listens: opts.NoListen, node: node,
 		calls: direct.NewCalls(), states: direct.NewStates(node),
-		doubted: make(map[string]bool), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
+		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
 	d.lane = direct.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
 	d.calls.Go(d.watch)
@@ -166,11 +167,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	defer d.calls.Leave()
 	c := d.claim(req)
 	defer c.leave()
-	g, err := c.compete(ctx)
-	if err != nil {
-		c.abandon()
-	}
-	return g, err
+	return c.result(c.compete(ctx))
 }
 
 // Renew implements driver.Driver. It tries again until ctx ends.
@@ -183,7 +180,6 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		return out
 	}
 	defer d.calls.Leave()
-	d.listen() // from the first long lease on: somebody may take it away
 	if len(grants) == 0 {
 		return out
 	}
@@ -205,6 +201,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	for _, row := range r.rows {
 		waiters[row.Name] = row.Waiters
 	}
+	var lostNames, lostOwners []string
 	for i, g := range grants {
 		n, found := waiters[g.Key]
 		switch {
@@ -212,9 +209,15 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			out[i].Err = err
 		case !found:
 			out[i].Err = driver.ErrLost
+			lostNames, lostOwners = append(lostNames, g.Key), append(lostOwners, g.Owner)
 		default:
 			out[i] = driver.Renewal{TrustedUntil: direct.Trust(r.sent, g.TTL), Waiters: n}
 		}
+	}
+	if len(lostNames) > 0 { // before the client hears of the loss, as it asks nobody for the reason then
+		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(0, pace.Alone))
+		defer cancel()
+		d.alertForced(ctx, lostNames, lostOwners)
 	}
 	return out
 }
@@ -232,6 +235,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
+	d.unhold(g.Owner)
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.insistOnFree(g, keep, begun) })
 }
 
@@ -284,6 +288,7 @@ func (d *Driver) doubts(owner string, doubt bool) {
 // Detach implements driver.Adopter. It does not block: if a statement of the owner may be carried
 // out late, it is marked as gone in the background, until the lock lapses.
 func (d *Driver) Detach(g driver.Grant) {
+	d.unhold(g.Owner)
 	d.mu.Lock()
 	doubt := d.doubted[g.Owner]
 	d.mu.Unlock()
@@ -308,11 +313,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	c.from = g.Owner
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
-	own, err := c.compete(ctx)
-	if err != nil {
-		c.abandon()
-	}
-	return own, err
+	return c.result(c.compete(ctx))
 }
 
 // Force implements driver.Forcer.
@@ -324,7 +325,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
 	if ok && err == nil && st.Owner != "" && !st.Kept {
 		channel, _, _ := strings.Cut(st.Owner, ".")
-		one(ctx, d, pgx.RowTo[any], "SELECT pg_notify($1::text, $2::text)", channel, st.Owner+forced+why) // a hint: its error changes nothing
+		one(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, why, channel, st.Owner+forced+why) // a hint: its error changes nothing
 	}
 	return ok, err
 }
@@ -332,8 +333,9 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 // forced is what a notification of a Force has behind the owner.
 const forced = " forced "
 
-// Alert implements driver.Alerter. The driver hears of it from its first renewal or its first wait
-// on: then it opens the connection on which it listens.
+// Alert implements driver.Alerter. The driver opens the connection on which it listens with its first
+// grant or its first wait. Once it listens, it looks whether a lock that it was granted before was taken
+// away meanwhile.
 func (d *Driver) Alert(fn func(owner, why string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

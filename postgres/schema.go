@@ -62,10 +62,17 @@ const renewSQL = `UPDATE holdfast.lock l SET expires = greatest(l.expires, clock
 	WHERE l.name = g.name AND l.owner = g.owner AND l.expires > clock_timestamp()
 	RETURNING l.name, holdfast.waiters(l.name)`
 
+// tellSQL tells the client of a holder who has taken the lock away, and why, and leaves that with the mark of the
+// owner who is gone for those that do not hear it: the mark is the one thing about the holder that is still there.
+const tellSQL = `WITH noted AS (
+	UPDATE holdfast.ticket SET holder = jsonb_build_object('forced', $3::text) WHERE name = $1::text AND owner = $2::text AND gone
+) SELECT holdfast.told($4::text, $5::text)`
+
 // schema has the statements for one schema.
 type schema struct {
-	name                                                                              string // quoted
-	acquire, adopt, renew, free, release, force, check, inspect, list, version, guard string
+	name                                                      string // quoted
+	acquire, adopt, renew, free, release, force, tell, forced string
+	check, inspect, list, version, guard                      string
 }
 
 func newSchema(name string) (schema, error) {
@@ -86,7 +93,10 @@ func newSchema(name string) (schema, error) {
 		&s.free:    freeSQL,
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
-		&s.check:   `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
+		&s.tell:    tellSQL,
+		&s.forced: `SELECT t.owner, t.holder->>'forced' FROM unnest($1::text[], $2::text[]) AS g (name, owner)
+			JOIN holdfast.ticket t ON t.name = g.name AND t.owner = g.owner AND t.gone WHERE t.holder->>'forced' IS NOT NULL`,
+		&s.check: `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
 		&s.guard: `SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text
 			AND expires > clock_timestamp() FOR KEY SHARE`,
 		&s.inspect: columns + `WHERE l.name = $1::text`,

@@ -1,0 +1,105 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// unrenewed is a TTL whose first renewal comes long after the end of a test.
+const unrenewed = time.Hour
+
+// byWhom is the reason that the tests give to a force-release.
+const byWhom = "ops@here: it hangs"
+
+// force takes the lock of l away.
+func (r *rig) force(l *holdfast.Lease) {
+	r.Helper()
+	r.Must(r.client().ForceRelease(r.Within(), l.Key(), l.Token(), byWhom))
+}
+
+// loses awaits the end of l and checks that its cause names who took the lock away.
+func (r *rig) loses(l *holdfast.Lease) {
+	r.Helper()
+	select {
+	case <-l.Context().Done():
+	case <-r.Within().Done():
+		r.Fatal("the holder has not heard that its lock was taken away")
+	}
+	if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrGone) || !strings.Contains(cause.Error(), byWhom) {
+		r.Errorf("the lease ended with %v, want ErrGone with the reason %q", cause, byWhom)
+	}
+}
+
+func TestHolderHearsOfForceBeforeItsFirstRenewal(t *testing.T) {
+	r := start(t)
+	l := r.Acquire(r.client(), "k", unrenewed)
+	r.force(l)
+	r.loses(l)
+}
+
+// TestForceBeforeListenIsFoundOnceItListens: the notification went to nobody.
+func TestForceBeforeListenIsFoundOnceItListens(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	r.route(d).Halt("LISTEN ")
+	l := r.Acquire(r.Client(d), "k", unrenewed)
+	r.Caught(d)
+	r.force(l)
+	r.route(d).Resume()
+	r.loses(l)
+}
+
+// TestForceDuringReconnectIsFoundAfterwards: the connection that listens broke before the notification.
+func TestForceDuringReconnectIsFoundAfterwards(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	c := r.Client(d)
+	first, l := r.Acquire(c, "first", unrenewed), r.Acquire(c, "k", unrenewed)
+	r.force(first)
+	r.loses(first) // as it listens by now
+	r.route(d).Halt("LISTEN ")
+	r.route(d).Cut()
+	r.Caught(d)
+	r.force(l)
+	r.route(d).Resume()
+	r.loses(l)
+}
+
+// TestPollingHolderLearnsWhoForcedIt at its next renewal.
+func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
+	r := start(t)
+	d, err := postgres.New(t.Context(), r.pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
+	r.Must(err)
+	t.Cleanup(func() { d.Close() })
+	l := r.Acquire(r.Client(d), "k", unrenewed)
+	r.force(l)
+	if err := l.Extend(r.Within(), unrenewed); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("Extend() = %v, want ErrLost", err)
+	}
+	r.loses(l)
+}
+
+// TestListeningCostsAcquireNoStatement: beside its own and that of the release. Every five seconds the driver sends one more.
+func TestListeningCostsAcquireNoStatement(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	c := r.Client(d)
+	first := r.Acquire(c, "first", unrenewed)
+	r.force(first)
+	r.loses(first) // as it listens by now
+	sent := 0
+	for range 10 {
+		before := r.Counts(d)["statement"]
+		r.Release(r.Acquire(c, "k", unrenewed))
+		if sent = r.Counts(d)["statement"] - before; sent == 2 {
+			return
+		}
+	}
+	t.Errorf("the last acquire and release took %d statements, want 2", sent)
+}
