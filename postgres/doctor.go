@@ -206,12 +206,22 @@ func (l *look) connections(ctx context.Context) error {
 	return nil
 }
 
-// pooler finds one through which LISTEN does not work.
+// pooler finds one through which LISTEN does not work, or a server with one session for all connections.
 func (l *look) pooler(ctx context.Context) error {
-	there, err := straight(ctx, l.conn)
-	if err != nil || there {
+	there, shared, err := l.d.sessions(ctx, l.conn)
+	switch {
+	case there && code(err) == tooMany: // of which connections warns; no second session can be compared
 		l.OK("pooler", "none")
+		return nil
+	case err != nil:
 		return err
+	case shared:
+		l.Add("pooler", driver.VerdictWarning, "several connections share one session of the server: waiters poll, and no statement is prepared",
+			"use a server that gives each connection a session of its own")
+		return nil
+	case there:
+		l.OK("pooler", "none")
+		return nil
 	}
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err

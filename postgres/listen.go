@@ -21,8 +21,12 @@ const (
 	lookEvery = 15 * time.Second
 )
 
-// errPooled is why a driver polls.
-var errPooled = errors.New("LISTEN does not work through this connection pooler, so waiters poll; it does on a direct connection, or in session mode")
+// Reasons for which a driver never listens.
+var (
+	errPooled = errors.New("LISTEN does not work through this connection pooler, so waiters poll; it does on a direct connection, or in session mode")
+	errShared = errors.New("several connections share one session of the server, so waiters poll, and no statement is prepared; " +
+		"use a server that gives each connection a session of its own")
+)
 
 // hears is the channel on which the driver listens, nil where it does not, and a channel that is
 // closed when that changes.
@@ -51,7 +55,11 @@ func (d *Driver) listen() {
 	}
 	d.listens = true
 	d.calls.Go(func() {
-		for !errors.Is(d.attend(), errPooled) && direct.Sleep(d.calls.Alive, time.Second) {
+		for {
+			err := d.attend()
+			if errors.Is(err, errPooled) || errors.Is(err, errShared) || !direct.Sleep(d.calls.Alive, time.Second) {
+				return
+			}
 		}
 	})
 }
@@ -178,11 +186,19 @@ func (d *Driver) next(conn *pgx.Conn) (string, error) {
 	}
 }
 
-// probe finds out whether notifications arrive. A pooler in transaction mode takes
-// LISTEN for an answer, and gives the connection that listens to the next client.
+// probe finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
+// transaction mode, which accepts LISTEN and gives the connection that listens to the next client, and errShared
+// where a notification goes to any connection of the one session.
 func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
-	if there, err := straight(ctx, conn); there || err != nil {
-		return err
+	there, shared, err := d.sessions(ctx, conn)
+	switch {
+	case err != nil:
+		return fmt.Errorf("probe: %w", err)
+	case shared:
+		d.share()
+		return errShared
+	case there:
+		return nil
 	}
 	switch heard, err := d.heard(ctx, conn); {
 	case err != nil:
@@ -192,6 +208,23 @@ func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
 		return errPooled
 	}
 	return nil
+}
+
+// sessions reports whether conn leads to the server itself, and if so, whether a connection of the pool leads to
+// the same session.
+func (d *Driver) sessions(ctx context.Context, conn *pgx.Conn) (there, shared bool, err error) {
+	if there, err = straight(ctx, conn); !there || err != nil {
+		return there, false, err
+	}
+	var other uint32
+	err = d.pool.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&other)
+	return true, other == conn.PgConn().PID(), err
+}
+
+// share notes that connections share a session of the server. What one of them prepares is there for all.
+func (d *Driver) share() {
+	d.straight.Store(false)
+	d.states.Limit(0, driver.NodePolling, errShared)
 }
 
 // heard says whether a notification arrives at conn, which listens to the driver's channel.

@@ -22,6 +22,7 @@ type failure struct {
 	err   error
 	doubt bool // it may have been executed, or may be yet
 	busy  bool // it was not sent, as no connection of the pool was free: no fault of the server
+	again bool // it was not executed, and is to be sent again at once
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -59,6 +60,10 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	if r.rows, err = pgx.CollectRows(rows, scan); err == nil {
 		return r, nil
 	}
+	if code(err) == prepared {
+		d.share()
+		return r, &failure{err: err, again: true}
+	}
 	if code(err) == readOnly {
 		conn.Conn().Close(ctx) // the next connection may lead to the server that has taken over
 	}
@@ -89,7 +94,7 @@ func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql str
 			return r, nil
 		}
 		doubt = doubt || err.doubt
-		yields := code(err) == conflict || code(err) == deadlock
+		yields := err.again || code(err) == conflict || code(err) == deadlock
 		if (yields || err.doubt && tries < mostTries) && ctx.Err() == nil {
 			continue
 		}
@@ -151,6 +156,7 @@ const (
 	lockNotAvailable = "55P03"
 	noSetting        = "42704"
 	tooMany          = "53300"
+	prepared         = "42P05" // by another connection with the same session
 )
 
 func code(err error) string {

@@ -1,0 +1,141 @@
+package postgres_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// sharing is a way to the server on which all connections use one session, as those to PGlite do. What the server
+// sends unasked goes to the connection that has sent a statement last.
+type sharing struct {
+	session  net.Conn
+	mu       sync.Mutex // held for one statement and its answer
+	speaks   fixture.PostgreSQL
+	greeting []byte // of the session; nil: there was no client yet
+}
+
+// share returns the DSN of such a way.
+func (r *rig) share() string {
+	r.Helper()
+	session, err := net.Dial("unix", r.socket)
+	r.Must(err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	r.Must(err)
+	s := &sharing{session: session}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { s.serve(client) })
+		}
+	})
+	r.Cleanup(func() {
+		listener.Close()
+		session.Close()
+		all.Wait()
+	})
+	host, port, _ := strings.Cut(listener.Addr().String(), ":")
+	return fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port)
+}
+
+func (s *sharing) serve(client net.Conn) {
+	defer client.Close()
+	var speaks fixture.PostgreSQL
+	for first := true; ; first = false {
+		req, err := speaks.Request(client)
+		if err != nil || req.Bytes[0] == 'X' || first && len(req.Bytes) == 16 { // the last one cancels a statement
+			return
+		}
+		s.mu.Lock()
+		reply := s.greeting
+		if !first || reply == nil {
+			reply, err = s.ask(req.Bytes)
+		}
+		if first {
+			s.greeting = reply
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+		client.Write(reply)
+	}
+}
+
+// ask sends a statement to the session and returns all that comes back.
+func (s *sharing) ask(statement []byte) (reply []byte, err error) {
+	if _, err := s.session.Write(statement); err != nil {
+		return nil, err
+	}
+	for {
+		p, err := s.speaks.Reply(s.session)
+		if err != nil {
+			return nil, io.ErrUnexpectedEOF
+		}
+		if reply = append(reply, p.Bytes...); p.Last {
+			return reply, nil
+		}
+	}
+}
+
+// TestSharedSessionIsPolledAndNothingPrepared, whether the driver would listen or not, and it says so once.
+func TestSharedSessionIsPolledAndNothingPrepared(t *testing.T) {
+	for _, noListen := range []bool{false, true} {
+		t.Run(fmt.Sprint("NoListen ", noListen), func(t *testing.T) {
+			r := start(t)
+			d, err := postgres.Open(t.Context(), r.share()+" pool_max_conns=8", &postgres.Options{Schema: r.opts.Schema, NoListen: noListen})
+			fixture.Closed(r.Rig, d, err)
+			var mu sync.Mutex
+			var events []driver.NodeEvent
+			c, err := holdfast.New(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
+				mu.Lock()
+				defer mu.Unlock()
+				events = append(events, e)
+			}}})
+			r.Must(err)
+			turn := func(key string) {
+				l, err := c.Acquire(r.Within(), key, &holdfast.AcquireOptions{TTL: long})
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for i := range 10 {
+						turn("k")
+						turn(fmt.Sprint(i))
+					}
+				})
+			}
+			all.Wait()
+			r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
+			r.Must(c.Close()) // after which no more events come
+			if len(events) != 1 || !strings.Contains(events[0].Err.Error(), "share one session") {
+				t.Errorf("events %+v, want one that says that connections share a session", events)
+			}
+		})
+	}
+}
+
+// TestDoctorNamesASharedSession, to which several connections lead.
+func TestDoctorNamesASharedSession(t *testing.T) {
+	t.Parallel()
+	r := newRigOn(t, kept(t))
+	r.only(r.share(), "pooler", driver.VerdictWarning, "share one session", "session of its own")
+}
