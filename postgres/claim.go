@@ -217,7 +217,7 @@ func (a answer) held(place bool) error {
 // every now and then.
 func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 	wait := relaxed
-	if c.channel == nil {
+	if c.channel == nil && errors.Is(obstacle, driver.ErrHeld) {
 		wait = min(pace.ShortPause<<min(tries, 10), hasty)
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
@@ -226,7 +226,7 @@ func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
 		wait = min(wait, pace.ShortPause*time.Duration(held.Waiters+1))
 	} else if ok {
 		wait = min(wait, held.Remaining+pace.ShortPause)
-	} else {
+	} else if !errors.Is(obstacle, driver.ErrAuth) { // a server that counts wrong passwords locks a user out
 		wait = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	}
 	timer := time.NewTimer(direct.Jitter(wait))

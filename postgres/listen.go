@@ -18,7 +18,7 @@ const (
 	// watchEvery is how often an idle driver asks the database whether it is there.
 	watchEvery = 5 * time.Second
 	// lookEvery is how often a connection that says nothing is asked whether it lives.
-	lookEvery = 15 * time.Second
+	lookEvery = 5 * time.Second
 )
 
 // Reasons for which a driver never listens.
@@ -75,7 +75,12 @@ func (d *Driver) attend() error {
 		defer cancel()
 		conn.Close(ctx)
 	}()
-	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.NotifyTime())
+	link, hangUp := context.WithCancel(d.calls.Alive)
+	defer hangUp()
+	d.mu.Lock()
+	d.hangUp = hangUp
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(link, pace.NotifyTime())
 	defer cancel()
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
@@ -87,7 +92,7 @@ func (d *Driver) attend() error {
 	defer d.tune(nil)
 	d.calls.Go(d.lookAtHeld)
 	for {
-		n, err := d.next(conn)
+		n, err := d.next(link, conn)
 		if err != nil {
 			return err
 		}
@@ -165,19 +170,19 @@ func (d *Driver) dial() (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
 }
 
-// next waits for the next notification and returns its payload.
-func (d *Driver) next(conn *pgx.Conn) (string, error) {
+// next waits for the next notification and returns its payload. It ends with alive.
+func (d *Driver) next(alive context.Context, conn *pgx.Conn) (string, error) {
 	for {
-		ctx, cancel := context.WithTimeout(d.calls.Alive, lookEvery)
+		ctx, cancel := context.WithTimeout(alive, lookEvery)
 		n, err := conn.WaitForNotification(ctx)
 		cancel()
 		switch {
 		case err == nil:
 			return n.Payload, nil
-		case d.calls.Alive.Err() != nil || conn.IsClosed():
+		case alive.Err() != nil || conn.IsClosed():
 			return "", err
 		}
-		ctx, cancel = context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
+		ctx, cancel = context.WithTimeout(alive, pace.RequestTime(time.Minute, pace.Alone))
 		err = conn.Ping(ctx)
 		cancel()
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -48,7 +49,8 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 // NoCheck there is no other error, and New does not block.
 //
 // Renewals need a connection in time: a pool of which the caller may have all connections in
-// use loses leases.
+// use loses leases. Where a statement has had no answer in time, and no other statement has had one meanwhile, the
+// driver has the pool replace its connections (pgxpool.Pool.Reset): no transaction of the caller ends by that.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -99,6 +101,13 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	}
 	if cfg.ConnConfig.ConnectTimeout == 0 || cfg.ConnConfig.ConnectTimeout > time.Minute {
 		cfg.ConnConfig.ConnectTimeout = pace.ConnectTime()
+	}
+	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
+		// Passwords and certificates that the URL names files of are replaced while the program runs.
+		if now, err := pgxpool.ParseConfig(dsn); err == nil { // else the files are being replaced at this moment
+			cc.Password, cc.TLSConfig, cc.Fallbacks = now.ConnConfig.Password, now.ConnConfig.TLSConfig, now.ConnConfig.Fallbacks
+		}
+		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {

@@ -106,6 +106,9 @@ type Driver struct {
 	checked  atomic.Bool    // the schema is of our version
 	straight atomic.Bool    // there is no pooler before the server, and statements can be prepared
 
+	answered atomic.Int64 // when the database answered a statement last, in ns since 1970
+	replaced atomic.Int64 // when all connections were replaced last
+
 	calls  *direct.Calls
 	states *direct.States // of one node
 	lane   *direct.Lane   // of what claims and releases send
@@ -117,6 +120,7 @@ type Driver struct {
 	channel *string                    // where the driver listens; nil: it does not
 	tuned   chan struct{}              // closed when channel changes
 	listens bool                       // or is about to
+	hangUp  context.CancelFunc         // ends the connection that listens, and another follows
 	alert   func(owner, why string)
 }
 
@@ -128,7 +132,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	cc := pool.Config().ConnConfig
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
-		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), listens: opts.NoListen, node: node,
+		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), listens: opts.NoListen, hangUp: func() {}, node: node,
 		calls: direct.NewCalls(), states: direct.NewStates(node),
 		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}

@@ -43,6 +43,16 @@ type reply[T any] struct {
 
 // once runs a statement.
 func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
+	begun := time.Now()
+	defer func() {
+		switch {
+		case failed == nil:
+			d.answered.Store(time.Now().UnixNano())
+		case failed.busy:
+		case code(failed) == readOnly, errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begun) >= pace.RequestTime(0, pace.Alone):
+			d.replaceConnections(begun)
+		}
+	}()
 	conn, err := d.pool.Acquire(ctx)
 	if s := d.pool.Stat(); err != nil && ctx.Err() != nil && s.AcquiredConns() >= s.MaxConns() {
 		err = fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxConns(), err)
@@ -65,11 +75,25 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 		return r, &failure{err: err, again: true}
 	}
 	if code(err) == readOnly {
-		conn.Conn().Close(ctx) // the next connection may lead to the server that has taken over
+		conn.Conn().Close(ctx)
 	}
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && said.Severity == "ERROR"
 	return r, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
+}
+
+// replaceConnections closes the connections of the pool that are idle, those that are in use once they are free, and the one
+// that listens, unless the database has answered anything since begun. A link that has died without a word, and a primary that
+// only reads any more, is behind all of them: each would cost an attempt of its own otherwise, and a lease has time for few.
+func (d *Driver) replaceConnections(begun time.Time) {
+	last := d.replaced.Load()
+	if since := begun.UnixNano(); d.answered.Load() > since || last > since || !d.replaced.CompareAndSwap(last, time.Now().UnixNano()) {
+		return
+	}
+	d.pool.Reset()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hangUp()
 }
 
 // mode is how to send a statement. A server that is spoken to directly remembers
@@ -173,6 +197,9 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	switch code(err) {
 	case wrongPassword, wrongUser:
 		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
+		if d.checked.Load() { // they were right once, and are being changed: server first, or client first
+			f.err = fmt.Errorf("%w: %w; user and password were right before: correct them where this program reads them, or on the server", driver.ErrAuth, err)
+		}
 	case noSetting:
 		lasts("%w; correct the parameters of the URL, or leave it out", err)
 	case noDatabase:

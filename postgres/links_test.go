@@ -1,0 +1,229 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// network is the network of one pool. Its connections can die without a word, as those do that a firewall has forgotten.
+type network struct {
+	mu    sync.Mutex // guards what follows
+	conns []*mortal
+}
+
+// mortal is a connection that swallows what is sent to either end once it is dead.
+type mortal struct {
+	net.Conn
+	dead, used    atomic.Bool // used: something was sent after its death
+	listens, left atomic.Bool // left: the client has closed it
+}
+
+// Close implements net.Conn.
+func (c *mortal) Close() error {
+	c.left.Store(true)
+	return c.Conn.Close()
+}
+
+// Write implements net.Conn.
+func (c *mortal) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("LISTEN ")) {
+		c.listens.Store(true)
+	}
+	switch {
+	case !c.dead.Load():
+	case b[0] == 'X': // the client closes it
+		c.Conn.Close()
+		return len(b), nil
+	default:
+		c.used.Store(true)
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// Read implements net.Conn.
+func (c *mortal) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.dead.Load() {
+			return n, err
+		}
+	}
+}
+
+// dial is for pgx.
+func (n *network) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := &mortal{Conn: conn}
+	n.conns = append(n.conns, c)
+	return c, nil
+}
+
+// kill ends all connections without a word.
+func (n *network) kill() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns {
+		c.dead.Store(true)
+	}
+}
+
+// wasted returns how many dead connections were used.
+func (n *network) wasted() (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns {
+		if c.used.Load() {
+			count++
+		}
+	}
+	return count
+}
+
+// listening returns how many connections listen, or did until the client left them.
+func (n *network) listening(left bool) (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns {
+		if c.listens.Load() && c.left.Load() == left {
+			count++
+		}
+	}
+	return count
+}
+
+// through returns a pool of this size over a network of its own.
+func (r *rig) through(n *network, size int32) *pgxpool.Pool {
+	r.Helper()
+	cfg, err := pgxpool.ParseConfig(server.DSN())
+	r.Must(err)
+	cfg.MaxConns, cfg.ConnConfig.DialFunc = size, n.dial
+	pool, err := pgxpool.NewWithConfig(r.Context(), cfg)
+	r.Must(err)
+	r.Cleanup(pool.Close)
+	return pool
+}
+
+// TestDeadPoolCostsOneAttempt: a lease has time for few. The driver itself asks now and then besides.
+func TestDeadPoolCostsOneAttempt(t *testing.T) {
+	r := start(t)
+	const size = 10
+	n := &network{}
+	pool := r.through(n, size)
+	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	var idle []*pgxpool.Conn
+	for range size {
+		conn, err := pool.Acquire(t.Context())
+		r.Must(err)
+		idle = append(idle, conn)
+	}
+	for _, conn := range idle {
+		conn.Release()
+	}
+	n.kill()
+	if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
+		t.Errorf("Renew() = %v", err)
+	}
+	if wasted := n.wasted(); wasted > 3 {
+		t.Errorf("%d of %d dead connections were tried", wasted, size)
+	}
+}
+
+// TestWaitOutlastsAPasswordRotation: the server has the new password before the file of the client has it. The waiter
+// reports what it sees meanwhile, and takes the new password from the file.
+func TestWaitOutlastsAPasswordRotation(t *testing.T) {
+	t.Parallel()
+	s := own(t)
+	r := newRigOn(t, s)
+	r.exec("CREATE ROLE locked SUPERUSER LOGIN PASSWORD 'hunter1'")
+	var dir string
+	r.Must(r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
+	r.exec("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
+	r.exec("SELECT pg_reload_conf()")
+	file := filepath.Join(t.TempDir(), "pgpass")
+	set := func(password string) { r.Must(os.WriteFile(file, []byte("*:*:*:locked:"+password), 0o600)) }
+	set("hunter1")
+	host := url.QueryEscape(strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432"))
+	r.Eventually("the password is asked for", func() bool {
+		_, err := postgres.Open(t.Context(), "postgres://locked:wrong@/postgres?host="+host, &r.opts)
+		return errors.Is(err, driver.ErrAuth)
+	})
+	d, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+host+"&passfile="+url.QueryEscape(file), &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	l := r.Acquire(r.client(), "k", long)
+	down := make(chan error, 100)
+	d.Notify(func(e driver.NodeEvent) {
+		if e.State == driver.NodeDown && errors.Is(e.Err, driver.ErrAuth) {
+			down <- e.Err
+		}
+	})
+	got := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+		got <- err
+	}()
+	r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
+
+	r.exec("ALTER ROLE locked PASSWORD 'hunter2'")
+	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locked'")
+	select {
+	case err := <-down:
+		r.says(err, driver.ErrAuth, "password authentication failed", "right before")
+	case err := <-got:
+		t.Fatalf("Acquire() = %v while the password is changed, want that it waits", err)
+	}
+	set("hunter2")
+	r.Eventually("it is back", func() bool { return d.Nodes()[0].State == driver.NodeUp })
+	r.Release(l)
+	if err := <-got; err != nil {
+		t.Errorf("Acquire() = %v", err)
+	}
+}
+
+// TestListenerLeavesAnOldPrimary that lives on and only reads any more, when the pool leaves it.
+func TestListenerLeavesAnOldPrimary(t *testing.T) {
+	r := start(t)
+	n := &network{}
+	pool := r.through(n, 2)
+	d, err := postgres.New(t.Context(), pool, &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	c := r.Client(d)
+	first := r.Acquire(c, "first", unrenewed)
+	r.force(first)
+	r.loses(first) // as it listens by now
+	var old []*pgxpool.Conn
+	for range 2 {
+		conn, err := pool.Acquire(r.Within())
+		r.Must(err)
+		_, err = conn.Exec(t.Context(), "SET default_transaction_read_only = on")
+		r.Must(err)
+		old = append(old, conn)
+	}
+	for _, conn := range old {
+		conn.Release()
+	}
+	r.Release(r.Acquire(c, "k", long))
+	r.Eventually("it listens elsewhere", func() bool { return n.listening(true) == 1 && n.listening(false) == 1 })
+}
