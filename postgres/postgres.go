@@ -361,8 +361,8 @@ type view struct {
 	Owner   *string // nil: nobody has it
 	Holder  *driver.Holder
 	Token   int64
-	Age     int64 // µs
-	Left    int64
+	Since   int64 // µs since 1970, by the server's clock, so that each look has the same
+	Left    int64 // µs
 	Waiters int
 }
 
@@ -370,7 +370,7 @@ func (d *Driver) status(v view) driver.Status {
 	st := driver.Status{Key: v.Name, Waiters: v.Waiters}
 	if v.Owner != nil {
 		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, direct.Micros(v.Left)
-		st.Since = time.Now().Add(-direct.Micros(v.Age))
+		st.Since = time.UnixMicro(v.Since)
 		if st.Kept = direct.IsKept(st.Owner); st.Kept {
 			st.Token = 0
 		}

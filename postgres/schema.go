@@ -70,7 +70,7 @@ const tellSQL = `WITH noted AS (
 
 // schema has the statements for one schema.
 type schema struct {
-	name                                                      string // quoted
+	raw, name                                                 string // name is quoted
 	acquire, adopt, renew, free, release, force, tell, forced string
 	check, inspect, list, version, guard                      string
 }
@@ -79,12 +79,12 @@ func newSchema(name string) (schema, error) {
 	if name == "" {
 		name = defaultSchema
 	}
-	if len(name) > 63 || strings.ContainsFunc(name, unicode.IsControl) {
-		return schema{}, fmt.Errorf("%w: schema %q: give a name of 1 to 63 bytes", driver.ErrInvalid, name)
+	if len(name) > 63 || strings.ContainsFunc(name, unicode.IsControl) || strings.Contains(name, "$$") {
+		return schema{}, fmt.Errorf("%w: schema %q: give a name of 1 to 63 bytes, without control characters and $$", driver.ErrInvalid, name)
 	}
-	s := schema{name: pgx.Identifier{name}.Sanitize()}
+	s := schema{raw: name, name: pgx.Identifier{name}.Sanitize()}
 	const columns = `SELECT l.name, CASE WHEN h THEN owner END, CASE WHEN h THEN holder END, token,
-		(extract(epoch FROM at - since) * 1000000)::bigint, (extract(epoch FROM expires - at) * 1000000)::bigint, holdfast.waiters(l.name)
+		(extract(epoch FROM since) * 1000000)::bigint, (extract(epoch FROM expires - at) * 1000000)::bigint, holdfast.waiters(l.name)
 		FROM holdfast.lock l, clock_timestamp() at, LATERAL (SELECT owner IS NOT NULL AND expires > at AS h) held `
 	for to, text := range map[*string]string{
 		&s.acquire: takeSQL,
@@ -113,8 +113,10 @@ func newSchema(name string) (schema, error) {
 // in puts the name of the schema, and the size of a block of tokens, into a text.
 func (s schema) in(text string) string {
 	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(block.Size))
-	text = strings.ReplaceAll(text, "SCHEMA IF NOT EXISTS holdfast;", "SCHEMA IF NOT EXISTS "+s.name+";")
-	return strings.ReplaceAll(text, "holdfast.", s.name+".")
+	text = strings.ReplaceAll(text, "holdfast.", s.name+".")
+	quoted := func(text string) string { return strings.ReplaceAll(text, "'", "''") }
+	text = strings.ReplaceAll(text, "nspname = ''holdfast''", "nspname = ''"+quoted(quoted(s.raw))+"''")
+	return strings.ReplaceAll(text, "CREATE SCHEMA holdfast;", "CREATE SCHEMA "+quoted(s.name)+";")
 }
 
 // parts are the names of the tables and functions that schema.sql makes.
@@ -184,8 +186,8 @@ func (s schema) fits(in state) error {
 
 // Migrate makes the tables and functions, or brings them up to date, in one transaction. The
 // driver may be opened with NoCheck for it. Several programs may call it at once, and it does
-// nothing where all is there. It blocks until the database has answered or ctx ends. It needs the
-// right to create a schema, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth
+// nothing where all is there. It blocks until the database has answered or ctx ends. It needs to
+// own the schema, or the right to create it, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth
 // and ErrConfig, the last also for a schema of a newer version.
 func (d *Driver) Migrate(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { return d.schema.migrate(ctx, tx) })
@@ -193,7 +195,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case code(err) == noRights:
-		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create a schema in this database", driver.ErrAuth, err)}
+		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
 	default:
 		err = d.diagnose(ctx, err, false)
 	}

@@ -1,7 +1,8 @@
 -- Version 3 of the tables and functions that package postgres works with, in the schema holdfast. Migrate runs this text in one
 -- transaction; it may be run again. Everything that happens to a lock happens under the lock on its row.
 
-CREATE SCHEMA IF NOT EXISTS holdfast;
+-- IF NOT EXISTS would need the right to create schemas also where this one is there.
+DO 'BEGIN IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = ''holdfast'') THEN CREATE SCHEMA holdfast; END IF; END';
 
 -- A row for each name that was ever locked. Rows stay: they have the token.
 CREATE TABLE IF NOT EXISTS holdfast.lock (
@@ -30,6 +31,7 @@ CREATE TABLE IF NOT EXISTS holdfast.ticket (
 CREATE INDEX IF NOT EXISTS ticket_expires ON holdfast.ticket (expires);
 
 CREATE TABLE IF NOT EXISTS holdfast.version (version integer NOT NULL);
+ALTER TABLE holdfast.version REPLICA IDENTITY FULL; -- where all tables are published, a row is deleted by that alone
 DELETE FROM holdfast.version;
 INSERT INTO holdfast.version VALUES (3);
 

@@ -204,7 +204,13 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 		lasts("%w; correct the parameters of the URL, or leave it out", err)
 	case noDatabase:
 		lasts("%w; create it, or name another", err)
-	case noSchema, noTable, noFunction:
+	case noTable, noFunction:
+		if !strings.Contains(err.Error(), d.schema.raw+".") { // it is none of ours
+			lasts("the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol", err)
+			break
+		}
+		fallthrough
+	case noSchema:
 		lasts("schema %s has no tables for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.schema.name, err)
 	case noRights:
 		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", driver.ErrAuth, err, d.schema.name)

@@ -1,0 +1,100 @@
+package postgres_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// database makes a database for one test and returns its DSN. What is done to the rest of the server does not hurt the others.
+func (r *rig) database() string {
+	r.Helper()
+	name := strings.ReplaceAll(strings.ToLower(r.opts.Schema), " ", "_")
+	r.exec("CREATE DATABASE " + name)
+	return strings.Replace(server.DSN(), "dbname=postgres", "dbname="+name, 1)
+}
+
+// TestMigrateWorksWhereAllTablesArePublished: a table of a publication needs what identifies its rows.
+func TestMigrateWorksWhereAllTablesArePublished(t *testing.T) {
+	r := start(t)
+	dsn := r.database()
+	r.pool = r.connect(dsn)
+	r.Must(r.migrate(r.pool, r.opts))
+	r.exec("ALTER TABLE holdfast.version REPLICA IDENTITY DEFAULT") // as versions before made it
+	r.exec("UPDATE holdfast.version SET version = 2")               // so that there is something to do
+	r.exec("CREATE PUBLICATION everything FOR ALL TABLES")
+	for _, schema := range []string{r.opts.Schema, "fresh"} {
+		r.opts.Schema = schema
+		r.Must(r.migrate(r.pool, r.opts))
+	}
+	d, err := postgres.Open(t.Context(), dsn, &r.opts)
+	c := r.Client(fixture.Closed(r.Rig, d, err))
+	r.Release(r.Acquire(c, "k", long))
+}
+
+// TestMigrateNeedsNoRightsBeyondItsSchema, where that is there, whatever it is called.
+func TestMigrateNeedsNoRightsBeyondItsSchema(t *testing.T) {
+	r := start(t)
+	role := "owner of " + r.opts.Schema
+	quoted := pgx.Identifier{role}.Sanitize()
+	r.exec("CREATE ROLE " + quoted + " LOGIN")
+	pool := r.connect(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1))
+	for _, name := range []string{r.opts.Schema + " it's", r.opts.Schema + ` "holdfast."`} {
+		_, err := r.pool.Exec(t.Context(), "CREATE SCHEMA "+pgx.Identifier{name}.Sanitize()+" AUTHORIZATION "+quoted)
+		r.Must(err)
+		r.Must(r.migrate(pool, postgres.Options{Schema: name}))
+	}
+	_, err := postgres.Schema(&postgres.Options{Schema: "a$$b"})
+	r.says(err, driver.ErrInvalid, "$$")
+	r.says(r.migrate(pool, postgres.Options{Schema: r.opts.Schema + " new"}), driver.ErrAuth, "permission denied for database", "owns the schema")
+}
+
+// TestMissingServerFunctionIsNoMissingTable: a server that only looks like PostgreSQL may lack one, and migrate mends nothing then.
+func TestMissingServerFunctionIsNoMissingTable(t *testing.T) {
+	r := start(t)
+	dsn := r.database()
+	r.pool = r.connect(dsn)
+	r.exec("ALTER FUNCTION pg_catalog.hashtext(text) RENAME TO hashtext_of_another")
+	check := func(err error, name string) {
+		t.Helper()
+		r.says(err, driver.ErrConfig, name, "PostgreSQL 11")
+		if err != nil && strings.Contains(err.Error(), "holdfast migrate") {
+			t.Errorf("error %q recommends to migrate", err)
+		}
+	}
+	check(r.migrate(r.pool, r.opts), "hashtext")
+	r.exec("ALTER FUNCTION pg_catalog.hashtext_of_another(text) RENAME TO hashtext")
+	r.Must(r.migrate(r.pool, r.opts))
+	d, err := postgres.Open(t.Context(), dsn, &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	r.exec("ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with")
+	check(d.List(r.Within(), "", func(driver.Status) bool { return true }), "starts_with")
+}
+
+// TestSinceOfAHolderStaysTheSame with each look.
+func TestSinceOfAHolderStaysTheSame(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	g := r.Grant(d, "k", long)
+	first, err := d.Inspect(r.Within(), "k")
+	r.Must(err)
+	for range 5 {
+		again, err := d.Inspect(r.Within(), "k")
+		r.Must(err)
+		if !again.Since.Equal(first.Since) {
+			t.Errorf("the lock was taken at %v, and then at %v", first.Since, again.Since)
+		}
+		r.Must(d.List(r.Within(), "k", func(st driver.Status) bool {
+			if !st.Since.Equal(first.Since) {
+				t.Errorf("the list has that the lock was taken at %v, want %v", st.Since, first.Since)
+			}
+			return true
+		}))
+	}
+	r.Must(d.Release(r.Within(), g, 0))
+}
