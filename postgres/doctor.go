@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"slices"
@@ -247,8 +248,31 @@ func (l *look) transport(context.Context) error {
 		l.OK("tls", "a socket of this machine")
 		return nil
 	}
+	if text := weakness(l.conn.Config(), conn); text != "" {
+		l.Add("tls", driver.VerdictWarning, text, "give sslmode=verify-full in the URL, and sslrootcert=FILE for an authority of your own")
+		return nil
+	}
 	l.Transport(conn, l.conn.Config().Password != "", l.conn.Config().TLSConfig)
 	return nil
+}
+
+// weakness returns what somebody in between could do to conn, which was made by config, though the URL asks for TLS or
+// leaves that open, as it does without sslmode; empty: nothing, or the URL asks for no TLS.
+func weakness(config *pgx.ConnConfig, conn net.Conn) string {
+	asked := []*tls.Config{config.TLSConfig}
+	for _, f := range config.Fallbacks {
+		asked = append(asked, f.TLSConfig)
+	}
+	unverified := func(c *tls.Config) bool {
+		return c != nil && c.InsecureSkipVerify && c.VerifyPeerCertificate == nil && c.VerifyConnection == nil
+	}
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	if _, secure := conn.(*tls.Conn); secure && slices.ContainsFunc(asked, unverified) {
+		return "its certificate is not verified: whoever answers in its place gets what is sent, and grants locks"
+	} else if !secure && slices.ContainsFunc(asked, func(c *tls.Config) bool { return c != nil }) && !net.ParseIP(host).IsLoopback() {
+		return "it speaks no TLS, and the URL lets that pass: whoever is in between reads and changes what is sent"
+	}
+	return ""
 }
 
 func (l *look) schema(ctx context.Context) error {

@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -197,6 +199,18 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 		}
 		r.only(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
+	t.Run("a certificate that nobody verifies", func(t *testing.T) {
+		r := start(t)
+		cert, err := redisproc.NewCertificate(t.TempDir())
+		r.Must(err)
+		url := "postgres://holdfast@" + r.secured(cert) + "/postgres?sslrootcert=" + cert.Cert + "&sslmode="
+		if found := r.diagnosed(url + "verify-full"); len(found) > 0 {
+			t.Errorf("with verify-full: %+v", found)
+		}
+		url, _, _ = strings.Cut(url, "?")
+		r.only(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
+		r.only(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
+	})
 	t.Run("a name that is no database", func(t *testing.T) {
 		r := start(t)
 		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))
@@ -229,6 +243,77 @@ func secure(t *testing.T, cert *redisproc.Certificate) string {
 	}()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return "127.0.0.1:" + port
+}
+
+// secured returns the address of a way to the server that speaks TLS.
+func (r *rig) secured(cert *redisproc.Certificate) string {
+	r.Helper()
+	pair, err := tls.LoadX509KeyPair(cert.Cert, cert.Key)
+	r.Must(err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	r.Must(err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer client.Close()
+				request := make([]byte, 8)
+				if _, err := io.ReadFull(client, request); err != nil || request[7] != 47 { // the other one cancels a statement
+					return
+				}
+				client.Write([]byte("S"))
+				server, err := net.Dial("unix", r.socket)
+				if err != nil {
+					return
+				}
+				secure := tls.Server(client, &tls.Config{Certificates: []tls.Certificate{pair}})
+				all.Go(func() {
+					io.Copy(secure, server)
+					client.Close()
+				})
+				io.Copy(server, secure)
+				server.Close()
+			})
+		}
+	})
+	r.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// plain is a connection without TLS to an address.
+type plain struct {
+	net.Conn
+	to netip.AddrPort
+}
+
+// RemoteAddr implements net.Conn.
+func (p plain) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.to) }
+
+// TestFallbackToClearTextIsAWarning, unless the server is on this machine or the URL asks for no TLS.
+func TestFallbackToClearTextIsAWarning(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url, to string
+		warns   bool
+	}{
+		{"postgres://h/db", "10.0.0.1:5432", true},
+		{"postgres://h/db?sslmode=prefer", "192.0.2.1:5432", true},
+		{"postgres://h/db?sslmode=allow", "[2001:db8::1]:5432", true},
+		{"postgres://h/db?sslmode=disable", "10.0.0.1:5432", false},
+		{"postgres://h/db", "127.0.0.1:5432", false},
+		{"postgres://h/db", "[::1]:5432", false},
+	} {
+		if text := postgres.Weakness(c.url, plain{to: netip.MustParseAddrPort(c.to)}); (text != "") != c.warns {
+			t.Errorf("%s at %s: %q, want a warning: %v", c.url, c.to, text, c.warns)
+		}
+	}
 }
 
 // diagnose is what the doctor finds at a URL.

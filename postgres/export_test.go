@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"net"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/pace"
@@ -18,6 +19,15 @@ func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 
 // AnyVersion has d take the tables for those of its own version.
 func (d *Driver) AnyVersion() { d.checked.Store(true) }
+
+// Weakness returns what the doctor finds about a connection that a client with this URL has made.
+func Weakness(url string, conn net.Conn) string {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return err.Error()
+	}
+	return weakness(cfg, conn)
+}
 
 // Bury releases what owner may have, and will have by a statement that is under way.
 func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
