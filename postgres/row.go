@@ -25,8 +25,11 @@ import (
 // SELECT in it. Give what such a SELECT finds as an argument. What a function reads
 // that the query calls is not locked.
 //
-// As with QueryRow, Scan returns the error: ErrInvalid for a query that was refused,
-// after which tx goes on; ErrHeld when another transaction has the row locked;
+// At REPEATABLE READ and SERIALIZABLE a transaction reads what was there at its first statement, so behind
+// the lock too it does not see what another has written under that lock before: RowLock refuses these levels.
+//
+// As with QueryRow, Scan returns the error: ErrInvalid for a query or a level that was refused,
+// after which tx goes on; pgx.ErrTxClosed if something has sent COMMIT or ROLLBACK in tx; ErrHeld when another transaction has the row locked;
 // pgx.ErrNoRows when there is none. After ErrHeld roll back, as after any error of the
 // server.
 func RowLock(ctx context.Context, tx pgx.Tx, query string, args ...any) pgx.Row {
@@ -73,11 +76,13 @@ func rewritten(ctx context.Context, tx pgx.Tx, query string, args []any) (string
 	return query, args, nil
 }
 
-// kindSQL finds what is no table of this database that keeps rows of its own, among a relation
-// and all that is below it.
+// kindSQL returns the isolation level, and finds what is no table of this database that keeps rows of its own,
+// among a relation and all that is below it.
 const kindSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1::text)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
-	SELECT coalesce(relname, $1::text), CASE relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table'
-		ELSE 'no table' END FROM part LEFT JOIN pg_class ON oid = id WHERE relkind IS NULL OR relkind NOT IN ('r', 'p')`
+	SELECT current_setting('transaction_isolation'), name, kind FROM (SELECT) one LEFT JOIN (
+		SELECT coalesce(relname, $1::text) AS name, CASE relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view'
+			WHEN 'f' THEN 'a foreign table' ELSE 'no table' END AS kind
+		FROM part LEFT JOIN pg_class ON oid = id WHERE relkind IS NULL OR relkind NOT IN ('r', 'p')) other ON true LIMIT 1`
 
 // lockable returns nil if FOR UPDATE behind query locks each row that it returns.
 func lockable(ctx context.Context, tx pgx.Tx, query string) error {
@@ -85,15 +90,30 @@ func lockable(ctx context.Context, tx pgx.Tx, query string) error {
 	if err != nil {
 		return err
 	}
-	var name, kind string
-	err = tx.QueryRow(ctx, kindSQL, pgx.QueryExecModeExec, table).Scan(&name, &kind)
+	var level string
+	var name, kind *string // nil: it is a table
+	err = tx.QueryRow(ctx, kindSQL, pgx.QueryExecModeExec, table).Scan(&level, &name, &kind)
+	if err == nil {
+		err = underWay(tx)
+	}
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
 	case err != nil:
 		return err
+	case level != "read committed":
+		return fmt.Errorf("%w: at %s the transaction goes on to read what was there before it had the lock; begin it at READ COMMITTED", driver.ErrInvalid, level)
+	case name == nil:
+		return nil
 	}
-	return fmt.Errorf("%w: %s is %s, whose rows FOR UPDATE does not lock for sure; read from the table itself", driver.ErrInvalid, name, kind)
+	return fmt.Errorf("%w: %s is %s, whose rows FOR UPDATE does not lock for sure; read from the table itself", driver.ErrInvalid, *name, *kind)
+}
+
+// underWay returns an error if the server has ended the transaction: each statement is one by itself then, and locks
+// nothing beyond its end. Call it after a statement that has succeeded.
+func underWay(tx pgx.Tx) error {
+	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // nil: tx is a fake of a test
+		return fmt.Errorf("%w: something in it has sent COMMIT or ROLLBACK, so nothing stays locked; begin another", pgx.ErrTxClosed)
+	}
+	return nil
 }
 
 // ends are the words behind a table that end FROM where there is nothing else in it.

@@ -169,6 +169,9 @@ func TestARowLockThatAnotherHasIsHeld(t *testing.T) {
 	if held, ok := errors.AsType[*driver.HeldError](err); !errors.Is(err, holdfast.ErrHeld) || !ok || held.Owner != "" {
 		t.Errorf("a row that is locked: %v, want ErrHeld", err)
 	}
+	if err := postgres.RowLock(t.Context(), second, query, 8).Scan(&balance); err == nil || errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("RowLock() after that in the same transaction = %v, want that the transaction has failed", err)
+	}
 	first.Rollback(t.Context())
 	second = r.begin()
 	if err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance); err != nil {

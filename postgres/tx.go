@@ -26,7 +26,9 @@ type Lease interface {
 //
 // Renewals go on meanwhile. Call it first in the transaction, at the latest before
 // the first read that feeds a write. Errors: ErrLost when the lease has ended, and
-// then nothing must be written: roll back.
+// pgx.ErrTxClosed when something has sent COMMIT or ROLLBACK in tx; then nothing must be
+// written: roll back. At REPEATABLE READ and above the server also refuses a transaction
+// whose snapshot is older than the end of the lease (40001).
 func Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	s, err := newSchema("")
 	if err != nil {
@@ -46,8 +48,12 @@ func (s schema) fence(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	}
 	owner, _ := driver.GrantOf(lease.Owner(), 0)
 	tag, err := tx.Exec(ctx, s.guard, pgx.QueryExecModeExec, lease.Key(), owner)
-	if err == nil && tag.RowsAffected() == 0 {
+	switch {
+	case err != nil:
+	case tag.RowsAffected() == 0:
 		err = fmt.Errorf("%w: the database has another holder, or none", driver.ErrLost)
+	default:
+		err = underWay(tx)
 	}
 	if err != nil {
 		return fmt.Errorf("postgres: fenced %q: %w", lease.Key(), err)

@@ -21,6 +21,7 @@ package pgxfence
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -126,9 +127,19 @@ func rollBack(ctx context.Context, tx pgx.Tx) {
 // transaction reads and writes until it ends. On a pool or a connection it shuts
 // out older holders from then on: for a read that feeds a later write. A stale
 // token is a *fence.StaleError; after any other error the claim may have been
-// recorded.
+// recorded. pgx.ErrTxClosed also means that something has sent COMMIT or ROLLBACK in
+// the transaction. At REPEATABLE READ and above the server refuses a transaction whose
+// snapshot is older than the last claim of the guard (40001): begin it again.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
-	return f.table.Claim(ctx, querier{q}, guard, token, owner)
+	err := f.table.Claim(ctx, querier{q}, guard, token, owner)
+	tx, ok := q.(pgx.Tx)
+	if err != nil || !ok || tx.Conn() == nil { // nil: tx is a fake of a test
+		return err
+	}
+	if tx.Conn().PgConn().TxStatus() == 'I' {
+		return f.table.Failure(guard, fmt.Errorf("%w: something in it has sent COMMIT or ROLLBACK, so the claim covers nothing; begin another", pgx.ErrTxClosed))
+	}
+	return nil
 }
 
 // Highest is the highest token seen for guard and the owner of its lease, or 0 and

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
@@ -291,5 +292,66 @@ func TestBadTableIsRefused(t *testing.T) {
 	t.Parallel()
 	if f, err := pgxfence.New(&pgxfence.Options{Table: "f; DROP TABLE account"}); err == nil {
 		t.Errorf("accepted: %+v", f)
+	}
+}
+
+// TestClaimAtAnOlderSnapshotIsRefused: two transactions of one lease follow one another under the claim, and the second has
+// its snapshot from before the end of the first.
+func TestClaimAtAnOlderSnapshotIsRefused(t *testing.T) {
+	pool, f := open(t)
+	begin := func(level pgx.TxIsoLevel) pgx.Tx {
+		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { tx.Rollback(context.Background()) })
+		return tx
+	}
+	if err := f.Claim(t.Context(), pool, "k", 9, "a"); err != nil {
+		t.Fatal(err)
+	}
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		first, second := begin(pgx.ReadCommitted), begin(level)
+		seen, before := 0, 0
+		rows := "SELECT count(*) FROM account_" + t.Name()
+		if err := second.QueryRow(t.Context(), rows).Scan(&before); err != nil {
+			t.Fatal(err)
+		}
+		err := f.Claim(t.Context(), first, "k", 9, "a")
+		if err == nil {
+			_, err = first.Exec(t.Context(), "INSERT INTO account_"+t.Name()+" VALUES ($1, 1)", level)
+		}
+		if err = errors.Join(err, first.Commit(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Claim(t.Context(), second, "k", 9, "a"); err != nil {
+			if said, ok := errors.AsType[*pgconn.PgError](err); level == pgx.ReadCommitted || !ok || said.Code != "40001" {
+				t.Errorf("%s: Claim() = %v", level, err)
+			}
+			continue
+		}
+		if err := second.QueryRow(t.Context(), rows).Scan(&seen); err != nil || seen != before+1 {
+			t.Errorf("%s: the claim covers a read of %d rows, %v, where there are %d", level, seen, err, before+1)
+		}
+		second.Rollback(t.Context())
+	}
+}
+
+// TestClaimBehindTheEndOfATransactionIsRefused: what is written next would be in no transaction with it.
+func TestClaimBehindTheEndOfATransactionIsRefused(t *testing.T) {
+	pool, f := open(t)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if err := f.Claim(t.Context(), tx, "k", 9, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Claim(t.Context(), tx, "k", 9, "a"); !errors.Is(err, pgx.ErrTxClosed) {
+		t.Errorf("Claim() = %v, want that the transaction is over", err)
 	}
 }

@@ -50,8 +50,11 @@ var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-
 var statements = map[Dialect]Table{
 	PostgreSQL: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, owner text NOT NULL)`,
+		// A repeated claim changes the row, too: at REPEATABLE READ that alone has the server refuse the next
+		// transaction, which waited for this one and whose snapshot is older.
 		raise: `INSERT INTO %[1]s AS f (name, token, owner) VALUES ($1, $2, $3)
-			ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner WHERE f.token < excluded.token`,
+			ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner
+				WHERE f.token < excluded.token OR f.token = excluded.token AND f.owner = excluded.owner`,
 		look:   `SELECT token, owner FROM %[1]s WHERE name = $1 FOR UPDATE`,
 		forget: `DELETE FROM %[1]s WHERE name = $1`,
 	},

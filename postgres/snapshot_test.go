@@ -1,0 +1,133 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// beginAt begins a transaction at an isolation level. Its snapshot is taken, where it keeps one.
+func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
+	r.Helper()
+	tx, err := r.pool.BeginTx(r.Context(), pgx.TxOptions{IsoLevel: level})
+	r.Must(err)
+	r.Cleanup(func() { tx.Rollback(context.Background()) })
+	_, err = tx.Exec(r.Context(), "SELECT txid_current_snapshot()")
+	r.Must(err)
+	return tx
+}
+
+// TestRowLockReadsNothingFromBeforeIt: what another transaction has written under the lock of the row is seen, or the lock is refused.
+func TestRowLockReadsNothingFromBeforeIt(t *testing.T) {
+	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
+		t.Run(string(level), func(t *testing.T) {
+			r := start(t)
+			r.exec("CREATE TABLE holdfast.orders AS SELECT 7 AS id; CREATE TABLE holdfast.item (id int)", pgx.QueryExecModeSimpleProtocol)
+			query, id, items := r.in("SELECT id FROM holdfast.orders WHERE id = 7"), 0, 0
+			tx, first := r.beginAt(level), r.beginAt(pgx.ReadCommitted)
+			r.Must(postgres.RowLock(t.Context(), first, query).Scan(&id))
+			_, err := first.Exec(t.Context(), r.in("INSERT INTO holdfast.item VALUES (1)"))
+			r.Must(err)
+			r.Must(first.Commit(t.Context()))
+			err = postgres.RowLock(t.Context(), tx, query).Scan(&id)
+			if refused {
+				r.says(err, driver.ErrInvalid, string(level), "READ COMMITTED")
+				return
+			}
+			r.Must(err)
+			r.Must(tx.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast.item")).Scan(&items))
+			if items != 1 {
+				t.Errorf("%d items are seen behind the lock, want 1", items)
+			}
+		})
+	}
+}
+
+// claimed is a lease as far as Fenced looks at it. Its holder does not know whether it is over.
+type claimed struct{ grant driver.Grant }
+
+func (c claimed) Key() string            { return c.grant.Key }
+func (c claimed) Owner() string          { return c.grant.Owner }
+func (claimed) Context() context.Context { return context.Background() }
+
+// TestFencedRefusesWhatOnlyItsSnapshotHolds: the lease stood when the transaction began, and is over.
+func TestFencedRefusesWhatOnlyItsSnapshotHolds(t *testing.T) {
+	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
+		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
+		"hand-over": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			other := r.driver()
+			got := make(chan error, 1)
+			go func() {
+				_, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+				got <- err
+			}()
+			r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
+			r.Must(d.Release(r.Within(), g, 0))
+			r.Must(<-got)
+		},
+		"next": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			r.Must(d.Release(r.Within(), g, 0))
+			r.Grant(r.driver(), "k", long)
+		},
+		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			r.Must(err)
+		},
+		"adopt": func(r *rig, _ *postgres.Driver, g driver.Grant) {
+			_, err := r.driver().Adopt(r.Within(), g)
+			r.Must(err)
+		},
+		"lapse": func(r *rig, d *postgres.Driver, g driver.Grant) {
+			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			r.Grant(r.driver(), "k", long)
+		},
+	} {
+		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+			t.Run(name+" "+string(level), func(t *testing.T) {
+				r := start(t)
+				d := r.driver()
+				g := r.adoptable(d, long)
+				tx := r.beginAt(level)
+				end(r, d, g)
+				err := d.Fenced(r.Within(), tx, claimed{g})
+				said, _ := errors.AsType[*pgconn.PgError](err)
+				if !errors.Is(err, holdfast.ErrLost) && (said == nil || said.Code != "40001") {
+					t.Errorf("Fenced() = %v, want ErrLost, or that the server refuses the snapshot", err)
+				}
+			})
+		}
+	}
+}
+
+// TestNothingIsLockedBehindTheEndOfATransaction: somebody has sent COMMIT inside it, and what comes later is a
+// transaction by itself.
+func TestNothingIsLockedBehindTheEndOfATransaction(t *testing.T) {
+	r := start(t)
+	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id")
+	d := r.driver()
+	g := r.Grant(d, "k", long)
+	for name, lock := range map[string]func(tx pgx.Tx) error{
+		"RowLock": func(tx pgx.Tx) error {
+			var id int
+			return postgres.RowLock(t.Context(), tx, r.in("SELECT id FROM holdfast.account")).Scan(&id)
+		},
+		"Fenced": func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, claimed{g}) },
+	} {
+		tx := r.begin()
+		r.Must(lock(tx))
+		_, err := tx.Exec(t.Context(), "COMMIT")
+		r.Must(err)
+		if err := lock(tx); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("%s: %v, want that the transaction is over", name, err)
+		}
+		tx.Rollback(t.Context())
+	}
+	r.Must(d.Release(r.Within(), g, 0))
+}
