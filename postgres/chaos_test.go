@@ -66,8 +66,8 @@ func TestChaos(t *testing.T) {
 
 // turn takes the lock and adds one.
 func (c *chaos) turn(ctx context.Context, d *postgres.Driver, client *holdfast.Client) {
-	brood := rand.IntN(20) == 0 // and go on after the loss
-	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief, NoRenew: brood})
+	brood := rand.IntN(20) == 0                                                              // and go on after the loss
+	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief, NoRenew: brood}) // short: leases end in the trouble
 	if err != nil {
 		return
 	}

@@ -87,18 +87,18 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 }
 
 // ask asks the server once, in its turn. What was handed to it a claim confirms at once.
-func (c *claim) ask(ctx context.Context) (g driver.Grant, err error) {
+func (c *claim) ask(caller context.Context) (g driver.Grant, err error) {
 	once := func() (err error) {
-		ctx, done := c.d.calls.Linger(ctx, pace.RequestTime(c.req.TTL, pace.Alone))
+		ctx, done := c.d.calls.Linger(caller, pace.RequestTime(c.req.TTL, pace.Alone))
 		defer done()
-		g, err = c.try(ctx)
+		g, err = c.try(context.WithValue(ctx, callerKey{}, caller))
 		return err
 	}
 	if c.woken {
 		c.woken = false
 		return g, once()
 	}
-	waiting, cancel := context.WithCancel(ctx)
+	waiting, cancel := context.WithCancel(caller)
 	defer cancel()
 	defer context.AfterFunc(c.d.calls.Alive, cancel)()
 	if c.req.NoWait {

@@ -17,6 +17,11 @@ func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 	return a.Token != nil, err
 }
 
+// Excused reports whether the end of ctx is no news of the server, for a caller with its own context.
+func Excused(ctx, caller context.Context) bool {
+	return excused(context.WithValue(ctx, callerKey{}, caller))
+}
+
 // AnyVersion has d take the tables for those of its own version.
 func (d *Driver) AnyVersion() { d.checked.Store(true) }
 

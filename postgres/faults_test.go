@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// brief is a TTL that gives a statement little time.
+// brief is a TTL for tests that wait for the end of the lease.
 const brief = time.Second
 
 // TestAStatementThatComesAfterItsSenderGaveUpTakesNothing stops the statement of an
@@ -27,7 +29,7 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: brief, NoWait: noWait})
+			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: noWait})
 			failed <- err
 		}()
 		<-p.Caught
@@ -47,6 +49,32 @@ func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
 			t.Errorf("NoWait %v: the late statement has left %q, %v", noWait, left, err)
 		}
 	}
+}
+
+// TestNoServerIsBlamedForItsCallers: neither for one that has left, nor for a process that stood still.
+func TestNoServerIsBlamedForItsCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		for name, c := range map[string]struct {
+			caller context.Context
+			late   time.Duration
+			want   bool
+		}{
+			"silence":                       {t.Context(), 0, false},
+			"a caller that left":            {gone, 0, true},
+			"a process that stood still":    {t.Context(), time.Second, true},
+			"a time-out that took a moment": {t.Context(), 20 * time.Millisecond, false},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			<-ctx.Done()
+			time.Sleep(c.late)
+			if got := postgres.Excused(ctx, c.caller); got != c.want {
+				t.Errorf("%s: excused %v, want %v", name, got, c.want)
+			}
+			cancel()
+		}
+	})
 }
 
 // TestAStatementThatComesAfterItWasRepeatedTakesNothing cuts the connection of a
@@ -205,7 +233,7 @@ func TestTokensFollowTheClock(t *testing.T) {
 func TestALateRenewalRevivesNothing(t *testing.T) {
 	r := start(t)
 	d := r.driver()
-	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief})
+	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief}) // short: it lapses
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,12 +271,13 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 
 // TestALateAnswerWithABriefLeaseIsNotForAHolderThatDoesNotRenew: it leaves less than half of the TTL.
 func TestALateAnswerWithABriefLeaseIsNotForAHolderThatDoesNotRenew(t *testing.T) {
-	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond // and 300 ms is how long a statement may take
+	// 300 ms is how long a statement may take
+	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond
 	r := start(t)
 	d := r.driver()
 	r.route(d).Set(func() { r.route(d).Slow = slow })
 	for i := range 3 {
-		g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint(i), TTL: ttl, NoWait: true})
+		g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint(i), TTL: ttl, NoWait: true}) // short: nothing is granted
 		if !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%v of %v are left, %v; want ErrUnavailable", time.Until(g.TrustedUntil), ttl, err)
 		}

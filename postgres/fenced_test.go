@@ -48,8 +48,12 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t)
+			ttl := long
+			if name == "lapse" {
+				ttl = brief // short: it lapses
+			}
 			d := r.driver()
-			l := r.hold(d, brief)
+			l := r.hold(d, ttl)
 			tx := r.begin()
 			if err := d.Fenced(t.Context(), tx, l); err != nil {
 				t.Fatal(err)
@@ -105,7 +109,9 @@ func TestAnAdoptionWaitsForATransactionThatReliesOnTheLease(t *testing.T) {
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := heir.Adopt(t.Context(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: brief}); !errors.Is(err, holdfast.ErrUnavailable) {
+	under, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := heir.Adopt(under, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("Adopt() under the transaction = %v, want ErrUnavailable", err)
 	}
 	if err := heir.Close(); err != nil { // after which no statement of it is under way
@@ -175,8 +181,8 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 		c := r.Client(d)
 		all.Go(func() {
 			for range 10 {
-				l := r.Acquire(c, "k", 100*time.Millisecond)
-				when := rand.IntN(4) // the lease is lost: before the transaction, in it, or not
+				l := r.Acquire(c, "k", 100*time.Millisecond) // short: the lease may end at any moment
+				when := rand.IntN(4)                         // the lease is lost: before the transaction, in it, or not
 				err := pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 					if when == 0 {
 						thief.ForceRelease(t.Context(), "k", l.Token(), "")

@@ -175,7 +175,7 @@ func (r *rig) ask(d *postgres.Driver, req driver.Request, into *driver.Grant) fu
 // TestALateStatementDoesNotShortenWhatIsTrusted: whatever was sent before for a shorter time, and is carried out after a renewal
 // for a longer one that was confirmed.
 func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
-	const short = 1500 * time.Millisecond
+	const short = long / 4
 	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)

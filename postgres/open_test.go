@@ -191,7 +191,7 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 		}
 		defer conn.Release()
 	}
-	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true})
+	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true}) // short: nothing is granted
 	r.says(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
 	if e := d.Nodes()[0]; e.State != driver.NodeUp {
 		t.Errorf("the database is %s: %v", e.State, e.Err)

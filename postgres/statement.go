@@ -127,11 +127,22 @@ func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql str
 			return r, d.states.Unavailable(err)
 		}
 		down := d.unavailable(err)
-		if !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the server
+		if ctx.Err() == nil || !excused(ctx) {
 			d.report(down)
 		}
 		return r, down
 	}
+}
+
+// callerKey is the key of the caller's own context in that of a statement which outlasts it for a moment.
+type callerKey struct{}
+
+// excused reports whether the end of ctx, before an answer came, is no news of the server: the caller has left, or
+// this process stood still, and there may be an answer that it could not read.
+func excused(ctx context.Context) bool {
+	caller, _ := ctx.Value(callerKey{}).(context.Context)
+	deadline, limited := ctx.Deadline()
+	return errors.Is(ctx.Err(), context.Canceled) || caller != nil && caller.Err() != nil || limited && time.Since(deadline) > stoodStill
 }
 
 // one runs a statement that returns a row.
@@ -155,6 +166,9 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 const (
 	mostTries = 3
 	few       = 5 // attempts at locks after which statements are prepared
+
+	// stoodStill is how long after its time a time-out comes in a process that has a processor.
+	stoodStill = 100 * time.Millisecond
 )
 
 // unavailable says that the database has not answered, and why.
