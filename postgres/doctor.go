@@ -138,13 +138,13 @@ func (l *look) role(ctx context.Context) error {
 }
 
 func (l *look) clock(ctx context.Context) error {
-	var at time.Time
+	var at int64 // as a number, because each session may have a style of its own for dates
 	before := time.Now()
-	if err := l.get(ctx, "SELECT clock_timestamp()", nil, &at); err != nil {
+	if err := l.get(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, &at); err != nil {
 		return err
 	}
 	rtt := time.Since(before)
-	off := at.Sub(before.Add(rtt / 2))
+	off := time.UnixMicro(at).Sub(before.Add(rtt / 2))
 	if off.Abs() > clockNoise+rtt {
 		l.Add("clock", driver.VerdictWarning, fmt.Sprintf("its clock differs from this machine's by %v: if it was set, leases end early or late",
 			off.Round(time.Millisecond)), "have a time service slew both")

@@ -211,6 +211,11 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 		r.only(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 		r.only(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 	})
+	t.Run("nothing in a session with odd settings", func(t *testing.T) {
+		if found := start(t).diagnosed(dsn(oddSettings)); len(found) > 0 {
+			t.Errorf("found %+v", found)
+		}
+	})
 	t.Run("a name that is no database", func(t *testing.T) {
 		r := start(t)
 		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/locktest"
@@ -45,9 +46,7 @@ func pooler(t testing.TB, mode string) *pgproc.Pooler {
 }
 
 func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short goes through the suite once")
-	}
+	gates.Nightly(t, "sizes") // TestOddSessionsAnswerAlike compares its statements
 	t.Parallel()
 	p := pooler(t, "transaction")
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {

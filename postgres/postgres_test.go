@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"testing"
 
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/postgres"
 )
@@ -11,8 +12,8 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]postgres.Options{"listening": {}, "polling": {NoListen: true}} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && opts.NoListen {
-				t.Skip("-short goes through the suite once")
+			if opts.NoListen { // each night; TestOddSessionsAnswerAlike compares its statements
+				gates.Nightly(t, "sizes")
 			}
 			t.Parallel()
 			locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {

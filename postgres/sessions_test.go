@@ -1,0 +1,213 @@
+package postgres_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+var sessionsSeed = flag.Uint64("sessions-seed", 0, "seed of TestOddSessionsAnswerAlike; 0: another each time")
+
+// oddSettings are what a database, a user or a URL may set for each session.
+var oddSettings = strings.Join([]string{
+	"search_path=pg_temp", "DateStyle=German", "IntervalStyle=sql_standard", "TimeZone=Asia/Kathmandu", "standard_conforming_strings=off",
+	"bytea_output=escape", "extra_float_digits=-15", "plan_cache_mode=force_generic_plan", "transform_null_equals=on", "array_nulls=off",
+	"check_function_bodies=off", "quote_all_identifiers=on", "default_transaction_deferrable=on", "row_security=off", "xmloption=document",
+	"enable_indexscan=off", "enable_bitmapscan=off", "lock_timeout=9000", "statement_timeout=9000", "idle_in_transaction_session_timeout=9000",
+}, " ")
+
+// session is clients with one kind of session, in a schema of their own.
+type session struct {
+	*rig
+	clients []*postgres.Driver
+	grants  map[string]driver.Grant        // by key, of whom has the lock
+	kept    map[string]bool                // the lock is nobody's until it lapses
+	line    map[string][]chan driver.Grant // of those that wait, in order
+	tokens  map[string]int64               // the last of each key
+	names   map[string]string              // of owners, in the order in which they are seen
+}
+
+func newSession(t *testing.T, dsn string, opts postgres.Options) *session {
+	s := &session{
+		rig: newRig(t), grants: make(map[string]driver.Grant), kept: make(map[string]bool), line: make(map[string][]chan driver.Grant),
+		tokens: make(map[string]int64), names: make(map[string]string),
+	}
+	opts.Schema = s.opts.Schema
+	for range 2 {
+		d, err := postgres.Open(t.Context(), dsn, &opts)
+		s.Must(err)
+		t.Cleanup(func() { d.Close() })
+		s.clients = append(s.clients, d)
+	}
+	return s
+}
+
+// name returns a short name of an owner.
+func (s *session) name(owner string) string {
+	owner, kept := strings.CutSuffix(owner, "!")
+	if owner != "" && s.names[owner] == "" {
+		s.names[owner] = fmt.Sprint("owner ", len(s.names)+1)
+	}
+	if kept {
+		return s.names[owner] + ", kept"
+	}
+	return s.names[owner]
+}
+
+// outcome returns what came of a request.
+func (s *session) outcome(err error) string {
+	held, ok := errors.AsType[*driver.HeldError](err)
+	switch {
+	case ok:
+		return fmt.Sprintf("held by %s (%s), %d wait", s.name(held.Owner), held.Holder.Note, held.Waiters)
+	case errors.Is(err, driver.ErrLost):
+		return "lost"
+	}
+	return fmt.Sprint(err)
+}
+
+// granted notes a grant.
+func (s *session) granted(g driver.Grant) string {
+	rises := g.Token > s.tokens[g.Key]
+	s.tokens[g.Key], s.grants[g.Key] = g.Token, g
+	delete(s.kept, g.Key)
+	return fmt.Sprintf("granted to %s, the token rises: %v", s.name(g.Owner), rises)
+}
+
+// passed notes that the lock of key is free, or has been handed to the first that waits.
+func (s *session) passed(key string) string {
+	delete(s.grants, key)
+	delete(s.kept, key)
+	if len(s.line[key]) == 0 {
+		return "free"
+	}
+	first := s.line[key][0]
+	s.line[key] = s.line[key][1:]
+	select {
+	case g := <-first:
+		return s.granted(g)
+	case <-s.Within().Done():
+		s.Fatal("the first that waits has not been granted the lock")
+		return ""
+	}
+}
+
+// do makes the request with this number on key, by one of the clients, and returns what came of it.
+func (s *session) do(step, by int, key string) string {
+	d, ctx := s.clients[by], s.Within()
+	g, held := s.grants[key]
+	if !held {
+		g = driver.Grant{Key: key, Owner: "nobody", TTL: long}
+	}
+	req := driver.Request{Key: key, TTL: long, NoWait: true, Adoptable: true, Holder: driver.Holder{Note: "näch'st\\e \"" + key}}
+	switch step {
+	case 0, 1:
+		got, err := d.Acquire(ctx, req)
+		if err != nil {
+			return s.outcome(err)
+		}
+		return s.granted(got)
+	case 2:
+		if !held && !s.kept[key] {
+			return "nobody to wait for"
+		}
+		next, waiting := make(chan driver.Grant, 1), len(s.line[key])
+		req.NoWait = false
+		go func() {
+			if got, err := d.Acquire(s.Within(), req); err == nil {
+				next <- got
+			}
+		}()
+		s.line[key] = append(s.line[key], next)
+		s.Eventually("it waits", func() bool { return s.waiters(key) == waiting+1 })
+		return "waits"
+	case 3:
+		r := d.Renew(ctx, []driver.Grant{g, {Key: key, Owner: "stranger", TTL: long}})
+		return fmt.Sprintf("%s with %d that wait; %s", s.outcome(r[0].Err), r[0].Waiters, s.outcome(r[1].Err))
+	case 4:
+		if err := d.Release(ctx, g, 0); err != nil || !held {
+			return s.outcome(err)
+		}
+		return s.passed(key)
+	case 5:
+		if err := d.Release(ctx, g, long); err != nil || !held {
+			return s.outcome(err)
+		}
+		delete(s.grants, key)
+		s.kept[key] = true
+		return "kept"
+	case 6:
+		token := g.Token + int64(by) // any of its block
+		ok, err := d.Force(ctx, key, token, "by a test")
+		if err != nil || !ok {
+			return fmt.Sprint(ok, s.outcome(err))
+		}
+		return s.passed(key)
+	case 7:
+		ok, err := d.Force(ctx, key, g.Token-1, "by nobody")
+		return fmt.Sprint(ok, s.outcome(err))
+	case 8:
+		got, err := d.Adopt(ctx, driver.Grant{Key: key, Owner: g.Owner, TTL: long})
+		if err != nil {
+			return s.outcome(err)
+		}
+		return s.granted(got)
+	case 9:
+		return s.outcome(d.Check(ctx, g))
+	}
+	var list []string
+	err := d.List(ctx, "", func(st driver.Status) bool {
+		list = append(list, fmt.Sprintf("%s: %v, %s (%s), %d wait, kept %v", st.Key, st.Held, s.name(st.Owner), st.Holder.Note, st.Waiters, st.Kept))
+		return true
+	})
+	slices.Sort(list)
+	return fmt.Sprint(s.outcome(err), list)
+}
+
+// TestOddSessionsAnswerAlike: whatever is set for a session, whatever is before the server, and whether a client listens or polls,
+// the same requests have the same outcome.
+func TestOddSessionsAnswerAlike(t *testing.T) {
+	t.Parallel()
+	seed := *sessionsSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-sessions-seed=%d", seed)
+	direct := server.DSN()
+	rules := rand.New(rand.NewPCG(seed, 0))
+	type request struct {
+		step, by int
+		key      string
+	}
+	requests := make([]request, 150)
+	for i := range requests {
+		requests[i] = request{rules.IntN(11), rules.IntN(2), []string{"a", "b'\\"}[rules.IntN(2)]}
+	}
+	kinds := map[string]*session{
+		"polls":               newSession(t, direct, postgres.Options{NoListen: true}),
+		"repeatable read":     newSession(t, direct+" default_transaction_isolation='repeatable read'", postgres.Options{}),
+		"serializable":        newSession(t, direct+" default_transaction_isolation=serializable", postgres.Options{}),
+		"odd settings":        newSession(t, direct+" "+oddSettings, postgres.Options{}),
+		"a pooler":            newSession(t, pooler(t, "transaction").DSN(), postgres.Options{}),
+		"one shared session":  newSession(t, newRig(t).share()+" pool_max_conns=2", postgres.Options{}),
+		"one connection each": newSession(t, direct+" pool_max_conns=1", postgres.Options{}),
+	}
+	plain := newSession(t, direct, postgres.Options{})
+	var before []string
+	for i, q := range requests {
+		want := plain.do(q.step, q.by, q.key)
+		before = append(before, fmt.Sprintf("%d: request %d by client %d on %q: %s", i, q.step, q.by, q.key, want))
+		for kind, s := range kinds {
+			if got := s.do(q.step, q.by, q.key); got != want {
+				t.Fatalf("%s: %s\nwant, as a plain session has it, the last of\n%s", kind, got, strings.Join(before, "\n"))
+			}
+		}
+	}
+}
