@@ -118,7 +118,7 @@ func (c *claim) ask(caller context.Context) (g driver.Grant, err error) {
 type answer struct {
 	Token              *int64 // nil: denied
 	Owner              *string
-	Holder             *driver.Holder
+	Holder             holder
 	Age, Left, Waiters *int64
 }
 
@@ -207,9 +207,7 @@ func (a answer) held(place bool) error {
 	if place {
 		held.Waiters = max(held.Waiters-1, 0)
 	}
-	if a.Holder != nil {
-		held.Holder = *a.Holder
-	}
+	held.Holder = driver.Holder(a.Holder)
 	return held
 }
 

@@ -49,3 +49,16 @@ func LockedTable(query string) (table string, seen []string, err error) {
 	table, err = tableOf(query)
 	return table, seen, err
 }
+
+// Heed does what a notification calls for.
+func (d *Driver) Heed(payload string) { d.heed(payload) }
+
+// Awaits returns a channel that receives when a waiter of this name is woken.
+func (d *Driver) Awaits(owner string) <-chan struct{} {
+	wake := make(chan struct{}, 1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.waiting)
+	d.waiting[owner] = wake
+	return wake
+}

@@ -96,18 +96,24 @@ func (d *Driver) attend() error {
 		if err != nil {
 			return err
 		}
-		d.mu.Lock()
-		if wake := d.waiting[n]; wake != nil {
-			select {
-			case wake <- struct{}{}:
-			default:
-			}
+		d.heed(n)
+	}
+}
+
+// heed does what a notification calls for: it has a waiter ask, or the client look whether its lock was taken away.
+// Every user of the database can send one, so what it has in it is a hint, and text of a stranger.
+func (d *Driver) heed(payload string) {
+	d.mu.Lock()
+	if wake := d.waiting[payload]; wake != nil {
+		select {
+		case wake <- struct{}{}:
+		default:
 		}
-		alert := d.alert
-		d.mu.Unlock()
-		if owner, why, ok := strings.Cut(n, forced); ok && alert != nil {
-			alert(owner, why)
-		}
+	}
+	alert := d.alert
+	d.mu.Unlock()
+	if owner, why, ok := strings.Cut(payload, forced); ok && alert != nil {
+		alert(owner, why)
 	}
 }
 

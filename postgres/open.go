@@ -102,6 +102,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	if cfg.ConnConfig.ConnectTimeout == 0 || cfg.ConnConfig.ConnectTimeout > time.Minute {
 		cfg.ConnConfig.ConnectTimeout = pace.ConnectTime()
 	}
+	cfg.ConnConfig.MaxProtocolMessageBodyLen = messageBytes
 	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
 		// Passwords and certificates that the URL names files of are replaced while the program runs.
 		if now, err := pgxpool.ParseConfig(dsn); err == nil { // else the files are being replaced at this moment

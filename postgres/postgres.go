@@ -58,6 +58,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -69,6 +70,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -355,11 +357,22 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return err
 }
 
+// holder reads what a client has written of itself. What is no such text is nobody: it hides no other row.
+type holder driver.Holder
+
+// ScanText implements pgtype.TextScanner.
+func (h *holder) ScanText(text pgtype.Text) error {
+	if err := json.Unmarshal([]byte(text.String), (*driver.Holder)(h)); err != nil {
+		*h = holder{}
+	}
+	return nil
+}
+
 // view is a row of Inspect and List.
 type view struct {
 	Name    string
 	Owner   *string // nil: nobody has it
-	Holder  *driver.Holder
+	Holder  holder
 	Token   int64
 	Since   int64 // µs since 1970, by the server's clock, so that each look has the same
 	Left    int64 // µs
@@ -375,9 +388,7 @@ func (d *Driver) status(v view) driver.Status {
 			st.Token = 0
 		}
 	}
-	if v.Holder != nil {
-		st.Holder = *v.Holder
-	}
+	st.Holder = driver.Holder(v.Holder)
 	st.Nodes = []driver.NodeView{{Node: d.node, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}}
 	return st
 }

@@ -84,7 +84,8 @@ func newSchema(name string) (schema, error) {
 	}
 	s := schema{raw: name, name: pgx.Identifier{name}.Sanitize()}
 	const columns = `SELECT l.name, CASE WHEN h THEN owner END, CASE WHEN h THEN holder END, token,
-		(extract(epoch FROM since) * 1000000)::bigint, (extract(epoch FROM expires - at) * 1000000)::bigint, holdfast.waiters(l.name)
+		(extract(epoch FROM greatest(least(since, at), 'epoch')) * 1000000)::bigint,
+		(extract(epoch FROM greatest(least(expires, at + interval '100 years'), at) - at) * 1000000)::bigint, holdfast.waiters(l.name)
 		FROM holdfast.lock l, clock_timestamp() at, LATERAL (SELECT owner IS NOT NULL AND expires > at AS h) held `
 	for to, text := range map[*string]string{
 		&s.acquire: takeSQL,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +68,11 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	}
 	r.sent = time.Now()
 	rows, _ := conn.Query(ctx, sql, append([]any{d.mode()}, args...)...) // its error comes with the rows
-	if r.rows, err = pgx.CollectRows(rows, scan); err == nil {
+	limit := mostBytes
+	if sql == d.schema.list {
+		limit = math.MaxInt
+	}
+	if r.rows, err = collect(rows, scan, limit, func() { conn.Conn().Close(ctx) }); err == nil {
 		return r, nil
 	}
 	if code(err) == prepared {
@@ -80,6 +85,27 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && said.Severity == "ERROR"
 	return r, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
+}
+
+// collect returns all rows, unless they have more than limit bytes. Then it calls abort, which ends the connection, as the
+// server may have no end.
+func collect[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort func()) (all []T, err error) {
+	defer rows.Close()
+	for size := 0; rows.Next(); {
+		for _, value := range rows.RawValues() {
+			size += len(value)
+		}
+		if size += rowBytes; size > limit {
+			abort()
+			return nil, fmt.Errorf("the answer has more than %d MB; look what answers at this address", limit>>20)
+		}
+		row, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, row)
+	}
+	return all, rows.Err()
 }
 
 // replaceConnections closes the connections of the pool that are idle, those that are in use once they are free, and the one
@@ -166,6 +192,10 @@ func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql strin
 const (
 	mostTries = 3
 	few       = 5 // attempts at locks after which statements are prepared
+
+	mostBytes    = 8 << 20 // of one answer but for a list
+	messageBytes = 1 << 20 // of one message of a server
+	rowBytes     = 100     // that a row takes besides its values
 
 	// stoodStill is how long after its time a time-out comes in a process that has a processor.
 	stoodStill = 100 * time.Millisecond

@@ -1,0 +1,192 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// message returns one message of a server.
+func message(kind byte, body ...byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
+}
+
+// greeting lets each client in.
+var greeting = bytes.Join([][]byte{message('R', 0, 0, 0, 0), message('K', 0, 0, 0, 1, 0, 0, 0, 2), message('Z', 'I')}, nil)
+
+// impostor is a server that lets each client in and then answers with what talk writes. It returns its address.
+func impostor(t testing.TB, talk func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if n, err := conn.Read(make([]byte, 4096)); err != nil || n == 16 { // the last one cancels a statement
+					return
+				}
+				conn.Write(greeting)
+				if _, err := conn.Read(make([]byte, 4096)); err == nil {
+					talk(conn)
+				}
+			}()
+		}
+	}()
+	return "postgres://" + l.Addr().String() + "/db?sslmode=disable"
+}
+
+// TestEndlessAnswerIsGivenUp after some MB, whether it is one message or many.
+func TestEndlessAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	description := message('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...)
+	row := bytes.Repeat(message('D', 0, 1, 0, 0, 0, 1, 't'), 1000)
+	started := bytes.Join([][]byte{message('1'), message('2'), description}, nil)
+	for want, first := range map[string][]byte{
+		"more than 8 MB":  started,
+		"at most 1048576": append(bytes.Clone(started), 'D', 0x7f, 0xff, 0xff, 0xff),
+	} {
+		url := impostor(t, func(conn net.Conn) {
+			conn.Write(first)
+			for range 1000 {
+				if _, err := conn.Write(row); err != nil {
+					return
+				}
+			}
+		})
+		d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		d.AnyVersion()
+		if err := d.Check(t.Context(), driver.Grant{Key: "k", Owner: "o"}); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), want) {
+			t.Errorf("Check() = %v, want ErrUnavailable with %q", err, want)
+		}
+	}
+}
+
+// TestOddRowsHideNoOthers: whoever may write to the tables may have written anything.
+func TestOddRowsHideNoOthers(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	r.Grant(d, "sound", long)
+	odd := map[string]string{
+		"a text": `'"text"', now(), now() + interval '1 hour'`, "a list": `'[1]', now(), now() + interval '1 hour'`, "a number": `'{"pid": "x"}', now(), now() + interval '1 hour'`,
+		"for ever": `'{}', '-infinity', 'infinity'`, "later": `'{}', 'infinity', now() + interval '1 hour'`, "over": `'{}', now(), '-infinity'`,
+	}
+	for name, values := range odd {
+		r.exec("INSERT INTO holdfast.lock (name, token, owner, holder, since, expires, queued) SELECT $1, 1, 'x', h::jsonb, s::timestamptz, e::timestamptz, false FROM (VALUES ("+
+			values+")) v (h, s, e)", name)
+	}
+	found := make(map[string]bool)
+	r.Must(d.List(r.Within(), "", func(st driver.Status) bool {
+		found[st.Key] = true
+		return true
+	}))
+	for _, name := range []string{"sound", "a text", "a list", "a number", "for ever", "later"} {
+		if !found[name] {
+			t.Errorf("the list lacks %q", name)
+		}
+		if _, err := d.Inspect(r.Within(), name); err != nil {
+			t.Errorf("Inspect(%q) = %v", name, err)
+		}
+	}
+	for _, name := range []string{"a text", "a list", "a number"} {
+		_, err := d.Acquire(r.Within(), driver.Request{Key: name, TTL: long, NoWait: true})
+		if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != "x" {
+			t.Errorf("Acquire(%q) = %v, want that it is held", name, err)
+		}
+	}
+}
+
+// FuzzNotification: whatever another client sends blocks nobody, and alerts of nothing but what has the form of that.
+func FuzzNotification(f *testing.F) {
+	pool, err := pgxpool.New(context.Background(), "host=127.0.0.1 port=1 sslmode=disable")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer pool.Close()
+	d, err := postgres.New(context.Background(), pool, &postgres.Options{NoCheck: true, NoListen: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer d.Close()
+	for _, payload := range []string{"", "a.b", "a.b forced ", "a.b forced why", " forced  forced ", "a.b forced \x1b[2J\n", "forced", "\xff forced \x00"} {
+		f.Add(payload)
+	}
+	f.Fuzz(func(t *testing.T, payload string) {
+		alerts := 0
+		d.Alert(func(owner, why string) {
+			alerts++
+			if owner+" forced "+why != payload {
+				t.Errorf("%q alerts %q of %q", payload, owner, why)
+			}
+		})
+		wake := d.Awaits(payload)
+		for range 3 { // nobody takes the wake-up, and the second has no room
+			d.Heed(payload)
+		}
+		select {
+		case <-wake:
+		default:
+			t.Errorf("%q wakes nobody who is called so", payload)
+		}
+		if want := 3 * min(strings.Count(payload, " forced "), 1); alerts != want {
+			t.Errorf("%q alerts %d times, want %d", payload, alerts, want)
+		}
+	})
+}
+
+// FuzzServer: whatever a server answers, a call ends in time and the program goes on.
+func FuzzServer(f *testing.F) {
+	answers := make(chan []byte, 1)
+	url := impostor(f, func(conn net.Conn) {
+		select {
+		case answer := <-answers:
+			conn.Write(answer)
+		default:
+		}
+	})
+	d, err := postgres.Open(context.Background(), url, &postgres.Options{NoCheck: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer d.Close()
+	d.AnyVersion()
+	f.Add([]byte{})
+	f.Add(message('A', 0, 0, 0, 1, 'a', 0, 'b', 0))
+	f.Add(bytes.Join([][]byte{message('1'), message('2'), message('n'), message('C', 'S', 0), message('Z', 'I')}, nil))
+	f.Add(bytes.Join([][]byte{message('1'), message('2'), message('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...), message('D', 0, 1, 0, 0, 0, 1, 't'), message('C', 'S', 0), message('Z', 'I')}, nil))
+	f.Add(message('E', 'S', 'E', 'R', 'R', 'O', 'R', 0, 'C', '4', '0', '0', '0', '1', 0, 0))
+	f.Add(message('S', 'a', 0, 'b', 0))
+	f.Add(message('v', 0, 0, 0, 0, 0, 0, 0, 0))
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		select {
+		case answers <- answer:
+		default:
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := d.Check(ctx, driver.Grant{Key: "k", Owner: "o"}); err == nil && !bytes.Contains(answer, []byte{'t'}) {
+			t.Errorf("%q has a lease stand", answer)
+		}
+	})
+}
