@@ -227,9 +227,11 @@ func (d *Driver) sessions(ctx context.Context, conn *pgx.Conn) (there, shared bo
 	if there, err = straight(ctx, conn); !there || err != nil {
 		return there, false, err
 	}
-	var other uint32
-	err = d.pool.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&other)
-	return true, other == conn.PgConn().PID(), err
+	own, other := conn.PgConn().PID(), d.backend.Load()
+	if other == 0 || other == own { // not known, or perhaps of a connection that has ended
+		err = d.pool.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&other)
+	}
+	return true, other == own, err
 }
 
 // share notes that connections share a session of the server. What one of them prepares is there for all.

@@ -108,8 +108,9 @@ type Driver struct {
 	checked  atomic.Bool    // the schema is of our version
 	straight atomic.Bool    // there is no pooler before the server, and statements can be prepared
 
-	answered atomic.Int64 // when the database answered a statement last, in ns since 1970
-	replaced atomic.Int64 // when all connections were replaced last
+	answered atomic.Int64  // when the database answered a statement last, in ns since 1970
+	replaced atomic.Int64  // when all connections were replaced last
+	backend  atomic.Uint32 // the server's process for the connection of the pool that was used last, by the server's greeting; 0: none was
 
 	calls  *direct.Calls
 	states *direct.States // of one node

@@ -63,6 +63,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 		return r, d.diagnose(ctx, err, false)
 	}
 	defer conn.Release()
+	d.backend.Store(conn.Conn().PgConn().PID())
 	if err := d.check(ctx, conn.Conn()); err != nil {
 		return r, d.diagnose(ctx, err, false)
 	}
