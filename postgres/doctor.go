@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -20,6 +21,7 @@ import (
 const (
 	clockNoise = time.Second // by which clocks differ without being reported
 	oldest     = 110000      // version of a server that knows all that the schema uses
+	manyTurns  = 10000       // transactions since an old snapshot from which on locks become slower
 )
 
 // Diagnose implements driver.Doctor.
@@ -74,6 +76,7 @@ func (l *look) run(ctx context.Context) {
 		{"schema", l.schema}, // last, as there may be none
 		{"rights", l.rights},
 		{"tables", l.logged},
+		{"tables", l.snapshots},
 	} {
 		if err := check.run(ctx); err != nil {
 			l.failed(ctx, check.name, err)
@@ -317,6 +320,30 @@ func (l *look) grants(ctx context.Context) string {
 	}
 	in := " SCHEMA " + l.d.schema.name + " TO " + user
 	return "GRANT USAGE ON" + in + "; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN" + in + "; GRANT EXECUTE ON ALL FUNCTIONS IN" + in
+}
+
+// snapshotSQL finds what has the oldest snapshot, by the transactions since: rows that were changed since then stay, and
+// each statement about a name passes all versions of its row. What a user may not see of others is NULL.
+const snapshotSQL = `SELECT turns, whose, name FROM (
+		SELECT age(backend_xmin), 'a transaction of the program', application_name FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+		UNION ALL SELECT age(backend_xmin), 'the replica', application_name FROM pg_stat_replication
+		UNION ALL SELECT age(xmin), 'the replication slot', slot_name::text FROM pg_replication_slots
+		UNION ALL SELECT age(transaction), 'the prepared transaction', gid FROM pg_prepared_xacts) s (turns, whose, name)
+	WHERE turns > $1::int ORDER BY turns DESC LIMIT 1`
+
+// snapshots finds an old snapshot, which keeps the rows of locks from being cleaned up.
+func (l *look) snapshots(ctx context.Context) error {
+	var turns int
+	var whose, name string
+	err := l.get(ctx, snapshotSQL, []any{manyTurns}, &turns, &whose, &name)
+	if errors.Is(err, pgx.ErrNoRows) || code(err) == noTable { // locks need none of these views
+		return nil
+	}
+	if err == nil {
+		l.Add("tables", driver.VerdictWarning, fmt.Sprintf("%s %q has a snapshot that is %d transactions old: old versions of rows cannot go, and locks become slower",
+			whose, name, turns), "end it, or drop the slot, and bound such transactions by transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout")
+	}
+	return err
 }
 
 // logged finds tables that a crash empties.

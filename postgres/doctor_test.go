@@ -211,6 +211,22 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 		r.only(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 		r.only(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 	})
+	t.Run("an old snapshot", func(t *testing.T) {
+		s := kept(t) // as it hurts the others
+		r := newRigOn(t, s)
+		tx := r.beginAt(pgx.RepeatableRead)
+		if found := r.diagnosed(s.DSN()); len(found) > 0 {
+			t.Errorf("of a new one: %+v", found)
+		}
+		r.exec("CREATE TABLE holdfast.turn (n int)")
+		r.exec(`DO $$ BEGIN FOR i IN 1..10010 LOOP
+			BEGIN INSERT INTO holdfast.turn VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
+		r.only(s.DSN(), "tables", driver.VerdictWarning, "transactions old", "slower", "idle_in_transaction_session_timeout")
+		r.Must(tx.Rollback(t.Context()))
+		if found := r.diagnosed(s.DSN()); len(found) > 0 {
+			t.Errorf("after its end: %+v", found)
+		}
+	})
 	t.Run("nothing in a session with odd settings", func(t *testing.T) {
 		if found := start(t).diagnosed(dsn(oddSettings)); len(found) > 0 {
 			t.Errorf("found %+v", found)
