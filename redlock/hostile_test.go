@@ -218,7 +218,7 @@ func (s *hostileServer) meet(t *testing.T, kind int) {
 	})
 }
 
-// hostileBytes are what a server may send that no command answers with.
+// hostileBytes stand in the place of answers: no command has any of them.
 var hostileBytes = []string{
 	">0\r\n", ">-1\r\n", ">1\r\n_\r\n", ">3\r\n_\r\n_\r\n_\r\n", ">3\r\n+message\r\n*0\r\n*-1\r\n", ">4\r\n+pmessage\r\n*0\r\n_\r\n:1\r\n",
 	">3\r\n+message\r\n+c\r\n+:::\r\n", "*0\r\n", "*-1\r\n", "*1\r\n*0\r\n", "*4\r\n_\r\n_\r\n_\r\n_\r\n", "%0\r\n", "%1\r\n_\r\n_\r\n", "_\r\n",

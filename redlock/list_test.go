@@ -95,8 +95,8 @@ func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
 	}
 }
 
-// TestHugeValueInALocksKeyHarmsNoOtherLock holds that another program's value in the place of a lock ends no connection.
-func TestHugeValueInALocksKeyHarmsNoOtherLock(t *testing.T) {
+// TestHugeValueHarmsNoOtherLock holds that another program's value in the place of a lock ends no connection.
+func TestHugeValueHarmsNoOtherLock(t *testing.T) {
 	r := start(t, 1)
 	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))
 	events := make(chan driver.NodeEvent, 100)

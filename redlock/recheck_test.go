@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
-// TestServerThatChangesUnderAnOpenConnectionIsLeft holds that what the gate would refuse ends a connection within a second or
+// TestServerThatChangesIsLeft holds that what the gate would refuse ends a connection within a second or
 // two, and that the error names it.
-func TestServerThatChangesUnderAnOpenConnectionIsLeft(t *testing.T) {
+func TestServerThatChangesIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ info, says string }{
 		"evicts":          {"maxmemory_policy:volatile-ttl\r\n", "maxmemory-policy is volatile-ttl"},

@@ -15,8 +15,8 @@ import (
 )
 
 // TestWaiterOutlastsTheGapOfARotation holds that a server which refuses the login of a client that it had let in before is waited
-// for, as the password may be about to be replaced, and its certificate, and its configuration; that the error of a wait which ends
-// meanwhile says so; and that Open fails at once.
+// for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends meanwhile names the
+// refusal, and Open fails at once.
 func TestWaiterOutlastsTheGapOfARotation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -127,9 +127,9 @@ func TestAWaitEndsWhereCredentialsAreRefused(t *testing.T) {
 	})
 }
 
-// TestServerThatDoesNotAnswerAsRedisIsNamed holds that the error names the command after which a server that only looks like Redis,
+// TestImitationsOfRedisAreNamed holds that the error names the command after which a server that only looks like Redis,
 // or a proxy, says nothing more.
-func TestServerThatDoesNotAnswerAsRedisIsNamed(t *testing.T) {
+func TestImitationsOfRedisAreNamed(t *testing.T) {
 	t.Parallel()
 	usual := &hostileServer{turn: 1 << 30}
 	unless := func(command string, other []byte) func([]string) []byte {

@@ -66,9 +66,9 @@ func (h *neighbourhood) seen() []string {
 	return slices.Clone(h.logins)
 }
 
-// TestPasswordGoesToNoServerThatAMinorityNames holds that a Sentinel that is wrong, or another's, gets no password sent to a server
+// TestMinorityOfSentinelsGetsNoPassword holds that a Sentinel that is wrong, or another's, gets no password sent to a server
 // of its choice while the others are late, or as many name another.
-func TestPasswordGoesToNoServerThatAMinorityNames(t *testing.T) {
+func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 	t.Parallel()
 	const good, evil, late, refuses = "good", "evil", "late", "refuses"
 	for _, c := range []struct {
@@ -115,8 +115,8 @@ func TestPasswordGoesToNoServerThatAMinorityNames(t *testing.T) {
 	}
 }
 
-// TestMinorityOfSentinelsLeadsBackToAServerThatIsKnown holds that a client finds its way back while most Sentinels are silent.
-func TestMinorityOfSentinelsLeadsBackToAServerThatIsKnown(t *testing.T) {
+// TestMinorityLeadsBackToKnownServer holds that a client finds its way back while most Sentinels are silent.
+func TestMinorityLeadsBackToKnownServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &hostileServer{turn: 1 << 30}

@@ -37,8 +37,8 @@ func TestAddressesOfAClusterAreThoseOfServers(t *testing.T) {
 	}
 }
 
-// TestMapsThatNoClusterHasAreRefused holds that a map costs its reader no more than that of a cluster: each slot is named once, by
-// as many masters as a cluster may have.
+// TestMapsThatNoClusterHasAreRefused holds that a map names each slot once, and no more masters than a cluster may have: or
+// reading it would take hours.
 func TestMapsThatNoClusterHasAreRefused(t *testing.T) {
 	t.Parallel()
 	ranges := func(n int, of func(i int) (first, last int64, port int64)) (all []any) {
