@@ -99,13 +99,24 @@ func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	return last, nil
 }
 
+// contain calls fn, which reads answers of n. A panic in it ends the connection to n, and not the program.
+func (n *node) contain(fn func()) {
+	err := resp.Contain(func() error {
+		fn()
+		return nil
+	})
+	if l := n.link.Load(); err != nil && l != nil {
+		l.HangUp(err)
+	}
+}
+
 // each calls fn for some nodes at once and waits.
 func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	var all sync.WaitGroup
 	for _, n := range nodes {
-		all.Go(func() { fn(ctx, n) })
+		all.Go(func() { n.contain(func() { fn(ctx, n) }) })
 	}
 	all.Wait()
 }

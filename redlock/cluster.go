@@ -456,16 +456,18 @@ func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, view
 			if n == nil {
 				return
 			}
-			for j, v := range n.views(ctx, asked) {
-				if isRedirection(v.Err) {
-					said, _ := errors.AsType[resp.Error](v.Err)
-					if kind, rest, _ := strings.Cut(string(said), " "); kind == "MOVED" {
-						c.moved(n, rest)
+			n.contain(func() {
+				for j, v := range n.views(ctx, asked) {
+					if isRedirection(v.Err) {
+						said, _ := errors.AsType[resp.Error](v.Err)
+						if kind, rest, _ := strings.Cut(string(said), " "); kind == "MOVED" {
+							c.moved(n, rest)
+						}
+						c.suspect()
 					}
-					c.suspect()
+					views[part[j]][0] = v
 				}
-				views[part[j]][0] = v
-			}
+			})
 		})
 	}
 	all.Wait()

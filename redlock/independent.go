@@ -97,7 +97,7 @@ func (i *independent) keeper(_ *engine.Lock, n *node) *node          { return n 
 func (i *independent) views(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	views := make([][]engine.View, len(locks))
 	for l := range views {
-		views[l] = make([]engine.View, len(i.d.nodes))
+		views[l] = slices.Repeat([]engine.View{{Err: errFault}}, len(i.d.nodes)) // until the node is read
 	}
 	each(ctx, i.d.nodes, func(ctx context.Context, n *node) {
 		for l, v := range n.views(ctx, locks) {

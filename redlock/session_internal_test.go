@@ -322,3 +322,21 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 		})
 	}
 }
+
+// TestPanicOverAListedAnswerEndsItsConnection holds that a fault in what reads answers for people ends the connection to that node,
+// not the program, and that nobody takes a node that was not read for one without the lock.
+func TestPanicOverAListedAnswerEndsItsConnection(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		each(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
+		if !l.Ended() {
+			t.Error("the connection goes on")
+		}
+		far.Close()
+		<-l.Gone()
+		d.nodes[0].link.Store(nil)
+		if st, err := d.Inspect(t.Context(), "k"); err == nil {
+			t.Errorf("Inspect = %+v", st)
+		}
+	})
+}
