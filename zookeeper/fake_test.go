@@ -262,6 +262,22 @@ func (f *fake) requests() int {
 	return f.asked
 }
 
+// restore sets the ensemble back to an old and empty state, as from a snapshot. Its members restart with that.
+func (f *fake) restore() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.sessions {
+		s.timer.Stop()
+	}
+	clear(f.sessions)
+	f.nodes = map[string]*znode{"/": f.nodes["/"]}
+	clear(f.nodes["/"].children)
+	f.reaps, f.zxid = nil, 1<<32
+	for c := range f.conns {
+		c.Close()
+	}
+}
+
 // swallow has all connections of now carry nothing any more, and tell nobody.
 func (f *fake) swallow() {
 	f.mu.Lock()

@@ -257,6 +257,7 @@ func (l *link) receive(p []byte) error {
 		l.s.fire(r.text())
 		return r.err
 	case xidPing:
+		l.s.alive()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.pinged = time.Time{}

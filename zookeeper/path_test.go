@@ -57,3 +57,28 @@ func TestDeadLinkHoldsUpNoCaller(t *testing.T) {
 		}
 	})
 }
+
+// TestRestoredEnsembleServesOldClients: its members refuse a client that has seen more than they know.
+func TestRestoredEnsembleServesOldClients(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		const ttl = 10 * time.Second
+		l := r.Acquire(r.Client(r.straight()), "k", ttl)
+		waiter := r.Client(r.straight())
+		next := fixture.Later(func() error {
+			l, err := waiter.Acquire(r.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
+			if err == nil {
+				err = l.Release(r.Context())
+			}
+			return err
+		})
+		time.Sleep(5 * time.Second)
+		r.fake.restore()
+		<-l.Context().Done()
+		select {
+		case err := <-next:
+			r.Must(err)
+		case <-time.After(3 * ttl):
+			t.Fatal("the waiter is still refused")
+		}
+	})
+}

@@ -58,10 +58,11 @@ type session struct {
 	mu       sync.Mutex // guards what follows
 	id       int64
 	password []byte
-	zxid     int64 // the last that was seen: no member that knows less will do
-	link     *link // nil: there is no connection
-	failed   error // why the last round of members brought none; nil: it goes on
-	over     error // why the session is over
+	zxid     int64     // the last that was seen: no member that knows less will do
+	answered time.Time // when there was an answer last
+	link     *link     // nil: there is no connection
+	failed   error     // why the last round of members brought none; nil: it goes on
+	over     error     // why the session is over
 	changed  chan struct{}
 	watches  map[string]chan struct{} // by path: closed when it changes, and when the connection ends
 	base     time.Time                // from when the servers count the TTL, at least
@@ -189,7 +190,7 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	ctx, cancel := direct.WithLimit(s.quit, limit)
 	defer cancel()
 	s.mu.Lock()
-	hello := greeting{s.zxid, int32(s.ttl / time.Millisecond), s.id, s.password}
+	hello := greeting{s.lastSeen(), int32(s.ttl / time.Millisecond), s.id, s.password}
 	s.mu.Unlock()
 	conn, err := m.dial(ctx)
 	if err != nil {
@@ -229,6 +230,16 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 		return nil, direct.Stall{Err: context.Cause(ctx)}
 	}
 	return l, nil
+}
+
+// lastSeen returns the last change that the session has seen. Where there was no answer for a TTL, it is none: members that were set back to an
+// older state would refuse the session for ever. No claim takes a lock then before a majority has logged a transaction of its session, and
+// reads behind that. The caller has the mutex.
+func (s *session) lastSeen() int64 {
+	if time.Since(s.answered) > s.ttl {
+		return 0
+	}
+	return s.zxid
 }
 
 // enter notes what the servers have granted.
@@ -357,11 +368,18 @@ func (s *session) refresh(ctx context.Context) error {
 	return err
 }
 
+// alive notes that a member has answered a ping.
+func (s *session) alive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answered = time.Now()
+}
+
 // heard notes what an answer proves.
 func (s *session) heard(l *link, f flight, zxid int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.zxid = max(s.zxid, zxid)
+	s.zxid, s.answered = max(s.zxid, zxid), time.Now()
 	if f.err != nil || !f.changes() {
 		return
 	}
