@@ -24,7 +24,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := drv.Migrate(ctx); err != nil { // by a user who may create a schema
+	if err := drv.Migrate(ctx); err != nil { // by a user who owns the schema or may create it
 		log.Fatal(err)
 	}
 	client, err := holdfast.New(drv, nil)
