@@ -43,17 +43,20 @@ ATONCE = -p=$$((2 * $$(getconf _NPROCESSORS_ONLN)))
 CORE = $(addprefix $(PROJECT)/,driver/... election fence internal/... locktest memory sharding)
 DRIVERS = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper postgres sqllock/...)
 
+# The drivers that have tests without a server.
+FAKED = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper sqllock/sqlite)
+
 # With fewer collections of garbage compiling and linking take less time.
 check: export GOGC = 400
 check: deps ## The round for each change (1 min): go vet, and what needs no server
-	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(DRIVERS)
+	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(FAKED)
 
 test: export GOGC = 400
 test: deps ## Every package but those of make nightly, against real servers (4 min); the last line counts the tests
 	@go run ./tools/rerun -vet=off $(ATONCE) -timeout=20m $(SLOWEST) $(PACKAGES)
 
 race: deps ## The race detector where goroutines are ours (5 min): the core, what drivers do without a server, one suite of each on a real one
-	@$(GOTESTSUM) -race -short -vet=off -timeout 20m $(PROJECT) $(CORE) $(DRIVERS)
+	@$(GOTESTSUM) -race -short -vet=off -timeout 20m $(PROJECT) $(CORE) $(FAKED)
 	@$(GOTESTSUM) -race -vet=off -timeout 20m -run '^TestConformance' $(DRIVERS)
 
 nightly: deps ## What takes too long for each change: PARTS, hours in all; ONLY=console,bench runs parts; tools/nightly lists them

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/locktest"
@@ -62,6 +63,7 @@ type rig struct {
 // start makes a rig for one parallel test.
 func start(t *testing.T) *rig {
 	t.Helper()
+	gates.NeedsServer(t)
 	t.Parallel()
 	c, err := shared()
 	if err != nil {
@@ -115,9 +117,7 @@ func alone(t *testing.T, members int, args ...string) *rig {
 
 func aloneWith(t *testing.T, config *tls.Config, members int, args ...string) *rig {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short starts no servers for one test alone")
-	}
+	gates.NeedsServer(t)
 	t.Parallel()
 	c, err := etcdproc.Start(t.Context(), members, args...)
 	return newRigWith(t, fixture.Stopped(t, c, err), config)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 	"github.com/holdfast-go/holdfast/locktest"
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) {
 // shared makes a rig with the servers of all tests.
 func shared(t testing.TB) *rig {
 	t.Helper()
+	gates.NeedsServer(t)
 	started.Store(true)
 	e, err := ensemble()
 	if err != nil {
@@ -71,9 +73,7 @@ func start(t *testing.T) *rig {
 // alone makes a rig with an ensemble of its own, which the test may break.
 func alone(t *testing.T, members int, more ...string) *rig {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short starts no servers for one test alone")
-	}
+	gates.NeedsServer(t)
 	t.Parallel()
 	e, err := zkproc.Start(t.Context(), members, more...)
 	return newRig(t, fixture.Stopped(t, e, err))

@@ -9,13 +9,16 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// Start starts a server for the length of the test. Nil options are those of redisproc.Start.
+// Start starts a server for the length of the test. Nil options are those of redisproc.Start. With -short all of this
+// package skip the test.
 func Start(t testing.TB, opts *redisproc.Options) *redisproc.Server {
 	t.Helper()
+	rig.NeedsServer(t)
 	server, err := start(t, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +29,7 @@ func Start(t testing.TB, opts *redisproc.Options) *redisproc.Server {
 // StartN starts n servers with default options, all at once.
 func StartN(t testing.TB, n int) []*redisproc.Server {
 	t.Helper()
+	rig.NeedsServer(t)
 	servers, errs := make([]*redisproc.Server, n), make([]error, n)
 	var starting sync.WaitGroup
 	for i := range n {
@@ -39,12 +43,10 @@ func StartN(t testing.TB, n int) []*redisproc.Server {
 }
 
 // StartGroup starts a master, replicas and Sentinels for the length of the test. Nil
-// options are those of redisproc.StartGroup. With -short the test is skipped, as that takes seconds.
+// options are those of redisproc.StartGroup.
 func StartGroup(t testing.TB, opts *redisproc.GroupOptions) *redisproc.Group {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short starts no Sentinels")
-	}
+	rig.NeedsServer(t)
 	group, err := redisproc.StartGroup(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
@@ -88,12 +90,10 @@ func Program(t testing.TB, name string) string {
 	return program
 }
 
-// Cluster starts a cluster for the length of the test. With -short the test is skipped, as that takes seconds.
+// Cluster starts a cluster for the length of the test.
 func Cluster(t testing.TB, opts *redisproc.ClusterOptions) *redisproc.Cluster {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short starts no cluster")
-	}
+	rig.NeedsServer(t)
 	c, err := redisproc.StartCluster(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
